@@ -1,0 +1,140 @@
+"""What is one run? A `Config`; and the ladder, rung by rung, as data."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from difflib import get_close_matches
+from typing import Any, get_type_hints
+
+CHOICES = {
+    "device": ("cpu", "auto"),
+    "precision": ("fp32", "bf16", "fp16"),
+    "data": ("synthetic", "default", "imagenet"),
+    "model": ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152"),
+}
+AT_LEAST = {
+    "image_px": 32, "batch_size": 1, "epochs": 1, "steps": 1, "warmup_steps": 0, "val_steps": 0,
+    "workers": 0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that decides what a run computes. Frozen: a changed run is another run."""
+
+    rung: str = "baseline"  # label only: it never changes what is computed
+    device: str = "cpu"  # "auto": the accelerator where there is one
+    precision: str = "fp32"  # of the forward pass under autocast
+    tf32: bool = False  # let fp32 convolutions and products round their inputs to TF32
+    channels_last: bool = False  # NHWC memory layout for weights and images
+    model: str = "resnet50"
+    data: str = "default"
+    data_root: str = ""  # folder with train/ and val/; needed for data="imagenet"
+    image_px: int = 224  # training and validation crop, pixels a side
+    batch_size: int = 64
+    epochs: int = 3
+    steps: int = 16  # training steps an epoch, at most
+    warmup_steps: int = 10  # first steps of the run, left out of every time
+    val_steps: int = 4  # validation batches after each epoch, at most; 0: none
+    workers: int = 0  # DataLoader processes; 0: the training process loads
+    lr: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 5e-5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, valid in CHOICES.items():
+            if getattr(self, name) not in valid:
+                raise ValueError(f"{name}={getattr(self, name)!r}: choose {' or '.join(valid)}")
+        for name, least in AT_LEAST.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}={getattr(self, name)}: it must be {least} or more")
+        if self.warmup_steps >= self.steps * self.epochs:
+            raise ValueError(
+                f"warmup_steps={self.warmup_steps} leaves none of the "
+                f"{self.steps * self.epochs} steps to measure: raise steps or lower warmup_steps"
+            )
+        if self.data == "imagenet" and not self.data_root:
+            raise ValueError(
+                'data="imagenet" needs data_root, a folder with train/ and val/ inside: '
+                "set it here or for your site in sites.toml"
+            )
+
+    def to_json(self) -> str:
+        """The config as indented JSON text."""
+        return json.dumps(asdict(self), indent=2)
+
+
+_TYPES = get_type_hints(Config)
+
+# Each rung changes one field of the rung before it, so that a change of speed has one cause.
+_BASELINE = Config()
+_DEVICE = replace(_BASELINE, rung="device", device="auto")
+_AMP = replace(_DEVICE, rung="amp", precision="bf16")
+_CHANNELS_LAST = replace(_AMP, rung="channels_last", channels_last=True)
+LADDER: dict[str, Config] = {cfg.rung: cfg for cfg in (_BASELINE, _DEVICE, _AMP, _CHANNELS_LAST)}
+
+# Small enough for two CPU cores. The model stays ResNet-50: only what it is fed shrinks.
+QUICK = {"image_px": 64, "batch_size": 8, "epochs": 1, "steps": 8, "warmup_steps": 2}
+
+
+def rung(name: str, *, quick: bool = False, **changes: Any) -> Config:
+    """One rung of the ladder, perhaps shrunk, perhaps with fields changed.
+
+    Args:
+        name: a key of `LADDER`.
+        quick: shrink images, batch and steps to what two CPU cores do in seconds.
+        changes: fields to set on top, by name; text is converted to the field's type.
+
+    Raises:
+        ValueError: an unknown rung, field or value; the message lists the valid ones.
+    """
+    if name not in LADDER:
+        raise ValueError(f"no rung {name!r}: the ladder has {', '.join(LADDER)}")
+    changes = {key: _convert(key, value) for key, value in changes.items()}
+    return replace(LADDER[name], **{**(QUICK if quick else {}), **changes})
+
+
+def from_dict(values: dict[str, Any]) -> Config:
+    """A Config from JSON values. Raises ValueError on a field this version does not know."""
+    return Config(**{key: _convert(key, value) for key, value in values.items()})
+
+
+def parse_settings(pairs: list[str]) -> dict[str, Any]:
+    """`["batch_size=32", "tf32=true"]` to `{"batch_size": 32, "tf32": True}`.
+
+    Raises:
+        ValueError: a pair without `=`, an unknown field, or a value of the wrong type.
+    """
+    settings = {}
+    for pair in pairs:
+        key, sign, text = pair.partition("=")
+        if not sign:
+            raise ValueError(f"{pair!r} is not of the form key=value, as in batch_size=32")
+        settings[key.strip()] = _convert(key.strip(), text.strip())
+    return settings
+
+
+def _convert(key: str, value: Any) -> Any:
+    if key not in _TYPES:
+        close = get_close_matches(key, _TYPES, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        names = ", ".join(field.name for field in fields(Config))
+        raise ValueError(f"a run has no setting {key!r}: {hint}The settings are {names}")
+    wanted = _TYPES[key]
+    try:
+        if wanted is bool:
+            return _to_bool(value)
+        if wanted is int and float(value) != int(float(value)):
+            raise ValueError
+        return wanted(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{key}={value!r}: a value of type {wanted.__name__} is needed") from None
+
+
+def _to_bool(value: Any) -> bool:
+    text = str(value).lower()
+    if text not in ("true", "1", "yes", "false", "0", "no"):
+        raise ValueError
+    return text in ("true", "1", "yes")

@@ -1,0 +1,189 @@
+"""The default set: real JPEG files in ImageNet's folder layout, made on first use.
+
+ImageNet may not be handed on, and a course must start without a download. So each class is
+one of 16 real photographs that scikit-image and scikit-learn ship, and each file a random
+crop of it, flipped, recoloured and saved as JPEG in ImageNet's sizes (median about 500 × 375
+pixels and 110 kB). Decoding costs what it costs on ImageNet, and accuracy really rises. It
+does not measure generalisation: the validation crops are of the same photographs.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock
+from PIL import Image, ImageEnhance, ImageOps
+from platformdirs import user_cache_path
+from tqdm import tqdm
+
+PHOTOGRAPHS = {
+    "astronaut": "skimage/data/astronaut.png", "brick": "skimage/data/brick.png",
+    "cameraman": "skimage/data/camera.png", "cat": "skimage/data/chelsea.png",
+    "coffee": "skimage/data/coffee.png", "coins": "skimage/data/coins.png",
+    "flower": "sklearn/datasets/images/flower.jpg",
+    "galaxies": "skimage/data/hubble_deep_field.jpg",
+    "grass": "skimage/data/grass.png", "gravel": "skimage/data/gravel.png",
+    "moon": "skimage/data/moon.png", "motorcycle": "skimage/data/motorcycle_left.png",
+    "retina": "skimage/data/retina.jpg", "rocket": "skimage/data/rocket.jpg",
+    "temple": "sklearn/datasets/images/china.jpg", "tissue": "skimage/data/ihc.png",
+}  # fmt: skip
+
+# Width × height and share. ImageNet's photographs come from a web service that scaled the
+# longer side to 500 pixels; landscape is commonest, and some are larger.
+SIZES = [((500, 375), 0.46), ((375, 500), 0.14), ((500, 333), 0.20), ((333, 500), 0.06),
+         ((500, 500), 0.05), ((640, 480), 0.06), ((800, 600), 0.03)]  # fmt: skip
+MANIFEST = "manifest.json"
+
+
+class DataError(RuntimeError):
+    """The images cannot be used as they are; the message names the file and the fix."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What the set is made of. Equal recipes make equal bytes (with the same Pillow)."""
+
+    train_per_class: int = 64
+    val_per_class: int = 16
+    seed: int = 0
+    version: int = 1
+
+    def jobs(self) -> list[tuple[str, str, int]]:
+        """(split, class, index) of every file."""
+        counts = {"train": self.train_per_class, "val": self.val_per_class}
+        return [(split, name, index) for split, count in counts.items()
+                for name in PHOTOGRAPHS for index in range(count)]  # fmt: skip
+
+
+def default_root() -> Path:
+    """Where the set lies: the variable COURSE_DATA, else the user's cache folder."""
+    given = os.environ.get("COURSE_DATA")
+    return Path(given) if given else user_cache_path("make-training-fast") / "default-set-v1"
+
+
+def ensure(root: Path | None = None, recipe: Recipe = Recipe()) -> Path:
+    """The folder of the default set, made now if it is not there whole.
+
+    It is made beside its place and renamed when complete, under a lock. So an interruption
+    leaves nothing that could be taken for the set, and of two processes one makes it while
+    the other waits.
+
+    Raises:
+        DataError: the folder cannot be written, or holds something else.
+    """
+    root = root or default_root()
+    if is_whole(root, recipe):
+        return root
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{root}.lock"):
+            if not is_whole(root, recipe):
+                _refuse_foreign(root)
+                _make(root, recipe)
+    except OSError as error:
+        raise DataError(
+            f"cannot make the default data set in {root}: {error.strerror or error}. It needs "
+            f"about 200 MB; set COURSE_DATA to a folder with room that you may write"
+        ) from error
+    return root
+
+
+def is_whole(root: Path, recipe: Recipe = Recipe()) -> bool:
+    """True if the set of this recipe is there with every one of its files."""
+    try:
+        manifest = json.loads((root / MANIFEST).read_text())
+    except (OSError, ValueError):
+        return False
+    if manifest.get("recipe") != asdict(recipe):
+        return False
+    return sum(1 for _ in root.glob("*/*/*.jpg")) == len(recipe.jobs())
+
+
+def _refuse_foreign(root: Path) -> None:
+    if root.exists() and any(root.iterdir()) and not (root / MANIFEST).exists():
+        raise DataError(
+            f"{root} holds files that are not the default set, so it is left alone: "
+            f"set COURSE_DATA to an empty or a new folder"
+        )
+
+
+def _make(root: Path, recipe: Recipe) -> None:
+    partial = root.with_name(f"{root.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # left by one that was interrupted
+    try:
+        for split, name, _ in recipe.jobs():
+            (partial / split / name).mkdir(parents=True, exist_ok=True)
+        bytes_written = sum(_write_all(partial, recipe))
+        manifest = {"recipe": asdict(recipe), "files": len(recipe.jobs()), "bytes": bytes_written}
+        (partial / MANIFEST).write_text(json.dumps(manifest, indent=2))
+        shutil.rmtree(root, ignore_errors=True)  # an older recipe, or a damaged set
+        partial.rename(root)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _write_all(root: Path, recipe: Recipe) -> Iterator[int]:
+    jobs = recipe.jobs()
+    # Threads suffice: Pillow and NumPy let go of the interpreter while they work on pixels.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        sizes = pool.map(functools.partial(_write_one, root, recipe.seed), jobs)
+        try:
+            yield from tqdm(sizes, "making the default data set", len(jobs), unit=" files")
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _write_one(root: Path, seed: int, job: tuple[str, str, int]) -> int:
+    split, name, index = job
+    order = list(PHOTOGRAPHS).index(name)
+    # One generator a file: the bytes do not depend on which thread makes which file.
+    random = np.random.default_rng([seed, split == "val", order, index])
+    path = root / split / name / f"{name}_{index:05d}.jpg"
+    quality = int(random.integers(92, 99))
+    _variant(_photograph(name), random).save(path, quality=quality, subsampling=2)
+    return path.stat().st_size
+
+
+@functools.cache
+def _photograph(name: str) -> Image.Image:
+    package, _, inside = PHOTOGRAPHS[name].partition("/")
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise DataError(f"the photograph {name!r} comes with {package}, which is not installed")
+    with Image.open(Path(spec.origin).parent / inside) as image:
+        return image.convert("RGB")
+
+
+def _variant(photo: Image.Image, random: np.random.Generator) -> Image.Image:
+    """A random crop in one of ImageNet's sizes, flipped, recoloured, with sensor noise."""
+    shares = [share for _, share in SIZES]
+    width, height = SIZES[random.choice(len(SIZES), p=shares)][0]
+    scale = random.uniform(0.45, 1.0) * min(photo.width / width, photo.height / height)
+    crop_width, crop_height = int(width * scale), int(height * scale)
+    left = int(random.integers(0, photo.width - crop_width + 1))
+    top = int(random.integers(0, photo.height - crop_height + 1))
+    box = (left, top, left + crop_width, top + crop_height)
+    image = photo.resize((width, height), Image.Resampling.BICUBIC, box)
+    if random.random() < 0.5:
+        image = ImageOps.mirror(image)
+    for enhance in (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color):
+        image = enhance(image).enhance(random.uniform(0.6, 1.4))
+    return _with_noise(image, random)
+
+
+def _with_noise(image: Image.Image, random: np.random.Generator) -> Image.Image:
+    # Enlarged crops are smoother than photographs; without grain their files are too small.
+    grain = random.integers(-14, 15, size=(image.height, image.width, 1), dtype=np.int16)
+    pixels = np.asarray(image, dtype=np.int16) + grain
+    return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))

@@ -1,0 +1,118 @@
+"""One loader for synthetic tensors, the default set and ImageNet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Subset
+from torchvision import datasets
+from torchvision.transforms import v2
+
+from course.config import Config
+from course.data import default_set
+from course.data.default_set import DataError
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in 0…1
+SYNTHETIC_CLASSES = 1000
+Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
+
+
+def loaders(cfg: Config, device: torch.device) -> tuple[Batches, Batches, int]:
+    """Training batches, validation batches, and the number of classes.
+
+    A batch is (images, labels): float32 of shape (N, 3, image_px, image_px), normalised, and
+    int64 of shape (N,). Files come in host memory; synthetic batches already lie on `device`,
+    so that they cost nothing and the network's own speed shows.
+
+    Raises:
+        DataError: a folder or file that cannot be used; the message names it.
+    """
+    if cfg.data == "synthetic":
+        batches = Synthetic(cfg, device)
+        return batches, batches, SYNTHETIC_CLASSES
+    root = default_set.ensure() if cfg.data == "default" else Path(cfg.data_root).expanduser()
+    train, val = _folder(root, "train", train_view(cfg)), _folder(root, "val", val_view(cfg))
+    if train.classes != val.classes:
+        odd = sorted(set(train.classes) ^ set(val.classes))
+        raise DataError(f"train/ and val/ in {root} differ in their class folders: {odd[:5]}")
+    if len(train) < cfg.batch_size:
+        raise DataError(
+            f"batch_size={cfg.batch_size} is more than the {len(train)} training images in "
+            f'{root}: use a smaller batch, or data="synthetic" to measure speed and memory'
+        )
+    order = torch.Generator().manual_seed(cfg.seed)
+    return (
+        DataLoader(train, cfg.batch_size, shuffle=True, drop_last=True,
+                   num_workers=cfg.workers, generator=order),
+        DataLoader(_mixed(val, cfg.seed), cfg.batch_size, num_workers=cfg.workers),
+        len(train.classes),
+    )  # fmt: skip
+
+
+def train_view(cfg: Config) -> v2.Transform:
+    """Random crop and flip: how a file becomes a training image."""
+    crop = v2.RandomResizedCrop(cfg.image_px)
+    return v2.Compose([crop, v2.RandomHorizontalFlip(), *_to_tensor()])
+
+
+def val_view(cfg: Config) -> v2.Transform:
+    """Resize, then the centre crop, as ImageNet results are reported."""
+    resized = round(cfg.image_px * 256 / 224)
+    return v2.Compose([v2.Resize(resized), v2.CenterCrop(cfg.image_px), *_to_tensor()])
+
+
+def _to_tensor() -> list[v2.Transform]:
+    return [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+
+
+def _mixed(val: datasets.ImageFolder, seed: int) -> Subset:
+    # Files come class after class: the first batches alone would show one or two classes.
+    order = torch.randperm(len(val), generator=torch.Generator().manual_seed(seed))
+    return Subset(val, order.tolist())
+
+
+class Synthetic:
+    """The same random batch, again and again: no file is read and no pixel decoded."""
+
+    def __init__(self, cfg: Config, device: torch.device) -> None:
+        random = torch.Generator().manual_seed(cfg.seed)
+        shape = (cfg.batch_size, 3, cfg.image_px, cfg.image_px)
+        self.images = torch.randn(shape, generator=random).to(device)
+        labels = torch.randint(SYNTHETIC_CLASSES, (cfg.batch_size,), generator=random)
+        self.labels = labels.to(device)
+        self.length = max(cfg.steps, cfg.val_steps)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for _ in range(self.length):
+            yield self.images, self.labels
+
+
+def open_image(path: str) -> Image.Image:
+    """The image in RGB. Raises DataError naming a file that is truncated or no image."""
+    try:
+        with Image.open(path) as image:
+            return image.convert("RGB")
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be decoded ({error}): copy this file again, or take it out"
+        ) from error
+
+
+def _folder(root: Path, split: str, view: v2.Transform) -> datasets.ImageFolder:
+    folder = root / split
+    if not folder.is_dir():
+        raise DataError(
+            f"no folder {folder}: data_root must hold train/ and val/, each with one folder "
+            f"a class, as ImageNet has it"
+        )
+    try:
+        return datasets.ImageFolder(str(folder), view, loader=open_image)
+    except FileNotFoundError as error:
+        # torchvision's message names the classes that hold no image, or says there are none.
+        raise DataError(f"{folder} is incomplete: {error}") from error

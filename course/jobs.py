@@ -1,0 +1,231 @@
+"""Launch runs, wait for them, cancel them; each call can be repeated without harm."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from tqdm import tqdm
+
+from course import local, logs, records, runs, sites
+from course.config import Config
+from course.records import write_record
+from course.runs import PROJECT, Run, record_of
+
+
+class JobError(RuntimeError):
+    """A run ended otherwise than hoped for. In a notebook only the message is shown."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
+
+
+def launch(
+    script: str | Path, config: Config, *, site: str = "local", gpus: int = 1,
+    time_min: float | None = None, rerun: bool = False,
+) -> Run:  # fmt: skip
+    """Start a job that runs `script`, and return at once.
+
+    The same script text, config, site and GPU count are the same run: launched again it is
+    returned as it stands, running or over. One that was cancelled or lost is started anew.
+
+    Args:
+        script: a Python file, relative to the current folder or to the project.
+        gpus: devices, a process each (processes alone where there is no GPU).
+        time_min: end the run after so many minutes; None: the site's own limit.
+        rerun: start it anew in any case.
+
+    Raises:
+        ValueError: no such script or site, or an impossible request.
+        JobError: the runs folder cannot be written.
+    """
+    source, place = _find_script(script), sites.get(site)
+    place.check_gpus(gpus)
+    time_min = place.time_min if time_min is None else time_min
+    if not time_min > 0:
+        raise ValueError(f"time_min={time_min}: it must be above 0")
+    if config.data == "imagenet" and config.data_root:
+        config = replace(config, data_root=str(Path(config.data_root).expanduser().resolve()))
+    text = source.read_text()
+    request = {"rung": config.rung, "site": site, "gpus": gpus, "config": asdict(config)}
+    key = hashlib.sha256(json.dumps([text, request], sort_keys=True).encode()).hexdigest()[:8]
+    root = runs.runs_root()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with FileLock(root / ".launch.lock", timeout=60):
+            last, folder = _attempts(root, f"{config.rung}-{key}")
+            if last and not rerun and refresh(last) not in ("cancelled", "lost"):
+                print(f"{last}: launched before, nothing started (rerun=True repeats it)")
+                return last
+            request |= {"script": str(source), "time_min": time_min, "git_sha": _git_sha()}
+            return _start(folder, text, config, request)
+    except (OSError, Timeout) as error:
+        raise JobError(
+            f"cannot write a run in {root}: {getattr(error, 'strerror', None) or error}. Nothing "
+            f"was launched. Make room there, or set COURSE_RUNS to a folder that you may write"
+        ) from error
+
+
+def launch_all(script: str | Path, configs: Iterable[Config], **options: Any) -> list[Run]:
+    """`launch` for each config; the options are those of `launch`."""
+    return [launch(script, config, **options) for config in configs]
+
+
+def wait(
+    of: Run | Sequence[Run], *, timeout_s: float | None = None, check: bool = True
+) -> Run | Sequence[Run]:
+    """Follow runs until they are over, with their steps as progress. Returns what was given.
+
+    Interrupting the wait leaves the runs alone.
+
+    Args:
+        timeout_s: stop waiting after so long; the runs go on.
+        check: raise if a run ended otherwise than `ok`; False to look at the status yourself.
+
+    Raises:
+        JobError: a run ended otherwise than ok (with the end of its log), or is not over yet.
+    """
+    wanted = [of] if isinstance(of, Run) else list(of)
+    deadline = time.monotonic() + timeout_s if timeout_s is not None else None
+    try:
+        for run in wanted:
+            _follow(run, deadline)
+    except KeyboardInterrupt:
+        print("Stopped waiting; the job goes on. wait(run) follows it again, cancel(run) ends it.")
+        return of
+    for run in wanted:
+        if check and run.status != "ok":
+            raise JobError(explain(run))
+    return of
+
+
+def cancel(run: Run) -> Run:
+    """End a run that waits or computes; one that is over is left as it is."""
+    if refresh(run) in ("queued", "running"):
+        # The record comes first: whatever still runs sees the verdict and stops.
+        values = {"status": "cancelled", "error": "cancelled on request"}
+        write_record(run.folder, record_of(run, values))
+        deadline = time.monotonic() + 10
+        while local.is_alive(run) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        local.kill_left(run)
+    return run
+
+
+def queue() -> Any:
+    """A DataFrame of the runs that wait or compute: run, status, site, job_id, step, steps."""
+    import pandas as pd
+
+    rows = [{"run": run.name, "status": run.status, "site": run.launched.get("site"),
+             "job_id": run.launched.get("job_id"), "step": _steps_done(run),
+             "steps": run.config.epochs * run.config.steps}
+            for run in runs.all_runs() if refresh(run) in ("queued", "running")]  # fmt: skip
+    return pd.DataFrame(rows, columns=["run", "status", "site", "job_id", "step", "steps"])
+
+
+def refresh(run: Run) -> str:
+    """The run's status; a run whose processes are gone without a record is recorded as lost."""
+    if run.record is None and not local.is_alive(run) and run.record is None:
+        local.kill_left(run)
+        last_words = logs.text(run, err=True, lines=20) or "it printed no error"
+        error = f"the job ended without a record; the end of its standard error:\n{last_words}"
+        started_at = run.started.get("started_at", run.launched.get("launched_at", ""))
+        values = {"status": "lost", "error": error, "started_at": started_at}
+        try:
+            write_record(run.folder, record_of(run, values))
+        except OSError as problem:
+            print(f"{run.name} is lost, and no record could be written: {problem}", file=sys.stderr)
+            return "lost"
+    return run.status
+
+
+def explain(run: Run) -> str:
+    """Why a run is not ok, for people: its status, error, where its logs lie, what to do."""
+    record = run.record
+    if record is None:
+        return f"{run.name} is not over yet ({run.status}): wait(run) follows it"
+    advice = {
+        "oom": "It needs more memory than there is: lower batch_size or image_px.",
+        "timeout": "Give it more time (time_min=…) or fewer steps.",
+    }.get(record.status, "Mend the cause; then launch again (rerun=True if nothing changed).")
+    return f"{run.name}: {record.status}. {record.error}\n{advice} Logs: {run.folder / 'logs'}"
+
+
+def _find_script(script: str | Path) -> Path:
+    path = Path(script).expanduser()
+    for candidate in (path, PROJECT / path):
+        if candidate.is_file():
+            return candidate.resolve()
+    known = [f"{folder}/{file.name}" for folder in ("exercises", "solutions")
+             for file in sorted((PROJECT / folder).glob("*.py"))]  # fmt: skip
+    raise ValueError(f"no script {str(script)!r} here or in {PROJECT}: the course has {known}")
+
+
+def _attempts(root: Path, name: str) -> tuple[Run | None, Path]:
+    """The last attempt at this run, and the folder for the next. The caller holds the lock."""
+    last, number = None, 1
+    while (folder := root / (name if number == 1 else f"{name}.{number}")).exists():
+        if (folder / "launch.json").exists():
+            last = Run(folder)
+        number += 1
+    return last, folder
+
+
+def _start(folder: Path, text: str, config: Config, request: dict[str, Any]) -> Run:
+    run = Run(folder)
+    folder.mkdir()
+    try:
+        run.script.write_text(text)
+        (folder / "config.json").write_text(config.to_json())
+        (folder / records.RESERVE).write_bytes(bytes(records.RESERVE_BYTES))
+        request["launched_at"] = datetime.now().isoformat(timespec="seconds")
+        records.write_atomically(folder / "launch.json", json.dumps(request, indent=1))
+        request |= local.submit(folder, request["gpus"])
+        records.write_atomically(folder / "launch.json", json.dumps(request, indent=1))
+    except BaseException:
+        local.kill_left(run)
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    print(f"{run.name}: launched on {request['site']} as job {request['job_id']}")
+    return run
+
+
+def _follow(run: Run, deadline: float | None) -> None:
+    total = run.config.epochs * run.config.steps
+    layout = "{desc} |{bar}| {n_fmt}/{total_fmt} steps, {elapsed}"
+    with tqdm(total=total, file=sys.stdout, bar_format=layout, ncols=100) as bar:
+        shown = None
+        while True:
+            status = refresh(run)
+            if shown != (shown := (status, _steps_done(run))):
+                bar.set_description_str(f"{run.name} [{status}]", refresh=False)
+                bar.n = min(shown[1], total)
+                bar.refresh()
+            if status not in ("queued", "running"):
+                return
+            if deadline is not None and time.monotonic() > deadline:
+                raise JobError(f"{run.name} is still {status}; it goes on: wait(run) follows it")
+            time.sleep(0.3)
+
+
+def _steps_done(run: Run) -> int:
+    path = run.folder / "steps.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def _git_sha() -> str:
+    command = ["git", "-C", str(PROJECT), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=5).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""

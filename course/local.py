@@ -1,0 +1,64 @@
+"""This machine as a place for jobs: submitit's local executor, and what is left of a job."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from course.runs import Run
+
+SUBMIT_GRACE_S = 30  # a launch may take so long before a run without a job id counts as lost
+
+
+def submit(folder: Path, tasks: int) -> dict[str, Any]:
+    """Start the job of a run's folder on this machine: its job_id, and its controller process."""
+    from course.executor import DetachedExecutor
+    from course.supervise import supervise
+
+    executor = DetachedExecutor(folder / "logs")
+    # The supervisor keeps the time limit, from the moment the run's turn has come.
+    executor.update_parameters(tasks_per_node=tasks, timeout_min=7 * 24 * 60)
+    job = executor.submit(supervise, str(folder))
+    return {"job_id": job.job_id, "controller": identity(int(job.job_id))}
+
+
+def is_alive(run: Run) -> bool:
+    """Are the processes of this run's job there, or about to be?"""
+    asked, started = run.launched, run.started
+    if started:
+        return _exists(started["supervisor"])
+    if "controller" in asked:
+        return _exists(asked["controller"])
+    if "launched_at" not in asked:
+        return False
+    launched_at = datetime.fromisoformat(asked["launched_at"])
+    return (datetime.now() - launched_at).total_seconds() < SUBMIT_GRACE_S
+
+
+def _exists(known: list[float]) -> bool:
+    try:
+        process = psutil.Process(int(known[0]))
+        same = abs(process.create_time() - known[1]) < 1
+        return same and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def kill_left(run: Run) -> None:
+    """End processes of the run that outlived their supervisor."""
+    for known in (run.started.get("child"), run.launched.get("controller")):
+        if known and _exists(known):
+            try:
+                os.killpg(int(known[0]), signal.SIGKILL)  # each leads a process group of its own
+            except ProcessLookupError:
+                pass
+
+
+def identity(pid: int) -> list[float]:
+    """A process as [pid, time of creation]: a pid alone is soon given to another process."""
+    return [pid, psutil.Process(pid).create_time()]

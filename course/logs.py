@@ -1,0 +1,41 @@
+"""Logs: what a run printed, for people who look for what went wrong. Never a source of numbers."""
+
+from __future__ import annotations
+
+from collections import deque
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from course.runs import Run, all_runs
+
+
+def tail(path: Path, lines: int = 20) -> str:
+    """The last lines of a text file; empty where there is none."""
+    if not path.is_file():
+        return ""
+    with path.open(errors="replace") as file:
+        return "".join(deque(file, maxlen=lines)).rstrip()
+
+
+def text(run: Run, *, err: bool = False, lines: int = 1000) -> str:
+    """The end of what the run's tasks printed, or of their standard error."""
+    suffix = ".err" if err else ".out"
+    return "\n".join(tail(path, lines) for path in run.logs if path.suffix == suffix)
+
+
+def search_log(
+    name: str = "*", contains: str = "", with_err: bool = False
+) -> list[Path] | dict[str, list[Path]]:
+    """Log files of the runs whose name fits, sorted.
+
+    Args:
+        name: a shell pattern for the run's name, as "amp*".
+        contains: keep files in which this text occurs, as a plain text and not a pattern.
+        with_err: also search standard error, and return {"stdout": […], "stderr": […]}.
+    """
+    paths = [path for run in all_runs() if fnmatchcase(run.name, name) for path in run.logs]
+    found = sorted(path for path in paths if contains in path.read_text(errors="replace"))
+    stdout = [path for path in found if path.suffix == ".out"]
+    if not with_err:
+        return stdout
+    return {"stdout": stdout, "stderr": [path for path in found if path.suffix == ".err"]}

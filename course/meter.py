@@ -1,0 +1,162 @@
+"""Seconds: what each step of training takes, and which part of the step takes it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from course import memory
+from course.recorder import Recorder
+
+PHASES = ("load", "forward", "backward", "update")
+FLUSH_S = 1.0  # how often finished steps are written out
+
+
+class Clock(Protocol):
+    """Marks in time, and the seconds between two of them."""
+
+    def mark(self) -> Any: ...
+    def is_past(self, mark: Any) -> bool: ...
+    def seconds(self, begin: Any, end: Any) -> float: ...
+
+
+class HostClock:
+    """The host's clock. An accelerator without timed events is waited for at each mark."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def mark(self) -> float:
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize(self.device)
+        return time.perf_counter()
+
+    def is_past(self, mark: float) -> bool:
+        return True
+
+    def seconds(self, begin: float, end: float) -> float:
+        return end - begin
+
+
+class EventClock:
+    """Events in the device's own queue of work: they time it without making it wait."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def mark(self) -> torch.Event:
+        event = torch.Event(self.device, enable_timing=True)
+        event.record()
+        return event
+
+    def is_past(self, mark: torch.Event) -> bool:
+        return mark.query()
+
+    def seconds(self, begin: torch.Event, end: torch.Event) -> float:
+        return begin.elapsed_time(end) / 1e3  # it answers in milliseconds
+
+
+def clock_for(device: torch.device) -> Clock:
+    """Device events where they exist (CUDA, ROCm, XPU); else the host's clock."""
+    return EventClock(device) if device.type in ("cuda", "xpu") else HostClock(device)
+
+
+class Meter:
+    """Times the phases of every step and hands them to the run's recorder.
+
+    A step is load, forward, backward, update; `lap` closes each. On an accelerator "load" is
+    how long the *device* waited for its batch, the copy included.
+    """
+
+    def __init__(self, run: Recorder, device: torch.device) -> None:
+        self.run, self.config, self.device = run, run.config, device
+        self.clock = clock_for(device)
+        self.step = self._epoch = 0
+        self._marks: list[Any] = []  # of the step under way
+        self._finished: deque[tuple[int, int, list[Any]]] = deque()
+        self._seconds: list[list[float]] = []  # one row a step: the phases
+        # The loss is copied to here without waiting; it is read once the step's end is past.
+        total = self.config.epochs * self.config.steps
+        self._losses = torch.zeros(total, pin_memory=device.type == "cuda")
+        self._written_at = time.perf_counter()
+        run.refuse_if_not_distributed()
+        run.set(**run.describe(device))
+        memory.reset_peak(device)
+
+    def steps(self, batches: Iterable, epoch: int) -> Iterator:
+        """At most `config.steps` batches of this epoch, timed."""
+        self._epoch = epoch
+        self._marks = [self.clock.mark()]
+        for _, batch in zip(range(self.config.steps), batches):
+            yield batch
+            if len(self._marks) != 1:
+                missing = ", ".join(PHASES[len(self._marks) - 1 :])
+                raise RuntimeError(f"step {self.step} ended without meter.lap for {missing}")
+        self._write_finished(wait=True)
+
+    def lap(self, phase: str, loss: torch.Tensor | None = None) -> None:
+        """Close a phase of the step; the last one, "update", takes the step's loss.
+
+        Raises:
+            RuntimeError: the phases came in another order than load, forward, backward, update.
+        """
+        expected = PHASES[len(self._marks) - 1]
+        if phase != expected or (phase == PHASES[-1]) != (loss is not None):
+            raise RuntimeError(
+                f"meter.lap({phase!r}) came where {expected!r} was due; the order is "
+                f"{', '.join(PHASES)}, the last with loss="
+            )
+        if loss is not None:
+            self._losses[self.step].copy_(loss.detach(), non_blocking=True)
+        self._marks.append(self.clock.mark())
+        if loss is not None:
+            self._finished.append((self.step, self._epoch, self._marks))
+            self._marks = self._marks[-1:]  # the next step begins where this one ends
+            self.step += 1
+            if time.perf_counter() - self._written_at > FLUSH_S:
+                self._write_finished()
+
+    def _write_finished(self, *, wait: bool = False) -> None:
+        if wait and self.device.type != "cpu":
+            torch.accelerator.synchronize(self.device)
+        rows = []
+        while self._finished and (wait or self.clock.is_past(self._finished[0][2][-1])):
+            step, epoch, marks = self._finished.popleft()
+            seconds = [self.clock.seconds(a, b) for a, b in zip(marks, marks[1:])]
+            self._seconds.append(seconds)
+            rows.append({
+                "step": step, "epoch": epoch,
+                **{f"{phase}_s": value for phase, value in zip(PHASES, seconds)},
+                "step_s": sum(seconds), "loss": _finite(self._losses[step].item()),
+            })  # fmt: skip
+        self.run.write_steps(rows)
+        self._written_at = time.perf_counter()
+        if wait:
+            self.run.set(**self.summary(), **memory.peak(self.device))
+
+    def summary(self) -> dict[str, Any]:
+        """Medians and quartiles over the steps after warm-up; first and last loss."""
+        kept = np.array(self._seconds)[self.config.warmup_steps :]
+        losses = [_finite(value) for value in self._losses[: len(self._seconds)].tolist()]
+        if len(kept) == 0:
+            return {"steps_measured": 0}
+        q1, median, q3 = np.percentile(kept.sum(axis=1), [25, 50, 75])
+        batch = self.config.batch_size
+        return {
+            "steps_measured": len(kept),
+            "step_s": float(median), "step_s_q1": float(q1), "step_s_q3": float(q3),
+            "images_per_s": float(batch / median),
+            "images_per_s_q1": float(batch / q3), "images_per_s_q3": float(batch / q1),
+            **{f"{phase}_s": float(value) for phase, value in zip(PHASES, np.median(kept, axis=0))},
+            "first_loss": losses[0], "last_loss": losses[-1],
+        }  # fmt: skip
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None  # JSON has no NaN

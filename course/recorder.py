@@ -1,0 +1,135 @@
+"""The job's side of a run: what the training process writes into its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from course import memory
+from course.config import Config, rung
+from course.precision import HALF, has_units
+from course.records import write_record
+from course.runs import Run, record_of
+
+FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set by the supervisor for the script it starts
+
+
+@contextmanager
+def recording() -> Iterator[Recorder]:
+    """The run that this process is: gives its config, takes what it measured.
+
+    Started by hand (`python exercises/train.py`) there is no run: the quick baseline is
+    trained, a summary printed and nothing written, which suits a debugger. An exception is
+    recorded, as `oom` where memory ran out and as `failed` otherwise, and raised again.
+    """
+    folder = os.environ.get(FOLDER_VARIABLE)
+    run = Recorder(Run(Path(folder)) if folder else None)
+    try:
+        yield run
+    except Exception as error:
+        status = "oom" if memory.is_out_of_memory(error) else "failed"
+        run.finish(status, error=_one_line(error))
+        raise
+    run.finish("ok")
+
+
+class Recorder:
+    """Collects the fields of the record, and writes it once at the end (on rank 0 alone)."""
+
+    def __init__(self, run: Run | None) -> None:
+        self.config: Config = run.config if run else rung("baseline", quick=True)
+        self.rank = int(os.environ.get("RANK", 0))
+        self.world_size = int(os.environ.get("WORLD_SIZE", 1))
+        self._run = run if self.rank == 0 else None
+        self._by_hand = run is None and self.rank == 0
+        self._values: dict[str, Any] = {"epochs": []}
+        self._began = time.perf_counter()
+        self._started_at = datetime.now().isoformat(timespec="seconds")
+
+    def set(self, **values: Any) -> None:
+        """Set fields of the record, by name."""
+        self._values.update(values)
+
+    def epoch(self, **values: float) -> None:
+        """Add the figures of one epoch, such as val_loss and val_top1; the last ones count."""
+        self._values["epochs"].append(values)
+        self.set(**{key: value for key, value in values.items() if key.startswith("val_")})
+
+    def write_steps(self, rows: list[dict[str, Any]]) -> None:
+        """Append finished steps to steps.jsonl; a full disk is reported, training goes on."""
+        if self._run is None or not rows:
+            return
+        try:
+            with (self._run.folder / "steps.jsonl").open("a") as file:
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+        except OSError as error:
+            print(f"steps.jsonl misses {len(rows)} steps: {error}", file=sys.stderr)
+
+    def refuse_if_not_distributed(self) -> None:
+        """Several processes that train each for itself would record a figure of one as of all.
+
+        Raises:
+            RuntimeError: more than one process, and no process group.
+        """
+        if self.world_size > 1 and not torch.distributed.is_initialized():
+            raise RuntimeError(
+                f"{self.world_size} processes were started, but this script joins them in no "
+                f"process group: each would train alone. Launch with gpus=1"
+            )
+
+    def describe(self, device: torch.device) -> dict[str, Any]:
+        """Fields that say on what the run ran: device, machine, hardware, versions."""
+        cpu = cpu_name()
+        name = cpu if device.type == "cpu" else torch.get_device_module(device).get_device_name()
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        return {
+            "device": device.type,
+            "machine": f"{name}, {cores} cores" if device.type == "cpu" else name,
+            "hardware": {
+                "cpu": cpu, "cores": cores, "threads": torch.get_num_threads(),
+                "memory_gib": round(psutil.virtual_memory().total / memory.GIB, 1),
+                "half_units": [name for name in HALF if has_units(device, name)],
+            },
+            "versions": {"python": platform.python_version(), "torch": torch.__version__,
+                         "cuda": torch.version.cuda if device.type == "cuda" else ""},
+        }  # fmt: skip
+
+    def finish(self, status: str, error: str = "") -> None:
+        """Write the record; started by hand, print what it would have said."""
+        if self._by_hand:
+            keys = ("device", "images_per_s", "peak_gib", "last_loss", "val_top1")
+            found = {key: self._values.get(key) for key in keys}
+            print(status, error, *(f"{key}={value}" for key, value in found.items()))
+        if self._run is None:
+            return
+        wall_s = time.perf_counter() - self._began
+        self.set(status=status, error=error, wall_s=wall_s, started_at=self._started_at)
+        write_record(self._run.folder, record_of(self._run, self._values))
+
+
+def cpu_name() -> str:
+    """The processor's name, as the system gives it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+        return next(ln.split(":", 1)[1].strip() for ln in text.splitlines() if "model name" in ln)
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _one_line(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    script = [frame for frame in frames if frame.filename.endswith("train.py")]
+    where = f" (train.py, line {script[-1].lineno})" if script else ""
+    return f"{type(error).__name__}: {error}{where}"

@@ -1,0 +1,104 @@
+"""Records: what a run was and what it measured, written once and read by any version."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+RECORD_SCHEMA = 1
+STATUSES = ("ok", "oom", "failed", "timeout", "cancelled", "lost")
+RESERVE = "reserve.bin"  # room on the disk for the record, kept from launch until it is written
+RESERVE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a run was and what it measured. None: not measured. Units are in the names.
+
+    Times are medians over the steps after warm-up, with quartiles where the name says q1 or
+    q3. `peak_gib` is the device allocator's peak, or on a CPU the peak resident size of the
+    process (`memory_kind` says which).
+    """
+
+    status: str
+    rung: str = ""
+    error: str = ""
+    site: str = ""
+    gpus: int = 1
+    machine: str = ""
+    device: str = ""
+    job_id: str = ""
+    data: str = ""
+    step_s: float | None = None
+    step_s_q1: float | None = None
+    step_s_q3: float | None = None
+    load_s: float | None = None
+    forward_s: float | None = None
+    backward_s: float | None = None
+    update_s: float | None = None
+    images_per_s: float | None = None
+    images_per_s_q1: float | None = None
+    images_per_s_q3: float | None = None
+    peak_gib: float | None = None
+    reserved_gib: float | None = None
+    memory_kind: str = ""
+    epochs: list[dict[str, float]] = field(default_factory=list)
+    steps_measured: int = 0
+    first_loss: float | None = None
+    last_loss: float | None = None
+    val_loss: float | None = None
+    val_top1: float | None = None
+    wall_s: float | None = None
+    started_at: str = ""
+    ended_at: str = ""
+    git_sha: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    hardware: dict[str, Any] = field(default_factory=dict)
+    logs: list[str] = field(default_factory=list)
+    schema: int = RECORD_SCHEMA
+
+    @classmethod
+    def from_json(cls, text: str) -> Record:
+        """Read a record of any version: unknown fields are passed over, missing ones None.
+
+        Raises:
+            ValueError: the text is no record, cut short for instance.
+        """
+        values = json.loads(text)
+        if not isinstance(values, dict) or values.get("status") not in STATUSES:
+            raise ValueError(f"a record needs a status, one of {', '.join(STATUSES)}")
+        return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write so that a reader sees the old text or the new, never a part."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def write_record(folder: Path, record: Record) -> None:
+    """Write record.json, unless the run has one: the first verdict stands."""
+    (folder / RESERVE).unlink(missing_ok=True)
+    final, draft = folder / "record.json", folder / f".record.{os.getpid()}"
+    try:
+        write_atomically(draft, json.dumps(asdict(record), indent=1))
+        os.link(draft, final)  # unlike a rename, it fails where the file exists
+    except OSError:  # it exists; or this file system knows no hard links
+        if not final.exists() and draft.exists():
+            os.replace(draft, final)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,179 @@
+"""Runs: a folder each, with the script that ran, its config, its record and its logs.
+
+train.py       the snapshot that the job executes: editing the original changes nothing
+config.json    the Config
+launch.json    who launched what, where: script, site, GPUs, job id, git commit
+started.json   written when the job's turn comes
+steps.jsonl    one line a training step, while it runs
+record.json    written once, atomically, when the run is over: the source of every number
+logs/          standard output and error
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, fields
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from course.config import Config, from_dict
+from course.records import Record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+def runs_root() -> Path:
+    """The folder of all runs: the variable COURSE_RUNS, else runs/ in the project.
+
+    On a cluster it must lie on a disk that login and compute nodes share.
+    """
+    return Path(os.environ.get("COURSE_RUNS") or PROJECT / "runs").expanduser().resolve()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One launched run. Everything is read from its folder, so any process may hold it."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def script(self) -> Path:
+        return self.folder / "train.py"
+
+    @cached_property
+    def config(self) -> Config:
+        return from_dict(json.loads((self.folder / "config.json").read_text()))
+
+    @property
+    def launched(self) -> dict[str, Any]:
+        """What was asked for, with the job id once there is one."""
+        return _read_json(self.folder / "launch.json")
+
+    @property
+    def started(self) -> dict[str, Any]:
+        """Process ids of the job once it runs; empty while it waits for its turn."""
+        return _read_json(self.folder / "started.json")
+
+    @property
+    def record(self) -> Record | None:
+        """The record, or None while the run is not over."""
+        path = self.folder / "record.json"
+        try:
+            return Record.from_json(path.read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            message = f"{path} cannot be read ({error}). It is left as it is; rerun=True repeats"
+            return Record("lost", rung=self.launched.get("rung", ""), error=message)
+
+    @property
+    def status(self) -> str:
+        """queued, running, or how it ended: ok, oom, failed, timeout, cancelled, lost."""
+        if record := self.record:
+            return record.status
+        return "running" if self.started else "queued"
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """One row a finished step: step, epoch, load_s … step_s, loss. Grows while it runs."""
+        import pandas as pd
+
+        path = self.folder / "steps.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        rows = [json.loads(line) for line in lines if line.endswith("}")]  # the last may be cut
+        return pd.DataFrame(rows)
+
+    @property
+    def logs(self) -> list[Path]:
+        """Log files, standard output of each task first, then standard error."""
+        found = sorted((self.folder / "logs").glob("*_log.*"))
+        return sorted(found, key=lambda path: path.suffix != ".out")
+
+    def __str__(self) -> str:
+        return f"{self.name} [{self.status}]"
+
+
+def find(**wanted: Any) -> pd.DataFrame:
+    """All runs as a table, newest last: one row a run, one column a field of `Record`.
+
+    Args:
+        wanted: keep rows whose field equals the value, as in `find(rung="amp", status="ok")`.
+
+    Raises:
+        ValueError: a field that records do not have; the message lists those they have.
+    """
+    import pandas as pd
+
+    columns = ["run", *(f.name for f in fields(Record))]
+    if unknown := set(wanted) - set(columns):
+        raise ValueError(f"records have no {sorted(unknown)}; they have {', '.join(columns)}")
+    rows = [_row(run) for run in all_runs()]
+    table = pd.DataFrame(rows, columns=columns)
+    for key, value in wanted.items():
+        table = table[table[key] == value]
+    return table.sort_values("started_at", kind="stable", ignore_index=True)
+
+
+def all_runs() -> list[Run]:
+    """Every run in the runs folder, by name."""
+    root = runs_root()
+    if not root.is_dir():
+        return []
+    return [Run(path.parent) for path in sorted(root.glob("*/launch.json"))]
+
+
+def get(name: str) -> Run:
+    """The run whose name is, or alone begins with or contains, `name`.
+
+    Raises:
+        ValueError: none or several; the message lists the candidates.
+    """
+    runs = {run.name: run for run in all_runs()}
+    if name in runs:
+        return runs[name]
+    near = [key for key in runs if name and name in key]
+    if len(near) == 1:
+        return runs[near[0]]
+    listed = ", ".join(near or list(runs)[-12:]) or "none yet: course run launches one"
+    problem = "several runs match" if near else "no run is called"
+    raise ValueError(f"{problem} {name!r} in {runs_root()}: {listed}")
+
+
+def record_of(run: Run, values: dict[str, Any]) -> Record:
+    """A record of `values` (fields of Record), completed by what was asked for at launch."""
+    asked = run.launched
+    known = {key: asked[key] for key in ("rung", "site", "gpus", "git_sha", "config", "job_id")
+             if key in asked}  # fmt: skip
+    known["data"] = asked.get("config", {}).get("data", "")
+    known["logs"] = [str(path.relative_to(run.folder)) for path in run.logs]
+    return Record(**{**known, **values, "ended_at": datetime.now().isoformat(timespec="seconds")})
+
+
+def _row(run: Run) -> dict[str, Any]:
+    record = run.record
+    if record is not None:
+        return {"run": run.name, **vars(record)}
+    launched = run.launched
+    config = launched.get("config", {})
+    return {"run": run.name, "status": run.status, "rung": launched.get("rung", ""),
+            "site": launched.get("site", ""), "gpus": launched.get("gpus", 1),
+            "job_id": launched.get("job_id", ""), "data": config.get("data", ""),
+            "started_at": launched.get("launched_at", ""), "config": config}  # fmt: skip
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}

@@ -1,0 +1,141 @@
+"""The body of a job: waits for its turn, runs the snapshot, and sees to it that a record is left.
+
+It runs once on every task, under submitit, as the parent of the training process. So it can
+tell what that process no longer can: that it was killed, or ran past its time.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from submitit import JobEnvironment
+from submitit.helpers import TorchDistributedEnvironment
+
+from course import logs
+from course.local import identity
+from course.records import Record, write_atomically, write_record
+from course.runs import Run, record_of
+
+POLL_S = 0.2
+GRACE_S = 15.0  # for the processes that are left once the run's verdict is in
+
+
+class Ended(Exception):
+    """The run's verdict is in, or must be given now."""
+
+
+def supervise(folder: str) -> None:
+    """Run the snapshot in `folder` as this task of the job."""
+    run, task = Run(Path(folder)), JobEnvironment()
+    signal.signal(signal.SIGTERM, _cancelled)
+    asked = run.launched
+    try:
+        with _turn(run, task.global_rank):
+            child = _start(run, task)
+            verdict = _watch(run, child, asked["time_min"] * 60)
+    except Ended as end:
+        verdict = Record(str(end), error=_explain(str(end), asked))
+    if task.global_rank == 0 or verdict.status != "ok":
+        started_at = run.started.get("started_at", asked.get("launched_at", ""))
+        values = {"status": verdict.status, "error": verdict.error, "started_at": started_at}
+        write_record(run.folder, record_of(run, values))
+
+
+def _cancelled(*_: Any) -> None:
+    raise Ended("cancelled")
+
+
+@contextmanager
+def _turn(run: Run, rank: int) -> Iterator[None]:
+    """Wait until no other run computes on this machine: two at once would spoil both times."""
+    if rank > 0:
+        while not run.started:
+            _leave_if_over(run)
+            time.sleep(POLL_S)
+        yield
+        return
+    lock = FileLock(Path(tempfile.gettempdir()) / f"make-training-fast-{getpass.getuser()}.lock")
+    while not lock.is_locked:
+        _leave_if_over(run)
+        try:
+            lock.acquire(timeout=POLL_S)
+        except Timeout:
+            continue
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _leave_if_over(run: Run) -> None:
+    if record := run.record:
+        raise Ended(record.status)
+
+
+def _start(run: Run, task: JobEnvironment) -> subprocess.Popen:
+    TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    env = {**os.environ, "COURSE_RUN_FOLDER": str(run.folder), "MASTER_ADDR": "127.0.0.1"}
+    env.setdefault("OMP_NUM_THREADS", str(max(1, (cores or 1) // task.num_tasks)))
+    command = [sys.executable, "-u", str(run.script)]
+    child = subprocess.Popen(command, cwd=run.folder, env=env, start_new_session=True)
+    if task.global_rank == 0:
+        started = {
+            "host": task.hostname, "started_at": datetime.now().isoformat(timespec="seconds"),
+            "supervisor": identity(os.getpid()), "child": identity(child.pid),
+        }  # fmt: skip
+        write_atomically(run.folder / "started.json", json.dumps(started))
+    return child
+
+
+def _watch(run: Run, child: subprocess.Popen, limit_s: float) -> Record:
+    """Wait for the child. What it is worth by its exit alone, should it leave no record."""
+    deadline, verdict_since = time.monotonic() + limit_s, None
+    try:
+        while (code := child.poll()) is None:
+            now = time.monotonic()
+            if now > deadline:
+                raise Ended("timeout")
+            if record := run.record:
+                verdict_since = verdict_since or now
+                if record.status == "cancelled" or now > verdict_since + GRACE_S:
+                    raise Ended(record.status)
+            time.sleep(POLL_S)
+    finally:
+        _kill_group(child)
+    if code == 0:
+        return Record("ok")
+    last_words = logs.text(run, err=True, lines=20)
+    if code > 0:
+        return Record("failed", error=f"the script ended with code {code}\n{last_words}")
+    why = " (often: the system ran out of memory)" if -code == signal.SIGKILL else ""
+    name = signal.Signals(-code).name
+    return Record("lost", error=f"the process was killed by {name}{why}\n{last_words}")
+
+
+def _kill_group(child: subprocess.Popen) -> None:
+    """End the training process and those it started, DataLoader workers for instance."""
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    child.wait()
+
+
+def _explain(status: str, asked: dict[str, Any]) -> str:
+    if status == "timeout":
+        return f"still running after its {asked['time_min']:g} minutes"
+    return "cancelled on request" if status == "cancelled" else ""

@@ -176,7 +176,7 @@ def states(name: str = "train.py") -> list[dict[str, object]]:
         held = [state for state, solved in (("open", False), ("solved", True))
                 if all("\n".join(seam.shown(solved)) in exercise for seam in mine)]  # fmt: skip
         state = held[0] if held else "edited"
-        rows.append({"todo": number, "title": mine[0].title, "state": state})
+        rows.append({"todo": number, "state": state, "title": mine[0].title})
     return rows
 
 

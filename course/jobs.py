@@ -190,6 +190,7 @@ def _start(folder: Path, text: str, config: Config, request: dict[str, Any]) -> 
         (folder / records.RESERVE).write_bytes(bytes(records.RESERVE_BYTES))
         request["launched_at"] = datetime.now().isoformat(timespec="seconds")
         records.write_atomically(folder / "launch.json", json.dumps(request, indent=1))
+        local.take_ticket(folder)
         request |= local.submit(folder, request["gpus"])
         records.write_atomically(folder / "launch.json", json.dumps(request, indent=1))
     except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,25 @@ def submit(folder: Path, tasks: int) -> dict[str, Any]:
     executor.update_parameters(tasks_per_node=tasks, timeout_min=7 * 24 * 60)
     job = executor.submit(supervise, str(folder))
     return {"job_id": job.job_id, "controller": identity(int(job.job_id))}
+
+
+def take_ticket(folder: Path) -> None:
+    """Put a run at the end of this machine's queue. The caller holds the launch lock."""
+    queue = folder.parent / ".queue"
+    queue.mkdir(exist_ok=True)
+    (queue / f"{time.time_ns()}@{folder.name}").touch()
+
+
+def is_first(run: Run) -> bool:
+    """Is it this run's turn? Tickets of runs that are over, or gone, are thrown away."""
+    for ticket in sorted((run.folder.parent / ".queue").iterdir()):
+        other = Run(run.folder.with_name(ticket.name.partition("@")[2]))
+        if other.name == run.name:
+            return True
+        if other.record is None and is_alive(other):
+            return False
+        ticket.unlink(missing_ok=True)
+    return True
 
 
 def is_alive(run: Run) -> bool:

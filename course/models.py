@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from typing import TYPE_CHECKING
 
-import pandas as pd
 import torch
 import torchvision
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from course.config import CHOICES
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def create(name: str, classes: int) -> nn.Module:
@@ -47,6 +50,8 @@ def describe(model: nn.Module, image_px: int) -> pd.DataFrame:
 
     Columns: part, output (channels × height × width), parameters, forward_gflop.
     """
+    import pandas as pd
+
     shapes: dict[str, tuple[int, ...]] = {}
     meta = _on_meta(model)
     for name, part in meta.named_children():

@@ -25,7 +25,7 @@ from submitit import JobEnvironment
 from submitit.helpers import TorchDistributedEnvironment
 
 from course import logs
-from course.local import identity
+from course.local import identity, is_first
 from course.records import Record, write_atomically, write_record
 from course.runs import Run, record_of
 
@@ -70,9 +70,12 @@ def _turn(run: Run, rank: int) -> Iterator[None]:
     lock = FileLock(Path(tempfile.gettempdir()) / f"make-training-fast-{getpass.getuser()}.lock")
     while not lock.is_locked:
         _leave_if_over(run)
+        if not is_first(run):
+            time.sleep(POLL_S)
+            continue
         try:
             lock.acquire(timeout=POLL_S)
-        except Timeout:
+        except Timeout:  # a run of another runs folder computes
             continue
     try:
         yield

@@ -1,0 +1,40 @@
+# demo: install, run the first lab, print the ladder of this machine.   test: the whole test run.
+# lab: JupyterLab on the notebooks.   setup: only the environment.   benchmark: loop against loop.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export PATH := $(abspath $(BIN)):$(PATH)
+
+.PHONY: demo test lab setup benchmark clean
+
+demo: setup
+	course data
+	course notebooks day1_1_gpu --quick
+	course ladder --quick --picture
+
+test: setup
+	ruff check .
+	ruff format --check .
+	course exercises --check
+	python -m pytest
+
+lab: setup
+	jupyter lab --notebook-dir=notebooks
+
+benchmark: setup
+	python benchmarks/loop.py
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else \
+	  "Python %d.%d is not supported: make PYTHON=python3.12 (3.11 to 3.13) chooses another" % v)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet uv
+	@echo "Installing PyTorch and JupyterLab: about 5 GB with CUDA's libraries, a minute or more."
+	$(BIN)/uv pip install --python $(BIN)/python -r requirements.lock
+	$(BIN)/uv pip install --python $(BIN)/python --no-deps --quiet --editable .
+	@touch $@
+
+clean:
+	rm -rf $(VENV) runs build *.egg-info

@@ -1,0 +1,255 @@
+"""The `course` command."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from course import tables
+
+# Commands import what they need when they run: help and completion must not wait for torch.
+
+app = typer.Typer(
+    help="Make deep-learning training fast, one measured step at a time.",
+    no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
+)  # fmt: skip
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Small images, small batch, few steps.")]
+Script = Annotated[str, typer.Option("--script", help="The training script.")]
+SiteName = Annotated[str, typer.Option("--site", help="Where to run: a name of sites.toml.")]
+RunName = Annotated[str, typer.Argument(help="A run's name, or a part that only it has.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="Set a field of the config: key=value. Repeat.")
+]
+
+
+@app.command()
+def doctor(
+    json_: AsJson = False,
+    job: Annotated[bool, typer.Option(help="Also launch a job of ten seconds.")] = True,
+) -> None:
+    """Is this machine ready? Each failure names its fix; the exit code is 1 if any failed."""
+    from course.doctor import examine
+
+    found = []
+    for check in examine(job=job):
+        found.append(check)
+        if not json_:
+            colour = {"ok": "green", "note": "yellow"}.get(check.status, "red")
+            typer.secho(f"{check.status:5}", fg=colour, bold=True, nl=False)
+            typer.echo(f"{check.name:16}{check.found}")
+            if check.fix:
+                typer.echo(f"{'':21}→ {check.fix}")
+    if json_:
+        tables.as_json([asdict(check) for check in found])
+    raise typer.Exit(any(check.status not in ("ok", "note") for check in found))
+
+
+@app.command()
+def data(json_: AsJson = False) -> None:
+    """Make the default data set if it is not there whole, and say where it lies."""
+    from course.data import default_set
+
+    root = default_set.ensure()
+    manifest = json.loads((root / default_set.MANIFEST).read_text())
+    if json_:
+        tables.as_json({"root": str(root), **manifest})
+    else:
+        megabytes = manifest["bytes"] / 1e6
+        typer.echo(f"{manifest['files']} JPEG files, {megabytes:.0f} MB, in {root}")
+
+
+@app.command()
+def run(
+    script: Annotated[str, typer.Argument(help="The training script to run.")],
+    rung: Annotated[str, typer.Option(help="The rung of the ladder.")] = "baseline",
+    gpus: Annotated[int, typer.Option(help="Devices, a process each.")] = 1,
+    site: SiteName = "local",
+    set_: Settings = None,
+    quick: Quick = False,
+    time_min: Annotated[float | None, typer.Option(help="End it after so many minutes.")] = None,
+    rerun: Annotated[bool, typer.Option(help="Run again even if this run exists.")] = False,
+    wait: Annotated[bool, typer.Option(help="Follow the run until it is over.")] = True,
+    json_: AsJson = False,
+) -> None:
+    """Launch one run of SCRIPT, follow it, print what it measured."""
+    from course import jobs
+    from course.config import parse_settings
+    from course.config import rung as rung_of
+
+    config = rung_of(rung, quick=quick, **parse_settings(set_ or []))
+    with _prints_to_stderr(json_):
+        launched = jobs.launch(script, config, site=site, gpus=gpus, time_min=time_min, rerun=rerun)
+        if wait:
+            jobs.wait(launched, check=False)
+    if json_:
+        tables.as_json(tables.run_as_dict(launched))
+    elif wait:
+        tables.show(launched)
+    if wait and jobs.refresh(launched) not in ("ok", "queued", "running"):
+        raise typer.Exit(1)
+
+
+@app.command()
+def ladder(
+    script: Script = "solutions/train.py",
+    site: SiteName = "local",
+    set_: Settings = None,
+    quick: Quick = False,
+    rerun: Annotated[bool, typer.Option(help="Measure again.")] = False,
+    picture: Annotated[bool, typer.Option("--picture", help="Also draw it.")] = False,
+    json_: AsJson = False,
+) -> None:
+    """Run every rung, and print the ladder that was measured on this machine."""
+    from course import jobs, plots, reports
+    from course.config import LADDER, parse_settings, rung
+    from course.runs import runs_root
+
+    changes = parse_settings(set_ or [])
+    configs = [rung(name, quick=quick, **changes) for name in LADDER]
+    with _prints_to_stderr(json_):
+        launched = jobs.launch_all(script, configs, site=site, rerun=rerun)
+        jobs.wait(launched, check=False)
+    table = reports.ladder(launched)
+    if json_:
+        tables.as_json(table)
+    else:
+        tables.show_ladder(table)
+    if picture:
+        path = runs_root() / "ladder.png"
+        plots.ladder(table).savefig(path)
+        typer.echo(f"drawn: {path}; a picture of each run: {runs_root()}/*/report.png", err=json_)
+    if any(table["status"] != "ok"):
+        for each in launched:
+            if each.status != "ok":
+                typer.echo(jobs.explain(each), err=True)
+        raise typer.Exit(1)
+
+
+@app.command()
+def runs(json_: AsJson = False) -> None:
+    """List all runs with their status and what they measured."""
+    from course import jobs
+    from course.runs import all_runs, find
+
+    for each in all_runs():
+        jobs.refresh(each)
+    table = find()
+    if json_:
+        tables.as_json(table)
+        return
+    heads = ["run", "status", "images_per_s", "peak_gib", "last_loss", "started_at"]
+    tables.show_table(heads, [[tables.cell(value) for value in row] for row in table[heads].values])
+
+
+@app.command()
+def show(name: RunName, json_: AsJson = False) -> None:
+    """Show one run: its record, and where its files are."""
+    from course.runs import get
+
+    found = get(name)
+    if json_:
+        tables.as_json(tables.run_as_dict(found))
+    else:
+        tables.show(found)
+
+
+@app.command()
+def logs(
+    name: RunName,
+    err: Annotated[bool, typer.Option("--err", help="Standard error instead of output.")] = False,
+    lines: Annotated[int, typer.Option(min=1, help="How many lines from the end.")] = 40,
+    json_: AsJson = False,
+) -> None:
+    """Print the end of what a run printed."""
+    from course.logs import text
+    from course.runs import get
+
+    found = get(name)
+    ending = text(found, err=err, lines=lines)
+    if json_:
+        tables.as_json({"run": found.name, "files": [str(p) for p in found.logs], "text": ending})
+    else:
+        typer.echo(ending or f"(empty; see also {'without ' if err else ''}--err)")
+
+
+@app.command()
+def exercises(
+    check: Annotated[bool, typer.Option("--check", help="Fail if exercises/ is not what "
+                                        "solutions/ generates.")] = False,
+    upto: Annotated[int | None, typer.Option(help="Fill the TODOs up to this one, to catch up; "
+                                             "your edits are backed up first.")] = None,
+    json_: AsJson = False,
+) -> None:  # fmt: skip
+    """Show which TODOs are filled; or write the exercise with some of them filled."""
+    from course import gaps
+
+    if check:
+        if drifted := gaps.drifted():
+            raise ValueError(
+                f"{', '.join(drifted)} in exercises/ differs from what solutions/ generates: "
+                f"edit the solution, then run course exercises --upto 0"
+            )
+        typer.echo("exercises/ is what solutions/ generates")
+        return
+    if upto is not None:
+        backup = gaps.write(upto)
+        kept = f"; your edits are in {backup}" if backup else ""
+        typer.echo(f"exercises/train.py: TODOs filled up to {upto}{kept}", err=json_)
+    states = gaps.states()
+    if json_:
+        tables.as_json(states)
+    else:
+        tables.show_table(
+            ["todo", "state", "title"], [[str(v) for v in s.values()] for s in states]
+        )
+
+
+@app.command()
+def notebooks(
+    pattern: Annotated[str, typer.Argument(help="A shell pattern for their names.")] = "*",
+    script: Script = "solutions/train.py",
+    site: SiteName = "local",
+    quick: Quick = False,
+    json_: AsJson = False,
+) -> None:
+    """Execute notebooks with papermill; exit code 1 if one fails."""
+    from course import notebooks as books
+
+    parameters = {"quick": quick, "script": script, "site": site}
+    with _prints_to_stderr(json_):
+        outcomes = [books.execute(path, parameters) for path in books.matching(pattern)]
+    if json_:
+        tables.as_json([asdict(outcome) for outcome in outcomes])
+    else:
+        for outcome in outcomes:
+            typer.echo(f"{outcome.notebook}: {outcome.status} in {outcome.seconds:.0f} s")
+            typer.echo(f"  {outcome.error or outcome.executed}\n  {outcome.page}")
+    raise typer.Exit(any(outcome.status != "ok" for outcome in outcomes))
+
+
+def main() -> None:
+    """Run the command; an expected error is a message, not a traceback."""
+    try:
+        app()
+    except Exception as error:
+        from course.data.default_set import DataError
+        from course.jobs import JobError
+
+        if os.environ.get("COURSE_DEBUG") or not isinstance(
+            error, ValueError | DataError | JobError
+        ):
+            raise
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(1)
+
+
+def _prints_to_stderr(on: bool) -> AbstractContextManager:
+    return redirect_stdout(sys.stderr) if on else nullcontext()

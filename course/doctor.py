@@ -1,0 +1,203 @@
+"""Is this machine ready for the course? Each check says what it found and how to mend it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+from packaging.requirements import Requirement
+
+from course import jobs, runs, sites
+from course.config import rung
+from course.data import default_set
+
+GIB = 1024**3
+JOB_LIMIT_MIN = 3
+JOB = '''"""A job of some ten seconds: does a launched process find PyTorch and its device?"""
+import time
+
+import torch
+
+from course.recorder import recording
+
+with recording() as run:
+    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    run.set(**run.describe(device))
+    matrix, end = torch.randn(512, 512, device=device), time.monotonic() + 1
+    while time.monotonic() < end:
+        matrix = torch.tanh(matrix @ matrix)
+    print("the sum is", matrix.sum().item())
+'''
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding. status: ok, note (works, but know this), or fail; fix says what to do."""
+
+    name: str
+    status: str
+    found: str
+    fix: str = ""
+
+
+def examine(*, job: bool = True) -> Iterator[Check]:
+    """Run every check, one after the other; a check that breaks is itself a finding."""
+    checks: list[Callable[[], Check]] = [
+        python, packages, memory, disk, write_access, data_set, accelerator, slurm, kernel,
+    ]  # fmt: skip
+    for check in [*checks, ten_second_job] if job else checks:
+        try:
+            yield check()
+        except Exception as error:  # a broken installation breaks checks in any way
+            found = f"{type(error).__name__}: {error}"
+            yield Check(check.__name__, "fail", found, "mend what the message names; make setup")
+
+
+def python() -> Check:
+    """Python's version, against the versions the course is tested with."""
+    found = f"{platform.python_version()} in {sys.prefix}"
+    if (3, 11) <= sys.version_info[:2] <= (3, 13):
+        return Check("python", "ok", found)
+    return Check("python", "fail", found, "use Python 3.11, 3.12 or 3.13, then run make setup")
+
+
+def packages() -> Check:
+    """Installed packages, against the ranges of pyproject.toml."""
+    wanted = [Requirement(text) for text in metadata.requires("make-training-fast") or []]
+    wrong = [_mismatch(need) for need in wanted if not need.marker or need.marker.evaluate()]
+    wrong = [text for text in wrong if text]
+    if wrong:
+        return Check("packages", "fail", "; ".join(wrong), "run make setup, which installs them")
+    versions = [f"{name} {metadata.version(name)}" for name in ("torch", "torchvision", "submitit")]
+    return Check("packages", "ok", ", ".join(versions))
+
+
+def _mismatch(need: Requirement) -> str:
+    try:
+        version = metadata.version(need.name)
+    except metadata.PackageNotFoundError:
+        return f"{need.name} is missing"
+    fits = need.specifier.contains(version, prereleases=True)
+    return "" if fits else f"{need.name} {version} is not {need.specifier}"
+
+
+def memory() -> Check:
+    """Host memory: a quick run takes about 1.5 GiB, the full-size baseline about 8."""
+    host = psutil.virtual_memory()
+    found = f"{host.available / GIB:.1f} GiB free of {host.total / GIB:.1f}"
+    if host.available < 2 * GIB:
+        return Check("memory", "fail", found, "close programs: a quick run needs 2 GiB")
+    if host.available < 8 * GIB:
+        return Check("memory", "note", found, "stay with --quick: full-size runs take 8 GiB")
+    return Check("memory", "ok", found)
+
+
+def disk() -> Check:
+    """Room where runs and the data set are written."""
+    places = {"runs": runs.runs_root(), "data": default_set.default_root()}
+    free = {name: shutil.disk_usage(_existing(path)).free for name, path in places.items()}
+    found = ", ".join(f"{size / GIB:.1f} GiB for {name}" for name, size in free.items())
+    if min(free.values()) < 1 * GIB:
+        fix = "make room, or set COURSE_RUNS and COURSE_DATA to folders on a disk with 1 GiB"
+        return Check("disk", "fail", found, fix)
+    return Check("disk", "ok", found)
+
+
+def write_access() -> Check:
+    """May this user write runs and data? Tried, since permissions and quotas can hide."""
+    for name, path in (("COURSE_RUNS", runs.runs_root()), ("COURSE_DATA", _data_parent())):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path) as file:
+                file.write(b"x" * 4096)
+                file.flush()
+        except OSError as error:
+            fix = f"set {name} to a folder that you may write"
+            return Check("write_access", "fail", f"{path}: {error.strerror}", fix)
+    return Check("write_access", "ok", f"{runs.runs_root()} and {_data_parent()}")
+
+
+def data_set() -> Check:
+    """The default set: there whole, or still to be made."""
+    root = default_set.default_root()
+    if default_set.is_whole(root):
+        return Check("data_set", "ok", f"the default set in {root}")
+    return Check("data_set", "note", f"not made yet in {root}", "course data makes it (10 seconds)")
+
+
+def accelerator() -> Check:
+    """The device that the rung `device` would use, and the half formats it has units for."""
+    import torch
+
+    from course.precision import HALF, has_units
+
+    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    formats = [name for name in HALF if has_units(device, name)]
+    units = f"units for {', '.join(formats)}" if formats else "no units for bf16 or fp16"
+    if device.type != "cpu":
+        names = torch.get_device_module(device).get_device_name()
+        return Check("accelerator", "ok", f"{torch.accelerator.device_count()} × {names}, {units}")
+    found = f"none; the CPU has {units}"
+    driver = shutil.which("nvidia-smi")
+    if driver and subprocess.run([driver], capture_output=True).returncode == 0:
+        fix = "PyTorch does not see the GPU that nvidia-smi shows: install a build for its driver"
+        return Check("accelerator", "fail", found, fix)
+    fix = "" if formats else "the amp rung will be slower here, and the notebook says why"
+    return Check("accelerator", "note", found, fix)
+
+
+def slurm() -> Check:
+    """Slurm's commands and version, if this machine has them."""
+    if not shutil.which("sinfo"):
+        return Check(
+            "slurm", "note", "not on this machine", "none needed: site local runs the labs"
+        )
+    result = subprocess.run(["sinfo", "--version"], capture_output=True, text=True, timeout=20)
+    if result.returncode:
+        return Check("slurm", "fail", result.stderr.strip(), "ask your site how to reach Slurm")
+    return Check("slurm", "ok", result.stdout.strip())
+
+
+def kernel() -> Check:
+    """The Jupyter kernel that notebooks are executed with."""
+    from jupyter_client.kernelspec import KernelSpecManager
+
+    specs = KernelSpecManager().find_kernel_specs()
+    if "python3" in specs:
+        return Check("kernel", "ok", specs["python3"])
+    return Check(
+        "kernel", "fail", "no kernel named python3", "python -m ipykernel install --sys-prefix"
+    )
+
+
+def ten_second_job() -> Check:
+    """Launch a job of some ten seconds on the local site and read its record."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "train.py"
+        script.write_text(JOB)
+        run = jobs.launch(script, rung("device", quick=True), time_min=JOB_LIMIT_MIN, rerun=True)
+    try:
+        jobs.wait(run)
+    except jobs.JobError as error:
+        return Check("ten_second_job", "fail", str(error), "read the log that it names")
+    record = run.record
+    found = f"{record.status} on {record.machine} with {sites.user_file()} as your sites"
+    shutil.rmtree(run.folder)
+    return Check("ten_second_job", record.status, found)
+
+
+def _data_parent() -> Path:
+    return default_set.default_root().parent
+
+
+def _existing(path: Path) -> Path:
+    return next(p for p in (path, *path.parents) if p.exists() and os.access(p, os.X_OK))

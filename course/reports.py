@@ -1,0 +1,215 @@
+"""What a rung brought: pictures, numbers and sentences, all from records."""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import DiffLexer
+
+from course import plots
+from course.config import Config
+from course.jobs import JobError, explain, refresh
+from course.records import Record
+from course.runs import Run
+
+RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Throughput over throughput, with a 95 % interval (None where a side has no steps)."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def __str__(self) -> str:
+        spread = f" ({self.low:.2f} to {self.high:.2f})" if self.low is not None else ""
+        return f"{self.value:.2f}×{spread}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """A run beside another: `table` has the numbers, `sentences` what they say."""
+
+    table: pd.DataFrame
+    sentences: tuple[str, ...]
+    picture: plots.Picture
+
+    def __repr__(self) -> str:
+        return "\n".join([self.table.to_string(), "", *self.sentences])
+
+    def _repr_html_(self) -> str:
+        png = base64.b64encode(self.picture._repr_png_()).decode()
+        said = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in self.sentences)
+        shown = f'<img alt="time of a step and loss" src="data:image/png;base64,{png}">'
+        return f"{shown}{self.table.to_html()}<ul>{said}</ul>"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What differs between two runs: settings, lines of the script, and speed."""
+
+    settings: pd.DataFrame
+    source_diff: str
+    ratio: Ratio | None
+    names: tuple[str, str]
+
+    def __repr__(self) -> str:
+        settings = self.settings.to_string() if len(self.settings) else "the same settings"
+        speed = f"{self.names[1]} ÷ {self.names[0]}: {self.ratio or 'not measured'}"
+        return f"{settings}\n\n{self.source_diff or 'the same script'}\n\n{speed}"
+
+    def _repr_html_(self) -> str:
+        style = HtmlFormatter(noclasses=True)
+        diff = highlight(self.source_diff, DiffLexer(), style) if self.source_diff else ""
+        settings = self.settings.to_html() if len(self.settings) else "<p>the same settings</p>"
+        speed = html.escape(f"{self.names[1]} ÷ {self.names[0]}: {self.ratio or 'not measured'}")
+        return f"{settings}{diff or '<p>the same script</p>'}<p><b>{speed}</b></p>"
+
+
+def ratio(run: Run, against: Run) -> Ratio:
+    """Images per second of `run` over those of `against`.
+
+    The interval is a bootstrap: the measured steps of both are drawn anew, with repetition,
+    1,000 times, and the middle 95 % of the ratios of medians are kept. It holds for this
+    machine in these minutes, not for another day.
+
+    Raises:
+        JobError: a run that is not over, not ok, or measured nothing.
+    """
+    top, bottom = _measured(run), _measured(against)
+    value = top.images_per_s / bottom.images_per_s
+    images = [run.config.batch_size, against.config.batch_size]
+    times = [_step_times(run), _step_times(against)]
+    if min(len(t) for t in times) == 0:
+        return Ratio(value)
+    random = np.random.default_rng(0)
+    speeds = [n / np.median(random.choice(t, (RESAMPLES, len(t))), axis=1)
+              for n, t in zip(images, times)]  # fmt: skip
+    low, high = np.percentile(speeds[0] / speeds[1], [2.5, 97.5])
+    return Ratio(value, float(low), float(high))
+
+
+def report(run: Run, *, against: Run | None = None, predicted: float | None = None) -> Report:
+    """What a run measured, beside another run and beside what you predicted.
+
+    Args:
+        against: the run to compare with, your baseline for instance.
+        predicted: the ratio of images/s to `against` that you expected.
+
+    Raises:
+        JobError: a run that is not over or not ok; the message has its error and its logs.
+    """
+    both = [against, run] if against else [run]
+    records = [_measured(each) for each in both]
+    names = _names(both)
+    picture = plots.step_and_loss([(n, rec, r.steps) for n, rec, r in zip(names, records, both)])
+    found = ratio(run, against) if against else None
+    _save(picture, run)
+    return Report(_numbers(names, records), tuple(_sentences(records, found, predicted)), picture)
+
+
+def compare(a: Run, b: Run) -> Comparison:
+    """What differs between two runs: settings, source (as a diff), and the ratio of speeds."""
+    left, right = vars(a.config), vars(b.config)
+    names = tuple(_names([a, b]))
+    differing = {key: (left[key], right[key]) for key in left if left[key] != right[key]}
+    settings = pd.DataFrame.from_dict(differing, orient="index", columns=list(names))
+    diff = difflib.unified_diff(
+        a.script.read_text().splitlines(), b.script.read_text().splitlines(), *names, lineterm=""
+    )
+    measured = all(refresh(r) == "ok" and r.record.images_per_s for r in (a, b))
+    return Comparison(settings, "\n".join(diff), ratio(b, a) if measured else None, names)
+
+
+def ladder(runs: Sequence[Run]) -> pd.DataFrame:
+    """The ladder as measured: one row a run, its ratio to the first that is ok."""
+    rows, first = [], None
+    for run in runs:
+        status, record = refresh(run), run.record or Record("lost")
+        ok = status == "ok" and record.images_per_s is not None
+        first = first or (run if ok else None)
+        found = ratio(run, first) if ok else Ratio(float("nan"))
+        rows.append({
+            "rung": run.config.rung, "status": status, "images_per_s": record.images_per_s,
+            "images_per_s_q1": record.images_per_s_q1, "images_per_s_q3": record.images_per_s_q3,
+            "ratio": found.value, "ratio_low": found.low, "ratio_high": found.high,
+            "peak_gib": record.peak_gib, "last_loss": record.last_loss,
+            "val_top1": record.val_top1, "machine": record.machine,
+            "setup": _setup(run.config), "run": run.name,
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _setup(config: Config) -> str:
+    return f"{config.data} data, {config.image_px} px, batch {config.batch_size}"
+
+
+def _measured(run: Run) -> Record:
+    record = run.record if refresh(run) == "ok" else None
+    if record is None:
+        raise JobError(explain(run))
+    if record.images_per_s is None:
+        raise JobError(f"{run.name} is ok but measured no steps: does its script use Meter?")
+    return record
+
+
+def _step_times(run: Run) -> np.ndarray:
+    steps = run.steps
+    return steps["step_s"].to_numpy()[run.config.warmup_steps :] if len(steps) else np.array([])
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    rungs = [run.config.rung for run in runs]
+    return rungs if len(set(rungs)) == len(rungs) else [run.name for run in runs]
+
+
+def _numbers(names: Sequence[str], records: Sequence[Record]) -> pd.DataFrame:
+    return pd.DataFrame({
+        name: {
+            "images/s (median)": f"{r.images_per_s:.3g}",
+            "images/s (quartiles)": f"{r.images_per_s_q1:.3g} to {r.images_per_s_q3:.3g}",
+            f"peak GiB ({r.memory_kind})": f"{r.peak_gib:.2f}" if r.peak_gib is not None else "–",
+            "loss, first to last step": f"{_loss(r.first_loss)} to {_loss(r.last_loss)}",
+            "validation top-1": f"{r.val_top1:.1%}" if r.val_top1 is not None else "–",
+            "steps measured": r.steps_measured, "data": r.data, "machine": r.machine,
+        } for name, r in zip(names, records)
+    }).fillna("–")  # fmt: skip
+
+
+def _sentences(records: Sequence[Record], found: Ratio | None, predicted: float | None):
+    record = records[-1]
+    if found is not None:
+        yield f"{record.rung} against {records[0].rung}: {found} the images per second."
+    if found is not None and predicted is not None:
+        yield f"You predicted {predicted:g}×; it is {found.value:.2f}×."
+    precision = record.config.get("precision")
+    if record.config.get("device") == "auto" and record.device == "cpu":
+        yield "There is no accelerator here, so this ran on the CPU, as the baseline did."
+    if precision in ("bf16", "fp16") and precision not in record.hardware.get("half_units", []):
+        yield (
+            f"{record.machine} has no instructions for {precision}: software imitates the "
+            f"format, and that is slow. Where the hardware has them, this rung is a gain."
+        )  # fmt: skip
+    if record.last_loss is None:
+        yield "The loss is not finite any more: the run is fast and learns nothing."
+
+
+def _loss(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.3f}"
+
+
+def _save(picture: plots.Picture, run: Run) -> None:
+    try:
+        picture.savefig(run.folder / "report.png")
+    except OSError as error:
+        print(f"the picture is shown but could not be saved: {error}")

@@ -1,0 +1,77 @@
+"""Runs and ladders as text in a terminal."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from course.runs import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def as_json(value: Any) -> None:
+    """Print a value, or the rows of a DataFrame, as indented JSON; paths become text."""
+    if hasattr(value, "to_json"):
+        value = json.loads(value.to_json(orient="records"))
+    typer.echo(json.dumps(value, indent=1, default=str))
+
+
+def run_as_dict(run: Run) -> dict[str, Any]:
+    """A run's name, folder and record, for `--json`."""
+    record = run.record
+    return {
+        "run": run.name,
+        "folder": str(run.folder),
+        **(asdict(record) if record else {"status": run.status}),
+    }
+
+
+def show(run: Run) -> None:
+    """Print what is known of a run; and, where it is not ok, why."""
+    from course.jobs import explain, refresh
+
+    refresh(run)
+    for key, value in run_as_dict(run).items():
+        if value not in ("", None, []):
+            typer.echo(f"{key:16}{cell(value)}")
+    if run.status not in ("ok", "queued", "running"):
+        typer.echo(explain(run), err=True)
+
+
+def show_ladder(table: pd.DataFrame) -> None:
+    """Print a table of `reports.ladder`, and under it on what it was measured."""
+    rows = []
+    for _, row in table.iterrows():
+        speed = f"{row.images_per_s:.3g} ({row.images_per_s_q1:.3g} to {row.images_per_s_q3:.3g})"
+        ratio = f"{row.ratio:.2f} ({row.ratio_low:.2f} to {row.ratio_high:.2f})"
+        measured = [speed, ratio, f"{row.peak_gib:.2f}"] if row.status == "ok" else ["–", "–", "–"]
+        rows.append([row.rung, row.status, *measured, cell(row.last_loss), cell(row.val_top1)])
+    heads = ["rung", "status", "images/s (quartiles)", "ratio (95 %)", "peak GiB", "loss", "top-1"]
+    show_table(heads, rows)
+    for setup in dict.fromkeys(table["machine"] + "; " + table["setup"]):
+        typer.echo(setup)
+
+
+def cell(value: Any) -> str:
+    """A value as the text of a table's cell; a dash for what was not measured."""
+    if isinstance(value, float):
+        return "–" if value != value else f"{value:.4g}"
+    return "–" if value is None else str(value)
+
+
+def show_table(heads: list[str], rows: list[list[str]]) -> None:
+    """Print a table in columns."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*heads, box=None, header_style="bold", pad_edge=False)
+    for row in rows:
+        table.add_row(*(Text(text, overflow="fold") for text in row))
+    # Piped into a file there is no terminal to fit into: nothing may be cut off.
+    Console(width=None if Console().is_terminal else 400).print(table)

@@ -1,0 +1,23 @@
+"""Fixtures that several test files use."""
+
+from pathlib import Path
+
+import pytest
+
+from course.data import default_set
+from course.data.default_set import Recipe
+
+
+@pytest.fixture
+def runs_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty place for runs, so that no test sees the user's own."""
+    root = tmp_path / "runs"
+    monkeypatch.setenv("COURSE_RUNS", str(root))
+    return root
+
+
+@pytest.fixture(scope="session")
+def tiny_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A default set of 48 files, real in everything but their number."""
+    recipe = Recipe(train_per_class=2, val_per_class=1)
+    return default_set.ensure(tmp_path_factory.mktemp("data") / "tiny", recipe)

@@ -253,3 +253,7 @@ def main() -> None:
 
 def _prints_to_stderr(on: bool) -> AbstractContextManager:
     return redirect_stdout(sys.stderr) if on else nullcontext()
+
+
+if __name__ == "__main__":
+    main()

@@ -19,12 +19,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from pathlib import Path
 
 from course.records import write_atomically
 from course.runs import PROJECT
 
 OPEN = re.compile(r"^(\s*)# >>> TODO (\d+): (.+)$")
+END = re.compile(r"^\s*# (--- before|<<<)|^$")
 MARKER = re.compile(r"^\s*# (>>>|--- before|<<<)")
 SOLUTIONS, EXERCISES = PROJECT / "solutions", PROJECT / "exercises"
 
@@ -180,16 +182,18 @@ def states(name: str = "train.py") -> list[dict[str, object]]:
     return rows
 
 
-def show_todo(number: int, script: str = "exercises/train.py") -> str:
-    """Print the places of a TODO in a script with their line numbers; what to edit, and where."""
-    path = PROJECT / script
-    lines = path.read_text().splitlines()
-    marks = [i for i, line in enumerate(lines)
+def show_todo(number: int, script: str = "exercises/train.py") -> None:
+    """Print the places of a TODO in a script, with line numbers.
+
+    Raises:
+        ValueError: the script has no such TODO.
+    """
+    lines = (PROJECT / script).read_text().splitlines()
+    heads = [i for i, line in enumerate(lines)
              if re.match(rf"\s*# (>>> )?TODO {number}\b", line)]  # fmt: skip
-    if not marks:
+    if not heads:
         raise ValueError(f"{script} has no line that begins with # TODO {number}")
-    blocks = []
-    for mark in marks:
-        block = lines[mark : mark + 4]
-        blocks.append("\n".join(f"{mark + i + 1:4d} {line}" for i, line in enumerate(block)))
-    return f"{script}\n" + "\n …\n".join(blocks)
+    for head in heads:
+        print(f"{script}, line {head + 1}")
+        for line in takewhile(lambda text: not END.match(text), lines[head : head + 4]):
+            print(f"    {line}")

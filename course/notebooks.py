@@ -68,6 +68,8 @@ def _to_html(executed: Path) -> Path:
     from nbconvert import HTMLExporter
 
     page = executed.with_suffix(".html")
-    body, _ = HTMLExporter().from_filename(str(executed))
+    # Coalescing keeps the last state of a progress bar, as a terminal would.
+    exporter = HTMLExporter(preprocessors=["nbconvert.preprocessors.CoalesceStreamsPreprocessor"])
+    body, _ = exporter.from_filename(str(executed))
     page.write_text(body)
     return page

@@ -36,7 +36,7 @@ def runs_root() -> Path:
     return Path(os.environ.get("COURSE_RUNS") or PROJECT / "runs").expanduser().resolve()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """One launched run. Everything is read from its folder, so any process may hold it."""
 
@@ -99,7 +99,7 @@ class Run:
         found = sorted((self.folder / "logs").glob("*_log.*"))
         return sorted(found, key=lambda path: path.suffix != ".out")
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"{self.name} [{self.status}]"
 
 

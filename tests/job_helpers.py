@@ -1,0 +1,134 @@
+"""What the tests of jobs share: scripts, waiting with a deadline, and leaving nothing behind."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from course import jobs, runs
+from course.config import rung
+from course.runs import Run
+
+SCRIPTS = Path(__file__).parent / "scripts"
+CONFIG = rung("baseline", quick=True)
+DEADLINE_S = 120  # a job of somebody else may hold this machine's turn meanwhile
+
+
+def launch(script: str, **options: Any) -> Run:
+    """Launch a script of tests/scripts with the quick config."""
+    return jobs.launch(SCRIPTS / script, options.pop("config", CONFIG), **options)
+
+
+def launch_running(script: str, **options: Any) -> Run:
+    """Launch, and come back when it has its turn."""
+    run = launch(script, **options)
+    eventually(lambda: jobs.refresh(run) == "running", f"{run} runs")
+    return run
+
+
+def release(run: Run) -> None:
+    """Let a run of holds.py end."""
+    (run.folder / "go").touch()
+
+
+def over(run: Run) -> Run:
+    """The run once it is over, however it ended."""
+    return jobs.wait(run, check=False, timeout_s=DEADLINE_S)
+
+
+def printed(run: Run) -> str:
+    """All that the tasks of the run printed on standard output."""
+    return "\n".join(path.read_text() for path in run.logs if path.suffix == ".out")
+
+
+def eventually(condition: Callable[[], bool], what: str, timeout_s: float = DEADLINE_S) -> None:
+    """Wait until the condition holds; the test fails where it does not in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {timeout_s:g} s: {what}")
+        time.sleep(0.05)
+
+
+def start_python(script: str, *arguments: Any, **options: Any) -> subprocess.Popen:
+    """A process of its own, as of another terminal, at the head of a process group."""
+    command = [sys.executable, "-u", str(SCRIPTS / script), *map(str, arguments)]
+    return subprocess.Popen(command, start_new_session=True, text=True, **options)
+
+
+def processes_of(root: Path) -> list[psutil.Process]:
+    """Every living process that was started for this runs folder, whoever its parent is."""
+    return [process for process in psutil.process_iter() if _belongs(process, root)]
+
+
+def _belongs(process: psutil.Process, root: Path) -> bool:
+    try:
+        return process.environ().get("COURSE_RUNS") == str(root)
+    except psutil.Error:  # it ended meanwhile, or is a zombie
+        return False
+
+
+def end_all_runs(root: Path) -> None:
+    """Cancel every run; fail, and kill, where a process is left after that."""
+    for run in runs.all_runs():
+        jobs.cancel(run)
+    try:
+        eventually(lambda: not processes_of(root), f"no process of {root} is left", timeout_s=20)
+    finally:
+        for process in processes_of(root):
+            process.kill()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(runs_root: Path) -> Iterator[None]:
+    """Each test has a runs folder of its own, and no process of it outlives the test."""
+    yield
+    end_all_runs(runs_root)
+
+
+@contextmanager
+def small_disk(place: Path, size: str) -> Iterator[Path]:
+    """A real file system of this size; the test is skipped where none may be mounted."""
+    place.mkdir()
+    options = ["-t", "tmpfs", "-o", f"size={size}", "tmpfs"]
+    tried = subprocess.run(["mount", *options, str(place)], capture_output=True, text=True)
+    if tried.returncode != 0:
+        pytest.skip(f"a small disk cannot be mounted here: {tried.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.fixture
+def runs_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable:
+    """A runs folder on a disk of the size given, as a context."""
+
+    @contextmanager
+    def mounted(size: str) -> Iterator[Path]:
+        with small_disk(tmp_path / f"disk-{size}", size) as root:
+            monkeypatch.setenv("COURSE_RUNS", str(root))
+            try:
+                yield root
+            finally:
+                end_all_runs(root)
+
+    return mounted
+
+
+def fill(folder: Path, but_bytes: int = 0) -> Path:
+    """Write a file until the disk has only so much room left; delete it to make room again."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                pass
+        except OSError:
+            file.truncate(file.tell() - but_bytes)
+    return filler

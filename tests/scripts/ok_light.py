@@ -1,0 +1,3 @@
+"""A job that ends well, and imports no torch."""
+
+print("all is well")

@@ -1,0 +1,8 @@
+"""A job that asks torch for a petabyte."""
+
+import torch
+
+from course.recorder import recording
+
+with recording():
+    torch.empty(10**15, dtype=torch.uint8)

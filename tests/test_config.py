@@ -1,0 +1,142 @@
+"""Config: what decides a run, the ladder of rungs, and settings given as text."""
+
+import json
+from dataclasses import FrozenInstanceError, asdict, fields
+from itertools import pairwise
+
+import pytest
+
+from course.config import AT_LEAST, CHOICES, LADDER, Config, from_dict, parse_settings, rung
+
+
+def changed_fields(before: Config, after: Config) -> set[str]:
+    return {f.name for f in fields(Config) if getattr(before, f.name) != getattr(after, f.name)}
+
+
+@pytest.mark.parametrize("before, after", list(pairwise(LADDER)), ids=" to ".join)
+def test_rung_changes_one_field(before: str, after: str) -> None:
+    assert len(changed_fields(LADDER[before], LADDER[after]) - {"rung"}) == 1
+
+
+def test_ladder_names_its_rungs() -> None:
+    assert len(LADDER) > 1
+    assert {name: cfg.rung for name, cfg in LADDER.items()} == {name: name for name in LADDER}
+
+
+@pytest.mark.parametrize("name", LADDER)
+def test_quick_shrinks_but_keeps_what_the_rung_shows(name: str) -> None:
+    full, quick = rung(name), rung(name, quick=True)
+    for kept in ("rung", "model", "device", "precision", "channels_last", "data", "seed"):
+        assert getattr(quick, kept) == getattr(full, kept)
+    assert quick.image_px < full.image_px
+    assert quick.batch_size < full.batch_size
+    assert quick.epochs * quick.steps < full.epochs * full.steps
+    assert quick.lr < full.lr  # a smaller batch bears smaller steps only
+
+
+def test_changes_stand_over_quick() -> None:
+    cfg = rung("amp", quick=True, batch_size="16", tf32="true")
+    assert (cfg.batch_size, cfg.tf32, cfg.image_px) == (16, True, 64)
+
+
+def test_unknown_rung_lists_the_ladder() -> None:
+    with pytest.raises(ValueError, match="no rung 'fast': the ladder has") as caught:
+        rung("fast")
+    assert all(name in str(caught.value) for name in LADDER)
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_bad_choice_lists_the_valid_ones(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}='other': choose") as caught:
+        Config(**{name: "other"})
+    assert all(valid in str(caught.value) for valid in CHOICES[name])
+
+
+@pytest.mark.parametrize("name", AT_LEAST)
+def test_too_small_a_number_says_the_least(name: str) -> None:
+    least = AT_LEAST[name]
+    with pytest.raises(ValueError, match=f"{name}={least - 1}: it must be {least} or more"):
+        Config(**{name: least - 1})
+
+
+@pytest.mark.parametrize("name", ("image_px", "batch_size", "val_steps", "workers"))
+def test_least_number_is_taken(name: str) -> None:
+    assert getattr(Config(**{name: AT_LEAST[name]}), name) == AT_LEAST[name]
+
+
+def test_warmup_must_leave_a_step() -> None:
+    with pytest.raises(ValueError, match="warmup_steps=6 leaves none of the 6 steps"):
+        Config(epochs=2, steps=3, warmup_steps=6)
+    assert Config(epochs=2, steps=3, warmup_steps=5).warmup_steps == 5
+
+
+def test_imagenet_needs_a_data_root() -> None:
+    with pytest.raises(ValueError, match="needs data_root, a folder with train/ and val/"):
+        Config(data="imagenet")
+    assert Config(data="imagenet", data_root="/images").data_root == "/images"
+
+
+def test_config_is_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Config().batch_size = 1  # type: ignore[misc]
+
+
+def test_json_round_trip() -> None:
+    cfg = Config(precision="fp16", tf32=True, steps=3, warmup_steps=0, lr=0.25, data="synthetic")
+    assert from_dict(asdict(cfg)) == cfg
+    assert from_dict(json.loads(cfg.to_json())) == cfg
+    assert from_dict({}) == Config()
+
+
+def test_from_dict_refuses_an_unknown_field() -> None:
+    with pytest.raises(ValueError, match="a run has no setting 'optimiser'"):
+        from_dict({**asdict(Config()), "optimiser": "lars"})
+
+
+def test_unknown_setting_suggests_the_near_one() -> None:
+    with pytest.raises(ValueError, match="did you mean 'batch_size'") as caught:
+        rung("baseline", batchsize=32)
+    assert all(field.name in str(caught.value) for field in fields(Config))
+
+
+def test_unknown_setting_without_a_near_one() -> None:
+    with pytest.raises(ValueError, match="a run has no setting 'zzz': The settings are rung"):
+        parse_settings(["zzz=1"])
+
+
+def test_settings_get_the_type_of_their_field() -> None:
+    given = ["batch_size=32", " tf32 = true", "channels_last=no", "lr=0.5", "model=resnet18"]
+    settings = parse_settings(given)
+    wanted = {"batch_size": 32, "tf32": True, "channels_last": False, "lr": 0.5}
+    assert settings == {**wanted, "model": "resnet18"}
+    assert {key: type(settings[key]) for key in wanted} == {
+        "batch_size": int, "tf32": bool, "channels_last": bool, "lr": float
+    }  # fmt: skip
+
+
+def test_setting_may_hold_an_equals_sign() -> None:
+    assert parse_settings(["data_root=/disk/a=b"]) == {"data_root": "/disk/a=b"}
+
+
+@pytest.mark.parametrize(
+    "pair, wanted",
+    [
+        ("batch_size=3.5", "int"), ("batch_size=many", "int"), ("batch_size=", "int"),
+        ("steps=inf", "int"), ("lr=fast", "float"), ("tf32=maybe", "bool"), ("tf32=2", "bool"),
+    ],
+)  # fmt: skip
+def test_wrong_type_says_which_is_needed(pair: str, wanted: str) -> None:
+    key = pair.partition("=")[0]
+    with pytest.raises(ValueError, match=f"^{key}=.*a value of type {wanted} is needed"):
+        parse_settings([pair])
+
+
+def test_setting_without_equals_sign() -> None:
+    with pytest.raises(ValueError, match="'nonsense' is not of the form key=value"):
+        parse_settings(["nonsense"])
+
+
+@pytest.mark.parametrize("setting", ("lr=nan", "lr=-0.1", "momentum=-1", "weight_decay=nan"))
+def test_number_that_cannot_train_is_refused_before_the_queue(setting: str) -> None:
+    with pytest.raises(ValueError, match=setting.partition("=")[0]):
+        rung("baseline", **parse_settings([setting]))

@@ -14,6 +14,7 @@ _HOME = {
     "Run": "runs", "find": "runs",
     "search_log": "logs",
     "report": "reports", "compare": "reports", "ladder": "reports",
+    "recorded": "reports",
     "show_todo": "gaps",
 }  # fmt: skip
 __all__ = sorted(_HOME)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any, get_type_hints
@@ -15,7 +16,7 @@ CHOICES = {
 }
 AT_LEAST = {
     "image_px": 32, "batch_size": 1, "epochs": 1, "steps": 1, "warmup_steps": 0, "val_steps": 0,
-    "workers": 0,
+    "workers": 0, "lr": 0, "momentum": 0, "weight_decay": 0,
 }  # fmt: skip
 
 
@@ -30,12 +31,12 @@ class Config:
     channels_last: bool = False  # NHWC memory layout for weights and images
     model: str = "resnet50"
     data: str = "default"
-    data_root: str = ""  # folder with train/ and val/; needed for data="imagenet"
+    data_root: str = ""  # for data="imagenet": folder with train/ and val/; "": the site's
     image_px: int = 224  # training and validation crop, pixels a side
     batch_size: int = 64
-    epochs: int = 3
+    epochs: int = 2
     steps: int = 16  # training steps an epoch, at most
-    warmup_steps: int = 10  # first steps of the run, left out of every time
+    warmup_steps: int = 8  # first steps of the run, left out of every time
     val_steps: int = 4  # validation batches after each epoch, at most; 0: none
     workers: int = 0  # DataLoader processes; 0: the training process loads
     lr: float = 0.01
@@ -48,17 +49,12 @@ class Config:
             if getattr(self, name) not in valid:
                 raise ValueError(f"{name}={getattr(self, name)!r}: choose {' or '.join(valid)}")
         for name, least in AT_LEAST.items():
-            if getattr(self, name) < least:
+            if not least <= getattr(self, name) < math.inf:  # which NaN is not, either
                 raise ValueError(f"{name}={getattr(self, name)}: it must be {least} or more")
         if self.warmup_steps >= self.steps * self.epochs:
             raise ValueError(
                 f"warmup_steps={self.warmup_steps} leaves none of the "
                 f"{self.steps * self.epochs} steps to measure: raise steps or lower warmup_steps"
-            )
-        if self.data == "imagenet" and not self.data_root:
-            raise ValueError(
-                'data="imagenet" needs data_root, a folder with train/ and val/ inside: '
-                "set it here or for your site in sites.toml"
             )
 
     def to_json(self) -> str:

@@ -170,16 +170,39 @@ def write(solved: int, name: str = "train.py") -> Path | None:
 
 def states(name: str = "train.py") -> list[dict[str, object]]:
     """For each TODO of an exercise: number, title, and whether it is open, edited or solved."""
-    seams = [item for item in parse((SOLUTIONS / name).read_text(), name) if isinstance(item, Seam)]
-    exercise = (EXERCISES / name).read_text()
+    items = parse((SOLUTIONS / name).read_text(), name)
+    seams = [item for item in items if isinstance(item, Seam)]
+    exercise = (EXERCISES / name).read_text().splitlines()
+    changed = {solved: _changed(items, solved, exercise) for solved in (False, True)}
     rows = []
     for number in sorted({seam.number for seam in seams}):
-        mine = [seam for seam in seams if seam.number == number]
-        held = [state for state, solved in (("open", False), ("solved", True))
-                if all("\n".join(seam.shown(solved)) in exercise for seam in mine)]  # fmt: skip
-        state = held[0] if held else "edited"
-        rows.append({"todo": number, "state": state, "title": mine[0].title})
+        state = "edited"
+        for word, solved in (("open", False), ("solved", True)):
+            if number not in changed[solved]:
+                state = word
+        title = next(seam.title for seam in seams if seam.number == number)
+        rows.append({"todo": number, "state": state, "title": title})
     return rows
+
+
+def _changed(items: list[str | Seam], solved: bool, exercise: list[str]) -> set[int]:
+    """Numbers of the TODOs at whose places the exercise differs from the view."""
+    view: list[str] = []
+    places: list[tuple[int, int, int]] = []
+    for item in items:
+        shown = item.shown(solved) if isinstance(item, Seam) else [item]
+        if isinstance(item, Seam):
+            places.append((item.number, len(view), len(view) + len(shown)))
+        view += shown
+    edits = difflib.SequenceMatcher(None, view, exercise, autojunk=False).get_opcodes()
+
+    def touches(first: int, last: int, begin: int, end: int) -> bool:
+        if first == last:  # lines put in; right after a place they belong to it
+            return begin < first <= end
+        return first < end and last > begin
+
+    return {number for number, begin, end in places for kind, first, last, _, _ in edits
+            if kind != "equal" and touches(first, last, begin, end)}  # fmt: skip
 
 
 def show_todo(number: int, script: str = "exercises/train.py") -> None:

@@ -54,8 +54,7 @@ def launch(
     time_min = place.time_min if time_min is None else time_min
     if not time_min > 0:
         raise ValueError(f"time_min={time_min}: it must be above 0")
-    if config.data == "imagenet" and config.data_root:
-        config = replace(config, data_root=str(Path(config.data_root).expanduser().resolve()))
+    config = _with_data_root(config, place)
     text = source.read_text()
     request = {"rung": config.rung, "site": site, "gpus": gpus, "config": asdict(config)}
     key = hashlib.sha256(json.dumps([text, request], sort_keys=True).encode()).hexdigest()[:8]
@@ -159,6 +158,18 @@ def explain(run: Run) -> str:
         "timeout": "Give it more time (time_min=…) or fewer steps.",
     }.get(record.status, "Mend the cause; then launch again (rerun=True if nothing changed).")
     return f"{run.name}: {record.status}. {record.error}\n{advice} Logs: {run.folder / 'logs'}"
+
+
+def _with_data_root(config: Config, place: sites.Site) -> Config:
+    if config.data != "imagenet":
+        return config
+    folder = config.data_root or place.data_root
+    if not folder:
+        raise ValueError(
+            f'data="imagenet" needs data_root, a folder with train/ and val/ inside: set it in '
+            f"the config, or for site {place.name!r} in {sites.user_file()}"
+        )
+    return replace(config, data_root=str(Path(folder).expanduser().resolve()))
 
 
 def _find_script(script: str | Path) -> Path:

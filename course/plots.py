@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course.records import Record
+from course.records import Record, digits
 
 # Okabe and Ito's colours, which people with colour-blindness can tell apart.
 PHASE_COLOURS = {
@@ -42,7 +42,7 @@ def ladder(table: pd.DataFrame) -> Picture:
         table: what `course.ladder` returns.
     """
     table = table[table["images_per_s"].notna()]
-    picture = Picture(8, 0.9 + 0.55 * max(len(table), 1))
+    picture = Picture(8.5, 1.1 + 0.55 * max(len(table), 1))
     axes = picture.add_subplot()
     places = np.arange(len(table))
     speed = table["images_per_s"]
@@ -52,14 +52,14 @@ def ladder(table: pd.DataFrame) -> Picture:
     edge = table["images_per_s_q3"].max() if len(table) else 1
     for place, row in zip(places, table.itertuples()):
         memory = f", {row.peak_gib:.1f} GiB" if pd.notna(row.peak_gib) else ""
-        text = f"{row.images_per_s:.3g} images/s = {row.ratio:.2f}×{memory}"
+        text = f"{digits(row.images_per_s)} images/s = {digits(row.ratio)}×{memory}"
         axes.text(row.images_per_s_q3 + edge * 0.015, place, text, va="center", fontsize=9)
     axes.set_yticks(places, table["rung"])
     axes.set_xlim(0, edge * 1.42)
     axes.invert_yaxis()
     axes.set_xlabel("images per second: median, with quartiles")
-    setups = " and ".join(dict.fromkeys(table["machine"] + ", " + table["setup"]))
-    axes.set_title(f"The ladder on {setups}", loc="left", fontsize=11)
+    setups = dict.fromkeys(table["machine"] + ", " + table["setup"])
+    axes.set_title("\n".join(setups), loc="left", fontsize=9)
     _clean(axes)
     return picture
 
@@ -93,9 +93,7 @@ def _step_bars(axes: Axes, runs: Sequence[tuple[str, Record, pd.DataFrame]]) -> 
             label = phase if place == 0 else None
             axes.barh(place, width, left=begin, color=colour, height=0.6, label=label)
             begin += width
-        axes.text(
-            begin, place, f"  {begin:,.{0 if begin >= 100 else 1}f} ms", va="center", fontsize=9
-        )
+        axes.text(begin, place, f"  {digits(begin)} ms", va="center", fontsize=9)
     axes.set_yticks(range(len(runs)), [name for name, _, _ in runs])
     axes.invert_yaxis()
     axes.margins(x=0.16)

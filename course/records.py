@@ -75,6 +75,11 @@ class Record:
         return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
 
 
+def digits(value: float) -> str:
+    """A number for people: three digits that count, and no exponent."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write so that a reader sees the old text or the new, never a part."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

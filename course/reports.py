@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import difflib
 import html
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,7 +19,7 @@ from pygments.lexers import DiffLexer
 from course import plots
 from course.config import Config
 from course.jobs import JobError, explain, refresh
-from course.records import Record
+from course.records import Record, digits
 from course.runs import Run
 
 RESAMPLES = 1000
@@ -32,8 +34,8 @@ class Ratio:
     high: float | None = None
 
     def __str__(self) -> str:
-        spread = f" ({self.low:.2f} to {self.high:.2f})" if self.low is not None else ""
-        return f"{self.value:.2f}×{spread}"
+        spread = f" ({digits(self.low)} to {digits(self.high)})" if self.low is not None else ""
+        return f"{digits(self.value)}×{spread}"
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,28 @@ def ladder(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def recorded(machine: str) -> pd.DataFrame:
+    """The ladder as it was recorded on another machine, shaped as by `ladder`.
+
+    Raises:
+        ValueError: nothing was recorded there; the message lists the machines.
+    """
+    folder = Path(__file__).with_name("recorded")
+    path = folder / f"{machine}.json"
+    if not path.is_file():
+        known = ", ".join(file.stem for file in sorted(folder.glob("*.json")))
+        raise ValueError(f"nothing is recorded for {machine!r}: there are {known}")
+    saved = json.loads(path.read_text())
+    table = pd.DataFrame(saved["records"])
+    torch_version = saved["versions"]["torch"].partition("+")[0]
+    table["machine"] += f" (recorded {saved['date']}, PyTorch {torch_version})"
+        f" (recorded {saved['date']}, PyTorch {saved['versions']['torch'].split('+')[0]})"
+    )
+    table["setup"] = [_setup(Config(**config)) for config in table["config"]]
+    table["ratio"] = table["images_per_s"] / table["images_per_s"][0]
+    return table
+
+
 def _setup(config: Config) -> str:
     return f"{config.data} data, {config.image_px} px, batch {config.batch_size}"
 
@@ -176,8 +200,8 @@ def _names(runs: Sequence[Run]) -> list[str]:
 def _numbers(names: Sequence[str], records: Sequence[Record]) -> pd.DataFrame:
     return pd.DataFrame({
         name: {
-            "images/s (median)": f"{r.images_per_s:.3g}",
-            "images/s (quartiles)": f"{r.images_per_s_q1:.3g} to {r.images_per_s_q3:.3g}",
+            "images/s (median)": digits(r.images_per_s),
+            "images/s (quartiles)": f"{digits(r.images_per_s_q1)} to {digits(r.images_per_s_q3)}",
             f"peak GiB ({r.memory_kind})": f"{r.peak_gib:.2f}" if r.peak_gib is not None else "–",
             "loss, first to last step": f"{_loss(r.first_loss)} to {_loss(r.last_loss)}",
             "validation top-1": f"{r.val_top1:.1%}" if r.val_top1 is not None else "–",
@@ -191,7 +215,7 @@ def _sentences(records: Sequence[Record], found: Ratio | None, predicted: float 
     if found is not None:
         yield f"{record.rung} against {records[0].rung}: {found} the images per second."
     if found is not None and predicted is not None:
-        yield f"You predicted {predicted:g}×; it is {found.value:.2f}×."
+        yield f"You predicted {predicted:g}×; it is {digits(found.value)}×."
     precision = record.config.get("precision")
     if record.config.get("device") == "auto" and record.device == "cpu":
         yield "There is no accelerator here, so this ran on the CPU, as the baseline did."

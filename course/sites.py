@@ -25,8 +25,10 @@ class Site:
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
             raise ValueError(f"site {self.name!r}: executor must be one of {', '.join(EXECUTORS)}")
-        if not self.time_min > 0:
-            raise ValueError(f"site {self.name!r}: time_min must be above 0")
+        if not isinstance(self.time_min, int | float) or not self.time_min > 0:
+            raise ValueError(f"site {self.name!r}: time_min must be a number above 0")
+        if not isinstance(self.data_root, str):
+            raise ValueError(f"site {self.name!r}: data_root must be a folder's path, in quotes")
 
     def check_gpus(self, gpus: int) -> None:
         """Raise ValueError if this site cannot give a job so many devices (processes)."""
@@ -48,20 +50,25 @@ def get(name: str) -> Site:
         ValueError: no such site, or an entry with unknown or wrong settings; the message
             lists the valid ones and names the file.
     """
-    entries = _read(Path(__file__).with_name("sites.toml"))
-    for key, entry in (_read(user_file()) if user_file().exists() else {}).items():
+    entries, own = _read(Path(__file__).with_name("sites.toml")), user_file()
+    for key, entry in (_read(own) if own.exists() else {}).items():
         entries[key] = {**entries.get(key, {}), **entry}
     if name not in entries:
         known = ", ".join(entries)
-        raise ValueError(f"no site {name!r}: choose {known}, or add it to {user_file()}")
+        raise ValueError(f"no site {name!r}: choose {known}, or add it to {own}")
     settings = [field.name for field in fields(Site) if field.name != "name"]
     if unknown := set(entries[name]) - set(settings):
-        raise ValueError(f"site {name!r} sets {sorted(unknown)}; a site has {', '.join(settings)}")
+        valid = ", ".join(settings)
+        raise ValueError(f"site {name!r} sets {sorted(unknown)}; a site has {valid} (see {own})")
     return Site(name=name, **entries[name])
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
     try:
-        return tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        entries = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read as TOML: {error}") from error
+    for name, entry in entries.items():
+        if not isinstance(entry, dict):
+            raise ValueError(f"{path}: {name!r} stands outside a site: put it under [local], say")
+    return entries

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from course.records import digits
 from course.runs import Run
 
 if TYPE_CHECKING:
@@ -47,9 +48,12 @@ def show_ladder(table: pd.DataFrame) -> None:
     """Print a table of `reports.ladder`, and under it on what it was measured."""
     rows = []
     for _, row in table.iterrows():
-        speed = f"{row.images_per_s:.3g} ({row.images_per_s_q1:.3g} to {row.images_per_s_q3:.3g})"
-        ratio = f"{row.ratio:.2f} ({row.ratio_low:.2f} to {row.ratio_high:.2f})"
-        measured = [speed, ratio, f"{row.peak_gib:.2f}"] if row.status == "ok" else ["–", "–", "–"]
+        measured = ["–"] * 3
+        if row.status == "ok":
+            spread = f"{digits(row.images_per_s_q1)} to {digits(row.images_per_s_q3)}"
+            interval = f"{digits(row.ratio_low)} to {digits(row.ratio_high)}"
+            measured = [f"{digits(row.images_per_s)} ({spread})",
+                        f"{digits(row.ratio)} ({interval})", f"{row.peak_gib:.2f}"]  # fmt: skip
         rows.append([row.rung, row.status, *measured, cell(row.last_loss), cell(row.val_top1)])
     heads = ["rung", "status", "images/s (quartiles)", "ratio (95 %)", "peak GiB", "loss", "top-1"]
     show_table(heads, rows)

@@ -167,8 +167,6 @@ def recorded(machine: str) -> pd.DataFrame:
     table = pd.DataFrame(saved["records"])
     torch_version = saved["versions"]["torch"].partition("+")[0]
     table["machine"] += f" (recorded {saved['date']}, PyTorch {torch_version})"
-        f" (recorded {saved['date']}, PyTorch {saved['versions']['torch'].split('+')[0]})"
-    )
     table["setup"] = [_setup(Config(**config)) for config in table["config"]]
     table["ratio"] = table["images_per_s"] / table["images_per_s"][0]
     return table

@@ -26,7 +26,7 @@ class Site:
         if self.executor not in EXECUTORS:
             raise ValueError(f"site {self.name!r}: executor must be one of {', '.join(EXECUTORS)}")
         if not isinstance(self.time_min, int | float) or not self.time_min > 0:
-            raise ValueError(f"site {self.name!r}: time_min must be a number above 0")
+            raise ValueError(f"site {self.name!r}: time_min must be above 0, in minutes")
         if not isinstance(self.data_root, str):
             raise ValueError(f"site {self.name!r}: data_root must be a folder's path, in quotes")
 

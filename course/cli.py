@@ -42,11 +42,7 @@ def doctor(
     for check in examine(job=job):
         found.append(check)
         if not json_:
-            colour = {"ok": "green", "note": "yellow"}.get(check.status, "red")
-            typer.secho(f"{check.status:5}", fg=colour, bold=True, nl=False)
-            typer.echo(f"{check.name:16}{check.found}")
-            if check.fix:
-                typer.echo(f"{'':21}→ {check.fix}")
+            tables.show_check(check)
     if json_:
         tables.as_json([asdict(check) for check in found])
     raise typer.Exit(any(check.status not in ("ok", "note") for check in found))
@@ -126,11 +122,10 @@ def ladder(
         path = runs_root() / "ladder.png"
         plots.ladder(table).savefig(path)
         typer.echo(f"drawn: {path}; a picture of each run: {runs_root()}/*/report.png", err=json_)
-    if any(table["status"] != "ok"):
-        for each in launched:
-            if each.status != "ok":
-                typer.echo(jobs.explain(each), err=True)
-        raise typer.Exit(1)
+    bad = [each for each in launched if each.status != "ok"]
+    for each in bad:
+        typer.echo(jobs.explain(each), err=True)
+    raise typer.Exit(bool(bad))
 
 
 @app.command()
@@ -230,8 +225,7 @@ def notebooks(
         tables.as_json([asdict(outcome) for outcome in outcomes])
     else:
         for outcome in outcomes:
-            typer.echo(f"{outcome.notebook}: {outcome.status} in {outcome.seconds:.0f} s")
-            typer.echo(f"  {outcome.error or outcome.executed}\n  {outcome.page}")
+            tables.show_outcome(outcome)
     raise typer.Exit(any(outcome.status != "ok" for outcome in outcomes))
 
 

@@ -55,24 +55,30 @@ def launch(
     if not time_min > 0:
         raise ValueError(f"time_min={time_min}: it must be above 0")
     config = _with_data_root(config, place)
-    text = source.read_text()
     request = {"rung": config.rung, "site": site, "gpus": gpus, "config": asdict(config)}
-    key = hashlib.sha256(json.dumps([text, request], sort_keys=True).encode()).hexdigest()[:8]
     root = runs.runs_root()
     try:
         root.mkdir(parents=True, exist_ok=True)
         with FileLock(root / ".launch.lock", timeout=60):
-            last, folder = _attempts(root, f"{config.rung}-{key}")
-            if last and not rerun and refresh(last) not in ("cancelled", "lost"):
-                print(f"{last}: launched before, nothing started (rerun=True repeats it)")
-                return last
-            request |= {"script": str(source), "time_min": time_min, "git_sha": _git_sha()}
-            return _start(folder, text, config, request)
+            return _find_or_start(root, source, config, request, time_min, rerun)
     except (OSError, Timeout) as error:
         raise JobError(
             f"cannot write a run in {root}: {getattr(error, 'strerror', None) or error}. Nothing "
             f"was launched. Make room there, or set COURSE_RUNS to a folder that you may write"
         ) from error
+
+
+def _find_or_start(
+    root: Path, source: Path, config: Config, request: dict[str, Any], time_min: float, rerun: bool
+) -> Run:
+    text = source.read_text()
+    key = hashlib.sha256(json.dumps([text, request], sort_keys=True).encode()).hexdigest()[:8]
+    last, folder = _attempts(root, f"{config.rung}-{key}")
+    if last and not rerun and refresh(last) not in ("cancelled", "lost"):
+        print(f"{last}: launched before, nothing started (rerun=True repeats it)")
+        return last
+    request |= {"script": str(source), "time_min": time_min, "git_sha": _git_sha()}
+    return _start(folder, text, config, request)
 
 
 def launch_all(script: str | Path, configs: Iterable[Config], **options: Any) -> list[Run]:

@@ -14,6 +14,9 @@ from course.runs import Run
 if TYPE_CHECKING:
     import pandas as pd
 
+    from course.doctor import Check
+    from course.notebooks import Outcome
+
 
 def as_json(value: Any) -> None:
     """Print a value, or the rows of a DataFrame, as indented JSON; paths become text."""
@@ -59,6 +62,23 @@ def show_ladder(table: pd.DataFrame) -> None:
     show_table(heads, rows)
     for setup in dict.fromkeys(table["machine"] + "; " + table["setup"]):
         typer.echo(setup)
+
+
+def show_check(check: Check) -> None:
+    """Print one finding of the doctor, and how to mend it."""
+    colour = {"ok": "green", "note": "yellow"}.get(check.status, "red")
+    typer.secho(f"{check.status:5}", fg=colour, bold=True, nl=False)
+    typer.echo(f"{check.name:16}{check.found}")
+    if check.fix:
+        typer.echo(f"{'':21}→ {check.fix}")
+
+
+def show_outcome(outcome: Outcome) -> None:
+    """Print how a notebook's execution went, and where its output lies."""
+    typer.echo(f"{outcome.notebook}: {outcome.status} in {outcome.seconds:.0f} s")
+    if outcome.error:
+        typer.echo(f"  {outcome.error}", err=True)
+    typer.echo(f"  {outcome.executed}\n  {outcome.page}")
 
 
 def cell(value: Any) -> str:

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +74,34 @@ def _belongs(process: psutil.Process, root: Path) -> bool:
         return False
 
 
+def trainings_of(run: Run) -> int:
+    """How many processes execute the run's snapshot, whether or not anybody watches them."""
+    script = str(run.script)
+    return sum(script in command for command in _commands(run.folder.parent))
+
+
+def _commands(root: Path) -> list[list[str]]:
+    commands = []
+    for process in processes_of(root):
+        with suppress(psutil.Error):  # it ended meanwhile
+            commands.append(process.cmdline())
+    return commands
+
+
+def expect_no_process(root: Path, timeout_s: float = 10) -> None:
+    """Fail, naming them, where processes of the runs folder go on."""
+    deadline = time.monotonic() + timeout_s
+    while left := _commands(root):
+        assert time.monotonic() < deadline, f"processes are left: {left}"
+        time.sleep(0.05)
+
+
 def end_all_runs(root: Path) -> None:
     """Cancel every run; fail, and kill, where a process is left after that."""
     for run in runs.all_runs():
         jobs.cancel(run)
     try:
-        eventually(lambda: not processes_of(root), f"no process of {root} is left", timeout_s=20)
+        expect_no_process(root)
     finally:
         for process in processes_of(root):
             process.kill()
@@ -106,20 +128,15 @@ def small_disk(place: Path, size: str) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-@pytest.fixture
-def runs_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable:
-    """A runs folder on a disk of the size given, as a context."""
-
-    @contextmanager
-    def mounted(size: str) -> Iterator[Path]:
-        with small_disk(tmp_path / f"disk-{size}", size) as root:
-            monkeypatch.setenv("COURSE_RUNS", str(root))
-            try:
-                yield root
-            finally:
-                end_all_runs(root)
-
-    return mounted
+@contextmanager
+def small_runs_root(place: Path, size: str) -> Iterator[Path]:
+    """A runs folder that is a disk of its own, of this size."""
+    with small_disk(place, size) as root, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COURSE_RUNS", str(root))
+        try:
+            yield root
+        finally:
+            end_all_runs(root)
 
 
 def fill(folder: Path, but_bytes: int = 0) -> Path:

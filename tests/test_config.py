@@ -70,12 +70,6 @@ def test_warmup_must_leave_a_step() -> None:
     assert Config(epochs=2, steps=3, warmup_steps=5).warmup_steps == 5
 
 
-def test_imagenet_needs_a_data_root() -> None:
-    with pytest.raises(ValueError, match="needs data_root, a folder with train/ and val/"):
-        Config(data="imagenet")
-    assert Config(data="imagenet", data_root="/images").data_root == "/images"
-
-
 def test_config_is_frozen() -> None:
     with pytest.raises(FrozenInstanceError):
         Config().batch_size = 1  # type: ignore[misc]

@@ -1,19 +1,18 @@
 """Run folders: records are found, whatever state their files are in, and written once."""
 
 import json
-import multiprocessing
+import subprocess
 import time
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from job_helpers import CONFIG, fill, small_disk
+from job_helpers import CONFIG, DEADLINE_S, fill, small_disk, start_python
 
 from course import logs, runs
+from course.recorder import Recorder
 from course.records import RECORD_SCHEMA, Record, write_atomically, write_record
 from course.runs import Run
-
-WRITERS, ROUNDS = 8, 20
 
 
 def make_run(root: Path, name: str, record: str | None = None, **launched) -> Run:
@@ -103,31 +102,19 @@ def test_the_first_verdict_stands(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
 
 
-def _write_verdicts(root: Path, number: int, together, seen) -> None:
-    for turn in range(ROUNDS):
-        folder = root / str(turn)
-        together.wait()
-        write_record(folder, Record("failed", error=f"writer {number}"))
-        seen.put((turn, Run(folder).record.error))
-
-
 def test_of_verdicts_written_at_one_moment_all_see_the_same(tmp_path):
-    for turn in range(ROUNDS):
-        (tmp_path / str(turn)).mkdir()
-    context = multiprocessing.get_context("spawn")
-    together, seen = context.Barrier(WRITERS), context.Queue()
-    writers = [context.Process(target=_write_verdicts, args=(tmp_path, number, together, seen))
-               for number in range(WRITERS)]  # fmt: skip
-    for writer in writers:
-        writer.start()
-    answers = [seen.get(timeout=60) for _ in range(WRITERS * ROUNDS)]
-    for writer in writers:
-        writer.join(timeout=60)
+    folders = [tmp_path / str(turn) for turn in range(20)]
+    for folder in folders:
+        folder.mkdir()
+    writers = start_python("write_verdicts.py", *folders, stdout=subprocess.PIPE)
+    printed, _ = writers.communicate(timeout=DEADLINE_S)
 
-    for turn in range(ROUNDS):
-        final = Run(tmp_path / str(turn)).record.error
-        assert {error for answered, error in answers if answered == turn} == {final}
-        assert [path.name for path in (tmp_path / str(turn)).iterdir()] == ["record.json"]
+    lines = printed.splitlines()
+    assert len(lines) == 8 * len(folders)
+    for folder in folders:
+        seen = {line for line in lines if line.startswith(f"{folder.name} ")}
+        assert seen == {f"{folder.name} {Run(folder).record.error}"}
+        assert [path.name for path in folder.iterdir()] == ["record.json"]
 
 
 def test_a_full_disk_leaves_the_old_text(tmp_path):
@@ -166,8 +153,6 @@ def test_steps_leave_out_a_last_line_that_is_cut(runs_root):
 
 
 def test_steps_survive_a_disk_that_was_full_for_a_while(tmp_path, capsys):
-    from course.recorder import Recorder  # not above: the writers, started anew, need no torch
-
     rows = [{"step": step, "loss": 7.0} for step in range(1000)]
     with small_disk(tmp_path / "disk", "64k") as disk:
         run = make_run(disk, "amp-1")

@@ -1,11 +1,13 @@
 """Sites: entries of sites.toml, the user's file over them, and messages that help."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from course import sites
+from course import jobs, sites
+from course.config import Config
 
 
 @pytest.fixture
@@ -89,3 +91,15 @@ def test_gpus_out_of_range() -> None:
     for gpus in (-1, 0, most + 1):
         with pytest.raises(ValueError, match=f"gpus={gpus}: site 'here' takes 1 to {most}"):
             site.check_gpus(gpus)
+
+
+def test_imagenet_takes_the_folder_of_the_config_then_of_the_site(tmp_path: Path) -> None:
+    site, wanted = sites.Site("here", data_root=str(tmp_path)), Config(data="imagenet")
+    assert jobs._with_data_root(wanted, site).data_root == str(tmp_path)
+    own = replace(wanted, data_root="/images")
+    assert jobs._with_data_root(own, site).data_root == "/images"
+
+
+def test_imagenet_without_a_folder_says_where_to_set_it() -> None:
+    with pytest.raises(ValueError, match="needs data_root, a folder with train/ and val/"):
+        jobs._with_data_root(Config(data="imagenet"), sites.Site("here"))

@@ -39,10 +39,11 @@ def doctor(
     from course.doctor import examine
 
     found = []
-    for check in examine(job=job):
-        found.append(check)
-        if not json_:
-            tables.show_check(check)
+    with _prints_to_stderr(json_):
+        for check in examine(job=job):
+            found.append(check)
+            if not json_:
+                tables.show_check(check)
     if json_:
         tables.as_json([asdict(check) for check in found])
     raise typer.Exit(any(check.status not in ("ok", "note") for check in found))
@@ -58,8 +59,7 @@ def data(json_: AsJson = False) -> None:
     if json_:
         tables.as_json({"root": str(root), **manifest})
     else:
-        megabytes = manifest["bytes"] / 1e6
-        typer.echo(f"{manifest['files']} JPEG files, {megabytes:.0f} MB, in {root}")
+        typer.echo(f"{manifest['files']} JPEG files, {manifest['bytes'] / 1e6:.0f} MB, in {root}")
 
 
 @app.command()
@@ -108,8 +108,7 @@ def ladder(
     from course.config import LADDER, parse_settings, rung
     from course.runs import runs_root
 
-    changes = parse_settings(set_ or [])
-    configs = [rung(name, quick=quick, **changes) for name in LADDER]
+    configs = [rung(name, quick=quick, **parse_settings(set_ or [])) for name in LADDER]
     with _prints_to_stderr(json_):
         launched = jobs.launch_all(script, configs, site=site, rerun=rerun)
         jobs.wait(launched, check=False)
@@ -202,9 +201,7 @@ def exercises(
     if json_:
         tables.as_json(states)
     else:
-        tables.show_table(
-            ["todo", "state", "title"], [[str(v) for v in s.values()] for s in states]
-        )
+        tables.show_table([*states[0]], [[str(v) for v in state.values()] for state in states])
 
 
 @app.command()
@@ -237,9 +234,8 @@ def main() -> None:
         from course.data.default_set import DataError
         from course.jobs import JobError
 
-        if os.environ.get("COURSE_DEBUG") or not isinstance(
-            error, ValueError | DataError | JobError
-        ):
+        expected = isinstance(error, ValueError | DataError | JobError)
+        if not expected or os.environ.get("COURSE_DEBUG"):
             raise
         typer.echo(f"error: {error}", err=True)
         sys.exit(1)

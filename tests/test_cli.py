@@ -1,0 +1,106 @@
+"""The `course` command as a user types it: real processes, exit codes, messages."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from course import gaps
+from course.doctor import examine
+from course.runs import PROJECT
+
+LIGHT = str(PROJECT / "tests" / "scripts" / "ok_light.py")
+RAISES = str(PROJECT / "tests" / "scripts" / "raises.py")
+
+
+def course(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "course.cli", *arguments]
+    env = {**os.environ, "COLUMNS": "200", **variables}
+    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["doctor", "data", "run", "ladder", "runs", "show", "logs", "exercises", "notebooks"],
+)
+def test_every_command_has_help(command: str) -> None:
+    result = course(command, "--help")
+    assert result.returncode == 0
+    assert "Usage" in result.stdout
+
+
+def test_run_is_launched_shown_listed_and_its_log_printed(runs_root: Path) -> None:
+    launched = json.loads(course("run", LIGHT, "--json").stdout)
+    assert launched["status"] == "ok"
+    (listed,) = json.loads(course("runs", "--json").stdout)
+    assert listed["run"] == launched["run"]
+    assert json.loads(course("show", launched["run"], "--json").stdout) == launched
+    assert course("logs", launched["run"]).returncode == 0
+    assert "launched before" in course("run", LIGHT).stdout
+
+
+def test_failed_run_exits_with_1_and_shows_why(runs_root: Path) -> None:
+    result = course("run", RAISES)
+    assert result.returncode == 1
+    assert "failed" in result.stderr
+    assert "Logs:" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (("run", "nowhere.py"), "exercises/train.py"),
+        (("run", LIGHT, "--rung", "ampp"), "baseline, device, amp, channels_last"),
+        (("run", LIGHT, "--set", "batchsize=3"), "did you mean 'batch_size'"),
+        (("run", LIGHT, "--set", "batch_size"), "key=value"),
+        (("run", LIGHT, "--site", "moon"), "choose local"),
+        (("run", LIGHT, "--gpus", "0"), "takes 1 to"),
+        (("run", LIGHT, "--time-min", "-1"), "above 0"),
+        (("show", "nothing"), "no run is called"),
+        (("notebooks", "day9*"), "day1_1_gpu"),
+        (("exercises", "--upto", "9"), "choose 0 to 4"),
+    ],
+)
+def test_bad_input_is_a_message_and_not_a_traceback(
+    runs_root: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    result = course(*arguments)
+    assert result.returncode == 1
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not list(runs_root.glob("*/launch.json"))
+
+
+def test_exercises_check_fails_when_the_exercise_drifts() -> None:
+    assert course("exercises", "--check").returncode == 0
+    path = gaps.EXERCISES / "train.py"
+    kept = path.read_bytes()
+    try:
+        path.write_bytes(kept + b"# an edit\n")
+        result = course("exercises", "--check")
+    finally:
+        path.write_bytes(kept)
+    assert result.returncode == 1
+    assert "train.py" in result.stderr
+
+
+def test_doctor_runs_a_job_and_says_so_in_json(runs_root: Path) -> None:
+    result = course("doctor", "--json")
+    checks = {
+        check["name"]: check for check in json.loads(result.stdout[result.stdout.index("[") :])
+    }
+    assert checks["ten_second_job"]["status"] == "ok"
+    assert result.returncode == 0
+    assert not list(runs_root.glob("*/launch.json"))
+
+
+def test_doctor_names_a_failure_and_its_fix(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("COURSE_RUNS", str(tmp_path / "file" / "runs"))
+    found = {check.name: check for check in examine(job=False)}
+    assert found["write_access"].status == "fail"
+    assert "COURSE_RUNS" in found["write_access"].fix
+    assert course("doctor", "--no-job").returncode == 1

@@ -1,0 +1,141 @@
+"""The project's own rules: dependencies agree, notebooks are clean, modules stay small."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+from course.runs import PROJECT
+
+NOTEBOOKS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
+MODULES = sorted((PROJECT / "course").rglob("*.py"))
+
+
+def pyproject() -> dict:
+    return tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+
+
+def wanted() -> list[Requirement]:
+    project = pyproject()
+    texts = project["dependencies"] + project["optional-dependencies"]["test"]
+    return [Requirement(text) for text in texts]
+
+
+def locked() -> dict[str, list[Requirement]]:
+    found: dict[str, list[Requirement]] = {}
+    for line in (PROJECT / "requirements.lock").read_text().splitlines():
+        requirement = Requirement(line)
+        found.setdefault(requirement.name, []).append(requirement)
+    return found
+
+
+@pytest.mark.parametrize("need", wanted(), ids=lambda need: need.name)
+def test_lock_holds_an_exact_version_that_fits(need: Requirement) -> None:
+    for exact in locked()[need.name]:
+        (pin,) = exact.specifier
+        assert pin.operator == "=="
+        assert need.specifier.contains(pin.version)
+
+
+def test_lock_has_a_torch_for_every_python() -> None:
+    assert [str(pin) for pin in locked()["torch"]] == ["torch==2.15.0"]
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "environment.yml", "pyproject.toml"])
+def test_no_address_of_a_registry_is_recorded(name: str) -> None:
+    assert not re.search(r"https?://|index-url|find-links|file:", (PROJECT / name).read_text())
+
+
+def test_conda_environment_is_the_same_set() -> None:
+    environment = yaml.safe_load((PROJECT / "environment.yml").read_text())
+    project = pyproject()
+    pip = next(entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict))
+    listed = project["dependencies"] + project["optional-dependencies"]["test"]
+    assert sorted(pip) == sorted([*listed, "--editable ."])
+    assert f"python{project['requires-python']}" in environment["dependencies"]
+
+
+def code_cells(path: Path) -> list[str]:
+    notebook = nbformat.read(path, as_version=4)
+    return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+class TestNotebook:
+    def test_is_valid_and_holds_no_output(self, path: Path) -> None:
+        notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)
+        for cell in notebook.cells:
+            if cell.cell_type == "code":
+                assert not cell.outputs
+                assert cell.execution_count is None
+
+    def test_has_one_parameters_cell_with_the_common_parameters(self, path: Path) -> None:
+        cells = nbformat.read(path, as_version=4).cells
+        (cell,) = [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])]
+        names = {node.targets[0].id for node in ast.parse(cell.source).body}
+        assert names >= {"quick", "script", "site"}
+
+    def test_code_cells_are_short(self, path: Path) -> None:
+        for source in code_cells(path):
+            assert len(source.splitlines()) <= 10, source
+
+    def test_names_no_account_path_or_batch_directive(self, path: Path) -> None:
+        text = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells)
+        assert not re.search(r"#SBATCH|account\s*=|@(v100|a100|h100)\b", text)
+        assert not re.search(r"(?<![\w.)])(/home|/work|/tmp|/root|/gpfs|/scratch|~/|\$WORK)", text)
+
+    def test_links_resolve(self, path: Path) -> None:
+        text = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells)
+        assert_links_resolve(text, path.parent)
+
+
+def assert_links_resolve(text: str, folder: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not target.startswith(("https://", "#")):
+            assert (folder / target.split("#")[0]).exists(), target
+
+
+def test_links_of_the_readme_resolve() -> None:
+    assert_links_resolve((PROJECT / "README.md").read_text(), PROJECT)
+
+
+def test_a_broken_link_is_noticed() -> None:
+    with pytest.raises(AssertionError):
+        assert_links_resolve("see [lab 9](day9.ipynb)", PROJECT)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_module_is_small_and_its_functions_are_described(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 250
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            assert node.end_lineno - node.lineno < 40, node.name
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), node.name
+
+
+def test_training_script_fits_its_limit() -> None:
+    assert len((PROJECT / "solutions" / "train.py").read_text().splitlines()) <= 200
+
+
+@pytest.mark.parametrize("arguments", [["-c", "import course"], ["-m", "course.cli", "--help"]])
+def test_starts_without_torch(arguments: list[str]) -> None:
+    result = subprocess.run(
+        [sys.executable, "-X", "importtime", *arguments], capture_output=True, text=True, check=True
+    )
+    imported = {
+        line.rsplit("|", 1)[1].strip() for line in result.stderr.splitlines() if "|" in line
+    }
+    assert "course" in imported
+    assert "torch" not in imported

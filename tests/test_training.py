@@ -1,0 +1,41 @@
+"""What the script is for: it trains, rungs compute the same, and both are seen in the record."""
+
+from pathlib import Path
+
+import pytest
+
+from course import find, launch, rung, wait
+from course.data import default_set
+
+CHANCE = 1 / len(default_set.PHOTOGRAPHS)
+
+
+@pytest.mark.slow
+def test_training_on_the_default_set_beats_chance(runs_root: Path) -> None:
+    changes = {"batch_size": 16, "steps": 64, "epochs": 2, "val_steps": 16, "lr": 0.01}
+    run = launch("solutions/train.py", rung("baseline", quick=True, **changes), time_min=10)
+    wait(run)
+    # 256 images: chance has a standard deviation of 1.5 %, so this is many of them away.
+    assert run.record.val_top1 > 4 * CHANCE
+    assert run.record.last_loss < run.record.first_loss
+    assert [epoch["val_loss"] for epoch in run.record.epochs] == sorted(
+        [epoch["val_loss"] for epoch in run.record.epochs], reverse=True
+    )
+
+
+TINY = {"image_px": 32, "batch_size": 2, "steps": 3, "warmup_steps": 1, "val_steps": 1,
+        "data": "synthetic", "model": "resnet18"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name, changes",
+    [("device", {}), ("amp", {}), ("amp", {"precision": "fp16"}), ("channels_last", {})],
+    ids=["device", "amp-bf16", "amp-fp16", "channels_last"],
+)
+def test_a_rung_keeps_the_loss_of_the_baseline(runs_root: Path, name: str, changes: dict) -> None:
+    configs = [rung("baseline", quick=True, **TINY), rung(name, quick=True, **TINY | changes)]
+    runs = [launch("solutions/train.py", config) for config in configs]
+    wait(runs)
+    first = [run.steps["loss"][0] for run in runs]
+    assert first[1] == pytest.approx(first[0], rel=0.02)
+    assert list(find(status="ok")["steps_measured"]) == [2, 2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any, get_type_hints
@@ -51,6 +52,8 @@ class Config:
         for name, least in AT_LEAST.items():
             if not least <= getattr(self, name) < math.inf:  # which NaN is not, either
                 raise ValueError(f"{name}={getattr(self, name)}: it must be {least} or more")
+        if not re.fullmatch(r"\w[\w.-]*", self.rung):  # it names the run's folder
+            raise ValueError(f"rung={self.rung!r}: use letters, digits, and _ . - between them")
         if self.warmup_steps >= self.steps * self.epochs:
             raise ValueError(
                 f"warmup_steps={self.warmup_steps} leaves none of the "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from submitit import LocalExecutor
 from submitit.local.local import LocalJob
@@ -19,11 +20,16 @@ class DetachedExecutor(LocalExecutor):
     `start_controller` would set, minus that one.
     """
 
+    def __init__(self, folder: Path, variables: dict[str, str]) -> None:
+        super().__init__(folder)
+        self.variables = variables  # for the environment of every process of the job
+
     def _submit_command(self, command: str) -> LocalJob:
         tasks = self.parameters.get("tasks_per_node", 1)
         seconds = int(60 * self.parameters.get("timeout_min", 60))
         env = {
             **os.environ,
+            **self.variables,
             "SUBMITIT_EXECUTOR": "local",
             "SUBMITIT_LOCAL_COMMAND": command,
             "SUBMITIT_LOCAL_NTASKS": str(tasks),

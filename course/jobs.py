@@ -157,6 +157,8 @@ def refresh(run: Run) -> str:
 def explain(run: Run) -> str:
     """Why a run is not ok, for people: its status, error, where its logs lie, what to do."""
     record = run.record
+    if record is None and refresh(run) == "lost":
+        return f"{run.name}: lost, and {run.folder} cannot take its record. Make room there"
     if record is None:
         return f"{run.name} is not over yet ({run.status}): wait(run) follows it"
     advice = {

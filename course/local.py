@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from datetime import datetime
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from course.runs import Run
+from course.runs import FOLDER_VARIABLE, Run
 
 SUBMIT_GRACE_S = 30  # a launch may take so long before a run without a job id counts as lost
 
@@ -21,7 +19,7 @@ def submit(folder: Path, tasks: int) -> dict[str, Any]:
     from course.executor import DetachedExecutor
     from course.supervise import supervise
 
-    executor = DetachedExecutor(folder / "logs")
+    executor = DetachedExecutor(folder / "logs", {FOLDER_VARIABLE: str(folder)})
     # The supervisor keeps the time limit, from the moment the run's turn has come.
     executor.update_parameters(tasks_per_node=tasks, timeout_min=7 * 24 * 60)
     job = executor.submit(supervise, str(folder))
@@ -43,6 +41,7 @@ def is_first(run: Run) -> bool:
             return True
         if other.record is None and is_alive(other):
             return False
+        kill_left(other)  # or it would compute beside the next run
         ticket.unlink(missing_ok=True)
     return True
 
@@ -70,13 +69,13 @@ def _exists(known: list[float]) -> bool:
 
 
 def kill_left(run: Run) -> None:
-    """End processes of the run that outlived their supervisor."""
-    for known in (run.started.get("child"), run.launched.get("controller")):
-        if known and _exists(known):
-            try:
-                os.killpg(int(known[0]), signal.SIGKILL)  # each leads a process group of its own
-            except ProcessLookupError:
-                pass
+    """End what is left of a run's job: every process that was started for its folder."""
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(FOLDER_VARIABLE) == str(run.folder):
+                process.kill()
+        except psutil.Error:  # another user's, or it ended meanwhile
+            continue
 
 
 def identity(pid: int) -> list[float]:

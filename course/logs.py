@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections import deque
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from course.runs import Run, all_runs
 
 
+LINE_BYTES = 400  # read for each line asked for: logs can be larger than memory
+
+
 def tail(path: Path, lines: int = 20) -> str:
     """The last lines of a text file; empty where there is none."""
     if not path.is_file():
         return ""
-    with path.open(errors="replace") as file:
-        return "".join(deque(file, maxlen=lines)).rstrip()
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - LINE_BYTES * lines))
+        ending = file.read().decode(errors="replace")
+    return "\n".join(ending.rstrip().splitlines()[-lines:])
 
 
 def text(run: Run, *, err: bool = False, lines: int = 1000) -> str:

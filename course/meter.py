@@ -94,8 +94,9 @@ class Meter:
         self._epoch = epoch
         self._marks = [self.clock.mark()]
         for _, batch in zip(range(self.config.steps), batches):
+            step = self.step
             yield batch
-            if len(self._marks) != 1:
+            if self.step == step:
                 missing = ", ".join(PHASES[len(self._marks) - 1 :])
                 raise RuntimeError(f"step {self.step} ended without meter.lap for {missing}")
         self._write_finished(wait=True)
@@ -106,6 +107,8 @@ class Meter:
         Raises:
             RuntimeError: the phases came in another order than load, forward, backward, update.
         """
+        if not self._marks:
+            raise RuntimeError(f"meter.lap({phase!r}) came outside a loop over meter.steps(…)")
         expected = PHASES[len(self._marks) - 1]
         if phase != expected or (phase == PHASES[-1]) != (loss is not None):
             raise RuntimeError(

@@ -21,9 +21,7 @@ from course import memory
 from course.config import Config, rung
 from course.precision import HALF, has_units
 from course.records import write_record
-from course.runs import Run, record_of
-
-FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set by the supervisor for the script it starts
+from course.runs import FOLDER_VARIABLE, Run, record_of
 
 
 @contextmanager
@@ -55,6 +53,7 @@ class Recorder:
         self._run = run if self.rank == 0 else None
         self._by_hand = run is None and self.rank == 0
         self._values: dict[str, Any] = {"epochs": []}
+        self._line_break = ""
         self._began = time.perf_counter()
         self._started_at = datetime.now().isoformat(timespec="seconds")
 
@@ -73,8 +72,11 @@ class Recorder:
             return
         try:
             with (self._run.folder / "steps.jsonl").open("a") as file:
+                file.write(self._line_break)
                 file.writelines(json.dumps(row) + "\n" for row in rows)
+            self._line_break = ""
         except OSError as error:
+            self._line_break = "\n"  # the last line may be cut: begin anew
             print(f"steps.jsonl misses {len(rows)} steps: {error}", file=sys.stderr)
 
     def refuse_if_not_distributed(self) -> None:

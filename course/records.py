@@ -96,14 +96,20 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def write_record(folder: Path, record: Record) -> None:
-    """Write record.json, unless the run has one: the first verdict stands."""
+    """Write record.json, unless the run has one: the first verdict stands.
+
+    Raises:
+        OSError: the disk is full or cannot be written.
+    """
     (folder / RESERVE).unlink(missing_ok=True)
     final, draft = folder / "record.json", folder / f".record.{os.getpid()}"
+    write_atomically(draft, json.dumps(asdict(record), indent=1))
     try:
-        write_atomically(draft, json.dumps(asdict(record), indent=1))
         os.link(draft, final)  # unlike a rename, it fails where the file exists
-    except OSError:  # it exists; or this file system knows no hard links
-        if not final.exists() and draft.exists():
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without hard links
+        if not final.exists():
             os.replace(draft, final)
     finally:
         draft.unlink(missing_ok=True)

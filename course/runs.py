@@ -25,6 +25,7 @@ from course.records import Record
 if TYPE_CHECKING:
     import pandas as pd
 
+FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set for every process of a run's job
 PROJECT = Path(__file__).resolve().parent.parent
 
 
@@ -90,8 +91,7 @@ class Run:
 
         path = self.folder / "steps.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
-        rows = [json.loads(line) for line in lines if line.endswith("}")]  # the last may be cut
-        return pd.DataFrame(rows)
+        return pd.DataFrame([row for row in map(_step, lines) if row])
 
     @property
     def logs(self) -> list[Path]:
@@ -157,6 +157,13 @@ def record_of(run: Run, values: dict[str, Any]) -> Record:
     known["data"] = asked.get("config", {}).get("data", "")
     known["logs"] = [str(path.relative_to(run.folder)) for path in run.logs]
     return Record(**{**known, **values, "ended_at": datetime.now().isoformat(timespec="seconds")})
+
+
+def _step(line: str) -> dict[str, Any] | None:
+    try:
+        return json.loads(line)
+    except ValueError:  # cut: it is being written, or the disk was full
+        return None
 
 
 def _row(run: Run) -> dict[str, Any]:

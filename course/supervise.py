@@ -45,7 +45,12 @@ def supervise(folder: str) -> None:
     try:
         with _turn(run, task.global_rank):
             child = _start(run, task)
-            verdict = _watch(run, child, asked["time_min"] * 60)
+            deadline = time.monotonic() + asked["time_min"] * 60
+            verdict = _watch(run, child, deadline)
+            if verdict.status == "ok":
+                _wait_for_others(run, task, deadline)
+    except OSError as error:
+        verdict = Record("failed", error=f"the run's folder cannot be written: {error}")
     except Ended as end:
         verdict = Record(str(end), error=_explain(str(end), asked))
     if task.global_rank == 0 or verdict.status != "ok":
@@ -91,22 +96,26 @@ def _leave_if_over(run: Run) -> None:
 def _start(run: Run, task: JobEnvironment) -> subprocess.Popen:
     TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    env = {**os.environ, "COURSE_RUN_FOLDER": str(run.folder), "MASTER_ADDR": "127.0.0.1"}
+    env = {**os.environ, "MASTER_ADDR": "127.0.0.1"}
     env.setdefault("OMP_NUM_THREADS", str(max(1, (cores or 1) // task.num_tasks)))
     command = [sys.executable, "-u", str(run.script)]
     child = subprocess.Popen(command, cwd=run.folder, env=env, start_new_session=True)
     if task.global_rank == 0:
         started = {
             "host": task.hostname, "started_at": datetime.now().isoformat(timespec="seconds"),
-            "supervisor": identity(os.getpid()), "child": identity(child.pid),
+            "supervisor": identity(os.getpid()),
         }  # fmt: skip
-        write_atomically(run.folder / "started.json", json.dumps(started))
+        try:
+            write_atomically(run.folder / "started.json", json.dumps(started))
+        except OSError:
+            _kill_group(child)  # a run that nobody can see must not compute
+            raise
     return child
 
 
-def _watch(run: Run, child: subprocess.Popen, limit_s: float) -> Record:
+def _watch(run: Run, child: subprocess.Popen, deadline: float) -> Record:
     """Wait for the child. What it is worth by its exit alone, should it leave no record."""
-    deadline, verdict_since = time.monotonic() + limit_s, None
+    verdict_since = None
     try:
         while (code := child.poll()) is None:
             now = time.monotonic()
@@ -127,6 +136,17 @@ def _watch(run: Run, child: subprocess.Popen, limit_s: float) -> Record:
     why = " (often: the system ran out of memory)" if -code == signal.SIGKILL else ""
     name = signal.Signals(-code).name
     return Record("lost", error=f"the process was killed by {name}{why}\n{last_words}")
+
+
+def _wait_for_others(run: Run, task: JobEnvironment, deadline: float) -> None:
+    """Rank 0 is not done before every rank is: one that fails later fails the run."""
+    (run.folder / f"rank{task.global_rank}.done").touch()
+    if task.global_rank == 0:
+        while len(list(run.folder.glob("rank*.done"))) < task.num_tasks:
+            _leave_if_over(run)
+            if time.monotonic() > deadline:
+                raise Ended("timeout")
+            time.sleep(POLL_S)
 
 
 def _kill_group(child: subprocess.Popen) -> None:

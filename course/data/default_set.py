@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from filelock import FileLock
@@ -67,7 +68,9 @@ class Recipe:
 def default_root() -> Path:
     """Where the set lies: the variable COURSE_DATA, else the user's cache folder."""
     given = os.environ.get("COURSE_DATA")
-    return Path(given) if given else user_cache_path("make-training-fast") / "default-set-v1"
+    if given:
+        return Path(given).expanduser()
+    return user_cache_path("make-training-fast") / "default-set-v1"
 
 
 def ensure(root: Path | None = None, recipe: Recipe = Recipe()) -> Path:
@@ -80,7 +83,7 @@ def ensure(root: Path | None = None, recipe: Recipe = Recipe()) -> Path:
     Raises:
         DataError: the folder cannot be written, or holds something else.
     """
-    root = root or default_root()
+    root = (root or default_root()).resolve()
     if is_whole(root, recipe):
         return root
     try:
@@ -99,17 +102,21 @@ def ensure(root: Path | None = None, recipe: Recipe = Recipe()) -> Path:
 
 def is_whole(root: Path, recipe: Recipe = Recipe()) -> bool:
     """True if the set of this recipe is there with every one of its files."""
-    try:
-        manifest = json.loads((root / MANIFEST).read_text())
-    except (OSError, ValueError):
-        return False
-    if manifest.get("recipe") != asdict(recipe):
+    if _read_manifest(root).get("recipe") != asdict(recipe):
         return False
     return sum(1 for _ in root.glob("*/*/*.jpg")) == len(recipe.jobs())
 
 
+def _read_manifest(root: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((root / MANIFEST).read_text())
+    except (OSError, ValueError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
+
+
 def _refuse_foreign(root: Path) -> None:
-    if root.exists() and any(root.iterdir()) and not (root / MANIFEST).exists():
+    if root.exists() and any(root.iterdir()) and "recipe" not in _read_manifest(root):
         raise DataError(
             f"{root} holds files that are not the default set, so it is left alone: "
             f"set COURSE_DATA to an empty or a new folder"

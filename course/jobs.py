@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -77,7 +76,7 @@ def _find_or_start(
     if last and not rerun and refresh(last) not in ("cancelled", "lost"):
         print(f"{last}: launched before, nothing started (rerun=True repeats it)")
         return last
-    request |= {"script": str(source), "time_min": time_min, "git_sha": _git_sha()}
+    request |= {"script": str(source), "time_min": time_min, "git_sha": runs.git_sha()}
     return _start(folder, text, config, request)
 
 
@@ -241,11 +240,3 @@ def _follow(run: Run, deadline: float | None) -> None:
 def _steps_done(run: Run) -> int:
     path = run.folder / "steps.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-def _git_sha() -> str:
-    command = ["git", "-C", str(PROJECT), "describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=5).stdout.strip()
-    except (OSError, subprocess.TimeoutExpired):
-        return ""

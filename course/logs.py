@@ -7,7 +7,6 @@ from pathlib import Path
 
 from course.runs import Run, all_runs
 
-
 LINE_BYTES = 400  # read for each line asked for: logs can be larger than memory
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cached_property
@@ -147,6 +148,15 @@ def get(name: str) -> Run:
     listed = ", ".join(near or list(runs)[-12:]) or "none yet: course run launches one"
     problem = "several runs match" if near else "no run is called"
     raise ValueError(f"{problem} {name!r} in {runs_root()}: {listed}")
+
+
+def git_sha() -> str:
+    """The project's commit, with -dirty where files differ from it; empty outside git."""
+    command = ["git", "-C", str(PROJECT), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=5).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
 
 
 def record_of(run: Run, values: dict[str, Any]) -> Record:

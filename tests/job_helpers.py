@@ -129,14 +129,21 @@ def small_disk(place: Path, size: str) -> Iterator[Path]:
 
 
 @contextmanager
-def small_runs_root(place: Path, size: str) -> Iterator[Path]:
-    """A runs folder that is a disk of its own, of this size."""
-    with small_disk(place, size) as root, pytest.MonkeyPatch.context() as patch:
+def runs_root_at(root: Path) -> Iterator[Path]:
+    """Another runs folder for a while; its runs are ended afterwards."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COURSE_RUNS", str(root))
         try:
             yield root
         finally:
             end_all_runs(root)
+
+
+@contextmanager
+def small_runs_root(place: Path, size: str) -> Iterator[Path]:
+    """A runs folder that is a disk of its own, of this size."""
+    with small_disk(place, size) as disk, runs_root_at(disk) as root:
+        yield root
 
 
 def fill(folder: Path, but_bytes: int = 0) -> Path:

@@ -1,8 +1,8 @@
-"""A job of two processes: rank 0 is done at once, rank 1 fails a second later."""
+"""A job of two processes: one is done at once, the one that FAILING_RANK names fails later."""
 
 import os
 import time
 
-if os.environ["RANK"] == "1":
+if os.environ["RANK"] == os.environ["FAILING_RANK"]:
     time.sleep(1)
-    raise RuntimeError("rank 1 failed")
+    raise RuntimeError("this rank failed")

@@ -1,0 +1,77 @@
+"""A disk without room: nothing half-launched is left, and no run waits for ever."""
+
+import os
+import signal
+
+import pytest
+from job_helpers import (
+    CONFIG,
+    eventually,
+    expect_no_process,
+    fill,
+    launch,
+    launch_running,
+    nothing_left,  # noqa: F401 (pytest runs it around each test)
+    over,
+    processes_of,
+    release,
+    small_runs_root,
+)
+
+from course import jobs
+from course.jobs import JobError
+from course.records import RESERVE
+
+
+@pytest.mark.parametrize("kib", range(64, 92, 4))  # from no room for the reserve to just enough
+def test_a_launch_is_refused_without_a_trace_or_ends_with_a_record(tmp_path, kib):
+    with small_runs_root(tmp_path / "disk", f"{kib}k") as root:
+        try:
+            run = over(launch("ok_light.py"))
+        except JobError as error:
+            assert str(root) in str(error) and "COURSE_RUNS" in str(error)
+            assert "No space left on device" in str(error)
+            assert [path for path in root.iterdir() if not path.name.startswith(".")] == []
+            expect_no_process(root, timeout_s=2)
+        else:
+            assert kib > 64  # the reserve alone takes all of that
+            assert run.record is not None
+
+
+def test_no_training_goes_on_unwatched_where_its_start_cannot_be_noted(runs_root, tmp_path):
+    silent = tmp_path / "silent.py"  # to print on a full disk would end it
+    silent.write_text("import time\ntime.sleep(60)")
+    first = launch_running("holds.py")
+    with small_runs_root(tmp_path / "disk", "2m") as root:
+        waiting = jobs.launch(silent, CONFIG)
+        eventually(lambda: any(path.stat().st_size for path in waiting.logs), "its job is there")
+        fill(root)
+        release(first)
+        over(first)
+        eventually(lambda: jobs.refresh(waiting) in ("lost", "failed"), "the run is given up")
+        expect_no_process(root)
+
+
+ENDINGS = {"fills_disk.py": "ok", "prints_endlessly.py": "failed"}
+
+
+@pytest.mark.parametrize("script", ENDINGS)
+def test_a_disk_that_fills_up_meanwhile_leaves_room_for_the_record(tmp_path, script):
+    with small_runs_root(tmp_path / "disk", "2m") as root:
+        run = launch(script)
+        eventually(lambda: processes_of(root) == [], "the job is over")
+        assert jobs.refresh(run) == ENDINGS[script]
+        assert run.record.config["image_px"] == CONFIG.image_px
+
+
+def test_a_dead_run_is_lost_even_where_no_record_can_be_written(tmp_path):
+    with small_runs_root(tmp_path / "disk", "2m") as root:
+        run = launch_running("holds.py")
+        (run.folder / RESERVE).unlink()
+        filler = fill(root)
+        for pid, _ in (run.launched["controller"], run.started["supervisor"]):
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(JobError, match="lost"):
+            jobs.wait(run, timeout_s=5)
+        filler.unlink()
+        assert jobs.refresh(run) == "lost" and run.record.status == "lost"

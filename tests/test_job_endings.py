@@ -1,0 +1,191 @@
+"""Every way in which a job can end, caused for real, leaves the record that says so."""
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+from job_helpers import (
+    CONFIG,
+    DEADLINE_S,
+    eventually,
+    expect_no_process,
+    launch,
+    launch_running,
+    nothing_left,  # noqa: F401 (pytest runs it around each test)
+    over,
+    printed,
+    processes_of,
+    trainings_of,
+)
+
+from course import jobs
+from course.jobs import JobError
+from course.runs import PROJECT
+
+TRAIN = PROJECT / "solutions" / "train.py"
+needs_two_cores = pytest.mark.skipif(os.cpu_count() < 2, reason="one process a core: needs two")
+
+
+def test_ok(runs_root):
+    run = launch("ok_light.py")
+    assert jobs.wait(run, timeout_s=DEADLINE_S) is run
+    record = run.record
+    assert (record.status, record.error, record.job_id) == ("ok", "", run.launched["job_id"])
+    assert record.started_at and record.ended_at >= record.started_at
+    assert "all is well" in printed(run)
+    assert not (run.folder / "reserve.bin").exists()
+
+
+def test_an_exception_is_failed_with_the_line_that_raised(runs_root):
+    record = over(launch("raises.py")).record
+    assert record.status == "failed"
+    assert "KeyError: 'the missing label'" in record.error
+    assert 'train.py", line 5, in read_labels' in record.error
+
+
+def test_out_of_memory(runs_root):
+    record = over(launch("runs_out_of_memory.py")).record
+    assert record.status == "oom"
+    assert "1000000000000000 bytes" in record.error and "train.py, line 8" in record.error
+
+
+def test_out_of_memory_of_the_training_script(runs_root):
+    config = replace(CONFIG, data="synthetic", batch_size=1_000_000, image_px=224)
+    run = jobs.launch(TRAIN, config)
+    with pytest.raises(JobError, match="oom.*\n.*lower batch_size or image_px"):
+        jobs.wait(run, timeout_s=DEADLINE_S)
+    assert run.record.config["batch_size"] == 1_000_000
+
+
+def test_time_limit(runs_root):
+    run = over(launch("holds.py", time_min=0.05))
+    assert run.record.status == "timeout"
+    assert run.record.error == "still running after its 0.05 minutes"
+    assert "time_min" in jobs.explain(run)
+
+
+def test_cancel_while_it_runs(runs_root):
+    run = launch_running("holds.py")
+    jobs.cancel(run)
+    assert (run.status, run.record.error) == ("cancelled", "cancelled on request")
+    assert processes_of(runs_root) == []
+
+
+def test_cancel_while_it_waits_for_its_turn(runs_root):
+    running = launch_running("holds.py")
+    waiting = launch("holds.py", config=replace(CONFIG, seed=1))
+    jobs.cancel(waiting)
+    assert waiting.status == "cancelled" and not waiting.started
+    assert jobs.refresh(running) == "running"
+
+
+def test_cancel_leaves_a_run_that_is_over_as_it_is(runs_root):
+    run = over(launch("ok_light.py"))
+    before = (run.folder / "record.json").read_bytes()
+    jobs.cancel(run)
+    assert (run.folder / "record.json").read_bytes() == before
+
+
+def test_a_killed_process_is_lost_with_its_last_words(runs_root):
+    record = over(launch("kills_itself.py")).record
+    assert record.status == "lost"
+    assert "killed by SIGKILL" in record.error and "the last words" in record.error
+
+
+def test_a_killed_job_is_lost_and_leaves_no_process(runs_root):
+    run = launch_running("holds.py")
+    eventually(lambda: "holding" in run.logs[-1].read_text(), "the script has begun")
+    for pid, _ in (run.launched["controller"], run.started["supervisor"]):
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: jobs.refresh(run) == "lost", "a dead job is seen")
+    assert "ended without a record" in run.record.error and "holding" in run.record.error
+    expect_no_process(runs_root)
+
+
+def test_a_controller_killed_while_the_run_waits_is_lost(runs_root):
+    running = launch_running("holds.py")
+    waiting = launch("holds.py", config=replace(CONFIG, seed=1))
+    os.kill(waiting.launched["controller"][0], signal.SIGKILL)
+    eventually(lambda: jobs.refresh(waiting) == "lost", "a dead job is seen")
+    assert jobs.refresh(running) == "running"
+
+
+@needs_two_cores
+def test_two_processes_reduce_and_leave_one_record(runs_root):
+    run = launch("all_reduces.py", gpus=2)
+    jobs.wait(run, timeout_s=DEADLINE_S)
+    assert (run.record.gpus, run.record.last_loss) == (2, 3.0)
+    assert sorted(line for line in printed(run).splitlines() if line.startswith("rank")) == [
+        "rank 0 of 2: 3",
+        "rank 1 of 2: 3",
+    ]
+    assert len(run.logs) == 4 and len(run.record.logs) == 4
+    assert [path.name for path in runs_root.rglob("record.json")] == ["record.json"]
+
+
+@needs_two_cores
+def test_a_script_without_process_group_refuses_two_processes(runs_root):
+    run = over(jobs.launch(TRAIN, replace(CONFIG, data="synthetic"), gpus=2))
+    assert run.record.status == "failed"
+    assert "joins them in no process group" in run.record.error
+
+
+@needs_two_cores
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_rank_that_fails_late_fails_the_run(runs_root, monkeypatch, rank):
+    monkeypatch.setenv("FAILING_RANK", str(rank))
+    run = over(launch("one_rank_fails.py", gpus=2))
+    assert run.record.status == "failed"
+    assert "this rank failed" in run.record.error
+
+
+def launch_two_processes():
+    """A run whose two processes compute."""
+    run = launch("holds.py", gpus=2)
+    eventually(lambda: trainings_of(run) == 2, "both processes have begun")
+    return run
+
+
+def supervisor_of(rank, runs_root):
+    for process in processes_of(runs_root):
+        ours = process.environ().get("SUBMITIT_LOCAL_GLOBALID") == str(rank)
+        if ours and "submitit.core._submit" in process.cmdline():
+            return process
+    raise LookupError(f"no supervisor of rank {rank}")
+
+
+@needs_two_cores
+def test_a_killed_job_of_two_leaves_no_process(runs_root):
+    run = launch_two_processes()
+    os.killpg(run.launched["controller"][0], signal.SIGKILL)
+    eventually(lambda: jobs.refresh(run) == "lost", "a dead job is seen")
+    expect_no_process(runs_root)
+
+
+@needs_two_cores
+def test_cancelling_a_job_of_two_leaves_no_process(runs_root):
+    run = launch_two_processes()
+    supervisor_of(
+        1, runs_root
+    ).suspend()  # as on a busy machine: rank 0's supervisor sees the verdict first
+    jobs.cancel(run)
+    expect_no_process(runs_root)
+
+
+def test_a_script_that_ignores_every_signal_can_be_cancelled(runs_root, tmp_path):
+    script = tmp_path / "stubborn.py"
+    script.write_text(
+        "import signal, time\n"
+        "for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):\n"
+        "    signal.signal(number, signal.SIG_IGN)\n"
+        "open('stubborn', 'w').close()\n"
+        "time.sleep(120)\n"
+    )
+    run = jobs.launch(script, CONFIG)
+    eventually((run.folder / "stubborn").exists, "the script ignores signals")
+    began = time.monotonic()
+    jobs.cancel(run)
+    assert time.monotonic() - began < 10
+    assert processes_of(runs_root) == []

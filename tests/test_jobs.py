@@ -1,0 +1,255 @@
+"""Launching, waiting, the queue, and what happens to a job when its launcher goes."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from dataclasses import replace
+
+import pytest
+from job_helpers import (
+    CONFIG,
+    DEADLINE_S,
+    SCRIPTS,
+    eventually,
+    launch,
+    launch_running,
+    nothing_left,  # noqa: F401 (pytest runs it around each test)
+    over,
+    printed,
+    release,
+    runs_root_at,
+    start_python,
+    trainings_of,
+)
+
+from course import jobs, runs
+from course.jobs import JobError
+
+
+def test_launch_returns_within_a_second(runs_root):
+    launch("ok_light.py")  # imports submitit
+    began = time.perf_counter()
+    launch("ok_light.py", rerun=True)
+    assert time.perf_counter() - began < 1.0
+
+
+def test_the_same_launch_is_the_same_run_while_it_runs_and_when_it_is_over(runs_root, capsys):
+    run = launch_running("holds.py")
+    assert launch("holds.py") == run
+    release(run)
+    assert over(run).status == "ok"
+    assert launch("holds.py") == run
+    assert "nothing started (rerun=True repeats it)" in capsys.readouterr().out
+    assert runs.all_runs() == [run]
+
+
+def test_rerun_makes_another_run_and_becomes_the_one_found(runs_root):
+    first = over(launch("ok_light.py"))
+    second = over(launch("ok_light.py", rerun=True))
+    assert second.name == f"{first.name}.2" and second.status == "ok"
+    assert launch("ok_light.py") == second
+
+
+def test_a_failed_run_is_not_repeated_unasked(runs_root):
+    run = over(launch("raises.py"))
+    assert launch("raises.py") == run
+
+
+@pytest.mark.parametrize("script, status", [("holds.py", "cancelled"), ("kills_itself.py", "lost")])
+def test_a_cancelled_or_lost_run_is_started_anew(runs_root, script, status):
+    first = launch(script)
+    if status == "cancelled":
+        jobs.cancel(first)
+    assert over(first).status == status
+    assert launch(script) != first
+    assert first.status == status
+
+
+def test_other_text_config_or_gpus_make_another_run(runs_root, tmp_path):
+    script = tmp_path / "edited.py"
+    script.write_text("print(1)")
+    launched = [jobs.launch(script, CONFIG), jobs.launch(script, replace(CONFIG, seed=1))]
+    if os.cpu_count() > 1:
+        launched.append(jobs.launch(script, CONFIG, gpus=2))
+    script.write_text("print(2)")
+    launched.append(jobs.launch(script, CONFIG))
+    assert len({run.name for run in launched}) == len(launched)
+
+    script.write_text("print(1)")
+    assert jobs.launch(script, CONFIG) == launched[0]
+
+
+def test_editing_the_script_after_launching_changes_nothing(runs_root, tmp_path):
+    script = tmp_path / "edited.py"
+    text = (SCRIPTS / "holds.py").read_text()
+    script.write_text(text + "# as launched\n")
+    run = jobs.launch(script, CONFIG)
+    script.write_text(text + "# edited later\n")
+    release(run)
+    assert over(run).status == "ok"
+    assert "# as launched" in printed(run)
+    assert "# edited later" not in printed(run)
+
+
+def test_two_launches_at_one_moment_give_one_run_and_one_job(runs_root):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    launchers = [start_python("launch_together.py", SCRIPTS / "holds.py", **pipes) for _ in "ab"]
+    for launcher in launchers:
+        assert launcher.stdout.readline() == "ready\n"
+    for launcher in launchers:
+        launcher.stdin.write("go\n")
+        launcher.stdin.flush()
+    outputs = [launcher.communicate(timeout=DEADLINE_S)[0] for launcher in launchers]
+
+    (run,) = runs.all_runs()
+    assert [output.splitlines()[-1] for output in outputs] == [run.name, run.name]
+    assert sorted("launched before" in output for output in outputs) == [False, True]
+    assert len(list((run.folder / "logs").glob("*_submitted.pkl"))) == 1
+
+
+def test_runs_take_their_turns_in_the_order_of_launch(runs_root):
+    configs = [replace(CONFIG, seed=seed) for seed in range(4)]
+    # The time limit is shorter than the four together: waiting must not count.
+    launched = jobs.launch_all(SCRIPTS / "sleeps.py", configs, time_min=1.8 / 60)
+    assert jobs.wait(launched, timeout_s=DEADLINE_S) == launched
+    intervals = [json.loads((run.folder / "interval.json").read_text()) for run in launched]
+    for (_, ended), (began, _) in zip(intervals, intervals[1:]):
+        assert ended <= began
+
+
+def test_runs_of_two_runs_folders_take_turns(runs_root, tmp_path):
+    first = launch_running("holds.py")
+    with runs_root_at(tmp_path / "other"):
+        second = launch("sleeps.py")
+        eventually(lambda: any(path.stat().st_size for path in second.logs), "its job is there")
+        time.sleep(1)  # enough for a run that does not wait to begin
+        assert jobs.refresh(second) == "queued"
+        release(first)
+        assert over(second).status == "ok"
+
+
+def test_a_run_that_died_holds_up_nobody(runs_root):
+    first = launch_running("holds.py")
+    second = launch("ok_light.py")
+    kill_job(first)
+    assert over(second).status == "ok"
+
+
+def test_what_is_left_of_a_dead_run_does_not_compute_beside_the_next(runs_root):
+    first = launch_running("holds.py")
+    second = launch("holds.py", config=replace(CONFIG, seed=1))
+    kill_job(first)
+    eventually(lambda: second.status == "running", "the next run has its turn")
+    assert trainings_of(first) == 0
+
+
+def kill_job(run) -> None:
+    """Kill the job's controller and supervisor, as the kernel does when memory runs out."""
+    for pid, _ in (run.launched["controller"], run.started["supervisor"]):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_the_queue_lists_active_runs_only(runs_root):
+    over(launch("ok_light.py"))
+    assert jobs.queue().empty
+    running = launch_running("holds.py")
+    queued = launch("ok_light.py", config=replace(CONFIG, seed=1))
+    table = jobs.queue().set_index("run")
+    assert dict(table.status) == {running.name: "running", queued.name: "queued"}
+    assert table.job_id[queued.name] == queued.launched["job_id"]
+    jobs.cancel(queued)
+    jobs.cancel(running)
+    assert jobs.queue().empty
+
+
+def test_wait_raises_with_the_error_and_the_place_of_the_logs(runs_root):
+    run = launch("raises.py")
+    with pytest.raises(JobError, match="the missing label") as caught:
+        jobs.wait(run, timeout_s=DEADLINE_S)
+    assert f"{run.name}: failed" in str(caught.value)
+    assert str(run.folder / "logs") in str(caught.value)
+    assert jobs.wait(run, check=False) is run
+
+
+def test_wait_for_several_names_the_one_that_failed(runs_root):
+    good, bad = launch("ok_light.py"), launch("raises.py")
+    with pytest.raises(JobError, match=bad.name):
+        jobs.wait([good, bad], timeout_s=DEADLINE_S)
+
+
+def test_wait_gives_up_after_its_time_and_the_run_goes_on(runs_root):
+    run = launch_running("holds.py")
+    with pytest.raises(JobError, match="still running; it goes on"):
+        jobs.wait(run, timeout_s=0.5)
+    release(run)
+    assert over(run).status == "ok"
+
+
+def start_launcher(runs_root):
+    """A process that has launched holds.py and waits for it; its run; what it prints."""
+    output = runs_root.with_name("printed.txt")
+    with output.open("w") as file:
+        launcher = start_python("launch_and_wait.py", SCRIPTS / "holds.py", stdout=file)
+    eventually(lambda: "[running]" in output.read_text(), "the launcher follows a running job")
+    (run,) = runs.all_runs()
+    return launcher, run, output
+
+
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["process", "process group"])
+def test_interrupting_the_wait_leaves_the_job_alone(runs_root, send):
+    launcher, run, output = start_launcher(runs_root)
+    send(launcher.pid, signal.SIGINT)
+    assert launcher.wait(DEADLINE_S) == 0
+    assert "Stopped waiting; the job goes on" in output.read_text()
+    assert jobs.refresh(run) == "running"
+    release(run)
+    assert over(run).status == "ok"
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_the_job_survives_the_end_of_its_launchers_process_group(runs_root, how):
+    launcher, run, _ = start_launcher(runs_root)
+    os.killpg(launcher.pid, how)
+    assert launcher.wait(DEADLINE_S) == -how
+    assert jobs.refresh(run) == "running"
+    release(run)
+    assert over(run).status == "ok"
+
+
+def test_a_runs_folder_that_cannot_be_made_is_named(runs_root, tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    file.write_text("no folder")
+    monkeypatch.setenv("COURSE_RUNS", str(file / "runs"))
+    with pytest.raises(JobError, match="file/runs: Not a directory.*COURSE_RUNS"):
+        launch("ok_light.py")
+    assert file.read_text() == "no folder"
+
+
+def test_an_unknown_script_lists_those_there_are(runs_root):
+    with pytest.raises(ValueError, match=r"no script 'trian.py'.*solutions/train\.py"):
+        jobs.launch("trian.py", CONFIG)
+    assert not runs_root.exists()
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"site": "mars"}, "no site 'mars': choose local"),
+        ({"gpus": 0}, "gpus=0: site 'local' takes 1 to"),
+        ({"gpus": 10**6}, "gpus=1000000: site 'local' takes 1 to"),
+        ({"time_min": 0}, "time_min=0: it must be above 0"),
+        ({"time_min": float("nan")}, "time_min=nan: it must be above 0"),
+    ],
+)
+def test_an_impossible_request_launches_nothing(runs_root, options, message):
+    with pytest.raises(ValueError, match=message):
+        launch("ok_light.py", **options)
+    assert not runs_root.exists()
+
+
+def test_a_rung_cannot_lead_out_of_the_runs_folder(runs_root):
+    with pytest.raises(ValueError, match="rung"):
+        launch("ok_light.py", config=replace(CONFIG, rung="../elsewhere"))
+    assert not list(runs_root.parent.glob("elsewhere*"))

@@ -1,0 +1,206 @@
+"""The loader: ImageNet's layout, synthetic tensors, and messages that name the bad file."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from course.config import Config, rung
+from course.data.default_set import DataError
+from course.data.loader import MEAN, STD, SYNTHETIC_CLASSES, loaders, open_image, val_view
+
+CPU = torch.device("cpu")
+CLASSES = {"n01440764": "cat", "n01443537": "coffee"}
+
+
+@pytest.fixture
+def imagenet(tiny_set: Path, tmp_path: Path) -> Path:
+    """A folder as ImageNet has it: two classes, of 3 training and 4 validation images each."""
+    root = tmp_path / "imagenet"
+    for split, count in (("train", 3), ("val", 4)):
+        for wnid, photograph in CLASSES.items():
+            (root / split / wnid).mkdir(parents=True)
+            source = tiny_set / "train" / photograph / f"{photograph}_00000.jpg"
+            for index in range(count):
+                shutil.copy(source, root / split / wnid / f"{wnid}_{index}.JPEG")
+    return root
+
+
+def config(root: Path, **changes) -> Config:
+    files = {"data": "imagenet", "data_root": str(root), "batch_size": 4, "image_px": 32}
+    return rung("baseline", quick=True, **{**files, **changes})
+
+
+def read_all(cfg: Config, split: int = 0) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(cfg.seed)  # as the training script does: the crops are drawn from it
+    return list(loaders(cfg, CPU)[split])
+
+
+def refusal(cfg: Config) -> str:
+    """What the DataError says that comes while loading a whole epoch."""
+    with pytest.raises(DataError) as caught:
+        read_all(cfg)
+    return str(caught.value)
+
+
+def test_imagenet_folder_gives_batches(imagenet: Path) -> None:
+    train, val, classes = loaders(config(imagenet), CPU)
+    assert (classes, len(train), len(val)) == (2, 1, 2)  # of 6 training files, 4 fill a batch
+    for images, labels in (*train, *val):
+        assert (images.shape, images.dtype) == ((4, 3, 32, 32), torch.float32)
+        assert (labels.shape, labels.dtype) == ((4,), torch.int64)
+        assert set(labels.tolist()) <= {0, 1}
+
+
+def test_labels_follow_the_sorted_class_names(imagenet: Path) -> None:
+    for path in (imagenet / "val" / "n01443537").iterdir():
+        Image.new("RGB", (48, 48), "white").save(path)
+    for images, labels in loaders(config(imagenet), CPU)[1]:
+        is_white = images.amin(dim=(1, 2, 3)) > 2
+        assert torch.equal(is_white.long(), labels)
+
+
+def test_home_folder_in_data_root(imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(imagenet.parent))
+    assert loaders(config(Path("~/imagenet")), CPU)[2] == 2
+
+
+def test_last_validation_batch_is_kept(imagenet: Path) -> None:
+    sizes = [len(labels) for _, labels in read_all(config(imagenet, batch_size=3), split=1)]
+    assert sizes == [3, 3, 2]
+
+
+def test_validation_batches_mix_classes(imagenet: Path) -> None:
+    first = read_all(config(imagenet), split=1)[0]
+    assert set(first[1].tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize("split", (0, 1), ids=("train", "val"))
+def test_same_seed_gives_the_same_batches(tiny_set: Path, split: int) -> None:
+    one, two = (read_all(config(tiny_set), split) for _ in range(2))
+    assert len(one) == len(two) > 1
+    for (images, labels), (same_images, same_labels) in zip(one, two):
+        assert torch.equal(images, same_images) and torch.equal(labels, same_labels)
+
+
+@pytest.mark.parametrize("split", (0, 1), ids=("train", "val"))
+def test_another_seed_gives_another_order(tiny_set: Path, split: int) -> None:
+    orders = [torch.cat([labels for _, labels in read_all(config(tiny_set, seed=seed), split)])
+              for seed in (0, 1)]  # fmt: skip
+    assert not torch.equal(*orders)
+
+
+def test_order_of_files_depends_on_no_other_random_numbers(tiny_set: Path) -> None:
+    orders = []
+    for drawn_before in (1, 2):
+        torch.manual_seed(drawn_before)
+        orders.append([labels.tolist() for _, labels in loaders(config(tiny_set), CPU)[0]])
+    assert orders[0] == orders[1]
+
+
+def test_next_epoch_has_another_order(tiny_set: Path) -> None:
+    train, _, _ = loaders(config(tiny_set, batch_size=32), CPU)
+    (_, first), (_, second) = next(iter(train)), next(iter(train))
+    assert not torch.equal(first, second)
+    assert torch.equal(first.sort().values, second.sort().values)
+
+
+def test_pixels_are_normalised() -> None:
+    cfg = rung("baseline", image_px=32)
+    pixel = val_view(cfg)(Image.new("RGB", (60, 50), (255, 0, 51)))[:, 16, 16]
+    expected = [(value - mean) / std for value, mean, std in zip((1, 0, 0.2), MEAN, STD)]
+    torch.testing.assert_close(pixel, torch.tensor(expected))
+
+
+@pytest.mark.parametrize("mode", ("L", "CMYK"))  # ImageNet has both
+def test_grey_and_cmyk_images_become_rgb(tmp_path: Path, mode: str) -> None:
+    Image.new(mode, (20, 10)).save(tmp_path / "odd.JPEG")
+    assert open_image(str(tmp_path / "odd.JPEG")).mode == "RGB"
+
+
+def test_missing_root_names_the_folder(tmp_path: Path) -> None:
+    said = refusal(config(tmp_path / "nowhere"))
+    assert f"no folder {tmp_path / 'nowhere' / 'train'}" in said
+    assert "data_root must hold train/ and val/" in said
+
+
+def test_missing_split_names_the_folder(imagenet: Path) -> None:
+    shutil.rmtree(imagenet / "val")
+    assert f"no folder {imagenet / 'val'}" in refusal(config(imagenet))
+
+
+@pytest.mark.parametrize("split", ("train", "val"))
+def test_class_without_images_is_named(imagenet: Path, split: str) -> None:
+    for path in (imagenet / split / "n01443537").iterdir():
+        path.unlink()
+    said = refusal(config(imagenet))
+    assert f"{imagenet / split} is incomplete" in said and "n01443537" in said
+
+
+def test_split_without_classes_is_named(imagenet: Path) -> None:
+    shutil.rmtree(imagenet / "train")
+    (imagenet / "train").mkdir()
+    assert f"{imagenet / 'train'} is incomplete" in refusal(config(imagenet))
+
+
+def test_classes_that_differ_are_named(imagenet: Path) -> None:
+    (imagenet / "val" / "n01443537").rename(imagenet / "val" / "n09999999")
+    said = refusal(config(imagenet))
+    assert str(imagenet) in said and "['n01443537', 'n09999999']" in said
+
+
+@pytest.mark.parametrize("workers", (0, 2))
+def test_truncated_jpeg_is_named(imagenet: Path, workers: int) -> None:
+    for path in (imagenet / "train" / "n01440764").iterdir():
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    said = refusal(config(imagenet, workers=workers))
+    assert str(imagenet / "train" / "n01440764") in said and "cannot be decoded" in said
+
+
+def test_text_named_jpg_is_named(imagenet: Path) -> None:
+    bad = imagenet / "train" / "n01440764" / "notes.jpg"
+    bad.write_text("not a picture")
+    assert f"{bad} cannot be decoded" in refusal(config(imagenet, batch_size=7))
+
+
+def test_png_cut_short_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "cut.png"
+    Image.effect_noise((64, 64), 50).save(path)
+    path.write_bytes(path.read_bytes()[:900])
+    with pytest.raises(DataError, match="cut.png cannot be decoded"):
+        open_image(str(path))
+
+
+def test_batch_larger_than_the_set(imagenet: Path) -> None:
+    said = refusal(config(imagenet, batch_size=7))
+    assert f"batch_size=7 is more than the 6 training images in {imagenet}" in said
+
+
+def test_default_set_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("COURSE_DATA", str(tmp_path / "file" / "set"))
+    with pytest.raises(DataError, match="set COURSE_DATA"):
+        loaders(rung("baseline", quick=True), CPU)
+
+
+def test_synthetic_batches() -> None:
+    cfg = rung("baseline", quick=True, data="synthetic", batch_size=3, image_px=32, val_steps=9)
+    train, val, classes = loaders(cfg, CPU)
+    batches = list(train)
+    assert len(batches) == len(train) == max(cfg.steps, cfg.val_steps) == len(list(val))
+    assert classes == SYNTHETIC_CLASSES
+    images, labels = batches[0]
+    assert (images.shape, images.dtype) == ((3, 3, 32, 32), torch.float32)
+    assert (labels.shape, labels.dtype) == ((3,), torch.int64)
+    assert labels.min() >= 0 and labels.max() < classes
+    assert all(batch is images for batch, _ in batches)  # nothing is made while it is timed
+
+
+def test_synthetic_batches_follow_the_seed() -> None:
+    small = {"data": "synthetic", "batch_size": 2, "image_px": 32}
+    configs = [rung("baseline", quick=True, seed=seed, **small) for seed in (0, 0, 1)]
+    one, same, other = (next(iter(loaders(cfg, CPU)[0])) for cfg in configs)
+    assert torch.equal(one[0], same[0]) and torch.equal(one[1], same[1])
+    assert not torch.equal(one[0], other[0])

@@ -1,0 +1,132 @@
+"""Number formats, memory layout and networks: what the toggles really do to tensors."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import nn
+
+from course import models, precision
+from course.config import CHOICES
+
+CPU = torch.device("cpu")
+NCHW = torch.randn(2, 3, 8, 8)
+
+
+@pytest.fixture
+def conv() -> nn.Conv2d:
+    return nn.Conv2d(3, 4, 3)
+
+
+@pytest.fixture
+def tf32_restored():
+    """Puts PyTorch's two switches back."""
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    yield
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@pytest.mark.parametrize("name, dtype", precision.HALF.items())
+def test_autocast_computes_in_half(conv: nn.Conv2d, name: str, dtype: torch.dtype) -> None:
+    with precision.autocast(CPU, name):
+        assert conv(NCHW).dtype == dtype
+    assert conv.weight.dtype == conv(NCHW).dtype == torch.float32
+
+
+def test_half_formats_are_those_of_the_config() -> None:
+    assert {"fp32", *precision.HALF} == set(CHOICES["precision"])
+
+
+def test_fp32_is_a_null_context(conv: nn.Conv2d) -> None:
+    context = precision.autocast(CPU, "fp32")
+    assert isinstance(context, nullcontext)
+    with context:
+        assert conv(NCHW).dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", CHOICES["precision"])
+def test_scaler_is_enabled_for_fp16_alone(name: str) -> None:
+    scaler = precision.grad_scaler(CPU, name)
+    assert scaler.is_enabled() == (name == "fp16")
+    loss = torch.tensor(2.0)
+    scaled = scaler.scale(loss)
+    assert scaled > loss if name == "fp16" else scaled is loss
+
+
+@pytest.mark.parametrize("on", (True, False))
+def test_tf32_sets_convolutions_and_products(tf32_restored: None, on: bool) -> None:
+    precision.set_tf32(not on)
+    precision.set_tf32(on)
+    assert torch.backends.cudnn.allow_tf32 is on
+    assert torch.backends.cuda.matmul.allow_tf32 is on
+    assert torch.get_float32_matmul_precision() == ("high" if on else "highest")
+
+
+def test_channels_last_changes_strides_and_no_value(conv: nn.Conv2d) -> None:
+    expected, weight = conv(NCHW), conv.weight.detach().clone()
+    assert conv.weight.stride() == (27, 9, 3, 1)
+    assert precision.channels_last(conv) is conv
+    assert conv.weight.stride() == (27, 1, 9, 3)
+    assert torch.equal(conv.weight, weight)
+    images = precision.channels_last(NCHW)
+    assert images.stride() == (192, 1, 24, 3)
+    assert torch.equal(images, NCHW)
+    torch.testing.assert_close(conv(images), expected)
+
+
+def test_channels_last_off_is_the_same_object(conv: nn.Conv2d) -> None:
+    assert precision.channels_last(NCHW, on=False) is NCHW
+    assert precision.channels_last(conv, on=False) is conv
+    assert conv.weight.stride() == (27, 9, 3, 1)
+
+
+@pytest.mark.parametrize("name", CHOICES["precision"])
+def test_has_units_answers_for_this_cpu(name: str) -> None:
+    assert isinstance(precision.has_units(CPU, name), bool)
+    assert precision.has_units(CPU, "fp32")
+
+
+def test_resnet50_is_the_published_network() -> None:
+    model = models.create("resnet50", 1000)
+    assert models.parameter_count(model) == 25_557_032  # torchvision's model card
+    assert models.forward_gflop(model, 224) == pytest.approx(8.18, abs=0.005)
+    assert next(model.parameters()).device == CPU  # counting left the model where it was
+
+
+@pytest.mark.parametrize("name", ("resnet18", "resnet50"))
+def test_description_sums_to_the_model(name: str) -> None:
+    model = models.create(name, 10)
+    table = models.describe(model, 64)
+    assert table["part"].iloc[0] == "conv1" and table["part"].iloc[-1] == "fc"
+    assert table["output"].iloc[0] == "64 × 32 × 32" and table["output"].iloc[-1] == "10"
+    assert table["parameters"].sum() == models.parameter_count(model)
+    assert table["forward_gflop"].sum() == pytest.approx(models.forward_gflop(model, 64))
+    assert (table.set_index("part")["forward_gflop"].loc[["conv1", "layer4", "fc"]] > 0).all()
+
+
+def test_flops_follow_the_pixels() -> None:
+    model = models.create("resnet18", 10)
+    ratio = models.forward_gflop(model, 128) / models.forward_gflop(model, 64)
+    assert ratio == pytest.approx(4, rel=0.01)
+
+
+@pytest.mark.parametrize("name, parameters", [
+    ("resnet18", 11_689_512), ("resnet34", 21_797_672), ("resnet50", 25_557_032),
+    ("resnet101", 44_549_160), ("resnet152", 60_192_808),
+])  # fmt: skip
+def test_every_model_has_its_published_size(name: str, parameters: int) -> None:
+    with torch.device("meta"):
+        assert models.parameter_count(models.create(name, 1000)) == parameters
+
+
+@pytest.mark.parametrize("name, channels", [("resnet18", 64), ("resnet50", 256)])
+def test_blocks_start_as_the_identity(name: str, channels: int) -> None:
+    block = models.create(name, 10).layer1[1].eval()
+    images = torch.rand(1, channels, 4, 4)
+    assert torch.equal(block(images), images)
+
+
+def test_unknown_model_lists_the_valid() -> None:
+    with pytest.raises(ValueError, match="no model 'vgg16': choose ") as caught:
+        models.create("vgg16", 10)
+    assert all(name in str(caught.value) for name in CHOICES["model"])

@@ -1,0 +1,88 @@
+"""Every view of the training script really runs, and an open TODO changes nothing."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from course import gaps
+
+TEXT = (gaps.SOLUTIONS / "train.py").read_text()
+TOTAL = gaps.count(TEXT)
+
+# One process for all views, since importing torch takes longer than running them.
+DRIVER = """
+import importlib.util, sys
+import torch
+from course.config import rung
+from course.recorder import Recorder
+
+def note_layout(layer, inputs):
+    if layer.training and isinstance(layer, torch.nn.Conv2d) and layer.in_channels == 3:
+        tensors = layer.weight, inputs[0]
+        layouts.append([t.is_contiguous(memory_format=torch.channels_last) for t in tensors])
+
+torch.nn.modules.module.register_module_forward_pre_hook(note_layout)
+TINY = dict(data="synthetic", image_px=32, batch_size=2, steps=2, warmup_steps=0, val_steps=1)
+NEXT = dict(device="auto", channels_last=True)
+for path in sys.argv[1:]:
+    spec = importlib.util.spec_from_file_location("view", path)
+    view = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(view)
+    for changes in {}, {**NEXT, "precision": "bf16"}, {**NEXT, "precision": "fp16"}:
+        layouts, run = [], Recorder(None)
+        run.config = rung("baseline", quick=True, model="resnet18", **TINY, **changes)
+        view.main(run)
+        print(f"layouts={layouts}")
+        run.finish("ok")
+"""
+
+
+@pytest.fixture(scope="module")
+def said_by_views(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What the views print, each trained in fp32, then in bf16 and fp16 with channels last."""
+    folder = tmp_path_factory.mktemp("views")
+    views = [folder / f"view_{solved}.py" for solved in range(TOTAL + 1)]
+    for solved, path in enumerate(views):
+        path.write_text(gaps.render(TEXT, solved))
+    # Equal losses are asked for, so one CPU thread computes all of them.
+    alone = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "RANK": "0", "WORLD_SIZE": "1"}
+    command = [sys.executable, "-c", DRIVER, *map(str, views)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | alone)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def losses(said_by_views: str) -> list[list[str]]:
+    """The last loss of each view in fp32, bf16 and fp16."""
+    found = re.findall(r"^ok .*last_loss=([0-9.]+) val_top1=[0-9.]+$", said_by_views, re.MULTILINE)
+    assert len(found) == 3 * (TOTAL + 1), said_by_views
+    return [found[i : i + 3] for i in range(0, len(found), 3)]
+
+
+@pytest.mark.slow
+def test_every_view_trains_the_baseline_alike(losses: list[list[str]]) -> None:
+    assert len({fp32 for fp32, _, _ in losses}) == 1
+
+
+@pytest.mark.slow
+def test_precision_counts_from_the_second_todo_on(losses: list[list[str]]) -> None:
+    for solved, (fp32, bf16, fp16) in enumerate(losses):
+        assert ((bf16 == fp32), (fp16 == fp32)) == ((solved < 2), (solved < 2))
+
+
+@pytest.mark.slow
+def test_scaling_touches_fp16_alone(losses: list[list[str]]) -> None:
+    (_, bf16, fp16), (_, bf16_scaled, fp16_scaled) = losses[2], losses[3]
+    assert bf16_scaled == bf16
+    assert fp16_scaled != fp16
+
+
+@pytest.mark.slow
+def test_layout_counts_from_the_fourth_todo_on(said_by_views: str) -> None:
+    layouts = re.findall(r"^layouts=(.+)$", said_by_views, re.MULTILINE)
+    nchw, nhwc = (str([[last, last]] * 2) for last in (False, True))  # weights, images; 2 steps
+    assert layouts == [nchw] * 3 * TOTAL + [nchw, nhwc, nhwc]

@@ -27,7 +27,7 @@ from course.runs import PROJECT
 
 OPEN = re.compile(r"^(\s*)# >>> TODO (\d+): (.+)$")
 END = re.compile(r"^\s*# (--- before|<<<)|^$")
-MARKER = re.compile(r"^\s*# (>>>|--- before|<<<)")
+MARKER = re.compile(r"^\s*#\s*(>>>|---\s*before|<<<)")
 SOLUTIONS, EXERCISES = PROJECT / "solutions", PROJECT / "exercises"
 
 

@@ -93,13 +93,15 @@ class Meter:
         """At most `config.steps` batches of this epoch, timed."""
         self._epoch = epoch
         self._marks = [self.clock.mark()]
-        for _, batch in zip(range(self.config.steps), batches):
-            step = self.step
-            yield batch
-            if self.step == step:
-                missing = ", ".join(PHASES[len(self._marks) - 1 :])
-                raise RuntimeError(f"step {self.step} ended without meter.lap for {missing}")
-        self._write_finished(wait=True)
+        try:
+            for _, batch in zip(range(self.config.steps), batches):
+                step = self.step
+                yield batch
+                if self.step != step + 1 or len(self._marks) != 1:
+                    missing = ", ".join(PHASES[len(self._marks) - 1 :])
+                    raise RuntimeError(f"step {self.step} ended without meter.lap for {missing}")
+        finally:  # also where the script breaks out of the loop
+            self._write_finished(wait=True)
 
     def lap(self, phase: str, loss: torch.Tensor | None = None) -> None:
         """Close a phase of the step; the last one, "update", takes the step's loss.

@@ -214,3 +214,12 @@ def test_unwritable_place_names_the_variable(
 def test_variable_may_begin_with_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COURSE_DATA", "~/images")
     assert default_set.default_root() == Path(os.path.expanduser("~/images"))
+
+
+def test_a_file_cut_to_nothing_is_noticed_and_the_set_made_again(tmp_path: Path) -> None:
+    root = default_set.ensure(tmp_path / "set", TINY)
+    victim = next(root.glob("train/*/*.jpg"))
+    victim.write_bytes(b"")
+    assert not default_set.is_whole(root, TINY)
+    default_set.ensure(root, TINY)
+    assert victim.stat().st_size > 0

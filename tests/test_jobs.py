@@ -151,6 +151,13 @@ def kill_job(run) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+def test_work_after_the_record_is_not_cut_short_by_the_next_run(runs_root):
+    first = launch("tidies_up.py")
+    second = launch("ok_light.py")
+    assert over(second).status == "ok"
+    assert (first.folder / "tidied").exists()
+
+
 def test_the_queue_lists_active_runs_only(runs_root):
     over(launch("ok_light.py"))
     assert jobs.queue().empty

@@ -95,16 +95,18 @@ def ensure(root: Path | None = None, recipe: Recipe = Recipe()) -> Path:
     except OSError as error:
         raise DataError(
             f"cannot make the default data set in {root}: {error.strerror or error}. It needs "
-            f"about 200 MB; set COURSE_DATA to a folder with room that you may write"
+            f"about 200 MB; set COURSE_DATA to a folder in a place with room that you may write"
         ) from error
     return root
 
 
 def is_whole(root: Path, recipe: Recipe = Recipe()) -> bool:
     """True if the set of this recipe is there with every one of its files."""
-    if _read_manifest(root).get("recipe") != asdict(recipe):
+    manifest = _read_manifest(root)
+    if manifest.get("recipe") != asdict(recipe):
         return False
-    return sum(1 for _ in root.glob("*/*/*.jpg")) == len(recipe.jobs())
+    sizes = [path.stat().st_size for path in root.glob("*/*/*.jpg")]
+    return len(sizes) == len(recipe.jobs()) and sum(sizes) == manifest.get("bytes")
 
 
 def _read_manifest(root: Path) -> dict[str, Any]:

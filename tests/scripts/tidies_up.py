@@ -1,0 +1,11 @@
+"""A job that goes on for a while after its record is written, as to save a trace."""
+
+import os
+import time
+from pathlib import Path
+
+from course.records import Record, write_record
+
+write_record(Path(os.environ["COURSE_RUN_FOLDER"]), Record("ok"))
+time.sleep(2)
+Path("tidied").touch()

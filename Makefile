@@ -19,7 +19,7 @@ test: setup
 	python -m pytest
 
 lab: setup
-	jupyter lab --notebook-dir=notebooks
+	jupyter lab notebooks/day1_1_gpu.ipynb
 
 benchmark: setup
 	python benchmarks/loop.py

@@ -60,6 +60,11 @@ class Config:
                 f"{self.steps * self.epochs} steps to measure: raise steps or lower warmup_steps"
             )
 
+    @property
+    def setup(self) -> str:
+        """What was trained on, in words: a speed means nothing without it."""
+        return f"{self.data} data, {self.image_px} px, batch {self.batch_size}"
+
     def to_json(self) -> str:
         """The config as indented JSON text."""
         return json.dumps(asdict(self), indent=2)

@@ -170,10 +170,10 @@ def write(solved: int, name: str = "train.py") -> Path | None:
 
 def states(name: str = "train.py") -> list[dict[str, object]]:
     """For each TODO of an exercise: number, title, and whether it is open, edited or solved."""
+    text = (EXERCISES / name).read_text()
     items = parse((SOLUTIONS / name).read_text(), name)
     seams = [item for item in items if isinstance(item, Seam)]
-    exercise = (EXERCISES / name).read_text().splitlines()
-    changed = {solved: _changed(items, solved, exercise) for solved in (False, True)}
+    changed = {solved: _changed(items, solved, text.splitlines()) for solved in (False, True)}
     rows = []
     for number in sorted({seam.number for seam in seams}):
         state = "edited"
@@ -183,6 +183,13 @@ def states(name: str = "train.py") -> list[dict[str, object]]:
         title = next(seam.title for seam in seams if seam.number == number)
         rows.append({"todo": number, "state": state, "title": title})
     return rows
+
+
+def open_todos(text: str, name: str = "train.py") -> set[int]:
+    """Numbers of the TODOs that a script, a run's snapshot say, still has untouched."""
+    items = parse((SOLUTIONS / name).read_text(), name)
+    numbers = {item.number for item in items if isinstance(item, Seam)}
+    return numbers - _changed(items, False, text.splitlines())
 
 
 def _changed(items: list[str | Seam], solved: bool, exercise: list[str]) -> set[int]:

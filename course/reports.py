@@ -6,7 +6,7 @@ import base64
 import difflib
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from pygments.lexers import DiffLexer
 
 from course import plots
 from course.config import Config
+from course.gaps import open_todos
 from course.jobs import JobError, explain, refresh
 from course.records import Record, digits
 from course.runs import Run
@@ -117,7 +118,8 @@ def report(run: Run, *, against: Run | None = None, predicted: float | None = No
     picture = plots.step_and_loss([(n, rec, r.steps) for n, rec, r in zip(names, records, both)])
     found = ratio(run, against) if against else None
     _save(picture, run)
-    return Report(_numbers(names, records), tuple(_sentences(records, found, predicted)), picture)
+    sentences = tuple(_sentences(run, records, found, predicted))
+    return Report(_numbers(names, records), sentences, picture)
 
 
 def compare(a: Run, b: Run) -> Comparison:
@@ -147,7 +149,7 @@ def ladder(runs: Sequence[Run]) -> pd.DataFrame:
             "ratio": found.value, "ratio_low": found.low, "ratio_high": found.high,
             "peak_gib": record.peak_gib, "last_loss": record.last_loss,
             "val_top1": record.val_top1, "machine": record.machine,
-            "setup": _setup(run.config), "run": run.name,
+            "setup": run.config.setup, "run": run.name,
         })  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -167,13 +169,9 @@ def recorded(machine: str) -> pd.DataFrame:
     table = pd.DataFrame(saved["records"])
     torch_version = saved["versions"]["torch"].partition("+")[0]
     table["machine"] += f" (recorded {saved['date']}, PyTorch {torch_version})"
-    table["setup"] = [_setup(Config(**config)) for config in table["config"]]
+    table["setup"] = [Config(**config).setup for config in table["config"]]
     table["ratio"] = table["images_per_s"] / table["images_per_s"][0]
     return table
-
-
-def _setup(config: Config) -> str:
-    return f"{config.data} data, {config.image_px} px, batch {config.batch_size}"
 
 
 def _measured(run: Run) -> Record:
@@ -208,22 +206,35 @@ def _numbers(names: Sequence[str], records: Sequence[Record]) -> pd.DataFrame:
     }).fillna("–")  # fmt: skip
 
 
-def _sentences(records: Sequence[Record], found: Ratio | None, predicted: float | None):
-    record = records[-1]
+def _sentences(
+    run: Run, records: Sequence[Record], found: Ratio | None, predicted: float | None
+) -> Iterator[str]:
+    record, config, still_open = records[-1], run.config, _still_open(run)
     if found is not None:
         yield f"{record.rung} against {records[0].rung}: {found} the images per second."
     if found is not None and predicted is not None:
         yield f"You predicted {predicted:g}×; it is {digits(found.value)}×."
-    precision = record.config.get("precision")
-    if record.config.get("device") == "auto" and record.device == "cpu":
-        yield "There is no accelerator here, so this ran on the CPU, as the baseline did."
-    if precision in ("bf16", "fp16") and precision not in record.hardware.get("half_units", []):
+    for number in still_open:
+        yield f"TODO {number} is still open in this run's script, so it changed nothing."
+    if config.device == "auto" and record.device == "cpu" and 1 not in still_open:
+        yield "No accelerator was used: this ran on the CPU, as the baseline did."
+    imitated = config.precision not in ("fp32", *record.hardware.get("half_units", []))
+    if imitated and 2 not in still_open:
         yield (
-            f"{record.machine} has no instructions for {precision}: software imitates the "
+            f"{record.machine} has no instructions for {config.precision}: software imitates the "
             f"format, and that is slow. Where the hardware has them, this rung is a gain."
-        )  # fmt: skip
+        )
     if record.last_loss is None:
         yield "The loss is not finite any more: the run is fast and learns nothing."
+
+
+def _still_open(run: Run) -> list[int]:
+    """The TODOs that this run's config needs and its snapshot does not have filled."""
+    config = run.config
+    needed = {1: config.device == "auto", 2: config.precision != "fp32",
+              3: config.precision == "fp16", 4: config.channels_last}  # fmt: skip
+    unfilled = open_todos(run.script.read_text())
+    return [number for number, wanted in needed.items() if wanted and number in unfilled]
 
 
 def _loss(value: float | None) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from course import compare, ladder, plots, recorded, report, rung
+from course import compare, gaps, ladder, plots, recorded, report, rung
 from course.jobs import JobError
 from course.records import Record
 from course.reports import ratio
@@ -114,3 +114,17 @@ def test_recorded_ladder_names_machine_and_date() -> None:
     assert table["machine"][1].startswith("NVIDIA H200 (recorded 20")
     with pytest.raises(ValueError, match="nvidia-h200"):
         recorded("abacus")
+
+
+def test_report_says_that_a_todo_is_still_open_and_blames_no_hardware(make_run) -> None:
+    amp = make_run(
+        "amp3", [1, 1, 0.1], replace(CONFIG, rung="amp", device="auto", precision="bf16")
+    )
+    solution = (gaps.SOLUTIONS / "train.py").read_text()
+    amp.script.write_text(gaps.render(solution, 1))
+    said = " ".join(report(amp).sentences)
+    assert "TODO 2 is still open" in said
+    assert "TODO 1 is" not in said
+    assert "imitates" not in said
+    amp.script.write_text(solution)
+    assert "still open" not in " ".join(report(amp).sentences)

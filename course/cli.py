@@ -191,8 +191,7 @@ def exercises(
                 f"{', '.join(drifted)} in exercises/ differs from what solutions/ generates: "
                 f"edit the solution, then run course exercises --upto 0"
             )
-        typer.echo("exercises/ is what solutions/ generates")
-        return
+        typer.echo("exercises/ is what solutions/ generates", err=json_)
     if upto is not None:
         backup = gaps.write(upto)
         kept = f"; your edits are in {backup}" if backup else ""

@@ -139,13 +139,14 @@ def accelerator() -> Check:
     import torch
 
     from course.precision import HALF, has_units
+    from course.recorder import device_name
 
     device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     formats = [name for name in HALF if has_units(device, name)]
     units = f"units for {', '.join(formats)}" if formats else "no units for bf16 or fp16"
     if device.type != "cpu":
-        names = torch.get_device_module(device).get_device_name()
-        return Check("accelerator", "ok", f"{torch.accelerator.device_count()} × {names}, {units}")
+        found = f"{torch.accelerator.device_count()} × {device_name(device)}, {units}"
+        return Check("accelerator", "ok", found)
     found = f"none; the CPU has {units}"
     driver = shutil.which("nvidia-smi")
     if driver and subprocess.run([driver], capture_output=True).returncode == 0:
@@ -156,15 +157,16 @@ def accelerator() -> Check:
 
 
 def slurm() -> Check:
-    """Slurm's commands and version, if this machine has them."""
+    """Slurm's partitions, as its controller tells them, if this machine has Slurm."""
     if not shutil.which("sinfo"):
         return Check(
             "slurm", "note", "not on this machine", "none needed: site local runs the labs"
         )
-    result = subprocess.run(["sinfo", "--version"], capture_output=True, text=True, timeout=20)
+    result = subprocess.run(["sinfo", "--noheader"], capture_output=True, text=True, timeout=20)
     if result.returncode:
         return Check("slurm", "fail", result.stderr.strip(), "ask your site how to reach Slurm")
-    return Check("slurm", "ok", result.stdout.strip())
+    partitions = sorted({line.split()[0] for line in result.stdout.splitlines() if line.strip()})
+    return Check("slurm", "ok", f"partitions {', '.join(partitions)}")
 
 
 def kernel() -> Check:
@@ -186,9 +188,11 @@ def ten_second_job() -> Check:
         script.write_text(JOB)
         run = jobs.launch(script, rung("device", quick=True), time_min=JOB_LIMIT_MIN, rerun=True)
     try:
-        jobs.wait(run)
+        jobs.wait(run, timeout_s=60 * JOB_LIMIT_MIN)
     except jobs.JobError as error:
-        return Check("ten_second_job", "fail", str(error), "read the log that it names")
+        jobs.cancel(run)
+        fix = "read the log that it names; if it waited for another run, try again after that one"
+        return Check("ten_second_job", "fail", str(error), fix)
     record = run.record
     found = f"{record.status} on {record.machine} with {sites.user_file()} as your sites"
     shutil.rmtree(run.folder)

@@ -36,7 +36,8 @@ def launch(
     """Start a job that runs `script`, and return at once.
 
     The same script text, config, site and GPU count are the same run: launched again it is
-    returned as it stands, running or over. One that was cancelled or lost is started anew.
+    returned as it stands, running or over. One that failed, ran out of time, was cancelled or
+    lost is started anew, since its cause may be mended.
 
     Args:
         script: a Python file, relative to the current folder or to the project.
@@ -73,7 +74,7 @@ def _find_or_start(
     text = source.read_text()
     key = hashlib.sha256(json.dumps([text, request], sort_keys=True).encode()).hexdigest()[:8]
     last, folder = _attempts(root, f"{config.rung}-{key}")
-    if last and not rerun and refresh(last) not in ("cancelled", "lost"):
+    if last and not rerun and refresh(last) in ("queued", "running", "ok", "oom"):
         print(f"{last}: launched before, nothing started (rerun=True repeats it)")
         return last
     request |= {"script": str(source), "time_min": time_min, "git_sha": runs.git_sha()}

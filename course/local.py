@@ -39,7 +39,7 @@ def is_first(run: Run) -> bool:
         other = Run(run.folder.with_name(ticket.name.partition("@")[2]))
         if other.name == run.name:
             return True
-        if other.record is None and is_alive(other):
+        if is_alive(other):  # also with its record written: it may still save a trace, say
             return False
         kill_left(other)  # or it would compute beside the next run
         ticket.unlink(missing_ok=True)

@@ -41,5 +41,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Is this the error of a device, or of this machine, that has no memory left?"""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    # PyTorch's CPU allocator raises a plain RuntimeError, known by its text alone.
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    # The CPU's allocator, Metal's, and cuDNN's and cuBLAS's own requests raise a plain
+    # RuntimeError, known by its text alone.
+    texts = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in texts)

@@ -50,6 +50,8 @@ def has_units(device: torch.device, precision: str) -> bool:
     if precision == "fp32":
         return True
     if device.type == "cpu":
+        if not torch.backends.mkldnn.is_available():
+            return False
         return bool(getattr(torch.ops.mkldnn, f"_is_mkldnn_{precision}_supported")())
     if device.type == "cuda":
         if precision == "bf16":

@@ -94,7 +94,7 @@ class Recorder:
     def describe(self, device: torch.device) -> dict[str, Any]:
         """Fields that say on what the run ran: device, machine, hardware, versions."""
         cpu = cpu_name()
-        name = cpu if device.type == "cpu" else torch.get_device_module(device).get_device_name()
+        name = cpu if device.type == "cpu" else device_name(device)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         return {
             "device": device.type,
@@ -119,6 +119,12 @@ class Recorder:
         wall_s = time.perf_counter() - self._began
         self.set(status=status, error=error, wall_s=wall_s, started_at=self._started_at)
         write_record(self._run.folder, record_of(self._run, self._values))
+
+
+def device_name(device: torch.device) -> str:
+    """The accelerator's name; its type where the backend tells no name (Apple's MPS)."""
+    module = torch.get_device_module(device)
+    return module.get_device_name() if hasattr(module, "get_device_name") else device.type
 
 
 def cpu_name() -> str:

@@ -169,6 +169,8 @@ def recorded(machine: str) -> pd.DataFrame:
     table = pd.DataFrame(saved["records"])
     torch_version = saved["versions"]["torch"].partition("+")[0]
     table["machine"] += f" (recorded {saved['date']}, PyTorch {torch_version})"
+    for setting in ("precision", "tf32", "channels_last", "batch_size"):
+        table[setting] = [config[setting] for config in table["config"]]
     table["setup"] = [Config(**config).setup for config in table["config"]]
     table["ratio"] = table["images_per_s"] / table["images_per_s"][0]
     return table

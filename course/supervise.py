@@ -95,9 +95,9 @@ def _leave_if_over(run: Run) -> None:
 
 def _start(run: Run, task: JobEnvironment) -> subprocess.Popen:
     TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     env = {**os.environ, "MASTER_ADDR": "127.0.0.1"}
-    env.setdefault("OMP_NUM_THREADS", str(max(1, (cores or 1) // task.num_tasks)))
+    if task.num_tasks > 1:  # or each process would start a thread for every core
+        env.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // task.num_tasks)))
     command = [sys.executable, "-u", str(run.script)]
     child = subprocess.Popen(command, cwd=run.folder, env=env, start_new_session=True)
     if task.global_rank == 0:

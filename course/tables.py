@@ -49,12 +49,14 @@ def show(run: Run) -> None:
 
 def show_ladder(table: pd.DataFrame) -> None:
     """Print a table of `reports.ladder`, and under it on what it was measured."""
+    import pandas as pd
+
     rows = []
     for _, row in table.iterrows():
         measured = ["–"] * 3
-        if row.status == "ok":
+        if row.status == "ok" and pd.notna(row.images_per_s):
             spread = f"{digits(row.images_per_s_q1)} to {digits(row.images_per_s_q3)}"
-            interval = f"{digits(row.ratio_low)} to {digits(row.ratio_high)}"
+            interval = f"{cell(row.ratio_low)} to {cell(row.ratio_high)}"
             measured = [f"{digits(row.images_per_s)} ({spread})",
                         f"{digits(row.ratio)} ({interval})", f"{row.peak_gib:.2f}"]  # fmt: skip
         rows.append([row.rung, row.status, *measured, cell(row.last_loss), cell(row.val_top1)])
@@ -84,7 +86,7 @@ def show_outcome(outcome: Outcome) -> None:
 def cell(value: Any) -> str:
     """A value as the text of a table's cell; a dash for what was not measured."""
     if isinstance(value, float):
-        return "–" if value != value else f"{value:.4g}"
+        return "–" if value != value else f"{value:.3g}"
     return "–" if value is None else str(value)
 
 

@@ -1,11 +1,20 @@
 """Fixtures that several test files use."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from course.data import default_set
 from course.data.default_set import Recipe
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Jobs of tests take turns among themselves, and wait for no run of the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("turns")))
+        yield
 
 
 @pytest.fixture

@@ -204,3 +204,9 @@ def test_synthetic_batches_follow_the_seed() -> None:
     one, same, other = (next(iter(loaders(cfg, CPU)[0])) for cfg in configs)
     assert torch.equal(one[0], same[0]) and torch.equal(one[1], same[1])
     assert not torch.equal(one[0], other[0])
+
+
+def test_a_set_too_small_to_measure_after_warm_up_is_refused(tiny_set: Path) -> None:
+    config = Config(data="imagenet", data_root=str(tiny_set), batch_size=16, warmup_steps=4)
+    with pytest.raises(DataError, match="leaves none to measure"):
+        loaders(config, torch.device("cpu"))

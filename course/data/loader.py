@@ -43,6 +43,13 @@ def loaders(cfg: Config, device: torch.device) -> tuple[Batches, Batches, int]:
             f"batch_size={cfg.batch_size} is more than the {len(train)} training images in "
             f'{root}: use a smaller batch, or data="synthetic" to measure speed and memory'
         )
+    batches = min(cfg.steps, len(train) // cfg.batch_size) * cfg.epochs
+    if batches <= cfg.warmup_steps:
+        raise DataError(
+            f"{len(train)} images in {root} make {batches} batches of {cfg.batch_size} in "
+            f"{cfg.epochs} epochs, and warmup_steps={cfg.warmup_steps} leaves none to measure: "
+            f'raise epochs, lower batch_size, or use data="synthetic"'
+        )
     order = torch.Generator().manual_seed(cfg.seed)
     return (
         DataLoader(train, cfg.batch_size, shuffle=True, drop_last=True,

@@ -1,0 +1,85 @@
+"""One job at a time: whose turn it is, whatever became of the runs before."""
+
+import json
+import os
+import signal
+import time
+from dataclasses import replace
+
+from job_helpers import (
+    CONFIG,
+    DEADLINE_S,
+    SCRIPTS,
+    eventually,
+    launch,
+    launch_running,
+    nothing_left,  # noqa: F401 (pytest runs it around each test)
+    over,
+    release,
+    runs_root_at,
+    trainings_of,
+)
+
+from course import jobs
+
+
+def test_runs_take_their_turns_in_the_order_of_launch(runs_root):
+    configs = [replace(CONFIG, seed=seed) for seed in range(4)]
+    # The time limit is shorter than the four together: waiting must not count.
+    launched = jobs.launch_all(SCRIPTS / "sleeps.py", configs, time_min=1.8 / 60)
+    assert jobs.wait(launched, timeout_s=DEADLINE_S) == launched
+    intervals = [json.loads((run.folder / "interval.json").read_text()) for run in launched]
+    for (_, ended), (began, _) in zip(intervals, intervals[1:]):
+        assert ended <= began
+
+
+def test_runs_of_two_runs_folders_take_turns(runs_root, tmp_path):
+    first = launch_running("holds.py")
+    with runs_root_at(tmp_path / "other"):
+        second = launch("sleeps.py")
+        eventually(lambda: any(path.stat().st_size for path in second.logs), "its job is there")
+        time.sleep(1)  # enough for a run that does not wait to begin
+        assert jobs.refresh(second) == "queued"
+        release(first)
+        assert over(second).status == "ok"
+
+
+def test_a_run_that_died_holds_up_nobody(runs_root):
+    first = launch_running("holds.py")
+    second = launch("ok_light.py")
+    kill_job(first)
+    assert over(second).status == "ok"
+
+
+def test_what_is_left_of_a_dead_run_does_not_compute_beside_the_next(runs_root):
+    first = launch_running("holds.py")
+    second = launch("holds.py", config=replace(CONFIG, seed=1))
+    kill_job(first)
+    eventually(lambda: second.status == "running", "the next run has its turn")
+    assert trainings_of(first) == 0
+
+
+def kill_job(run) -> None:
+    """Kill the job's controller and supervisor, as the kernel does when memory runs out."""
+    for pid, _ in (run.launched["controller"], run.started["supervisor"]):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_work_after_the_record_is_not_cut_short_by_the_next_run(runs_root):
+    first = launch("tidies_up.py")
+    second = launch("ok_light.py")
+    assert over(second).status == "ok"
+    assert (first.folder / "tidied").exists()
+
+
+def test_the_queue_lists_active_runs_only(runs_root):
+    over(launch("ok_light.py"))
+    assert jobs.queue().empty
+    running = launch_running("holds.py")
+    queued = launch("ok_light.py", config=replace(CONFIG, seed=1))
+    table = jobs.queue().set_index("run")
+    assert dict(table.status) == {running.name: "running", queued.name: "queued"}
+    assert table.job_id[queued.name] == queued.launched["job_id"]
+    jobs.cancel(queued)
+    jobs.cancel(running)
+    assert jobs.queue().empty

@@ -1,5 +1,6 @@
 """What the tests of jobs share: scripts, waiting with a deadline, and leaving nothing behind."""
 
+import signal
 import subprocess
 import sys
 import time
@@ -59,7 +60,12 @@ def eventually(condition: Callable[[], bool], what: str, timeout_s: float = DEAD
 def start_python(script: str, *arguments: Any, **options: Any) -> subprocess.Popen:
     """A process of its own, as of another terminal, at the head of a process group."""
     command = [sys.executable, "-u", str(SCRIPTS / script), *map(str, arguments)]
-    return subprocess.Popen(command, start_new_session=True, text=True, **options)
+    # A test run in a shell's background ignores SIGINT, and hands that on.
+    kept = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(command, start_new_session=True, text=True, **options)
+    finally:
+        signal.signal(signal.SIGINT, kept)
 
 
 def processes_of(root: Path) -> list[psutil.Process]:

@@ -49,9 +49,15 @@ def test_rerun_makes_another_run_and_becomes_the_one_found(runs_root):
     assert launch("ok_light.py") == second
 
 
-def test_a_failed_run_is_not_repeated_unasked(runs_root):
+def test_a_failed_run_is_started_anew_since_its_cause_may_be_mended(runs_root):
     run = over(launch("raises.py"))
-    assert launch("raises.py") == run
+    again = over(launch("raises.py"))
+    assert again != run and run.status == again.status == "failed"
+
+
+def test_a_run_out_of_memory_is_not_repeated_unasked(runs_root):
+    run = over(launch("runs_out_of_memory.py"))
+    assert run.status == "oom" and launch("runs_out_of_memory.py") == run
 
 
 @pytest.mark.parametrize("script, status", [("holds.py", "cancelled"), ("kills_itself.py", "lost")])

@@ -19,7 +19,7 @@ test: setup
 	python -m pytest
 
 lab: setup
-	jupyter lab notebooks/day1_1_gpu.ipynb
+	jupyter lab --notebook-dir=. --LabApp.default_url=/lab/tree/notebooks/day1_1_gpu.ipynb
 
 benchmark: setup
 	python benchmarks/loop.py

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import asdict
@@ -144,6 +143,21 @@ def runs(json_: AsJson = False) -> None:
 
 
 @app.command()
+def cancel(
+    names: Annotated[list[str] | None, typer.Argument(help="Runs to end.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="End all that wait or compute.")] = False,
+) -> None:
+    """End runs that wait or compute; runs that are over stay as they are."""
+    from course import jobs
+    from course.runs import get
+
+    if not names and not all_:
+        raise ValueError("name the runs to end, or say --all; course runs lists them")
+    for name in [*(names or []), *(jobs.queue()["run"] if all_ else [])]:
+        typer.echo(jobs.cancel(get(name)))
+
+
+@app.command()
 def show(name: RunName, json_: AsJson = False) -> None:
     """Show one run: its record, and where its files are."""
     from course.runs import get
@@ -225,24 +239,5 @@ def notebooks(
     raise typer.Exit(any(outcome.status != "ok" for outcome in outcomes))
 
 
-def main() -> None:
-    """Run the command; an expected error is a message, not a traceback."""
-    try:
-        app()
-    except Exception as error:
-        from course.data.default_set import DataError
-        from course.jobs import JobError
-
-        expected = isinstance(error, ValueError | DataError | JobError)
-        if not expected or os.environ.get("COURSE_DEBUG"):
-            raise
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(1)
-
-
 def _prints_to_stderr(on: bool) -> AbstractContextManager:
     return redirect_stdout(sys.stderr) if on else nullcontext()
-
-
-if __name__ == "__main__":
-    main()

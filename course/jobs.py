@@ -106,7 +106,8 @@ def wait(
         for run in wanted:
             _follow(run, deadline)
     except KeyboardInterrupt:
-        print("Stopped waiting; the job goes on. wait(run) follows it again, cancel(run) ends it.")
+        print("Stopped waiting; the job goes on. wait(run) follows it again, cancel(run) ends it; "
+              "in a terminal: course runs, course cancel NAME")  # fmt: skip
         return of
     for run in wanted:
         if check and run.status != "ok":

@@ -62,7 +62,8 @@ def show_ladder(table: pd.DataFrame) -> None:
         rows.append([row.rung, row.status, *measured, cell(row.last_loss), cell(row.val_top1)])
     heads = ["rung", "status", "images/s (quartiles)", "ratio (95 %)", "peak GiB", "loss", "top-1"]
     show_table(heads, rows)
-    for setup in dict.fromkeys(table["machine"] + "; " + table["setup"]):
+    measured = table[table["machine"] != ""]
+    for setup in dict.fromkeys(measured["machine"] + "; " + measured["setup"]):
         typer.echo(setup)
 
 

@@ -17,14 +17,14 @@ RAISES = str(PROJECT / "tests" / "scripts" / "raises.py")
 
 
 def course(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "course.cli", *arguments]
+    command = [sys.executable, "-m", "course", *arguments]
     env = {**os.environ, "COLUMNS": "200", **variables}
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
 
 
 @pytest.mark.parametrize(
     "command",
-    ["doctor", "data", "run", "ladder", "runs", "show", "logs", "exercises", "notebooks"],
+    ["doctor", "data", "run", "ladder", "runs", "cancel", "show", "logs", "exercises", "notebooks"],
 )
 def test_every_command_has_help(command: str) -> None:
     result = course(command, "--help")
@@ -60,6 +60,7 @@ def test_failed_run_exits_with_1_and_shows_why(runs_root: Path) -> None:
         (("run", LIGHT, "--gpus", "0"), "takes 1 to"),
         (("run", LIGHT, "--time-min", "-1"), "above 0"),
         (("show", "nothing"), "no run is called"),
+        (("cancel",), "--all"),
         (("notebooks", "day9*"), "day1_1_gpu"),
         (("exercises", "--upto", "9"), "choose 0 to 4"),
     ],

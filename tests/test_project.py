@@ -129,7 +129,7 @@ def test_training_script_fits_its_limit() -> None:
     assert len((PROJECT / "solutions" / "train.py").read_text().splitlines()) <= 200
 
 
-@pytest.mark.parametrize("arguments", [["-c", "import course"], ["-m", "course.cli", "--help"]])
+@pytest.mark.parametrize("arguments", [["-c", "import course"], ["-m", "course", "--help"]])
 def test_starts_without_torch(arguments: list[str]) -> None:
     result = subprocess.run(
         [sys.executable, "-X", "importtime", *arguments], capture_output=True, text=True, check=True

@@ -1,0 +1,27 @@
+"""Entry of the `course` command."""
+
+import os
+import sys
+
+import typer
+
+from course.cli import app
+
+
+def main() -> None:
+    """Run the command; an expected error is a message, not a traceback."""
+    try:
+        app()
+    except Exception as error:
+        from course.data.default_set import DataError
+        from course.jobs import JobError
+
+        expected = isinstance(error, ValueError | DataError | JobError)
+        if not expected or os.environ.get("COURSE_DEBUG"):
+            raise
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -5,6 +5,7 @@ import sys
 
 import typer
 
+from course import cli_labs  # noqa: F401 - adds its commands
 from course.cli import app
 
 

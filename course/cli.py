@@ -29,6 +29,11 @@ Settings = Annotated[
 ]
 
 
+def prints_to_stderr(on: bool) -> AbstractContextManager:
+    """Progress goes to standard error where standard output is for JSON."""
+    return redirect_stdout(sys.stderr) if on else nullcontext()
+
+
 @app.command()
 def doctor(
     json_: AsJson = False,
@@ -38,7 +43,7 @@ def doctor(
     from course.doctor import examine
 
     found = []
-    with _prints_to_stderr(json_):
+    with prints_to_stderr(json_):
         for check in examine(job=job):
             found.append(check)
             if not json_:
@@ -80,7 +85,7 @@ def run(
     from course.config import rung as rung_of
 
     config = rung_of(rung, quick=quick, **parse_settings(set_ or []))
-    with _prints_to_stderr(json_):
+    with prints_to_stderr(json_):
         launched = jobs.launch(script, config, site=site, gpus=gpus, time_min=time_min, rerun=rerun)
         if wait:
             jobs.wait(launched, check=False)
@@ -108,7 +113,7 @@ def ladder(
     from course.runs import runs_root
 
     configs = [rung(name, quick=quick, **parse_settings(set_ or [])) for name in LADDER]
-    with _prints_to_stderr(json_):
+    with prints_to_stderr(json_):
         launched = jobs.launch_all(script, configs, site=site, rerun=rerun)
         jobs.wait(launched, check=False)
     table = reports.ladder(launched)
@@ -186,58 +191,3 @@ def logs(
         tables.as_json({"run": found.name, "files": [str(p) for p in found.logs], "text": ending})
     else:
         typer.echo(ending or f"(empty; see also {'without ' if err else ''}--err)")
-
-
-@app.command()
-def exercises(
-    check: Annotated[bool, typer.Option("--check", help="Fail if exercises/ is not what "
-                                        "solutions/ generates.")] = False,
-    upto: Annotated[int | None, typer.Option(help="Fill the TODOs up to this one, to catch up; "
-                                             "your edits are backed up first.")] = None,
-    json_: AsJson = False,
-) -> None:  # fmt: skip
-    """Show which TODOs are filled; or write the exercise with some of them filled."""
-    from course import gaps
-
-    if check:
-        if drifted := gaps.drifted():
-            raise ValueError(
-                f"{', '.join(drifted)} in exercises/ differs from what solutions/ generates: "
-                f"edit the solution, then run course exercises --upto 0"
-            )
-        typer.echo("exercises/ is what solutions/ generates", err=json_)
-    if upto is not None:
-        backup = gaps.write(upto)
-        kept = f"; your edits are in {backup}" if backup else ""
-        typer.echo(f"exercises/train.py: TODOs filled up to {upto}{kept}", err=json_)
-    states = gaps.states()
-    if json_:
-        tables.as_json(states)
-    else:
-        tables.show_table([*states[0]], [[str(v) for v in state.values()] for state in states])
-
-
-@app.command()
-def notebooks(
-    pattern: Annotated[str, typer.Argument(help="A shell pattern for their names.")] = "*",
-    script: Script = "solutions/train.py",
-    site: SiteName = "local",
-    quick: Quick = False,
-    json_: AsJson = False,
-) -> None:
-    """Execute notebooks with papermill; exit code 1 if one fails."""
-    from course import notebooks as books
-
-    parameters = {"quick": quick, "script": script, "site": site}
-    with _prints_to_stderr(json_):
-        outcomes = [books.execute(path, parameters) for path in books.matching(pattern)]
-    if json_:
-        tables.as_json([asdict(outcome) for outcome in outcomes])
-    else:
-        for outcome in outcomes:
-            tables.show_outcome(outcome)
-    raise typer.Exit(any(outcome.status != "ok" for outcome in outcomes))
-
-
-def _prints_to_stderr(on: bool) -> AbstractContextManager:
-    return redirect_stdout(sys.stderr) if on else nullcontext()

@@ -1,0 +1,62 @@
+"""Commands about the labs themselves: exercises, notebooks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from course import tables
+from course.cli import AsJson, Quick, Script, SiteName, app, prints_to_stderr
+
+
+@app.command()
+def exercises(
+    check: Annotated[bool, typer.Option("--check", help="Fail if exercises/ is not what "
+                                        "solutions/ generates.")] = False,
+    upto: Annotated[int | None, typer.Option(help="Fill the TODOs up to this one, to catch up; "
+                                             "your edits are backed up first.")] = None,
+    json_: AsJson = False,
+) -> None:  # fmt: skip
+    """Show which TODOs are filled; or write the exercise with some of them filled."""
+    from course import gaps
+
+    if check:
+        if drifted := gaps.drifted():
+            raise ValueError(
+                f"{', '.join(drifted)} in exercises/ differs from what solutions/ generates: "
+                f"edit the solution, then run course exercises --upto 0"
+            )
+        typer.echo("exercises/ is what solutions/ generates", err=json_)
+    if upto is not None:
+        backup = gaps.write(upto)
+        kept = f"; your edits are in {backup}" if backup else ""
+        typer.echo(f"exercises/train.py: TODOs filled up to {upto}{kept}", err=json_)
+    states = gaps.states()
+    if json_:
+        tables.as_json(states)
+    else:
+        tables.show_table([*states[0]], [[str(v) for v in state.values()] for state in states])
+
+
+@app.command()
+def notebooks(
+    pattern: Annotated[str, typer.Argument(help="A shell pattern for their names.")] = "*",
+    script: Script = "solutions/train.py",
+    site: SiteName = "local",
+    quick: Quick = False,
+    json_: AsJson = False,
+) -> None:
+    """Execute notebooks with papermill; exit code 1 if one fails."""
+    from course import notebooks as books
+
+    parameters = {"quick": quick, "script": script, "site": site}
+    with prints_to_stderr(json_):
+        outcomes = [books.execute(path, parameters) for path in books.matching(pattern)]
+    if json_:
+        tables.as_json([asdict(outcome) for outcome in outcomes])
+    else:
+        for outcome in outcomes:
+            tables.show_outcome(outcome)
+    raise typer.Exit(any(outcome.status != "ok" for outcome in outcomes))

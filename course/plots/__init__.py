@@ -1,0 +1,7 @@
+"""Pictures from numbers: functions that take DataFrames or records and return a Picture."""
+
+from course.plots.base import Picture
+from course.plots.explain import layers, queue_sketch, samples
+from course.plots.runs import ladder, step_and_loss
+
+__all__ = ["Picture", "ladder", "layers", "queue_sketch", "samples", "step_and_loss"]

@@ -1,0 +1,74 @@
+"""Pictures of what goes in: data and model; and sketches, which measure nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from course.plots.base import ACCENT, GREY, Picture, clean
+
+
+def samples(root: Path, classes: int = 16, per_class: int = 3) -> Picture:
+    """A few training images of each class of an ImageNet-style folder, as they lie on disk."""
+    from PIL import Image
+
+    folders = sorted(path for path in (root / "train").iterdir() if path.is_dir())[:classes]
+    columns = min(8, len(folders))
+    blocks = -(-len(folders) // columns)
+    picture = Picture(1.25 * columns, blocks * (per_class * 0.95 + 0.25))
+    grid = picture.subplots(blocks * per_class, columns, squeeze=False)
+    for axes in grid.flat:
+        axes.axis("off")
+    for number, folder in enumerate(folders):
+        block, column = divmod(number, columns)
+        for row, path in enumerate(sorted(folder.iterdir())[:per_class]):
+            axes = grid[block * per_class + row, column]
+            with Image.open(path) as image:
+                image.thumbnail((160, 160))
+                axes.imshow(image)
+            if row == 0:
+                axes.set_title(folder.name, fontsize=8)
+    return picture
+
+
+def layers(table: pd.DataFrame) -> Picture:
+    """Where a network's parameters and its arithmetic are (a table of `models.describe`)."""
+    table = table[table["parameters"] > 0]
+    picture = Picture(8, 2.6)
+    for axes, column, title, unit in zip(
+        picture.subplots(1, 2, sharey=True), ("parameters", "forward_gflop"),
+        ("parameters (millions)", "arithmetic of one image (GFLOP, forward)"), (1e6, 1),
+    ):  # fmt: skip
+        axes.barh(table["part"], table[column] / unit, color="#0072B2", height=0.65)
+        axes.set_title(title, loc="left", fontsize=10)
+        clean(axes)
+    axes.invert_yaxis()
+    return picture
+
+
+def queue_sketch() -> Picture:
+    """A sketch, not a measurement: a host that puts work into a device's queue and goes on."""
+    picture = Picture(9, 2.3)
+    axes = picture.add_subplot()
+    starts = [0.0, 0.5, 1.0, 1.5]
+    for number, start in enumerate(starts):
+        axes.barh(1, 0.4, left=start, color="#56B4E9", height=0.45)
+        axes.text(start + 0.2, 1, f"ask {number + 1}", ha="center", va="center", fontsize=8)
+        axes.barh(0, 1.9, left=0.3 + 2 * number, color="#0072B2", height=0.45)
+        axes.text(1.25 + 2 * number, 0, f"compute {number + 1}", ha="center", va="center",
+                  color="white", fontsize=8)  # fmt: skip
+    end = 0.3 + 2 * 3 + 1.9
+    axes.barh(1, end - 2.0, left=2.0, color="white", edgecolor=GREY, hatch="///", height=0.45)
+    axes.text((2 + end) / 2, 1.36, "synchronize(): the host waits", ha="center", fontsize=8)
+    for place, text in ((2.0, "a clock read here times the asking"),
+                        (end, "read here it times the work")):  # fmt: skip
+        axes.axvline(place, color=ACCENT, lw=1.2, ls="--")
+        axes.text(place + 0.06, 0.5, text, color=ACCENT, fontsize=8, va="center")
+    axes.set_yticks([0, 1], ["device", "host"])
+    axes.set_xlim(0, end + 2.4)
+    axes.set_ylim(-0.4, 1.6)
+    axes.set_xticks([])
+    axes.set_xlabel("time →   (a sketch)")
+    clean(axes)
+    return picture

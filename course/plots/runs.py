@@ -1,0 +1,81 @@
+"""Pictures of runs: the ladder, and where the time of a step goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from course.plots.base import ACCENT, DARK, GREY, PHASE_COLOURS, Picture, clean
+from course.records import Record, digits
+
+
+def ladder(table: pd.DataFrame) -> Picture:
+    """Images per second, rung by rung, with quartiles and the ratio to the first rung.
+
+    Args:
+        table: what `course.ladder` returns.
+    """
+    table = table[table["images_per_s"].notna()]
+    picture = Picture(8.5, 1.1 + 0.55 * max(len(table), 1))
+    axes = picture.add_subplot()
+    places = np.arange(len(table))
+    speed = table["images_per_s"]
+    spread = np.array([speed - table["images_per_s_q1"], table["images_per_s_q3"] - speed])
+    colours = [GREY, *["#0072B2"] * len(table)][: len(table)]
+    axes.barh(places, speed, xerr=spread, color=colours, height=0.62, ecolor=DARK, capsize=3)
+    edge = table["images_per_s_q3"].max() if len(table) else 1
+    for place, row in zip(places, table.itertuples()):
+        memory = f", {row.peak_gib:.1f} GiB" if pd.notna(row.peak_gib) else ""
+        text = f"{digits(row.images_per_s)} images/s = {digits(row.ratio)}×{memory}"
+        axes.text(row.images_per_s_q3 + edge * 0.015, place, text, va="center", fontsize=9)
+    axes.set_yticks(places, table["rung"])
+    axes.set_xlim(0, edge * 1.42)
+    axes.invert_yaxis()
+    axes.set_xlabel("images per second: median, with quartiles")
+    setups = dict.fromkeys(table["machine"] + ", " + table["setup"])
+    axes.set_title("\n".join(setups), loc="left", fontsize=9)
+    clean(axes)
+    return picture
+
+
+def step_and_loss(runs: Sequence[tuple[str, Record, pd.DataFrame]]) -> Picture:
+    """Where a step's time goes (left) and whether the loss stays the same (right).
+
+    Args:
+        runs: (name, record, steps) of each run, the one to compare with first.
+    """
+    picture = Picture(10, 1.9 + 0.5 * len(runs))
+    left, right = picture.subplots(1, 2, width_ratios=(3, 2))
+    _step_bars(left, runs)
+    colours = [ACCENT] if len(runs) == 1 else [GREY, ACCENT]
+    for (name, _, steps), colour in zip(runs, colours):
+        if "loss" in steps:
+            right.plot(steps["step"], steps["loss"], "o-", ms=3, lw=1.5, color=colour, label=name)
+    right.set_xlabel("training step")
+    right.set_title("loss", loc="left", fontsize=11)
+    if right.lines:
+        right.legend(frameon=False, fontsize=9)
+    clean(right)
+    return picture
+
+
+def _step_bars(axes: Axes, runs: Sequence[tuple[str, Record, pd.DataFrame]]) -> None:
+    for place, (_, record, _) in enumerate(runs):
+        begin = 0.0
+        for phase, colour in PHASE_COLOURS.items():
+            width = (getattr(record, f"{phase}_s") or 0) * 1e3
+            label = phase if place == 0 else None
+            axes.barh(place, width, left=begin, color=colour, height=0.6, label=label)
+            begin += width
+        axes.text(begin, place, f"  {digits(begin)} ms", va="center", fontsize=9)
+    axes.set_yticks(range(len(runs)), [name for name, _, _ in runs])
+    axes.invert_yaxis()
+    axes.margins(x=0.16)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("milliseconds of one step: medians of its phases")
+    axes.set_title("where a step's time goes", loc="left", fontsize=11)
+    axes.legend(ncols=4, frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.32))
+    clean(axes)

@@ -17,8 +17,9 @@ CHOICES = {
 }
 AT_LEAST = {
     "image_px": 32, "batch_size": 1, "epochs": 1, "steps": 1, "warmup_steps": 0, "val_steps": 0,
-    "workers": 0, "lr": 0, "momentum": 0, "weight_decay": 0,
+    "workers": 0, "lr": 0, "momentum": 0, "weight_decay": 0, "memory_gib": 0, "profile_steps": 0,
 }  # fmt: skip
+TRACE_WAIT = 2  # steps before a trace: one to wait, one in which the profiler itself warms up
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,14 @@ class Config:
     epochs: int = 2
     steps: int = 16  # training steps an epoch, at most
     warmup_steps: int = 8  # first steps of the run, left out of every time
+    profile_steps: int = 0  # so many of the warm-up steps are traced; 0: none
     val_steps: int = 4  # validation batches after each epoch, at most; 0: none
     workers: int = 0  # DataLoader processes; 0: the training process loads
     lr: float = 0.01
     momentum: float = 0.9
     weight_decay: float = 5e-5
     seed: int = 0
+    memory_gib: float = 0.0  # a smaller device on purpose: out of memory above so much; 0: no limit
 
     def __post_init__(self) -> None:
         for name, valid in CHOICES.items():
@@ -58,6 +61,13 @@ class Config:
             raise ValueError(
                 f"warmup_steps={self.warmup_steps} leaves none of the "
                 f"{self.steps * self.epochs} steps to measure: raise steps or lower warmup_steps"
+            )
+
+        least = TRACE_WAIT + self.profile_steps + 1  # one more, in which the trace is written
+        if self.profile_steps and self.warmup_steps < least:
+            raise ValueError(
+                f"profile_steps={self.profile_steps} needs warmup_steps={least} or more (and more "
+                f"steps than that): traced steps are slower, so they must not be measured ones"
             )
 
     @property

@@ -11,10 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from course import memory
+from course import memory, profiling
+from course.observe import Observer
 from course.recorder import Recorder
 
-PHASES = ("load", "forward", "backward", "update")
+PHASES = ("load", "forward", "loss", "backward", "optimizer")
 FLUSH_S = 1.0  # how often finished steps are written out
 
 
@@ -70,8 +71,9 @@ def clock_for(device: torch.device) -> Clock:
 class Meter:
     """Times the phases of every step and hands them to the run's recorder.
 
-    A step is load, forward, backward, update; `lap` closes each. On an accelerator "load" is
-    how long the *device* waited for its batch, the copy included.
+    A step is load, forward, loss, backward, optimizer; `lap` closes each. On an accelerator
+    "load" is how long the *device* waited for its batch, the copy included. A traced run has its
+    phases as ranges in the trace. The first step, a warm-up step, is observed (`course.observe`).
     """
 
     def __init__(self, run: Recorder, device: torch.device) -> None:
@@ -79,6 +81,10 @@ class Meter:
         self.clock = clock_for(device)
         self.step = self._epoch = 0
         self._marks: list[Any] = []  # of the step under way
+        self._range: Any = None  # the phase under way, as the trace shows it
+        self._observer: Observer | None = None
+        folder = run.folder if self.config.profile_steps and device.type == "cpu" else None
+        self._onednn = profiling.OneDnnAccount(folder / profiling.ONEDNN_FILE) if folder else None
         self._finished: deque[tuple[int, int, list[Any]]] = deque()
         self._seconds: list[list[float]] = []  # one row a step: the phases
         # The loss is copied to here without waiting; it is read once the step's end is past.
@@ -87,27 +93,63 @@ class Meter:
         self._written_at = time.perf_counter()
         run.refuse_if_not_distributed()
         run.set(**run.describe(device))
+        if self.config.memory_gib:
+            memory.limit(device, self.config.memory_gib)
         memory.reset_peak(device)
 
     def steps(self, batches: Iterable, epoch: int) -> Iterator:
         """At most `config.steps` batches of this epoch, timed."""
         self._epoch = epoch
         self._marks = [self.clock.mark()]
+        self._enter("load")
         try:
             for _, batch in zip(range(self.config.steps), batches):
                 step = self.step
+                self._begin(step)
                 yield batch
+                self._end()
                 if self.step != step + 1 or len(self._marks) != 1:
                     missing = ", ".join(PHASES[len(self._marks) - 1 :])
                     raise RuntimeError(f"step {self.step} ended without meter.lap for {missing}")
         finally:  # also where the script breaks out of the loop
+            self._end()
+            self._enter(None)
             self._write_finished(wait=True)
 
+    @property
+    def phase(self) -> str:
+        """The phase of the step under way; between steps it is "load"."""
+        return PHASES[min(max(len(self._marks) - 1, 0), len(PHASES) - 1)]
+
+    def _begin(self, step: int) -> None:
+        if step == 0 and self.config.warmup_steps:
+            self._observer = Observer(lambda: self.phase, self.device.type)
+            self._observer.__enter__()
+        if self._onednn and profiling.is_traced(step, self.config):
+            self._onednn.start()
+
+    def _end(self) -> None:
+        if self._onednn:
+            self._onednn.stop()
+        if self._observer:
+            self._observer.__exit__(None, None, None)
+            self.run.set(evidence=self._observer.evidence())
+            self._observer = None
+
+    def _enter(self, phase: str | None) -> None:
+        """Close the trace's range of the last phase, and open the next one's."""
+        if self._range:
+            self._range.__exit__(None, None, None)
+        self._range = None
+        if phase and self.config.profile_steps:
+            self._range = torch.profiler.record_function(phase)
+            self._range.__enter__()
+
     def lap(self, phase: str, loss: torch.Tensor | None = None) -> None:
-        """Close a phase of the step; the last one, "update", takes the step's loss.
+        """Close a phase of the step; the last one, "optimizer", takes the step's loss.
 
         Raises:
-            RuntimeError: the phases came in another order than load, forward, backward, update.
+            RuntimeError: the phases came in another order than that of `PHASES`.
         """
         if not self._marks:
             raise RuntimeError(f"meter.lap({phase!r}) came outside a loop over meter.steps(…)")
@@ -120,6 +162,7 @@ class Meter:
         if loss is not None:
             self._losses[self.step].copy_(loss.detach(), non_blocking=True)
         self._marks.append(self.clock.mark())
+        self._enter(self.phase if loss is None else "load")
         if loss is not None:
             self._finished.append((self.step, self._epoch, self._marks))
             self._marks = self._marks[-1:]  # the next step begins where this one ends

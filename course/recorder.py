@@ -23,6 +23,8 @@ from course.precision import HALF, has_units
 from course.records import write_record
 from course.runs import FOLDER_VARIABLE, Run, record_of
 
+TRACE_FILE = "trace.json.gz"  # Chrome's trace format, which Perfetto opens too
+
 
 @contextmanager
 def recording() -> Iterator[Recorder]:
@@ -78,6 +80,21 @@ class Recorder:
         except OSError as error:
             self._line_break = "\n"  # the last line may be cut: begin anew
             print(f"steps.jsonl misses {len(rows)} steps: {error}", file=sys.stderr)
+
+    def save_trace(self, profiler: torch.profiler.profile) -> None:
+        """Write a profiler's trace into the run's folder: for its `on_trace_ready`."""
+        if self._run is None:
+            return
+        try:
+            profiler.export_chrome_trace(str(self._run.folder / TRACE_FILE))
+            self.set(trace=TRACE_FILE)
+        except (OSError, RuntimeError) as error:
+            print(f"the trace could not be written: {error}", file=sys.stderr)
+
+    @property
+    def folder(self) -> Path | None:
+        """The run's folder; None started by hand, and on every rank but the first."""
+        return self._run.folder if self._run else None
 
     def refuse_if_not_distributed(self) -> None:
         """Several processes that train each for itself would record a figure of one as of all.

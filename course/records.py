@@ -21,7 +21,8 @@ class Record:
 
     Times are medians over the steps after warm-up, with quartiles where the name says q1 or
     q3. `peak_gib` is the device allocator's peak, or on a CPU the peak resident size of the
-    process (`memory_kind` says which).
+    process (`memory_kind` says which). `evidence` is what the first step's operators were seen
+    to do (`course.observe`), `trace` the file of a traced run in its folder.
     """
 
     status: str
@@ -38,8 +39,9 @@ class Record:
     step_s_q3: float | None = None
     load_s: float | None = None
     forward_s: float | None = None
+    loss_s: float | None = None
     backward_s: float | None = None
-    update_s: float | None = None
+    optimizer_s: float | None = None
     images_per_s: float | None = None
     images_per_s_q1: float | None = None
     images_per_s_q3: float | None = None
@@ -59,6 +61,8 @@ class Record:
     config: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=dict)
+    evidence: dict[str, Any] = field(default_factory=dict)
+    trace: str = ""
     logs: list[str] = field(default_factory=list)
     schema: int = RECORD_SCHEMA
 

@@ -11,7 +11,7 @@ from itertools import islice
 import torch
 from torch import nn
 
-from course import models, precision
+from course import models, precision, profiling
 from course.data.loader import loaders
 from course.meter import Meter
 from course.precision import HALF
@@ -39,6 +39,8 @@ def main(run):
     autocast = nullcontext()
     # TODO 3: scale the loss where gradients in fp16 would vanish
 
+    # TODO 5: let the profiler record what every operator does, on the config's schedule
+
     meter = Meter(run, device)
     for epoch in range(cfg.epochs):
         model.train()
@@ -48,8 +50,10 @@ def main(run):
             meter.lap("load")
 
             with autocast:
-                loss = criterion(model(images), labels)
-            meter.lap("forward")
+                scores = model(images)
+                meter.lap("forward")
+                loss = criterion(scores, labels)
+            meter.lap("loss")
 
             # TODO 3: backward from the scaled loss
             loss.backward()
@@ -58,10 +62,12 @@ def main(run):
             # TODO 3: unscale, and step unless a gradient overflowed
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            meter.lap("update", loss=loss)
+            meter.lap("optimizer", loss=loss)
+            # TODO 5: the profiler's schedule counts steps
 
         if cfg.val_steps:
             run.epoch(**validate(model, val_batches, cfg, device, autocast))
+    # TODO 5: and it is done
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from itertools import islice
 import torch
 from torch import nn
 
-from course import models, precision
+from course import models, precision, profiling
 from course.data.loader import loaders
 from course.meter import Meter
 from course.precision import HALF
@@ -56,6 +56,14 @@ def main(run):
     # --- before
     # <<<
 
+    # >>> TODO 5: let the profiler record what every operator does, on the config's schedule
+    profiler = torch.profiler.profile(
+        schedule=profiling.schedule(cfg), on_trace_ready=run.save_trace, record_shapes=True
+    )
+    profiler.start()
+    # --- before
+    # <<<
+
     meter = Meter(run, device)
     for epoch in range(cfg.epochs):
         model.train()
@@ -72,8 +80,10 @@ def main(run):
             meter.lap("load")
 
             with autocast:
-                loss = criterion(model(images), labels)
-            meter.lap("forward")
+                scores = model(images)
+                meter.lap("forward")
+                loss = criterion(scores, labels)
+            meter.lap("loss")
 
             # >>> TODO 3: backward from the scaled loss
             scaler.scale(loss).backward()
@@ -89,10 +99,18 @@ def main(run):
             # optimizer.step()
             # <<<
             optimizer.zero_grad(set_to_none=True)
-            meter.lap("update", loss=loss)
+            meter.lap("optimizer", loss=loss)
+            # >>> TODO 5: the profiler's schedule counts steps
+            profiler.step()
+            # --- before
+            # <<<
 
         if cfg.val_steps:
             run.epoch(**validate(model, val_batches, cfg, device, autocast))
+    # >>> TODO 5: and it is done
+    profiler.stop()
+    # --- before
+    # <<<
 
 
 @torch.no_grad()

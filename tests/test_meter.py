@@ -39,13 +39,15 @@ def train(meter: Meter, batches: Batches, epoch: int = 0) -> None:
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     for batch in meter.steps(batches, epoch):
         meter.lap("load")
-        loss = model(batch).square().mean()
+        scores = model(batch)
         meter.lap("forward")
+        loss = scores.square().mean()
+        meter.lap("loss")
         loss.backward()
         meter.lap("backward")
         optimizer.step()
         optimizer.zero_grad()
-        meter.lap("update", loss=loss)
+        meter.lap("optimizer", loss=loss)
 
 
 class HandClock:
@@ -63,7 +65,7 @@ class HandClock:
         return end - begin
 
 
-Seconds = tuple[float, float, float, float]  # of the four phases
+Seconds = tuple[float, float, float, float, float]  # of the five phases
 
 
 def walk(meter: Meter, steps: list[Seconds], losses: list[float], epoch: int = 0) -> None:
@@ -71,7 +73,7 @@ def walk(meter: Meter, steps: list[Seconds], losses: list[float], epoch: int = 0
     for _, seconds, loss in zip(meter.steps(Batches(len(steps)), epoch), steps, losses):
         for phase, value in zip(PHASES, seconds):
             meter.clock.now += value
-            meter.lap(phase, loss=torch.tensor(loss) if phase == "update" else None)
+            meter.lap(phase, loss=torch.tensor(loss) if phase == "optimizer" else None)
 
 
 def metered_by_hand(**changes) -> Meter:
@@ -120,38 +122,38 @@ def test_steps_are_written_while_training_goes_on(
     for finished, _ in enumerate(meter.steps(Batches(), 0)):
         assert len(run.steps) == finished
         for phase in PHASES:
-            meter.lap(phase, loss=torch.tensor(1.0) if phase == "update" else None)
+            meter.lap(phase, loss=torch.tensor(1.0) if phase == "optimizer" else None)
 
 
 def test_each_phase_gets_its_own_time() -> None:
     meter = metered_by_hand(steps=2)
-    walk(meter, [(1, 2, 3, 4)] * 2, [1.0] * 2)
+    walk(meter, [(1, 2, 3, 4, 5)] * 2, [1.0] * 2)
     summary = meter.summary()
-    assert [summary[f"{phase}_s"] for phase in PHASES] == [1, 2, 3, 4]
-    assert (summary["step_s"], summary["images_per_s"]) == (10, 0.4)
+    assert [summary[f"{phase}_s"] for phase in PHASES] == [1, 2, 3, 4, 5]
+    assert (summary["step_s"], summary["images_per_s"]) == (15, pytest.approx(4 / 15))
 
 
 def test_time_between_epochs_is_in_no_step() -> None:
     meter = metered_by_hand(steps=1, epochs=2)
-    walk(meter, [(1, 1, 1, 1)], [1.0])
+    walk(meter, [(1, 1, 1, 1, 1)], [1.0])
     meter.clock.now += 100  # validation
-    walk(meter, [(1, 1, 1, 1)], [1.0], epoch=1)
-    assert meter.summary()["step_s_q3"] == 4
+    walk(meter, [(1, 1, 1, 1, 1)], [1.0], epoch=1)
+    assert meter.summary()["step_s_q3"] == 5
 
 
 def test_warmup_of_the_run_is_left_out() -> None:
     meter = metered_by_hand(steps=3, epochs=2, warmup_steps=4)
-    walk(meter, [(9, 9, 9, 9)] * 3, [6.0, 5.0, 4.0])
-    walk(meter, [(8, 8, 8, 8), (1, 1, 1, 1), (1, 1, 1, 2)], [3.0, 2.0, 1.0], epoch=1)
+    walk(meter, [(9, 9, 9, 9, 9)] * 3, [6.0, 5.0, 4.0])
+    walk(meter, [(8, 8, 8, 8, 8), (1, 1, 1, 1, 1), (1, 1, 1, 1, 2)], [3.0, 2.0, 1.0], epoch=1)
     summary = meter.summary()
     assert summary["steps_measured"] == 2
-    assert summary["step_s"] == 4.5
+    assert summary["step_s"] == 5.5
     assert (summary["first_loss"], summary["last_loss"]) == (6, 1)  # the losses are of all steps
 
 
 def test_summary_has_medians_and_quartiles() -> None:
     meter = metered_by_hand(steps=5, batch_size=60)
-    walk(meter, [(1, 1, 1, total - 3) for total in (30, 4, 20, 10, 6)], [1.0] * 5)
+    walk(meter, [(1, 1, 1, 0, total - 3) for total in (30, 4, 20, 10, 6)], [1.0] * 5)
     summary = meter.summary()
     assert [summary[f"step_s{part}"] for part in ("_q1", "", "_q3")] == [6, 10, 20]
     # The slow quartile of the time is the low one of the rate.
@@ -169,7 +171,7 @@ def test_loss_that_is_no_number_is_none(folder: Path, loss: float) -> None:
     run = Run(folder)
     meter = Meter(Recorder(run), CPU)
     meter.clock = HandClock()
-    walk(meter, [(1, 1, 1, 1)] * 3, [1.5, 0.5, loss])
+    walk(meter, [(1, 1, 1, 1, 1)] * 3, [1.5, 0.5, loss])
     assert (meter.summary()["first_loss"], meter.summary()["last_loss"]) == (1.5, None)
     text = (folder / "steps.jsonl").read_text()
     assert '"loss": null' in text and "NaN" not in text and "Infinity" not in text
@@ -177,7 +179,7 @@ def test_loss_that_is_no_number_is_none(folder: Path, loss: float) -> None:
 
 def test_phase_out_of_order_names_the_order() -> None:
     meter = Meter(recorder(), CPU)
-    said = r"lap\('backward'\) came where 'forward' was due.*load, forward, backward, update"
+    said = r"lap\('backward'\) came where 'forward' was due.*load, forward, loss, backward"
     with pytest.raises(RuntimeError, match=said):
         for _ in meter.steps(Batches(), 0):
             meter.lap("load")
@@ -201,7 +203,7 @@ def test_update_needs_the_loss_and_the_others_none() -> None:
     for phase in PHASES[:-1]:
         meter.lap(phase)
     with pytest.raises(RuntimeError, match="the last with loss="):
-        meter.lap("update")
+        meter.lap("optimizer")
 
 
 @pytest.mark.parametrize("given", range(len(PHASES)))
@@ -212,7 +214,7 @@ def test_forgotten_laps_are_named_with_their_step(given: int) -> None:
         for _ in meter.steps(Batches(), 0):
             laps = PHASES[:given] if meter.step == 1 else PHASES
             for phase in laps:
-                loss = torch.tensor(1.0) if phase == "update" else None
+                loss = torch.tensor(1.0) if phase == "optimizer" else None
                 meter.lap(phase, loss=loss)
 
 
@@ -221,14 +223,14 @@ def test_lap_too_many_is_refused_in_the_last_step_too() -> None:
     with pytest.raises(RuntimeError, match="lap"):
         for _ in meter.steps(Batches(), 0):
             for phase in PHASES:
-                meter.lap(phase, loss=torch.tensor(1.0) if phase == "update" else None)
+                meter.lap(phase, loss=torch.tensor(1.0) if phase == "optimizer" else None)
             meter.lap("load")
 
 
 def test_lap_before_any_step_is_refused() -> None:
     meter = Meter(recorder(), CPU)
     with pytest.raises(RuntimeError, match="lap"):
-        meter.lap("update", loss=torch.tensor(1.0))
+        meter.lap("optimizer", loss=torch.tensor(1.0))
 
 
 def test_several_processes_without_a_group_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

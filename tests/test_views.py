@@ -85,4 +85,4 @@ def test_scaling_touches_fp16_alone(losses: list[list[str]]) -> None:
 def test_layout_counts_from_the_fourth_todo_on(said_by_views: str) -> None:
     layouts = re.findall(r"^layouts=(.+)$", said_by_views, re.MULTILINE)
     nchw, nhwc = (str([[last, last]] * 2) for last in (False, True))  # weights, images; 2 steps
-    assert layouts == [nchw] * 3 * TOTAL + [nchw, nhwc, nhwc]
+    assert layouts == [nchw] * 3 * 4 + [nchw, nhwc, nhwc] * (TOTAL - 3)

@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 PHASE_COLOURS = {
     "load": "#E69F00",
     "forward": "#56B4E9",
+    "loss": "#CC79A7",
     "backward": "#0072B2",
-    "update": "#009E73",
+    "optimizer": "#009E73",
 }
 GREY, DARK, ACCENT = "#9A9A9A", "#333333", "#D55E00"
 BLUE, SKY, ORANGE, GREEN, PURPLE = "#0072B2", "#56B4E9", "#E69F00", "#009E73", "#CC79A7"

@@ -1,0 +1,91 @@
+"""What one training step really did: formats, layouts and devices, seen below autocast.
+
+A script can ask for bf16 and compute in fp32. So the first step of every run is watched where
+PyTorch hands operators to the hardware, after autocast has chosen their types, in forward and
+backward. What was seen goes into the record, and checks are made of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+aten = torch.ops.aten
+FORWARD = (aten.convolution.default,)
+BACKWARD = (aten.convolution_backward.default,)
+UNSCALE = (aten._amp_foreach_non_finite_check_and_unscale_.default,)
+UPDATE_SCALE = (aten._amp_update_scale_.default,)
+
+
+class Observer(TorchDispatchMode):
+    """Counts, while it is entered, what the step's operators were given.
+
+    Args:
+        phase: answers in which phase of the step training is.
+        device_type: of the device that trains, "cuda" for instance.
+    """
+
+    def __init__(self, phase: Callable[[], str], device_type: str) -> None:
+        super().__init__()
+        self._phase, self._device_type = phase, device_type
+        self._counts: dict[str, Counter[str]] = {}
+        self._seen: set[str] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        phase = self._phase()
+        if func in FORWARD:
+            self._note_forward(*args[:2])
+        elif func in BACKWARD:
+            self._count("backward_types", _type(args[1]))
+        elif func in UNSCALE:
+            self._seen.add("unscaled")
+        elif func in UPDATE_SCALE:
+            self._seen.add("scale_updated")
+        elif phase == "optimizer" and func._schema.name.endswith("_"):  # it works in place
+            self._note_update(args[0])
+        elif phase != "optimizer" and func is aten.mul.Tensor and _are_scalars(args):
+            self._seen.add("loss_scaled")
+        if phase == "backward" and torch.is_autocast_enabled(self._device_type):
+            self._seen.add("autocast_in_backward")
+        return func(*args, **(kwargs or {}))
+
+    def _note_forward(self, images: torch.Tensor, weight: torch.Tensor) -> None:
+        self._count("forward_types", _type(images))
+        self._count("devices", images.device.type)
+        self._count("input_layouts", layout(images))
+        self._count("weight_layouts", layout(weight))
+
+    def _note_update(self, target: Any) -> None:
+        for tensor in target if isinstance(target, list | tuple) else [target]:
+            if isinstance(tensor, torch.Tensor) and tensor.dim() > 0:
+                self._count("updated_types", _type(tensor))
+
+    def _count(self, what: str, value: str) -> None:
+        self._counts.setdefault(what, Counter())[value] += 1
+
+    def evidence(self) -> dict[str, Any]:
+        """What was seen, for the record: counts of operators by type, layout and device."""
+        flags = ("loss_scaled", "unscaled", "scale_updated", "autocast_in_backward")
+        counts = {what: dict(counter) for what, counter in self._counts.items()}
+        return {**counts, **{flag: flag in self._seen for flag in flags}}
+
+
+def layout(tensor: torch.Tensor) -> str:
+    """NCHW, NHWC, other; or "either" where one channel or one pixel leaves no difference."""
+    nchw = tensor.is_contiguous()
+    nhwc = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    if nchw and nhwc:
+        return "either"
+    return "NCHW" if nchw else "NHWC" if nhwc else "other"
+
+
+def _type(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _are_scalars(args: tuple) -> bool:
+    return all(isinstance(arg, torch.Tensor) and arg.dim() == 0 for arg in args[:2])

@@ -14,7 +14,8 @@ _HOME = {
     "Run": "runs", "find": "runs",
     "search_log": "logs",
     "report": "reports", "compare": "reports", "ladder": "reports",
-    "recorded": "reports",
+    "recorded": "recordings",
+    "check": "checks", "predict": "progress",
     "show_todo": "gaps",
 }  # fmt: skip
 __all__ = sorted(_HOME)

@@ -1,4 +1,4 @@
-"""Commands about the labs themselves: exercises, notebooks."""
+"""Commands about the labs themselves: exercises, checks, progress, notebooks."""
 
 from __future__ import annotations
 
@@ -38,6 +38,38 @@ def exercises(
         tables.as_json(states)
     else:
         tables.show_table([*states[0]], [[str(v) for v in state.values()] for state in states])
+
+
+@app.command()
+def check(
+    names: Annotated[list[str] | None, typer.Argument(help="Checks; without any: all.")] = None,
+    script: Script = "exercises/train.py",
+    site: SiteName = "local",
+    full: Annotated[bool, typer.Option("--full", help="Full size instead of quick.")] = False,
+    json_: AsJson = False,
+) -> None:
+    """Run your script and the step before it, and say what of a TODO holds."""
+    from course import checks
+
+    with prints_to_stderr(json_):
+        done = [checks.check(name, script=script, site=site, quick=not full)
+                for name in names or checks.CHECKS]  # fmt: skip
+    if json_:
+        tables.as_json([asdict(each) for each in done])
+    else:
+        typer.echo("\n\n".join(map(repr, done)))
+    raise typer.Exit(any(each.failed for each in done))
+
+
+@app.command()
+def progress(json_: AsJson = False) -> None:
+    """Show which TODOs, checks and quizzes are done, and what you predicted."""
+    from course.progress import progress as made
+
+    if json_:
+        tables.as_json(made().to_dict())
+    else:
+        typer.echo(made())
 
 
 @app.command()

@@ -5,10 +5,8 @@ from __future__ import annotations
 import base64
 import difflib
 import html
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,9 +15,9 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import DiffLexer
 
 from course import plots
-from course.config import Config
 from course.gaps import open_todos
 from course.jobs import JobError, explain, refresh
+from course.progress import prediction
 from course.records import Record, digits
 from course.runs import Run
 
@@ -107,7 +105,8 @@ def report(run: Run, *, against: Run | None = None, predicted: float | None = No
 
     Args:
         against: the run to compare with, your baseline for instance.
-        predicted: the ratio of images/s to `against` that you expected.
+        predicted: the ratio of images/s to `against` that you expected; without it, what
+            `predict` stored for this rung.
 
     Raises:
         JobError: a run that is not over or not ok; the message has its error and its logs.
@@ -118,6 +117,8 @@ def report(run: Run, *, against: Run | None = None, predicted: float | None = No
     picture = plots.step_and_loss([(n, rec, r.steps) for n, rec, r in zip(names, records, both)])
     found = ratio(run, against) if against else None
     _save(picture, run)
+    if predicted is None:
+        predicted = _predicted(run)
     sentences = tuple(_sentences(run, records, found, predicted))
     return Report(_numbers(names, records), sentences, picture)
 
@@ -154,28 +155,6 @@ def ladder(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def recorded(machine: str) -> pd.DataFrame:
-    """The ladder as it was recorded on another machine, shaped as by `ladder`.
-
-    Raises:
-        ValueError: nothing was recorded there; the message lists the machines.
-    """
-    folder = Path(__file__).with_name("recorded")
-    path = folder / f"{machine}.json"
-    if not path.is_file():
-        known = ", ".join(file.stem for file in sorted(folder.glob("*.json")))
-        raise ValueError(f"nothing is recorded for {machine!r}: there are {known}")
-    saved = json.loads(path.read_text())
-    table = pd.DataFrame(saved["records"])
-    torch_version = saved["versions"]["torch"].partition("+")[0]
-    table["machine"] += f" (recorded {saved['date']}, PyTorch {torch_version})"
-    for setting in ("precision", "tf32", "channels_last", "batch_size"):
-        table[setting] = [config[setting] for config in table["config"]]
-    table["setup"] = [Config(**config).setup for config in table["config"]]
-    table["ratio"] = table["images_per_s"] / table["images_per_s"][0]
-    return table
-
-
 def _measured(run: Run) -> Record:
     record = run.record if refresh(run) == "ok" else None
     if record is None:
@@ -188,6 +167,11 @@ def _measured(run: Run) -> Record:
 def _step_times(run: Run) -> np.ndarray:
     steps = run.steps
     return steps["step_s"].to_numpy()[run.config.warmup_steps :] if len(steps) else np.array([])
+
+
+def _predicted(run: Run) -> float | None:
+    stored = prediction(run.config.rung)
+    return stored.value if stored and not isinstance(stored.value, str) else None
 
 
 def _names(runs: Sequence[Run]) -> list[str]:

@@ -1,0 +1,196 @@
+"""Is a TODO done? Three separate questions, each answered with its evidence.
+
+correct    the run trains as the step before it does: same loss, within the format's rounding
+mechanism  what was asked for really happened: seen in the operators of the run's first step
+effect     it brought something: the ratio of throughputs, judged against its spread
+
+An effect that this machine cannot show is "not measurable here", which is no pass.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+
+from course.config import rung
+from course.gaps import open_todos
+from course.jobs import explain, launch, refresh, wait
+from course.mechanisms import DAY1, Mechanism
+from course.reports import Ratio, ratio
+from course.runs import Run
+
+CHECKS = {name: wanted.title for name, wanted in DAY1.items()}
+PASSED, FAILED, UNMEASURABLE = "passed", "failed", "not measurable here"
+NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+# Largest relative difference of a step's loss from the step before, by format: rounding grows
+# while training goes on. Chosen from runs of the solution, at two to four times what they showed.
+TOLERANCE = {"fp32": 0.05, "bf16": 0.12, "fp16": 0.12}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part's verdict, the evidence in a line and, where it failed, the place to look at."""
+
+    part: str
+    verdict: str
+    evidence: str
+    look_at: str = ""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A check's three parts. `passed` only where all three are."""
+
+    name: str
+    title: str
+    parts: tuple[Part, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(part.verdict == PASSED for part in self.parts)
+
+    @property
+    def failed(self) -> bool:
+        """Did a part fail? Not measurable is neither passed nor failed."""
+        return any(part.verdict == FAILED for part in self.parts)
+
+    def __repr__(self) -> str:
+        lines = [f"{self.name}: {self.title}"]
+        for part in self.parts:
+            lines.append(f"  {part.part:10}{part.verdict:21}{part.evidence}")
+            if part.look_at:
+                lines.append(f"  {'':31}→ {part.look_at}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        colours = {PASSED: "#009E73", FAILED: "#D55E00", UNMEASURABLE: "#777777"}
+        signs = {PASSED: "✓", FAILED: "✗", UNMEASURABLE: "?"}
+        rows = "".join(
+            f"<tr><td><b>{part.part}</b></td><td style='color:{colours[part.verdict]}'>"
+            f"{signs[part.verdict]} {part.verdict}</td><td style='text-align:left'>"
+            f"{html.escape(part.evidence)}<br>{html.escape(part.look_at)}</td></tr>"
+            for part in self.parts
+        )
+        heading = f"<b>{html.escape(self.name)}</b>: {html.escape(self.title)}"
+        return f"<p>{heading}</p><table>{rows}</table>"
+
+
+def check(
+    name: str, run: Run | None = None, *, against: Run | None = None,
+    script: str = "exercises/train.py", site: str = "local", quick: bool = True,
+) -> Checked:  # fmt: skip
+    """Check a TODO by a run of your script and the run of the step before it.
+
+    Args:
+        name: one of `CHECKS`, "day1.amp" for instance.
+        run, against: runs that are there already; without them the script is launched.
+
+    Raises:
+        ValueError: an unknown name; the message lists those there are.
+    """
+    wanted = _find(name)
+    if against is None:
+        against = launch(script, rung(wanted.against, quick=quick, **wanted.settings), site=site)
+    if run is None:
+        settings = {**wanted.settings, **wanted.changes}
+        run = launch(script, rung(wanted.rung, quick=quick, **settings), site=site)
+    wait([against, run], check=False)
+    done = Checked(name, wanted.title, tuple(_parts(wanted, run, against)))
+    _store(done)
+    return done
+
+
+def _find(name: str) -> Mechanism:
+    if name not in DAY1:
+        raise ValueError(f"no check {name!r}: there are {', '.join(DAY1)}")
+    return DAY1[name]
+
+
+def _parts(wanted: Mechanism, run: Run, against: Run) -> Iterator[Part]:
+    where = _where(run, wanted)
+    for each in (against, run):
+        if refresh(each) != "ok":
+            reason = explain(each).splitlines()[0]
+            yield Part("correct", FAILED, reason, _error_line(each) or where)
+            yield Part("mechanism", FAILED, "there is no finished run to look into", where)
+            yield Part("effect", UNMEASURABLE, "there is no finished run to time")
+            return
+    verdict, evidence = _same_loss(run, against)
+    yield Part("correct", verdict, evidence, where if verdict == FAILED else "")
+    if wanted.todo in open_todos(run.script.read_text()):
+        wrong = [f"TODO {wanted.todo} is still open in this run's script"]
+    elif not run.record.evidence:
+        wrong = ["the first step was not watched: launch with warmup_steps of 1 or more"]
+    else:
+        wrong = list(wanted.faults(run, against))
+    if wrong:
+        yield Part("mechanism", FAILED, "; ".join(wrong), where)
+        yield Part("effect", UNMEASURABLE, "nothing happened that could have one")
+        return
+    yield Part("mechanism", PASSED, wanted.seen(run))
+    yield _effect(wanted, run, against)
+
+
+def _same_loss(run: Run, against: Run) -> tuple[str, str]:
+    both = [each.steps.set_index("step")["loss"] for each in (run, against)]
+    table = pd.concat(both, axis=1, keys=["run", "before"], join="inner").astype(float)
+    if table.empty:
+        return FAILED, "no loss was written"
+    if table["run"].isna().any():
+        return FAILED, f"the loss is not finite from step {int(table['run'].isna().idxmax())} on"
+    differences = (table["run"] / table["before"] - 1).abs()
+    tolerance = TOLERANCE[run.config.precision]
+    step, largest = int(differences.idxmax()), float(differences.max())
+    said = f"loss differs by at most {largest:.1%} (step {step}; allowed {tolerance:.0%})"
+    return (PASSED if largest <= tolerance else FAILED), said
+
+
+def _effect(wanted: Mechanism, run: Run, against: Run) -> Part:
+    if reason := wanted.limits(run):
+        return Part("effect", UNMEASURABLE, reason)
+    return judge(ratio(run, against), faster=wanted.faster)
+
+
+def judge(found: Ratio, *, faster: bool) -> Part:
+    """The effect's verdict: the interval must lie above 1; or, for what is to cost nothing,
+    reach up to 0.97. An interval on both sides of the line decides nothing."""
+    line = 1.0 if faster else 0.97
+    low, high = (found.low, found.high) if found.low is not None else (found.value, found.value)
+    said = f"{found} the images per second"
+    if low > line:
+        return Part("effect", PASSED, said)
+    if high < line:
+        return Part("effect", FAILED, f"{said}: slower than the step before")
+    return Part("effect", UNMEASURABLE, f"{said}: the spread is wider than the gain")
+
+
+def _where(run: Run, wanted: Mechanism) -> str:
+    """The line of the script to look at: the TODO's comment, else the first with its word."""
+    lines = run.script.read_text().splitlines()
+    for pattern in (rf"# TODO {wanted.todo}\b", rf"^(?!\s*(#|import|from)).*{wanted.word}"):
+        for number, line in enumerate(lines, 1):
+            if re.search(pattern, line):
+                return f"{_name(run)}, line {number}: {line.strip()}"
+    return f"{_name(run)} has no line with {wanted.word}: course exercises --upto shows where"
+
+
+def _error_line(run: Run) -> str:
+    found = re.search(r"train\.py, line (\d+)", run.record.error if run.record else "")
+    if not found:
+        return ""
+    number = int(found[1])
+    return f"{_name(run)}, line {number}: {run.script.read_text().splitlines()[number - 1].strip()}"
+
+
+def _name(run: Run) -> str:
+    return "/".join(run.launched.get("script", str(run.script)).split("/")[-2:])
+
+
+def _store(done: Checked) -> None:
+    from course import progress
+
+    progress.save_check(done.name, {part.part: part.verdict for part in done.parts})

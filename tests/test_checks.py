@@ -1,0 +1,208 @@
+"""Checks: the solution passes, the untouched exercise and every named mistake fail where they should.
+
+All scripts are trained for real, on a network and images small enough for one process.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from job_helpers import SCRIPTS
+
+from course import checks, gaps
+from course.checks import FAILED, PASSED, UNMEASURABLE, Checked, check, judge
+from course.config import Config, rung
+from course.mechanisms import DAY1
+from course.reports import Ratio
+from course.runs import Run
+
+TEXT = (gaps.SOLUTIONS / "train.py").read_text()
+SOLVED = gaps.render(TEXT, gaps.count(TEXT))
+TINY = dict(quick=True, model="resnet18", data="synthetic", image_px=32, batch_size=4, val_steps=0,
+            steps=3, warmup_steps=1, lr=0.001)  # fmt: skip
+
+# check: {name of the mistake: (part that must fail, text to replace, replacement)}
+MISTAKES = {
+    "day1.device": {
+        "model left behind": ("mechanism", "    model = model.to(device)\n", ""),
+        "labels left behind": ("mechanism", "labels.to(device)\n            # TODO 4", "labels\n            # TODO 4"),
+        "batch left behind": ("mechanism", "images, labels = images.to(device), labels.to(device)\n            # TODO 4", "pass\n            # TODO 4"),
+        "baseline moved too": ("mechanism", 'if cfg.device == "auto" and accelerator', "if accelerator"),
+    },
+    "day1.amp": {
+        "autocast never entered": ("mechanism", "            with autocast:\n                scores", "            with nullcontext():\n                scores"),
+        "backward under autocast": ("mechanism", "            scaler.scale(loss).backward()\n", "            with autocast:\n                scaler.scale(loss).backward()\n"),
+        "the other half precision": ("mechanism", "HALF.get(cfg.precision), enabled", "torch.float16, enabled"),
+        "also where fp32 is asked for": ("mechanism", "enabled=cfg.precision in HALF", "enabled=True"),
+        "whole model in bf16": ("mechanism", "    criterion = ", "    model = model.bfloat16()\n    criterion = "),
+    },
+    "day1.scaler": {
+        "plain step": ("correct", "            scaler.step(optimizer)\n", "            optimizer.step()\n"),
+        "no update of the scale": ("mechanism", "            scaler.update()\n", ""),
+        "loss not scaled": ("correct", "scaler.scale(loss).backward()", "loss.backward()"),
+        "scaler left off": ("mechanism", 'enabled=cfg.precision == "fp16"', "enabled=False"),
+    },
+    "day1.channels_last": {
+        "only the model": ("mechanism", "                images = images.to(memory_format=torch.channels_last)\n", "                pass\n"),
+        "only the images": ("mechanism", "        model = model.to(memory_format=torch.channels_last)\n", "        pass\n"),
+        "contiguous undoes it": ("mechanism", "images.to(memory_format=torch.channels_last)", "images.to(memory_format=torch.channels_last).contiguous()"),
+        "always": ("mechanism", "    if cfg.channels_last:\n        model", "    if True:\n        model"),
+    },
+    "day1.profile": {
+        "never stepped": ("mechanism", "            profiler.step()\n", ""),
+        "never started": ("mechanism", "    profiler.start()\n", ""),
+        "trace not kept": ("mechanism", "on_trace_ready=run.save_trace, ", ""),
+        "no shapes": ("mechanism", ", record_shapes=True", ""),
+    },
+}  # fmt: skip
+
+# These change the run of the step before, too; for the others the solution's serves.
+MOVES_THE_STEP_BEFORE = ("baseline moved too", "also where fp32 is asked for", "always")
+
+
+def configs(name: str) -> dict[str, Config]:
+    """The two configs of a check, small."""
+    wanted = DAY1[name]
+    both = {**TINY, **wanted.settings, **({"steps": 6} if wanted.settings else {})}
+    return {"against": rung(wanted.against, **both),
+            "run": rung(wanted.rung, **{**both, **wanted.changes})}  # fmt: skip
+
+
+def scripts(name: str) -> dict[str, str]:
+    """The texts to train: solution, untouched exercise, and the mistakes."""
+    found = {"solution": SOLVED, "untouched": gaps.render(TEXT, DAY1[name].todo - 1)}
+    for mistake, (_, old, new) in MISTAKES[name].items():
+        assert SOLVED.count(old) == 1, f"{mistake}: {old!r}"
+        found[mistake] = SOLVED.replace(old, new)
+    return found
+
+
+def prepare(folder: Path, text: str, config: Config) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "train.py").write_text(text)
+    (folder / "config.json").write_text(config.to_json())
+    asked = {"rung": config.rung, "site": "local", "script": "exercises/train.py",
+             "config": asdict(config)}  # fmt: skip
+    (folder / "launch.json").write_text(json.dumps(asked))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each check, script and config, trained."""
+    root = tmp_path_factory.mktemp("trained")
+    folders = [
+        prepare(root / name / label / which, text, config)
+        for name in DAY1
+        for label, text in scripts(name).items()
+        for which, config in configs(name).items()
+        if which == "run" or label in ("solution", *MOVES_THE_STEP_BEFORE)
+    ]
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "RANK": "0", "WORLD_SIZE": "1"}
+    command = [sys.executable, str(SCRIPTS / "train_variants.py"), *map(str, folders)]
+    subprocess.run(command, env=env, check=True, capture_output=True, timeout=900)
+    return root
+
+
+@pytest.fixture
+def checked(trained: Path, runs_root: Path):
+    def of(name: str, label: str) -> Checked:
+        before = label if label in MOVES_THE_STEP_BEFORE else "solution"
+        run, against = Run(trained / name / label / "run"), Run(trained / name / before / "against")
+        return check(name, run, against=against)
+
+    return of
+
+
+def verdicts(done: Checked) -> dict[str, str]:
+    return {part.part: part.verdict for part in done.parts}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DAY1)
+def test_solution_passes(checked, name: str) -> None:
+    done = checked(name, "solution")
+    found = verdicts(done)
+    assert (found["correct"], found["mechanism"]) == (PASSED, PASSED), done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DAY1)
+def test_untouched_exercise_fails_and_names_its_line(checked, name: str) -> None:
+    done = checked(name, "untouched")
+    found = verdicts(done)
+    assert found == {"correct": PASSED, "mechanism": FAILED, "effect": UNMEASURABLE}, done
+    (part,) = [part for part in done.parts if part.part == "mechanism"]
+    assert f"TODO {DAY1[name].todo} is still open" in part.evidence
+    assert part.look_at.startswith("exercises/train.py, line ")
+    assert f"TODO {DAY1[name].todo}" in part.look_at
+
+
+CASES = [(name, mistake) for name in MISTAKES for mistake in MISTAKES[name]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, mistake", CASES, ids=lambda value: value.replace(" ", "-"))
+def test_mistake_fails_in_the_right_part(checked, name: str, mistake: str) -> None:
+    done = checked(name, mistake)
+    part = MISTAKES[name][mistake][0]
+    assert verdicts(done)[part] == FAILED, done
+    assert not done.passed
+    if part == "mechanism":
+        assert verdicts(done)["correct"] == PASSED or "whole model" in mistake, done
+    assert any(each.look_at for each in done.parts if each.verdict == FAILED), done
+
+
+@pytest.mark.slow
+def test_effect_is_not_measurable_without_units(checked) -> None:
+    done = checked("day1.device", "solution")
+    assert verdicts(done)["effect"] == UNMEASURABLE
+    assert not done.passed and not done.failed
+
+
+def test_every_todo_of_the_script_has_a_check() -> None:
+    assert sorted(wanted.todo for wanted in DAY1.values()) == [*range(1, gaps.count(TEXT) + 1)]
+    assert all(len(MISTAKES[name]) >= 3 for name in DAY1)
+
+
+@pytest.mark.parametrize("found, faster, verdict", [
+    (Ratio(1.5, 1.4, 1.6), True, PASSED),
+    (Ratio(1.1, 0.9, 1.3), True, UNMEASURABLE),
+    (Ratio(0.8, 0.7, 0.9), True, FAILED),
+    (Ratio(1.0, 0.98, 1.02), False, PASSED),
+    (Ratio(0.97, 0.9, 1.1), False, UNMEASURABLE),
+    (Ratio(0.8, 0.7, 0.9), False, FAILED),
+])  # fmt: skip
+def test_effect_is_judged_by_its_interval(found: Ratio, faster: bool, verdict: str) -> None:
+    assert judge(found, faster=faster).verdict == verdict
+
+
+def test_unknown_check_lists_the_known() -> None:
+    with pytest.raises(ValueError, match="no check 'day1.amq': there are day1.device, day1.amp"):
+        check("day1.amq")
+
+
+def test_verdict_is_stored_for_the_progress(checked_stub: Checked, runs_root: Path) -> None:
+    checks._store(checked_stub)
+    from course.progress import progress
+
+    table = progress().checks.set_index("check")
+    assert table.loc["day1.amp", "state"] == "not passed"
+
+
+@pytest.fixture
+def checked_stub() -> Checked:
+    parts = ("correct", "mechanism", "effect")
+    return Checked(
+        "day1.amp", "title", tuple(checks.Part(part, UNMEASURABLE, "<nothing>") for part in parts)
+    )
+
+
+def test_html_escapes_and_says_the_verdict_in_words(checked_stub: Checked) -> None:
+    page = checked_stub._repr_html_()
+    assert "&lt;nothing&gt;" in page and UNMEASURABLE in page
+    assert "not measurable here" in repr(checked_stub)

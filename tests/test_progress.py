@@ -1,0 +1,252 @@
+"""Predictions that stand, a store that loses nothing, and the tables made from it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from ipywidgets import Button
+from job_helpers import launch, over
+
+import course.checks
+from course import gaps
+from course.progress import predict, prediction, progress, save_answer, save_check
+from course.quiz import names, quiz
+from course.store import changing, path, read
+from course.widgets import progress_widget
+
+PASSED = dict.fromkeys(("correct", "mechanism", "effect"), "passed")
+UNMEASURABLE = {**PASSED, "effect": "not measurable here"}
+
+
+@pytest.fixture(autouse=True)
+def empty_store(runs_root: Path) -> Path:
+    return runs_root
+
+
+def pretend_launched(runs_root: Path, rung: str) -> None:
+    """What is left on the disk by a launch, as far as predictions look at it."""
+    folder = runs_root / f"{rung}-abc"
+    folder.mkdir(parents=True)
+    (folder / "launch.json").write_text(json.dumps({"rung": rung}))
+
+
+class TestPrediction:
+    def test_is_kept_with_its_note(self) -> None:
+        predict("amp", 2.0, "half the bits")
+        found = prediction("amp")
+        assert (found.value, found.note, found.rung) == (2.0, "half the bits", "amp")
+        assert repr(found) == ("You predicted 2 for amp (half the bits). "
+                               "You can change it until a run of amp is launched.")  # fmt: skip
+
+    def test_changes_before_a_run_and_not_after(
+        self, runs_root: Path, capsys: pytest.CaptureFixture
+    ) -> None:
+        predict("amp", 2.0)
+        assert predict("amp", 3.0).value == 3
+        assert capsys.readouterr().out == ""
+        pretend_launched(runs_root, "amp")
+        kept = predict("amp", 1.7)
+        assert kept.value == prediction("amp").value == 3
+        assert kept.stands and not kept.late
+        assert capsys.readouterr().out == (
+            "amp: your 3 stands, since a run of amp has been launched; 1.7 is not stored.\n"
+        )
+        assert repr(kept) == "You predicted 3 for amp. It stands."
+
+    def test_stands_once_a_real_job_was_launched(self) -> None:
+        predict("baseline", 10)
+        run = launch("ok_light.py")
+        predict("baseline", 20)
+        over(run)
+        assert prediction("baseline").value == 10
+
+    def test_of_one_rung_is_not_held_by_a_run_of_another(self, runs_root: Path) -> None:
+        pretend_launched(runs_root, "device")
+        predict("amp", 2.0)
+        assert predict("amp", 3.0).value == 3
+
+    def test_after_a_run_says_so(self, runs_root: Path) -> None:
+        pretend_launched(runs_root, "amp")
+        found = predict("amp", 2.7)
+        assert found.late
+        assert repr(found) == "You predicted 2.7 for amp, after a run of amp had been launched."
+
+    def test_of_another_key_is_settled_by_the_rung_it_names(self, runs_root: Path) -> None:
+        predict("amp_memory", 11.0, rung="amp")
+        assert predict("amp_memory", 12.0, rung="amp").value == 12
+        pretend_launched(runs_root, "amp")
+        assert predict("amp_memory", 13.0, rung="device").value == 12
+
+    def test_of_a_question_stands_from_the_first(self, capsys: pytest.CaptureFixture) -> None:
+        assert predict("ceiling", "memory").stands
+        assert predict("ceiling", "arithmetic").value == "memory"
+        assert "your memory stands, since it was the first" in capsys.readouterr().out
+
+    def test_said_twice_the_same_is_no_news(self, capsys: pytest.CaptureFixture) -> None:
+        predict("ceiling", "memory")
+        predict("ceiling", " memory ")
+        assert capsys.readouterr().out == ""
+
+    def test_blank_stores_nothing_and_asks(self, capsys: pytest.CaptureFixture) -> None:
+        assert predict("amp", ...) is None
+        assert capsys.readouterr().out.startswith("amp: replace ... by your number")
+        assert not path().exists()
+
+    def test_blank_gives_back_what_is_stored(self, capsys: pytest.CaptureFixture) -> None:
+        predict("amp", 2)
+        assert predict("amp", ...).value == 2
+        assert capsys.readouterr().out == ""
+
+    def test_takes_the_numbers_of_numpy(self) -> None:
+        assert predict("amp", np.float32(2.5)).value == 2.5
+        assert predict("device", np.int64(3)).text == "3"
+        assert json.loads(path().read_text())["predictions"]["device"]["value"] == 3
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf"), "", "  ", None, True, [2.0]])
+    def test_refuses_what_is_no_prediction(self, value: object) -> None:
+        with pytest.raises(ValueError, match="your prediction for amp is .*(finite|not empty)"):
+            predict("amp", value)
+        assert prediction("amp") is None
+
+    @pytest.mark.parametrize("key", ["", " ", 3])
+    def test_needs_a_key(self, key: object) -> None:
+        with pytest.raises(ValueError, match="key of a prediction"):
+            predict(key, 2.0)
+
+
+class TestStore:
+    def test_two_processes_lose_nothing_of_each_other(self, runs_root: Path) -> None:
+        script = (
+            "import sys; from course.progress import predict, save_answer\n"
+            "for n in range(1, 31):\n"
+            "    save_answer(sys.argv[1], n, 'a', True); predict(sys.argv[1] + str(n), n)"
+        )
+        both = [subprocess.Popen([sys.executable, "-c", script, name]) for name in ("x", "y")]
+        assert [process.wait(60) for process in both] == [0, 0]
+        store = read()
+        assert {name: len(given) for name, given in store["answers"].items()} == {"x": 30, "y": 30}
+        assert len(store["predictions"]) == 60
+
+    @pytest.mark.parametrize(
+        ("content", "problem"),
+        [
+            ('{"schema": 1, "predic', "Unterminated string"),
+            ("[]", "its schema is 'list'"),
+            ('{"schema": 9}', "its schema is 9"),
+            ('{"schema": 1}', "predictions is None"),
+            ('{"schema": 1, "predictions": {"amp": 2}, "checks": {}, "answers": {}}', "amp is 2"),
+            ('{"schema": 1, "predictions": {}, "checks": {"c": {}}, "answers": {}}',
+             "checks, c: correct is None"),
+            ('{"schema": 1, "predictions": {}, "checks": {}, "answers": {"q": {"x": {}}}}',
+             "'x' is no question's number"),
+        ],
+    )  # fmt: skip
+    def test_that_is_broken_is_kept_as_a_copy(
+        self, runs_root: Path, capsys: pytest.CaptureFixture, content: str, problem: str
+    ) -> None:
+        runs_root.mkdir()
+        path().write_text(content)
+        assert progress().predictions.empty
+        assert problem in (said := capsys.readouterr().err)
+        (copy,) = runs_root.glob("progress.unreadable-*.json")
+        assert copy.read_text() == content
+        assert copy.name in said
+        predict("amp", 2.0)
+        assert prediction("amp").value == 2
+        assert [each.read_text() for each in runs_root.glob("progress.unreadable-*")] == [content]
+
+    def test_bytes_that_are_no_text_are_kept_too(self, runs_root: Path) -> None:
+        runs_root.mkdir()
+        path().write_bytes(b"\xff\x00\xfe")
+        save_answer("day1_1", 1, "a", False)
+        (copy,) = runs_root.glob("progress.unreadable-*.json")
+        assert copy.read_bytes() == b"\xff\x00\xfe"
+
+    def test_is_not_written_where_nothing_changed(self) -> None:
+        predict("amp", 2.0)
+        before = path().stat().st_mtime_ns
+        with changing():
+            pass
+        assert path().stat().st_mtime_ns == before
+
+    def test_that_a_failure_interrupts_keeps_what_it_held(self) -> None:
+        predict("amp", 2.0)
+        with pytest.raises(RuntimeError), changing() as store:
+            store["predictions"].clear()
+            raise RuntimeError
+        assert prediction("amp").value == 2
+
+    @pytest.mark.parametrize("outcome", [{}, {**PASSED, "effect": ""}, {**PASSED, "effect": 2.0}])
+    def test_refuses_a_check_without_all_verdicts(self, outcome: dict) -> None:
+        with pytest.raises(ValueError, match="check 'day1.amp': the verdict of"):
+            save_check("day1.amp", outcome)
+        assert not path().exists()
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("course.checks")
+    module.CHECKS = {"day1.amp": "bf16 kernels ran", "day1.layout": "strides are NHWC"}
+    monkeypatch.setitem(sys.modules, "course.checks", module)
+
+
+class TestProgress:
+    def test_before_anything_was_done(self, checks: None) -> None:
+        found = progress()
+        assert found.to_dict()["todos"] == gaps.states()
+        assert list(found.checks["state"]) == ["open", "open"]
+        assert list(found.quizzes["quiz"]) == names()
+        assert found.quizzes["answered"].sum() == 0
+        assert "Checks: 0 of 2 passed" in repr(found)
+
+    def test_counts_what_was_done(self, checks: None, runs_root: Path) -> None:
+        save_check("day1.layout", UNMEASURABLE)
+        save_check("day1.amp", {**UNMEASURABLE, "mechanism": "failed"})
+        assert list(progress().checks["state"]) == ["failed", "not measurable here"]
+        save_check("day1.amp", PASSED)
+        save_answer("day1_1", 1, "a", False)
+        save_answer("day1_1", 1, "b", True)
+        save_answer("day1_1", 2, "a", False)
+        predict("ceiling", "memory")
+        pretend_launched(runs_root, "amp")
+        predict("amp", 2.0)
+        found = progress()
+        assert list(found.checks["state"]) == ["passed", "not measurable here"]
+        assert list(found.checks["title"]) == ["bf16 kernels ran", "strides are NHWC"]
+        row = found.quizzes.set_index("quiz").loc["day1_1"]
+        assert (row["right"], row["answered"]) == (1, 2)
+        assert row["questions"] == len(quiz("day1_1").questions)
+        assert list(found.predictions["late"]) == [False, True]
+        assert "Predictions: 2, 1 of them after a run" in repr(found)
+        assert "Checks: 1 of 2 passed" in found._repr_html_()
+
+    def test_lists_the_checks_that_there_are(self) -> None:
+        assert list(progress().checks["check"]) == list(course.checks.CHECKS)
+
+    def test_answers_to_questions_that_went_away_do_not_count(self) -> None:
+        save_answer("day1_1", 99, "a", True)
+        assert progress().quizzes["answered"].sum() == 0
+
+    def test_is_json(self, checks: None) -> None:
+        save_check("day1.amp", PASSED)
+        predict("amp", 2.0)
+        values = json.loads(json.dumps(progress().to_dict(), allow_nan=False))
+        assert set(values) == {"todos", "checks", "quizzes", "predictions"}
+        assert values["predictions"][0]["value"] == 2
+
+    def test_escapes_what_a_learner_wrote(self) -> None:
+        predict("question", "<script>alert(1)</script>")
+        assert "<script>" not in progress()._repr_html_()
+
+    def test_widget_reads_anew_when_asked(self) -> None:
+        box = progress_widget()
+        refresh, shown = box.children
+        assert "Predictions: 0" in shown.value
+        predict("amp", 2.0)
+        assert isinstance(refresh, Button)
+        refresh.click()
+        assert "Predictions: 1" in shown.value

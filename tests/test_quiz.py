@@ -1,0 +1,248 @@
+"""Question files, their rules, the form's callbacks, and what is shown without a front end."""
+
+import re
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import nbformat
+import pytest
+from ipywidgets import HTML, Button, RadioButtons
+from nbclient import NotebookClient
+from nbconvert import HTMLExporter
+
+from course.progress import answers
+from course.quiz import FOLDER, Quiz, QuizError, load, names, quiz
+from course.store import path
+from course.widgets import quiz_form
+
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+@pytest.fixture(autouse=True)
+def empty_store(runs_root: Path) -> Path:
+    return runs_root
+
+
+@pytest.mark.parametrize("name", names())
+class TestShippedFile:
+    def test_has_four_to_six_questions(self, name: str) -> None:
+        assert 4 <= len(quiz(name).questions) <= 6
+
+    def test_explains_every_answer_in_its_own_words(self, name: str) -> None:
+        for question in quiz(name).questions:
+            said = [choice.explanation for choice in question.choices]
+            assert len(set(said)) == len(said)
+            for text in said:
+                assert 40 <= len(text) <= 400
+                assert text.endswith((".", ")"))
+
+    def test_marks_code_in_pairs(self, name: str) -> None:
+        assert all(len(re.findall("`", text)) % 2 == 0 for text in _texts(quiz(name)))
+
+
+def _texts(each: Quiz) -> list[str]:
+    return [text for question in each.questions
+            for text in (question.text, *(c.text for c in question.choices),
+                         *(c.explanation for c in question.choices))]  # fmt: skip
+
+
+def test_every_notebook_of_the_day_has_its_file() -> None:
+    assert {"day1_1", "day1_2", "day1_3", "day1_4"} <= set(names())
+
+
+def test_neither_place_nor_length_gives_the_answer_away() -> None:
+    questions = [question for name in names() for question in quiz(name).questions]
+    rights = [next(c for c in question.choices if c.right) for question in questions]
+    places = Counter(choice.letter for choice in rights)
+    assert {"a", "b", "c", "d"} <= set(places)
+    assert max(places.values()) <= 0.4 * len(questions)
+    longest = [max(question.choices, key=lambda c: len(c.text)).right for question in questions]
+    assert sum(longest) <= 0.6 * len(questions)
+
+
+GOOD = """title = "t"
+[[questions]]
+text = "q"
+choices = [
+  {text = "x", right = false, explanation = "no"},
+  {text = "y", right = true, explanation = "yes"},
+  {text = "z", right = false, explanation = "no"},
+]
+"""
+BROKEN = {
+    'title = "t"\n': ("", "broken.toml: title is missing"),
+    '"t"': ('" "', "broken.toml: title is empty"),
+    'text = "q"': ("text = 3", "broken.toml, question 1: text must be of type str, not 3"),
+    'text = "x", ': ("", "broken.toml, question 1, choice a: text is missing"),
+    "right = true, ": ("", "broken.toml, question 1, choice b: right is missing"),
+    "right = true": ("right = false", "question 1: right: true for 0 choices"),
+    'z", right = false': ('z", right = true', "question 1: right: true for 2 choices"),
+    'y", right = true': ('y", right = "yes"', "choice b: right must be of type bool"),
+    'explanation = "yes"': ('explanation = ""', "question 1, choice b: explanation is empty"),
+    ', explanation = "yes"': ("", "question 1, choice b: explanation is missing"),
+    '"z"': ('"x"', "question 1: choices: two have the same text"),
+    '  {text = "z", right = false, explanation = "no"},\n': ("", "choices: 2, but .* 3 to 5"),
+    "]\n": ('{text="u", right=false, explanation="n"},{text="v", right=false, explanation="n"},'
+            '{text="w", right=false, explanation="n"}]\n', "choices: 6, but .* 3 to 5"),
+    "explanation = ": ("explication = ", "choice a: unknown field explication"),
+    "[[questions]]": ("hint = 1\n[[questions]]", "broken.toml: unknown field hint"),
+    'title = "t"': ('title = "t', "broken.toml is not TOML"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "broken.toml"
+
+
+def test_the_good_file_is_good(file: Path) -> None:
+    file.write_text(GOOD)
+    assert [choice.letter for choice in load(file).questions[0].choices] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(("part", "change"), BROKEN.items(), ids=[m for _, m in BROKEN.values()])
+def test_a_broken_file_is_named_with_its_field(
+    file: Path, part: str, change: tuple[str, str]
+) -> None:
+    with_what, message = change
+    assert part in GOOD
+    at_end = part == "]\n"  # which stands elsewhere, too
+    head, _, tail = GOOD.rpartition(part) if at_end else GOOD.partition(part)
+    file.write_text(head + with_what + tail)
+    with pytest.raises(QuizError, match=message):
+        load(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [('title = "t"\nquestions = []', "questions is empty"),
+     ('title = "t"\nquestions = ["q"]', "question 1: a table with text, choices is needed")],
+)  # fmt: skip
+def test_questions_are_tables(file: Path, text: str, message: str) -> None:
+    file.write_text(text)
+    with pytest.raises(QuizError, match=message):
+        load(file)
+
+
+class TestAnswerInCode:
+    def test_explains_and_stores(self) -> None:
+        right = _right(quiz("day1_1"), 1)
+        assert repr(quiz("day1_1").answer(1, right.upper())).startswith(f"1{right}: right. ")
+        assert answers("day1_1")[1]["right"] is True
+        wrong = "a" if right != "a" else "b"
+        assert repr(quiz("day1_1").answer(1, wrong)).startswith(f"1{wrong}: not right. ")
+        assert answers("day1_1")[1]["right"] is False
+
+    @pytest.mark.parametrize(("number", "letter"), [(0, "a"), (99, "a"), ("one", "a"), (1, "z")])
+    def test_names_what_there_is(self, number: object, letter: str) -> None:
+        with pytest.raises(ValueError, match="choose"):
+            quiz("day1_1").answer(number, letter)
+        assert not path().exists()
+
+    def test_of_an_unknown_quiz_lists_them(self) -> None:
+        with pytest.raises(ValueError, match="no quiz 'day9': there are day1_1, day1_2"):
+            quiz("day9")
+
+
+def _right(each: Quiz, number: int) -> str:
+    return next(choice.letter for choice in each.question(number).choices if choice.right)
+
+
+def _parts(each: Quiz) -> list[tuple[RadioButtons, Button, HTML]]:
+    """The controls of each question, in the order in which Tab reaches them."""
+    head, *controls, score = quiz_form(each).children
+    assert [type(part) for part in controls] == [HTML, RadioButtons, Button, HTML] * len(
+        each.questions
+    )
+    return [tuple(controls[i + 1 : i + 4]) for i in range(0, len(controls), 4)]
+
+
+class TestForm:
+    def test_explains_the_chosen_answer_and_stores_it(self) -> None:
+        each = quiz("day1_2")
+        form = quiz_form(each)
+        _, _, choices, check, verdict, *_, score = form.children
+        assert "0 of 6" in score.value
+        check.click()
+        assert "Choose an answer first" in verdict.value
+        assert answers("day1_2") == {}
+        choices.value = _right(each, 1)
+        assert verdict.value == ""
+        check.click()
+        assert "Right." in verdict.value
+        assert "less than half the way to the next fp16 number" in verdict.value
+        assert answers("day1_2")[1]["choice"] == choices.value
+        assert "1 of 6" in score.value
+
+    def test_a_wrong_answer_is_explained_and_can_be_mended(self) -> None:
+        choices, check, verdict = _parts(quiz("day1_2"))[0]
+        choices.value = "a"
+        check.click()
+        assert "Not right." in verdict.value
+        assert answers("day1_2")[1]["right"] is False
+        choices.value = "c"
+        check.click()
+        assert answers("day1_2")[1]["right"] is True
+
+    def test_shows_stored_answers_again(self) -> None:
+        quiz("day1_3").answer(2, "b")
+        choices, _, verdict = _parts(quiz("day1_3"))[1]
+        assert choices.value == "b"
+        assert "Not right." in verdict.value
+        others = [each for i, each in enumerate(_parts(quiz("day1_3"))) if i != 1]
+        assert all(box.value is None and said.value == "" for box, _, said in others)
+
+    def test_passes_over_a_stored_letter_that_went_away(self) -> None:
+        quiz("day1_3").answer(2, "b")
+        path().write_text(path().read_text().replace('"b"', '"e"'))
+        choices, _, verdict = _parts(quiz("day1_3"))[1]
+        assert choices.value is None
+        assert verdict.value == ""
+
+    def test_explains_also_where_nothing_can_be_stored(self, runs_root: Path) -> None:
+        choices, check, verdict = _parts(quiz("day1_2"))[0]
+        runs_root.write_text("a file in the way of the folder")
+        choices.value = "c"
+        check.click()
+        assert "Right." in verdict.value
+        assert "could not be stored" in verdict.value
+
+
+class TestWithoutFrontEnd:
+    def test_text_has_all_and_says_how_to_answer(self) -> None:
+        text = repr(quiz("day1_1"))
+        for question in quiz("day1_1").questions:
+            assert question.text in text
+            assert all(f"{c.letter}) {c.text}" in text for c in question.choices)
+            assert not any(c.explanation in text for c in question.choices)
+        assert 'quiz("day1_1").answer(1, "b")' in text
+        quiz("day1_1").answer(1, "a")
+        assert "You answered a, which is not right." in repr(quiz("day1_1"))
+
+    def test_html_holds_every_explanation_closed(self, file: Path) -> None:
+        file.write_text(GOOD.replace('"q"', '"is `a < b` <i>safe</i>?"'))
+        page = load(file)._repr_mimebundle_()["text/html"]
+        assert "is <code>a &lt; b</code> &lt;i&gt;safe&lt;/i&gt;?" in page
+        assert page.count("<details>") == 3
+        assert "<details><summary>b) y</summary><p><b>Right.</b> yes</p></details>" in page
+
+    def test_executed_notebook_holds_form_page_and_text(self, tmp_path: Path) -> None:
+        source = 'from course.quiz import quiz\nquiz("day1_4")'
+        book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+        NotebookClient(book, timeout=60, resources={"metadata": {"path": str(tmp_path)}}).execute()
+        (output,) = book.cells[0].outputs
+        assert set(output.data) == {WIDGET_VIEW, "text/html", "text/plain"}
+        assert output.data[WIDGET_VIEW]["model_id"] in str(book.metadata.widgets)
+        assert output.data["text/html"].count("<details>") == sum(
+            len(question.choices) for question in quiz("day1_4").questions
+        )
+        del output.data[WIDGET_VIEW]
+        page, _ = HTMLExporter().from_notebook_node(book)
+        assert page.count("<details>") == output.data["text/html"].count("<details>")
+
+
+def test_files_travel_as_toml() -> None:
+    for each in FOLDER.iterdir():
+        assert each.suffix == ".toml"
+        tomllib.loads(each.read_text(encoding="utf-8"))

@@ -1,0 +1,502 @@
+"""Traces of every source become the same tables, and the tables answer the right questions."""
+
+import gzip
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.profiler import record_function
+
+from course import meter, trace
+from course.plots.base import PHASE_COLOURS
+from course.plots.trace import time_by, timeline
+from course.profiling import OneDnnAccount
+from course.trace_clock import PHASES
+
+# ---- PyTorch's trace of a CPU: real ones, of a tiny network ------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cpu_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("trace") / "cpu.json.gz"
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
+    profiler = torch.profiler.profile(
+        schedule=torch.profiler.schedule(wait=0, warmup=1, active=2, repeat=1),
+        on_trace_ready=lambda ready: ready.export_chrome_trace(str(path)),
+        record_shapes=True,
+    )
+    with profiler:
+        for _ in range(4):
+            with record_function("load"):
+                images = torch.randn(2, 3, 8, 8)
+            with record_function("forward"):
+                scores = model(images)
+            with record_function("loss"):
+                loss = scores.square().mean()
+            with record_function("backward"):
+                loss.backward()
+            with record_function("optimizer"), torch.no_grad():
+                for weight in model.parameters():
+                    weight -= 0.1 * weight.grad
+            profiler.step()
+    return path
+
+
+def test_a_cpu_trace_has_operators_in_their_phases_and_empty_tables_of_a_gpu(cpu_file) -> None:
+    found = trace.read(cpu_file)
+    operators = found.operators
+    assert set(operators["step"]) == {1, 2}
+    assert set(operators.loc[operators["name"] == "aten::conv2d", "phase"]) == {"forward"}
+    assert set(operators.loc[operators["name"] == "aten::randn", "phase"]) == {"load"}
+    back = operators[operators["name"] == "aten::convolution_backward"]
+    assert list(back["phase"]) == ["backward", "backward"]
+    assert back["input_shapes"].iloc[0][:2] == ((2, 8, 6, 6), (2, 3, 8, 8))
+    assert back["input_types"].iloc[0][0] == "float"
+    assert found.device == ""
+    for table in (found.kernels, trace.by_kernel(found), trace.idle(found), trace.copies(found),
+                  trace.layout_kernels(found)):  # fmt: skip
+        assert table.empty and len(table.columns) > 2
+
+
+def test_a_cpu_trace_counts_operators_by_their_own_time(cpu_file) -> None:
+    found = trace.read(cpu_file)
+    table = trace.by_operator(found)
+    assert set(table["measured"]) == {"CPU"}
+    assert table["share"].sum() == pytest.approx(1)
+    outermost = found.operators.loc[found.operators["depth"] == 0, "duration_s"].sum()
+    assert table["seconds"].sum() == pytest.approx(outermost)  # no second is counted twice
+    assert (found.operators["self_s"] >= -1e-9).all()
+
+
+def test_phases_of_a_cpu_trace_fill_the_steps(cpu_file) -> None:
+    found = trace.read(cpu_file)
+    table = trace.by_phase(found)
+    whole = trace.steps(found)
+    assert list(table["phase"]) == list(PHASES)
+    assert table["host_s"].sum() <= (whole["end_s"] - whole["start_s"]).sum()
+    assert table["share"].sum() == pytest.approx(1)
+
+
+def test_phases_are_the_meters_and_have_colours() -> None:
+    assert tuple(PHASE_COLOURS) == PHASES == meter.PHASES
+
+
+# ---- PyTorch's trace of a GPU: a few events in Kineto's format ----------------------------------
+
+ENGINE = "autograd::engine::evaluate_function"
+MAIN, AUTOGRAD, GPU = {"pid": 9, "tid": 9}, {"pid": 9, "tid": 31}, {"pid": 0, "tid": 7}
+CAST = "void at::native::vectorized_elementwise_kernel<4, at::native::bfloat16_copy_kernel_cuda>"
+LAYOUT = "void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16, __nv_bfloat16, float>"
+CONV = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64"
+WGRAD = "sm90_xmma_wgrad_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc"
+
+
+def event(cat: str, name: str, ts: float, dur: float, where: dict, **args) -> dict:
+    args = {key.replace("_", " "): value for key, value in args.items()}
+    return {"ph": "X", "cat": cat, "name": name, "ts": 5e12 + ts, "dur": dur, **where, "args": args}
+
+
+def launch(name: str, ts: float, where: dict, correlation: int) -> dict:
+    return event("cuda_runtime", name, ts, 4, where, correlation=correlation)
+
+
+def kernel(name: str, ts: float, dur: float, correlation: int, **args) -> dict:
+    return event("kernel", name, ts, dur, GPU, correlation=correlation, stream=7, **args)
+
+
+HALF = {"Input_type": ["c10::BFloat16", "c10::BFloat16"], "Input_Dims": [[2, 8], [8, 3]]}
+FLOAT = {"Input_type": ["float", "float"], "Input_Dims": [[2, 8], [8, 3]]}
+EVENTS = [
+    event("user_annotation", "ProfilerStep#3", 0, 1000, MAIN),
+    event("user_annotation", "forward", 100, 300, MAIN),  # its "load" opened before the profiler
+    event("user_annotation", "backward", 400, 400, MAIN),
+    event("user_annotation", "optimizer", 800, 190, MAIN),
+    event("user_annotation", "load", 995, 800, MAIN),  # the next step's, with the profiler's end
+    event("cpu_op", "aten::to", 20, 60, MAIN, **FLOAT),
+    launch("cudaMemcpyAsync", 30, MAIN, 1),
+    event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 40, 20, GPU, correlation=1, bytes=4000),
+    event("cpu_op", "aten::conv2d", 110, 100, MAIN, External_id=50, **FLOAT),
+    event("cpu_op", "aten::to", 112, 20, MAIN, **FLOAT),
+    event("cpu_op", "aten::copy_", 114, 10, MAIN, **FLOAT),
+    launch("cudaLaunchKernel", 115, MAIN, 2),
+    event("cpu_op", "aten::empty", 126, 2, MAIN),
+    event("cpu_op", "aten::cudnn_convolution", 140, 60, MAIN, **HALF),
+    launch("cudaLaunchKernel", 150, MAIN, 3),
+    event("cuda_driver", "cuLaunchKernelEx", 160, 4, MAIN, correlation=4),
+    launch("cudaGetDevice", 170, MAIN, 99),
+    event("cpu_op", f"{ENGINE}: ConvolutionBackward0", 500, 200, AUTOGRAD),
+    event("cpu_op", "ConvolutionBackward0", 505, 190, AUTOGRAD),
+    event("cpu_op", "aten::convolution_backward", 510, 180, AUTOGRAD, External_id=70, **HALF),
+    launch("cudaLaunchKernel", 520, AUTOGRAD, 5),
+    launch("cudaDeviceSynchronize", 850, MAIN, 6),
+    kernel(CAST, 200, 10, 2),
+    kernel(LAYOUT, 210, 20, 3),
+    kernel(CONV, 230, 70, 4),
+    kernel(WGRAD, 600, 100, 5),  # 300 microseconds after the last one
+    kernel("lost", 900, 1, 777, External_id=70),  # its launch is not in the trace
+    {"ph": "s", "id": 3, "cat": "ac2g", "name": "ac2g", "ts": 5e12, **MAIN},
+    {"ph": "M", "name": "process_name", "ts": 0, "pid": 9, "tid": 0, "args": {"name": "python"}},
+]  # fmt: skip
+TRACE = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}],
+         "traceEvents": EVENTS}  # fmt: skip
+
+
+@pytest.fixture
+def gpu_file(tmp_path: Path) -> Path:
+    path = tmp_path / "gpu.json"
+    path.write_text(json.dumps(TRACE))
+    return path
+
+
+def test_a_kernel_finds_its_operator_phase_and_types(gpu_file) -> None:
+    found = trace.read(gpu_file)
+    rows = found.kernels.set_index("kernel")
+    assert found.device == "NVIDIA H100"
+    assert list(rows["operator"]) == [
+        "aten::to", "aten::conv2d", "aten::conv2d", "aten::convolution_backward",
+        "aten::convolution_backward"]  # fmt: skip
+    assert list(rows["phase"]) == ["forward", "forward", "forward", "backward", "backward"]
+    assert set(rows["step"]) == {3}
+    assert rows.loc[CONV, "inner_operator"] == "aten::cudnn_convolution"
+    assert rows.loc[CONV, "input_types"] == ("c10::BFloat16", "c10::BFloat16")  # after autocast
+    assert rows.loc[CONV, "input_shapes"] == ((2, 8), (8, 3))
+    assert rows.loc[CONV, "start_s"] == pytest.approx(230e-6)
+    assert rows.loc[WGRAD, "launch_s"] == pytest.approx(520e-6)
+
+
+def test_the_first_steps_load_is_known_though_its_range_is_not(gpu_file) -> None:
+    found = trace.read(gpu_file)
+    assert list(found.copies["phase"]) == ["load"]
+    host = trace.by_phase(found).set_index("phase")["host_s"]
+    assert host["load"] == pytest.approx(105e-6)  # 100, and 5 of the next one; not the 800
+
+
+def test_summaries_of_a_gpu(gpu_file) -> None:
+    found = trace.read(gpu_file)
+    table = trace.by_operator(found).set_index("name")
+    assert set(table["measured"]) == {"GPU"}
+    assert table.loc["aten::conv2d", "seconds"] == pytest.approx(90e-6)
+    assert table.loc["aten::conv2d", "share"] == pytest.approx(90 / 201)
+    phases = trace.by_phase(found).set_index("phase")
+    assert phases.loc["backward", ["kernels", "gpu_s"]].tolist() == pytest.approx([2, 101e-6])
+    (layout,) = trace.layout_kernels(found).itertuples()
+    assert (layout.name, layout.share) == (LAYOUT, pytest.approx(20 / 201))
+    (copy,) = trace.copies(found).itertuples()
+    assert (copy.kind, copy.memory, copy.bytes) == ("HtoD", "Pinned -> Device", 4000)
+    assert copy.gb_per_s == pytest.approx(0.2)
+
+
+def test_idle_time_and_who_was_late(gpu_file) -> None:
+    (row,) = trace.idle(trace.read(gpu_file)).itertuples()
+    assert (row.step, row.gaps) == (3, 2)
+    assert row.span_s == pytest.approx(701e-6)
+    assert row.busy_share == pytest.approx(201 / 701)
+    assert row.largest_gap_s == pytest.approx(300e-6)
+    assert row.host_in_largest_gap == "backward: Python, between operators"
+    assert row.launch_delay_s == pytest.approx(75e-6)  # median of 85, 60, 70, 80
+
+
+def test_kernels_that_overlap_are_busy_once(gpu_file) -> None:
+    again = kernel("other", 235, 60, 4) | {"tid": 20}
+    gpu_file.write_text(json.dumps(TRACE | {"traceEvents": [*EVENTS, again]}))
+    (row,) = trace.idle(trace.read(gpu_file)).itertuples()
+    assert row.busy_s == pytest.approx(201e-6)
+
+
+def test_a_synchronisation_is_named_as_the_cause(gpu_file) -> None:
+    found = trace.read(gpu_file)
+    assert trace.host_between(found, 850e-6, 853e-6) == "optimizer: cudaDeviceSynchronize"
+
+
+# ---- thin --------------------------------------------------------------------------------------
+
+
+def test_thin_keeps_every_answer(gpu_file, tmp_path) -> None:
+    before = trace.read(gpu_file)
+    after = trace.read(trace.thin(gpu_file, tmp_path / "thin.json.gz"))
+    for question in (trace.by_kernel, trace.by_operator, trace.by_phase, trace.copies):
+        assert question(before).round(12).equals(question(after).round(12))
+    columns = ["kernel", "operator", "inner_operator", "phase", "step", "input_types"]
+    assert before.kernels[columns].equals(after.kernels[columns])
+    names = set(after.operators["name"])
+    assert "aten::empty" not in names and "aten::cudnn_convolution" in names
+    assert list(after.calls["name"]).count("cudaGetDevice") == 0
+    assert "cudaDeviceSynchronize" in set(after.calls["name"])
+
+
+def test_thin_of_a_cpu_trace_is_smaller_and_loses_no_operator(cpu_file, tmp_path) -> None:
+    target = trace.thin(cpu_file, tmp_path / "thin.json.gz")
+    assert target.stat().st_size < cpu_file.stat().st_size * 0.8
+    before, after = trace.read(cpu_file).operators, trace.read(target).operators
+    assert before["name"].equals(after["name"]) and before["phase"].equals(after["phase"])
+    events = json.loads(gzip.decompress(target.read_bytes()))["traceEvents"]
+    assert {event["ph"] for event in events} == {"X", "M"}  # what any viewer of the format reads
+    assert min(event["ts"] for event in events if "ts" in event) == 0
+
+
+# ---- what is no trace --------------------------------------------------------------------------
+
+
+def refused(path: Path, reader=trace.read) -> str:
+    with pytest.raises(trace.TraceError) as caught:
+        reader(path)
+    assert isinstance(caught.value, ValueError)
+    assert path.name in str(caught.value)
+    return str(caught.value)
+
+
+def test_files_that_are_no_trace_are_named(tmp_path, cpu_file) -> None:
+    path = tmp_path / "bad.json.gz"
+    assert "No such file" in refused(path)
+    path.write_bytes(cpu_file.read_bytes()[:2000])
+    assert "cut off" in refused(path)
+    path.write_bytes(b"\x1f\x8b" + bytes(30))
+    assert "gzip" in refused(path)
+    path.write_text('{"a": 1')
+    assert "not JSON" in refused(path)
+    for other in ('{"rung": "amp"}', "[1, 2]", "3", '{"traceEvents": 4}'):
+        path.write_text(other)
+        assert "no list traceEvents" in refused(path)
+    path.write_text('{"traceEvents": []}')
+    assert "no operator and no kernel" in refused(path)
+    refused(path, lambda path: trace.thin(path, tmp_path / "x"))
+
+
+# ---- Nsight Systems ----------------------------------------------------------------------------
+
+NSYS = """
+CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE TARGET_INFO_GPU (vmId INTEGER, id INTEGER, name TEXT);
+CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER NOT NULL, end INTEGER NOT NULL,
+  eventClass INTEGER, globalTid INTEGER, correlationId INTEGER, nameId INTEGER NOT NULL,
+  returnValue INTEGER NOT NULL);
+CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER NOT NULL, end INTEGER NOT NULL,
+  deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL, streamId INTEGER NOT NULL,
+  correlationId INTEGER, globalPid INTEGER, demangledName INTEGER NOT NULL,
+  shortName INTEGER NOT NULL);
+CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INTEGER NOT NULL, end INTEGER NOT NULL,
+  deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL, streamId INTEGER NOT NULL,
+  correlationId INTEGER, globalPid INTEGER, bytes INTEGER NOT NULL, copyKind INTEGER NOT NULL,
+  srcKind INTEGER, dstKind INTEGER);
+CREATE TABLE ENUM_CUDA_MEM_KIND (id INTEGER PRIMARY KEY, name TEXT, label TEXT);
+CREATE TABLE NVTX_EVENTS (start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL,
+  rangeId INTEGER, category INTEGER, color INTEGER, text TEXT, globalTid INTEGER,
+  endGlobalTid INTEGER, textId INTEGER, domainId INTEGER);
+"""
+PROCESS = 70 << 24
+TEXTS = [(1, "cudaLaunchKernel_v7000"), (2, CONV), (3, "short"), (4, "forward"), (5, WGRAD)]
+
+
+@pytest.fixture
+def nsys_file(tmp_path: Path) -> Path:
+    path = tmp_path / "report.sqlite"
+    base = 8_000_000_000
+    with sqlite3.connect(path) as db:
+        db.executescript(NSYS)
+        db.executemany("INSERT INTO StringIds VALUES (?,?)", TEXTS)
+        db.execute("INSERT INTO TARGET_INFO_GPU VALUES (0, 0, 'NVIDIA A100')")
+        db.executemany("INSERT INTO ENUM_CUDA_MEM_KIND VALUES (?,?,?)",
+                       [(1, "PINNED", "Pinned"), (2, "DEVICE", "Device")])  # fmt: skip
+        calls = [(200, 71, 11, 1), (700, 88, 12, 1), (210, 71, 13, 1)]
+        db.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,0,?,?,?,0)", [
+            (base + at, base + at + 5, PROCESS + tid, number, name)
+            for at, tid, number, name in calls])  # fmt: skip
+        db.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?,?,0,1,7,?,?,?,3)", [
+            (base + 300, base + 390, 11, PROCESS, 2), (base + 800, base + 900, 12, PROCESS, 5)
+        ])  # fmt: skip
+        db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?,?,0,1,7,13,?,4096,1,1,2)",
+                   (base + 250, base + 290, PROCESS))  # fmt: skip
+        db.executemany("INSERT INTO NVTX_EVENTS VALUES (?,?,59,0,0,0,?,?,0,?,0)", [
+            (base, base + 1000, "ProfilerStep#5", PROCESS + 71, None),
+            (base + 100, base + 500, None, PROCESS + 71, 4),  # its text is in StringIds
+            (base + 500, base + 990, "backward", PROCESS + 71, None),
+            (base + 150, base + 400, "aten::conv2d, seq = 3", PROCESS + 71, None),
+            (base + 995, None, "a mark, no range", PROCESS + 71, None)])  # fmt: skip
+    db.close()
+    return path
+
+
+def test_nsight_systems_gives_the_same_tables(nsys_file) -> None:
+    found = trace.read_nsys(nsys_file)
+    assert found.device == "NVIDIA A100"
+    rows = found.kernels.set_index("kernel")
+    assert list(rows.index) == [CONV, WGRAD]
+    assert list(rows["phase"]) == ["forward", "backward"]
+    assert set(rows["step"]) == {5}
+    assert list(rows["operator"]) == ["aten::conv2d", ""]
+    assert rows.loc[CONV, "duration_s"] == pytest.approx(90e-9)
+    assert rows.loc[CONV, "start_s"] == pytest.approx(300e-9)
+    (copy,) = trace.copies(found).itertuples()
+    assert (copy.kind, copy.memory, copy.bytes) == ("HtoD", "Pinned -> Device", 4096)
+    assert trace.idle(found)["largest_gap_s"].item() == pytest.approx(410e-9)
+
+
+def test_nsight_systems_with_kernels_alone(nsys_file) -> None:
+    with sqlite3.connect(nsys_file) as db:
+        for name in ("NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_MEMCPY", "TARGET_INFO_GPU",
+                     "CUPTI_ACTIVITY_KIND_RUNTIME", "ENUM_CUDA_MEM_KIND"):  # fmt: skip
+            db.execute(f"DROP TABLE {name}")
+    db.close()
+    found = trace.read_nsys(nsys_file)
+    assert trace.by_kernel(found)["count"].sum() == 2
+    assert set(found.kernels["phase"]) == {""} and found.copies.empty
+    assert trace.by_phase(found)["phase"].tolist() == ["(outside)"]
+    with sqlite3.connect(nsys_file) as db:
+        db.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
+    db.close()
+    assert "no table CUPTI_ACTIVITY_KIND_KERNEL" in refused(nsys_file, trace.read_nsys)
+
+
+def test_nsight_systems_refuses_other_files(tmp_path) -> None:
+    path = tmp_path / "report.sqlite"
+    assert "no such file" in refused(path, trace.read_nsys)
+    path.write_text("not a database at all, but text that is long enough to have a header")
+    assert "no Nsight Systems export" in refused(path, trace.read_nsys)
+
+
+# ---- Nsight Compute ----------------------------------------------------------------------------
+
+HEAD = (
+    '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size",'
+    '"Grid Size","Device","CC","Section Name","Metric Name","Metric Unit","Metric Value"'
+)
+DURATION = "gpu__time_duration.sum"
+COUNT = "sm__inst_executed_pipe_tensor.sum"
+SHARE = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
+
+
+def ncu_row(number: int, name: str, metric: str, unit: str, value: str) -> str:
+    cells = (number, 512, "python", "127.0.0.1", name, 1, 7, "(128, 1, 1)", "(8, 1, 1)", 0, "9.0",
+             "Command line profiler metrics", metric, unit, value)  # fmt: skip
+    return ",".join(f'"{cell}"' for cell in cells)
+
+
+def ncu_text(*rows: str) -> str:
+    noise = ["==PROF== Connected to process 512 (/usr/bin/python3)", "step 1, loss 6.9"]
+    return "\n".join([*noise, HEAD, *rows, "==PROF== Disconnected from process 512", ""])
+
+
+def test_nsight_compute_gives_durations_and_tensor_core_counters(tmp_path) -> None:
+    path = tmp_path / "ncu.csv"
+    copy = "void copy<int>(int, T2)"
+    path.write_text(ncu_text(
+        ncu_row(0, CONV, DURATION, "ns", "26,784"), ncu_row(0, CONV, COUNT, "inst", "1,048,576"),
+        ncu_row(0, CONV, SHARE, "%", "53.50"), ncu_row(1, copy, DURATION, "usecond", "3.5"),
+        ncu_row(1, copy, COUNT, "inst", "0"), ncu_row(1, copy, SHARE, "%", "n/a"),
+    ))  # fmt: skip
+    found = trace.read_ncu(path)
+    conv, other = found.kernels.set_index("kernel").loc[[CONV, copy]].itertuples()
+    assert conv.duration_s == pytest.approx(26.784e-6) and other.duration_s == pytest.approx(3.5e-6)
+    assert conv.tensor_active == pytest.approx(0.535) and conv.tensor_instructions == 1048576
+    assert other.tensor_instructions == 0 and other.tensor_active != other.tensor_active  # NaN
+    assert trace.by_kernel(found)["name"].tolist() == [CONV, copy]
+    assert trace.idle(found).empty  # it knows no times
+    assert found.device == "GPU of compute capability 9.0"
+    with pytest.raises(ValueError, match="no times"):
+        timeline(found)
+
+
+def test_nsight_compute_raw_page_has_a_column_a_metric(tmp_path) -> None:
+    path = tmp_path / "ncu.csv"
+    path.write_text(f'"ID","Process ID","Kernel Name","{DURATION}","{SHARE}"\n"","","","ms","%"\n'
+                    f'"0","5","{CONV}","1.5","12,5"\n')  # fmt: skip
+    (row,) = trace.read_ncu(path).kernels.itertuples()
+    assert (row.duration_s, row.tensor_active) == pytest.approx((1.5e-3, 0.125))
+
+
+def test_nsight_compute_refuses_files_without_its_metrics(tmp_path) -> None:
+    path = tmp_path / "ncu.csv"
+    assert "No such file" in refused(path, trace.read_ncu)
+    path.write_text("==PROF== Connected\nloss 3\n")
+    assert "no line of column names" in refused(path, trace.read_ncu)
+    path.write_text(ncu_text(ncu_row(0, CONV, "dram__bytes.sum", "byte", "5")))
+    assert "neither durations nor Tensor Core counters" in refused(path, trace.read_ncu)
+
+
+# ---- oneDNN ------------------------------------------------------------------------------------
+
+
+def test_onednn_account_of_a_real_convolution(tmp_path, capfd) -> None:
+    path = tmp_path / "onednn.csv"
+    model, images = nn.Conv2d(16, 32, 3), torch.randn(4, 16, 32, 32)
+    account = OneDnnAccount(path)
+    account.start()
+    model(images).sum().backward()
+    account.stop()
+    table = trace.onednn(path)
+    if not torch.backends.mkldnn.is_available() or table.empty:
+        pytest.skip("PyTorch computes convolutions without oneDNN on this machine")
+    work = table[table["primitive"] == "convolution"]
+    assert set(work["pass"]) >= {"forward_training", "backward_weights"}
+    assert set(work["type"]) == {"f32"}
+    assert table["share"].sum() == pytest.approx(1)
+    assert table.attrs["isa"]
+    assert "No kernel of oneDNN ran in half precision" in trace.onednn_summary(table)
+
+
+def onednn_line(kernel: str, kind: str, milliseconds: float) -> str:
+    return (f"onednn_verbose,v1,primitive,exec,cpu,convolution,{kernel},forward_training,"
+            f"src:{kind}::blocked:acdb::f0 wei:{kind}:a:blocked:Acdb16a::f0 dst:{kind}::blocked:"
+            f"acdb::f0,attr-scratchpad:user,alg:convolution_direct,mb8_ic16oc32,{milliseconds}\n"
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize(("kernel", "kind", "words"), [
+    ("brgconv:avx512_core_amx", "bf16", "stands in for them here is AMX tiles"),
+    ("brgconv:avx512_core_bf16", "bf16", "stands in for them here is AVX-512 bf16 units"),
+    ("ref:any", "bf16", "imitated"),
+    ("jit:avx512_core", "bf16", "imitated"),
+    ("jit:avx512_core", "f32", "No kernel of oneDNN ran in half precision"),
+])  # fmt: skip
+def test_onednn_summary_names_the_units(tmp_path, kernel: str, kind: str, words: str) -> None:
+    path = tmp_path / "onednn.csv"
+    path.write_text(onednn_line(kernel, kind, 30) + onednn_line("jit:avx2", "f32", 10))
+    table = trace.onednn(path)
+    assert table.loc[0, ["kernel", "type", "count"]].tolist() == [kernel, kind, 1]
+    assert table["seconds"].tolist() == pytest.approx([0.03, 0.01])
+    text = trace.onednn_summary(table)
+    assert words in text and "75%" in text and "A CPU has no Tensor Cores" in text
+
+
+def test_onednn_of_nothing_and_of_other_text(tmp_path) -> None:
+    path = tmp_path / "onednn.csv"
+    assert "No such file" in refused(path, trace.onednn)
+    path.write_text("")
+    assert "PyTorch's own code" in trace.onednn_summary(trace.onednn(path))
+    path.write_text("name,value\na,1\n")
+    assert "onednn_verbose" in refused(path, trace.onednn)
+    path.write_text(onednn_line("ref", "f32", 3) + "onednn_verbose,v1,primitive,exec,cpu,conv")
+    assert len(trace.onednn(path)) == 1  # the last line was cut
+
+
+# ---- pictures ----------------------------------------------------------------------------------
+
+
+def test_timeline_of_a_gpu_step_has_its_lanes(gpu_file) -> None:
+    axes = timeline(trace.read(gpu_file)).axes[0]
+    lanes = [label.get_text() for label in axes.get_yticklabels()]
+    assert lanes == ["host: phase", "host: operators", "GPU: stream 7", "GPU: copies"]
+    assert "NVIDIA H100" in axes.get_title(loc="left")
+    assert axes.get_xlim() == pytest.approx((0, 1))
+
+
+def test_timeline_of_a_cpu_step_shows_operators(cpu_file) -> None:
+    found = trace.read(cpu_file)
+    axes = timeline(found, step=1).axes[0]
+    lanes = [label.get_text() for label in axes.get_yticklabels()]
+    assert lanes[0] == "host: phase" and lanes[1] == trace.by_operator(found)["name"].iloc[0]
+    with pytest.raises(ValueError, match="holds these steps: 1, 2"):
+        timeline(found, step=7)
+
+
+def test_bars_name_the_work_of_a_generic_kernel(gpu_file) -> None:
+    axes = time_by(trace.by_kernel(trace.read(gpu_file)), top=4).axes[0]
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels[0].startswith("sm90_xmma_wgrad")
+    assert "vectorized_elementwise_kernel: bfloat16_copy_kernel_cuda" in labels
+    assert "nchwToNhwcKernel" in labels
+    assert labels[-1] == "1 others"
+    assert time_by(trace.by_kernel(trace.read(gpu_file)).head(0))._repr_png_()

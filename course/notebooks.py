@@ -66,10 +66,15 @@ def execute(path: Path, parameters: dict[str, Any]) -> Outcome:
 
 def _to_html(executed: Path) -> Path:
     from nbconvert import HTMLExporter
+    from traitlets.config import Config
 
     page = executed.with_suffix(".html")
     # Coalescing keeps the last state of a progress bar, as a terminal would.
-    exporter = HTMLExporter(preprocessors=["nbconvert.preprocessors.CoalesceStreamsPreprocessor"])
+    preprocessors = ["nbconvert.preprocessors.CoalesceStreamsPreprocessor"]
+    # A page has no kernel, so a widget's plain page is shown in its place.
+    shown = ["text/html", "text/markdown", "image/svg+xml", "image/png", "text/plain"]
+    config = Config({"NbConvertBase": {"display_data_priority": shown}})
+    exporter = HTMLExporter(preprocessors=preprocessors, config=config)
     body, _ = exporter.from_filename(str(executed))
     page.write_text(body)
     return page

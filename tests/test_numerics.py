@@ -72,6 +72,8 @@ def test_tf32_keeps_what_is_not_finite_and_leaves_its_input() -> None:
     assert rounded[:2].tolist() == [math.inf, -math.inf] and rounded[2].isnan()
     assert rounded[4:6].signbit().tolist() == [False, True]
     assert torch.equal(odd[3:], before[3:])
+    every_bit = torch.tensor([2**31 - 1], dtype=torch.int32).view(torch.float32)  # a NaN, too
+    assert numerics.to_tf32(every_bit).isnan().all()
     with pytest.raises(ValueError, match="float16.*torch.float32"):
         numerics.to_tf32(odd.half())
 

@@ -77,5 +77,5 @@ def _step_bars(axes: Axes, runs: Sequence[tuple[str, Record, pd.DataFrame]]) -> 
     axes.set_xlim(left=0)
     axes.set_xlabel("milliseconds of one step: medians of its phases")
     axes.set_title("where a step's time goes", loc="left", fontsize=11)
-    axes.legend(ncols=4, frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.32))
+    axes.legend(ncols=5, frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.32))
     clean(axes)

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from course import models
 from course.config import Config
+from course.memory import GIB
 from course.precision import HALF
 
 CLASSES = 1000  # of ImageNet, and of synthetic data
@@ -74,3 +75,21 @@ def fake_step(config: Config) -> Iterator[FakeStep]:
                 f"{config.model} cannot be trained on {config.setup}: {error}. Raise batch_size "
                 f"or image_px"
             ) from error
+
+
+@contextmanager
+def tracked(step: FakeStep) -> Iterator[dict[str, float]]:
+    """GiB by kind at the moment of peak memory in this context; filled when it ends.
+
+    The kinds are those of PyTorch's MemTracker: Parameter, Buffer, Gradient, Activation, Temp
+    (made during backward), Optstate, Other; and Total.
+    """
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    held: dict[str, float] = {}
+    tracker = MemTracker()
+    tracker.track_external(step.model, step.optimizer, step.images, step.loaded, step.labels)
+    with tracker:
+        yield held
+    (snapshot,) = tracker.get_tracker_snapshot("peak").values()
+    held.update({getattr(kind, "value", kind): size / GIB for kind, size in snapshot.items()})

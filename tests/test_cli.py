@@ -62,7 +62,7 @@ def test_failed_run_exits_with_1_and_shows_why(runs_root: Path) -> None:
         (("show", "nothing"), "no run is called"),
         (("cancel",), "--all"),
         (("notebooks", "day9*"), "day1_1_gpu"),
-        (("exercises", "--upto", "9"), "choose 0 to 4"),
+        (("exercises", "--upto", "9"), "choose 0 to 5"),
     ],
 )
 def test_bad_input_is_a_message_and_not_a_traceback(

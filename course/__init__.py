@@ -9,7 +9,7 @@ from importlib import import_module
 __version__ = "0.1.0"
 
 _HOME = {
-    "Config": "config", "LADDER": "config", "rung": "config",
+    "Config": "config", "LADDER": "config", "rung": "config", "vary": "config",
     "launch": "jobs", "launch_all": "jobs", "wait": "jobs", "cancel": "jobs", "queue": "jobs",
     "Run": "runs", "find": "runs",
     "search_log": "logs",

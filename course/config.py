@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any, get_type_hints
@@ -109,6 +111,26 @@ def rung(name: str, *, quick: bool = False, **changes: Any) -> Config:
         raise ValueError(f"no rung {name!r}: the ladder has {', '.join(LADDER)}")
     changes = {key: _convert(key, value) for key, value in changes.items()}
     return replace(LADDER[name], **{**(QUICK if quick else {}), **changes})
+
+
+def vary(config: Config, **values: Iterable[Any]) -> list[Config]:
+    """A sweep: the config once for each value of a field, or for each combination of several.
+
+    Each is labelled by its values (`device-batch_size-32`), so that no run of a sweep is
+    taken for one of the rung it started from.
+
+    Raises:
+        ValueError: no field, a field without values, an unknown field or a wrong value.
+    """
+    lists = {key: [] if isinstance(each, str) else [*each] for key, each in values.items()}
+    if not lists or not all(lists.values()):
+        raise ValueError("name a field and its values, as in vary(config, batch_size=[8, 16, 32])")
+    found = []
+    for combination in itertools.product(*lists.values()):
+        changes = {key: _convert(key, value) for key, value in zip(values, combination)}
+        label = "-".join([config.rung, *(f"{key}-{value}" for key, value in changes.items())])
+        found.append(replace(config, **changes, rung=label))
+    return found
 
 
 def from_dict(values: dict[str, Any]) -> Config:

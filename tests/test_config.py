@@ -6,7 +6,16 @@ from itertools import pairwise
 
 import pytest
 
-from course.config import AT_LEAST, CHOICES, LADDER, Config, from_dict, parse_settings, rung
+from course.config import (
+    AT_LEAST,
+    CHOICES,
+    LADDER,
+    Config,
+    from_dict,
+    parse_settings,
+    rung,
+    vary,
+)
 
 
 def changed_fields(before: Config, after: Config) -> set[str]:
@@ -134,3 +143,26 @@ def test_setting_without_equals_sign() -> None:
 def test_number_that_cannot_train_is_refused_before_the_queue(setting: str) -> None:
     with pytest.raises(ValueError, match=setting.partition("=")[0]):
         rung("baseline", **parse_settings([setting]))
+
+
+def test_vary_gives_each_combination_a_label_of_its_own() -> None:
+    found = vary(rung("device"), batch_size=range(8, 25, 8), precision=["fp32", "bf16"])
+    assert [(cfg.batch_size, cfg.precision) for cfg in found] == [
+        (8, "fp32"), (8, "bf16"), (16, "fp32"), (16, "bf16"), (24, "fp32"), (24, "bf16"),
+    ]  # fmt: skip
+    labels = [cfg.rung for cfg in found]
+    assert labels[0] == "device-batch_size-8-precision-fp32"
+    assert len(set(labels)) == 6 and not set(labels) & set(LADDER)
+
+
+@pytest.mark.parametrize("values", [{}, {"batch_size": []}, {"precision": "bf16"}])
+def test_vary_without_values_shows_how(values: dict) -> None:
+    with pytest.raises(ValueError, match=r"batch_size=\[8, 16, 32\]"):
+        vary(rung("device"), **values)
+
+
+def test_vary_refuses_what_rung_refuses() -> None:
+    with pytest.raises(ValueError, match="did you mean 'batch_size'"):
+        vary(rung("device"), batchsize=[8])
+    with pytest.raises(ValueError, match="must be 1 or more"):
+        vary(rung("device"), batch_size=[8, 0])

@@ -20,7 +20,7 @@ from course.config import rung
 from course.gaps import open_todos
 from course.jobs import explain, launch, refresh, wait
 from course.mechanisms import DAY1, Mechanism
-from course.reports import Ratio, ratio
+from course.reports import Ratio, held_by_host, ratio
 from course.runs import Run
 
 CHECKS = {name: wanted.title for name, wanted in DAY1.items()}
@@ -156,7 +156,10 @@ def _same_loss(run: Run, against: Run) -> tuple[str, str]:
 def _effect(wanted: Mechanism, run: Run, against: Run) -> Part:
     if reason := wanted.limits(run):
         return Part("effect", UNMEASURABLE, reason)
-    return judge(ratio(run, against), faster=wanted.faster)
+    part, reason = judge(ratio(run, against), faster=wanted.faster), held_by_host(run)
+    if part.verdict == PASSED or not reason:
+        return part
+    return Part("effect", UNMEASURABLE, f"{part.evidence}; but {reason}")
 
 
 def judge(found: Ratio, *, faster: bool) -> Part:

@@ -79,8 +79,9 @@ def limit(device: torch.device, gib: float) -> None:
     if gib == 0:
         return
     if device.type == "cuda":
-        fraction = gib * GIB / torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(fraction, 1.0), device)
+        index = torch.cuda.current_device() if device.index is None else device.index
+        fraction = gib * GIB / torch.cuda.get_device_properties(index).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(fraction, 1.0), index)
         return
     if device.type != "cpu":
         raise ValueError(f"memory_gib={gib:g}: {device.type} keeps no limit; cuda and cpu do")

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -179,6 +179,20 @@ def test_every_todo_of_the_script_has_a_check() -> None:
 ])  # fmt: skip
 def test_effect_is_judged_by_its_interval(found: Ratio, faster: bool, verdict: str) -> None:
     assert judge(found, faster=faster).verdict == verdict
+
+
+@pytest.mark.parametrize("held, found, verdict", [
+    ("", Ratio(0.87, 0.8, 0.9), FAILED),
+    ("Python sets the pace", Ratio(0.87, 0.8, 0.9), UNMEASURABLE),
+    ("Python sets the pace", Ratio(1.5, 1.4, 1.6), PASSED),
+])  # fmt: skip
+def test_a_gpu_that_waited_for_python_fails_nothing(monkeypatch, held, found, verdict) -> None:
+    monkeypatch.setattr(checks, "ratio", lambda *_: found)
+    monkeypatch.setattr(checks, "held_by_host", lambda _: held)
+    wanted = replace(DAY1["day1.amp"], limits=lambda run: "")
+    part = checks._effect(wanted, None, None)
+    assert part.verdict == verdict
+    assert (held in part.evidence) == (verdict == UNMEASURABLE) or not held
 
 
 def test_unknown_check_lists_the_known() -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from course import compare, gaps, ladder, plots, recorded, report, rung
+from course import compare, gaps, ladder, plots, recorded, recordings, report, rung, trace
 from course.jobs import JobError
 from course.records import Record
-from course.reports import ratio
+from course.reports import held_by_host, ratio
 from course.runs import Run
 
 CONFIG = rung("baseline", quick=True)
@@ -114,6 +114,33 @@ def test_recorded_ladder_names_machine_and_date() -> None:
     assert table["machine"][1].startswith("NVIDIA H200 (recorded 20")
     with pytest.raises(ValueError, match="nvidia-h200"):
         recorded("abacus")
+
+
+def test_every_recorded_trace_is_small_and_names_its_machine() -> None:
+    paths = sorted(recordings.FOLDER.glob("*.json.gz"))
+    assert len(paths) >= 4
+    for path in paths:
+        assert path.stat().st_size < 300_000
+        found = trace.read(path)
+        assert found.device.startswith("NVIDIA") and len(found.kernels) > 100
+    assert recordings.trace_path("nvidia-h100", "amp") in paths
+
+
+def test_unknown_recorded_trace_lists_the_known() -> None:
+    with pytest.raises(ValueError, match="no trace 'ampp': there are amp, channels_last, device"):
+        recordings.trace_path("nvidia-h100", "ampp")
+    with pytest.raises(ValueError, match="nothing is recorded for 'abacus'"):
+        recordings.trace_path("abacus", "amp")
+
+
+def test_a_gpu_with_little_to_do_is_said_to_wait_for_python(make_run) -> None:
+    large = replace(CONFIG, batch_size=256, image_px=224)
+    for name, config, device, held in [
+        ("gpu", CONFIG, "cuda", True), ("cpu", CONFIG, "cpu", False), ("big", large, "cuda", False)
+    ]:  # fmt: skip
+        run = make_run(name, [1, 1, 0.1], config, device=device)
+        assert bool(held_by_host(run)) == held
+        assert ("Python may set the pace" in " ".join(report(run).sentences)) == held
 
 
 def test_report_says_that_a_todo_is_still_open_and_blames_no_hardware(make_run) -> None:

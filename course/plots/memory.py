@@ -1,0 +1,143 @@
+"""Pictures of memory: a sweep over batch sizes, and what holds the memory of a step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from course.plots.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean
+from course.records import digits
+from course.sweep import Fit
+
+KIND_COLOURS = {
+    "weights": BLUE, "gradients": ORANGE, "optimizer state": GREEN, "weight copies": PURPLE,
+    "batch": GREY, "activations": SKY,
+}  # fmt: skip
+
+
+def batch_sweep(
+    table: pd.DataFrame,
+    fit: Fit | None = None,
+    predicted: pd.Series | None = None,
+    limit_gib: float = 0.0,
+) -> Picture:
+    """Peak memory (left) and throughput (right) against the batch size.
+
+    A run that ran out of memory is a cross at its batch size, where the line would have it.
+
+    Args:
+        table: what `sweep.sweep` returns.
+        fit: what `sweep.fit` returns; drawn as the part that grows on the part that does not.
+        predicted: peak GiB without running, indexed by batch size.
+        limit_gib: the memory of the device, a dashed line; limits that runs had (`memory_gib`)
+            are drawn in any case.
+    """
+    picture = Picture(10, 3.8)
+    left, right = picture.subplots(1, 2)
+    _peaks(left, table, fit, predicted)
+    for limit in sorted({limit_gib, *table["memory_gib"]} - {0}):
+        _limit(left, limit, fit)
+    if left.get_legend_handles_labels()[0]:
+        left.legend(frameon=False, fontsize=8, loc="upper left")
+    left.set_ylim(0, left.get_ylim()[1] * (1.35 if fit else 1.2))  # room for the legend
+    _speeds(right, table)
+    known = table[table["machine"].fillna("") != ""]
+    titles = known["machine"] + "; " + known["model"] + ", " + known["inputs"]
+    picture.suptitle("\n".join(dict.fromkeys(titles)), x=0.01, ha="left", fontsize=9)
+    return picture
+
+
+def _peaks(axes: Axes, table: pd.DataFrame, fit: Fit | None, predicted: pd.Series | None) -> None:
+    ok, missing = table[table["status"] == "ok"], table[table["status"] != "ok"]
+    edge = table["batch_size"].max() * 1.06
+    if fit is not None:
+        ends = np.array([0, edge])
+        line = fit.fixed_gib + fit.per_image_gib * ends
+        axes.fill_between(ends, fit.fixed_gib, line, color=SKY, alpha=0.45, lw=0,
+                          label=f"grows: {fit.per_image_gib * 1024:.1f} MiB an image")  # fmt: skip
+        axes.fill_between(ends, 0, fit.fixed_gib, color=GREY, alpha=0.6, lw=0,
+                          label=f"does not grow: {fit.fixed_gib:.2f} GiB")  # fmt: skip
+        axes.plot(ends, line, color=BLUE, lw=1, label=f"line: within {fit.misfit:.1%} of each run")
+    if len(ok):
+        axes.plot(ok["batch_size"], ok["peak_gib"], "o", color=BLUE, label="measured")
+    if predicted is not None:
+        axes.plot(
+            predicted.index, predicted, "D", mfc="none", color=ACCENT, ms=9, label="predicted"
+        )
+    heights = missing["peak_gib"].fillna(ok["peak_gib"].max() if len(ok) else 1)
+    _crosses(axes, missing, heights if fit is None else fit.at(missing["batch_size"]))
+    axes.set(xlim=(0, edge), xlabel="images in a batch", ylabel="GiB")
+    axes.set_ylim(bottom=0)
+    kinds = " or ".join(dict.fromkeys(kind for kind in table["memory_kind"].dropna() if kind))
+    axes.set_title(f"peak memory ({kinds})" if kinds else "peak memory", loc="left", fontsize=10)
+    clean(axes)
+
+
+def _limit(axes: Axes, limit: float, fit: Fit | None) -> None:
+    """A dashed line; its label says up to which batch the fitted line stays below it."""
+    fits = f", enough for batch {fit.largest_batch(limit)}" if fit else ""
+    axes.axhline(limit, color=ACCENT, lw=1, ls="--", label=f"limit: {limit:g} GiB{fits}")
+
+
+def _speeds(axes: Axes, table: pd.DataFrame) -> None:
+    ok, missing = table[table["status"] == "ok"], table[table["status"] != "ok"]
+    speed = ok["images_per_s"]
+    spread = np.array([speed - ok["images_per_s_q1"], ok["images_per_s_q3"] - speed])
+    axes.errorbar(ok["batch_size"], speed, yerr=spread, fmt="o-", color=BLUE, capsize=3, lw=1.2)
+    _crosses(axes, missing, pd.Series(0.0, index=missing.index))
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(table["batch_size"], table["batch_size"])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("images in a batch")
+    axes.set_title("images per second: median, quartiles", loc="left", fontsize=10)
+    clean(axes)
+
+
+def _crosses(axes: Axes, missing: pd.DataFrame, heights: pd.Series) -> None:
+    words = {"oom": "out of memory"}
+    axes.plot(missing["batch_size"], heights, "X", color=ACCENT, ms=11, clip_on=False, zorder=5)
+    for batch, status, height in zip(missing["batch_size"], missing["status"], heights):
+        axes.annotate(f"{words.get(status, status)} at {batch}", (batch, height), (-9, 9),
+                      textcoords="offset points", ha="right", fontsize=8, color=ACCENT)  # fmt: skip
+
+
+def anatomy(table: pd.DataFrame) -> Picture:
+    """Where a step's memory is: by part of the network (left) and by kind, in all (right).
+
+    Args:
+        table: what `anatomy.anatomy` returns.
+    """
+    wide = table.pivot_table("gib", "part", "kind", "sum", sort=False)[list(KIND_COLOURS)]
+    growing, fixed = wide[["batch", "activations"]], wide.drop(columns=["batch", "activations"])
+    sums = pd.DataFrame({"grows": growing.sum(), "does not": fixed.sum()}).T
+    picture = Picture(10, 3.9)
+    grid = picture.subplots(1, 3, width_ratios=(3, 3, 2))
+    _stack(grid[0], growing, "grows with the batch")
+    _stack(grid[1], fixed, "does not grow")
+    grid[1].sharey(grid[0])
+    grid[1].tick_params(labelleft=False)
+    _stack(grid[2], sums[list(KIND_COLOURS)].fillna(0), "in all")
+    marks = [Patch(color=colour) for colour in KIND_COLOURS.values()]
+    picture.legend(marks, list(KIND_COLOURS), loc="outside lower center", ncols=6, frameon=False,
+                   fontsize=9)  # fmt: skip
+    return picture
+
+
+def _stack(axes: Axes, wide: pd.DataFrame, title: str) -> None:
+    """Bars of GiB, drawn in MiB where the largest is below one GiB."""
+    scale, unit = (1, "GiB") if wide.sum(axis=1).max() >= 1 else (1024, "MiB")
+    begin = np.zeros(len(wide))
+    for kind in wide:
+        width = wide[kind].to_numpy() * scale
+        axes.barh(wide.index, width, left=begin, color=KIND_COLOURS[kind], height=0.7)
+        begin += width
+    for place, total in enumerate(begin):
+        axes.text(total, place, f" {digits(total)}", va="center", fontsize=8, color=DARK)
+    axes.invert_yaxis()
+    axes.margins(x=0.18)
+    axes.set_xlim(left=0)
+    axes.set_title(f"{title} ({unit})", loc="left", fontsize=10)
+    clean(axes)

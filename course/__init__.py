@@ -15,7 +15,7 @@ _HOME = {
     "search_log": "logs",
     "report": "reports", "compare": "reports", "ladder": "reports",
     "recorded": "recordings",
-    "check": "checks", "predict": "progress",
+    "check": "checks", "predict": "progress", "recall": "progress",
     "show_todo": "gaps",
 }  # fmt: skip
 __all__ = sorted(_HOME)

@@ -22,10 +22,10 @@ from course.jobs import explain, launch, refresh, wait
 from course.mechanisms import DAY1, Mechanism
 from course.reports import Ratio, held_by_host, ratio
 from course.runs import Run
+from course.store import UNMEASURABLE
 
 CHECKS = {name: wanted.title for name, wanted in DAY1.items()}
-PASSED, FAILED, UNMEASURABLE = "passed", "failed", "not measurable here"
-NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+PASSED, FAILED = "passed", "failed"
 # Largest relative difference of a step's loss from the step before, by format: rounding grows
 # while training goes on. Chosen from runs of the solution, at two to four times what they showed.
 TOLERANCE = {"fp32": 0.05, "bf16": 0.12, "fp16": 0.12}
@@ -124,6 +124,8 @@ def _parts(wanted: Mechanism, run: Run, against: Run) -> Iterator[Part]:
             yield Part("effect", UNMEASURABLE, "there is no finished run to time")
             return
     verdict, evidence = _same_loss(run, against)
+    if not _learns(run):
+        verdict, evidence = FAILED, "the optimizer changed no weight: is optimizer.step() gone?"
     yield Part("correct", verdict, evidence, where if verdict == FAILED else "")
     if wanted.todo in open_todos(run.script.read_text()):
         wrong = [f"TODO {wanted.todo} is still open in this run's script"]
@@ -132,11 +134,18 @@ def _parts(wanted: Mechanism, run: Run, against: Run) -> Iterator[Part]:
     else:
         wrong = list(wanted.faults(run, against))
     if wrong:
-        yield Part("mechanism", FAILED, "; ".join(wrong), where)
-        yield Part("effect", UNMEASURABLE, "nothing happened that could have one")
+        told = "; ".join(wrong)
+        yield Part("mechanism", FAILED, told, _told_line(run, told) or where)
+        yield Part("effect", UNMEASURABLE, "without its mechanism there is nothing to time")
         return
     yield Part("mechanism", PASSED, wanted.seen(run))
     yield _effect(wanted, run, against)
+
+
+def _learns(run: Run) -> bool:
+    """Did the first step update weights? In fp16 a scaler may skip it, and lower its scale."""
+    seen = run.record.evidence
+    return not seen or bool(seen.get("updated_types")) or seen["scale_updated"]
 
 
 def _same_loss(run: Run, against: Run) -> tuple[str, str]:
@@ -171,30 +180,34 @@ def judge(found: Ratio, *, faster: bool) -> Part:
     if low > passing:
         return Part("effect", PASSED, said)
     if high < failing:
-        return Part("effect", FAILED, f"{said}: slower than the step before")
+        return Part(
+            "effect", FAILED, f"{said}: slower. Repeat both before you believe it: rerun=True"
+        )
     return Part("effect", UNMEASURABLE, f"{said}: the spread is wider than what is looked for")
 
 
 def _where(run: Run, wanted: Mechanism) -> str:
-    """The line of the script to look at: the TODO's comment, else the first with its word."""
-    lines = run.script.read_text().splitlines()
+    """The lines of the script to look at: the TODO's comments, else those with its word."""
+    lines = dict(enumerate(run.script.read_text().splitlines(), 1))
     for pattern in (rf"# TODO {wanted.todo}\b", rf"^(?!\s*(#|import|from)).*{wanted.word}"):
-        for number, line in enumerate(lines, 1):
-            if re.search(pattern, line):
-                return f"{_name(run)}, line {number}: {line.strip()}"
-    return f"{_name(run)} has no line with {wanted.word}: course exercises --upto shows where"
+        found = [number for number, line in lines.items() if re.search(pattern, line)]
+        if found:
+            more = f" (also line {', '.join(map(str, found[1:]))})" if found[1:] else ""
+            return f"{run.source}, line {found[0]}: {lines[found[0]].strip()}{more}"
+    return f"{run.source} has no line with {wanted.word}: course exercises --upto shows where"
 
 
 def _error_line(run: Run) -> str:
-    found = re.search(r"train\.py, line (\d+)", run.record.error if run.record else "")
+    return _told_line(run, run.record.error if run.record else "")
+
+
+def _told_line(run: Run, told: str) -> str:
+    """The line of the learner's script that an error names."""
+    found = re.search(r"train\.py, line (\d+)", told)
     if not found:
         return ""
     number = int(found[1])
-    return f"{_name(run)}, line {number}: {run.script.read_text().splitlines()[number - 1].strip()}"
-
-
-def _name(run: Run) -> str:
-    return "/".join(run.launched.get("script", str(run.script)).split("/")[-2:])
+    return f"{run.source}, line {number}: {run.script.read_text().splitlines()[number - 1].strip()}"
 
 
 def _store(done: Checked) -> None:

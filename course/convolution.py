@@ -28,7 +28,7 @@ def convolution_times(
 
     Backward computes the gradients of input and weights. As many channels go in as come out.
     Cases are timed in rounds, and not one after the other: what disturbs the machine for a second
-    then disturbs all of them. About seven seconds on a CPU.
+    then disturbs all of them. About seven seconds on a CPU, of which one thread is used.
 
     Columns: channels, layout ("NCHW" or "NHWC"), ms, ms_q1, ms_q3, tflop_per_s (of the median),
     precision, passes ("forward" or "forward and backward"), batch_size, image_px, machine.
@@ -39,12 +39,17 @@ def convolution_times(
     cases = [(count, layout) for count in channels for layout in LAYOUTS]
     if not cases or min(cases)[0] < 1:
         raise ValueError(f"channels={[count for count, _ in cases]}: give counts of 1 or more")
-    with number_format(device, precision) as dtype:
-        times = _in_rounds(device, dtype, cases)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # threads that wait for each other feel every other program
+    try:
+        with number_format(device, precision) as dtype:
+            times = _in_rounds(device, dtype, cases)
+    finally:
+        torch.set_num_threads(threads)
     px, batch = IMAGE_PX[device.type], IMAGES[device.type]
     machine = Recorder(None).describe(device)["machine"]
     if device.type == "cpu":
-        machine += f", threads: {torch.get_num_threads()}"
+        machine += ", one thread"
     table = []
     for (count, layout), measured in times.items():
         q1, median, q3 = quartiles(measured)

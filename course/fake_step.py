@@ -27,7 +27,7 @@ class FakeStep:
 
     The tensors claim to lie on the CPU: autograd asks a real driver about tensors that claim to
     lie on a GPU. Sizes and types come out the same, since autocast has convolutions and the last
-    layer in half precision, and the loss in fp32, on both.
+    layer in half precision on both; only the loss, a few numbers an image, differs.
     """
 
     def __init__(self, config: Config) -> None:

@@ -10,10 +10,8 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from course.observe import layout
+from course.observe import layout, operator_calls
 from course.trace import LAYOUT, Trace
 
 PARTS = {"convolutions": "conv", "BatchNorm": "batch_norm"}  # by a word in the operator's name
@@ -48,33 +46,10 @@ def operator_layouts(step: Callable[[], Any]) -> pd.DataFrame:
     "either", where one channel or one pixel leaves no difference), calls; in the order of first
     use. Only 4-d tensors are looked at. Views are left out: they move no number.
     """
-    with _LayoutWatch() as watch:
-        step()
-    rows = [(*seen, calls) for seen, calls in watch.calls.items()]
-    return pd.DataFrame(rows, columns=["phase", "operator", "inputs", "output", "calls"])
+    return operator_calls(step, _layouts)
 
 
-class _LayoutWatch(TorchDispatchMode):
-    """Counts calls of operators by phase and by the layouts of what goes in and comes out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: Counter[tuple[str, str, str, str]] = Counter()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        inputs = _layouts((args, kwargs))  # before the call: it may work in place
-        output = func(*args, **(kwargs or {}))
-        if inputs and not func.is_view:
-            # The engine of autograd has a task while it runs backward, and none (-1) otherwise.
-            backward = torch._C._current_graph_task_id() != -1
-            name = func._schema.name.removeprefix("aten::")
-            phase = "backward" if backward else "forward"
-            self.calls[phase, name, inputs, _layouts(output)] += 1
-        return output
-
-
-def _layouts(values: Any) -> str:
-    tensors = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+def _layouts(tensors: list[torch.Tensor]) -> str:
     return ", ".join(dict.fromkeys(layout(tensor) for tensor in tensors if tensor.dim() == 4))
 
 

@@ -75,7 +75,7 @@ def _amp_faults(run: Run, against: Run) -> Iterator[str]:
                             f"forward of the {against.config.rung} run")  # fmt: skip
     if seen["autocast_in_backward"]:
         yield "autocast was still on in backward: only the forward pass and the loss lie inside"
-    if halves := {NAMES[name] for name in seen["updated_types"]} - {"fp32"}:
+    if halves := {NAMES[name] for name in seen.get("updated_types", {})} - {"fp32"}:
         yield f"the optimizer updates {', '.join(halves)} weights: they must stay fp32"
 
 
@@ -110,10 +110,6 @@ def _scaler_faults(run: Run, against: Run) -> Iterator[str]:
         yield "the scale was never updated: scaler.update() is missing"
     if against.record.evidence["loss_scaled"]:
         yield f"the {against.config.rung} run scales its loss too: enable the scaler for fp16 only"
-
-
-def _scaler_limits(run: Run) -> str:
-    return "loss scaling is there for the gradients, not for speed" * bool(run)
 
 
 def _layout_faults(run: Run, against: Run) -> Iterator[str]:
@@ -173,7 +169,7 @@ DAY1 = {
     "day1.scaler": Mechanism(
         "fp16 gradients are scaled", 3, "amp", "device",
         _scaler_faults, lambda run: "loss scaled, gradients unscaled, scale updated",
-        _scaler_limits, "scaler|backward", changes={"precision": "fp16"},
+        _units_limits, "scaler|backward", changes={"precision": "fp16"},
     ),
     "day1.channels_last": Mechanism(
         "weights and images lie channels last", 4, "channels_last", "amp",

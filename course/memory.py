@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -115,6 +116,13 @@ def _data_bytes() -> int:
     """What RLIMIT_DATA counts: private memory that can be written to, as in proc(5)."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmData:"))
+
+
+def total_gib(device: torch.device) -> float:
+    """All the memory that a device has; of a CPU, and where a GPU shares it, this machine's."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory / GIB
+    return psutil.virtual_memory().total / GIB
 
 
 def reset_peak(device: torch.device) -> None:

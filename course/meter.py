@@ -77,6 +77,11 @@ class Meter:
     """
 
     def __init__(self, run: Recorder, device: torch.device) -> None:
+        if not isinstance(device, torch.device):
+            raise ValueError(
+                f"the device is {device!r}: where there is no accelerator, "
+                f"current_accelerator gives None, and torch.device('cpu') must do"
+            )
         self.run, self.config, self.device = run, run.config, device
         self.clock = clock_for(device)
         self.step = self._epoch = 0

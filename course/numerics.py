@@ -6,7 +6,6 @@ alone has no type in torch: it exists inside Tensor Cores, and `to_tf32` imitate
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
@@ -14,12 +13,11 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from course import models
 from course.config import Config
 from course.data.loader import loaders
+from course.observe import operator_calls
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -161,10 +159,7 @@ def operator_types(step: Callable[[], Any]) -> pd.DataFrame:
     Columns: phase (forward | backward), operator, inputs and output (types of the floating-point
     tensors), calls; in the order of first use. Views are left out: they compute nothing.
     """
-    with _TypeWatch() as watch:
-        step()
-    rows = [(*seen, calls) for seen, calls in watch.calls.items()]
-    return pd.DataFrame(rows, columns=["phase", "operator", "inputs", "output", "calls"])
+    return operator_calls(step, _types)
 
 
 def scaler_course(
@@ -196,27 +191,7 @@ def scaler_course(
     return pd.DataFrame(rows, columns=["step", "scale", "skipped", "loss"])
 
 
-class _TypeWatch(TorchDispatchMode):
-    """Counts calls of operators by phase and by types of what goes in and comes out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: Counter[tuple[str, str, str, str]] = Counter()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        inputs = _types((args, kwargs))  # before the call: it may work in place
-        output = func(*args, **(kwargs or {}))
-        if inputs and not func.is_view:
-            # The engine of autograd has a task while it runs backward, and none (-1) otherwise.
-            backward = torch._C._current_graph_task_id() != -1
-            name = func._schema.name.removeprefix("aten::")
-            phase = "backward" if backward else "forward"
-            self.calls[phase, name, inputs, _types(output)] += 1
-        return output
-
-
-def _types(values: Any) -> str:
-    tensors = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+def _types(tensors: list[torch.Tensor]) -> str:
     names = [NAMES.get(t.dtype, str(t.dtype)) for t in tensors if t.is_floating_point()]
     return ", ".join(dict.fromkeys(names))
 

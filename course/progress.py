@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 import numbers
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from course import gaps
 from course.config import LADDER
 from course.runs import all_runs
-from course.store import PARTS, answers, changing, now, read, save_answer, save_check
+from course.store import PARTS, UNMEASURABLE, answers, changing, now, read, save_answer, save_check
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Prediction", "Progress", "answers", "predict", "prediction", "progress",
-           "save_answer", "save_check"]  # fmt: skip
+           "recall", "save_answer", "save_check"]  # fmt: skip
 BLANK = "replace ... by your number (a choice goes in quotes) and run the cell again"
 
 
@@ -52,26 +52,29 @@ class Prediction:
         return f"{said}. You can change it until a run of {self.rung} is launched."
 
 
-def predict(key: str, value: Any, note: str = "", *, rung: str | None = None) -> Prediction | None:
+def predict(
+    key: str, value: Any, note: str = "", *, rung: str | None = None, choices: Sequence[str] = ()
+) -> Prediction | None:
     """Store what you expect before you can know it. Once a run is launched, it stands.
 
     Args:
         key: what it is about, a rung of the ladder or the name of a question.
-        value: a finite number, or a choice as text. `...`, the blank, stores nothing and gives
-            back what is stored, if anything is.
+        value: a finite number, or one of the choices. `...`, the blank, stores nothing and
+            gives back what is stored, if anything is.
         note: why, in your own words.
         rung: label of the runs that settle it, where `key` is not itself a rung. Without one
             it is a question, and its first answer stands at once.
+        choices: the texts to choose from, where a number is not what is asked for.
 
     Raises:
-        ValueError: an empty key or text, or a value that is no finite number.
+        ValueError: an empty key, or a value that is no finite number, or none of the choices.
     """
     key = _text(key, "the key of a prediction")
     if value is ...:
         if (stored := prediction(key)) is None:
             print(f"{key}: {BLANK}")
         return stored
-    value = _value(key, value)
+    value = _choice(key, value, choices) if choices else _number(key, value)
     if rung is None:
         rung = key if key in LADDER else ""
     launched = _launched_rungs()
@@ -93,6 +96,12 @@ def prediction(key: str) -> Prediction | None:
     """The prediction stored for a key, or None."""
     entry = read()["predictions"].get(key)
     return _prediction(key, entry, _launched_rungs()) if entry else None
+
+
+def recall(key: str) -> None:
+    """Print what was predicted, beside the answer; it asks for nothing any more."""
+    stored = prediction(key)
+    print(f"{key}: you made no prediction." if stored is None else stored)
 
 
 @dataclass(frozen=True, repr=False)
@@ -118,10 +127,12 @@ class Progress:
         filled, passed = self.todos["state"] != "open", self.checks["state"] == "passed"
         quizzes, late = self.quizzes, self.predictions["late"]
         yield f"TODOs: {filled.sum()} of {len(filled)} filled", self.todos
-        yield f"Checks: {passed.sum()} of {len(passed)} passed", self.checks
+        so_far = (self.checks["state"] == UNMEASURABLE).sum()
+        also = f", {so_far} more as far as this machine can show" if so_far else ""
+        yield f"Checks: {passed.sum()} of {len(passed)} passed{also}", self.checks
         yield (f"Quizzes: {quizzes['right'].sum()} of {quizzes['questions'].sum()} answered right",
                quizzes)  # fmt: skip
-        after = f", {late.sum()} of them after a run" if late.any() else ""
+        after = f", {int(late.sum())} of them after a run" if late.any() else ""
         yield f"Predictions: {len(late)}{after}", self.predictions
 
     def __repr__(self) -> str:
@@ -215,12 +226,20 @@ def _text(value: Any, what: str) -> str:
     return value.strip()
 
 
-def _value(key: str, value: Any) -> float | str:
-    if isinstance(value, str):
-        return _text(value, f"your prediction for {key}")
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+def _choice(key: str, value: Any, choices: Sequence[str]) -> str:
+    if str(value).strip().lower() not in choices:
+        wanted = " or ".join(f'"{choice}"' for choice in choices)
+        raise ValueError(f"your prediction for {key} is {value!r}: choose {wanted}, in quotes")
+    return str(value).strip().lower()
+
+
+def _number(key: str, value: Any) -> float:
+    try:
+        number = float(value)
+        if isinstance(value, bool) or not math.isfinite(number):
+            raise ValueError
+    except (TypeError, ValueError):
         raise ValueError(
-            f"your prediction for {key} is {value!r}: give a finite number, as in 2.0, or the "
-            f'text of a choice, as in "memory"'
-        )
-    return int(value) if isinstance(value, numbers.Integral) else float(value)
+            f"your prediction for {key} is {value!r}: give a finite number, as in 2.0"
+        ) from None
+    return int(value) if isinstance(value, numbers.Integral) else number

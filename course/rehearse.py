@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -56,7 +56,7 @@ def device_of_first_step(text: str, cfg: Config) -> tuple[str, str]:
     script, devices = ModuleType("rehearsed"), []
     try:
         exec(compile(text, "train.py", "exec"), vars(script))
-        with _pretended(script, devices):
+        with _pretended(script, devices), redirect_stdout(None):
             script.main(_Run(cfg))
     except Exception as error:
         places = [frame for frame in traceback.extract_tb(error.__traceback__)
@@ -91,14 +91,25 @@ def _pretended(script: ModuleType, devices: list[torch.device]) -> Iterator[None
     def accelerator(*_: Any, **__: Any) -> torch.device:
         return PRETENDED
 
-    changes = {"loaders": loaders, "Meter": _Meter}
+    answers = {"is_available": _yes, "is_bf16_supported": _yes, "device_count": lambda: 1}
     with (
         torch.random.fork_rng(devices=[]),
         FakeTensorMode(allow_non_fake_inputs=True),
+        patch.object(FakeTensorMode, "avoid_device_init", True),  # or CUDA is asked for a driver
         patch.object(torch.accelerator, "current_accelerator", accelerator),
-        patch.object(torch.accelerator, "is_available", lambda: True),
-        patch.object(torch.Tensor, "backward", backward),
+        patch.object(torch.accelerator, "is_available", _yes),
+        patch.multiple(torch.cuda, **answers),  # for scripts that ask CUDA itself
+        patch.multiple(torch.Tensor, backward=backward, item=_zero, __float__=_zero),
         patch.object(torch.nn.Module, "_apply", _apply),
-        patch.multiple(script, **changes),
+        patch.multiple(script, loaders=loaders, Meter=_Meter),
     ):
         yield
+
+
+def _yes(*_: Any, **__: Any) -> bool:
+    return True
+
+
+def _zero(_: torch.Tensor) -> float:
+    """A number where a script prints one: a fake tensor has none to read."""
+    return 0.0

@@ -217,12 +217,12 @@ def _sentences(
     for number in still_open:
         yield f"TODO {number} is still open in this run's script, so it changed nothing."
     if config.device == "auto" and record.device == "cpu" and 1 not in still_open:
-        yield "No accelerator was used: this ran on the CPU, as the baseline did."
+        yield "No accelerator was used: this ran on the CPU."
     imitated = config.precision not in ("fp32", *record.hardware.get("half_units", []))
     if imitated and 2 not in still_open:
         yield (
             f"{record.machine} has no instructions for {config.precision}: software imitates the "
-            f"format, and that is slow. Where the hardware has them, this rung is a gain."
+            f"format, and that is slow."
         )
     if reason := held_by_host(run):
         yield f"Mind that {reason}."

@@ -52,6 +52,11 @@ class Run:
     def script(self) -> Path:
         return self.folder / "train.py"
 
+    @property
+    def source(self) -> str:
+        """The script that it was launched from, with its folder: exercises/train.py."""
+        return "/".join(Path(self.launched.get("script", self.script)).parts[-2:])
+
     @cached_property
     def config(self) -> Config:
         return from_dict(json.loads((self.folder / "config.json").read_text()))

@@ -22,6 +22,7 @@ from course.runs import runs_root
 
 SCHEMA = 1
 PARTS = ("correct", "mechanism", "effect")  # of a check
+UNMEASURABLE = "not measurable here"  # a part's verdict that is neither pass nor failure
 # For each section: the type of every field that its entries must have.
 FIELDS = {
     "predictions": {

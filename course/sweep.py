@@ -24,7 +24,7 @@ ALIKE = ("machine", "memory_kind", "model", "precision", "tf32", "channels_last"
 class Fit:
     """Peak memory as a straight line over the batch size."""
 
-    fixed_gib: float  # at any batch: weights, gradients, optimizer state; on a CPU, libraries too
+    fixed_gib: float  # at any batch: weights, optimizer state, work space; on a CPU, libraries too
     per_image_gib: float  # mostly the activations of one image
     misfit: float  # the largest distance of a run from the line, over the run's own peak
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from course import trace
 from course.tensor_core_rules import NOT, UNKNOWN, USED, Verdict, classify, labelled, score
-from course.trace import LAYOUT, Trace, onednn, onednn_summary, read
+from course.trace import LAYOUT, Trace, onednn, onednn_summary
 
 if TYPE_CHECKING:
     from course.runs import Run
@@ -238,9 +239,7 @@ def of_run(run: Run) -> pd.DataFrame:
     """
     from course.profiling import ONEDNN_FILE
 
-    if run.record is None or not run.record.trace:
-        raise ValueError(f"{run.name} has no trace: launch it again with profile_steps=1 or more")
-    table = tensor_core_report(read(run.folder / run.record.trace))
+    table = tensor_core_report(trace.of_run(run))
     account = run.folder / ONEDNN_FILE
     kernels = onednn(account) if "gpu_s" not in table and account.exists() else None
     text = describe(table, kernels)

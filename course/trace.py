@@ -8,6 +8,8 @@ counted by the time of the CPU.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pandas as pd
 
 from course.trace_clock import PHASES, STEP
@@ -16,9 +18,13 @@ from course.trace_onednn import onednn, onednn_summary
 from course.trace_sources import Trace, TraceError, read
 from course.trace_thin import thin
 
+if TYPE_CHECKING:
+    from course.runs import Run
+
 __all__ = [
     "Trace", "TraceError", "by_kernel", "by_operator", "by_phase", "copies", "idle",
-    "layout_kernels", "onednn", "onednn_summary", "read", "read_ncu", "read_nsys", "steps", "thin",
+    "layout_kernels", "of_run", "onednn", "onednn_summary", "read", "read_ncu",
+    "read_nsys", "steps", "thin",
 ]  # fmt: skip
 
 # cuDNN's kernels that only turn NCHW into NHWC, pad its channels, or back; MIOpen's likewise.
@@ -27,6 +33,20 @@ LAYOUT = (
     r"(?i)nchw_?(?:to|2)_?nhwc|nhwc_?(?:to|2)_?nchw|nhwcAddPadding|tensorTransform"
     r"|batched_transpose"
 )
+
+
+def of_run(run: Run) -> Trace:
+    """The trace of a run that was launched with profile_steps of 1 or more.
+
+    Raises:
+        ValueError: it has none; the message says what to do.
+    """
+    if run.record is None or not run.record.trace:
+        raise ValueError(
+            f"{run.name} [{run.status}] has no trace: fill TODO 5, and launch it with "
+            f"profile_steps=1 or more"
+        )
+    return read(run.folder / run.record.trace)
 
 
 def by_kernel(trace: Trace) -> pd.DataFrame:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from job_helpers import SCRIPTS
@@ -17,6 +18,7 @@ from course import checks, gaps
 from course.checks import FAILED, PASSED, UNMEASURABLE, Checked, check, judge
 from course.config import Config, rung
 from course.mechanisms import DAY1
+from course.rehearse import device_of_first_step
 from course.reports import Ratio
 from course.runs import Run
 
@@ -38,12 +40,14 @@ MISTAKES = {
         "backward under autocast": ("mechanism", "            scaler.scale(loss).backward()\n", "            with autocast:\n                scaler.scale(loss).backward()\n"),
         "the other half precision": ("mechanism", "HALF.get(cfg.precision), enabled", "torch.float16, enabled"),
         "also where fp32 is asked for": ("mechanism", "enabled=cfg.precision in HALF", "enabled=True"),
+        "no optimizer step": ("correct", "            scaler.step(optimizer)\n", ""),
         "whole model in bf16": ("mechanism", "    criterion = ", "    model = model.bfloat16()\n    criterion = "),
     },
     "day1.scaler": {
         "plain step": ("correct", "            scaler.step(optimizer)\n", "            optimizer.step()\n"),
         "no update of the scale": ("correct", "            scaler.update()\n", ""),
         "loss not scaled": ("correct", "scaler.scale(loss).backward()", "loss.backward()"),
+        "always scaled": ("mechanism", 'enabled=cfg.precision == "fp16"', "enabled=True"),
         "scaler left off": ("mechanism", 'enabled=cfg.precision == "fp16"', "enabled=False"),
     },
     "day1.channels_last": {
@@ -55,12 +59,18 @@ MISTAKES = {
     "day1.profile": {
         "never stepped": ("mechanism", "            profiler.step()\n", ""),
         "trace not kept": ("mechanism", "on_trace_ready=run.save_trace, ", ""),
+        "no schedule": ("mechanism", "schedule=profiling.schedule(cfg), ", ""),
         "no shapes": ("mechanism", ", record_shapes=True", ""),
     },
 }  # fmt: skip
 
 # These change the run of the step before, too; for the others the solution's serves.
-MOVES_THE_STEP_BEFORE = ("baseline moved too", "also where fp32 is asked for", "always")
+MOVES_THE_STEP_BEFORE = (
+    "baseline moved too",
+    "also where fp32 is asked for",
+    "always scaled",
+    "always",
+)
 
 
 def configs(name: str) -> dict[str, Config]:
@@ -161,6 +171,49 @@ def test_effect_is_not_measurable_without_units(checked) -> None:
     done = checked("day1.device", "solution")
     assert verdicts(done)["effect"] == UNMEASURABLE
     assert not done.passed and not done.failed
+
+
+@pytest.mark.parametrize("flag, said", [
+    ("loss_scaled", "the loss was not multiplied"), ("unscaled", "never unscaled"),
+    ("scale_updated", "never updated"), ("", "device run scales its loss too"),
+])  # fmt: skip
+def test_each_half_of_the_scaler_is_looked_for(flag: str, said: str) -> None:
+    flags = dict.fromkeys(("loss_scaled", "unscaled", "scale_updated"), True)
+
+    def run_with(**evidence: bool) -> SimpleNamespace:
+        record = SimpleNamespace(evidence=flags | evidence)
+        return SimpleNamespace(record=record, config=rung("device"))
+
+    run = run_with(**({flag: False} if flag else {}))
+    (found,) = DAY1["day1.scaler"].faults(run, run_with(loss_scaled=not flag))
+    assert said in found
+
+
+AS_SOLVED = """    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    device = accelerator if cfg.device == "auto" and accelerator else torch.device("cpu")
+"""
+BY_CUDA = """    wanted = cfg.device == "auto" and torch.cuda.is_available()
+    device = torch.device("cuda:0" if wanted else "cpu")
+"""
+LAP = '            meter.lap("loss")\n'
+MODEL = "    model = model.to(device)\n"
+
+
+@pytest.mark.parametrize("old, new, device", [
+    ("", "", "cuda"),
+    (AS_SOLVED, BY_CUDA, "cuda"),
+    (LAP, f"            print(loss.item(), float(loss), loss)\n{LAP}", "cuda"),
+    (MODEL, '    model = model.cuda() if device.type == "cuda" else model\n', "cuda"),
+    (MODEL, "", ""),
+])  # fmt: skip
+def test_rehearsal_takes_any_way_to_reach_the_device(old, new, device, capsys) -> None:
+    assert old in SOLVED
+    cfg = rung("device", **(TINY | {"data": "synthetic"}))
+    found, error = device_of_first_step(SOLVED.replace(old, new, 1) if old else SOLVED, cfg)
+    assert (found, bool(error)) == (device, not device), error
+    found, error = device_of_first_step(SOLVED.replace(old, new, 1), replace(cfg, device="cpu"))
+    assert (found, error) == ("cpu", "")
+    assert capsys.readouterr().out == ""
 
 
 def test_every_todo_of_the_script_has_a_check() -> None:

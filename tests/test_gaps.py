@@ -228,6 +228,12 @@ def test_show_todo_of_a_solution_shows_its_code(capsys: pytest.CaptureFixture) -
     assert "<<<" not in said
 
 
+def test_show_todo_that_is_filled_says_so(workshop: Path, capsys: pytest.CaptureFixture) -> None:
+    workshop.write_text(workshop.read_text().replace("# TODO 1", "# done"))
+    gaps.show_todo(1)
+    assert "TODO 1 is filled" in capsys.readouterr().out
+
+
 def test_show_todo_that_is_not_there(workshop: Path) -> None:
     with pytest.raises(ValueError, match="exercises/train.py has no line .* # TODO 9"):
         gaps.show_todo(9)

@@ -13,12 +13,13 @@ from job_helpers import launch, over
 
 import course.checks
 from course import gaps
-from course.progress import predict, prediction, progress, save_answer, save_check
+from course.progress import predict, prediction, progress, recall, save_answer, save_check
 from course.quiz import names, quiz
 from course.store import changing, path, read
 from course.widgets import progress_widget
 
 PASSED = dict.fromkeys(("correct", "mechanism", "effect"), "passed")
+CEILINGS = ("memory", "arithmetic")
 UNMEASURABLE = {**PASSED, "effect": "not measurable here"}
 
 
@@ -82,13 +83,13 @@ class TestPrediction:
         assert predict("amp_memory", 13.0, rung="device").value == 12
 
     def test_of_a_question_stands_from_the_first(self, capsys: pytest.CaptureFixture) -> None:
-        assert predict("ceiling", "memory").stands
-        assert predict("ceiling", "arithmetic").value == "memory"
+        assert predict("ceiling", "memory", choices=CEILINGS).stands
+        assert predict("ceiling", "arithmetic", choices=CEILINGS).value == "memory"
         assert "your memory stands, since it was the first" in capsys.readouterr().out
 
     def test_said_twice_the_same_is_no_news(self, capsys: pytest.CaptureFixture) -> None:
-        predict("ceiling", "memory")
-        predict("ceiling", " memory ")
+        predict("ceiling", "memory", choices=CEILINGS)
+        predict("ceiling", " Memory ", choices=CEILINGS)
         assert capsys.readouterr().out == ""
 
     def test_blank_stores_nothing_and_asks(self, capsys: pytest.CaptureFixture) -> None:
@@ -106,11 +107,27 @@ class TestPrediction:
         assert predict("device", np.int64(3)).text == "3"
         assert json.loads(path().read_text())["predictions"]["device"]["value"] == 3
 
-    @pytest.mark.parametrize("value", [float("nan"), float("inf"), "", "  ", None, True, [2.0]])
+    @pytest.mark.parametrize("value", [float("nan"), float("inf"), "", "fast", None, True, [2.0]])
     def test_refuses_what_is_no_prediction(self, value: object) -> None:
-        with pytest.raises(ValueError, match="your prediction for amp is .*(finite|not empty)"):
+        with pytest.raises(ValueError, match="your prediction for amp is .*a finite number"):
             predict("amp", value)
         assert prediction("amp") is None
+
+    def test_takes_a_number_in_quotes(self) -> None:
+        assert predict("amp", "2.5").value == 2.5
+
+    @pytest.mark.parametrize("value", ["maybe", True, 3, ""])
+    def test_refuses_what_is_no_choice(self, value: object) -> None:
+        with pytest.raises(ValueError, match='choose "memory" or "arithmetic", in quotes'):
+            predict("ceiling", value, choices=CEILINGS)
+        assert prediction("ceiling") is None
+
+    def test_recall_asks_for_nothing(self, capsys: pytest.CaptureFixture) -> None:
+        recall("amp")
+        assert capsys.readouterr().out == "amp: you made no prediction.\n"
+        predict("amp", 2.0)
+        recall("amp")
+        assert "You predicted 2 for amp" in capsys.readouterr().out
 
     @pytest.mark.parametrize("key", ["", " ", 3])
     def test_needs_a_key(self, key: object) -> None:
@@ -211,7 +228,7 @@ class TestProgress:
         save_answer("day1_1", 1, "a", False)
         save_answer("day1_1", 1, "b", True)
         save_answer("day1_1", 2, "a", False)
-        predict("ceiling", "memory")
+        predict("ceiling", "memory", choices=CEILINGS)
         pretend_launched(runs_root, "amp")
         predict("amp", 2.0)
         found = progress()
@@ -239,7 +256,7 @@ class TestProgress:
         assert values["predictions"][0]["value"] == 2
 
     def test_escapes_what_a_learner_wrote(self) -> None:
-        predict("question", "<script>alert(1)</script>")
+        predict("question", 1, "<script>alert(1)</script>")
         assert "<script>" not in progress()._repr_html_()
 
     def test_widget_reads_anew_when_asked(self) -> None:

@@ -127,7 +127,10 @@ def test_every_recorded_trace_is_small_and_names_its_machine() -> None:
 
 
 def test_unknown_recorded_trace_lists_the_known() -> None:
-    with pytest.raises(ValueError, match="no trace 'ampp': there are amp, channels_last, device"):
+    with pytest.raises(
+        ValueError,
+        match="no trace 'ampp': there are amp, channels_last, channels_last_fp16, device",
+    ):
         recordings.trace_path("nvidia-h100", "ampp")
     with pytest.raises(ValueError, match="nothing is recorded for 'abacus'"):
         recordings.trace_path("abacus", "amp")

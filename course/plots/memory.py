@@ -120,9 +120,9 @@ def anatomy(table: pd.DataFrame) -> Picture:
     grid[1].sharey(grid[0])
     grid[1].tick_params(labelleft=False)
     _stack(grid[2], sums[list(KIND_COLOURS)].fillna(0), "in all")
-    marks = [Patch(color=colour) for colour in KIND_COLOURS.values()]
-    picture.legend(marks, list(KIND_COLOURS), loc="outside lower center", ncols=6, frameon=False,
-                   fontsize=9)  # fmt: skip
+    there = [kind for kind in KIND_COLOURS if wide[kind].sum() > 0]
+    marks = [Patch(color=KIND_COLOURS[kind]) for kind in there]
+    picture.legend(marks, there, loc="outside lower center", ncols=6, frameon=False, fontsize=9)
     return picture
 
 

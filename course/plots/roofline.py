@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from course.plots.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, Picture, clean
 from course.records import digits
@@ -33,6 +34,11 @@ def roofline(ceilings: Ceilings, points: pd.DataFrame) -> Picture:
     bottom = min(left * ceilings.bytes_per_s, points["flop_per_s"].min()) / 2
     top = max(*ceilings.flop_per_s.values(), points["flop_per_s"].max()) * 2.5
     axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(bottom, top))
+    for axis in (axes.xaxis, axes.yaxis):  # 1, 2, 5 of each decade, in words
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if right / left < 1e3 else (1,)))
+        axis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_major_formatter(lambda value, _: _unit(value, ""))
     _roofs(axes, ceilings, left, right)
     _points(axes, points)
     picture.legend(loc="outside right upper", frameon=False, fontsize=9, labelspacing=0.7)

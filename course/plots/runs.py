@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from course.plots.base import ACCENT, DARK, GREY, PHASE_COLOURS, Picture, clean
 from course.records import Record, digits
@@ -55,6 +56,7 @@ def step_and_loss(runs: Sequence[tuple[str, Record, pd.DataFrame]]) -> Picture:
         if "loss" in steps:
             right.plot(steps["step"], steps["loss"], "o-", ms=3, lw=1.5, color=colour, label=name)
     right.set_xlabel("training step")
+    right.xaxis.set_major_locator(MaxNLocator(integer=True))
     right.set_title("loss", loc="left", fontsize=11)
     if right.lines:
         right.legend(frameon=False, fontsize=9)

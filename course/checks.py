@@ -165,10 +165,11 @@ def _same_loss(run: Run, against: Run) -> tuple[str, str]:
 def _effect(wanted: Mechanism, run: Run, against: Run) -> Part:
     if reason := wanted.limits(run):
         return Part("effect", UNMEASURABLE, reason)
-    part, reason = judge(ratio(run, against), faster=wanted.faster), held_by_host(run)
+    found, reason = ratio(run, against), held_by_host(run)
+    part = judge(found, faster=wanted.faster)
     if part.verdict == PASSED or not reason:
         return part
-    return Part("effect", UNMEASURABLE, f"{part.evidence}; but {reason}")
+    return Part("effect", UNMEASURABLE, f"{found} the images per second; but {reason}")
 
 
 def judge(found: Ratio, *, faster: bool) -> Part:

@@ -60,12 +60,14 @@ def eventually(condition: Callable[[], bool], what: str, timeout_s: float = DEAD
 def start_python(script: str, *arguments: Any, **options: Any) -> subprocess.Popen:
     """A process of its own, as of another terminal, at the head of a process group."""
     command = [sys.executable, "-u", str(SCRIPTS / script), *map(str, arguments)]
-    # A test run in a shell's background ignores SIGINT, and hands that on.
-    kept = signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A test run in a shell's background ignores SIGINT, one under nohup SIGHUP; both hand it on.
+    wanted = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    kept = {number: signal.signal(number, handler) for number, handler in wanted.items()}
     try:
         return subprocess.Popen(command, start_new_session=True, text=True, **options)
     finally:
-        signal.signal(signal.SIGINT, kept)
+        for number, handler in kept.items():
+            signal.signal(number, handler)
 
 
 def processes_of(root: Path) -> list[psutil.Process]:

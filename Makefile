@@ -1,11 +1,11 @@
 # demo: install, run the first lab, print the ladder of this machine.   test: the whole test run.
-# lab: JupyterLab on the notebooks.   setup: only the environment.   benchmark: loop against loop.
+# slurm: a real Slurm on this machine.   lab: JupyterLab on the notebooks.   setup: only the environment.   benchmark: loop against loop.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test lab setup benchmark clean
+.PHONY: demo test lab slurm setup benchmark clean
 
 # In a folder of its own: its runs are of the solution, and must not count as the learner's.
 demo: export COURSE_RUNS := $(or $(COURSE_RUNS),$(CURDIR)/runs/demo)
@@ -22,6 +22,9 @@ test: setup
 
 lab: setup
 	jupyter lab --notebook-dir=. --LabApp.default_url=/lab/tree/notebooks/day1_1_gpu.ipynb
+
+slurm: setup
+	course slurm up
 
 benchmark: setup
 	python benchmarks/loop.py

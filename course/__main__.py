@@ -14,10 +14,11 @@ def main() -> None:
     try:
         app()
     except Exception as error:
+        from course.cluster_setup import ClusterError
         from course.data.default_set import DataError
         from course.jobs import JobError
 
-        expected = isinstance(error, ValueError | DataError | JobError)
+        expected = isinstance(error, ValueError | ClusterError | DataError | JobError)
         if not expected or os.environ.get("COURSE_DEBUG"):
             raise
         typer.echo(f"error: {error}", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -92,3 +93,29 @@ def notebooks(
         for outcome in outcomes:
             tables.show_outcome(outcome)
     raise typer.Exit(any(outcome.status != "ok" for outcome in outcomes))
+
+
+class Action(StrEnum):
+    """What to do with this machine's own Slurm."""
+
+    UP, STATUS, DOWN = "up", "status", "down"
+
+
+@app.command()
+def slurm(
+    action: Annotated[Action, typer.Argument(help="Start it, look at it, or end it.")],
+    json_: AsJson = False,
+) -> None:
+    """A real Slurm on this machine: two nodes with four fake GPUs each, in a folder of its own."""
+    from course import cluster
+
+    if action is Action.UP:
+        cluster.up()
+    ended = cluster.down() if action is Action.DOWN else []
+    found = cluster.status()
+    if json_:
+        tables.as_json(found | {"ended": ended})
+        return
+    tables.show_table(["program", "state"], [[name, state] for name, state in found.items()])
+    if action is Action.UP:
+        typer.echo(f"Slurm's own commands: export SLURM_CONF={cluster.folder() / 'slurm.conf'}")

@@ -162,11 +162,16 @@ def slurm() -> Check:
         return Check(
             "slurm", "note", "not on this machine", "none needed: site local runs the labs"
         )
-    result = subprocess.run(["sinfo", "--noheader"], capture_output=True, text=True, timeout=20)
+    from course import cluster
+
+    env = os.environ | cluster.environment()
+    result = subprocess.run(
+        ["sinfo", "--noheader"], capture_output=True, text=True, timeout=20, env=env
+    )
     if result.returncode:
         said = (result.stderr.strip() or f"sinfo ended with {result.returncode}").splitlines()[0]
         found = f"its commands are here, but no cluster answers: {said}"
-        return Check("slurm", "note", found, "site local runs the labs; or ask your site")
+        return Check("slurm", "note", found, "course slurm up starts one here; or ask your site")
     partitions = sorted({line.split()[0] for line in result.stdout.splitlines() if line.strip()})
     return Check("slurm", "ok", f"partitions {', '.join(partitions)}")
 

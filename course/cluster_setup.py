@@ -1,0 +1,113 @@
+"""What a Slurm on one machine needs before it starts: its programs, and its files."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from string import Template
+
+PACKAGES = ("munge", "mariadb-server-core", "mariadb-client-core", "slurmdbd", "slurmctld",
+            "slurmd", "slurm-client")  # fmt: skip
+PROGRAMS = ("munged", "mariadbd", "mariadb-install-db", "my_print_defaults", "slurmdbd",
+            "slurmctld", "slurmd", "sinfo", "sbatch", "srun", "sacct")  # fmt: skip
+NODES, GPUS = ("node1", "node2"), 4  # GPUs of each node
+PORTS = {"slurmctld": 16817, "slurmdbd": 16819, "node1": 16821, "node2": 16822}
+JOBS_A_START, MOST_JOBS = 10_000, 60_000_000  # Slurm itself begins anew after 67 million
+TEMPLATES = Path(__file__).with_name("slurm_conf")
+SBIN = ("/usr/sbin", "/sbin")  # where Debian puts daemons, and users have no path to
+
+
+class ClusterError(RuntimeError):
+    """The cluster cannot be started; the message says what is missing, and what to do."""
+
+
+def missing() -> list[str]:
+    """The programs that a cluster needs and this machine does not have."""
+    return [name for name in PROGRAMS if not which(name)]
+
+
+def which(name: str) -> str | None:
+    """Where a program lies, daemons' folders included; None if nowhere."""
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *SBIN]))
+
+
+def install() -> None:
+    """Install what is missing, without starting any service.
+
+    Raises:
+        ClusterError: that takes root, or Debian, or it did not work.
+    """
+    lacking = missing()
+    if not lacking:
+        return
+    wanted = f"apt-get install --no-install-recommends {' '.join(PACKAGES)}"
+    if not shutil.which("apt-get") or os.geteuid() != 0:
+        raise ClusterError(
+            f"not installed: {', '.join(lacking)}. On Debian or Ubuntu, run as root: {wanted}"
+        )
+    print(f"Installing {', '.join(PACKAGES)} …", file=sys.stderr)
+    blocker = Path("/usr/sbin/policy-rc.d")  # or Debian would start services of its own
+    created = not blocker.exists()
+    if created:
+        blocker.write_text("#!/bin/sh\nexit 101\n")
+        blocker.chmod(0o755)
+    try:
+        env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        subprocess.run(["apt-get", "update", "-qq"], env=env, check=False, capture_output=True)
+        done = subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends",
+                               *PACKAGES], env=env, capture_output=True, text=True)  # fmt: skip
+    finally:
+        if created:
+            blocker.unlink()
+    if still := missing():
+        raise ClusterError(f"{wanted} did not bring {', '.join(still)}:\n{done.stderr[-800:]}")
+
+
+def _first_job(conf: Path) -> int:
+    """The first job id of this start: each has a block of its own, lest ids be given twice.
+
+    A controller that was killed may have lost its count, and would begin again with ids that
+    accounting knows already.
+    """
+    last = re.search(r"^FirstJobId=(\d+)", conf.read_text(), re.M) if conf.exists() else None
+    return (int(last[1]) + JOBS_A_START) % MOST_JOBS if last else 1
+
+
+def write_files(home: Path) -> None:
+    """Make the cluster's folder: configuration anew, keys and the database once.
+
+    Raises:
+        ClusterError: the database could not be made.
+    """
+    for name in ("munge", "database", "log", "run", "spool", "state"):
+        (home / name).mkdir(exist_ok=True, mode=0o700)
+    for number in range(GPUS):  # Slurm wants devices: each is a name for one that is always there
+        link = home / f"gpu{number}"
+        if not link.is_symlink():
+            link.symlink_to("/dev/null")
+    key = home / "munge" / "key"
+    if not key.exists():
+        key.write_bytes(secrets.token_bytes(1024))
+        key.chmod(0o400)
+    values = {"home": home, "user": getpass.getuser(), "host": socket.gethostname().split(".")[0],
+              "last_gpu": GPUS - 1, "gpus": GPUS, "first_job": _first_job(home / "slurm.conf"),
+              **PORTS}  # fmt: skip
+    for template in TEMPLATES.glob("*.conf"):
+        target = home / template.name
+        target.write_text(Template(template.read_text()).substitute(values))
+        target.chmod(0o600 if template.stem == "slurmdbd" else 0o644)
+    if not (home / "database" / "mysql").exists():
+        command = [which("mariadb-install-db"), "--no-defaults", f"--user={getpass.getuser()}",
+                   f"--datadir={home / 'database'}", "--skip-test-db",
+                   "--auth-root-authentication-method=normal"]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            shutil.rmtree(home / "database")
+            raise ClusterError(f"MariaDB's folder could not be made:\n{done.stderr[-800:]}")

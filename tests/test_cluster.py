@@ -1,0 +1,131 @@
+"""The Slurm of this machine: started for real, twice, after a crash, and ended without a trace."""
+
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+from job_helpers import eventually
+
+from course import cluster, cluster_setup
+from course.cluster_setup import PORTS, ClusterError
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory):
+    """A cluster of this test file's own; skipped where its programs cannot be had."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("SLURM_CONF", raising=False)
+        patch.setenv("COURSE_SLURM", str(tmp_path_factory.mktemp("slurm")))
+        try:
+            cluster.up()
+        except ClusterError as error:
+            pytest.skip(f"no Slurm here: {error}")
+        yield cluster.folder()
+        cluster.down()
+
+
+def command(*words: str) -> str:
+    env = os.environ | cluster.environment()
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def submit(tmp_path: Path, script: str, *options: str) -> tuple[str, Path]:
+    output = tmp_path / "output.txt"
+    number = command("sbatch", "--parsable", f"--output={output}", *options, f"--wrap={script}")
+    return number, output
+
+
+def ended(number: str) -> str:
+    """The state that accounting gives a job, once it is final."""
+
+    def state() -> str:
+        found = command("sacct", "-X", "-n", "-P", "-j", number, "-o", "State")
+        return "" if found in ("PENDING", "RUNNING") else found
+
+    eventually(state, f"job {number} is over")
+    return state()
+
+
+def test_a_job_of_two_nodes_runs_and_is_accounted(slurm: Path, tmp_path: Path) -> None:
+    words = "srun sh -c 'echo $SLURM_NODEID $SLURM_PROCID $CUDA_VISIBLE_DEVICES'"
+    number, output = submit(tmp_path, words, "-N2", "--ntasks-per-node=2", "--gres=gpu:2")
+    assert ended(number) == "COMPLETED"
+    said = ["0 0 0,1", "0 1 0,1", "1 2 0,1", "1 3 0,1"]  # node, rank, devices
+    assert sorted(output.read_text().splitlines()) == said
+
+
+def test_what_does_not_fit_is_refused(slurm: Path, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="Requested node configuration is not available"):
+        submit(tmp_path, "true", "--gres=gpu:5")
+
+
+def test_a_cancelled_job_is_accounted_so(slurm: Path, tmp_path: Path) -> None:
+    number, _ = submit(tmp_path, "sleep 600")
+    command("scancel", number)
+    assert ended(number).startswith("CANCELLED")
+
+
+def test_up_again_starts_nothing(slurm: Path) -> None:
+    before = {name: process.pid for name, process in cluster._pids(slurm).items()}
+    assert cluster.up()["nodes"] == "2 of 2 ready"
+    assert {name: process.pid for name, process in cluster._pids(slurm).items()} == before
+    assert len(before) == 6
+
+
+@pytest.mark.parametrize("names", [("slurmctld",), ("mariadbd", "munged"), ("node2", "slurmdbd")])
+def test_up_after_a_crash_mends_it(slurm: Path, tmp_path: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        cluster._pids(slurm)[name].send_signal(signal.SIGKILL)
+    eventually(lambda: not set(names) & set(cluster._pids(slurm)), "they are gone")
+    assert cluster.up()["nodes"] == "2 of 2 ready"
+    number, _ = submit(tmp_path, "true")
+    assert ended(number) == "COMPLETED"
+
+
+def test_daemons_listen_on_loopback(slurm: Path) -> None:
+    addresses = {
+        name: {c.laddr.ip for c in process.net_connections("inet") if c.status == "LISTEN"}
+        for name, process in cluster._pids(slurm).items()
+    }
+    # Slurm 22.05 gives slurmdbd no way to do so; it answers to nobody without munge's key.
+    assert addresses.pop("slurmdbd") <= {"0.0.0.0", "127.0.0.1"}
+    assert all(found <= {"127.0.0.1"} for found in addresses.values()), addresses
+
+
+def test_its_variables_are_given_while_it_is_up(slurm: Path, monkeypatch) -> None:
+    assert cluster.environment() == {"SLURM_CONF": str(slurm / "slurm.conf")}
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm/slurm.conf")  # another cluster was chosen
+    assert cluster.environment() == {}
+
+
+def test_down_leaves_nothing_and_up_goes_on_from_there(slurm: Path, tmp_path: Path) -> None:
+    number, output = submit(tmp_path, "echo begun; sleep 600")
+    eventually(lambda: output.exists() and "begun" in output.read_text(), "the job runs")
+    assert len(cluster.down()) == 6
+    assert cluster.down() == [] and cluster.environment() == {}
+    left = [process.name() for process in psutil.process_iter(["name"])
+            if process.info["name"].startswith(("slurm", "munged", "mariadbd"))
+            and process.status() != psutil.STATUS_ZOMBIE]  # fmt: skip
+    assert left == []
+    assert not any(cluster._listens(port) for port in PORTS.values())
+    taken = pytest.raises(ClusterError, match="port 16817 is taken.*slurmctld needs it")
+    with socket.create_server(("127.0.0.1", PORTS["slurmctld"])), taken:
+        cluster.up()
+    assert cluster.up()["nodes"] == "2 of 2 ready"
+    later, _ = submit(tmp_path, "true")
+    assert int(later) > int(number)  # its state was kept: no number is given twice
+
+
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_setup, "missing", lambda: ["slurmctld", "munged"])
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(ClusterError, match="slurmctld, munged. On Debian.* as root: apt-get"):
+        cluster.up()

@@ -69,10 +69,16 @@ def up() -> dict[str, str]:
     with FileLock(home / ".lock", timeout=UP_S):
         if "slurmctld" not in _pids(home):
             write_files(home)
-        for daemon in _daemons(home):
-            if daemon.name not in _pids(home):
-                _start(daemon, home)
-        _wait(lambda: status()["nodes"] == f"{len(NODES)} of {len(NODES)} ready", "the nodes", home)
+        before = _pids(home)
+        try:
+            for daemon in _daemons(home):
+                if daemon.name not in before:
+                    _start(daemon, home)
+            _wait(lambda: status()["nodes"].startswith(str(len(NODES))), "the nodes", home)
+        except BaseException:  # an interrupt too: nothing half started is left
+            for name in set(_pids(home)) - set(before):
+                _end(_pids(home)[name])
+            raise
     return status()
 
 
@@ -127,7 +133,10 @@ def _start(daemon: Daemon, home: Path) -> None:
         port = PORTS[daemon.name]
         raise ClusterError(f"port {port} is taken by another program, and {daemon.name} needs it")
     program, *arguments = daemon.command
-    env = {**os.environ, "SLURM_CONF": str(home / "slurm.conf"),
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "USER", "LANG", "TZ")
+            if name in os.environ}  # fmt: skip
+    # No more of the user's variables: those of a notebook are not a service's.
+    env = {**kept, "SLURM_CONF": str(home / "slurm.conf"),
            "MYSQL_UNIX_PORT": str(home / "run" / "database.sock")}  # fmt: skip
     with (home / "log" / f"{daemon.name}.out").open("w") as output:
         process = subprocess.Popen(

@@ -10,13 +10,15 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from course import local, logs, records, runs, sites
+from course import records, runs, sites
 from course.config import Config
 from course.records import write_record
 from course.runs import PROJECT, Run, record_of
@@ -77,7 +79,8 @@ def _find_or_start(
     if last and not rerun and refresh(last) in ("queued", "running", "ok", "oom"):
         print(f"{last}: launched before, nothing started (rerun=True repeats it)")
         return last
-    request |= {"script": str(source), "time_min": time_min, "git_sha": runs.git_sha()}
+    request |= {"script": str(source), "time_min": time_min, "git_sha": runs.git_sha(),
+                "executor": sites.get(request["site"]).executor}  # fmt: skip
     return _start(folder, text, config, request)
 
 
@@ -121,10 +124,7 @@ def cancel(run: Run) -> Run:
         # The record comes first: whatever still runs sees the verdict and stops.
         values = {"status": "cancelled", "error": "cancelled on request"}
         write_record(run.folder, record_of(run, values))
-        deadline = time.monotonic() + 10
-        while local.is_alive(run) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        local.kill_left(run)
+        _engine(run).stop(run)
     return run
 
 
@@ -141,12 +141,13 @@ def queue() -> Any:
 
 def refresh(run: Run) -> str:
     """The run's status; a run whose processes are gone without a record is recorded as lost."""
-    if run.record is None and not local.is_alive(run) and run.record is None:
-        local.kill_left(run)
-        last_words = logs.text(run, err=True, lines=20) or "it printed no error"
-        error = f"the job ended without a record; the end of its standard error:\n{last_words}"
+    engine = _engine(run)
+    if run.record is None and not engine.is_alive(run) and run.record is None:
+        status, error = engine.ending(run)
+        if status == "queued":  # it was put back, and begins anew
+            return status
         started_at = run.started.get("started_at", run.launched.get("launched_at", ""))
-        values = {"status": "lost", "error": error, "started_at": started_at}
+        values = {"status": status, "error": error, "started_at": started_at}
         try:
             write_record(run.folder, record_of(run, values))
         except OSError as problem:
@@ -168,6 +169,11 @@ def explain(run: Run) -> str:
     }.get(record.status, f"Mend the cause in {run.source} (what ran is a copy of it), and "
                          f"launch again; rerun=True where the script is not to blame.")  # fmt: skip
     return f"{run.name}: {record.status}. {record.error}\n{advice} Logs: {run.folder / 'logs'}"
+
+
+def _engine(run: Run) -> ModuleType:
+    """What runs this run's job: course.local or course.slurm, which have the same functions."""
+    return import_module(f"course.{run.launched.get('executor', 'local')}")
 
 
 def _with_data_root(config: Config, place: sites.Site) -> Config:
@@ -211,11 +217,10 @@ def _start(folder: Path, text: str, config: Config, request: dict[str, Any]) -> 
         (folder / records.RESERVE).write_bytes(bytes(records.RESERVE_BYTES))
         request["launched_at"] = datetime.now().isoformat(timespec="seconds")
         records.write_atomically(folder / "launch.json", json.dumps(request, indent=1))
-        local.take_ticket(folder)
-        request |= local.submit(folder, request["gpus"])
+        request |= _engine(run).submit(folder, request, sites.get(request["site"]))
         records.write_atomically(folder / "launch.json", json.dumps(request, indent=1))
     except BaseException:
-        local.kill_left(run)
+        _engine(run).kill_left(run)
         shutil.rmtree(folder, ignore_errors=True)
         raise
     print(f"{run.name}: launched on {request['site']} as job {request['job_id']}")

@@ -9,19 +9,22 @@ from typing import Any
 
 import psutil
 
+from course import logs
 from course.runs import FOLDER_VARIABLE, Run
+from course.sites import Site
 
 SUBMIT_GRACE_S = 30  # a launch may take so long before a run without a job id counts as lost
 
 
-def submit(folder: Path, tasks: int) -> dict[str, Any]:
+def submit(folder: Path, request: dict[str, Any], _site: Site) -> dict[str, Any]:
     """Start the job of a run's folder on this machine: its job_id, and its controller process."""
     from course.executor import DetachedExecutor
     from course.supervise import supervise
 
+    take_ticket(folder)
     executor = DetachedExecutor(folder / "logs", {FOLDER_VARIABLE: str(folder)})
     # The supervisor keeps the time limit, from the moment the run's turn has come.
-    executor.update_parameters(tasks_per_node=tasks, timeout_min=7 * 24 * 60)
+    executor.update_parameters(tasks_per_node=request["gpus"], timeout_min=7 * 24 * 60)
     job = executor.submit(supervise, str(folder))
     return {"job_id": job.job_id, "controller": identity(int(job.job_id))}
 
@@ -57,6 +60,22 @@ def is_alive(run: Run) -> bool:
         return False
     launched_at = datetime.fromisoformat(asked["launched_at"])
     return (datetime.now() - launched_at).total_seconds() < SUBMIT_GRACE_S
+
+
+def ending(run: Run) -> tuple[str, str]:
+    """How a run ended whose processes are gone without a record: status and error."""
+    kill_left(run)
+    last_words = logs.text(run, err=True, lines=20) or "it printed no error"
+    error = f"the job ended without a record; the end of its standard error:\n{last_words}"
+    return "lost", error
+
+
+def stop(run: Run) -> None:
+    """End a run's processes: ten seconds for the supervisor to do so by itself, then at once."""
+    deadline = time.monotonic() + 10
+    while is_alive(run) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    kill_left(run)
 
 
 def _exists(known: list[float]) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from platformdirs import user_config_path
 
-EXECUTORS = ("local",)
+EXECUTORS = ("local", "slurm")
 
 
 @dataclass(frozen=True)
@@ -21,17 +21,60 @@ class Site:
     executor: str = "local"
     time_min: float = 60
     data_root: str = ""
+    # Of Slurm alone:
+    gpus_per_node: int = 4
+    cpus_per_gpu: int = 1  # for each task; a task has one GPU
+    nodes: int = 1  # at most, for one job
+    account: str = ""
+    partition: str = ""
+    qos: str = ""
+    constraint: str = ""
+    sbatch: tuple[str, ...] = ()  # further options, "name=value" each, without the dashes
+    setup: tuple[str, ...] = ()  # lines of shell before the job: module load …
 
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
             raise ValueError(f"site {self.name!r}: executor must be one of {', '.join(EXECUTORS)}")
         if not isinstance(self.time_min, int | float) or not self.time_min > 0:
             raise ValueError(f"site {self.name!r}: time_min must be above 0, in minutes")
-        if not isinstance(self.data_root, str):
-            raise ValueError(f"site {self.name!r}: data_root must be a folder's path, in quotes")
+        for name in ("data_root", "account", "partition", "qos", "constraint"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"site {self.name!r}: {name} must be a text, in quotes")
+        for name in ("gpus_per_node", "cpus_per_gpu", "nodes"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                raise ValueError(f"site {self.name!r}: {name} must be a whole number above 0")
+        for name in ("account", "partition", "qos", "constraint", "sbatch", "setup"):
+            if self.executor != "slurm" and getattr(self, name):
+                raise ValueError(
+                    f'site {self.name!r}: {name} is a setting of Slurm: say executor = "slurm" too'
+                )
+        for line in self.sbatch:
+            if "=" not in line or line.startswith("-"):
+                raise ValueError(
+                    f"site {self.name!r}: sbatch={line!r}: write name=value, without dashes"
+                )
+
+    def shape(self, gpus: int) -> tuple[int, int]:
+        """Nodes, and tasks on each, of a job with so many GPUs, one a task.
+
+        Raises:
+            ValueError: they do not fill whole nodes evenly, or there are too many.
+        """
+        most = self.nodes * self.gpus_per_node
+        nodes = -(-gpus // self.gpus_per_node)
+        if not 1 <= gpus <= most or gpus % nodes:
+            valid = [n for n in range(1, most + 1) if n % -(-n // self.gpus_per_node) == 0]
+            raise ValueError(
+                f"gpus={gpus}: site {self.name!r} has nodes of {self.gpus_per_node} GPUs, at most "
+                f"{self.nodes} for a job, each with as many tasks: choose {valid}"
+            )
+        return nodes, gpus // nodes
 
     def check_gpus(self, gpus: int) -> None:
         """Raise ValueError if this site cannot give a job so many devices (processes)."""
+        if self.executor == "slurm":
+            self.shape(gpus)
+            return
         most = os.cpu_count() or 1
         if not 1 <= gpus <= most:
             raise ValueError(f"gpus={gpus}: site {self.name!r} takes 1 to {most} on this machine")

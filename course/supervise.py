@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,12 @@ def supervise(folder: str) -> None:
     run, task = Run(Path(folder)), JobEnvironment()
     signal.signal(signal.SIGTERM, _cancelled)
     asked = run.launched
+    by_slurm = asked.get("executor") == "slurm"
+    if by_slurm:
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # submitit's warning before Slurm's limit
+        _begin_anew(run, task)
     try:
-        with _turn(run, task.global_rank):
+        with nullcontext() if by_slurm else _turn(run, task.global_rank):
             child = _start(run, task)
             deadline = time.monotonic() + asked["time_min"] * 60
             verdict = _watch(run, child, deadline)
@@ -52,11 +56,20 @@ def supervise(folder: str) -> None:
     except OSError as error:
         verdict = Record("failed", error=f"the run's folder cannot be written: {error}")
     except Ended as end:
+        if by_slurm and str(end) == "cancelled":
+            return  # or preempted, and put back into the queue: accounting knows which
         verdict = Record(str(end), error=_explain(str(end), asked))
     if task.global_rank == 0 or verdict.status != "ok":
         started_at = run.started.get("started_at", asked.get("launched_at", ""))
         values = {"status": verdict.status, "error": verdict.error, "started_at": started_at}
         write_record(run.folder, record_of(run, values))
+
+
+def _begin_anew(run: Run, task: JobEnvironment) -> None:
+    """Slurm restarts a job that it had preempted, or whose node went down: from the beginning."""
+    if task.global_rank == 0 and int(os.environ.get("SLURM_RESTART_COUNT", 0)):
+        for path in [run.folder / "steps.jsonl", *run.folder.glob("rank*.done")]:
+            path.unlink(missing_ok=True)
 
 
 def _cancelled(*_: Any) -> None:
@@ -95,7 +108,8 @@ def _leave_if_over(run: Run) -> None:
 
 def _start(run: Run, task: JobEnvironment) -> subprocess.Popen:
     TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
-    env = {**os.environ, "MASTER_ADDR": "127.0.0.1"}
+    # On Slurm the address from which srun started the tasks: that of the first node, of rank 0.
+    env = {**os.environ, "MASTER_ADDR": os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")}
     if task.num_tasks > 1:  # or each process would start a thread for every core
         env.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // task.num_tasks)))
     command = [sys.executable, "-u", str(run.script)]

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from course import cluster
+from course.cluster_setup import ClusterError
 from course.data import default_set
 from course.data.default_set import Recipe
 
@@ -15,6 +17,20 @@ def own_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("turns")))
         yield
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A real Slurm of the test file's own; skipped where its programs cannot be had."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("SLURM_CONF", raising=False)
+        patch.setenv("COURSE_SLURM", str(tmp_path_factory.mktemp("slurm")))
+        try:
+            cluster.up()
+        except ClusterError as error:
+            pytest.skip(f"no Slurm here: {error}")
+        yield cluster.folder()
+        cluster.down()
 
 
 @pytest.fixture

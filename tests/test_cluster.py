@@ -16,20 +16,6 @@ from course.cluster_setup import PORTS, ClusterError
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory):
-    """A cluster of this test file's own; skipped where its programs cannot be had."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("SLURM_CONF", raising=False)
-        patch.setenv("COURSE_SLURM", str(tmp_path_factory.mktemp("slurm")))
-        try:
-            cluster.up()
-        except ClusterError as error:
-            pytest.skip(f"no Slurm here: {error}")
-        yield cluster.folder()
-        cluster.down()
-
-
 def command(*words: str) -> str:
     env = os.environ | cluster.environment()
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=30)
@@ -119,6 +105,7 @@ def test_down_leaves_nothing_and_up_goes_on_from_there(slurm: Path, tmp_path: Pa
     taken = pytest.raises(ClusterError, match="port 16817 is taken.*slurmctld needs it")
     with socket.create_server(("127.0.0.1", PORTS["slurmctld"])), taken:
         cluster.up()
+    assert cluster._pids(slurm) == {}  # what had been started was ended again
     assert cluster.up()["nodes"] == "2 of 2 ready"
     later, _ = submit(tmp_path, "true")
     assert int(later) > int(number)  # its state was kept: no number is given twice

@@ -26,7 +26,7 @@ def test_local_is_there_without_a_user_file(user_sites: Path) -> None:
 
 def test_unknown_site_lists_the_known_and_the_file(user_sites: Path) -> None:
     user_sites.write_text("[mine]\ntime_min = 5\n")
-    with pytest.raises(ValueError, match="no site 'moon': choose local, mine") as caught:
+    with pytest.raises(ValueError, match="no site 'moon': choose local, slurm, .*mine") as caught:
         sites.get("moon")
     assert str(user_sites) in str(caught.value)
 
@@ -60,13 +60,26 @@ def test_setting_outside_a_site_is_refused_with_the_file(user_sites: Path) -> No
 
 
 def test_unknown_setting_lists_the_valid_ones(user_sites: Path) -> None:
-    user_sites.write_text('[local]\npartition = "gpu"\n')
-    with pytest.raises(ValueError, match="'partition'.*executor, time_min, data_root"):
+    user_sites.write_text('[local]\npartitoin = "gpu"\n')
+    with pytest.raises(ValueError, match="'partitoin'.*executor, time_min, data_root"):
         sites.get("local")
 
 
-def test_unknown_setting_names_the_file(user_sites: Path) -> None:
+def test_settings_of_slurm_alone_are_refused_elsewhere(user_sites: Path) -> None:
     user_sites.write_text('[local]\npartition = "gpu"\n')
+    with pytest.raises(ValueError, match='partition is a setting of Slurm.*executor = "slurm"'):
+        sites.get("local")
+
+
+@pytest.mark.parametrize("line", ["nodes = 0", "gpus_per_node = 1.5", 'sbatch = ["--nice=5"]'])
+def test_settings_of_slurm_are_checked(user_sites: Path, line: str) -> None:
+    user_sites.write_text(f"[slurm]\n{line}\n")
+    with pytest.raises(ValueError, match=line.partition(" ")[0]):
+        sites.get("slurm")
+
+
+def test_unknown_setting_names_the_file(user_sites: Path) -> None:
+    user_sites.write_text('[local]\npartitoin = "gpu"\n')
     with pytest.raises(ValueError) as caught:
         sites.get("local")
     assert str(user_sites) in str(caught.value)

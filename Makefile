@@ -1,5 +1,6 @@
 # demo: install, run the first lab, print the ladder of this machine.   test: the whole test run.
-# slurm: a real Slurm on this machine.   lab: JupyterLab on the notebooks.   setup: only the environment.   benchmark: loop against loop.
+# lab: JupyterLab on the notebooks.   slurm: a real Slurm on this machine.
+# setup: only the environment.   benchmark: loop against loop.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin

@@ -22,7 +22,7 @@ from course.jobs import explain, launch, refresh, wait
 from course.mechanisms import DAY1, Mechanism
 from course.reports import Ratio, held_by_host, ratio
 from course.runs import Run
-from course.store import UNMEASURABLE
+from course.store import UNMEASURABLE, save_check
 
 CHECKS = {name: wanted.title for name, wanted in DAY1.items()}
 PASSED, FAILED = "passed", "failed"
@@ -104,7 +104,7 @@ def check(
     unfinished = [each for each in (against, run) if refresh(each) in ("queued", "running")]
     wait(unfinished, check=False)
     done = Checked(name, wanted.title, tuple(_parts(wanted, run, against)))
-    _store(done)
+    save_check(name, {part.part: part.verdict for part in done.parts})
     return done
 
 
@@ -209,9 +209,3 @@ def _told_line(run: Run, told: str) -> str:
         return ""
     number = int(found[1])
     return f"{run.source}, line {number}: {run.script.read_text().splitlines()[number - 1].strip()}"
-
-
-def _store(done: Checked) -> None:
-    from course import progress
-
-    progress.save_check(done.name, {part.part: part.verdict for part in done.parts})

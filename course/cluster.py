@@ -21,7 +21,7 @@ import psutil
 from filelock import FileLock
 from platformdirs import user_state_path
 
-from course.cluster_setup import NODES, PORTS, ClusterError, install, which, write_files
+from course.cluster_setup import NODES, ClusterError, install, ports, which, write_files
 
 UP_S = 60  # until the nodes are idle
 
@@ -35,7 +35,7 @@ class Daemon:
     socket: Path | None = None  # None: at its port on loopback
 
     def answers(self) -> bool:
-        return self.socket.exists() if self.socket else _listens(PORTS[self.name])
+        return self.socket.exists() if self.socket else _listens(ports()[self.name])
 
 
 def folder() -> Path:
@@ -74,7 +74,7 @@ def up() -> dict[str, str]:
             for daemon in _daemons(home):
                 if daemon.name not in before:
                     _start(daemon, home)
-            _wait(lambda: status()["nodes"].startswith(str(len(NODES))), "the nodes", home)
+            _wait(lambda: _ready(home) == len(NODES), "the nodes", home)
         except BaseException:  # an interrupt too: nothing half started is left
             for name in set(_pids(home)) - set(before):
                 _end(_pids(home)[name])
@@ -85,9 +85,9 @@ def up() -> dict[str, str]:
 def down() -> list[str]:
     """End every program of the cluster, jobs too; accounting and logs stay. Says which ended."""
     home, ended = folder(), []
-    for name in ("node1", "node2", "slurmctld", "slurmdbd", "mariadbd", "munged"):
-        if process := _pids(home).get(name):
-            ended.append(name)
+    for daemon in reversed(_daemons(home)):
+        if process := _pids(home).get(daemon.name):
+            ended.append(daemon.name)
             _end(process)
     for process in _strays(home):  # steps of jobs, which have left their slurmd's group
         _end(process)
@@ -98,11 +98,10 @@ def status() -> dict[str, str]:
     """What runs: a word for each program, and how many nodes take jobs."""
     home = folder()
     running = _pids(home)
-    said = {name: "running" if name in running else "not running"
-            for name in ("munged", "mariadbd", "slurmdbd", "slurmctld", *NODES)}  # fmt: skip
-    states = _sinfo(home) if "slurmctld" in running else []
-    ready = [state for state in states if state.rstrip("*~#") in ("idle", "mixed", "allocated")]
-    return {**said, "nodes": f"{len(ready)} of {len(NODES)} ready", "folder": str(home)}
+    said = {daemon.name: "running" if daemon.name in running else "not running"
+            for daemon in _daemons(home)}  # fmt: skip
+    ready = _ready(home) if "slurmctld" in running else 0
+    return {**said, "nodes": f"{ready} of {len(NODES)} ready", "folder": str(home)}
 
 
 def _daemons(home: Path) -> list[Daemon]:
@@ -130,8 +129,9 @@ def _start(daemon: Daemon, home: Path) -> None:
     if daemon.socket:
         daemon.socket.unlink(missing_ok=True)  # left by a crash, it would look like an answer
     elif daemon.answers():
-        port = PORTS[daemon.name]
-        raise ClusterError(f"port {port} is taken by another program, and {daemon.name} needs it")
+        port = ports()[daemon.name]
+        raise ClusterError(f"port {port} is taken by another program, and {daemon.name} needs it: "
+                           f"end that, or choose others by COURSE_SLURM_PORT=NUMBER")  # fmt: skip
     program, *arguments = daemon.command
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "USER", "LANG", "TZ")
             if name in os.environ}  # fmt: skip
@@ -220,12 +220,12 @@ def _end(process: psutil.Process) -> None:
             continue
 
 
-def _sinfo(home: Path) -> list[str]:
-    """The state of each node, as Slurm's controller tells it."""
+def _ready(home: Path) -> int:
+    """How many nodes take jobs, as Slurm's controller tells it; none while it does not answer."""
     env = {**os.environ, "SLURM_CONF": str(home / "slurm.conf")}
     try:
         done = subprocess.run(["sinfo", "-h", "-N", "-p", "gpu", "-o", "%T"], env=env, timeout=10,
                               capture_output=True, text=True)  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
-        return []
-    return done.stdout.split()
+        return 0
+    return sum(state in ("idle", "mixed", "allocated") for state in done.stdout.split())

@@ -18,7 +18,7 @@ PACKAGES = ("munge", "mariadb-server-core", "mariadb-client-core", "slurmdbd", "
 PROGRAMS = ("munged", "mariadbd", "mariadb-install-db", "my_print_defaults", "slurmdbd",
             "slurmctld", "slurmd", "sinfo", "sbatch", "srun", "sacct")  # fmt: skip
 NODES, GPUS = ("node1", "node2"), 4  # GPUs of each node
-PORTS = {"slurmctld": 16817, "slurmdbd": 16819, "node1": 16821, "node2": 16822}
+FIRST_PORT = 16817  # of seven; COURSE_SLURM_PORT names another, say for two people on one machine
 JOBS_A_START, MOST_JOBS = 10_000, 60_000_000  # Slurm itself begins anew after 67 million
 TEMPLATES = Path(__file__).with_name("slurm_conf")
 SBIN = ("/usr/sbin", "/sbin")  # where Debian puts daemons, and users have no path to
@@ -26,6 +26,19 @@ SBIN = ("/usr/sbin", "/sbin")  # where Debian puts daemons, and users have no pa
 
 class ClusterError(RuntimeError):
     """The cluster cannot be started; the message says what is missing, and what to do."""
+
+
+def ports() -> dict[str, int]:
+    """The port of each program that has one, all on loopback.
+
+    Raises:
+        ClusterError: COURSE_SLURM_PORT is no port.
+    """
+    given = os.environ.get("COURSE_SLURM_PORT", str(FIRST_PORT))
+    if not given.isdecimal() or not 1024 <= int(given) <= 65530:
+        raise ClusterError(f"COURSE_SLURM_PORT={given!r}: it must be a number, 1024 to 65530")
+    names = ("slurmctld", "slurmdbd", *NODES)
+    return {name: int(given) + 2 * place for place, name in enumerate(names)}
 
 
 def missing() -> list[str]:
@@ -98,7 +111,7 @@ def write_files(home: Path) -> None:
         key.chmod(0o400)
     values = {"home": home, "user": getpass.getuser(), "host": socket.gethostname().split(".")[0],
               "last_gpu": GPUS - 1, "gpus": GPUS, "first_job": _first_job(home / "slurm.conf"),
-              **PORTS}  # fmt: skip
+              **ports()}  # fmt: skip
     for template in TEMPLATES.glob("*.conf"):
         target = home / template.name
         target.write_text(Template(template.read_text()).substitute(values))

@@ -22,6 +22,7 @@ from course import records, runs, sites
 from course.config import Config
 from course.records import write_record
 from course.runs import PROJECT, Run, record_of
+from course.sites import Site
 
 
 class JobError(RuntimeError):
@@ -53,16 +54,15 @@ def launch(
     """
     source, place = _find_script(script), sites.get(site)
     place.check_gpus(gpus)
-    time_min = place.time_min if time_min is None else time_min
-    if not time_min > 0:
-        raise ValueError(f"time_min={time_min}: it must be above 0")
+    if time_min is not None:
+        place = replace(place, time_min=time_min)
     config = _with_data_root(config, place)
     request = {"rung": config.rung, "site": site, "gpus": gpus, "config": asdict(config)}
     root = runs.runs_root()
     try:
         root.mkdir(parents=True, exist_ok=True)
         with FileLock(root / ".launch.lock", timeout=60):
-            return _find_or_start(root, source, config, request, time_min, rerun)
+            return _find_or_start(root, source, config, request, place, rerun)
     except (OSError, Timeout) as error:
         raise JobError(
             f"cannot write a run in {root}: {getattr(error, 'strerror', None) or error}. Nothing "
@@ -71,7 +71,7 @@ def launch(
 
 
 def _find_or_start(
-    root: Path, source: Path, config: Config, request: dict[str, Any], time_min: float, rerun: bool
+    root: Path, source: Path, config: Config, request: dict[str, Any], place: Site, rerun: bool
 ) -> Run:
     text = source.read_text()
     key = hashlib.sha256(json.dumps([text, request], sort_keys=True).encode()).hexdigest()[:8]
@@ -79,9 +79,9 @@ def _find_or_start(
     if last and not rerun and refresh(last) in ("queued", "running", "ok", "oom"):
         print(f"{last}: launched before, nothing started (rerun=True repeats it)")
         return last
-    request |= {"script": str(source), "time_min": time_min, "git_sha": runs.git_sha(),
-                "executor": sites.get(request["site"]).executor}  # fmt: skip
-    return _start(folder, text, config, request)
+    request |= {"script": str(source), "time_min": place.time_min, "git_sha": runs.git_sha(),
+                "executor": place.executor}  # fmt: skip
+    return _start(folder, text, config, request, place)
 
 
 def launch_all(script: str | Path, configs: Iterable[Config], **options: Any) -> list[Run]:
@@ -176,7 +176,7 @@ def _engine(run: Run) -> ModuleType:
     return import_module(f"course.{run.launched.get('executor', 'local')}")
 
 
-def _with_data_root(config: Config, place: sites.Site) -> Config:
+def _with_data_root(config: Config, place: Site) -> Config:
     if config.data != "imagenet":
         return config
     folder = config.data_root or place.data_root
@@ -208,7 +208,7 @@ def _attempts(root: Path, name: str) -> tuple[Run | None, Path]:
     return last, folder
 
 
-def _start(folder: Path, text: str, config: Config, request: dict[str, Any]) -> Run:
+def _start(folder: Path, text: str, config: Config, request: dict[str, Any], place: Site) -> Run:
     run = Run(folder)
     folder.mkdir()
     try:
@@ -217,7 +217,7 @@ def _start(folder: Path, text: str, config: Config, request: dict[str, Any]) -> 
         (folder / records.RESERVE).write_bytes(bytes(records.RESERVE_BYTES))
         request["launched_at"] = datetime.now().isoformat(timespec="seconds")
         records.write_atomically(folder / "launch.json", json.dumps(request, indent=1))
-        request |= _engine(run).submit(folder, request, sites.get(request["site"]))
+        request |= _engine(run).submit(folder, request, place)
         records.write_atomically(folder / "launch.json", json.dumps(request, indent=1))
     except BaseException:
         _engine(run).kill_left(run)

@@ -36,7 +36,9 @@ class Site:
         if self.executor not in EXECUTORS:
             raise ValueError(f"site {self.name!r}: executor must be one of {', '.join(EXECUTORS)}")
         if not isinstance(self.time_min, int | float) or not self.time_min > 0:
-            raise ValueError(f"site {self.name!r}: time_min must be above 0, in minutes")
+            raise ValueError(
+                f"site {self.name!r}: time_min={self.time_min!r}: it must be above 0, in minutes"
+            )
         for name in ("data_root", "account", "partition", "qos", "constraint"):
             if not isinstance(getattr(self, name), str):
                 raise ValueError(f"site {self.name!r}: {name} must be a text, in quotes")
@@ -64,9 +66,10 @@ class Site:
         nodes = -(-gpus // self.gpus_per_node)
         if not 1 <= gpus <= most or gpus % nodes:
             valid = [n for n in range(1, most + 1) if n % -(-n // self.gpus_per_node) == 0]
+            near = sorted(sorted(valid, key=lambda n: abs(n - gpus))[:2])
             raise ValueError(
                 f"gpus={gpus}: site {self.name!r} has nodes of {self.gpus_per_node} GPUs, at most "
-                f"{self.nodes} for a job, each with as many tasks: choose {valid}"
+                f"{self.nodes} for a job, each with as many tasks: choose {near} or so"
             )
         return nodes, gpus // nodes
 

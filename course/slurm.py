@@ -72,7 +72,7 @@ def _parameters(
     return {
         "job_name": folder.name, "nodes": nodes, "ntasks_per_node": tasks,
         "cpus_per_task": site.cpus_per_gpu, "gres": f"gpu:{tasks}",
-        "time": math.ceil(request["time_min"]) + GRACE_MIN,
+        "time": math.ceil(site.time_min) + GRACE_MIN,
         "setup": [*site.setup, f"export {FOLDER_VARIABLE}={shlex.quote(str(folder))}"],
         "additional_parameters": extra, **{key: value for key, value in named.items() if value},
     }  # fmt: skip

@@ -48,9 +48,8 @@ def supervise(folder: str) -> None:
         _begin_anew(run, task)
     try:
         with nullcontext() if by_slurm else _turn(run, task.global_rank):
-            child = _start(run, task)
             deadline = time.monotonic() + asked["time_min"] * 60
-            verdict = _watch(run, child, deadline)
+            verdict = _train(run, task, deadline)
             if verdict.status == "ok":
                 _wait_for_others(run, task, deadline)
     except OSError as error:
@@ -106,6 +105,31 @@ def _leave_if_over(run: Run) -> None:
         raise Ended(record.status)
 
 
+def _train(run: Run, task: JobEnvironment, deadline: float) -> Record:
+    """Run the snapshot to its end. Whatever happens, its process does not outlive this one."""
+    child = None
+    try:
+        with _sigterm_held():
+            child = _start(run, task)
+        return _watch(run, child, deadline)
+    finally:
+        if child:
+            _kill_group(child)
+
+
+@contextmanager
+def _sigterm_held() -> Iterator[None]:
+    """Hold a SIGTERM back: a process that is just being started would be left behind."""
+    held: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: held.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, _cancelled)
+    if held:
+        raise Ended("cancelled")
+
+
 def _start(run: Run, task: JobEnvironment) -> subprocess.Popen:
     TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
     # On Slurm the address from which srun started the tasks: that of the first node, of rank 0.
@@ -130,18 +154,15 @@ def _start(run: Run, task: JobEnvironment) -> subprocess.Popen:
 def _watch(run: Run, child: subprocess.Popen, deadline: float) -> Record:
     """Wait for the child. What it is worth by its exit alone, should it leave no record."""
     verdict_since = None
-    try:
-        while (code := child.poll()) is None:
-            now = time.monotonic()
-            if now > deadline:
-                raise Ended("timeout")
-            if record := run.record:
-                verdict_since = verdict_since or now
-                if record.status == "cancelled" or now > verdict_since + GRACE_S:
-                    raise Ended(record.status)
-            time.sleep(POLL_S)
-    finally:
-        _kill_group(child)
+    while (code := child.poll()) is None:
+        now = time.monotonic()
+        if now > deadline:
+            raise Ended("timeout")
+        if record := run.record:
+            verdict_since = verdict_since or now
+            if record.status == "cancelled" or now > verdict_since + GRACE_S:
+                raise Ended(record.status)
+        time.sleep(POLL_S)
     if code == 0:
         return Record("ok")
     last_words = logs.text(run, err=True, lines=20)

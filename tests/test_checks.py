@@ -18,6 +18,7 @@ from course import checks, gaps
 from course.checks import FAILED, PASSED, UNMEASURABLE, Checked, check, judge
 from course.config import Config, rung
 from course.mechanisms import DAY1
+from course.progress import progress
 from course.rehearse import device_of_first_step
 from course.reports import Ratio
 from course.runs import Run
@@ -171,6 +172,7 @@ def test_effect_is_not_measurable_without_units(checked) -> None:
     done = checked("day1.device", "solution")
     assert verdicts(done)["effect"] == UNMEASURABLE
     assert not done.passed and not done.failed
+    assert progress().checks.set_index("check").loc["day1.device", "state"] == UNMEASURABLE
 
 
 @pytest.mark.parametrize("flag, said", [
@@ -253,23 +255,9 @@ def test_unknown_check_lists_the_known() -> None:
         check("day1.amq")
 
 
-def test_verdict_is_stored_for_the_progress(checked_stub: Checked, runs_root: Path) -> None:
-    checks._store(checked_stub)
-    from course.progress import progress
-
-    table = progress().checks.set_index("check")
-    assert table.loc["day1.amp", "state"] == UNMEASURABLE
-
-
-@pytest.fixture
-def checked_stub() -> Checked:
-    parts = ("correct", "mechanism", "effect")
-    return Checked(
-        "day1.amp", "title", tuple(checks.Part(part, UNMEASURABLE, "<nothing>") for part in parts)
-    )
-
-
-def test_html_escapes_and_says_the_verdict_in_words(checked_stub: Checked) -> None:
-    page = checked_stub._repr_html_()
+def test_html_escapes_and_says_the_verdict_in_words() -> None:
+    part = checks.Part("effect", UNMEASURABLE, "<nothing>")
+    done = Checked("day1.amp", "title", (part,))
+    page = done._repr_html_()
     assert "&lt;nothing&gt;" in page and UNMEASURABLE in page
-    assert "not measurable here" in repr(checked_stub)
+    assert "not measurable here" in repr(done)

@@ -144,6 +144,13 @@ class TestParts:
         assert ratio[64] > 5
         assert ratio.is_monotonic_decreasing
 
+    def test_what_lab_2_says_of_bf16_and_fp16(self, traces: dict[str, trace.Trace]) -> None:
+        half = trace.read(FOLDER / "nvidia-h100-channels_last_fp16.json.gz")
+        bf16, fp16 = (layout.parts(each).set_index("part")["ms"].round()
+                      for each in (traces["channels_last"], half))  # fmt: skip
+        assert (bf16["BatchNorm"], fp16["BatchNorm"]) == (27, 17)
+        assert (bf16["convolutions"], fp16["convolutions"]) == (18, 16)
+
     def test_an_operator_that_is_not_there_is_refused(self, traces: dict[str, trace.Trace]) -> None:
         with pytest.raises(ValueError, match=r"'aten::gelu' has no kernel.*aten::conv2d"):
             layout.ms_by_channels(traces["amp"], "aten::gelu")

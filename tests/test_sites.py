@@ -87,7 +87,7 @@ def test_unknown_setting_names_the_file(user_sites: Path) -> None:
 
 @pytest.mark.parametrize("line, said", [
     ('executor = "pigeon"', "executor must be one of local"),
-    ("time_min = 0", "time_min must be above 0"),
+    ("time_min = 0", "time_min=0: it must be above 0"),
     ('time_min = "long"', "time_min"),
 ])  # fmt: skip
 def test_wrong_value_names_site_and_setting(user_sites: Path, line: str, said: str) -> None:

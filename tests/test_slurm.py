@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from job_helpers import (
-    SCRIPTS,
     eventually,
     expect_no_process,
     launch,
@@ -145,5 +144,4 @@ def test_gpus_that_fill_no_nodes_are_refused_with_the_valid(gpus: int, valid: in
 
 
 def test_printed_text_is_found_in_the_logs(runs_root: Path) -> None:
-    assert SCRIPTS.is_dir()
     assert "all is well" in printed(over(launch("ok_light.py", site="slurm")))

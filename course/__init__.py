@@ -10,7 +10,9 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Config": "config", "LADDER": "config", "rung": "config", "vary": "config",
-    "launch": "jobs", "launch_all": "jobs", "wait": "jobs", "cancel": "jobs", "queue": "jobs",
+    "launch": "jobs", "launch_all": "jobs", "wait": "jobs", "cancel": "jobs",
+    "queue": "queues",
+    "batch_script": "plans",
     "Run": "runs", "find": "runs",
     "search_log": "logs",
     "report": "reports", "compare": "reports", "ladder": "reports",

@@ -77,14 +77,19 @@ def run(
     time_min: Annotated[float | None, typer.Option(help="End it after so many minutes.")] = None,
     rerun: Annotated[bool, typer.Option(help="Run again even if this run exists.")] = False,
     wait: Annotated[bool, typer.Option(help="Follow the run until it is over.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the batch script that would "
+                                          "be submitted; submit nothing.")] = False,
     json_: AsJson = False,
-) -> None:
+) -> None:  # fmt: skip
     """Launch one run of SCRIPT, follow it, print what it measured."""
-    from course import jobs
+    from course import jobs, plans
     from course.config import parse_settings
     from course.config import rung as rung_of
 
     config = rung_of(rung, quick=quick, **parse_settings(set_ or []))
+    if dry_run:
+        typer.echo(plans.preview(script, config, site=site, gpus=gpus, time_min=time_min))
+        return
     with prints_to_stderr(json_):
         launched = jobs.launch(script, config, site=site, gpus=gpus, time_min=time_min, rerun=rerun)
         if wait:
@@ -148,17 +153,32 @@ def runs(json_: AsJson = False) -> None:
 
 
 @app.command()
+def queue(json_: AsJson = False) -> None:
+    """List the runs that wait or compute, and why they wait."""
+    from course import queues
+
+    table = queues.table()
+    if json_:
+        tables.as_json(table)
+    elif table.empty:
+        typer.echo(queues.EMPTY)
+    else:
+        shown = queues.as_text(table)
+        tables.show_table([*shown.columns], shown.values.tolist())
+
+
+@app.command()
 def cancel(
     names: Annotated[list[str] | None, typer.Argument(help="Runs to end.")] = None,
     all_: Annotated[bool, typer.Option("--all", help="End all that wait or compute.")] = False,
 ) -> None:
     """End runs that wait or compute; runs that are over stay as they are."""
-    from course import jobs
+    from course import jobs, queues
     from course.runs import get
 
     if not names and not all_:
         raise ValueError("name the runs to end, or say --all; course runs lists them")
-    for name in [*(names or []), *(jobs.queue()["run"] if all_ else [])]:
+    for name in [*(names or []), *(queues.table()["name"] if all_ else [])]:
         typer.echo(jobs.cancel(get(name)))
 
 

@@ -10,32 +10,29 @@ from __future__ import annotations
 import getpass
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 from filelock import FileLock
 from platformdirs import user_state_path
 
-from course.cluster_setup import NODES, ClusterError, install, ports, which, write_files
+from course.cluster_setup import (
+    NODES,
+    ClusterError,
+    Daemon,
+    daemons,
+    install,
+    ports,
+    which,
+    write_files,
+)
 
 UP_S = 60  # until the nodes are idle
-
-
-@dataclass(frozen=True)
-class Daemon:
-    """A program of the cluster: its name here, its command, and where it answers."""
-
-    name: str
-    command: list[str]
-    socket: Path | None = None  # None: at its port on loopback
-
-    def answers(self) -> bool:
-        return self.socket.exists() if self.socket else _listens(ports()[self.name])
+DOWN_S = 15  # until the jobs are over; Slurm kills those that do not heed it after KillWait
 
 
 def folder() -> Path:
@@ -47,7 +44,8 @@ def folder() -> Path:
 def environment() -> dict[str, str]:
     """The variables with which Slurm's commands speak to this cluster; empty if it is not up."""
     conf = folder() / "slurm.conf"
-    if "SLURM_CONF" in os.environ or not conf.exists() or not _pids(folder()):
+    chosen = os.environ.get("SLURM_CONF", str(conf))  # perhaps another cluster
+    if chosen != str(conf) or not conf.exists() or not _pids(folder()):
         return {}
     return {"SLURM_CONF": str(conf)}
 
@@ -71,7 +69,7 @@ def up() -> dict[str, str]:
             write_files(home)
         before = _pids(home)
         try:
-            for daemon in _daemons(home):
+            for daemon in daemons(home):
                 if daemon.name not in before:
                     _start(daemon, home)
             _wait(lambda: _ready(home) == len(NODES), "the nodes", home)
@@ -85,13 +83,35 @@ def up() -> dict[str, str]:
 def down() -> list[str]:
     """End every program of the cluster, jobs too; accounting and logs stay. Says which ended."""
     home, ended = folder(), []
-    for daemon in reversed(_daemons(home)):
+    _cancel_jobs(home)
+    for daemon in reversed(daemons(home)):
         if process := _pids(home).get(daemon.name):
             ended.append(daemon.name)
             _end(process)
-    for process in _strays(home):  # steps of jobs, which have left their slurmd's group
-        _end(process)
+    _end_strays(home)
     return ended
+
+
+def _cancel_jobs(home: Path) -> None:
+    """End all jobs the usual way, that accounting knows it, as far as the controller answers."""
+    deadline = time.monotonic() + DOWN_S
+    if (
+        "slurmctld" in _pids(home)
+        and _asked(home, "scancel", f"--user={getpass.getuser()}") is not None
+    ):
+        while _asked(home, "squeue", "-h") and time.monotonic() < deadline:
+            time.sleep(0.2)
+
+
+def _end_strays(home: Path) -> None:
+    """End what a crash left of jobs: steps leave their slurmd's group."""
+    strays = _strays(home)
+    for process in strays:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    for process in psutil.wait_procs(strays, timeout=3)[1]:  # slurmstepd pays no heed to that
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def status() -> dict[str, str]:
@@ -99,29 +119,9 @@ def status() -> dict[str, str]:
     home = folder()
     running = _pids(home)
     said = {daemon.name: "running" if daemon.name in running else "not running"
-            for daemon in _daemons(home)}  # fmt: skip
+            for daemon in daemons(home)}  # fmt: skip
     ready = _ready(home) if "slurmctld" in running else 0
     return {**said, "nodes": f"{ready} of {len(NODES)} ready", "folder": str(home)}
-
-
-def _daemons(home: Path) -> list[Daemon]:
-    """In the order in which they need each other. Each stays in the foreground of its session."""
-    munge, database = home / "munge" / "socket", home / "run" / "database.sock"
-    munged = ["munged", "--foreground", "--force", f"--socket={munge}",
-              f"--key-file={home}/munge/key", f"--seed-file={home}/munge/seed",
-              f"--pid-file={home}/run/munged.own.pid",
-              f"--log-file={home}/log/munged.log"]  # fmt: skip
-    # Without a network it is reached by its socket alone, which lies in this user's folder.
-    mariadbd = ["mariadbd", "--no-defaults", f"--user={getpass.getuser()}",
-                f"--datadir={home}/database", f"--socket={database}", "--skip-networking",
-                "--skip-grant-tables", "--innodb-buffer-pool-size=64M"]  # fmt: skip
-    return [
-        Daemon("munged", munged, munge),
-        Daemon("mariadbd", mariadbd, database),
-        Daemon("slurmdbd", ["slurmdbd", "-D"]),
-        Daemon("slurmctld", ["slurmctld", "-D"]),
-        *(Daemon(node, ["slurmd", "-D", "-N", node]) for node in NODES),
-    ]
 
 
 def _start(daemon: Daemon, home: Path) -> None:
@@ -162,11 +162,6 @@ def _wait(ready: Callable[[], bool], what: str, home: Path) -> None:
 
 def _last_words(home: Path, name: str) -> str:
     return "\n".join((home / "log" / f"{name}.out").read_text(errors="replace").splitlines()[-8:])
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _pids(home: Path) -> dict[str, psutil.Process]:
@@ -222,10 +217,15 @@ def _end(process: psutil.Process) -> None:
 
 def _ready(home: Path) -> int:
     """How many nodes take jobs, as Slurm's controller tells it; none while it does not answer."""
+    said = _asked(home, "sinfo", "-h", "-N", "-p", "gpu", "-o", "%T") or ""
+    return sum(state in ("idle", "mixed", "allocated") for state in said.split())
+
+
+def _asked(home: Path, *command: str) -> str | None:
+    """What one of Slurm's commands prints; None where it fails, or the controller is silent."""
     env = {**os.environ, "SLURM_CONF": str(home / "slurm.conf")}
     try:
-        done = subprocess.run(["sinfo", "-h", "-N", "-p", "gpu", "-o", "%T"], env=env, timeout=10,
-                              capture_output=True, text=True)  # fmt: skip
+        done = subprocess.run(command, env=env, timeout=10, capture_output=True, text=True)
     except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return sum(state in ("idle", "mixed", "allocated") for state in done.stdout.split())
+        return None
+    return done.stdout if done.returncode == 0 else None

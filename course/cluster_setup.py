@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
@@ -124,3 +125,41 @@ def write_files(home: Path) -> None:
         if done.returncode:
             shutil.rmtree(home / "database")
             raise ClusterError(f"MariaDB's folder could not be made:\n{done.stderr[-800:]}")
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """A program of the cluster: its name here, its command, and where it answers."""
+
+    name: str
+    command: list[str]
+    socket: Path | None = None  # None: at its port on loopback
+
+    def answers(self) -> bool:
+        return self.socket.exists() if self.socket else listens(ports()[self.name])
+
+
+def listens(port: int) -> bool:
+    """Does a program answer at this port of loopback?"""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def daemons(home: Path) -> list[Daemon]:
+    """In the order in which they need each other. Each stays in the foreground of its session."""
+    munge, database = home / "munge" / "socket", home / "run" / "database.sock"
+    munged = ["munged", "--foreground", "--force", f"--socket={munge}",
+              f"--key-file={home}/munge/key", f"--seed-file={home}/munge/seed",
+              f"--pid-file={home}/run/munged.own.pid",
+              f"--log-file={home}/log/munged.log"]  # fmt: skip
+    # Without a network it is reached by its socket alone, which lies in this user's folder.
+    mariadbd = ["mariadbd", "--no-defaults", f"--user={getpass.getuser()}",
+                f"--datadir={home}/database", f"--socket={database}", "--skip-networking",
+                "--skip-grant-tables", "--innodb-buffer-pool-size=64M"]  # fmt: skip
+    return [
+        Daemon("munged", munged, munge),
+        Daemon("mariadbd", mariadbd, database),
+        Daemon("slurmdbd", ["slurmdbd", "-D"]),
+        Daemon("slurmctld", ["slurmctld", "-D"]),
+        *(Daemon(node, ["slurmd", "-D", "-N", node]) for node in NODES),
+    ]

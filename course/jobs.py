@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
 from datetime import datetime
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,11 +15,11 @@ from typing import Any
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from course import records, runs, sites
+from course import recordings, records, runs
 from course.config import Config
+from course.plans import Plan, engine, plan
 from course.records import write_record
-from course.runs import PROJECT, Run, record_of
-from course.sites import Site
+from course.runs import Run, record_of
 
 
 class JobError(RuntimeError):
@@ -40,7 +37,8 @@ def launch(
 
     The same script text, config, site and GPU count are the same run: launched again it is
     returned as it stands, running or over. One that failed, ran out of time, was cancelled or
-    lost is started anew, since its cause may be mended.
+    lost is started anew, since its cause may be mended. A site whose name begins with "recorded-"
+    starts nothing: it answers with what another machine measured.
 
     Args:
         script: a Python file, relative to the current folder or to the project.
@@ -52,17 +50,14 @@ def launch(
         ValueError: no such script or site, or an impossible request.
         JobError: the runs folder cannot be written.
     """
-    source, place = _find_script(script), sites.get(site)
-    place.check_gpus(gpus)
-    if time_min is not None:
-        place = replace(place, time_min=time_min)
-    config = _with_data_root(config, place)
-    request = {"rung": config.rung, "site": site, "gpus": gpus, "config": asdict(config)}
+    asked = plan(script, config, site=site, gpus=gpus, time_min=time_min)
+    if asked.place.executor == "recorded":
+        return recordings.answer(asked)
     root = runs.runs_root()
     try:
         root.mkdir(parents=True, exist_ok=True)
         with FileLock(root / ".launch.lock", timeout=60):
-            return _find_or_start(root, source, config, request, place, rerun)
+            return _find_or_start(asked, rerun)
     except (OSError, Timeout) as error:
         raise JobError(
             f"cannot write a run in {root}: {getattr(error, 'strerror', None) or error}. Nothing "
@@ -70,18 +65,12 @@ def launch(
         ) from error
 
 
-def _find_or_start(
-    root: Path, source: Path, config: Config, request: dict[str, Any], place: Site, rerun: bool
-) -> Run:
-    text = source.read_text()
-    key = hashlib.sha256(json.dumps([text, request], sort_keys=True).encode()).hexdigest()[:8]
-    last, folder = _attempts(root, f"{config.rung}-{key}")
+def _find_or_start(asked: Plan, rerun: bool) -> Run:
+    last, folder = asked.attempts()  # under the lock, or two launches would take the same folder
     if last and not rerun and refresh(last) in ("queued", "running", "ok", "oom"):
         print(f"{last}: launched before, nothing started (rerun=True repeats it)")
         return last
-    request |= {"script": str(source), "time_min": place.time_min, "git_sha": runs.git_sha(),
-                "executor": place.executor}  # fmt: skip
-    return _start(folder, text, config, request, place)
+    return _start(folder, asked)
 
 
 def launch_all(script: str | Path, configs: Iterable[Config], **options: Any) -> list[Run]:
@@ -128,23 +117,12 @@ def cancel(run: Run) -> Run:
     return run
 
 
-def queue() -> Any:
-    """A DataFrame of the runs that wait or compute: run, status, site, job_id, step, steps."""
-    import pandas as pd
-
-    rows = [{"run": run.name, "status": run.status, "site": run.launched.get("site"),
-             "job_id": run.launched.get("job_id"), "step": _steps_done(run),
-             "steps": run.config.epochs * run.config.steps}
-            for run in runs.all_runs() if refresh(run) in ("queued", "running")]  # fmt: skip
-    return pd.DataFrame(rows, columns=["run", "status", "site", "job_id", "step", "steps"])
-
-
 def refresh(run: Run) -> str:
     """The run's status; a run whose processes are gone without a record is recorded as lost."""
     engine = _engine(run)
     if run.record is None and not engine.is_alive(run) and run.record is None:
         status, error = engine.ending(run)
-        if status == "queued":  # it was put back, and begins anew
+        if status == "queued":
             return status
         started_at = run.started.get("started_at", run.launched.get("launched_at", ""))
         values = {"status": status, "error": error, "started_at": started_at}
@@ -153,7 +131,10 @@ def refresh(run: Run) -> str:
         except OSError as problem:
             print(f"{run.name} is lost, and no record could be written: {problem}", file=sys.stderr)
             return "lost"
-    return run.status
+    status = run.status
+    if status == "running" and engine.tell([run]).get(run.name, {}).get("state") == "pending":
+        return "queued"  # it was put back, and waits to begin anew
+    return status
 
 
 def explain(run: Run) -> str:
@@ -172,55 +153,25 @@ def explain(run: Run) -> str:
 
 
 def _engine(run: Run) -> ModuleType:
-    """What runs this run's job: course.local or course.slurm, which have the same functions."""
-    return import_module(f"course.{run.launched.get('executor', 'local')}")
+    return engine(run.launched.get("executor", "local"))
 
 
-def _with_data_root(config: Config, place: Site) -> Config:
-    if config.data != "imagenet":
-        return config
-    folder = config.data_root or place.data_root
-    if not folder:
-        raise ValueError(
-            f'data="imagenet" needs data_root, a folder with train/ and val/ inside: set it in '
-            f"the config, or for site {place.name!r} in {sites.user_file()}"
-        )
-    return replace(config, data_root=str(Path(folder).expanduser().resolve()))
-
-
-def _find_script(script: str | Path) -> Path:
-    path = Path(script).expanduser()
-    for candidate in (path, PROJECT / path):
-        if candidate.is_file():
-            return candidate.resolve()
-    known = [f"{folder}/{file.name}" for folder in ("exercises", "solutions")
-             for file in sorted((PROJECT / folder).glob("*.py"))]  # fmt: skip
-    raise ValueError(f"no script {str(script)!r} here or in {PROJECT}: the course has {known}")
-
-
-def _attempts(root: Path, name: str) -> tuple[Run | None, Path]:
-    """The last attempt at this run, and the folder for the next. The caller holds the lock."""
-    last, number = None, 1
-    while (folder := root / (name if number == 1 else f"{name}.{number}")).exists():
-        if (folder / "launch.json").exists():
-            last = Run(folder)
-        number += 1
-    return last, folder
-
-
-def _start(folder: Path, text: str, config: Config, request: dict[str, Any], place: Site) -> Run:
-    run = Run(folder)
+def _start(folder: Path, asked: Plan) -> Run:
+    run, place = Run(folder), asked.place
+    request = asked.request | {
+        "script": str(asked.source), "time_min": place.time_min, "git_sha": runs.git_sha(),
+        "executor": place.executor, "launched_at": datetime.now().isoformat(timespec="seconds"),
+    }  # fmt: skip
     folder.mkdir()
     try:
-        run.script.write_text(text)
-        (folder / "config.json").write_text(config.to_json())
+        run.script.write_text(asked.text)
+        (folder / "config.json").write_text(asked.config.to_json())
         (folder / records.RESERVE).write_bytes(bytes(records.RESERVE_BYTES))
-        request["launched_at"] = datetime.now().isoformat(timespec="seconds")
         records.write_atomically(folder / "launch.json", json.dumps(request, indent=1))
-        request |= _engine(run).submit(folder, request, place)
+        request |= engine(place.executor).submit(folder, request, place)
         records.write_atomically(folder / "launch.json", json.dumps(request, indent=1))
     except BaseException:
-        _engine(run).kill_left(run)
+        engine(place.executor).kill_left(run)
         shutil.rmtree(folder, ignore_errors=True)
         raise
     print(f"{run.name}: launched on {request['site']} as job {request['job_id']}")
@@ -234,7 +185,7 @@ def _follow(run: Run, deadline: float | None) -> None:
         shown = None
         while True:
             status = refresh(run)
-            if shown != (shown := (status, _steps_done(run))):
+            if shown != (shown := (status, steps_done(run))):
                 bar.set_description_str(f"{run.name} [{status}]", refresh=False)
                 bar.n = min(shown[1], total)
                 bar.refresh()
@@ -245,6 +196,7 @@ def _follow(run: Run, deadline: float | None) -> None:
             time.sleep(0.3)
 
 
-def _steps_done(run: Run) -> int:
+def steps_done(run: Run) -> int:
+    """How many training steps the run has behind it."""
     path = run.folder / "steps.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0

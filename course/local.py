@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 import time
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,16 @@ def submit(folder: Path, request: dict[str, Any], _site: Site) -> dict[str, Any]
     executor.update_parameters(tasks_per_node=request["gpus"], timeout_min=7 * 24 * 60)
     job = executor.submit(supervise, str(folder))
     return {"job_id": job.job_id, "controller": identity(int(job.job_id))}
+
+
+def batch_script(folder: Path, request: dict[str, Any], _site: Site) -> str:
+    """What stands in for a batch script on this machine: the command of each process."""
+    return (
+        f"# No scheduler here: {request['gpus']} process(es), in a session of their own\n"
+        f"export {FOLDER_VARIABLE}={shlex.quote(str(folder))}\n"
+        f"{shlex.quote(sys.executable)} -u -m submitit.core._submit "
+        f"{shlex.quote(str(folder / 'logs'))}\n"
+    )
 
 
 def take_ticket(folder: Path) -> None:
@@ -100,3 +113,34 @@ def kill_left(run: Run) -> None:
 def identity(pid: int) -> list[float]:
     """A process as [pid, time of creation]: a pid alone is soon given to another process."""
     return [pid, psutil.Process(pid).create_time()]
+
+
+def tell(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
+    """What is known of runs that wait or compute here: state, reason, elapsed_s, nodes, by name.
+
+    A run whose processes are gone is left out.
+    """
+    told = {}
+    for run in runs:
+        started = run.started
+        if not is_alive(run):
+            continue
+        state, reason, elapsed_s = "pending", _waits_for(run), 0
+        if started:
+            began = datetime.fromisoformat(started["started_at"])
+            elapsed_s = max(0, round((datetime.now() - began).total_seconds()))
+            state, reason = "running", f"on {started['host']}"
+        told[run.name] = {"state": state, "reason": reason, "elapsed_s": elapsed_s, "nodes": 1}
+    return told
+
+
+def _waits_for(run: Run) -> str:
+    """Whose turn it is, since one job at a time computes on this machine."""
+    for ticket in sorted((run.folder.parent / ".queue").glob("*@*")):
+        other = Run(run.folder.with_name(ticket.name.partition("@")[2]))
+        if other.name == run.name:
+            break
+        if is_alive(other):
+            does = "computes" if other.started else "is before it"
+            return f"one job at a time: {other.name} {does}"
+    return "it is next: it starts, or a job of another runs folder computes"

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from course import memory, profiling
+from course.energy import EnergyMeter, counter
 from course.observe import Observer
 from course.recorder import Recorder
 
@@ -88,6 +89,7 @@ class Meter:
         self._marks: list[Any] = []  # of the step under way
         self._range: Any = None  # the phase under way, as the trace shows it
         self._observer: Observer | None = None
+        self._energy = EnergyMeter(counter(device))
         folder = run.folder if self.config.profile_steps and device.type == "cpu" else None
         self._onednn = profiling.OneDnnAccount(folder / profiling.ONEDNN_FILE) if folder else None
         self._finished: deque[tuple[int, int, list[Any]]] = deque()
@@ -110,6 +112,8 @@ class Meter:
         try:
             for _, batch in zip(range(self.config.steps), batches):
                 step = self.step
+                if step >= self.config.warmup_steps:
+                    self._energy.start()
                 self._begin(step)
                 yield batch
                 self._end()
@@ -178,6 +182,8 @@ class Meter:
     def _write_finished(self, *, wait: bool = False) -> None:
         if wait and self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
+        if wait:
+            self._energy.stop()
         rows = []
         while self._finished and (wait or self.clock.is_past(self._finished[0][2][-1])):
             step, epoch, marks = self._finished.popleft()
@@ -208,6 +214,7 @@ class Meter:
             "images_per_s_q1": float(batch / q3), "images_per_s_q3": float(batch / q1),
             **{f"{phase}_s": float(value) for phase, value in zip(PHASES, np.median(kept, axis=0))},
             "first_loss": losses[0], "last_loss": losses[-1],
+            **self._energy.summary(float(batch / median)),
         }  # fmt: skip
 
 

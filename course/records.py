@@ -20,9 +20,10 @@ class Record:
     """What a run was and what it measured. None: not measured. Units are in the names.
 
     Times are medians over the steps after warm-up, with quartiles where the name says q1 or
-    q3. `peak_gib` is the device allocator's peak, or on a CPU the peak resident size of the
-    process (`memory_kind` says which). `evidence` is what the first step's operators were seen
-    to do (`course.observe`), `trace` the file of a traced run in its folder.
+    q3; `watts` is the mean of one GPU over those steps. `peak_gib` is the device allocator's
+    peak, or on a CPU the peak resident size of the process (`memory_kind` says which).
+    `evidence` is what the first step's operators were seen to do (`course.observe`), `trace`
+    the file of a traced run in its folder.
     """
 
     status: str
@@ -48,6 +49,8 @@ class Record:
     peak_gib: float | None = None
     reserved_gib: float | None = None
     memory_kind: str = ""
+    watts: float | None = None
+    joules_per_image: float | None = None
     epochs: list[dict[str, float]] = field(default_factory=list)
     steps_measured: int = 0
     first_loss: float | None = None

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set for every process of a run's job
 PROJECT = Path(__file__).resolve().parent.parent
+RECORDED = Path(__file__).resolve().with_name("recorded")  # a folder a machine, a folder a run
 
 
 def runs_root() -> Path:
@@ -50,7 +51,14 @@ class Run:
 
     @property
     def script(self) -> Path:
-        return self.folder / "train.py"
+        """The snapshot that ran; recorded runs of a machine share one."""
+        own = self.folder / "train.py"
+        return self.folder.parent / "train.py" if self.is_recorded else own
+
+    @property
+    def is_recorded(self) -> bool:
+        """Is it a run of another machine, which the course ships?"""
+        return self.folder.parent.parent == RECORDED
 
     @property
     def source(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 
 from platformdirs import user_config_path
 
-EXECUTORS = ("local", "slurm")
+from course.recordings import SITE, machines
+
+EXECUTORS = ("local", "slurm", "recorded")
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Site:
     partition: str = ""
     qos: str = ""
     constraint: str = ""
-    sbatch: tuple[str, ...] = ()  # further options, "name=value" each, without the dashes
+    sbatch: tuple[str, ...] = ()  # further options: "name=value", or "name" alone
     setup: tuple[str, ...] = ()  # lines of shell before the job: module load …
 
     def __post_init__(self) -> None:
@@ -42,6 +45,8 @@ class Site:
         for name in ("data_root", "account", "partition", "qos", "constraint"):
             if not isinstance(getattr(self, name), str):
                 raise ValueError(f"site {self.name!r}: {name} must be a text, in quotes")
+            if not getattr(self, name).isprintable():  # a second line would be a command
+                raise ValueError(f"site {self.name!r}: {name} must be one line")
         for name in ("gpus_per_node", "cpus_per_gpu", "nodes"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise ValueError(f"site {self.name!r}: {name} must be a whole number above 0")
@@ -51,32 +56,32 @@ class Site:
                     f'site {self.name!r}: {name} is a setting of Slurm: say executor = "slurm" too'
                 )
         for line in self.sbatch:
-            if "=" not in line or line.startswith("-"):
+            if not re.fullmatch(r"[a-z][a-z-]*(=[^\n\r]*)?", line):
                 raise ValueError(
-                    f"site {self.name!r}: sbatch={line!r}: write name=value, without dashes"
+                    f"site {self.name!r}: sbatch={line!r}: write name=value, or name, without --"
                 )
 
     def shape(self, gpus: int) -> tuple[int, int]:
         """Nodes, and tasks on each, of a job with so many GPUs, one a task.
 
         Raises:
-            ValueError: they do not fill whole nodes evenly, or there are too many.
+            ValueError: more than a node has, and not whole nodes; or there are too many.
         """
-        most = self.nodes * self.gpus_per_node
-        nodes = -(-gpus // self.gpus_per_node)
-        if not 1 <= gpus <= most or gpus % nodes:
-            valid = [n for n in range(1, most + 1) if n % -(-n // self.gpus_per_node) == 0]
-            near = sorted(sorted(valid, key=lambda n: abs(n - gpus))[:2])
+        inside, most = self.gpus_per_node, self.nodes * self.gpus_per_node
+        if not 1 <= gpus <= most or (gpus > inside and gpus % inside):
+            few = "1" if inside == 1 else f"1 to {inside}"
+            more = f", or a multiple of {inside} up to {most}" if most > inside else ""
             raise ValueError(
-                f"gpus={gpus}: site {self.name!r} has nodes of {self.gpus_per_node} GPUs, at most "
-                f"{self.nodes} for a job, each with as many tasks: choose {near} or so"
+                f"gpus={gpus}: site {self.name!r} has nodes of {inside} GPUs, at most {self.nodes} "
+                f"for a job: choose {few}{more} (whole nodes)"
             )
-        return nodes, gpus // nodes
+        return (1, gpus) if gpus <= inside else (gpus // inside, inside)
 
     def check_gpus(self, gpus: int) -> None:
         """Raise ValueError if this site cannot give a job so many devices (processes)."""
         if self.executor == "slurm":
             self.shape(gpus)
+        if self.executor != "local":  # a recording says itself what it was made with
             return
         most = os.cpu_count() or 1
         if not 1 <= gpus <= most:
@@ -97,6 +102,7 @@ def get(name: str) -> Site:
             lists the valid ones and names the file.
     """
     entries, own = _read(Path(__file__).with_name("sites.toml")), user_file()
+    entries |= {SITE + machine: {"executor": "recorded"} for machine in machines()}
     for key, entry in (_read(own) if own.exists() else {}).items():
         entries[key] = {**entries.get(key, {}), **entry}
     if name not in entries:

@@ -7,100 +7,118 @@ and no other was chosen by SLURM_CONF, it is the one that is spoken to.
 from __future__ import annotations
 
 import math
-import os
-import shlex
-import subprocess
-import sys
+import re
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from course import cluster
-from course.runs import FOLDER_VARIABLE, Run
-from course.sites import Site
+from course.runs import Run
+from course.sbatch import ask, check_partition, executor, partitions
+from course.sbatch import batch_script as batch_script
+from course.sites import Site, user_file
 
 FRESH_S = 2.0  # squeue is asked no more often, however many runs are waited for
-GRACE_MIN = 2  # Slurm's limit lies so far behind the supervisor's own
 ACCOUNTED_S = 10.0  # until sacct knows that a job is over
 OVER = {"CANCELLED": "cancelled", "TIMEOUT": "timeout", "DEADLINE": "timeout",
         "OUT_OF_MEMORY": "oom", "FAILED": "failed"}  # fmt: skip
 ALIVE = ("PENDING", "RUNNING", "REQUEUED", "COMPLETING", "CONFIGURING", "SUSPENDED", "RESIZING")
-_seen: tuple[float, dict[str, str] | None] = (-math.inf, None)
+SUBMIT_GRACE_S = 30  # a launch may take so long before a run without a job id counts as lost
+# The name last: only in it may there be a further bar.
+FIELDS = "%i|%T|%r|%M|%D|%N|%j"
+REASONS = {
+    "None": "Slurm has not looked at it yet",
+    "Priority": "others are before it",
+    "Resources": "it waits for nodes or GPUs to become free",
+    "Dependency": "it waits for another job to end",
+    "BeginTime": "it waits for a set time, as a job does that was put back into the queue",
+    "JobHeld": "it is held back: scontrol release lets it go",
+    "ReqNodeNotAvail": "nodes that it needs are down or reserved",
+    "Reservation": "it waits for its reservation to begin",
+    "PartitionTimeLimit": "it asks for more time than the partition gives, and will not start",
+    "PartitionNodeLimit": "it asks for more nodes than the partition gives, and will not start",
+    "Partition": "the partition takes no jobs just now",
+    "QOSMaxJobsPerUser": "you have as many jobs running as the QoS allows",
+    "QOSMax": "you have reached a limit of the QoS",
+    "QOSGrp": "the users of the QoS have together reached a limit of it",
+    "AssocMaxJobs": "you have as many jobs running as your account allows",
+    "Assoc": "a limit of your account is reached",
+}  # of pending jobs: how squeue's word begins, and what it means; the first that fits counts
+SILENT = "Slurm does not answer just now"
+_asking = threading.Lock()
+_seen: tuple[float, dict[str, list[str]] | None] = (-math.inf, None)
 
 
 def submit(folder: Path, request: dict[str, Any], site: Site) -> dict[str, Any]:
     """Submit the job of a run's folder: its job_id.
 
     Raises:
-        ValueError: Slurm's commands are not here, or Slurm refuses; the message is Slurm's own.
+        ValueError: Slurm's commands are not here, the partition is not, or Slurm refuses;
+            the message says what there is.
     """
-    from submitit import SlurmExecutor
     from submitit.core.utils import FailedJobError
 
     from course.supervise import supervise
 
+    here = "run on a login node, or start a Slurm on this machine by course slurm up"
     if not cluster.which("sbatch"):
+        raise ValueError(f"site {site.name!r} needs Slurm, and there is no sbatch here: {here}")
+    offers = partitions()
+    check_partition(site, offers)
+    try:
+        number = executor(folder, request, site).submit(supervise, str(folder)).job_id
+    except FailedJobError as error:
+        if not offers:
+            raise ValueError(f"no Slurm answers here ({_reason(error)}): {here}") from error
+        there = "; ".join(each.told() for each in offers)
         raise ValueError(
-            f"site {site.name!r} needs Slurm's commands, and there is no sbatch here: run on a "
-            f"login node, or start a Slurm on this machine by course slurm up"
-        )
-    nodes, tasks = site.shape(request["gpus"])
-    with _speaking():
-        executor = SlurmExecutor(folder / "logs", python=shlex.quote(sys.executable))
-        executor.update_parameters(**_parameters(folder, request, site, nodes, tasks))
-        try:
-            number = executor.submit(supervise, str(folder)).job_id
-        except FailedJobError as error:
-            raise ValueError(f"Slurm refused the job: {_reason(error)}") from error
+            f"Slurm refused the job: {_reason(error)}. Partitions here: {there}. What is asked "
+            f"for stands in site {site.name!r} ({user_file()}) and in gpus={request['gpus']}"
+        ) from error
     _forget()
-    return {"job_id": number}
+    own = {"cluster": str(cluster.folder())} if cluster.environment() else {}
+    return {"job_id": number, **own}
 
 
 def _forget() -> None:
     """Ask squeue anew the next time."""
     global _seen
-    _seen = (-math.inf, None)
-
-
-def _parameters(
-    folder: Path, request: dict[str, Any], site: Site, nodes: int, tasks: int
-) -> dict[str, Any]:
-    named = {name: getattr(site, name) for name in ("partition", "account", "qos", "constraint")}
-    extra = dict(line.split("=", 1) for line in site.sbatch)
-    return {
-        "job_name": folder.name, "nodes": nodes, "ntasks_per_node": tasks,
-        "cpus_per_task": site.cpus_per_gpu, "gres": f"gpu:{tasks}",
-        "time": math.ceil(site.time_min) + GRACE_MIN,
-        "setup": [*site.setup, f"export {FOLDER_VARIABLE}={shlex.quote(str(folder))}"],
-        "additional_parameters": extra, **{key: value for key, value in named.items() if value},
-    }  # fmt: skip
-
-
-def _reason(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if "error:" in line]
-    return " ".join(line.partition("error:")[2].strip() for line in lines) or str(error)
+    with _asking:
+        _seen = (-math.inf, None)
 
 
 def is_alive(run: Run) -> bool:
     """Does the run's job wait or compute? Also where Slurm does not answer just now."""
-    known = _jobs()
+    known, number = _jobs(), str(run.launched.get("job_id", ""))
+    if not number:
+        return _just_launched(run)
     if known is None:
-        return True
-    number = str(run.launched.get("job_id", ""))
-    return known.get(number) == run.name  # ids are reused after an accident, names are not
+        return not _cluster_is_down(run)
+    # Ids are reused after an accident, names are not.
+    return number in known and known[number][-1] == run.name
 
 
-def _jobs() -> dict[str, str] | None:
-    """Names of this user's jobs that are not over, by id; None if Slurm does not answer."""
+def _cluster_is_down(run: Run) -> bool:
+    """Was the run's job one of this machine's own Slurm, and has that been ended since?"""
+    return run.launched.get("cluster") == str(cluster.folder()) and not cluster.environment()
+
+
+def _jobs() -> dict[str, list[str]] | None:
+    """This user's jobs that are not over, by id: the rest of FIELDS; None if Slurm is silent."""
     global _seen
-    if time.monotonic() - _seen[0] > FRESH_S:
-        done = _run("squeue", "--noheader", "--me", "--format=%i|%j")
-        lines = done.stdout.splitlines() if done and done.returncode == 0 else None
-        found = None if lines is None else dict(line.split("|", 1) for line in lines)
-        _seen = time.monotonic(), found
-    return _seen[1]
+    with _asking:  # a second thread that waits gets the same answer
+        if time.monotonic() - _seen[0] > FRESH_S:
+            done = ask("squeue", "--noheader", "--me", f"--format={FIELDS}")
+            rows = None
+            if done and done.returncode == 0:
+                parts = FIELDS.count("|")
+                rows = (line.split("|", parts) for line in done.stdout.splitlines())
+                rows = {number: rest for number, *rest in rows}
+            _seen = time.monotonic(), rows
+        return _seen[1]
 
 
 def ending(run: Run) -> tuple[str, str]:
@@ -108,11 +126,13 @@ def ending(run: Run) -> tuple[str, str]:
 
     "queued" where it is alive after all: Slurm had put it back into the queue.
     """
+    if _cluster_is_down(run):
+        return "lost", "the Slurm of this machine was ended meanwhile; course slurm up starts it"
     number, deadline = str(run.launched.get("job_id", "")), time.monotonic() + ACCOUNTED_S
     state = ""
     while time.monotonic() < deadline:
         words = ("--noheader", "-P", "-X", "-j", number, "-o", "JobName,State,ExitCode,NodeList")
-        done = _run("sacct", *words)
+        done = ask("sacct", *words)
         rows = [line.split("|") for line in done.stdout.splitlines()] if done else []
         rows = [row for row in rows if row[0] == run.name]
         state = rows[-1][1].split()[0] if rows else ""
@@ -128,7 +148,7 @@ def ending(run: Run) -> tuple[str, str]:
 def stop(run: Run) -> None:
     """End the run's job, waiting or computing."""
     if is_alive(run):
-        _run("scancel", str(run.launched.get("job_id", "")))
+        ask("scancel", str(run.launched.get("job_id", "")))
         _forget()
 
 
@@ -137,21 +157,51 @@ def kill_left(run: Run) -> None:
     stop(run)
 
 
-def _run(*command: str) -> subprocess.CompletedProcess[str] | None:
-    try:
-        with _speaking():
-            return subprocess.run(command, capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+def _reason(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if "error:" in line]
+    return " ".join(line.partition("error:")[2].strip() for line in lines) or str(error)
 
 
-@contextmanager
-def _speaking() -> Iterator[None]:
-    """Slurm's commands, and submitit which calls them, speak to this machine's own cluster."""
-    added = cluster.environment()
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            del os.environ[name]
+def tell(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
+    """What Slurm says of runs, by name: state, reason, elapsed_s, nodes. One squeue for all.
+
+    A run that Slurm does not know as waiting or computing is left out. Where it does not answer,
+    the state is that of the run's own files, and the reason says so.
+    """
+    known, told = _jobs(), {}
+    for run in runs:
+        number = str(run.launched.get("job_id", ""))
+        if not number and _just_launched(run):
+            told[run.name] = _row("pending", "it is being submitted")
+        elif known is None and not _cluster_is_down(run):
+            state = "running" if run.started else "pending"
+            told[run.name] = _row(state, SILENT)
+        elif known and number in known and known[number][-1] == run.name:
+            state, reason, used, nodes, where, _ = known[number]
+            said = f"on {where}" if where else _in_words(reason)
+            told[run.name] = _row(state.lower(), said, _seconds(used), int(nodes))
+    return told
+
+
+def _row(
+    state: str, reason: str, elapsed_s: int | None = None, nodes: int | None = None
+) -> dict[str, Any]:
+    return {"state": state, "reason": reason, "elapsed_s": elapsed_s, "nodes": nodes}
+
+
+def _just_launched(run: Run) -> bool:
+    launched_at = run.launched.get("launched_at")
+    age = datetime.now() - datetime.fromisoformat(launched_at) if launched_at else None
+    return age is not None and age.total_seconds() < SUBMIT_GRACE_S
+
+
+def _in_words(reason: str) -> str:
+    """Slurm's word for why a job waits, with what it means where that is known."""
+    meaning = next((text for word, text in REASONS.items() if reason.startswith(word)), "")
+    return f"{reason}: {meaning}" if meaning else reason
+
+
+def _seconds(used: str) -> int:
+    """Seconds of a time as squeue writes it, [days-][hours:]minutes:seconds; 0 if it is none."""
+    parts = [int(part) for part in re.findall(r"\d+", used)]
+    return sum(n * unit for n, unit in zip(reversed(parts), (1, 60, 3600, 86400)))

@@ -56,6 +56,8 @@ def supervise(folder: str) -> None:
         verdict = Record("failed", error=f"the run's folder cannot be written: {error}")
     except Ended as end:
         if by_slurm and str(end) == "cancelled":
+            if task.global_rank == 0:
+                (run.folder / "started.json").unlink(missing_ok=True)
             return  # or preempted, and put back into the queue: accounting knows which
         verdict = Record(str(end), error=_explain(str(end), asked))
     if task.global_rank == 0 or verdict.status != "ok":

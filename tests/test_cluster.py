@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -92,16 +93,24 @@ def test_its_variables_are_given_while_it_is_up(slurm: Path, monkeypatch) -> Non
     assert cluster.environment() == {}
 
 
+def left_of(home: Path) -> list[str]:
+    """Every process that was started with the cluster's configuration; another's are no matter."""
+    found = []
+    for process in psutil.process_iter(["name", "status"]):
+        with suppress(psutil.Error):
+            if process.environ().get("SLURM_CONF") == str(home / "slurm.conf"):
+                found += [process.name()]
+    return found
+
+
 def test_down_leaves_nothing_and_up_goes_on_from_there(slurm: Path, tmp_path: Path) -> None:
     number, output = submit(tmp_path, "echo begun; sleep 600")
     eventually(lambda: output.exists() and "begun" in output.read_text(), "the job runs")
+    assert {"slurmctld", "mariadbd", "sleep"} <= set(left_of(slurm))
     assert len(cluster.down()) == 6
     assert cluster.down() == [] and cluster.environment() == {}
-    left = [process.name() for process in psutil.process_iter(["name"])
-            if process.info["name"].startswith(("slurm", "munged", "mariadbd"))
-            and process.status() != psutil.STATUS_ZOMBIE]  # fmt: skip
-    assert left == []
-    assert not any(cluster._listens(port) for port in ports().values())
+    assert left_of(slurm) == []
+    assert not any(cluster_setup.listens(port) for port in ports().values())
     taken = pytest.raises(
         ClusterError, match="port [0-9]+ is taken.*slurmctld needs it: .*COURSE_SLURM_PORT"
     )

@@ -11,7 +11,7 @@ from course import layout, trace
 from course.plots import layout as pictures
 from course.plots.base import Picture
 from course.precision import channels_last
-from course.recordings import FOLDER
+from course.recordings import trace_path
 
 ORDERS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 
@@ -115,7 +115,7 @@ class TestConversions:
 @pytest.fixture(scope="module")
 def traces() -> dict[str, trace.Trace]:
     names = ("amp", "channels_last")
-    return {name: trace.read(FOLDER / f"nvidia-h100-{name}.json.gz") for name in names}
+    return {name: trace.read(trace_path("nvidia-h100", name)) for name in names}
 
 
 class TestParts:
@@ -145,7 +145,7 @@ class TestParts:
         assert ratio.is_monotonic_decreasing
 
     def test_what_lab_2_says_of_bf16_and_fp16(self, traces: dict[str, trace.Trace]) -> None:
-        half = trace.read(FOLDER / "nvidia-h100-channels_last_fp16.json.gz")
+        half = trace.read(trace_path("nvidia-h100", "channels_last_fp16"))
         bf16, fp16 = (layout.parts(each).set_index("part")["ms"].round()
                       for each in (traces["channels_last"], half))  # fmt: skip
         assert (bf16["BatchNorm"], fp16["BatchNorm"]) == (27, 17)

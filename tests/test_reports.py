@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from course import compare, gaps, ladder, plots, recorded, recordings, report, rung, trace
+from course import compare, gaps, ladder, plots, report, rung
 from course.jobs import JobError
 from course.records import Record
 from course.reports import held_by_host, ratio
@@ -107,33 +107,6 @@ def test_ladder_keeps_a_failed_rung_and_can_be_drawn(make_run, tmp_path: Path) -
     assert table["ratio"][0] == pytest.approx(1)
     plots.ladder(table).savefig(tmp_path / "ladder.png")
     assert (tmp_path / "ladder.png").stat().st_size > 1000
-
-
-def test_recorded_ladder_names_machine_and_date() -> None:
-    table = recorded("nvidia-h200")
-    assert table["machine"][1].startswith("NVIDIA H200 (recorded 20")
-    with pytest.raises(ValueError, match="nvidia-h200"):
-        recorded("abacus")
-
-
-def test_every_recorded_trace_is_small_and_names_its_machine() -> None:
-    paths = sorted(recordings.FOLDER.glob("*.json.gz"))
-    assert len(paths) >= 4
-    for path in paths:
-        assert path.stat().st_size < 300_000
-        found = trace.read(path)
-        assert found.device.startswith("NVIDIA") and len(found.kernels) > 100
-    assert recordings.trace_path("nvidia-h100", "amp") in paths
-
-
-def test_unknown_recorded_trace_lists_the_known() -> None:
-    with pytest.raises(
-        ValueError,
-        match="no trace 'ampp': there are amp, channels_last, channels_last_fp16, device",
-    ):
-        recordings.trace_path("nvidia-h100", "ampp")
-    with pytest.raises(ValueError, match="nothing is recorded for 'abacus'"):
-        recordings.trace_path("abacus", "amp")
 
 
 def test_a_gpu_with_little_to_do_is_said_to_wait_for_python(make_run) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from course import jobs, sites
+from course import plans, sites
 from course.config import Config
 
 
@@ -71,7 +71,10 @@ def test_settings_of_slurm_alone_are_refused_elsewhere(user_sites: Path) -> None
         sites.get("local")
 
 
-@pytest.mark.parametrize("line", ["nodes = 0", "gpus_per_node = 1.5", 'sbatch = ["--nice=5"]'])
+@pytest.mark.parametrize("line", [
+    "nodes = 0", "gpus_per_node = 1.5", 'sbatch = ["--nice=5"]', 'sbatch = ["nice; touch x=5"]',
+    'sbatch = ["comment=a\\ntouch x"]', 'account = "a\\ntouch x"', "qos = 3",
+])  # fmt: skip
 def test_settings_of_slurm_are_checked(user_sites: Path, line: str) -> None:
     user_sites.write_text(f"[slurm]\n{line}\n")
     with pytest.raises(ValueError, match=line.partition(" ")[0]):
@@ -108,11 +111,11 @@ def test_gpus_out_of_range() -> None:
 
 def test_imagenet_takes_the_folder_of_the_config_then_of_the_site(tmp_path: Path) -> None:
     site, wanted = sites.Site("here", data_root=str(tmp_path)), Config(data="imagenet")
-    assert jobs._with_data_root(wanted, site).data_root == str(tmp_path)
+    assert plans._with_data_root(wanted, site).data_root == str(tmp_path)
     own = replace(wanted, data_root="/images")
-    assert jobs._with_data_root(own, site).data_root == "/images"
+    assert plans._with_data_root(own, site).data_root == "/images"
 
 
 def test_imagenet_without_a_folder_says_where_to_set_it() -> None:
     with pytest.raises(ValueError, match="needs data_root, a folder with train/ and val/"):
-        jobs._with_data_root(Config(data="imagenet"), sites.Site("here"))
+        plans._with_data_root(Config(data="imagenet"), sites.Site("here"))

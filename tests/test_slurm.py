@@ -1,12 +1,17 @@
 """Runs on a real Slurm: how they start, how they end, and that the record says so."""
 
 import os
+import shutil
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from job_helpers import (
+    CONFIG,
+    SCRIPTS,
     eventually,
     expect_no_process,
     launch,
@@ -17,7 +22,7 @@ from job_helpers import (
     release,
 )
 
-from course import cluster, jobs, runs, sites
+from course import cluster, cluster_setup, jobs, plans, runs
 from course.config import rung
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("slurm")]
@@ -65,19 +70,24 @@ def test_two_nodes_of_two_tasks_reduce_together(runs_root: Path, user_sites: Pat
     assert len([path for path in run.logs if path.suffix == ".out"]) >= 4
 
 
-def test_the_script_that_sbatch_got_says_what_was_asked(runs_root: Path, user_sites: Path) -> None:
+def test_what_is_shown_is_what_sbatch_got(
+    tmp_path: Path, user_sites: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COURSE_RUNS", str(tmp_path / "my runs; it's"))
     user_sites.write_text(
-        '[slurm]\nqos = "normal"\nsbatch = ["nice=5"]\n'
+        '[slurm]\nqos = "normal"\npartition = "urgent"\nsbatch = ["nice=5"]\n'
         'setup = ["module() { :; }", "module load x"]\n'
     )
-    run = over(launch("ok_light.py", site="slurm", time_min=7))
-    (script,) = (run.folder / "logs").glob("*_submission.sh")
-    lines = script.read_text().splitlines()
-    for wanted in ("nodes=1", "ntasks-per-node=1", "gres=gpu:1", "time=9", "qos=normal", "nice=5",
-                   "cpus-per-task=1", f"job-name={run.name}"):  # fmt: skip
-        assert f"#SBATCH --{wanted}" in lines
-    assert "module load x" in lines
-    assert run.status == "ok"
+    script, asked = SCRIPTS / "ok_light.py", {"site": "slurm", "time_min": 7}
+    before = plans.preview(script, CONFIG, **asked)
+    run = over(launch("ok_light.py", **asked))
+    assert run.status == "ok", jobs.explain(run)
+    assert before == plans.batch_script(run)
+    words = ("sacct", "-X", "-n", "-P", "-j", run.launched["job_id"], "-o",
+             "JobName,Partition,QOS,TimelimitRaw,ReqTRES")  # fmt: skip
+    eventually(lambda: slurm_says(*words).startswith(f"{run.name}|urgent|normal|9|"),
+               "accounting has what was asked for")  # fmt: skip
+    assert "gres/gpu=1" in slurm_says(*words)
 
 
 def test_a_script_that_raises_is_failed_with_its_words(runs_root: Path) -> None:
@@ -110,13 +120,107 @@ def test_cancelled_behind_the_courses_back(runs_root: Path) -> None:
     assert "Slurm: CANCELLED" in run.record.error
 
 
-def test_many_at_once_all_arrive_and_none_twice(runs_root: Path) -> None:
-    configs = [rung("baseline", quick=True, rung=f"number-{n}") for n in range(12)]
+def test_fifty_in_a_row_all_arrive_and_none_twice(runs_root: Path) -> None:
+    configs = [rung("baseline", quick=True, rung=f"number-{n}") for n in range(50)]
     launched = [launch("ok_light.py", site="slurm", config=config) for config in configs]
-    assert len({run.launched["job_id"] for run in launched}) == 12
-    jobs.wait(launched)
-    assert {run.status for run in launched} == {"ok"}
-    assert len(runs.find(status="ok")) == 12
+    again = [launch("ok_light.py", site="slurm", config=config) for config in configs]
+    assert [run.folder for run in again] == [run.folder for run in launched]
+    assert len({run.launched["job_id"] for run in launched}) == 50
+    jobs.wait(launched, timeout_s=400)
+    assert {run.record.job_id for run in launched} == {run.launched["job_id"] for run in launched}
+    assert len(runs.find(status="ok")) == 50
+
+
+def test_a_wiped_controller_gives_numbers_anew_and_no_run_takes_another_for_its_own(
+    runs_root: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Job ids begin again after an accident; accounting and old folders know them already."""
+    done = over(launch("ok_light.py", site="slurm"))
+    holding = launch_running("holds.py", site="slurm", gpus=8)
+    waiting = launch("ok_light.py", site="slurm", gpus=2)
+    cluster.down()
+    shutil.rmtree(slurm / "state")
+    monkeypatch.setattr(cluster_setup, "_first_job", lambda _: int(done.launched["job_id"]))
+    cluster.up()
+    configs = [rung("baseline", quick=True, rung=f"anew-{number}") for number in range(3)]
+    anew = [launch("ok_light.py", site="slurm", config=config) for config in configs]
+    before = [run.launched["job_id"] for run in (done, holding, waiting)]
+    assert [run.launched["job_id"] for run in anew] == before
+    assert {jobs.refresh(run) for run in (holding, waiting)} <= {"lost", "cancelled"}
+    jobs.wait(anew)
+    assert [run.status for run in (done, *anew)] == ["ok"] * 4
+
+
+def gone_from_its_node(run: runs.Run) -> bool:
+    """Is nothing left of the job? Slurm says so before its last step has really ended."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            number = run.launched["job_id"]
+            if f"[{number}." in " ".join(process.cmdline()):  # slurmstepd: [17.batch]
+                return False
+            if process.environ().get("SLURM_JOB_ID") == number:
+                return False
+    return True
+
+
+def restart_now(run: runs.Run) -> None:
+    """Slurm lets a job wait two minutes that it has put back: not here."""
+    eventually(lambda: gone_from_its_node(run), "nothing is left of it")
+    assert jobs.refresh(run) == "queued"
+    slurm_says("scontrol", "update", f"jobid={run.launched['job_id']}", "starttime=now")
+
+
+def test_the_cluster_is_ended_under_a_run(runs_root: Path, slurm: Path) -> None:
+    running = launch_running("holds.py", site="slurm", gpus=8)
+    waiting = launch("ok_light.py", site="slurm")
+    cluster.down()
+    expect_no_process(runs_root)
+    assert [over(run).status for run in (running, waiting)] == ["lost", "lost"]
+    assert "course slurm up starts it" in waiting.record.error
+    cluster.up()
+    assert slurm_says("squeue", "-h") == ""  # nothing goes on by itself
+    assert over(launch("ok_light.py", site="slurm")).status == "ok"
+
+
+def test_preempted_put_back_and_begun_anew(runs_root: Path, user_sites: Path) -> None:
+    user_sites.write_text('[urgent]\nexecutor = "slurm"\npartition = "urgent"\nnodes = 2\n')
+    run = launch_running("holds.py", site="slurm", gpus=8)
+    first_start = run.started
+    urgent = over(launch("ok_light.py", site="urgent", gpus=8))
+    assert urgent.status == "ok", jobs.explain(urgent)
+    restart_now(run)
+    eventually(lambda: run.started not in ({}, first_start), "it has begun anew")
+    release(run)
+    assert over(run).status == "ok", jobs.explain(run)
+    eventually(lambda: state(run) == "COMPLETED", "Slurm says so too")
+    restarts = slurm_says("sacct", "-n", "-X", "-D", "-P", "-j", run.launched["job_id"], "-o",
+                          "State").splitlines()  # fmt: skip
+    assert restarts == ["PREEMPTED", "COMPLETED"]
+
+
+@pytest.mark.parametrize("put_back", [False, True])
+def test_a_node_goes_down_under_a_run(
+    runs_root: Path, user_sites: Path, slurm: Path, put_back: bool
+) -> None:
+    user_sites.write_text(f"[slurm]\nsbatch = ['{'requeue' if put_back else 'no-requeue'}']\n")
+    run = launch_running("holds.py", site="slurm")
+    first_start, number = run.started, run.launched["job_id"]
+    node = slurm_says("squeue", "-h", "-j", number, "-o", "%N")
+    for process in [cluster._pids(slurm)[node], *cluster._strays(slurm)]:
+        process.kill()  # as by a power cut: the node says nothing more
+    if put_back:
+        eventually(lambda: slurm_says("squeue", "-h", "-j", number, "-o", "%T") == "PENDING",
+                   "Slurm has noticed, and put it back")  # fmt: skip
+        restart_now(run)
+        eventually(lambda: run.started not in ({}, first_start), "it has begun anew")
+        release(run)
+        assert over(run).status == "ok", jobs.explain(run)
+        assert slurm_says("sacct", "-n", "-X", "-P", "-j", number, "-o", "NodeList") != node
+    else:
+        assert over(run).status == "lost"
+        assert "Slurm: NODE_FAIL" in run.record.error
+        assert state(run) == "NODE_FAIL"
+    assert cluster.up()["nodes"] == "2 of 2 ready"  # the node comes back, and takes jobs
 
 
 def test_the_controller_restarts_while_a_run_computes(runs_root: Path, slurm: Path) -> None:
@@ -130,17 +234,19 @@ def test_the_controller_restarts_while_a_run_computes(runs_root: Path, slurm: Pa
     assert over(run).status == "ok", jobs.explain(run)
 
 
-def test_what_slurm_refuses_leaves_no_run(runs_root: Path, user_sites: Path) -> None:
-    user_sites.write_text('[slurm]\npartition = "moon"\n')
-    with pytest.raises(ValueError, match="Slurm refused the job: .*invalid partition"):
-        launch("ok_light.py", site="slurm")
+@pytest.mark.parametrize("settings, said", [
+    ('partition = "moon"', "no partition 'moon' here: choose one of gpu, urgent"),
+    ('partition = "urgent"\ntime_min = 600', "time_min=600 is too long.*: at most 118"),
+    ("gpus_per_node = 8", r"Slurm refused .*Partitions here: gpu \(gpu:4 a node, at most 1200 min"),
+    ('constraint = "h100"', "Slurm refused the job: .*Invalid feature"),
+])  # fmt: skip
+def test_what_slurm_cannot_run_leaves_no_run(
+    runs_root: Path, user_sites: Path, settings: str, said: str
+) -> None:
+    user_sites.write_text(f"[slurm]\n{settings}\n")
+    with pytest.raises(ValueError, match=said):
+        launch("ok_light.py", site="slurm", gpus=8 if "per_node" in settings else 1)
     assert runs.all_runs() == []
-
-
-@pytest.mark.parametrize("gpus, valid", [(0, 1), (9, 8), (5, 6)])
-def test_gpus_that_fill_no_nodes_are_refused_with_the_valid(gpus: int, valid: int) -> None:
-    with pytest.raises(ValueError, match=rf"gpus={gpus}: .*nodes of 4 GPUs.*\b{valid}\b"):
-        sites.get("slurm").check_gpus(gpus)
 
 
 def test_printed_text_is_found_in_the_logs(runs_root: Path) -> None:

@@ -10,7 +10,7 @@ from test_trace import CONV, SHARE, ncu_row, ncu_text, nsys_file, onednn_line  #
 
 from course import tensor_core_rules, tensor_cores, trace
 from course.plots.tensor_cores import tensor_cores as picture
-from course.recordings import FOLDER
+from course.recordings import trace_path
 from course.records import Record, write_record
 from course.runs import Run
 from course.tensor_core_rules import RuleError, by_counter, classify, labelled, rules, score, wrong
@@ -21,7 +21,7 @@ FLIPPED = {"used": "not", "not": "used", "unknown": "not"}
 @pytest.fixture(scope="module")
 def h100() -> dict[str, trace.Trace]:
     names = {"fp32": "device", "amp": "amp", "channels_last": "channels_last"}
-    return {rung: trace.read(FOLDER / f"nvidia-h100-{file}.json.gz")
+    return {rung: trace.read(trace_path("nvidia-h100", file))
             for rung, file in names.items()}  # fmt: skip
 
 

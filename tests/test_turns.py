@@ -70,16 +70,3 @@ def test_work_after_the_record_is_not_cut_short_by_the_next_run(runs_root):
     second = launch("ok_light.py")
     assert over(second).status == "ok"
     assert (first.folder / "tidied").exists()
-
-
-def test_the_queue_lists_active_runs_only(runs_root):
-    over(launch("ok_light.py"))
-    assert jobs.queue().empty
-    running = launch_running("holds.py")
-    queued = launch("ok_light.py", config=replace(CONFIG, seed=1))
-    table = jobs.queue().set_index("run")
-    assert dict(table.status) == {running.name: "running", queued.name: "queued"}
-    assert table.job_id[queued.name] == queued.launched["job_id"]
-    jobs.cancel(queued)
-    jobs.cancel(running)
-    assert jobs.queue().empty

@@ -1,0 +1,143 @@
+"""Record a machine: run a list of configs on it, and pack what they leave into the course."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from course import trace_thin
+from course.config import Config, rung, vary
+from course.jobs import launch, wait
+from course.recordings import INDEX, SITE, TRACE
+from course.records import write_atomically
+from course.runs import Run, git_sha
+
+SCRIPT = "solutions/train.py"
+TRACE_BYTES = 300_000  # no trace that is shipped is larger
+TIME_MIN = 5  # for each run
+SYNTHETIC = {"data": "synthetic", "val_steps": 0, "epochs": 1}
+BUSY = SYNTHETIC | {"batch_size": 256, "steps": 60, "warmup_steps": 20}  # a large GPU is busy
+
+
+def plan() -> list[Config]:
+    """What `course record` runs, what matters most first, should the time run out.
+
+    The rungs at batch 256 on synthetic data; traces of them; a sweep of the batch size until
+    memory is out; JPEG files; and what the notebooks ask for at full size.
+    """
+    rungs = [*(rung(name, **BUSY) for name in ("device", "amp", "channels_last")),
+             rung("device", tf32=True, **BUSY),
+             *(rung(name, precision="fp16", **BUSY) for name in ("amp", "channels_last"))]  # fmt: skip
+    sizes = (64, 128, 512, 1024, 2048)
+    swept = SYNTHETIC | {"steps": 20, "warmup_steps": 5}
+    return [
+        *rungs,
+        rung("baseline", **BUSY | {"steps": 4, "warmup_steps": 1}),
+        *(_traced(config) for config in rungs),
+        *(rung(name, **swept, batch_size=size)
+          for name in ("channels_last", "amp", "device") for size in sizes),
+        *_from_files(),
+        *_of_the_notebooks(),
+    ]  # fmt: skip
+
+
+def _traced(config: Config) -> Config:
+    """A short run of the same, one step of it traced; named by what it differs in."""
+    name = "tf32" if config.tf32 else config.rung
+    name += "_fp16" if config.precision == "fp16" else ""
+    return replace(config, rung=f"{TRACE}{name}", steps=8, warmup_steps=5, profile_steps=1)
+
+
+def _from_files() -> Iterator[Config]:
+    """The fastest rung fed with JPEG files: by the training process alone, then by workers."""
+    short = {"batch_size": 256, "val_steps": 0, "epochs": 1, "steps": 8, "warmup_steps": 3}
+    yield from vary(rung("channels_last", **short), workers=[0])
+    yield from vary(rung("channels_last", **short | {"steps": 24, "warmup_steps": 8}), workers=[16])
+
+
+def _of_the_notebooks() -> Iterator[Config]:
+    few = SYNTHETIC | {"steps": 3, "warmup_steps": 1}
+    yield from vary(rung("device", **few), batch_size=[32, 64, 256, 1024, 2048])
+    yield from (rung(name) for name in ("device", "amp", "channels_last"))
+    yield rung("amp", rung="fp16", precision="fp16")
+    yield rung("device", warmup_steps=4)
+    yield rung("device", warmup_steps=4, profile_steps=1)
+    yield rung("baseline")
+
+
+def record(machine: str, configs: Iterable[Config], folder: Path, *, script: str = SCRIPT) -> Path:
+    """Run configs here one after another, and pack each as soon as it is over.
+
+    Args:
+        machine: the name that the recordings will have, say nvidia-h100.
+        folder: where the machine's own folder is made, or added to.
+
+    Returns:
+        The machine's folder.
+    """
+    target = folder / machine
+    for config in configs:
+        run = wait(launch(script, config, time_min=TIME_MIN), check=False)
+        pack(run, target, machine)
+        print(f"{run}: {run.record.images_per_s or run.record.error}", flush=True)
+    return target
+
+
+def pack(run: Run, target: Path, machine: str) -> Path:
+    """Copy a run into a machine's folder, without this machine's paths, its trace thinned.
+
+    Raises:
+        ValueError: the run is not over, its trace is too large even so, or the folder holds
+            runs of another script.
+    """
+    if run.record is None:
+        raise ValueError(f"{run} is not over: nothing to pack")
+    text = run.script.read_text()
+    target.mkdir(parents=True, exist_ok=True)
+    if (target / "train.py").exists() and (target / "train.py").read_text() != text:
+        raise ValueError(f"{target} holds runs of another version of {run.source}: remove it first")
+    write_atomically(target / "train.py", text)
+    with tempfile.TemporaryDirectory(dir=target) as draft:
+        _copy(run, Path(draft), machine)
+        shutil.rmtree(target / run.name, ignore_errors=True)
+        shutil.copytree(draft, target / run.name)
+    _write_index(run, target)
+    return target / run.name
+
+
+def _copy(run: Run, draft: Path, machine: str) -> None:
+    asked = run.launched
+    kept = {key: asked[key] for key in ("rung", "gpus", "executor", "git_sha", "launched_at")}
+    kept |= {"site": SITE + machine, "script": run.source}
+    values = asdict(run.record) | {"site": SITE + machine, "logs": []}
+    values["error"] = values["error"].replace(str(run.folder), "RUN")
+    if run.record.trace:
+        thin = trace_thin.thin(run.folder / run.record.trace, draft / run.record.trace)
+        if (size := thin.stat().st_size) > TRACE_BYTES:
+            raise ValueError(f"{run}: its trace has {size:,} bytes, more than {TRACE_BYTES:,}")
+    (draft / "launch.json").write_text(json.dumps(kept, indent=1) + "\n")
+    (draft / "record.json").write_text(json.dumps(values, indent=1) + "\n")
+    for name in ("config.json", "steps.jsonl"):
+        if (run.folder / name).exists():
+            shutil.copy(run.folder / name, draft / name)
+
+
+def _write_index(run: Run, target: Path) -> None:
+    """What holds for the machine; figures of other tools that stand there already stay."""
+    path, record = target / INDEX, run.record
+    saved: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    if record.device == "cpu" and saved:  # a rung on the machine's processor
+        return
+    saved |= {
+        "machine": f"{record.machine}, with {record.hardware.get('cores', '?')} cores",
+        "date": date.today().isoformat(), "driver": record.versions.get("driver", ""),
+        "versions": record.versions, "git_sha": git_sha(),
+        "command": f"course record {target.name}",
+    }  # fmt: skip
+    write_atomically(path, json.dumps(saved, indent=1) + "\n")

@@ -1,0 +1,108 @@
+"""What a launch asks for, before anything is started: script, config, site, batch script."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from course import runs, sites
+from course.config import Config
+from course.runs import PROJECT, Run
+from course.sites import Site
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One launch: the script and its text, the config, the site, and what is asked of it."""
+
+    source: Path
+    text: str
+    config: Config
+    place: Site
+    request: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The run's name: the same text, config, site and GPU count always give the same."""
+        known = json.dumps([self.text, self.request], sort_keys=True)
+        return f"{self.config.rung}-{hashlib.sha256(known.encode()).hexdigest()[:8]}"
+
+    def attempts(self) -> tuple[Run | None, Path]:
+        """The last attempt at this run, and the folder for the next."""
+        last, number, root = None, 1, runs.runs_root()
+        while (folder := root / (self.name if number == 1 else f"{self.name}.{number}")).exists():
+            if (folder / "launch.json").exists():
+                last = Run(folder)
+            number += 1
+        return last, folder
+
+
+def plan(
+    script: str | Path, config: Config, *, site: str = "local", gpus: int = 1,
+    time_min: float | None = None,
+) -> Plan:  # fmt: skip
+    """Check what a launch asks for; the arguments are those of `jobs.launch`.
+
+    Raises:
+        ValueError: no such script or site, or an impossible request.
+    """
+    source, place = _find_script(script), sites.get(site)
+    place.check_gpus(gpus)
+    if time_min is not None:
+        place = replace(place, time_min=time_min)
+    config = _with_data_root(config, place)
+    request = {"rung": config.rung, "site": site, "gpus": gpus, "config": asdict(config)}
+    return Plan(source, source.read_text(), config, place, request)
+
+
+def preview(script: str | Path, config: Config, **options: Any) -> str:
+    """The batch script that `launch` would submit with these arguments. Nothing is submitted."""
+    asked = plan(script, config, **options)
+    _, folder = asked.attempts()
+    return engine(asked.place.executor).batch_script(folder, asked.request, asked.place)
+
+
+def batch_script(run: Run, site: str | None = None) -> str:
+    """The batch script that a run became, or that it would become on another site.
+
+    Args:
+        site: a name of sites.toml; None: that of the run, and what really was submitted there.
+    """
+    submitted = [*run.folder.glob("logs/*_submission.sh")]
+    if site is None and submitted:
+        return submitted[-1].read_text()
+    place = sites.get(site or run.launched["site"])
+    place = replace(place, time_min=run.launched["time_min"])
+    return engine(place.executor).batch_script(run.folder, run.launched, place)
+
+
+def engine(executor: str) -> ModuleType:
+    """What runs jobs: course.local or course.slurm, which have the same functions."""
+    return import_module(f"course.{executor}")
+
+
+def _with_data_root(config: Config, place: Site) -> Config:
+    if config.data != "imagenet":
+        return config
+    folder = config.data_root or place.data_root
+    if not folder:
+        raise ValueError(
+            f'data="imagenet" needs data_root, a folder with train/ and val/ inside: set it in '
+            f"the config, or for site {place.name!r} in {sites.user_file()}"
+        )
+    return replace(config, data_root=str(Path(folder).expanduser().resolve()))
+
+
+def _find_script(script: str | Path) -> Path:
+    path = Path(script).expanduser()
+    for candidate in (path, PROJECT / path):
+        if candidate.is_file():
+            return candidate.resolve()
+    known = [f"{folder}/{file.name}" for folder in ("exercises", "solutions")
+             for file in sorted((PROJECT / folder).glob("*.py"))]  # fmt: skip
+    raise ValueError(f"no script {str(script)!r} here or in {PROJECT}: the course has {known}")

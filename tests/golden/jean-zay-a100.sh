@@ -1,0 +1,27 @@
+#!/bin/bash
+
+# Parameters
+#SBATCH --account=abc@a100
+#SBATCH --constraint=a100
+#SBATCH --cpus-per-task=8
+#SBATCH --error=RUN_FOLDER/logs/%j_0_log.err
+#SBATCH --exclusive
+#SBATCH --gres=gpu:8
+#SBATCH --hint=nomultithread
+#SBATCH --job-name=RUN_NAME
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=8
+#SBATCH --open-mode=append
+#SBATCH --output=RUN_FOLDER/logs/%j_0_log.out
+#SBATCH --partition=gpu_p5
+#SBATCH --reservation='my course'
+#SBATCH --signal=USR2@90
+#SBATCH --time=93
+
+# setup
+module load cpuarch/amd
+export COURSE_RUN_FOLDER=RUN_FOLDER
+
+# command
+export SUBMITIT_EXECUTOR=slurm
+srun --unbuffered --output RUN_FOLDER/logs/%j_%t_log.out --error RUN_FOLDER/logs/%j_%t_log.err PYTHON -u -m submitit.core._submit RUN_FOLDER/logs

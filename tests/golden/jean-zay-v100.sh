@@ -1,0 +1,22 @@
+#!/bin/bash
+
+# Parameters
+#SBATCH --account=abc@v100
+#SBATCH --cpus-per-task=10
+#SBATCH --error=RUN_FOLDER/logs/%j_0_log.err
+#SBATCH --gres=gpu:4
+#SBATCH --hint=nomultithread
+#SBATCH --job-name=RUN_NAME
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+#SBATCH --open-mode=append
+#SBATCH --output=RUN_FOLDER/logs/%j_0_log.out
+#SBATCH --signal=USR2@90
+#SBATCH --time=62
+
+# setup
+export COURSE_RUN_FOLDER=RUN_FOLDER
+
+# command
+export SUBMITIT_EXECUTOR=slurm
+srun --unbuffered --output RUN_FOLDER/logs/%j_%t_log.out --error RUN_FOLDER/logs/%j_%t_log.err PYTHON -u -m submitit.core._submit RUN_FOLDER/logs

@@ -22,7 +22,7 @@ test: setup
 	python -m pytest
 
 lab: setup
-	jupyter lab --notebook-dir=. --LabApp.default_url=/lab/tree/notebooks/day1_1_gpu.ipynb
+	jupyter lab --notebook-dir=. --LabApp.default_url=/lab/tree/notebooks/day0_start_here.ipynb
 
 slurm: setup
 	course slurm up

@@ -38,13 +38,14 @@ def prints_to_stderr(on: bool) -> AbstractContextManager:
 def doctor(
     json_: AsJson = False,
     job: Annotated[bool, typer.Option(help="Also launch a job of ten seconds.")] = True,
+    site: SiteName = "local",
 ) -> None:
     """Is this machine ready? Each failure names its fix; the exit code is 1 if any failed."""
     from course.doctor import examine
 
     found = []
     with prints_to_stderr(json_):
-        for check in examine(job=job):
+        for check in examine(job=job, site=site):
             found.append(check)
             if not json_:
                 tables.show_check(check)

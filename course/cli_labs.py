@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
@@ -79,20 +81,25 @@ def notebooks(
     script: Script = "solutions/train.py",
     site: SiteName = "local",
     quick: Quick = False,
+    cell_minutes: Annotated[float, typer.Option(help="A notebook fails whose cell takes longer, "
+                                                "in the queue or computing.")] = 60,
     json_: AsJson = False,
-) -> None:
-    """Execute notebooks with papermill; exit code 1 if one fails."""
+) -> None:  # fmt: skip
+    """Execute notebooks with papermill, and report on them; exit code 1 if one fails."""
     from course import notebooks as books
 
-    parameters = {"quick": quick, "script": script, "site": site}
+    command = shlex.join(["course", *sys.argv[1:]])
     with prints_to_stderr(json_):
-        outcomes = [books.execute(path, parameters) for path in books.matching(pattern)]
+        done = books.rehearse(books.matching(pattern), site=site, script=script, quick=quick,
+                              cell_minutes=cell_minutes, command=command)  # fmt: skip
     if json_:
-        tables.as_json([asdict(outcome) for outcome in outcomes])
+        tables.as_json(asdict(done) | {"report": done.report})
     else:
-        for outcome in outcomes:
-            tables.show_outcome(outcome)
-    raise typer.Exit(any(outcome.status != "ok" for outcome in outcomes))
+        for outcome in done.outcomes:
+            if outcome.status != books.NOT_RUN:
+                tables.show_outcome(outcome)
+        typer.echo(f"report: {done.report}")
+    raise typer.Exit(130 if done.interrupted else not done.passed)
 
 
 class Action(StrEnum):
@@ -119,3 +126,25 @@ def slurm(
     tables.show_table(["program", "state"], [[name, state] for name, state in found.items()])
     if action is Action.UP:
         typer.echo(f"Slurm's own commands: export SLURM_CONF={cluster.folder() / 'slurm.conf'}")
+
+
+@app.command()
+def record(
+    machine: Annotated[str, typer.Argument(help="The recordings' name, as nvidia-h100.")],
+    out: Annotated[str, typer.Option(help="The folder to pack into; without: the course's "
+                                     "own.")] = "",
+    only: Annotated[str, typer.Option(help="A shell pattern for the rungs' names.")] = "*",
+    list_: Annotated[bool, typer.Option("--list", help="Show it; run nothing.")] = False,
+) -> None:  # fmt: skip
+    """Run rungs, sweeps and traces on this machine, and pack them for learners without it."""
+    from pathlib import Path
+
+    from course import packing
+    from course.runs import RECORDED
+
+    configs = packing.plan(only)
+    if list_:
+        rows = [[config.rung, config.precision, config.setup] for config in configs]
+        tables.show_table(["rung", "precision", "trained on"], rows)
+        return
+    typer.echo(packing.record(machine, configs, Path(out) if out else RECORDED))

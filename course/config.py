@@ -15,6 +15,7 @@ CHOICES = {
     "device": ("cpu", "auto"),
     "precision": ("fp32", "bf16", "fp16"),
     "data": ("synthetic", "default", "imagenet"),
+    "compile": ("", "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"),
     "model": ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152"),
 }
 AT_LEAST = {
@@ -33,6 +34,8 @@ class Config:
     precision: str = "fp32"  # of the forward pass under autocast
     tf32: bool = False  # let fp32 convolutions and products round their inputs to TF32
     channels_last: bool = False  # NHWC memory layout for weights and images
+    fused: bool = False  # the optimizer's step as one kernel for many weights
+    compile: str = ""  # torch.compile's mode; "": the model is not compiled
     model: str = "resnet50"
     data: str = "default"
     data_root: str = ""  # for data="imagenet": folder with train/ and val/; "": the site's
@@ -90,6 +93,11 @@ _DEVICE = replace(_BASELINE, rung="device", device="auto")
 _AMP = replace(_DEVICE, rung="amp", precision="bf16")
 _CHANNELS_LAST = replace(_AMP, rung="channels_last", channels_last=True)
 LADDER: dict[str, Config] = {cfg.rung: cfg for cfg in (_BASELINE, _DEVICE, _AMP, _CHANNELS_LAST)}
+# What later days teach. `course ladder` leaves them out: compiling takes a small machine minutes.
+_FUSED = replace(_CHANNELS_LAST, rung="fused", fused=True)
+_COMPILE = replace(_FUSED, rung="compile", compile="default")
+_AUTOTUNE = replace(_COMPILE, rung="autotune", compile="max-autotune-no-cudagraphs")
+BEYOND: dict[str, Config] = {cfg.rung: cfg for cfg in (_FUSED, _COMPILE, _AUTOTUNE)}
 
 # Small enough for two CPU cores. The model stays ResNet-50: only what it is fed shrinks, and
 # the learning rate with the batch.
@@ -100,17 +108,18 @@ def rung(name: str, *, quick: bool = False, **changes: Any) -> Config:
     """One rung of the ladder, perhaps shrunk, perhaps with fields changed.
 
     Args:
-        name: a key of `LADDER`.
+        name: a key of `LADDER`, or of `BEYOND`.
         quick: shrink images, batch and steps to what two CPU cores do in seconds.
         changes: fields to set on top, by name; text is converted to the field's type.
 
     Raises:
         ValueError: an unknown rung, field or value; the message lists the valid ones.
     """
-    if name not in LADDER:
-        raise ValueError(f"no rung {name!r}: the ladder has {', '.join(LADDER)}")
+    known = LADDER | BEYOND
+    if name not in known:
+        raise ValueError(f"no rung {name!r}: the ladder has {', '.join(known)}")
     changes = {key: _convert(key, value) for key, value in changes.items()}
-    return replace(LADDER[name], **{**(QUICK if quick else {}), **changes})
+    return replace(known[name], **{**(QUICK if quick else {}), **changes})
 
 
 def vary(config: Config, **values: Iterable[Any]) -> list[Config]:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -49,17 +50,22 @@ class Check:
     fix: str = ""
 
 
-def examine(*, job: bool = True) -> Iterator[Check]:
-    """Run every check, one after the other; a check that breaks is itself a finding."""
+def examine(*, job: bool = True, site: str = "local") -> Iterator[Check]:
+    """Run every check, one after the other; a check that breaks is itself a finding.
+
+    Args:
+        job: also launch a job of ten seconds, on this site.
+    """
     checks: list[Callable[[], Check]] = [
-        python, packages, memory, disk, write_access, data_set, accelerator, slurm, kernel,
+        python, packages, clone, memory, disk, write_access, data_set, accelerator, slurm, kernel,
     ]  # fmt: skip
-    for check in [*checks, ten_second_job] if job else checks:
+    for check in [*checks, partial(ten_second_job, site)] if job else checks:
         try:
             yield check()
         except Exception as error:  # a broken installation breaks checks in any way
+            name = getattr(check, "__name__", "ten_second_job")
             found = f"{type(error).__name__}: {error}"
-            yield Check(check.__name__, "fail", found, "mend what the message names; make setup")
+            yield Check(name, "fail", found, "mend what the message names; make setup")
 
 
 def python() -> Check:
@@ -90,6 +96,16 @@ def _mismatch(need: Requirement) -> str:
     return "" if fits else f"{need.name} {version} is not {need.specifier}"
 
 
+def clone() -> Check:
+    """Is the course that Python imports the one that the learner stands in, and edits?"""
+    here = Path.cwd()
+    own = next((p for p in (here, *here.parents) if (p / "course" / "doctor.py").is_file()), None)
+    if own and own.resolve() != runs.PROJECT:
+        found = f"Python imports the course of {runs.PROJECT}, and you are in {own}"
+        return Check("clone", "fail", found, f"export PYTHONPATH={own}, or your edits do nothing")
+    return Check("clone", "ok", f"the course in {runs.PROJECT}")
+
+
 def memory() -> Check:
     """Host memory: a quick run takes about 1.5 GiB, the full-size baseline about 8."""
     host = psutil.virtual_memory()
@@ -114,7 +130,10 @@ def disk() -> Check:
 
 def write_access() -> Check:
     """May this user write runs and data? Tried, since permissions and quotas can hide."""
-    for name, path in (("COURSE_RUNS", runs.runs_root()), ("COURSE_DATA", _data_parent())):
+    places = {"COURSE_RUNS": runs.runs_root()}
+    if not default_set.is_whole(default_set.default_root()):  # one that is shared may be read only
+        places["COURSE_DATA"] = default_set.default_root().parent
+    for name, path in places.items():
         try:
             path.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=path) as file:
@@ -123,7 +142,7 @@ def write_access() -> Check:
         except OSError as error:
             fix = f"set {name} to a folder that you may write"
             return Check("write_access", "fail", f"{path}: {error.strerror}", fix)
-    return Check("write_access", "ok", f"{runs.runs_root()} and {_data_parent()}")
+    return Check("write_access", "ok", " and ".join(map(str, places.values())))
 
 
 def data_set() -> Check:
@@ -162,18 +181,12 @@ def slurm() -> Check:
         return Check(
             "slurm", "note", "not on this machine", "none needed: site local runs the labs"
         )
-    from course import cluster
+    from course import sbatch
 
-    env = os.environ | cluster.environment()
-    result = subprocess.run(
-        ["sinfo", "--noheader"], capture_output=True, text=True, timeout=20, env=env
-    )
-    if result.returncode:
-        said = (result.stderr.strip() or f"sinfo ended with {result.returncode}").splitlines()[0]
-        found = f"its commands are here, but no cluster answers: {said}"
-        return Check("slurm", "note", found, "course slurm up starts one here; or ask your site")
-    partitions = sorted({line.split()[0] for line in result.stdout.splitlines() if line.strip()})
-    return Check("slurm", "ok", f"partitions {', '.join(partitions)}")
+    if offers := sbatch.partitions():
+        return Check("slurm", "ok", "; ".join(each.told() for each in offers))
+    found = "its commands are here, but no cluster answers"
+    return Check("slurm", "note", found, "course slurm up starts one here; or ask your site")
 
 
 def kernel() -> Check:
@@ -188,12 +201,13 @@ def kernel() -> Check:
     )
 
 
-def ten_second_job() -> Check:
-    """Launch a job of some ten seconds on the local site and read its record."""
+def ten_second_job(site: str = "local") -> Check:
+    """Launch a job of some ten seconds on a site and read its record."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "train.py"
         script.write_text(JOB)
-        run = jobs.launch(script, rung("device", quick=True), time_min=JOB_LIMIT_MIN, rerun=True)
+        config, limits = rung("device", quick=True), {"time_min": JOB_LIMIT_MIN, "rerun": True}
+        run = jobs.launch(script, config, site=site, **limits)
     try:
         jobs.wait(run, timeout_s=60 * JOB_LIMIT_MIN)
     except jobs.JobError as error:
@@ -204,10 +218,6 @@ def ten_second_job() -> Check:
     found = f"{record.status} on {record.machine} with {sites.user_file()} as your sites"
     shutil.rmtree(run.folder)
     return Check("ten_second_job", record.status, found)
-
-
-def _data_parent() -> Path:
-    return default_set.default_root().parent
 
 
 def _existing(path: Path) -> Path:

@@ -131,7 +131,8 @@ class Meter:
         return PHASES[min(max(len(self._marks) - 1, 0), len(PHASES) - 1)]
 
     def _begin(self, step: int) -> None:
-        if step == 0 and self.config.warmup_steps:
+        # What watches each operator would keep the compiler from fusing them.
+        if step == 0 and self.config.warmup_steps and not self.config.compile:
             self._observer = Observer(lambda: self.phase, self.device.type)
             self._observer.__enter__()
         if self._onednn and profiling.is_traced(step, self.config):

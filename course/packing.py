@@ -8,13 +8,14 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from datetime import date
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from course import trace_thin
 from course.config import Config, rung, vary
 from course.jobs import launch, wait
-from course.recordings import INDEX, SITE, TRACE
+from course.recordings import INDEX, SITE, TRACE, origin
 from course.records import write_atomically
 from course.runs import Run, git_sha
 
@@ -25,26 +26,38 @@ SYNTHETIC = {"data": "synthetic", "val_steps": 0, "epochs": 1}
 BUSY = SYNTHETIC | {"batch_size": 256, "steps": 60, "warmup_steps": 20}  # a large GPU is busy
 
 
-def plan() -> list[Config]:
+def plan(only: str = "*") -> list[Config]:
     """What `course record` runs, what matters most first, should the time run out.
 
     The rungs at batch 256 on synthetic data; traces of them; a sweep of the batch size until
     memory is out; JPEG files; and what the notebooks ask for at full size.
+
+    Args:
+        only: a shell pattern for the configs' rungs.
+
+    Raises:
+        ValueError: no rung fits; the message lists them.
     """
+    known = [*_at_large_batch(), *_sweeps(), *_from_files(), *_of_the_notebooks()]
+    if chosen := [config for config in known if fnmatch(config.rung, only)]:
+        return chosen
+    names = ", ".join(dict.fromkeys(config.rung for config in known))
+    raise ValueError(f"no rung fits {only!r}: there are {names}")
+
+
+def _at_large_batch() -> Iterator[Config]:
+    half = [rung(name, precision="fp16", **BUSY) for name in ("amp", "channels_last")]
     rungs = [*(rung(name, **BUSY) for name in ("device", "amp", "channels_last")),
-             rung("device", tf32=True, **BUSY),
-             *(rung(name, precision="fp16", **BUSY) for name in ("amp", "channels_last"))]  # fmt: skip
-    sizes = (64, 128, 512, 1024, 2048)
+             rung("device", tf32=True, **BUSY), *half]  # fmt: skip
+    yield rung("baseline", **BUSY | {"steps": 4, "warmup_steps": 1})
+    yield from rungs
+    yield from (_traced(config) for config in rungs)
+
+
+def _sweeps() -> Iterator[Config]:
     swept = SYNTHETIC | {"steps": 20, "warmup_steps": 5}
-    return [
-        *rungs,
-        rung("baseline", **BUSY | {"steps": 4, "warmup_steps": 1}),
-        *(_traced(config) for config in rungs),
-        *(rung(name, **swept, batch_size=size)
-          for name in ("channels_last", "amp", "device") for size in sizes),
-        *_from_files(),
-        *_of_the_notebooks(),
-    ]  # fmt: skip
+    for name in ("channels_last", "amp", "device"):
+        yield from (rung(name, **swept, batch_size=size) for size in (64, 128, 512, 1024, 2048))
 
 
 def _traced(config: Config) -> Config:
@@ -116,6 +129,8 @@ def _copy(run: Run, draft: Path, machine: str) -> None:
     kept = {key: asked[key] for key in ("rung", "gpus", "executor", "git_sha", "launched_at")}
     kept |= {"site": SITE + machine, "script": run.source}
     values = asdict(run.record) | {"site": SITE + machine, "logs": []}
+    # In the data itself, so that no table and no picture can show it unlabelled.
+    values["machine"] += f" ({origin({'date': _today(), 'versions': run.record.versions})})"
     values["error"] = values["error"].replace(str(run.folder), "RUN")
     if run.record.trace:
         thin = trace_thin.thin(run.folder / run.record.trace, draft / run.record.trace)
@@ -136,8 +151,12 @@ def _write_index(run: Run, target: Path) -> None:
         return
     saved |= {
         "machine": f"{record.machine}, with {record.hardware.get('cores', '?')} cores",
-        "date": date.today().isoformat(), "driver": record.versions.get("driver", ""),
+        "date": _today(), "driver": record.versions.get("driver", ""),
         "versions": record.versions, "git_sha": git_sha(),
         "command": f"course record {target.name}",
     }  # fmt: skip
     write_atomically(path, json.dumps(saved, indent=1) + "\n")
+
+
+def _today() -> str:
+    return date.today().isoformat()

@@ -55,20 +55,23 @@ def origin(saved: dict[str, Any]) -> str:
     return f"recorded {saved['date']}, PyTorch {torch_version}"
 
 
-def recorded(machine: str) -> pd.DataFrame:
+def recorded(machine: str, data: str = "synthetic") -> pd.DataFrame:
     """The runs as they were recorded on another machine, shaped as by `ladder`.
 
     Runs that were made for their trace are left out: `trace_path` has those.
+
+    Args:
+        data: what the runs were fed with, as in a Config.
 
     Raises:
         ValueError: nothing was recorded there; the message lists the machines.
     """
     import pandas as pd
 
-    saved = load(machine)
-    measured = [each for each in saved["records"] if not each["rung"].startswith(TRACE)]
+    saved = load(machine)  # the machine of each record says that it is recorded, and when
+    measured = [each for each in saved["records"]
+                if each["data"] == data and not each["rung"].startswith(TRACE)]  # fmt: skip
     table = pd.DataFrame(measured)
-    table["machine"] += f" ({origin(saved)})"
     for setting in ("precision", "tf32", "channels_last", "batch_size"):
         table[setting] = [config[setting] for config in table["config"]]
     table["setup"] = [Config(**config).setup for config in table["config"]]
@@ -105,7 +108,7 @@ def answer(asked: Plan) -> Run:
     known.sort(key=lambda each: len(each[1]))
     for run, differences in known:
         if not differences:
-            print(f"{run}: {origin(load(machine))} on {run.record.machine}; nothing runs here")
+            print(f"{run}: on {run.record.machine}; nothing runs here")
             return run
     nearest = "\n".join(
         f"  {run.config.rung}: {', '.join(differences)}" for run, differences in known[:NEAREST]

@@ -190,7 +190,9 @@ def _predicted(run: Run) -> float | None:
 
 def _names(runs: Sequence[Run]) -> list[str]:
     rungs = [run.config.rung for run in runs]
-    return rungs if len(set(rungs)) == len(rungs) else [run.name for run in runs]
+    names = rungs if len(set(rungs)) == len(rungs) else [run.name for run in runs]
+    return [name + f", recorded on {run.record.machine.partition(' (')[0]}" * run.is_recorded
+            for name, run in zip(names, runs)]  # fmt: skip
 
 
 def _numbers(names: Sequence[str], records: Sequence[Record]) -> pd.DataFrame:
@@ -220,10 +222,8 @@ def _sentences(
         yield "No accelerator was used: this ran on the CPU."
     imitated = config.precision not in ("fp32", *record.hardware.get("half_units", []))
     if imitated and 2 not in still_open:
-        yield (
-            f"{record.machine} has no instructions for {config.precision}: software imitates the "
-            f"format, and that is slow."
-        )
+        yield (f"{record.machine} has no instructions for {config.precision}: software imitates "
+               f"the format, and that is slow.")  # fmt: skip
     if reason := held_by_host(run):
         yield f"Mind that {reason}."
     if record.last_loss is None:
@@ -244,7 +244,7 @@ def _loss(value: float | None) -> str:
 
 
 def _save(picture: plots.Picture, run: Run) -> None:
-    try:
-        picture.savefig(run.folder / "report.png")
+    try:  # a recorded run is not the learner's to write to
+        run.is_recorded or picture.savefig(run.folder / "report.png")
     except OSError as error:
         print(f"the picture is shown but could not be saved: {error}")

@@ -66,6 +66,7 @@ class Partition:
     name: str
     time_min: float
     gres: str
+    is_default: bool = False
 
     def told(self) -> str:
         limit = "no time limit" if math.isinf(self.time_min) else f"at most {self.time_min:g} min"
@@ -74,12 +75,13 @@ class Partition:
 
 def partitions() -> list[Partition]:
     """The partitions that this user sees; empty where Slurm does not answer."""
-    done = ask("sinfo", "--noheader", "--format=%R|%l|%G")
+    done = ask("sinfo", "--noheader", "--format=%P|%l|%G")
     if not done or done.returncode:
         return []
     found = {}  # sinfo has a line for each kind of node in a partition: the first stands for it
     for name, limit, gres in (line.split("|") for line in done.stdout.splitlines()):
-        found.setdefault(name, Partition(name, _minutes(limit), gres.strip()))
+        known = Partition(name.rstrip("*"), _minutes(limit), gres.strip(), name.endswith("*"))
+        found.setdefault(name, known)
     return list(found.values())
 
 
@@ -95,18 +97,17 @@ def _minutes(limit: str) -> float:
 
 def check_partition(site: Site, offers: list[Partition]) -> None:
     """Refuse a job that Slurm would not take, or would let wait for ever."""
-    if not site.partition or not offers:
-        return
-    named = [each for each in offers if each.name == site.partition]
-    if not named:
+    named = [each for each in offers
+             if (each.name == site.partition if site.partition else each.is_default)]  # fmt: skip
+    if site.partition and offers and not named:
         known = ", ".join(each.name for each in offers)
         raise ValueError(
             f"site {site.name!r}: no partition {site.partition!r} here: choose one of {known}, as "
             f'partition = "…" in {user_file()}'
         )
-    if site.time_min + GRACE_MIN > named[0].time_min:
+    if named and site.time_min + GRACE_MIN > named[0].time_min:
         raise ValueError(
-            f"time_min={site.time_min:g} is too long for partition {site.partition!r}: at most "
+            f"time_min={site.time_min:g} is too long for partition {named[0].name!r}: at most "
             f"{named[0].time_min - GRACE_MIN:g}, or the job would wait for ever"
         )
 

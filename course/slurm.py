@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from course import cluster
+from course import cluster, logs
 from course.runs import Run
 from course.sbatch import ask, check_partition, executor, partitions
 from course.sbatch import batch_script as batch_script
@@ -138,11 +138,19 @@ def ending(run: Run) -> tuple[str, str]:
         state = rows[-1][1].split()[0] if rows else ""
         if state and state not in ALIVE:
             told = f"Slurm: {rows[-1][1]}, exit code {rows[-1][2]}, on {rows[-1][3]}"
-            return OVER.get(state, "lost"), told
+            verdict = OVER.get(state, "lost")
+            asked_for = verdict in ("cancelled", "timeout")
+            return verdict, told if asked_for else f"{told}\n{_last_words(run)}"
         if is_alive(run):
             return "queued", ""
         time.sleep(0.5)
     return "lost", f"Slurm does not know job {number} any more (its last word: {state or 'none'})"
+
+
+def _last_words(run: Run) -> str:
+    if not run.logs:
+        return f"No log was written: does the node see {run.folder}? It must be on a shared disk."
+    return logs.text(run, err=True, lines=8)
 
 
 def stop(run: Run) -> None:

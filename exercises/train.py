@@ -30,10 +30,13 @@ def main(run):
     model = models.create(cfg.model, classes)
     # TODO 1: move the model's weights to the device
     # TODO 4: store the weights channels last
+    if cfg.compile:  # a later day's rung
+        model = torch.compile(model, mode=cfg.compile)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(
-        model.parameters(), cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay
-    )
+        model.parameters(), cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay,
+        fused=cfg.fused or None,
+    )  # fmt: skip
 
     # TODO 2: run the forward pass under autocast, in the config's precision
     autocast = nullcontext()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from course import gaps
+from course import __main__, doctor, gaps
 from course.doctor import examine
 from course.runs import PROJECT
 
@@ -22,10 +22,10 @@ def course(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["doctor", "data", "run", "ladder", "runs", "cancel", "show", "logs", "exercises", "notebooks"],
-)
+COMMANDS = [each.name or each.callback.__name__ for each in __main__.app.registered_commands]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str) -> None:
     result = course(command, "--help")
     assert result.returncode == 0
@@ -40,6 +40,12 @@ def test_run_is_launched_shown_listed_and_its_log_printed(runs_root: Path) -> No
     assert json.loads(course("show", launched["run"], "--json").stdout) == launched
     assert course("logs", launched["run"]).returncode == 0
     assert "launched before" in course("run", LIGHT).stdout
+
+
+def test_a_dry_run_prints_the_batch_script_and_starts_nothing(runs_root: Path) -> None:
+    result = course("run", LIGHT, "--dry-run", "--site", "jean-zay-a100", "--gpus", "16")
+    assert "#SBATCH --nodes=2\n" in result.stdout and result.returncode == 0
+    assert not runs_root.exists()
 
 
 def test_failed_run_exits_with_1_and_shows_why(runs_root: Path) -> None:
@@ -60,6 +66,7 @@ def test_failed_run_exits_with_1_and_shows_why(runs_root: Path) -> None:
         (("run", LIGHT, "--gpus", "0"), "takes 1 to"),
         (("run", LIGHT, "--time-min", "-1"), "above 0"),
         (("show", "nothing"), "no run is called"),
+        (("run", LIGHT, "--dry-run", "--site", "jean-zay-a100", "--gpus", "12"), "a multiple of 8"),
         (("cancel",), "--all"),
         (("notebooks", "day9*"), "day1_1_gpu"),
         (("exercises", "--upto", "9"), "choose 0 to 5"),
@@ -105,3 +112,15 @@ def test_doctor_names_a_failure_and_its_fix(tmp_path: Path, monkeypatch) -> None
     assert found["write_access"].status == "fail"
     assert "COURSE_RUNS" in found["write_access"].fix
     assert course("doctor", "--no-job").returncode == 1
+
+
+def test_doctor_sees_that_another_clone_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert doctor.clone().status == "ok"
+    (tmp_path / "course").mkdir()
+    (tmp_path / "course" / "doctor.py").touch()
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    found = doctor.clone()
+    assert found.status == "fail" and f"export PYTHONPATH={tmp_path}" in found.fix

@@ -141,7 +141,7 @@ class TestAnswerInCode:
         assert not path().exists()
 
     def test_of_an_unknown_quiz_lists_them(self) -> None:
-        with pytest.raises(ValueError, match="no quiz 'day9': there are day1_1, day1_2"):
+        with pytest.raises(ValueError, match="no quiz 'day9': there are day0_1, day1_1, day1_2"):
             quiz("day9")
 
 

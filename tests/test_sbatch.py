@@ -79,7 +79,7 @@ def test_times_as_slurm_writes_them(written: str, minutes: float) -> None:
     assert sbatch._minutes(written) == minutes
 
 
-OFFERS = [Partition("gpu", math.inf, "gpu:4"), Partition("short", 30, "gpu:4")]
+OFFERS = [Partition("gpu", math.inf, "gpu:4"), Partition("short", 30, "gpu:4", is_default=True)]
 
 
 def test_a_partition_that_is_not_there_lists_those_that_are() -> None:
@@ -88,11 +88,13 @@ def test_a_partition_that_is_not_there_lists_those_that_are() -> None:
         sbatch.check_partition(site, OFFERS)
 
 
-def test_a_time_that_the_partition_never_gives() -> None:
-    fitting = sites.Site("s", "slurm", partition="short", time_min=28)
+@pytest.mark.parametrize("partition", ["short", ""])  # it is the default one
+def test_a_time_that_the_partition_never_gives(partition: str) -> None:
+    fitting = sites.Site("s", "slurm", partition=partition, time_min=28)
     sbatch.check_partition(fitting, OFFERS)
     with pytest.raises(ValueError, match="time_min=29 is too long for partition 'short': .* 28"):
-        sbatch.check_partition(sites.Site("s", "slurm", partition="short", time_min=29), OFFERS)
+        sbatch.check_partition(sites.Site("s", "slurm", partition=partition, time_min=29), OFFERS)
+    sbatch.check_partition(sites.Site("s", "slurm", partition="gpu", time_min=9999), OFFERS)
 
 
 @pytest.mark.parametrize("gpus, shape", [(1, (1, 1)), (3, (1, 3)), (4, (1, 4)), (8, (2, 4))])

@@ -120,6 +120,15 @@ def test_cancelled_behind_the_courses_back(runs_root: Path) -> None:
     assert "Slurm: CANCELLED" in run.record.error
 
 
+def test_logs_that_a_node_cannot_write_are_the_first_suspect(runs_root: Path) -> None:
+    holding = launch_running("holds.py", site="slurm", gpus=8)
+    run = launch("ok_light.py", site="slurm")
+    (run.folder / "logs").rename(run.folder / "elsewhere")  # as where a node lacks the disk
+    release(holding)
+    assert over(run).status == "failed"
+    assert "No log was written: does the node see" in run.record.error
+
+
 def test_fifty_in_a_row_all_arrive_and_none_twice(runs_root: Path) -> None:
     configs = [rung("baseline", quick=True, rung=f"number-{n}") for n in range(50)]
     launched = [launch("ok_light.py", site="slurm", config=config) for config in configs]

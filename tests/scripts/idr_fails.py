@@ -1,0 +1,12 @@
+"""Task 1 fails; the others, and a process that each has started, would go on for minutes."""
+
+import os
+import subprocess
+import sys
+import time
+
+if os.environ["SLURM_PROCID"] == "1":
+    time.sleep(0.5)
+    sys.exit("task 1 has a mistake")
+subprocess.Popen(["sleep", "300"])
+time.sleep(300)

@@ -1,0 +1,8 @@
+"""Follows the queue, as a terminal does."""
+
+import sys
+
+from course.idr_pytools import display_slurm_queue
+
+display_slurm_queue(*sys.argv[1:], timestep=1)
+print("and the program goes on")

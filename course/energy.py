@@ -28,6 +28,19 @@ def counter(device: torch.device) -> Callable[[], float] | None:
     return lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(board) / 1e3
 
 
+def driver_version(device: torch.device) -> str:
+    """The version of an NVIDIA GPU's driver; empty for another device."""
+    if device.type != "cuda" or torch.version.cuda is None:
+        return ""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return ""
+
+
 class EnergyMeter:
     """The mean power of a device over the stretches between `start` and `stop`.
 

@@ -52,6 +52,8 @@ def _at_large_batch() -> Iterator[Config]:
     yield rung("baseline", **BUSY | {"steps": 4, "warmup_steps": 1})
     yield from rungs
     yield from (_traced(config) for config in rungs)
+    yield rung("fused", **BUSY)
+    yield from (rung("compile", precision=half, **BUSY) for half in ("bf16", "fp16"))
 
 
 def _sweeps() -> Iterator[Config]:

@@ -19,6 +19,7 @@ import torch
 
 from course import memory
 from course.config import Config, rung
+from course.energy import driver_version
 from course.precision import HALF, has_units
 from course.records import write_record
 from course.runs import FOLDER_VARIABLE, Run, record_of
@@ -119,10 +120,12 @@ class Recorder:
             "hardware": {
                 "cpu": cpu, "cores": cores, "threads": torch.get_num_threads(),
                 "memory_gib": round(psutil.virtual_memory().total / memory.GIB, 1),
+                "device_gib": round(memory.total_gib(device), 1),
                 "half_units": [name for name in HALF if has_units(device, name)],
             },
             "versions": {"python": platform.python_version(), "torch": torch.__version__,
-                         "cuda": torch.version.cuda if device.type == "cuda" else ""},
+                         "cuda": torch.version.cuda if device.type == "cuda" else "",
+                         "driver": driver_version(device)},
         }  # fmt: skip
 
     def finish(self, status: str, error: str = "") -> None:

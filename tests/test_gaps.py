@@ -32,7 +32,9 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of solutions/ and exercises/ to work in; returns the path of its exercise."""
     for name in ("SOLUTIONS", "EXERCISES"):
         source = getattr(gaps, name)
-        copied = shutil.copytree(source, tmp_path / source.name)
+        copied = shutil.copytree(
+            source, tmp_path / source.name, ignore=shutil.ignore_patterns("*.backup-*")
+        )
         monkeypatch.setattr(gaps, name, copied)
     monkeypatch.setattr(gaps, "PROJECT", tmp_path)
     return tmp_path / "exercises" / "train.py"

@@ -1,8 +1,9 @@
 """A real Slurm on this one machine, for learners without a cluster, and for tests.
 
 munged, MariaDB, slurmdbd, slurmctld and two slurmd run as this user in a folder of their own,
-on loopback and on ports of their own, so a Slurm that is there already is not touched. Each of
-the two nodes claims 16 cores and four GPUs: the devices are fake, the scheduler is not.
+on loopback and on ports of their own, so a Slurm that is there already is not touched. (Slurm's
+accounting daemon knows no loopback alone; it answers to nobody without the key in that folder.)
+Each of the two nodes claims 16 cores and four GPUs: the devices are fake, the scheduler is not.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from platformdirs import user_state_path
 
 from course.cluster_setup import (
@@ -64,7 +65,7 @@ def up() -> dict[str, str]:
     install()
     home = folder()
     home.mkdir(parents=True, exist_ok=True)
-    with FileLock(home / ".lock", timeout=UP_S):
+    with _alone(home):
         if "slurmctld" not in _pids(home):
             write_files(home)
         before = _pids(home)
@@ -72,7 +73,7 @@ def up() -> dict[str, str]:
             for daemon in daemons(home):
                 if daemon.name not in before:
                     _start(daemon, home)
-            _wait(lambda: _ready(home) == len(NODES), "the nodes", home)
+            _wait(lambda: _nodes_are_ready(home), "the nodes", home)
         except BaseException:  # an interrupt too: nothing half started is left
             for name in set(_pids(home)) - set(before):
                 _end(_pids(home)[name])
@@ -213,6 +214,24 @@ def _end(process: psutil.Process) -> None:
             child.kill()
         except psutil.NoSuchProcess:
             continue
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    try:
+        with FileLock(home / ".lock", timeout=UP_S):
+            yield
+    except Timeout as error:
+        raise ClusterError(f"another course slurm up is at work in {home}: try again") from error
+
+
+def _nodes_are_ready(home: Path) -> bool:
+    """Take nodes back that a controller, killed under a job, has drained; one at a time."""
+    for line in (_asked(home, "sinfo", "-h", "-N", "-p", "gpu", "-o", "%N %T") or "").splitlines():
+        node, state = line.split()
+        if state.startswith(("drain", "down")):
+            _asked(home, "scontrol", "update", f"nodename={node}", "state=resume")
+    return _ready(home) == len(NODES)
 
 
 def _ready(home: Path) -> int:

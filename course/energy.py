@@ -41,6 +41,9 @@ def driver_version(device: torch.device) -> str:
         return ""
 
 
+LEAST_S = 1.0  # the counter moves a few times a second: of a shorter stretch it says little
+
+
 class EnergyMeter:
     """The mean power of a device over the stretches between `start` and `stop`.
 
@@ -67,8 +70,10 @@ class EnergyMeter:
 
     @property
     def watts(self) -> float | None:
-        """Mean power; None where nothing was counted."""
-        return self._joules / self._seconds if self._joules > 0 else None
+        """Mean power; None where nothing was counted, or for too short a time."""
+        if self._joules <= 0 or self._seconds < LEAST_S:
+            return None
+        return self._joules / self._seconds
 
     def summary(self, images_per_s: float) -> dict[str, float]:
         """Fields of the record: watts, and joules_per_image at this speed; none without a counter.

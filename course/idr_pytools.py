@@ -25,7 +25,8 @@ from course.local_batch import LOGS, Row
 from course.records import write_atomically
 from course.sites import Site
 
-JEAN_ZAY = {"gpu_p2": "v100-octo", "gpu_p5": "a100", "gpu_p6": "h100"}  # by partition
+PATIENCE_S = 300  # with a Slurm that does not answer; a papermill run must not hang
+JEAN_ZAY = {"gpu_p2": "v100-octo", "gpu_p5": "a100"}  # by partition
 # Jean Zay's names, which the course's own cluster does not have: its notebooks shall run there.
 ELSEWHERE = {"partition": r"gpu_p\w+", "constraint": r"[avh]100(-\w+)?"}
 
@@ -77,13 +78,17 @@ def display_slurm_queue(name: str | None = None, timestep: float = 5) -> None:
     Raises:
         ValueError: the site needs Slurm, and its commands are not here.
     """
-    shown, pause_s = "", max(1.0, float(timestep))
+    shown, pause_s, silent_since = "", max(1.0, float(timestep)), None
     try:
         here = _place(None, None).executor == "local"
         if not here and not cluster.which("squeue"):
             raise ValueError("there is no squeue here: use a login node, or set COURSE_SITE=local")
         while (rows := local_batch.queue(name) if here else _squeue(name)) is None or rows:
             shown = _show(rows, shown, pause_s)
+            silent_since = None if rows is not None else silent_since or time.monotonic()
+            if silent_since and time.monotonic() > silent_since + PATIENCE_S:
+                print("Slurm has not answered for long: stopped looking. Its jobs may go on.")
+                return
             time.sleep(pause_s)
     except KeyboardInterrupt:
         print("Stopped looking: the jobs go on.")

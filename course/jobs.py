@@ -58,10 +58,12 @@ def launch(
         root.mkdir(parents=True, exist_ok=True)
         with FileLock(root / ".launch.lock", timeout=60):
             return _find_or_start(asked, rerun)
-    except (OSError, Timeout) as error:
+    except Timeout as error:
+        raise JobError("another launch still waits for the scheduler: try again") from error
+    except OSError as error:
         raise JobError(
-            f"cannot write a run in {root}: {getattr(error, 'strerror', None) or error}. Nothing "
-            f"was launched. Make room there, or set COURSE_RUNS to a folder that you may write"
+            f"cannot write a run in {root}: {error.strerror or error}. Nothing was launched. "
+            f"Make room there, or set COURSE_RUNS to a folder that you may write"
         ) from error
 
 
@@ -108,12 +110,21 @@ def wait(
 
 
 def cancel(run: Run) -> Run:
-    """End a run that waits or computes; one that is over is left as it is."""
+    """End a run that waits or computes; one that is over is left as it is.
+
+    Raises:
+        JobError: Slurm does not take the request just now; the run is as it was.
+    """
     if refresh(run) in ("queued", "running"):
-        # The record comes first: whatever still runs sees the verdict and stops.
+        engine = _engine(run)
+        try:
+            engine.call_off(run)
+        except TimeoutError as error:
+            raise JobError(f"{run.name} is not cancelled: {error}") from error
+        # The record comes before the end: whatever still runs sees the verdict and stops.
         values = {"status": "cancelled", "error": "cancelled on request"}
         write_record(run.folder, record_of(run, values))
-        _engine(run).stop(run)
+        engine.stop(run)
     return run
 
 
@@ -122,7 +133,7 @@ def refresh(run: Run) -> str:
     engine = _engine(run)
     if run.record is None and not engine.is_alive(run) and run.record is None:
         status, error = engine.ending(run)
-        if status == "queued":
+        if status in ("queued", "running"):  # it was put back, or nobody can say just now
             return status
         started_at = run.started.get("started_at", run.launched.get("launched_at", ""))
         values = {"status": status, "error": error, "started_at": started_at}

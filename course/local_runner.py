@@ -6,19 +6,18 @@ own runs take too, since two at once would spoil each other's times.
 
 from __future__ import annotations
 
-import getpass
 import os
 import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from course.local import machine_lock
 from course.local_batch import GRACE_S, JOB_VARIABLE, POLL_S, RUNNER, LocalJob, all_jobs
 
 WAIT_S = 0.3  # between two looks of a job whose turn has not come
@@ -35,11 +34,6 @@ def run(job: LocalJob) -> None:
         job.end_processes(GRACE_S if ending.is_set() or state == "TIMEOUT" else 0)
         job.note("ended.json", state=state)
         lock.release()
-
-
-def machine_lock() -> FileLock:
-    """The lock that `course.supervise` takes for a run."""
-    return FileLock(Path(tempfile.gettempdir()) / f"make-training-fast-{getpass.getuser()}.lock")
 
 
 def srun(command: list[str]) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from course.runs import Run, all_runs
 
+SUBMITIT_LINES = 4  # at most, of submitit's own, at the end of a log
 LINE_BYTES = 400  # read for each line asked for: logs can be larger than memory
 
 
@@ -15,9 +16,10 @@ def tail(path: Path, lines: int = 20) -> str:
     if not path.is_file():
         return ""
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - LINE_BYTES * lines))
-        ending = file.read().decode(errors="replace")
-    return "\n".join(ending.rstrip().splitlines()[-lines:])
+        file.seek(max(0, path.stat().st_size - LINE_BYTES * (lines + SUBMITIT_LINES)))
+        ending = file.read().decode(errors="replace").rstrip().splitlines()
+    # submitit says that *its* function succeeded, which also holds for a run that failed.
+    return "\n".join([line for line in ending if not line.startswith("submitit INFO")][-lines:])
 
 
 def text(run: Run, *, err: bool = False, lines: int = 1000) -> str:

@@ -30,7 +30,7 @@ def plan(only: str = "*") -> list[Config]:
     """What `course record` runs, what matters most first, should the time run out.
 
     The rungs at batch 256 on synthetic data; traces of them; a sweep of the batch size until
-    memory is out; JPEG files; and what the notebooks ask for at full size.
+    memory is out; and what the notebooks ask for at full size, with JPEG files.
 
     Args:
         only: a shell pattern for the configs' rungs.
@@ -38,7 +38,7 @@ def plan(only: str = "*") -> list[Config]:
     Raises:
         ValueError: no rung fits; the message lists them.
     """
-    known = [*_at_large_batch(), *_sweeps(), *_from_files(), *_of_the_notebooks()]
+    known = [*_at_large_batch(), *_sweeps(), *_of_the_notebooks()]
     if chosen := [config for config in known if fnmatch(config.rung, only)]:
         return chosen
     names = ", ".join(dict.fromkeys(config.rung for config in known))
@@ -67,13 +67,6 @@ def _traced(config: Config) -> Config:
     name = "tf32" if config.tf32 else config.rung
     name += "_fp16" if config.precision == "fp16" else ""
     return replace(config, rung=f"{TRACE}{name}", steps=8, warmup_steps=5, profile_steps=1)
-
-
-def _from_files() -> Iterator[Config]:
-    """The fastest rung fed with JPEG files: by the training process alone, then by workers."""
-    short = {"batch_size": 256, "val_steps": 0, "epochs": 1, "steps": 8, "warmup_steps": 3}
-    yield from vary(rung("channels_last", **short), workers=[0])
-    yield from vary(rung("channels_last", **short | {"steps": 24, "warmup_steps": 8}), workers=[16])
 
 
 def _of_the_notebooks() -> Iterator[Config]:
@@ -111,8 +104,9 @@ def pack(run: Run, target: Path, machine: str) -> Path:
         ValueError: the run is not over, its trace is too large even so, or the folder holds
             runs of another script.
     """
-    if run.record is None:
-        raise ValueError(f"{run} is not over: nothing to pack")
+    if run.record is None or not run.record.machine:
+        why = run.record.error if run.record else "it is not over"
+        raise ValueError(f"{run} measured nothing, so there is nothing to pack: {why}")
     text = run.script.read_text()
     target.mkdir(parents=True, exist_ok=True)
     if (target / "train.py").exists() and (target / "train.py").read_text() != text:

@@ -73,6 +73,8 @@ def batch_script(run: Run, site: str | None = None) -> str:
     Args:
         site: a name of sites.toml; None: that of the run, and what really was submitted there.
     """
+    if run.is_recorded:
+        raise ValueError(f"{run.name} ran on another machine, which left no batch script here")
     submitted = [*run.folder.glob("logs/*_submission.sh")]
     if site is None and submitted:
         return submitted[-1].read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -104,9 +105,10 @@ def _rows() -> list[dict[str, Any]]:
         told |= import_module(f"course.{name}").tell(runs)
     rows = []
     for run in open_runs:
-        said = told.get(run.name) or _found_over(run)
-        if said and run.record is None:
-            rows.append(_row(run, said))
+        with suppress(FileNotFoundError):  # a launch was refused meanwhile, and took its folder
+            said = told.get(run.name) or _found_over(run)
+            if said and run.record is None:
+                rows.append(_row(run, said))
     return rows
 
 

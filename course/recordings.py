@@ -86,7 +86,7 @@ def trace_path(machine: str, name: str) -> Path:
         ValueError: no traced run of this name; the message lists those of the machine.
     """
     traced = {run.config.rung.removeprefix(TRACE): run.folder / run.record.trace
-              for run in runs(machine) if run.record.trace}  # fmt: skip
+              for run in runs(machine) if run.config.rung.startswith(TRACE)}  # fmt: skip
     if name not in traced:
         raise ValueError(
             f"{machine} has no trace {name!r}: there are {', '.join(traced) or 'none'}"

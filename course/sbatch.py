@@ -54,7 +54,11 @@ def _parameters(folder: Path, request: dict[str, Any], site: Site) -> dict[str, 
         "job_name": folder.name, "nodes": nodes, "ntasks_per_node": tasks,
         "cpus_per_task": site.cpus_per_gpu, "gres": f"gpu:{tasks}", "wckey": None,
         "time": math.ceil(site.time_min) + GRACE_MIN,
-        "setup": [*site.setup, f"export {FOLDER_VARIABLE}={shlex.quote(str(folder))}"],
+        "setup": [
+            *(f"module load {shlex.quote(name)}" for name in site.modules), *site.setup,
+            'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',  # srun of 22.05 and later needs it
+            f"export {FOLDER_VARIABLE}={shlex.quote(str(folder))}",
+        ],
         "additional_parameters": extra, **{key: value for key, value in named.items() if value},
     }  # fmt: skip
 
@@ -75,7 +79,7 @@ class Partition:
 
 def partitions() -> list[Partition]:
     """The partitions that this user sees; empty where Slurm does not answer."""
-    done = ask("sinfo", "--noheader", "--format=%P|%l|%G")
+    done = ask("sinfo", "--all", "--noheader", "--format=%P|%l|%G")
     if not done or done.returncode:
         return []
     found = {}  # sinfo has a line for each kind of node in a partition: the first stands for it
@@ -97,18 +101,19 @@ def _minutes(limit: str) -> float:
 
 def check_partition(site: Site, offers: list[Partition]) -> None:
     """Refuse a job that Slurm would not take, or would let wait for ever."""
-    named = [each for each in offers
-             if (each.name == site.partition if site.partition else each.is_default)]  # fmt: skip
-    if site.partition and offers and not named:
-        known = ", ".join(each.name for each in offers)
+    known = {each.name: each for each in offers}
+    wanted = site.partition.split(",") if site.partition else []  # Slurm takes the first free one
+    if unknown := [name for name in wanted if known and name not in known]:
         raise ValueError(
-            f"site {site.name!r}: no partition {site.partition!r} here: choose one of {known}, as "
-            f'partition = "…" in {user_file()}'
+            f"site {site.name!r}: no partition {unknown[0]!r} here: choose one of "
+            f'{", ".join(known)}, as partition = "…" in {user_file()}'
         )
-    if named and site.time_min + GRACE_MIN > named[0].time_min:
+    open_to_it = [each for each in offers if (each.name in wanted if wanted else each.is_default)]
+    longest = max(open_to_it, key=lambda each: each.time_min, default=None)
+    if longest and site.time_min + GRACE_MIN > longest.time_min:
         raise ValueError(
-            f"time_min={site.time_min:g} is too long for partition {named[0].name!r}: at most "
-            f"{named[0].time_min - GRACE_MIN:g}, or the job would wait for ever"
+            f"time_min={site.time_min:g} is too long for partition {longest.name!r}: at most "
+            f"{longest.time_min - GRACE_MIN:g}, or the job would wait for ever"
         )
 
 

@@ -33,7 +33,8 @@ class Site:
     qos: str = ""
     constraint: str = ""
     sbatch: tuple[str, ...] = ()  # further options: "name=value", or "name" alone
-    setup: tuple[str, ...] = ()  # lines of shell before the job: module load …
+    modules: tuple[str, ...] = ()  # to load before the job
+    setup: tuple[str, ...] = ()  # lines of shell before the job, after the modules
 
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
@@ -50,7 +51,7 @@ class Site:
         for name in ("gpus_per_node", "cpus_per_gpu", "nodes"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise ValueError(f"site {self.name!r}: {name} must be a whole number above 0")
-        for name in ("account", "partition", "qos", "constraint", "sbatch", "setup"):
+        for name in ("account", "partition", "qos", "constraint", "sbatch", "modules", "setup"):
             if self.executor != "slurm" and getattr(self, name):
                 raise ValueError(
                     f'site {self.name!r}: {name} is a setting of Slurm: say executor = "slurm" too'

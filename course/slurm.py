@@ -22,6 +22,7 @@ from course.sbatch import batch_script as batch_script
 from course.sites import Site, user_file
 
 FRESH_S = 2.0  # squeue is asked no more often, however many runs are waited for
+CANCEL_S = 10.0  # so long is Slurm asked to cancel
 ACCOUNTED_S = 10.0  # until sacct knows that a job is over
 OVER = {"CANCELLED": "cancelled", "TIMEOUT": "timeout", "DEADLINE": "timeout",
         "OUT_OF_MEMORY": "oom", "FAILED": "failed"}  # fmt: skip
@@ -71,8 +72,10 @@ def submit(folder: Path, request: dict[str, Any], site: Site) -> dict[str, Any]:
     try:
         number = executor(folder, request, site).submit(supervise, str(folder)).job_id
     except FailedJobError as error:
-        if not offers:
+        if "configuration source" in str(error):
             raise ValueError(f"no Slurm answers here ({_reason(error)}): {here}") from error
+        if not offers:
+            raise ValueError(f"Slurm is slow to answer ({_reason(error)}): try again") from error
         there = "; ".join(each.told() for each in offers)
         raise ValueError(
             f"Slurm refused the job: {_reason(error)}. Partitions here: {there}. What is asked "
@@ -133,7 +136,9 @@ def ending(run: Run) -> tuple[str, str]:
     while time.monotonic() < deadline:
         words = ("--noheader", "-P", "-X", "-j", number, "-o", "JobName,State,ExitCode,NodeList")
         done = ask("sacct", *words)
-        rows = [line.split("|") for line in done.stdout.splitlines()] if done else []
+        if not done or (done.returncode and "disabled" not in done.stderr):
+            return run.status, ""  # accounting is away: nobody can say, so ask again later
+        rows = [line.split("|") for line in done.stdout.splitlines()]
         rows = [row for row in rows if row[0] == run.name]
         state = rows[-1][1].split()[0] if rows else ""
         if state and state not in ALIVE:
@@ -153,16 +158,36 @@ def _last_words(run: Run) -> str:
     return logs.text(run, err=True, lines=8)
 
 
-def stop(run: Run) -> None:
-    """End the run's job, waiting or computing."""
-    if is_alive(run):
-        ask("scancel", str(run.launched.get("job_id", "")))
+def call_off(run: Run) -> None:
+    """Have Slurm end the run's job, waiting or computing.
+
+    Raises:
+        TimeoutError: Slurm does not answer.
+    """
+    deadline = time.monotonic() + CANCEL_S
+    while is_alive(run):
+        # By its name too: a launch that was interrupted does not know the job's number.
+        done = ask("scancel", "--me", f"--name={run.name}", *_number(run))
         _forget()
+        if done and not done.returncode:
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError("Slurm does not answer; the job goes on. Try again")
+        time.sleep(1)
+
+
+def _number(run: Run) -> list[str]:
+    return [str(run.launched["job_id"])] if "job_id" in run.launched else []
+
+
+def stop(_run: Run) -> None:
+    """Nothing is left to do once Slurm has been asked."""
 
 
 def kill_left(run: Run) -> None:
-    """End what is left of a run's job: Slurm itself does that for all that belongs to it."""
-    stop(run)
+    """End what an interrupted launch may have left in the queue."""
+    ask("scancel", "--me", f"--name={run.name}")
+    _forget()
 
 
 def _reason(error: Exception) -> str:

@@ -6,13 +6,11 @@ tell what that process no longer can: that it was killed, or ran past its time.
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -20,16 +18,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from submitit import JobEnvironment
 from submitit.helpers import TorchDistributedEnvironment
 
 from course import logs
-from course.local import identity, is_first
+from course.local import identity, is_first, machine_lock
 from course.records import Record, write_atomically, write_record
 from course.runs import Run, record_of
 
 POLL_S = 0.2
+EXIT_CODES = {"timeout": 124}  # as the command of that name has it
 GRACE_S = 15.0  # for the processes that are left once the run's verdict is in
 
 
@@ -64,6 +63,8 @@ def supervise(folder: str) -> None:
         started_at = run.started.get("started_at", asked.get("launched_at", ""))
         values = {"status": verdict.status, "error": verdict.error, "started_at": started_at}
         write_record(run.folder, record_of(run, values))
+    if by_slurm and verdict.status != "ok":
+        sys.exit(EXIT_CODES.get(verdict.status, 1))  # or accounting would call the job completed
 
 
 def _begin_anew(run: Run, task: JobEnvironment) -> None:
@@ -86,7 +87,7 @@ def _turn(run: Run, rank: int) -> Iterator[None]:
             time.sleep(POLL_S)
         yield
         return
-    lock = FileLock(Path(tempfile.gettempdir()) / f"make-training-fast-{getpass.getuser()}.lock")
+    lock = machine_lock()
     while not lock.is_locked:
         _leave_if_over(run)
         if not is_first(run):
@@ -134,10 +135,14 @@ def _sigterm_held() -> Iterator[None]:
 
 def _start(run: Run, task: JobEnvironment) -> subprocess.Popen:
     TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
-    # On Slurm the address from which srun started the tasks: that of the first node, of rank 0.
-    env = {**os.environ, "MASTER_ADDR": os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")}
+    env = os.environ | {"MASTER_ADDR": "127.0.0.1"}
+    cores = (os.cpu_count() or 1) // task.num_tasks
+    if run.launched.get("executor") == "slurm":
+        # The address from which srun started the tasks: that of the first node, of rank 0.
+        env["MASTER_ADDR"] = os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
+        cores = int(os.environ.get("SLURM_CPUS_PER_TASK", cores))
     if task.num_tasks > 1:  # or each process would start a thread for every core
-        env.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // task.num_tasks)))
+        env.setdefault("OMP_NUM_THREADS", str(max(1, cores)))
     command = [sys.executable, "-u", str(run.script)]
     child = subprocess.Popen(command, cwd=run.folder, env=env, start_new_session=True)
     if task.global_rank == 0:

@@ -77,6 +77,19 @@ def test_up_after_a_crash_mends_it(slurm: Path, tmp_path: Path, names: tuple[str
     assert ended(number) == "COMPLETED"
 
 
+def test_a_controller_killed_under_a_job_leaves_no_drained_node(
+    slurm: Path, tmp_path: Path
+) -> None:
+    """It forgets that the job has begun, starts it anew, and drains the node that has it still."""
+    number, output = submit(tmp_path, "echo begun; sleep 30", "-N2", "--gres=gpu:4")
+    eventually(lambda: output.exists() and "begun" in output.read_text(), "the job runs")
+    cluster._pids(slurm)["slurmctld"].kill()
+    assert cluster.up()["nodes"] == "2 of 2 ready"
+    command("scancel", number)
+    later, _ = submit(tmp_path, "true")
+    assert ended(later) == "COMPLETED"
+
+
 def test_daemons_listen_on_loopback(slurm: Path) -> None:
     addresses = {
         name: {c.laddr.ip for c in process.net_connections("inet") if c.status == "LISTEN"}

@@ -44,3 +44,14 @@ def test_a_counter_that_stands_still_is_not_zero_watts() -> None:
     meter.start()
     meter.stop()
     assert meter.watts is None
+
+
+@pytest.mark.parametrize("seconds, known", [(0.9, False), (1.1, True)])
+def test_a_short_stretch_says_nothing(monkeypatch, seconds: float, known: bool) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    meter = EnergyMeter(lambda: 400 * now[0])
+    meter.start()
+    now[0] += seconds
+    meter.stop()
+    assert (meter.watts is not None) == known

@@ -33,7 +33,8 @@ def test_recorded_packed_and_answered_from(
     runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shipped = tmp_path / "shipped"
-    too_much = Config(**{**vars(PLAIN), "rung": "edge", "memory_gib": 0.2})
+    large = {"rung": "edge", "memory_gib": 1.5, "image_px": 64, "batch_size": 512}
+    too_much = Config(**vars(PLAIN) | large)
     for _ in range(2):  # a second time finds the runs, and packs the same again
         folder = packing.record("here", [PLAIN, TRACED, too_much], shipped)
     monkeypatch.setattr(runs, "RECORDED", shipped)

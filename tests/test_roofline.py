@@ -6,7 +6,7 @@ import torch
 from torch.utils.benchmark import Timer
 
 from course import models
-from course.config import rung
+from course.config import LADDER, rung
 from course.plots.roofline import roofline as draw
 from course.recordings import recorded
 from course.roofline import Ceilings, ceilings, points, recorded_ceilings
@@ -112,9 +112,11 @@ def test_what_cannot_be_measured_is_refused(device, precision, message):
 def test_recorded_runs_lie_below_their_ceilings():
     runs = recorded("nvidia-h100")
     runs = runs[(runs["batch_size"] == 256) | (runs["status"] == "oom")]
+    assert runs["rung"].eq("compile").any()  # counted bytes are those of a model as it stands
     table = points(runs, recorded_ceilings("nvidia-h100"))
     # Those that ran out of memory are left out, and the one on the host's CPU.
     expected = runs[(runs["status"] == "ok") & (runs["device"] == "cuda")]
+    expected = expected[expected["rung"] != "compile"]
     assert 5 < len(table) == len(expected) < len(runs)
     assert all(machine.startswith("NVIDIA H100") for machine in table["machine"])
     assert set(table["precision"]) == {"fp32", "tf32", "bf16", "fp16"}
@@ -123,21 +125,22 @@ def test_recorded_runs_lie_below_their_ceilings():
     arithmetic = table["nearer"] == "arithmetic"
     assert (arithmetic == (table["precision"] == "fp32")).all()
     row = table[(table["rung"] == "channels_last") & (table["precision"] == "fp16")].iloc[0]
-    assert row["share"] == pytest.approx(4605.0 / row["memory_images_per_s"], rel=1e-4)
-    assert row["flop_per_s"] == pytest.approx(4605.0 * 24.3e9, rel=0.001)
+    assert row["share"] == pytest.approx(row["images_per_s"] / row["memory_images_per_s"])
+    assert row["flop_per_s"] == pytest.approx(row["images_per_s"] * 24.3e9, rel=0.001)
 
 
 def test_recorded_picture_names_machine_ceilings_and_runs():
     runs = recorded("nvidia-h100")
     found = recorded_ceilings("nvidia-h100")
-    picture = draw(found, points(runs[runs["batch_size"] == 256], found))
+    rungs = runs["rung"].isin(LADDER) & runs["batch_size"].eq(256)
+    picture = draw(found, points(runs[rungs], found))
     (axes,), (legend,) = picture.axes, picture.legends
     assert "NVIDIA H100 80GB HBM3 (recorded" in axes.get_title(loc="left")
     assert "ceilings: recorded" in axes.get_title(loc="left")
     roofs = [text.get_text() for text in axes.texts]
     assert {"memory: 3.02 TB/s", "tf32: 365 TFLOP/s", "bf16: 673 TFLOP/s"} <= set(roofs)
     labels = [text.get_text() for text in legend.get_texts()]
-    assert labels[0] == "channels_last, fp16:\n74% of the memory bound" and len(labels) == 6
+    assert labels[0] == "channels_last, fp16:\n73% of the memory bound" and len(labels) == 6
     boxes = [text.get_window_extent() for text in axes.texts]
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
 

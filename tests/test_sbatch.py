@@ -88,6 +88,13 @@ def test_a_partition_that_is_not_there_lists_those_that_are() -> None:
         sbatch.check_partition(site, OFFERS)
 
 
+def test_any_of_several_partitions() -> None:
+    several = sites.Site("s", "slurm", partition="short,gpu", time_min=500)
+    sbatch.check_partition(several, OFFERS)
+    with pytest.raises(ValueError, match="no partition 'moon' here"):
+        sbatch.check_partition(sites.Site("s", "slurm", partition="gpu,moon"), OFFERS)
+
+
 @pytest.mark.parametrize("partition", ["short", ""])  # it is the default one
 def test_a_time_that_the_partition_never_gives(partition: str) -> None:
     fitting = sites.Site("s", "slurm", partition=partition, time_min=28)

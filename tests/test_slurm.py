@@ -23,6 +23,7 @@ from job_helpers import (
 )
 
 from course import cluster, cluster_setup, jobs, plans, runs
+from course import slurm as course_slurm
 from course.config import rung
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("slurm")]
@@ -94,11 +95,13 @@ def test_a_script_that_raises_is_failed_with_its_words(runs_root: Path) -> None:
     run = over(launch("raises.py", site="slurm"))
     assert run.status == "failed"
     assert run.record.error
+    eventually(lambda: state(run) == "FAILED", "Slurm says so too")
 
 
 def test_a_run_past_its_time_is_a_timeout(runs_root: Path) -> None:
     run = over(launch("holds.py", site="slurm", time_min=0.05))
     assert run.status == "timeout", jobs.explain(run)
+    eventually(lambda: state(run) == "FAILED", "accounting does not call it completed")
 
 
 def test_cancelling_a_running_and_a_waiting_one(runs_root: Path) -> None:
@@ -111,6 +114,47 @@ def test_cancelling_a_running_and_a_waiting_one(runs_root: Path) -> None:
     eventually(lambda: state(running) == state(waiting) == "CANCELLED", "Slurm says so too")
     assert not waiting.started
     expect_no_process(runs_root)
+
+
+def test_cancelling_without_the_controller_says_so_and_changes_nothing(
+    runs_root: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = launch_running("holds.py", site="slurm")
+    monkeypatch.setattr(course_slurm, "CANCEL_S", 0)
+    stopped = cluster._pids(slurm)["slurmctld"]
+    stopped.send_signal(signal.SIGTERM)
+    stopped.wait(20)
+    with pytest.raises(jobs.JobError, match="is not cancelled: Slurm does not answer"):
+        jobs.cancel(run)
+    assert run.record is None
+    cluster.up()
+    eventually(lambda: jobs.cancel(run).status == "cancelled", "now it is")
+    eventually(lambda: state(run) == "CANCELLED", "Slurm says so too")
+
+
+def test_an_interrupted_launch_leaves_no_job(
+    runs_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted() -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(course_slurm, "_forget", interrupted)  # just after sbatch has answered
+    root = os.environ["COURSE_RUNS"]
+    with pytest.raises(KeyboardInterrupt):
+        launch("holds.py", site="slurm")
+    assert not [path for path in Path(root).glob("*/launch.json")]
+    eventually(lambda: not slurm_says("squeue", "-h", "--states=PENDING,RUNNING"), "no job is left")
+
+
+def test_accounting_is_away_when_a_job_ends(runs_root: Path, slurm: Path) -> None:
+    run = launch_running("holds.py", site="slurm")
+    cluster._pids(slurm)["slurmdbd"].kill()
+    slurm_says("scancel", run.launched["job_id"])
+    eventually(lambda: not slurm_says("squeue", "-h"), "the job is over")
+    assert jobs.refresh(run) in ("queued", "running") and run.record is None
+    cluster.up()
+    assert over(run).status == "cancelled"
 
 
 def test_cancelled_behind_the_courses_back(runs_root: Path) -> None:

@@ -20,6 +20,7 @@
 
 # setup
 module load cpuarch/amd
+export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
 export COURSE_RUN_FOLDER=RUN_FOLDER
 
 # command

@@ -17,6 +17,7 @@
 #SBATCH --time=22
 
 # setup
+export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
 export COURSE_RUN_FOLDER=RUN_FOLDER
 
 # command

@@ -15,6 +15,7 @@
 #SBATCH --time=62
 
 # setup
+export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
 export COURSE_RUN_FOLDER=RUN_FOLDER
 
 # command

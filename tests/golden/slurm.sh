@@ -13,6 +13,7 @@
 #SBATCH --time=7
 
 # setup
+export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
 export COURSE_RUN_FOLDER=RUN_FOLDER
 
 # command

@@ -41,10 +41,13 @@ def main(run):
         model = model.to(memory_format=torch.channels_last)
     # --- before
     # <<<
+    if cfg.compile:  # a later day's rung
+        model = torch.compile(model, mode=cfg.compile)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(
-        model.parameters(), cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay
-    )
+        model.parameters(), cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay,
+        fused=cfg.fused or None,
+    )  # fmt: skip
 
     # >>> TODO 2: run the forward pass under autocast, in the config's precision
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)

@@ -191,7 +191,7 @@ def _predicted(run: Run) -> float | None:
 def _names(runs: Sequence[Run]) -> list[str]:
     rungs = [run.config.rung for run in runs]
     names = rungs if len(set(rungs)) == len(rungs) else [run.name for run in runs]
-    return [name + f", recorded on {run.record.machine.partition(' (')[0]}" * run.is_recorded
+    return [name + f" (recorded, {run.folder.parent.name})" * run.is_recorded
             for name, run in zip(names, runs)]  # fmt: skip
 
 

@@ -1,0 +1,31 @@
+"""The course's own notebooks, executed: on the real Slurm, and answered from recorded runs."""
+
+from pathlib import Path
+
+import pytest
+from job_helpers import nothing_left  # noqa: F401 - every test of this file ends its runs
+
+from course import notebook_report, notebooks
+from course.notebooks import rehearse
+
+pytestmark = pytest.mark.slow
+
+
+def passes(name: str, **how: object) -> list[notebook_report.UsedRun]:
+    """Execute a notebook against the solution: the runs that it used."""
+    done = rehearse(notebooks.matching(name), script="solutions/train.py", cell_minutes=5, **how)
+    (outcome,) = done.outcomes
+    assert outcome.status == "ok", f"{outcome.error}\nin cell {outcome.cell}"
+    return list(outcome.runs)
+
+
+def test_day_0_on_slurm(slurm: Path, runs_root: Path) -> None:
+    used = passes("day0_start_here", site="slurm", quick=True)
+    assert {run.status for run in used} == {"ok", "cancelled", "timeout", "failed"}
+    assert all(run.nodes.startswith("node") for run in used if run.status == "ok")
+
+
+@pytest.mark.parametrize("name", ["day1_1_gpu", "day1_4_profiler"])
+def test_at_full_size_from_recorded_runs(name: str, runs_root: Path) -> None:
+    passes(name, site="recorded-nvidia-h100", quick=False)
+    assert not list(runs_root.glob("*/launch.json"))  # nothing was launched here

@@ -19,6 +19,7 @@ test: setup
 	ruff check .
 	ruff format --check .
 	course exercises --check
+	course readme --check
 	python -m pytest
 
 lab: setup

@@ -148,3 +148,16 @@ def record(
         tables.show_table(["rung", "precision", "trained on"], rows)
         return
     typer.echo(packing.record(machine, configs, Path(out) if out else RECORDED))
+
+
+@app.command()
+def readme(
+    check: Annotated[bool, typer.Option("--check", help="Fail if it is not so already.")] = False,
+) -> None:
+    """Write the recorded ladder into the README, and draw it."""
+    from course import readme as page
+
+    same = page.write(check=check)
+    if check and not same:
+        raise ValueError("the README's ladder is not that of the recorded runs: course readme")
+    typer.echo("the README's ladder is that of the recorded runs" if check else page.picture())

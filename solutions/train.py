@@ -48,6 +48,9 @@ def main(run):
         model.parameters(), cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay,
         fused=cfg.fused or None,
     )  # fmt: skip
+    if cfg.fused:  # or momentum begins as unset memory where the scaler skips the first step
+        for weight in model.parameters():
+            optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
 
     # >>> TODO 2: run the forward pass under autocast, in the config's precision
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from course import jobs, recorded, recordings, report, rung, runs, sites, trace
+from course import jobs, readme, recorded, recordings, report, rung, runs, sites, trace
 from course.runs import RECORDED
 
 SMALL, ALL_OF_IT = 300_000, 8_000_000  # bytes: of a trace, and of everything
@@ -106,3 +106,17 @@ def test_a_report_of_recorded_runs_names_the_machine() -> None:
     amp, device = of("nvidia-h100", "amp", precision="bf16"), of("nvidia-h100", "device")
     text = repr(report(amp, against=device))
     assert "NVIDIA H100" in text and "recorded" in text
+
+
+def test_the_readme_shows_the_recorded_ladder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert readme.write(check=True)
+    page = tmp_path / "README.md"
+    page.write_text(readme.PAGE.read_text().replace("| amp | bf16 | 2", "| amp | bf16 | 3"))
+    monkeypatch.setattr(readme, "PAGE", page)
+    assert not readme.write(check=True) and "| amp | bf16 | 3" in page.read_text()
+    assert not readme.write() and readme.write(check=True)
+    page.write_text("no place for it")
+    with pytest.raises(ValueError, match="needs the lines"):
+        readme.write()

@@ -1,11 +1,15 @@
 """What the script is for: it trains, rungs compute the same, and both are seen in the record."""
 
+import math
+import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 
 from course import find, launch, rung, wait
 from course.data import default_set
+from course.runs import PROJECT
 
 CHANCE = 1 / len(default_set.PHOTOGRAPHS)
 
@@ -27,9 +31,10 @@ TINY = {"image_px": 32, "batch_size": 2, "steps": 3, "warmup_steps": 1, "val_ste
 
 @pytest.mark.parametrize(
     "name, changes",
-    [("device", {}), ("amp", {}), ("amp", {"precision": "fp16"}), ("channels_last", {})],
-    ids=["device", "amp-bf16", "amp-fp16", "channels_last"],
-)
+    [("device", {}), ("amp", {}), ("amp", {"precision": "fp16"}), ("channels_last", {}),
+     ("fused", {"precision": "fp16"})],
+    ids=["device", "amp-bf16", "amp-fp16", "channels_last", "fused-fp16"],
+)  # fmt: skip
 def test_a_rung_keeps_the_loss_of_the_baseline(runs_root: Path, name: str, changes: dict) -> None:
     configs = [rung("baseline", quick=True, **TINY), rung(name, quick=True, **TINY | changes)]
     runs = [launch("solutions/train.py", config) for config in configs]
@@ -37,3 +42,22 @@ def test_a_rung_keeps_the_loss_of_the_baseline(runs_root: Path, name: str, chang
     first = [run.steps["loss"][0] for run in runs]
     assert first[1] == pytest.approx(first[0], rel=0.02)
     assert list(find(status="ok")["steps_measured"]) == [2, 2]
+
+
+def test_a_skipped_first_step_leaves_fused_momentum_defined() -> None:
+    """PyTorch's own buffer would then be memory that nobody has set."""
+    script = (PROJECT / "solutions" / "train.py").read_text()
+    lines = script[script.index("    if cfg.fused:") :].split("\n\n")[0]
+    model = torch.nn.Linear(300, 300, bias=False)
+    junk = [torch.full((300, 300), 1e30) for _ in range(8)]
+    del junk  # so that unset memory is not zero by chance
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, fused=True)
+    exec(textwrap.dedent(lines), {"cfg": rung("fused"), "model": model, "torch": torch,
+                                  "optimizer": optimizer})  # fmt: skip
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    for factor in (math.inf, 1e-3):
+        optimizer.zero_grad()
+        scaler.scale((model.weight * factor).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert model.weight.abs().max() < 1

@@ -124,7 +124,7 @@ def slurm(
         tables.as_json(found | {"ended": ended})
         return
     tables.show_table(["program", "state"], [[name, state] for name, state in found.items()])
-    if action is Action.UP:
+    if cluster.environment():
         typer.echo(f"Slurm's own commands: export SLURM_CONF={cluster.folder() / 'slurm.conf'}")
 
 

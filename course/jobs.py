@@ -158,6 +158,7 @@ def explain(run: Run) -> str:
     advice = {
         "oom": "It needs more memory than there is: lower batch_size or image_px.",
         "timeout": "Give it more time (time_min=…) or fewer steps.",
+        "cancelled": "Launch it again, if it is wanted after all.",
     }.get(record.status, f"Mend the cause in {run.source} (what ran is a copy of it), and "
                          f"launch again; rerun=True where the script is not to blame.")  # fmt: skip
     return f"{run.name}: {record.status}. {record.error}\n{advice} Logs: {run.folder / 'logs'}"

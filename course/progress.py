@@ -48,7 +48,7 @@ class Prediction:
         if self.late:
             return f"{said}, after a run of {self.rung} had been launched."
         if self.stands:
-            return f"{said}. It stands."
+            return f"{said}. That is kept, right or wrong."
         return f"{said}. You can change it until a run of {self.rung} is launched."
 
 

@@ -106,7 +106,7 @@ class Recorder:
         if self.world_size > 1 and not torch.distributed.is_initialized():
             raise RuntimeError(
                 f"{self.world_size} processes were started, but this script joins them in no "
-                f"process group: each would train alone. Launch with gpus=1"
+                f"process group: each would train alone. Launch with gpus=1; more come on day 2"
             )
 
     def describe(self, device: torch.device) -> dict[str, Any]:

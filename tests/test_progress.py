@@ -56,7 +56,7 @@ class TestPrediction:
         assert capsys.readouterr().out == (
             "amp: your 3 stands, since a run of amp has been launched; 1.7 is not stored.\n"
         )
-        assert repr(kept) == "You predicted 3 for amp. It stands."
+        assert repr(kept) == "You predicted 3 for amp. That is kept, right or wrong."
 
     def test_stands_once_a_real_job_was_launched(self) -> None:
         predict("baseline", 10)

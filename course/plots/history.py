@@ -63,7 +63,7 @@ def power(table: pd.DataFrame) -> Picture:
     words = ["?" if pd.isna(each) else f"{each:.1f}" for each in values]
     _bars(gain, values.fillna(0), words, [GREEN] * len(table))
     gain.margins(x=0.15)
-    gain.set_xlabel("an A100 SXM at full power does 1")
+    gain.set_xlabel("performance ÷ kilowatts (performance: an A100 SXM is 1)")
     gain.set_title("work a kilowatt (?: not told)", loc="left", fontsize=10)
     draw.invert_yaxis()
     clean(draw)

@@ -119,11 +119,11 @@ class BatchJob:
         """The site's setup, and the module where there are such: a job elsewhere goes on."""
         wanted = self.asked["module"] or ("singularity" if self.asked["singularity"] else "")
         if not wanted:
-            return list(self.place.setup)
+            return self.place.preparation
         names = shlex.join(wanted.split())
         there = "type module > /dev/null 2>&1"
         return [
-            f"{there} && module purge", *self.place.setup,
+            f"{there} && module purge", *self.place.preparation,
             f"if {there}; then module load {names}",
             f"else echo 'No module command here: went on without {wanted}'; fi",
         ]  # fmt: skip

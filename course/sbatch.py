@@ -55,7 +55,7 @@ def _parameters(folder: Path, request: dict[str, Any], site: Site) -> dict[str, 
         "cpus_per_task": site.cpus_per_gpu, "gres": f"gpu:{tasks}", "wckey": None,
         "time": math.ceil(site.time_min) + GRACE_MIN,
         "setup": [
-            *(f"module load {shlex.quote(name)}" for name in site.modules), *site.setup,
+            *site.preparation,
             'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',  # srun of 22.05 and later needs it
             f"export {FOLDER_VARIABLE}={shlex.quote(str(folder))}",
         ],

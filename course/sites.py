@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -61,6 +62,11 @@ class Site:
                 raise ValueError(
                     f"site {self.name!r}: sbatch={line!r}: write name=value, or name, without --"
                 )
+
+    @property
+    def preparation(self) -> list[str]:
+        """Lines of shell before the job: the modules, then the set-up."""
+        return [*(f"module load {shlex.quote(name)}" for name in self.modules), *self.setup]
 
     def shape(self, gpus: int) -> tuple[int, int]:
         """Nodes, and tasks on each, of a job with so many GPUs, one a task.

@@ -1,0 +1,124 @@
+"""Choosing among equal kernels: each shape's candidates are timed once, and the fastest is kept.
+
+No tile is best for all: which one wins depends on the shape, and by how much it wins on the GPU.
+A choice is kept under a name without the batch, such as "conv3 784 128 512 True" (pixels of an
+image, depth, columns, joins). choices_h100.json holds those that were measured on an H100; with
+them only the kernels that win are compiled.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+import triton
+from triton.runtime.errors import OutOfResources
+
+ROW_TILES = [(4096, 8, 4), (2048, 4, 8), (4096, 8, 8), (2048, 4, 16)]  # elements, warps, per SM
+UNPOOL_TILE = (4096, 8, 4)
+STEM_TILES = [(32, 4), (64, 4)]  # pixels, warps
+# rows, columns, depth, warps, stages
+PRODUCT_TILES = [
+    (64, 128, 64, 4, 3),
+    (128, 64, 64, 4, 4),
+    (128, 128, 64, 8, 3),
+    (128, 128, 64, 4, 3),
+    (64, 128, 128, 4, 2),
+    (128, 64, 64, 8, 3),
+]
+SPLITS = (8, 64)  # parts that a product over very many rows is cut into, and then added
+
+Candidates = dict[str, Callable]
+
+
+def seconds(run: Callable, repeats: int = 6) -> float:
+    """Device time of one call, after two that compile and warm up."""
+    for _ in range(2):
+        run()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(repeats):
+        run()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1e3 / repeats
+
+
+class Choices:
+    """The tiles that may be tried on a device, and those that were chosen.
+
+    On a CPU (Triton's interpreter) an element costs nearly nothing and a program much: there is
+    one large tile for each kind, and nothing is timed. The dict `chosen` is added to.
+    """
+
+    def __init__(
+        self, device: torch.device, batch: int, chosen: dict[str, str] | None = None
+    ) -> None:
+        self.batch = batch
+        self.interpreted = device.type == "cpu"
+        self.chosen = {} if chosen is None else chosen
+        self.processors = 1
+        if not self.interpreted:
+            self.processors = torch.cuda.get_device_properties(device).multi_processor_count
+
+    def run(
+        self, kind: str, rows: int, shape: tuple, candidates: Candidates, touched: tuple = ()
+    ) -> torch.Tensor | None:
+        """Run the fastest candidate for this shape, and return what it returns.
+
+        touched: what a candidate adds to; timing, which runs it many times, leaves no trace there.
+        """
+        name = " ".join(map(str, (kind, rows // self.batch, *shape)))
+        if self.chosen.get(name) not in candidates:
+            self.chosen[name] = self._fastest(candidates, touched)
+        return candidates[self.chosen[name]]()
+
+    def _fastest(self, candidates: Candidates, touched: tuple) -> str:
+        first = next(iter(candidates))
+        if len(candidates) == 1 or self.interpreted or torch.cuda.is_current_stream_capturing():
+            return first
+        before = [tensor.clone() for tensor in touched]
+        times = {}
+        for name, run in candidates.items():
+            try:
+                times[name] = seconds(run)
+            except OutOfResources:  # a tile that this GPU's shared memory cannot hold
+                times[name] = math.inf
+        for tensor, values in zip(touched, before):
+            tensor.copy_(values)
+        return min(times, key=times.__getitem__)
+
+    def row_grid(self, rows: int, columns: int, elements: int, per_sm: int) -> tuple:
+        """Grid, rows and columns of a block, of a kernel that walks over [rows, columns]."""
+        BC = min(columns, 256)
+        BR = max(elements // BC, 1)
+        strips = columns // BC
+        walkers = max(1, min(triton.cdiv(rows, BR), self.processors * per_sm // strips))
+        return (walkers, strips), BR, BC
+
+    def row_candidates(self, rows: int, columns: int, launch: Callable) -> Candidates:
+        """launch(grid, BR, BC, warps) with every tile."""
+
+        def candidate(elements: int, warps: int, per_sm: int) -> Callable:
+            grid, BR, BC = self.row_grid(rows, columns, elements, per_sm)
+            return lambda: launch(grid, BR, BC, warps)
+
+        tiles = [(1 << 16, 8, 8)] if self.interpreted else ROW_TILES
+        return {str(tile): candidate(*tile) for tile in tiles}
+
+    def stem_candidates(self, launch: Callable) -> Candidates:
+        """launch(pixels, warps) with every tile."""
+        tiles = [(1024, 8)] if self.interpreted else STEM_TILES
+        return {str(tile): (lambda tile=tile: launch(*tile)) for tile in tiles}
+
+    def product_candidates(self, depth: int, columns: int, launch: Callable) -> Candidates:
+        """launch(BM, BN, BK, options) with every tile that divides depth and columns."""
+        tiles = [(64, min(columns, 256), min(depth, 256), 4, 1)] if self.interpreted else [
+            tile for tile in PRODUCT_TILES
+            if columns % tile[1] == 0 and depth % min(tile[2], depth) == 0
+        ]  # fmt: skip
+
+        def candidate(BM: int, BN: int, BK: int, warps: int, stages: int) -> Callable:
+            options = {"num_warps": warps, "num_stages": stages}
+            return lambda: launch(BM, BN, min(BK, depth), options)
+
+        return {f"t{tile}": candidate(*tile) for tile in tiles}

@@ -1,0 +1,116 @@
+"""The forward pass of a bottleneck ResNet, and what it keeps for backward.
+
+Each block keeps its input, y and z around its 3x3 convolution (before and behind BatchNorm and
+ReLU), and the last ReLU's mask, one bit an element. The outputs of conv3 and of the shortcut's
+convolution, four times as wide, are never written.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from choices import Choices
+from products import Linear, linear_norm
+from rows import add_sums, as_images, as_rows, norm_relu, stem_pool
+from state import State
+from torch import nn
+
+
+@dataclass
+class BlockTape:
+    """What one block's backward needs. Rows are pixels; height is that of an image."""
+
+    block: nn.Module
+    x: torch.Tensor  # [n height², C], the input
+    height: int
+    y1: torch.Tensor
+    z1: torch.Tensor
+    y2: torch.Tensor
+    z2: torch.Tensor
+    height2: int  # behind the 3x3 convolution, which may have stride 2
+    bits: torch.Tensor  # the mask of the last ReLU, [n height2², C_out / 8]
+    conv3: Linear
+    shortcut: Linear | None
+
+
+@dataclass
+class Tape:
+    """What a network's backward needs."""
+
+    images: torch.Tensor  # [n, 4, h, w]
+    stem_y: torch.Tensor  # [n stem_height², 64]
+    stem_winner: torch.Tensor  # [n stem_height²/4, 64], uint8
+    stem_height: int
+    blocks: list[BlockTape]
+    pooled: torch.Tensor  # [n, C]
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """The residual blocks, in order."""
+    layers = (model.layer1, model.layer2, model.layer3, model.layer4)
+    return [block for layer in layers for block in layer]
+
+
+def is_strided(block: nn.Module) -> bool:
+    """Whether the block's shortcut reads every second pixel only."""
+    return block.downsample is not None and block.downsample[0].stride == (2, 2)
+
+
+def forward(
+    model: nn.Module, state: State, choices: Choices, images: torch.Tensor
+) -> tuple[torch.Tensor, Tape]:
+    """Logits [n, classes] of images [n, 4, h, w] in half precision, channels last; and the tape."""
+    n = images.shape[0]
+    y4 = F.conv2d(images, state.weight[model.conv1], stride=2, padding=3)
+    stem_height = y4.shape[2]
+    y, norm = as_rows(y4), state.norms[model.bn1]
+    add_sums(choices, y, norm.sums)
+    total = state.workspace.named("pool", norm.channels)
+    x, winner = stem_pool(choices, y, norm, total, n, stem_height)
+    height, tapes = stem_height // 2, []
+    for block in blocks_of(model):
+        x, tape = block_forward(block, state, choices, x, total, n, height)
+        height = tape.height2
+        tapes.append(tape)
+    pooled = x.view(n, height * height, -1).mean(1)
+    logits = torch.addmm(state.bias.to(pooled.dtype), pooled, state.weight[model.fc].t())
+    return logits, Tape(images, y, winner, stem_height, tapes, pooled)
+
+
+def block_forward(
+    block: nn.Module, state: State, choices: Choices, x: torch.Tensor, total: torch.Tensor, n: int,
+    height: int,
+) -> tuple[torch.Tensor, BlockTape]:  # fmt: skip
+    """A bottleneck of x [n height², C]; total [C] are x's column sums, if anyone made them."""
+    norm1, norm2 = state.norms[block.bn1], state.norms[block.bn2]
+    y1 = x @ state.weight[block.conv1].flatten(1).t()
+    add_sums(choices, y1, norm1.sums)
+    z1 = norm_relu(choices, y1, norm1)
+    stride = block.conv2.stride
+    z1_images = as_images(z1, n, height)
+    y2 = F.conv2d(z1_images, state.weight[block.conv2], stride=stride, padding=1)
+    height2 = y2.shape[2]
+    y2 = as_rows(y2)
+    add_sums(choices, y2, norm2.sums)
+    total2 = state.workspace.named((block, "total"), norm2.channels)
+    z2 = norm_relu(choices, y2, norm2, total2)
+    identity, shortcut = x, None
+    if block.downsample is not None:
+        identity, shortcut = shortcut_forward(block, state, choices, x, total, n, height)
+    norm3 = state.norms[block.bn3]
+    out, bits, conv3 = linear_norm(state, choices, z2, total2, block.conv3, norm3, identity)
+    return out, BlockTape(block, x, height, y1, z1, y2, z2, height2, bits, conv3, shortcut)
+
+
+def shortcut_forward(
+    block: nn.Module, state: State, choices: Choices, x: torch.Tensor, total: torch.Tensor, n: int,
+    height: int,
+) -> tuple[torch.Tensor, Linear]:  # fmt: skip
+    """bn(x W') on the shortcut, with or without stride."""
+    conv, norm = block.downsample[0], state.norms[block.downsample[1]]
+    if is_strided(block):
+        x = as_rows(as_images(x, n, height)[:, :, ::2, ::2]).contiguous()
+        total = state.workspace.named((block, "strided"), 2 * x.shape[1])  # squares come along
+        add_sums(choices, x, total)
+    out, _, linear = linear_norm(state, choices, x, total, conv, norm, None)
+    return out, linear

@@ -1,0 +1,217 @@
+"""Measures the fast step beside stock PyTorch, in one run on one GPU, and checks its gradients.
+
+    python benchmarks/fast_step/measure.py            # JSON lines on the standard output
+
+Three ways to train the same ResNet-50 on one synthetic batch that stays on the device: eager with
+autocast, channels last and fused SGD; the same with torch.compile(mode="reduce-overhead"); and the
+fast step in a CUDA graph. Throughput is the median over windows of steps, with the lowest and the
+highest; joules are the GPU's own counter's. Peak memory is read on steps outside any CUDA graph:
+the allocator does not count a graph's pool (null for reduce-overhead, all of whose steps are in
+one); reserved memory has the pool in it. The losses are those of the first steps: a run on NaN is
+fast and draws little power, so look at them first. On an H100 saved choices of tiles are used;
+elsewhere the first step times all of them, which takes minutes.
+"""
+
+import argparse
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+import torchvision
+from torch import nn
+
+from course.energy import EnergyMeter, counter
+from course.precision import set_tf32
+
+SAVED = Path(__file__).parent / "choices_h100.json"
+HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
+FIRST_STEPS = 12
+SETTINGS = {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4}
+Step = Callable[[], torch.Tensor]
+
+
+def make_model(device: torch.device) -> nn.Module:
+    """ResNet-50 with fresh weights, the same every time."""
+    torch.manual_seed(0)
+    return torchvision.models.resnet50().to(device, memory_format=torch.channels_last)
+
+
+def make_batch(batch: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Noise [batch, 3, 224, 224] and labels, on the device."""
+    generator = torch.Generator(device).manual_seed(1)
+    images = torch.randn(batch, 3, 224, 224, device=device, generator=generator)
+    labels = torch.randint(0, 1000, (batch,), device=device, generator=generator)
+    return images.to(memory_format=torch.channels_last), labels
+
+
+def stock(arguments: argparse.Namespace, device: torch.device, compiled: bool) -> Step:
+    """The step of PyTorch's own making."""
+    torch.backends.cudnn.benchmark = False
+    model, (images, labels) = make_model(device), make_batch(arguments.batch, device)
+    dtype, criterion = HALF[arguments.dtype], nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), **SETTINGS, fused=True)
+    # When GradScaler skips the first step, fused SGD leaves its momenta uninitialised: NaN later.
+    for parameter in model.parameters():
+        optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    scaler = torch.amp.GradScaler("cuda", enabled=dtype == torch.float16)
+
+    def forward(images, labels):
+        with torch.autocast("cuda", dtype):
+            return criterion(model(images), labels)
+
+    if compiled:
+        forward = torch.compile(forward, mode="reduce-overhead")
+
+    def step():
+        loss = forward(images, labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+def fast(arguments: argparse.Namespace, device: torch.device, chosen: dict[str, str]) -> Step:
+    """The fast step, outside a graph; what it chooses is added to chosen."""
+    from optimizer import SGD
+    from state import pad_channels
+    from step import FastResNet
+
+    torch.backends.cudnn.benchmark = True
+    dtype = HALF[arguments.dtype]
+    scale = 65536.0 if dtype == torch.float16 else None
+    network = FastResNet(make_model(device), dtype, arguments.batch, SGD(**SETTINGS), scale, chosen)
+    images, labels = make_batch(arguments.batch, device)
+    images = pad_channels(images.to(dtype))  # where a loader would normalise them
+    return lambda: network.step(images, labels)
+
+
+def captured(step: Step) -> Step:
+    """The step as a CUDA graph: one launch. It must have run before."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = step()
+
+    def replay():
+        graph.replay()
+        return loss
+
+    return replay
+
+
+def first_steps(step: Step, number: int) -> tuple[list[float], float]:
+    """Losses of the first steps, and the peak GiB of the last of them."""
+    losses = [float(step()) for _ in range(number - 1)]
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    losses.append(float(step()))
+    return losses, torch.cuda.max_memory_allocated() / 2**30
+
+
+def windows(step: Step, arguments: argparse.Namespace, device: torch.device) -> dict:
+    """images/s over windows of steps, watts and joules per image over all of them."""
+    for _ in range(5):
+        step()
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(arguments.windows + 1)]
+    torch.cuda.synchronize()
+    energy = EnergyMeter(counter(device))
+    energy.start()
+    marks[0].record()
+    for mark in marks[1:]:
+        for _ in range(arguments.steps):
+            loss = step()
+        mark.record()
+    torch.cuda.synchronize()
+    energy.stop()
+    images = arguments.batch * arguments.steps
+    speeds = [images / a.elapsed_time(b) * 1e3 for a, b in zip(marks, marks[1:])]
+    overall = images * arguments.windows / marks[0].elapsed_time(marks[-1]) * 1e3
+    return {
+        "images_per_s": float(np.median(speeds)),
+        "images_per_s_low": min(speeds),
+        "images_per_s_high": max(speeds),
+        "last_loss": float(loss),
+        **energy.summary(overall),
+    }
+
+
+def measure(
+    way: str, arguments: argparse.Namespace, device: torch.device, chosen: dict[str, str]
+) -> dict:
+    """The record of one way to train: "eager", "compile" or "fast"."""
+    begin = time.perf_counter()
+    set_tf32(True)
+    make = {
+        "eager": lambda: stock(arguments, device, compiled=False),
+        "compile": lambda: stock(arguments, device, compiled=True),
+        "fast": lambda: fast(arguments, device, chosen),
+    }
+    step = make[way]()
+    losses, peak_gib = first_steps(step, FIRST_STEPS)
+    if way == "fast":
+        step = captured(step)
+    ready_s = time.perf_counter() - begin
+    return {
+        "record": "speed",
+        "way": way,
+        "dtype": arguments.dtype,
+        "batch": arguments.batch,
+        **windows(step, arguments, device),
+        "peak_gib": None if way == "compile" else peak_gib,
+        "reserved_gib": torch.cuda.max_memory_reserved() / 2**30,
+        "ready_s": ready_s,
+        "losses": losses,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ways", nargs="+", default=["eager", "compile", "fast"],
+                        choices=["eager", "compile", "fast"])  # fmt: skip
+    parser.add_argument("--dtype", choices=HALF, default="fp16")
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=20, help="of a window")
+    parser.add_argument("--windows", type=int, default=5)
+    parser.add_argument("--no-gradients", action="store_true", help="leave out the gradient check")
+    parser.add_argument("--tune", action="store_true", help="time all tiles, even on an H100")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available() or torch.version.cuda is None:
+        sys.exit(
+            "This measures an NVIDIA GPU and found none. Without one, see the algebra at work:\n"
+            "    python benchmarks/fast_step/algebra.py"
+        )
+    device = torch.device("cuda", torch.cuda.current_device())
+    name = torch.cuda.get_device_name(device)
+    saved = "H100" in name and not arguments.tune
+    chosen = json.loads(SAVED.read_text()) if saved else {}
+    versions = {"torch": torch.__version__, "torchvision": torchvision.__version__}
+    print(json.dumps({"record": "machine", "gpu": name, **versions}), flush=True)
+    for way in arguments.ways:
+        print(json.dumps(measure(way, arguments, device, chosen)), flush=True)
+        torch.compiler.reset()  # lets go of its graphs' pool, which the next peak would count
+        gc.collect()
+        torch.cuda.empty_cache()
+    if not arguments.no_gradients:
+        from gradients import check
+
+        model, (images, labels) = make_model(device), make_batch(arguments.batch, device)
+        for record in check(model, images, labels, HALF[arguments.dtype], chosen):
+            print(json.dumps(record), flush=True)
+
+
+if __name__ == "__main__":
+    main()

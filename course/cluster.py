@@ -31,6 +31,7 @@ from course.cluster_setup import (
     which,
     write_files,
 )
+from course.local import alive, identity
 
 UP_S = 60  # until the nodes are idle
 DOWN_S = 15  # until the jobs are over; Slurm kills those that do not heed it after KillWait
@@ -144,8 +145,8 @@ def _start(daemon: Daemon, home: Path) -> None:
             [which(program), *arguments], env=env, stdin=subprocess.DEVNULL, stdout=output,
             stderr=output, start_new_session=True, cwd=home,
         )  # fmt: skip
-    created = psutil.Process(process.pid).create_time()
-    (home / "run" / f"{daemon.name}.pid").write_text(f"{process.pid} {created}")
+    pid, created = identity(process.pid)
+    (home / "run" / f"{daemon.name}.pid").write_text(f"{pid} {created}")
     _wait(lambda: daemon.answers() or process.poll() is not None, daemon.name, home)
     if process.poll() is not None:
         raise ClusterError(f"{daemon.name} ended at once:\n{_last_words(home, daemon.name)}")
@@ -169,16 +170,10 @@ def _pids(home: Path) -> dict[str, psutil.Process]:
     """The programs that run: each by its pid and time of creation, since pids are reused."""
     found = {}
     for path in (home / "run").glob("*.pid"):
-        try:
+        with suppress(ValueError, OSError):  # a program's own pid file, or one half written
             pid, created = path.read_text().split()
-            process = psutil.Process(int(pid))
-            if (
-                abs(process.create_time() - float(created)) < 1
-                and process.status() != psutil.STATUS_ZOMBIE
-            ):
+            if process := alive([int(pid), float(created)]):
                 found[path.stem] = process
-        except (ValueError, psutil.Error):
-            continue
     return found
 
 

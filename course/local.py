@@ -7,7 +7,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,6 @@ from filelock import FileLock
 from course import logs
 from course.runs import FOLDER_VARIABLE, Run
 from course.sites import Site
-
-SUBMIT_GRACE_S = 30  # a launch may take so long before a run without a job id counts as lost
 
 
 def submit(folder: Path, request: dict[str, Any], _site: Site) -> dict[str, Any]:
@@ -69,13 +67,10 @@ def is_alive(run: Run) -> bool:
     """Are the processes of this run's job there, or about to be?"""
     asked, started = run.launched, run.started
     if started:
-        return _exists(started["supervisor"])
+        return alive(started["supervisor"]) is not None
     if "controller" in asked:
-        return _exists(asked["controller"])
-    if "launched_at" not in asked:
-        return False
-    launched_at = datetime.fromisoformat(asked["launched_at"])
-    return (datetime.now() - launched_at).total_seconds() < SUBMIT_GRACE_S
+        return alive(asked["controller"]) is not None
+    return run.is_being_submitted
 
 
 def ending(run: Run) -> tuple[str, str]:
@@ -103,15 +98,6 @@ def stop(run: Run) -> None:
     kill_left(run)
 
 
-def _exists(known: list[float]) -> bool:
-    try:
-        process = psutil.Process(int(known[0]))
-        same = abs(process.create_time() - known[1]) < 1
-        return same and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def kill_left(run: Run) -> None:
     """End what is left of a run's job: every process that was started for its folder."""
     for process in psutil.process_iter():
@@ -120,6 +106,16 @@ def kill_left(run: Run) -> None:
                 process.kill()
         except psutil.Error:  # another user's, or it ended meanwhile
             continue
+
+
+def alive(known: Sequence[float]) -> psutil.Process | None:
+    """The process of this identity; None where it has ended."""
+    try:
+        process = psutil.Process(int(known[0]))
+        same = abs(process.create_time() - known[1]) < 1
+        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+    except psutil.Error:
+        return None
 
 
 def identity(pid: int) -> list[float]:

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import psutil
 from filelock import FileLock
 
-from course.local import identity
-from course.records import write_atomically
+from course.local import alive, identity
+from course.records import clock, write_atomically
 
 JOBS = Path("slurm") / ".local"  # in the folder that was submitted from, as the logs
 LOGS = Path("slurm") / "log"
@@ -101,13 +101,7 @@ class LocalJob:
         return Row(self.job_id, self.asked.get("name", ""), self.state, passed, "1", reason)
 
     def _runner(self) -> psutil.Process | None:
-        pid, created = self._read("runner.json").get("identity", (0, 0))
-        try:
-            process = psutil.Process(int(pid))
-            alive = process.status() != psutil.STATUS_ZOMBIE
-            return process if alive and abs(process.create_time() - created) < 1 else None
-        except psutil.Error:
-            return None
+        return alive(self._read("runner.json").get("identity", (0, 0)))
 
     def _processes(self) -> list[psutil.Process]:
         return [process for process in psutil.process_iter() if self._started(process)]
@@ -202,16 +196,6 @@ def devices() -> int:
     import torch
 
     return torch.accelerator.device_count() if torch.accelerator.is_available() else 0
-
-
-def clock(passed_s: float) -> str:
-    """A time as squeue shows it: 0:07, 1:00:07, 2-01:00:07."""
-    minutes, secs = divmod(max(0, int(passed_s)), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days}-{hours:02}:{minutes:02}:{secs:02}"
-    return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
 
 
 def _last_id() -> int:

@@ -15,7 +15,7 @@ from typing import Any
 from course import trace_thin
 from course.config import Config, rung, vary
 from course.jobs import launch, wait
-from course.recordings import INDEX, SITE, TRACE, origin
+from course.recordings import INDEX, SITE, TRACE, origin, trace_name
 from course.records import write_atomically
 from course.runs import Run, git_sha
 
@@ -53,7 +53,7 @@ def _at_large_batch() -> Iterator[Config]:
     yield from rungs
     yield from (_traced(config) for config in rungs)
     yield rung("fused", **BUSY)
-    yield from (rung("compile", precision=half, **BUSY) for half in ("bf16", "fp16"))
+    yield from (rung("compile", precision=each, **BUSY) for each in ("bf16", "fp16"))
 
 
 def _sweeps() -> Iterator[Config]:
@@ -64,9 +64,8 @@ def _sweeps() -> Iterator[Config]:
 
 def _traced(config: Config) -> Config:
     """A short run of the same, one step of it traced; named by what it differs in."""
-    name = "tf32" if config.tf32 else config.rung
-    name += "_fp16" if config.precision == "fp16" else ""
-    return replace(config, rung=f"{TRACE}{name}", steps=8, warmup_steps=5, profile_steps=1)
+    name = TRACE + trace_name(config)
+    return replace(config, rung=name, steps=8, warmup_steps=5, profile_steps=1)
 
 
 def _of_the_notebooks() -> Iterator[Config]:
@@ -79,7 +78,7 @@ def _of_the_notebooks() -> Iterator[Config]:
     yield rung("baseline")
 
 
-def record(machine: str, configs: Iterable[Config], folder: Path, *, script: str = SCRIPT) -> Path:
+def record(machine: str, configs: Iterable[Config], folder: Path) -> Path:
     """Run configs here one after another, and pack each as soon as it is over.
 
     Args:
@@ -91,7 +90,7 @@ def record(machine: str, configs: Iterable[Config], folder: Path, *, script: str
     """
     target = folder / machine
     for config in configs:
-        run = wait(launch(script, config, time_min=TIME_MIN), check=False)
+        run = wait(launch(SCRIPT, config, time_min=TIME_MIN), check=False)
         pack(run, target, machine)
         print(f"{run}: {run.record.images_per_s or run.record.error}", flush=True)
     return target

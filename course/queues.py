@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from course.jobs import refresh, steps_done
+from course.plans import engine
+from course.records import clock
 from course.runs import Run, all_runs
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def table() -> pd.DataFrame:
 
 
 def as_text(table: pd.DataFrame) -> pd.DataFrame:
-    """The queue for people: every cell a text, times as hours, minutes and seconds."""
+    """The queue for people: every cell a text, times as squeue has them."""
     shown = table[["job", "name", "site", "state", "reason"]].copy()
     elapsed = table["elapsed_s"]
     shown["elapsed"] = elapsed.fillna(0).map(clock).where(elapsed.notna(), "?")
@@ -90,11 +91,6 @@ def as_page(table: pd.DataFrame | None) -> str:
     return as_text(table).to_html(index=False, justify="left")
 
 
-def clock(seconds: int) -> str:
-    """Seconds as hours:minutes:seconds."""
-    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-
-
 def _rows() -> list[dict[str, Any]]:
     open_runs = [run for run in all_runs() if not (run.folder / "record.json").exists()]
     by_engine: dict[str, list[Run]] = {}
@@ -102,7 +98,7 @@ def _rows() -> list[dict[str, Any]]:
         by_engine.setdefault(run.launched.get("executor", "local"), []).append(run)
     told: dict[str, dict[str, Any]] = {}
     for name, runs in by_engine.items():
-        told |= import_module(f"course.{name}").tell(runs)
+        told |= engine(name).tell(runs)
     rows = []
     for run in open_runs:
         with suppress(FileNotFoundError):  # a launch was refused meanwhile, and took its folder

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 from course import recordings, tensor_cores, trace
+from course.config import from_dict
 from course.records import Record, digits
 from course.runs import PROJECT, Run
 
@@ -73,9 +73,7 @@ def _cells(record: Record, first: float, machine: str) -> list[str]:
 
 def _tensor_core_share(record: Record, machine: str) -> str:
     """The share of a traced step's GPU time in Tensor Core kernels, where one was recorded."""
-    config = asdict(record)["config"]
-    name = "tf32" if config["tf32"] else record.rung
-    name += "_fp16" if config["precision"] == "fp16" else ""
+    name = recordings.trace_name(from_dict(record.config))
     try:
         report = tensor_cores.tensor_core_report(trace.read(recordings.trace_path(machine, name)))
     except ValueError:

@@ -9,6 +9,7 @@ recorded/MACHINE/RUN/         config, launch, record, steps, and the thin trace 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,7 +76,8 @@ def recorded(machine: str, data: str = "synthetic") -> pd.DataFrame:
     for setting in ("precision", "tf32", "channels_last", "batch_size"):
         table[setting] = [config[setting] for config in table["config"]]
     table["setup"] = [Config(**config).setup for config in table["config"]]
-    table["ratio"] = table["images_per_s"] / table["images_per_s"][0]
+    first = table.loc[table["rung"].eq("baseline"), "images_per_s"]
+    table["ratio"] = table["images_per_s"] / (first.iloc[0] if len(first) else math.nan)
     return table
 
 
@@ -92,6 +94,12 @@ def trace_path(machine: str, name: str) -> Path:
             f"{machine} has no trace {name!r}: there are {', '.join(traced) or 'none'}"
         )
     return traced[name]
+
+
+def trace_name(config: Config) -> str:
+    """What a trace of a run with this config is called: after what tells it from others."""
+    name = "tf32" if config.tf32 else config.rung
+    return name + "_fp16" * (config.precision == "fp16")
 
 
 def answer(asked: Plan) -> Run:

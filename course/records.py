@@ -87,6 +87,16 @@ def digits(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+def clock(passed_s: float) -> str:
+    """A time that has passed, as Slurm's squeue shows it: 0:07, 1:00:07, 2-01:00:07."""
+    minutes, secs = divmod(max(0, int(passed_s)), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}-{hours:02}:{minutes:02}:{secs:02}"
+    return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write so that a reader sees the old text or the new, never a part."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -26,6 +26,7 @@ from course.records import Record
 if TYPE_CHECKING:
     import pandas as pd
 
+SUBMIT_GRACE_S = 60  # a busy scheduler may take so long to give a job its id
 FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set for every process of a run's job
 PROJECT = Path(__file__).resolve().parent.parent
 RECORDED = Path(__file__).resolve().with_name("recorded")  # a folder a machine, a folder a run
@@ -73,6 +74,15 @@ class Run:
     def launched(self) -> dict[str, Any]:
         """What was asked for, with the job id once there is one."""
         return _read_json(self.folder / "launch.json")
+
+    @property
+    def is_being_submitted(self) -> bool:
+        """Launched moments ago, and without a job id yet: another process is about to give one."""
+        asked = self.launched
+        if "job_id" in asked or "launched_at" not in asked:
+            return False
+        age = datetime.now() - datetime.fromisoformat(asked["launched_at"])
+        return age.total_seconds() < SUBMIT_GRACE_S
 
     @property
     def started(self) -> dict[str, Any]:

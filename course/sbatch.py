@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -84,19 +85,17 @@ def partitions() -> list[Partition]:
         return []
     found = {}  # sinfo has a line for each kind of node in a partition: the first stands for it
     for name, limit, gres in (line.split("|") for line in done.stdout.splitlines()):
-        known = Partition(name.rstrip("*"), _minutes(limit), gres.strip(), name.endswith("*"))
+        known = Partition(name.rstrip("*"), seconds(limit) / 60, gres.strip(), name.endswith("*"))
         found.setdefault(name, known)
     return list(found.values())
 
 
-def _minutes(limit: str) -> float:
-    """Minutes of a time as Slurm writes it: [days-]hours:minutes:seconds, minutes:seconds."""
-    if not limit[:1].isdigit():
-        return math.inf  # infinite, UNLIMITED, n/a
-    days, _, clock = limit.rpartition("-")
-    parts = [int(part) for part in clock.split(":")]
-    seconds = sum(part * 60**place for place, part in enumerate(reversed(parts)))
-    return int(days or 0) * 24 * 60 + seconds / 60
+def seconds(written: str) -> float:
+    """Seconds of a time as Slurm tells it, [days-][hours:]minutes:seconds; inf: none is told."""
+    if not written[:1].isdigit():
+        return math.inf  # infinite, UNLIMITED, INVALID, n/a
+    parts = [int(part) for part in re.findall(r"\d+", written)]
+    return sum(n * unit for n, unit in zip(reversed(parts), (1, 60, 3600, 86400)))
 
 
 def check_partition(site: Site, offers: list[Partition]) -> None:

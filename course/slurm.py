@@ -7,17 +7,15 @@ and no other was chosen by SLURM_CONF, it is the one that is spoken to.
 from __future__ import annotations
 
 import math
-import re
 import threading
 import time
 from collections.abc import Iterable
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from course import cluster, logs
 from course.runs import Run
-from course.sbatch import ask, check_partition, executor, partitions
+from course.sbatch import ask, check_partition, executor, partitions, seconds
 from course.sbatch import batch_script as batch_script
 from course.sites import Site, user_file
 
@@ -27,7 +25,6 @@ ACCOUNTED_S = 10.0  # until sacct knows that a job is over
 OVER = {"CANCELLED": "cancelled", "TIMEOUT": "timeout", "DEADLINE": "timeout",
         "OUT_OF_MEMORY": "oom", "FAILED": "failed"}  # fmt: skip
 ALIVE = ("PENDING", "RUNNING", "REQUEUED", "COMPLETING", "CONFIGURING", "SUSPENDED", "RESIZING")
-SUBMIT_GRACE_S = 30  # a launch may take so long before a run without a job id counts as lost
 # The name last: only in it may there be a further bar.
 FIELDS = "%i|%T|%r|%M|%D|%N|%j"
 REASONS = {
@@ -97,7 +94,7 @@ def is_alive(run: Run) -> bool:
     """Does the run's job wait or compute? Also where Slurm does not answer just now."""
     known, number = _jobs(), str(run.launched.get("job_id", ""))
     if not number:
-        return _just_launched(run)
+        return run.is_being_submitted
     if known is None:
         return not _cluster_is_down(run)
     # Ids are reused after an accident, names are not.
@@ -204,7 +201,7 @@ def tell(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
     known, told = _jobs(), {}
     for run in runs:
         number = str(run.launched.get("job_id", ""))
-        if not number and _just_launched(run):
+        if run.is_being_submitted:
             told[run.name] = _row("pending", "it is being submitted")
         elif known is None and not _cluster_is_down(run):
             state = "running" if run.started else "pending"
@@ -212,7 +209,7 @@ def tell(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
         elif known and number in known and known[number][-1] == run.name:
             state, reason, used, nodes, where, _ = known[number]
             said = f"on {where}" if where else _in_words(reason)
-            told[run.name] = _row(state.lower(), said, _seconds(used), int(nodes))
+            told[run.name] = _row(state.lower(), said, _elapsed(used), int(nodes))
     return told
 
 
@@ -222,19 +219,12 @@ def _row(
     return {"state": state, "reason": reason, "elapsed_s": elapsed_s, "nodes": nodes}
 
 
-def _just_launched(run: Run) -> bool:
-    launched_at = run.launched.get("launched_at")
-    age = datetime.now() - datetime.fromisoformat(launched_at) if launched_at else None
-    return age is not None and age.total_seconds() < SUBMIT_GRACE_S
-
-
 def _in_words(reason: str) -> str:
     """Slurm's word for why a job waits, with what it means where that is known."""
     meaning = next((text for word, text in REASONS.items() if reason.startswith(word)), "")
     return f"{reason}: {meaning}" if meaning else reason
 
 
-def _seconds(used: str) -> int:
-    """Seconds of a time as squeue writes it, [days-][hours:]minutes:seconds; 0 if it is none."""
-    parts = [int(part) for part in re.findall(r"\d+", used)]
-    return sum(n * unit for n, unit in zip(reversed(parts), (1, 60, 3600, 86400)))
+def _elapsed(used: str) -> int:
+    passed_s = seconds(used)
+    return 0 if math.isinf(passed_s) else int(passed_s)

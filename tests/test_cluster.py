@@ -84,6 +84,7 @@ def test_a_controller_killed_under_a_job_leaves_no_drained_node(
     number, output = submit(tmp_path, "echo begun; sleep 30", "-N2", "--gres=gpu:4")
     eventually(lambda: output.exists() and "begun" in output.read_text(), "the job runs")
     cluster._pids(slurm)["slurmctld"].kill()
+    eventually(lambda: "slurmctld" not in cluster._pids(slurm), "it is gone")
     assert cluster.up()["nodes"] == "2 of 2 ready"
     command("scancel", number)
     later, _ = submit(tmp_path, "true")

@@ -24,6 +24,7 @@ from course import cluster, local_batch, local_runner, sites
 from course.idr_pytools import _place, display_slurm_queue, gpu_jobs_submitter, search_log
 from course.idr_script import BatchJob, command_words, seconds
 from course.local_batch import JOB_VARIABLE, LocalJob
+from course.records import clock
 
 TELLS = "idr_tells.py"
 SLEEPS = "bash -c 'exec sleep 300'"
@@ -616,7 +617,7 @@ def test_interrupting_the_display_leaves_the_jobs(here: None) -> None:
     (7.9, "0:07"), (600, "10:00"), (3607, "1:00:07"), (2 * 86400 + 3607, "2-01:00:07"),
 ])  # fmt: skip
 def test_times_are_written_as_squeue_does(passed: float, shown: str) -> None:
-    assert local_batch.clock(passed) == shown
+    assert clock(passed) == shown
 
 
 # The slides of DLO-JZ: only the import differs

@@ -198,7 +198,7 @@ def test_is_what_the_package_offers() -> None:
     ("0:07", 7), ("12:34", 754), ("1:02:03", 3723), ("2-01:00:00", 176400), ("INVALID", 0),
 ])  # fmt: skip
 def test_times_of_squeue(used: str, seconds: int) -> None:
-    assert slurm._seconds(used) == seconds
+    assert slurm._elapsed(used) == seconds
 
 
 @pytest.mark.parametrize("word, said", [
@@ -218,7 +218,7 @@ class TestPlain:
     def test_text_and_page_say_the_same(self) -> None:
         table = pretended(FIRST, {**SECOND, "nodes": None, "elapsed_s": None})
         for said in (queues.as_lines(table), queues.as_page(table)):
-            for cell in ("amp-1", "Priority: others are before it", "0:00:00", "9 of 20", "?"):
+            for cell in ("amp-1", "Priority: others are before it", "0:00", "9 of 20", "?"):
                 assert cell in said
         assert "1:02:05" in queues.as_lines(pretended(SECOND))
 

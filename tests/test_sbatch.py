@@ -76,7 +76,7 @@ def test_what_a_shell_reads_in_it_is_quoted(
     ("infinite", math.inf), ("20:00:00", 1200), ("1-00:30:00", 1470), ("30:00", 30),
 ])  # fmt: skip
 def test_times_as_slurm_writes_them(written: str, minutes: float) -> None:
-    assert sbatch._minutes(written) == minutes
+    assert sbatch.seconds(written) == minutes * 60
 
 
 OFFERS = [Partition("gpu", math.inf, "gpu:4"), Partition("short", 30, "gpu:4", is_default=True)]

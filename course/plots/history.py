@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.axes import Axes
 
+from course.machine import clock
 from course.plots.base import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean
 from course.records import digits
 
@@ -23,7 +24,7 @@ def training_times(table: pd.DataFrame) -> Picture:
     time, cost, speed = picture.subplots(1, 3, sharey=True, width_ratios=(5, 4, 4))
     who = [f"{row.who}, {row.date}\n{row.devices:,} {row.device}" for row in table.itertuples()]
     colours = [DEVICE_COLOURS.get(name, PURPLE) for name in table["device"]]
-    _bars(time, table["minutes"], [_clock(each) for each in table["minutes"]], colours)
+    _bars(time, table["minutes"], [clock(each) for each in table["minutes"]], colours)
     time.set_xscale("log")
     time.set_xlim(0.5, table["minutes"].max() * 12)
     time.set_xticks([1, 60, 24 * 60, 14 * 24 * 60], ["1 min", "1 h", "1 day", "14 days"])
@@ -76,10 +77,3 @@ def _bars(axes: Axes, values: pd.Series, words: list[str], colours: list[str]) -
     for place, (value, word) in enumerate(zip(values, words)):
         axes.text(value, place, f" {word}", va="center", fontsize=9)
     clean(axes)
-
-
-def _clock(minutes: float) -> str:
-    """14 days, 29 hours, 31 minutes: in the unit in which it was published."""
-    if minutes >= 48 * 60:
-        return f"{minutes / 60 / 24:.0f} days"
-    return f"{minutes / 60:.0f} h" if minutes >= 60 else f"{minutes:g} min"

@@ -21,6 +21,7 @@ CHOICES = {
 AT_LEAST = {
     "image_px": 32, "batch_size": 1, "epochs": 1, "steps": 1, "warmup_steps": 0, "val_steps": 0,
     "workers": 0, "lr": 0, "momentum": 0, "weight_decay": 0, "memory_gib": 0, "profile_steps": 0,
+    "prefetch_factor": 1, "bucket_mb": 0.001, "collective_timeout_s": 1,
 }  # fmt: skip
 TRACE_WAIT = 2  # steps before a trace: one to wait, one in which the profiler itself warms up
 
@@ -40,17 +41,28 @@ class Config:
     data: str = "default"
     data_root: str = ""  # for data="imagenet": folder with train/ and val/; "": the site's
     image_px: int = 224  # training and validation crop, pixels a side
-    batch_size: int = 64
+    batch_size: int = 64  # images that one update sees, over all ranks
     epochs: int = 2
     steps: int = 16  # training steps an epoch, at most
     warmup_steps: int = 8  # first steps of the run, left out of every time
     profile_steps: int = 0  # so many of the warm-up steps are traced; 0: none
     val_steps: int = 4  # validation batches after each epoch, at most; 0: none
     workers: int = 0  # DataLoader processes; 0: the training process loads
+    persistent_workers: bool = False  # they stay from one epoch to the next
+    prefetch_factor: int = 2  # batches that each worker makes ahead
+    pin_memory: bool = False  # batches lie in page-locked memory, from which a GPU copies by itself
+    non_blocking: bool = False  # the script goes on while a batch is copied to the device
+    drop_last: bool = True  # leave out an epoch's last batch, if it is not full
+    uint8: bool = False  # images travel as bytes, and are normalised on the device
     lr: float = 0.01
     momentum: float = 0.9
     weight_decay: float = 5e-5
     seed: int = 0
+    bucket_mb: float = 25.0  # gradients that DDP sends together
+    find_unused: bool = False  # DDP looks for weights that a step does not use
+    sync_batchnorm: bool = False  # BatchNorm's statistics over the batch of all ranks
+    collective_timeout_s: int = 60  # a rank that waits longer for the others gives up
+    save_weights: bool = False  # write weights.pt at the end
     memory_gib: float = 0.0  # a smaller device on purpose: out of memory above so much; 0: no limit
 
     def __post_init__(self) -> None:
@@ -68,6 +80,8 @@ class Config:
                 f"{self.steps * self.epochs} steps to measure: raise steps or lower warmup_steps"
             )
 
+        if self.persistent_workers and not self.workers:
+            raise ValueError("persistent_workers=True needs workers=1 or more that can stay")
         least = TRACE_WAIT + self.profile_steps + 1  # one more, in which the trace is written
         if self.profile_steps and self.warmup_steps < least:
             raise ValueError(
@@ -92,13 +106,17 @@ _BASELINE = Config()
 _DEVICE = replace(_BASELINE, rung="device", device="auto")
 _AMP = replace(_DEVICE, rung="amp", precision="bf16")
 _CHANNELS_LAST = replace(_AMP, rung="channels_last", channels_last=True)
-LADDER: dict[str, Config] = {cfg.rung: cfg for cfg in (_BASELINE, _DEVICE, _AMP, _CHANNELS_LAST)}
+_DATALOADER = replace(_CHANNELS_LAST, rung="dataloader", workers=8)
+LADDER: dict[str, Config] = {
+    cfg.rung: cfg for cfg in (_BASELINE, _DEVICE, _AMP, _CHANNELS_LAST, _DATALOADER)
+}
 # What later days teach. `course ladder` leaves them out: compiling takes a small machine minutes.
 _FUSED = replace(_CHANNELS_LAST, rung="fused", fused=True)
 _COMPILE = replace(_FUSED, rung="compile", compile="default")
 _AUTOTUNE = replace(_COMPILE, rung="autotune", compile="max-autotune-no-cudagraphs")
 BEYOND: dict[str, Config] = {cfg.rung: cfg for cfg in (_FUSED, _COMPILE, _AUTOTUNE)}
 
+QUICK_WORKERS = 2  # at most
 # Small enough for two CPU cores. The model stays ResNet-50: only what it is fed shrinks, and
 # the learning rate with the batch.
 QUICK = {"image_px": 64, "batch_size": 8, "epochs": 1, "steps": 8, "warmup_steps": 2, "lr": 0.003}
@@ -119,7 +137,8 @@ def rung(name: str, *, quick: bool = False, **changes: Any) -> Config:
     if name not in known:
         raise ValueError(f"no rung {name!r}: the ladder has {', '.join(known)}")
     changes = {key: _convert(key, value) for key, value in changes.items()}
-    return replace(known[name], **{**(QUICK if quick else {}), **changes})
+    small = QUICK | {"workers": min(known[name].workers, QUICK_WORKERS)} if quick else {}
+    return replace(known[name], **{**small, **changes})
 
 
 def vary(config: Config, **values: Iterable[Any]) -> list[Config]:

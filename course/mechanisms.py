@@ -31,6 +31,9 @@ class Mechanism:
     changes: dict[str, Any] = field(default_factory=dict)  # of the rung's config
     settings: dict[str, Any] = field(default_factory=dict)  # of both runs' configs
     faster: bool = True  # should it be, or only not slower?
+    gpus: int = 1  # of the run; the one before it has one
+    tolerance: float | None = None  # relative, of the losses; None: that of the precision
+    timed: bool = True  # has it an effect on the speed at all?
 
 
 def _device_faults(run: Run, against: Run) -> Iterator[str]:

@@ -13,10 +13,12 @@ import torch
 
 from course import memory, profiling
 from course.energy import EnergyMeter, counter
-from course.observe import Observer
+from course.observe import Observer, Weights
 from course.recorder import Recorder
 
+LOADER = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory", "drop_last")
 PHASES = ("load", "forward", "loss", "backward", "optimizer")
+SHOWN = 16  # so many labels of an epoch's first batch are noted
 FLUSH_S = 1.0  # how often finished steps are written out
 
 
@@ -89,6 +91,8 @@ class Meter:
         self._marks: list[Any] = []  # of the step under way
         self._range: Any = None  # the phase under way, as the trace shows it
         self._observer: Observer | None = None
+        self._weights = Weights() if self.config.warmup_steps else None
+        self._evidence: dict[str, Any] = {"labels": []}
         self._energy = EnergyMeter(counter(device))
         folder = run.folder if self.config.profile_steps and device.type == "cpu" else None
         self._onednn = profiling.OneDnnAccount(folder / profiling.ONEDNN_FILE) if folder else None
@@ -99,6 +103,7 @@ class Meter:
         self._losses = torch.zeros(total, pin_memory=device.type == "cuda")
         self._written_at = time.perf_counter()
         run.refuse_if_not_distributed()
+        self._evidence |= {"device": str(device), "world_size": run.group_size()}
         run.set(**run.describe(device))
         if self.config.memory_gib:
             memory.limit(device, self.config.memory_gib)
@@ -115,6 +120,8 @@ class Meter:
                 if step >= self.config.warmup_steps:
                     self._energy.start()
                 self._begin(step)
+                if len(self._evidence["labels"]) <= epoch:
+                    self._note(batches, batch)
                 yield batch
                 self._end()
                 if self.step != step + 1 or len(self._marks) != 1:
@@ -143,8 +150,17 @@ class Meter:
             self._onednn.stop()
         if self._observer:
             self._observer.__exit__(None, None, None)
-            self.run.set(evidence=self._observer.evidence())
+            self._evidence |= self._observer.evidence()
             self._observer = None
+
+    def _note(self, batches: Iterable, batch: Any) -> None:
+        """How batches are loaded, and which images an epoch began with: ranks must differ."""
+        labels = batch[1]
+        loader = {name: getattr(batches, name, None) for name in LOADER}
+        self._evidence |= {"loader": loader, "pinned": batch[0].is_pinned()}
+        self._evidence["share"] = len(labels)
+        few = labels[:SHOWN].tolist() if labels.device.type == "cpu" else []
+        self._evidence["labels"].append(few)
 
     def _enter(self, phase: str | None) -> None:
         """Close the trace's range of the last phase, and open the next one's."""
@@ -198,7 +214,9 @@ class Meter:
         self.run.write_steps(rows)
         self._written_at = time.perf_counter()
         if wait:
-            self.run.set(**self.summary(), **memory.peak(self.device))
+            seen = self._evidence | (self._weights.evidence() if self._weights else {})
+            seen = seen if "forward_types" in seen or self.run.world_size > 1 else {}
+            self.run.set(**self.summary(), **memory.peak(self.device), evidence=seen)
 
     def summary(self) -> dict[str, Any]:
         """Medians and quartiles over the steps after warm-up; first and last loss."""

@@ -16,7 +16,7 @@ from torch import nn
 
 from course import models
 from course.config import Config
-from course.data.loader import loaders
+from course.data.loader import image_sets, loaders
 from course.observe import operator_calls
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -69,8 +69,9 @@ def started_training(cfg: Config, steps: int) -> tuple[nn.Module, torch.Tensor, 
     labels (N).
     """
     torch.manual_seed(cfg.seed)
-    batches, _, classes = loaders(cfg, torch.device("cpu"))
-    model = models.create(cfg.model, classes).train()
+    sets = image_sets(cfg)
+    batches, _ = loaders(sets, cfg, torch.device("cpu"))
+    model = models.create(cfg.model, sets.classes).train()
     optimizer = torch.optim.SGD(model.parameters(), cfg.lr, momentum=cfg.momentum)
     images = labels = None
     for step, (images, labels) in enumerate(islice(batches, steps + 1)):

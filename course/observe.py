@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -49,6 +50,8 @@ class Observer(TorchDispatchMode):
             self._seen.add("unscaled")
         elif func in UPDATE_SCALE:
             self._seen.add("scale_updated")
+        elif func.namespace == "c10d":
+            self._count("collectives", func._schema.name.removeprefix("c10d::").rstrip("_"))
         elif phase == "optimizer" and func._schema.name.endswith("_"):  # it works in place
             self._note_update(args[0])
         elif phase != "optimizer" and func is aten.mul.Tensor and _are_scalars(args):
@@ -76,6 +79,35 @@ class Observer(TorchDispatchMode):
         flags = ("loss_scaled", "unscaled", "scale_updated", "autocast_in_backward")
         counts = {what: dict(counter) for what, counter in self._counts.items()}
         return {**counts, **{flag: flag in self._seen for flag in flags}}
+
+
+class Weights:
+    """What the optimizer is given: how large the first gradients are, and the weights at the end.
+
+    Over ranks both must agree, or they do not train one network.
+    """
+
+    def __init__(self) -> None:
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._norm: float | None = None
+        self._hook = register_optimizer_step_pre_hook(self._look)
+
+    def _look(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._hook.remove()
+        self._optimizer = optimizer
+        if getattr(optimizer, "grad_scale", None) is None:  # else they are still scaled
+            gradients = [each.grad for each in self._parameters() if each.grad is not None]
+            self._norm = float(torch.nn.utils.get_total_norm(gradients))
+
+    def _parameters(self) -> list[torch.Tensor]:
+        groups = self._optimizer.param_groups if self._optimizer else []
+        return [each for group in groups for each in group["params"]]
+
+    def evidence(self) -> dict[str, Any]:
+        """gradient_norm of the first update, weights_sum now; None where there was no update."""
+        weights = [each.detach().double().sum() for each in self._parameters()]
+        total = float(torch.stack(weights).sum()) if weights else None
+        return {"gradient_norm": self._norm, "weights_sum": total}
 
 
 class _Calls(TorchDispatchMode):

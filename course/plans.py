@@ -53,6 +53,12 @@ def plan(
     """
     source, place = _find_script(script), sites.get(site)
     place.check_gpus(gpus)
+    if config.batch_size % gpus:
+        below = config.batch_size - config.batch_size % gpus
+        raise ValueError(
+            f"batch_size={config.batch_size} is what one update sees, and gpus={gpus} cannot share "
+            f"it evenly: choose a multiple of {gpus}, as {below or gpus} or {below + gpus}"
+        )
     if time_min is not None:
         place = replace(place, time_min=time_min)
     config = _with_data_root(config, place)

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any
 from course import gaps
 from course.config import LADDER
 from course.runs import all_runs
-from course.store import PARTS, UNMEASURABLE, answers, changing, now, read, save_answer, save_check
+from course.store import (
+    PARTS,
+    UNMEASURABLE,
+    UNTIMED,
+    answers,
+    changing,
+    now,
+    read,
+    save_answer,
+    save_check,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -178,6 +188,7 @@ def _check_rows(stored: dict[str, Any]) -> Iterator[dict[str, str]]:
 
 def _state(verdicts: set[str]) -> str:
     """One word for three verdicts: what failed counts before what could not be measured."""
+    verdicts = verdicts - {UNTIMED}
     if verdicts == {""}:
         return "open"
     if len(verdicts) == 1:

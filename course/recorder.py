@@ -21,10 +21,12 @@ from course import memory
 from course.config import Config, rung
 from course.energy import driver_version
 from course.precision import HALF, has_units
-from course.records import write_record
-from course.runs import FOLDER_VARIABLE, Run, record_of
+from course.records import write_atomically, write_record
+from course.runs import FOLDER_VARIABLE, Run, rank_file, record_of, steps_file
 
 TRACE_FILE = "trace.json.gz"  # Chrome's trace format, which Perfetto opens too
+RANKS_OWN = ("device", "machine", "step_s", "load_s", "watts", "peak_gib", "evidence",
+             "weights_by")  # fmt: skip
 
 
 @contextmanager
@@ -43,6 +45,8 @@ def recording() -> Iterator[Recorder]:
         status = "oom" if memory.is_out_of_memory(error) else "failed"
         run.finish(status, error=_one_line(error))
         raise
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
     run.finish("ok")
 
 
@@ -52,7 +56,9 @@ class Recorder:
     def __init__(self, run: Run | None) -> None:
         self.config: Config = run.config if run else rung("baseline", quick=True)
         self.rank = int(os.environ.get("RANK", 0))
+        self.local_rank = int(os.environ.get("LOCAL_RANK", 0))  # within its node
         self.world_size = int(os.environ.get("WORLD_SIZE", 1))
+        self._everyone = run  # every rank's; the record is for rank 0 alone to write
         self._run = run if self.rank == 0 else None
         self._by_hand = run is None and self.rank == 0
         self._values: dict[str, Any] = {"epochs": []}
@@ -70,17 +76,18 @@ class Recorder:
         self.set(**{key: value for key, value in values.items() if key.startswith("val_")})
 
     def write_steps(self, rows: list[dict[str, Any]]) -> None:
-        """Append finished steps to steps.jsonl; a full disk is reported, training goes on."""
-        if self._run is None or not rows:
+        """Append finished steps to this rank's file; a full disk is reported, training goes on."""
+        if self._everyone is None or not rows:
             return
+        name = steps_file(self.rank)
         try:
-            with (self._run.folder / "steps.jsonl").open("a") as file:
+            with (self._everyone.folder / name).open("a") as file:
                 file.write(self._line_break)
                 file.writelines(json.dumps(row) + "\n" for row in rows)
             self._line_break = ""
         except OSError as error:
             self._line_break = "\n"  # the last line may be cut: begin anew
-            print(f"steps.jsonl misses {len(rows)} steps: {error}", file=sys.stderr)
+            print(f"{name} misses {len(rows)} steps: {error}", file=sys.stderr)
 
     def save_trace(self, profiler: torch.profiler.profile) -> None:
         """Write a profiler's trace into the run's folder: for its `on_trace_ready`."""
@@ -92,10 +99,25 @@ class Recorder:
         except (OSError, RuntimeError) as error:
             print(f"the trace could not be written: {error}", file=sys.stderr)
 
+    def save_weights(self, model: torch.nn.Module) -> None:
+        """Write weights.pt, where the config asks for it; `weights_by` tells which ranks did."""
+        if self._everyone is None or not self.config.save_weights:
+            return
+        folder = self._everyone.folder
+        draft = folder / f".weights.{self.rank}"
+        torch.save(model.state_dict(), draft)
+        draft.replace(folder / "weights.pt")  # a reader sees a whole file or none
+        self.set(weights_by=[self.rank])
+
     @property
     def folder(self) -> Path | None:
         """The run's folder; None started by hand, and on every rank but the first."""
         return self._run.folder if self._run else None
+
+    def group_size(self) -> int:
+        """How many processes train together, this one counted."""
+        group = torch.distributed.is_available() and torch.distributed.is_initialized()
+        return torch.distributed.get_world_size() if group else 1
 
     def refuse_if_not_distributed(self) -> None:
         """Several processes that train each for itself would record a figure of one as of all.
@@ -103,10 +125,10 @@ class Recorder:
         Raises:
             RuntimeError: more than one process, and no process group.
         """
-        if self.world_size > 1 and not torch.distributed.is_initialized():
+        if self.world_size > 1 and self.group_size() == 1:
             raise RuntimeError(
                 f"{self.world_size} processes were started, but this script joins them in no "
-                f"process group: each would train alone. Launch with gpus=1; more come on day 2"
+                f"process group: each would train alone. TODO 7 joins them; or launch with gpus=1"
             )
 
     def describe(self, device: torch.device) -> dict[str, Any]:
@@ -134,11 +156,23 @@ class Recorder:
             keys = ("device", "images_per_s", "peak_gib", "last_loss", "val_top1")
             found = {key: self._values.get(key) for key in keys}
             print(status, error, *(f"{key}={value}" for key, value in found.items()))
+        if self.world_size > 1 and self._everyone:
+            self._write_rank(status, error)
         if self._run is None:
             return
         wall_s = time.perf_counter() - self._began
         self.set(status=status, error=error, wall_s=wall_s, started_at=self._started_at)
         write_record(self._run.folder, record_of(self._run, self._values))
+
+    def _write_rank(self, status: str, error: str) -> None:
+        """What this rank alone knows, beside the record, which is rank 0's."""
+        own = {"rank": self.rank, "host": platform.node(), "status": status, "error": error}
+        own |= {key: self._values.get(key) for key in RANKS_OWN}
+        text = json.dumps(own, indent=1)
+        try:
+            write_atomically(self._everyone.folder / rank_file(self.rank), text)
+        except OSError as problem:
+            print(f"{rank_file(self.rank)} could not be written: {problem}", file=sys.stderr)
 
 
 def device_name(device: torch.device) -> str:

@@ -57,6 +57,8 @@ class Record:
     last_loss: float | None = None
     val_loss: float | None = None
     val_top1: float | None = None
+    val_images: int | None = None  # so many were validated
+    weights_by: list[int] = field(default_factory=list)  # ranks that wrote weights.pt
     wall_s: float | None = None
     started_at: str = ""
     ended_at: str = ""

@@ -18,6 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from course.config import Config
+from course.data.loader import ImageSets
 
 PRETENDED = torch.device("cuda")
 
@@ -36,10 +37,15 @@ class _Meter:
 
 
 class _Run:
+    rank, local_rank, world_size = 0, 0, 1
+
     def __init__(self, config: Config) -> None:
         self.config = config
 
     def save_trace(self, _: Any) -> None:
+        """Nothing is recorded."""
+
+    def save_weights(self, _: Any) -> None:
         """Nothing is recorded."""
 
     def epoch(self, **_: float) -> None:
@@ -80,10 +86,13 @@ def _apply(self: torch.nn.Module, change: Any, recurse: bool = True) -> torch.nn
 
 @contextmanager
 def _pretended(script: ModuleType, devices: list[torch.device]) -> Iterator[None]:
-    def loaders(cfg: Config, _device: torch.device) -> tuple[list, list, int]:
+    def image_sets(cfg: Config) -> ImageSets:
+        return ImageSets(range(cfg.batch_size), range(cfg.batch_size), 10)
+
+    def loaders(_sets: ImageSets, cfg: Config, *_: Any, **__: Any) -> tuple[list, list]:
         images = torch.zeros(cfg.batch_size, 3, cfg.image_px, cfg.image_px)
         labels = torch.zeros(cfg.batch_size, dtype=torch.long)
-        return [(images, labels)], [], 10
+        return [(images, labels)], []
 
     def backward(loss: torch.Tensor, **_: Any) -> None:
         devices.append(loss.device)  # autograd itself would ask for a real device
@@ -101,7 +110,7 @@ def _pretended(script: ModuleType, devices: list[torch.device]) -> Iterator[None
         patch.multiple(torch.cuda, **answers),  # for scripts that ask CUDA itself
         patch.multiple(torch.Tensor, backward=backward, item=_zero, __float__=_zero),
         patch.object(torch.nn.Module, "_apply", _apply),
-        patch.multiple(script, loaders=loaders, Meter=_Meter),
+        patch.multiple(script, image_sets=image_sets, loaders=loaders, Meter=_Meter),
     ):
         yield
 

@@ -4,7 +4,8 @@ train.py       the snapshot that the job executes: editing the original changes 
 config.json    the Config
 launch.json    who launched what, where: script, site, GPUs, job id, git commit
 started.json   written when the job's turn comes
-steps.jsonl    one line a training step, while it runs
+steps.jsonl    one line a training step, while it runs; of further ranks steps-1.jsonl, …
+rank-0.json    of a run of several ranks: what each alone knows
 record.json    written once, atomically, when the run is over: the source of every number
 logs/          standard output and error
 """
@@ -110,12 +111,32 @@ class Run:
 
     @property
     def steps(self) -> pd.DataFrame:
-        """One row a finished step: step, epoch, load_s … step_s, loss. Grows while it runs."""
+        """One row a finished step: step, epoch, load_s … step_s, loss. Grows while it runs.
+
+        Times are rank 0's. The loss is that of the whole batch: the mean over the ranks.
+        """
+        table = self.rank_steps(0)
+        others = range(1, self.launched.get("gpus", 1))
+        tables = [table, *(self.rank_steps(rank) for rank in others)]
+        if len(tables) > 1 and all(map(len, tables)):
+            losses = [each.set_index("step")["loss"] for each in tables]
+            table["loss"] = table["step"].map(sum(losses) / len(losses))
+        return table
+
+    def rank_steps(self, rank: int) -> pd.DataFrame:
+        """As `steps`, of one rank: its own times, and the loss on its own share of the batch."""
         import pandas as pd
 
-        path = self.folder / "steps.jsonl"
+        path = self.folder / steps_file(rank)
         lines = path.read_text().splitlines() if path.exists() else []
         return pd.DataFrame([row for row in map(_step, lines) if row])
+
+    @property
+    def ranks(self) -> list[dict[str, Any]]:
+        """What each rank alone knew at its end, in order; empty for a run of one process."""
+        found = (_read_json(self.folder / rank_file(rank))
+                 for rank in range(self.launched.get("gpus", 1)))  # fmt: skip
+        return [each for each in found if each]
 
     @property
     def logs(self) -> list[Path]:
@@ -125,6 +146,16 @@ class Run:
 
     def __repr__(self) -> str:
         return f"{self.name} [{self.status}]"
+
+
+def steps_file(rank: int) -> str:
+    """The name of the file with a rank's steps."""
+    return f"steps-{rank}.jsonl" if rank else "steps.jsonl"
+
+
+def rank_file(rank: int) -> str:
+    """The name of the file with what a rank alone knew."""
+    return f"rank-{rank}.json"
 
 
 def find(**wanted: Any) -> pd.DataFrame:

@@ -23,6 +23,7 @@ from course.runs import runs_root
 SCHEMA = 1
 PARTS = ("correct", "mechanism", "effect")  # of a check
 UNMEASURABLE = "not measurable here"  # a part's verdict that is neither pass nor failure
+UNTIMED = "not looked for"  # the effect's verdict where nothing is to become faster
 # For each section: the type of every field that its entries must have.
 FIELDS = {
     "predictions": {

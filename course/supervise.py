@@ -70,7 +70,7 @@ def supervise(folder: str) -> None:
 def _begin_anew(run: Run, task: JobEnvironment) -> None:
     """Slurm restarts a job that it had preempted, or whose node went down: from the beginning."""
     if task.global_rank == 0 and int(os.environ.get("SLURM_RESTART_COUNT", 0)):
-        for path in [run.folder / "steps.jsonl", *run.folder.glob("rank*.done")]:
+        for path in [*run.folder.glob("steps*.jsonl"), *run.folder.glob("rank*")]:
             path.unlink(missing_ok=True)
 
 

@@ -6,13 +6,16 @@ trains the quick baseline.
 """
 
 from contextlib import nullcontext
+from datetime import timedelta
 from itertools import islice
 
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DistributedSampler
 
 from course import models, precision, profiling
-from course.data.loader import loaders
+from course.data.loader import image_sets, loaders, normalised
 from course.meter import Meter
 from course.precision import HALF
 from course.recorder import recording
@@ -30,8 +33,38 @@ def main(run):
     # device = torch.device("cpu")
     # <<<
 
-    train_batches, val_batches, classes = loaders(cfg, device)
-    model = models.create(cfg.model, classes)
+    # >>> TODO 7: with a process for each device: take this rank's device, and join the others
+    if run.world_size > 1:
+        if device.type != "cpu":
+            device = torch.device(device.type, run.local_rank)
+            torch.accelerator.set_device_index(run.local_rank)
+        distributed.init_process_group(timeout=timedelta(seconds=cfg.collective_timeout_s))
+    # --- before
+    # <<<
+
+    sets = image_sets(cfg)
+    # >>> TODO 6: who loads batches, how far ahead, into which memory: DataLoader's arguments
+    loading = {"num_workers": cfg.workers, "persistent_workers": cfg.persistent_workers,
+               "prefetch_factor": cfg.prefetch_factor if cfg.workers else None,
+               "pin_memory": cfg.pin_memory}  # fmt: skip
+    # --- before
+    # loading = {}
+    # <<<
+    # >>> TODO 8: every rank takes its own share of each batch of cfg.batch_size images
+    share = cfg.batch_size // run.world_size
+    sampler = DistributedSampler(sets.train, run.world_size, run.rank, seed=cfg.seed)
+    # --- before
+    # share, sampler = cfg.batch_size, None
+    # <<<
+    # >>> TODO 9: and validates its own share, no image twice
+    val_sampler = range(run.rank, len(sets.val), run.world_size)
+    # --- before
+    # val_sampler = None
+    # <<<
+    train_batches, val_batches = loaders(
+        sets, cfg, device, share, sampler=sampler, val_sampler=val_sampler, **loading
+    )
+    model = models.create(cfg.model, sets.classes)
     # >>> TODO 1: move the model's weights to the device
     model = model.to(device)
     # --- before
@@ -39,6 +72,14 @@ def main(run):
     # >>> TODO 4: store the weights channels last
     if cfg.channels_last:
         model = model.to(memory_format=torch.channels_last)
+    # --- before
+    # <<<
+    net = model  # itself, whatever is wrapped around it below
+    # >>> TODO 8: average the gradients of all ranks, while backward still computes others
+    if run.world_size > 1:
+        model = DistributedDataParallel(
+            model, bucket_cap_mb=cfg.bucket_mb, find_unused_parameters=cfg.find_unused
+        )
     # --- before
     # <<<
     if cfg.compile:  # a later day's rung
@@ -73,11 +114,17 @@ def main(run):
     meter = Meter(run, device)
     for epoch in range(cfg.epochs):
         model.train()
+        # >>> TODO 8: shuffle anew in every epoch, on all ranks alike
+        sampler.set_epoch(epoch)
+        # --- before
+        # <<<
         for images, labels in meter.steps(train_batches, epoch):
             # >>> TODO 1: the batch must lie where the weights lie
-            images, labels = images.to(device), labels.to(device)
+            images = images.to(device, non_blocking=cfg.non_blocking)
+            labels = labels.to(device, non_blocking=cfg.non_blocking)
             # --- before
             # <<<
+            images = normalised(images)
             # >>> TODO 4: and so must its layout be that of the weights
             if cfg.channels_last:
                 images = images.to(memory_format=torch.channels_last)
@@ -112,26 +159,38 @@ def main(run):
             # <<<
 
         if cfg.val_steps:
-            run.epoch(**validate(model, val_batches, cfg, device, autocast))
+            run.epoch(**validate(net, val_batches, cfg, device, autocast))
     # >>> TODO 5: and it is done
     profiler.stop()
     # --- before
+    # <<<
+    # >>> TODO 9: all ranks have the same weights: one of them writes
+    if run.rank == 0:
+        run.save_weights(net)
+    # --- before
+    # run.save_weights(net)
     # <<<
 
 
 @torch.no_grad()
 def validate(model, batches, cfg, device, autocast):
-    """Mean loss and top-1 accuracy over at most `cfg.val_steps` batches."""
+    """Mean loss and top-1 accuracy over at most `cfg.val_steps` batches, on all ranks together."""
     model.eval()
-    loss = correct = seen = 0
+    totals = torch.zeros(3, device=device)  # sum of losses, correct, images
     for images, labels in islice(batches, cfg.val_steps):
-        images, labels = images.to(device), labels.to(device)
+        images, labels = normalised(images.to(device)), labels.to(device)
         with autocast:
             scores = model(images)
-        loss += nn.functional.cross_entropy(scores.float(), labels, reduction="sum").item()
-        correct += (scores.argmax(dim=1) == labels).sum().item()
-        seen += len(labels)
-    return {"val_loss": loss / seen, "val_top1": correct / seen}
+        totals[0] += nn.functional.cross_entropy(scores.float(), labels, reduction="sum")
+        totals[1] += (scores.argmax(dim=1) == labels).sum()
+        totals[2] += len(labels)
+    # >>> TODO 9: add up what the ranks have counted
+    if distributed.is_initialized():
+        distributed.all_reduce(totals)
+    # --- before
+    # <<<
+    loss, correct, seen = totals.tolist()
+    return {"val_loss": loss / seen, "val_top1": correct / seen, "val_images": round(seen)}
 
 
 if __name__ == "__main__":

@@ -9,7 +9,15 @@ from PIL import Image
 
 from course.config import Config, rung
 from course.data.default_set import DataError
-from course.data.loader import MEAN, STD, SYNTHETIC_CLASSES, loaders, open_image, val_view
+from course.data.loader import (
+    MEAN,
+    STD,
+    SYNTHETIC_CLASSES,
+    image_sets,
+    loaders,
+    open_image,
+    val_view,
+)
 
 CPU = torch.device("cpu")
 CLASSES = {"n01440764": "cat", "n01443537": "coffee"}
@@ -34,9 +42,15 @@ def config(root: Path, **changes) -> Config:
     return rung("baseline", quick=True, **{**files, **changes})
 
 
+def opened(cfg: Config) -> tuple:
+    """Training batches, validation batches and the number of classes, as the script has them."""
+    sets = image_sets(cfg)
+    return (*loaders(sets, cfg, CPU), sets.classes)
+
+
 def read_all(cfg: Config, split: int = 0) -> list[tuple[torch.Tensor, torch.Tensor]]:
     torch.manual_seed(cfg.seed)  # as the training script does: the crops are drawn from it
-    return list(loaders(cfg, CPU)[split])
+    return list(opened(cfg)[split])
 
 
 def refusal(cfg: Config) -> str:
@@ -47,7 +61,7 @@ def refusal(cfg: Config) -> str:
 
 
 def test_imagenet_folder_gives_batches(imagenet: Path) -> None:
-    train, val, classes = loaders(config(imagenet), CPU)
+    train, val, classes = opened(config(imagenet))
     assert (classes, len(train), len(val)) == (2, 1, 2)  # of 6 training files, 4 fill a batch
     for images, labels in (*train, *val):
         assert (images.shape, images.dtype) == ((4, 3, 32, 32), torch.float32)
@@ -58,14 +72,14 @@ def test_imagenet_folder_gives_batches(imagenet: Path) -> None:
 def test_labels_follow_the_sorted_class_names(imagenet: Path) -> None:
     for path in (imagenet / "val" / "n01443537").iterdir():
         Image.new("RGB", (48, 48), "white").save(path)
-    for images, labels in loaders(config(imagenet), CPU)[1]:
+    for images, labels in opened(config(imagenet))[1]:
         is_white = images.amin(dim=(1, 2, 3)) > 2
         assert torch.equal(is_white.long(), labels)
 
 
 def test_home_folder_in_data_root(imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(imagenet.parent))
-    assert loaders(config(Path("~/imagenet")), CPU)[2] == 2
+    assert opened(config(Path("~/imagenet")))[2] == 2
 
 
 def test_last_validation_batch_is_kept(imagenet: Path) -> None:
@@ -97,12 +111,12 @@ def test_order_of_files_depends_on_no_other_random_numbers(tiny_set: Path) -> No
     orders = []
     for drawn_before in (1, 2):
         torch.manual_seed(drawn_before)
-        orders.append([labels.tolist() for _, labels in loaders(config(tiny_set), CPU)[0]])
+        orders.append([labels.tolist() for _, labels in opened(config(tiny_set))[0]])
     assert orders[0] == orders[1]
 
 
 def test_next_epoch_has_another_order(tiny_set: Path) -> None:
-    train, _, _ = loaders(config(tiny_set, batch_size=32), CPU)
+    train, _, _ = opened(config(tiny_set, batch_size=32))
     (_, first), (_, second) = next(iter(train)), next(iter(train))
     assert not torch.equal(first, second)
     assert torch.equal(first.sort().values, second.sort().values)
@@ -183,12 +197,12 @@ def test_default_set_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "file").touch()
     monkeypatch.setenv("COURSE_DATA", str(tmp_path / "file" / "set"))
     with pytest.raises(DataError, match="set COURSE_DATA"):
-        loaders(rung("baseline", quick=True), CPU)
+        image_sets(rung("baseline", quick=True))
 
 
 def test_synthetic_batches() -> None:
     cfg = rung("baseline", quick=True, data="synthetic", batch_size=3, image_px=32, val_steps=9)
-    train, val, classes = loaders(cfg, CPU)
+    train, val, classes = opened(cfg)
     batches = list(train)
     assert len(batches) == len(train) == max(cfg.steps, cfg.val_steps) == len(list(val))
     assert classes == SYNTHETIC_CLASSES
@@ -202,7 +216,7 @@ def test_synthetic_batches() -> None:
 def test_synthetic_batches_follow_the_seed() -> None:
     small = {"data": "synthetic", "batch_size": 2, "image_px": 32}
     configs = [rung("baseline", quick=True, seed=seed, **small) for seed in (0, 0, 1)]
-    one, same, other = (next(iter(loaders(cfg, CPU)[0])) for cfg in configs)
+    one, same, other = (next(iter(opened(cfg)[0])) for cfg in configs)
     assert torch.equal(one[0], same[0]) and torch.equal(one[1], same[1])
     assert not torch.equal(one[0], other[0])
 
@@ -210,4 +224,4 @@ def test_synthetic_batches_follow_the_seed() -> None:
 def test_a_set_too_small_to_measure_after_warm_up_is_refused(tiny_set: Path) -> None:
     config = Config(data="imagenet", data_root=str(tiny_set), batch_size=16, warmup_steps=4)
     with pytest.raises(DataError, match="leaves none to measure"):
-        loaders(config, torch.device("cpu"))
+        image_sets(config)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, Sampler, Subset
 from torchvision import datasets
 from torchvision.transforms import v2
 
@@ -17,62 +19,104 @@ from course.data.default_set import DataError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in 0…1
 SYNTHETIC_CLASSES = 1000
+_NORMALISE = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
 Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
 
 
-def loaders(cfg: Config, device: torch.device) -> tuple[Batches, Batches, int]:
-    """Training batches, validation batches, and the number of classes.
+@dataclass(frozen=True)
+class ImageSets:
+    """The images to train on, those to validate on, and how many classes they have."""
 
-    A batch is (images, labels): float32 of shape (N, 3, image_px, image_px), normalised, and
-    int64 of shape (N,). Files come in host memory; synthetic batches already lie on `device`,
-    so that they cost nothing and the network's own speed shows.
+    train: Sized
+    val: Sized
+    classes: int
+
+
+def image_sets(cfg: Config) -> ImageSets:
+    """The images that a config names; nothing is decoded yet.
 
     Raises:
         DataError: a folder or file that cannot be used; the message names it.
     """
-    if cfg.data == "synthetic":
-        batches = Synthetic(cfg, device)
-        return batches, batches, SYNTHETIC_CLASSES
+    if cfg.data == "synthetic":  # as long as a sampler needs it; `loaders` knows what to do
+        images = range(cfg.batch_size * max(cfg.steps, cfg.val_steps))
+        return ImageSets(images, images, SYNTHETIC_CLASSES)
     root = default_set.ensure() if cfg.data == "default" else Path(cfg.data_root).expanduser()
     train, val = _folder(root, "train", train_view(cfg)), _folder(root, "val", val_view(cfg))
     if train.classes != val.classes:
         odd = sorted(set(train.classes) ^ set(val.classes))
         raise DataError(f"train/ and val/ in {root} differ in their class folders: {odd[:5]}")
-    if len(train) < cfg.batch_size:
+    _check_enough(len(train), cfg, root)
+    return ImageSets(train, _mixed(val, cfg.seed), len(train.classes))
+
+
+def _check_enough(images: int, cfg: Config, root: Path) -> None:
+    if images < cfg.batch_size:
         raise DataError(
-            f"batch_size={cfg.batch_size} is more than the {len(train)} training images in "
+            f"batch_size={cfg.batch_size} is more than the {images} training images in "
             f'{root}: use a smaller batch, or data="synthetic" to measure speed and memory'
         )
-    batches = min(cfg.steps, len(train) // cfg.batch_size) * cfg.epochs
+    batches = min(cfg.steps, images // cfg.batch_size) * cfg.epochs
     if batches <= cfg.warmup_steps:
         raise DataError(
-            f"{len(train)} images in {root} make {batches} batches of {cfg.batch_size} in "
+            f"{images} images in {root} make {batches} batches of {cfg.batch_size} in "
             f"{cfg.epochs} epochs, and warmup_steps={cfg.warmup_steps} leaves none to measure: "
             f'raise epochs, lower batch_size, or use data="synthetic"'
         )
+
+
+def loaders(
+    sets: ImageSets, cfg: Config, device: torch.device, share: int | None = None, *,
+    sampler: Sampler | None = None, val_sampler: Iterable[int] | None = None, **loading: Any,
+) -> tuple[Batches, Batches]:  # fmt: skip
+    """Training batches and validation batches.
+
+    A batch is (images, labels): float32 of shape (N, 3, image_px, image_px), normalised, or with
+    `cfg.uint8` bytes, which `normalised` turns into that; and int64 of shape (N,). Files come in
+    host memory; synthetic batches already lie on `device`, so that they cost nothing and the
+    network's own speed shows.
+
+    Args:
+        share: images of a batch that this process loads; None: all of `cfg.batch_size`.
+        sampler: which training images, in which order; None: all, shuffled by `cfg.seed`.
+        val_sampler: which validation images; None: all.
+        loading: further arguments of PyTorch's DataLoader.
+    """
+    share = share or cfg.batch_size
+    if cfg.data == "synthetic":
+        batches = Synthetic(cfg, device, share)
+        return batches, batches
     order = torch.Generator().manual_seed(cfg.seed)
     return (
-        DataLoader(train, cfg.batch_size, shuffle=True, drop_last=True,
-                   num_workers=cfg.workers, generator=order),
-        DataLoader(_mixed(val, cfg.seed), cfg.batch_size, num_workers=cfg.workers),
-        len(train.classes),
+        DataLoader(sets.train, share, sampler=sampler, shuffle=sampler is None,
+                   drop_last=cfg.drop_last, generator=order, **loading),
+        DataLoader(sets.val, share, sampler=val_sampler, **loading),
     )  # fmt: skip
 
 
 def train_view(cfg: Config) -> v2.Transform:
     """Random crop and flip: how a file becomes a training image."""
     crop = v2.RandomResizedCrop(cfg.image_px)
-    return v2.Compose([crop, v2.RandomHorizontalFlip(), *_to_tensor()])
+    return v2.Compose([crop, v2.RandomHorizontalFlip(), *_to_tensor(cfg)])
 
 
 def val_view(cfg: Config) -> v2.Transform:
     """Resize, then the centre crop, as ImageNet results are reported."""
     resized = round(cfg.image_px * 256 / 224)
-    return v2.Compose([v2.Resize(resized), v2.CenterCrop(cfg.image_px), *_to_tensor()])
+    return v2.Compose([v2.Resize(resized), v2.CenterCrop(cfg.image_px), *_to_tensor(cfg)])
 
 
-def _to_tensor() -> list[v2.Transform]:
-    return [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+def _to_tensor(cfg: Config) -> list[v2.Transform]:
+    return [v2.ToImage()] if cfg.uint8 else [v2.ToImage(), *_NORMALISE]
+
+
+def normalised(images: torch.Tensor) -> torch.Tensor:
+    """Images as the network wants them; those that came as bytes are turned where they lie."""
+    if images.dtype != torch.uint8:
+        return images
+    for each in _NORMALISE:
+        images = each(images)
+    return images
 
 
 def _mixed(val: datasets.ImageFolder, seed: int) -> Subset:
@@ -84,11 +128,11 @@ def _mixed(val: datasets.ImageFolder, seed: int) -> Subset:
 class Synthetic:
     """The same random batch, again and again: no file is read and no pixel decoded."""
 
-    def __init__(self, cfg: Config, device: torch.device) -> None:
+    def __init__(self, cfg: Config, device: torch.device, share: int | None = None) -> None:
         random = torch.Generator().manual_seed(cfg.seed)
-        shape = (cfg.batch_size, 3, cfg.image_px, cfg.image_px)
+        shape = (share or cfg.batch_size, 3, cfg.image_px, cfg.image_px)
         self.images = torch.randn(shape, generator=random).to(device)
-        labels = torch.randint(SYNTHETIC_CLASSES, (cfg.batch_size,), generator=random)
+        labels = torch.randint(SYNTHETIC_CLASSES, shape[:1], generator=random)
         self.labels = labels.to(device)
         self.length = max(cfg.steps, cfg.val_steps)
 

@@ -1,0 +1,134 @@
+"""How it is seen that a TODO of Day 2 works: batches are loaded aside, ranks train one network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from course.mechanisms import Mechanism
+from course.runs import Run
+
+RANKS = 2  # that a check launches: as many as any laptop has cores
+# Of the first gradients' norm beside that of one process on the joined batch: BatchNorm sees
+# smaller batches, which moves it by a few tenths at most; a forgotten or doubled mean by a factor.
+NORMS_ALIKE = (0.6, 1.6)
+LOADER = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory")  # TODO 6's
+
+
+def _loader_faults(run: Run, against: Run) -> Iterator[str]:
+    seen, cfg = run.record.evidence["loader"], run.config
+    asked = {"num_workers": cfg.workers, "persistent_workers": cfg.persistent_workers,
+             "prefetch_factor": cfg.prefetch_factor if cfg.workers else None,
+             "pin_memory": cfg.pin_memory}  # fmt: skip
+    for name in LOADER:
+        if seen.get(name) != asked[name]:
+            yield f"the DataLoader has {name}={seen.get(name)}, and the config asks {asked[name]}"
+    if workers := against.record.evidence["loader"].get("num_workers"):
+        yield f"the {against.config.rung} run has {workers} workers too: take them from the config"
+
+
+def _loader_seen(run: Run) -> str:
+    seen = run.record.evidence["loader"]
+    return ", ".join(f"{name}={seen[name]}" for name in LOADER)
+
+
+def _loader_limits(run: Run) -> str:
+    if run.record.device != "cpu":
+        return ""
+    return "here the network computes on the very cores that the workers need"
+
+
+def _rank_faults(run: Run, _: Run) -> Iterator[str]:
+    joined = [rank["evidence"].get("world_size", 1) for rank in run.ranks]
+    if set(joined) != {run.record.gpus}:
+        yield f"{run.record.gpus} processes ran, and saw groups of {joined}: init_process_group"
+    places = [(rank["host"], rank["evidence"].get("device", "cpu")) for rank in run.ranks]
+    shared = {device for host, device in places if places.count((host, device)) > 1}
+    if strangers := shared - {"cpu"}:
+        yield f"several ranks computed on {', '.join(strangers)}: take run.local_rank's device"
+
+
+def _rank_seen(run: Run) -> str:
+    devices = ", ".join(rank["evidence"].get("device", "cpu") for rank in run.ranks)
+    return f"{len(run.ranks)} ranks in one process group, on {devices}"
+
+
+def _parallel_faults(run: Run, against: Run) -> Iterator[str]:
+    seen, world = [rank["evidence"] for rank in run.ranks], run.record.gpus
+    share = run.config.batch_size // world
+    for rank, each in enumerate(seen):
+        if each["share"] != share:
+            yield (f"rank {rank} took {each['share']} images a step, not {share}: batch_size is "
+                   f"what one update sees over all ranks")  # fmt: skip
+            break
+    if seen[0]["labels"] == seen[1]["labels"]:
+        yield "ranks 0 and 1 began each epoch with the same images: give loaders your sampler"
+    epochs = seen[0]["labels"]
+    if len(epochs) > 1 and epochs[0] == epochs[1]:
+        yield "both epochs began with the same images: sampler.set_epoch(epoch)"
+    if not seen[0].get("collectives", {}).get("allreduce"):
+        yield "no gradient was sent to another rank: wrap the model in DistributedDataParallel"
+    elif len({each["weights_sum"] for each in seen}) > 1:
+        yield "at the end the ranks have different weights"
+    yield from _wrong_mean(run, against)
+
+
+def _wrong_mean(run: Run, against: Run) -> Iterator[str]:
+    norm, before = (each.record.evidence["gradient_norm"] for each in (run, against))
+    if norm and before and not NORMS_ALIKE[0] <= norm / before <= NORMS_ALIKE[1]:
+        yield (
+            f"the first gradients are {norm / before:.2f} times those of one process on the same "
+            f"images: DDP divides by the number of ranks, and nothing else may"
+        )
+
+
+def _parallel_seen(run: Run) -> str:
+    seen = run.record.evidence
+    return (f"{len(run.ranks)} ranks, {seen['share']} images each, no two alike; "
+            f"{seen['collectives']['allreduce']} all-reduce(s) in the first step; equal weights at "
+            f"the end")  # fmt: skip
+
+
+def _shared_cores(run: Run) -> str:
+    if run.record.device != "cpu":
+        return ""
+    return "the ranks share this machine's cores, so two are no more than one"
+
+
+def _once_faults(run: Run, against: Run) -> Iterator[str]:
+    found, wanted = run.record.val_images, against.record.val_images
+    if found != wanted:
+        yield (f"the validation counted {found} images, and one process {wanted}: each rank a "
+               f"share without repeats, then one all_reduce of the sums")  # fmt: skip
+    writers = [rank["rank"] for rank in run.ranks if rank.get("weights_by")]
+    if writers != [0]:
+        yield f"weights.pt was written by ranks {writers or 'none'}: by rank 0 alone"
+
+
+def _once_seen(run: Run) -> str:
+    return f"{run.record.val_images} images validated, each once; weights.pt written by rank 0"
+
+
+TWO_EPOCHS: dict[str, Any] = {"epochs": 2, "batch_size": 16}
+DAY2 = {
+    "day2.dataloader": Mechanism(
+        "other processes load the batches", 6, "dataloader", "channels_last",
+        _loader_faults, _loader_seen, _loader_limits, "loading", tolerance=0.15,
+    ),
+    "day2.ranks": Mechanism(
+        "a process for each device, all in one group", 7, "device", "device",
+        _rank_faults, _rank_seen, _shared_cores, "process_group", gpus=RANKS, tolerance=0.15,
+        timed=False,
+    ),
+    "day2.data_parallel": Mechanism(
+        "every rank takes its share, and gradients are averaged", 8, "device", "device",
+        _parallel_faults, _parallel_seen, _shared_cores, "sampler|DistributedDataParallel",
+        settings=TWO_EPOCHS, gpus=RANKS, tolerance=0.15,
+    ),
+    "day2.once": Mechanism(
+        "validated and written once, not by every rank", 9, "device", "device",
+        _once_faults, _once_seen, _shared_cores, "all_reduce|save_weights",
+        settings={"save_weights": True, "model": "resnet18"}, gpus=RANKS, tolerance=0.15,
+        timed=False,
+    ),
+}  # fmt: skip

@@ -122,7 +122,7 @@ DAY2 = {
     ),
     "day2.data_parallel": Mechanism(
         "every rank takes its share, and gradients are averaged", 8, "device", "device",
-        _parallel_faults, _parallel_seen, _shared_cores, "sampler|DistributedDataParallel",
+        _parallel_faults, _parallel_seen, _shared_cores, "sampler|DDP",
         settings=TWO_EPOCHS, gpus=RANKS, tolerance=0.15,
     ),
     "day2.once": Mechanism(

@@ -6,13 +6,16 @@ trains the quick baseline.
 """
 
 from contextlib import nullcontext
+from datetime import timedelta
 from itertools import islice
 
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DistributedSampler
 
 from course import models, precision, profiling
-from course.data.loader import loaders
+from course.data.loader import image_sets, loaders, normalised
 from course.meter import Meter
 from course.precision import HALF
 from course.recorder import recording
@@ -26,10 +29,25 @@ def main(run):
     # TODO 1: compute on the accelerator, if the rung asks for it and the machine has one
     device = torch.device("cpu")
 
-    train_batches, val_batches, classes = loaders(cfg, device)
-    model = models.create(cfg.model, classes)
+    # TODO 7: with a process for each device: take this rank's device, and join the others
+
+    sets = image_sets(cfg)
+    # TODO 6: who loads batches, how far ahead, into which memory: DataLoader's arguments
+    loading = {}
+    # TODO 8: every rank takes its own share of each batch of cfg.batch_size images
+    share, sampler = cfg.batch_size, None
+    val_sampler = None  # all images
+    # TODO 9: and validates its own share, no image twice
+    train_batches, val_batches = loaders(
+        sets, cfg, device, share, sampler=sampler, val_sampler=val_sampler, **loading
+    )
+    model = models.create(cfg.model, sets.classes)
     # TODO 1: move the model's weights to the device
     # TODO 4: store the weights channels last
+    if cfg.sync_batchnorm:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    net = model  # itself, whatever is wrapped around it below
+    # TODO 8: average the gradients of all ranks, while backward still computes others
     if cfg.compile:  # a later day's rung
         model = torch.compile(model, mode=cfg.compile)
     criterion = nn.CrossEntropyLoss()
@@ -50,8 +68,10 @@ def main(run):
     meter = Meter(run, device)
     for epoch in range(cfg.epochs):
         model.train()
+        # TODO 8: shuffle anew in every epoch, on all ranks alike
         for images, labels in meter.steps(train_batches, epoch):
             # TODO 1: the batch must lie where the weights lie
+            images = normalised(images)
             # TODO 4: and so must its layout be that of the weights
             meter.lap("load")
 
@@ -72,23 +92,27 @@ def main(run):
             # TODO 5: the profiler's schedule counts steps
 
         if cfg.val_steps:
-            run.epoch(**validate(model, val_batches, cfg, device, autocast))
+            run.epoch(**validate(net, val_batches, cfg, device, autocast))
     # TODO 5: and it is done
+    # TODO 9: all ranks have the same weights: one of them writes
+    run.save_weights(net)
 
 
 @torch.no_grad()
 def validate(model, batches, cfg, device, autocast):
-    """Mean loss and top-1 accuracy over at most `cfg.val_steps` batches."""
+    """Mean loss and top-1 accuracy over at most `cfg.val_steps` batches, on all ranks together."""
     model.eval()
-    loss = correct = seen = 0
+    totals = torch.zeros(3, device=device)  # sum of losses, correct, images
     for images, labels in islice(batches, cfg.val_steps):
-        images, labels = images.to(device), labels.to(device)
+        images, labels = normalised(images.to(device)), labels.to(device)
         with autocast:
             scores = model(images)
-        loss += nn.functional.cross_entropy(scores.float(), labels, reduction="sum").item()
-        correct += (scores.argmax(dim=1) == labels).sum().item()
-        seen += len(labels)
-    return {"val_loss": loss / seen, "val_top1": correct / seen}
+        totals[0] += nn.functional.cross_entropy(scores.float(), labels, reduction="sum")
+        totals[1] += (scores.argmax(dim=1) == labels).sum()
+        totals[2] += len(labels)
+    # TODO 9: add up what the ranks have counted
+    loss, correct, seen = totals.tolist()
+    return {"val_loss": loss / seen, "val_top1": correct / seen, "val_images": round(seen)}
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from itertools import islice
 
 import torch
 from torch import distributed, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DistributedSampler
 
 from course import models, precision, profiling
@@ -56,10 +56,10 @@ def main(run):
     # --- before
     # share, sampler = cfg.batch_size, None
     # <<<
+    val_sampler = None  # all images
     # >>> TODO 9: and validates its own share, no image twice
     val_sampler = range(run.rank, len(sets.val), run.world_size)
     # --- before
-    # val_sampler = None
     # <<<
     train_batches, val_batches = loaders(
         sets, cfg, device, share, sampler=sampler, val_sampler=val_sampler, **loading
@@ -74,12 +74,12 @@ def main(run):
         model = model.to(memory_format=torch.channels_last)
     # --- before
     # <<<
+    if cfg.sync_batchnorm:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     net = model  # itself, whatever is wrapped around it below
     # >>> TODO 8: average the gradients of all ranks, while backward still computes others
     if run.world_size > 1:
-        model = DistributedDataParallel(
-            model, bucket_cap_mb=cfg.bucket_mb, find_unused_parameters=cfg.find_unused
-        )
+        model = DDP(model, bucket_cap_mb=cfg.bucket_mb, find_unused_parameters=cfg.find_unused)
     # --- before
     # <<<
     if cfg.compile:  # a later day's rung

@@ -17,6 +17,7 @@ _HOME = {
     "search_log": "logs",
     "report": "reports", "compare": "reports", "ladder": "reports",
     "recorded": "recordings",
+    "comm_report": "communication",
     "check": "checks", "predict": "progress", "recall": "progress",
     "show_todo": "gaps",
 }  # fmt: skip

@@ -20,8 +20,8 @@ CHOICES = {
 }
 AT_LEAST = {
     "image_px": 32, "batch_size": 1, "epochs": 1, "steps": 1, "warmup_steps": 0, "val_steps": 0,
-    "workers": 0, "lr": 0, "momentum": 0, "weight_decay": 0, "memory_gib": 0, "profile_steps": 0,
-    "prefetch_factor": 1, "bucket_mb": 0.001, "collective_timeout_s": 1,
+    "val_images": 0, "workers": 0, "lr": 0, "momentum": 0, "weight_decay": 0, "memory_gib": 0,
+    "profile_steps": 0, "prefetch_factor": 1, "bucket_mb": 0.001, "collective_timeout_s": 1,
 }  # fmt: skip
 TRACE_WAIT = 2  # steps before a trace: one to wait, one in which the profiler itself warms up
 
@@ -47,6 +47,7 @@ class Config:
     warmup_steps: int = 8  # first steps of the run, left out of every time
     profile_steps: int = 0  # so many of the warm-up steps are traced; 0: none
     val_steps: int = 4  # validation batches after each epoch, at most; 0: none
+    val_images: int = 0  # validate on so many images at most; 0: all of them
     workers: int = 0  # DataLoader processes; 0: the training process loads
     persistent_workers: bool = False  # they stay from one epoch to the next
     prefetch_factor: int = 2  # batches that each worker makes ahead

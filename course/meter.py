@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from course import memory, profiling
+from course import failures, memory, profiling
 from course.energy import EnergyMeter, counter
 from course.observe import Observer, Weights
 from course.recorder import Recorder
@@ -102,6 +102,7 @@ class Meter:
         total = self.config.epochs * self.config.steps
         self._losses = torch.zeros(total, pin_memory=device.type == "cuda")
         self._written_at = time.perf_counter()
+        self._host_gib = 0.0
         run.refuse_if_not_distributed()
         self._evidence |= {"device": str(device), "world_size": run.group_size()}
         run.set(**run.describe(device))
@@ -112,10 +113,11 @@ class Meter:
     def steps(self, batches: Iterable, epoch: int) -> Iterator:
         """At most `config.steps` batches of this epoch, timed."""
         self._epoch = epoch
+        failures.give_up_in_time(batches)
         self._marks = [self.clock.mark()]
         self._enter("load")
         try:
-            for _, batch in zip(range(self.config.steps), batches):
+            for count, batch in zip(range(self.config.steps), batches):
                 step = self.step
                 if step >= self.config.warmup_steps:
                     self._energy.start()
@@ -127,6 +129,9 @@ class Meter:
                 if self.step != step + 1 or len(self._marks) != 1:
                     missing = ", ".join(PHASES[len(self._marks) - 1 :])
                     raise RuntimeError(f"step {self.step} ended without meter.lap for {missing}")
+                if step == 0 or count + 1 == self.config.steps:
+                    self._host_gib = max(self._host_gib, memory.host_gib())
+                    self._marks = [self.clock.mark()]  # the look is no part of the next step
         finally:  # also where the script breaks out of the loop
             self._end()
             self._enter(None)
@@ -159,6 +164,7 @@ class Meter:
         loader = {name: getattr(batches, name, None) for name in LOADER}
         self._evidence |= {"loader": loader, "pinned": batch[0].is_pinned()}
         self._evidence["share"] = len(labels)
+        self._evidence["taken"] = getattr(getattr(batches, "sampler", None), "taken", [])  # grows
         few = labels[:SHOWN].tolist() if labels.device.type == "cpu" else []
         self._evidence["labels"].append(few)
 
@@ -216,7 +222,8 @@ class Meter:
         if wait:
             seen = self._evidence | (self._weights.evidence() if self._weights else {})
             seen = seen if "forward_types" in seen or self.run.world_size > 1 else {}
-            self.run.set(**self.summary(), **memory.peak(self.device), evidence=seen)
+            taken = memory.peak(self.device) | {"host_gib": self._host_gib or None}
+            self.run.set(**self.summary(), **taken, evidence=seen)
 
     def summary(self) -> dict[str, Any]:
         """Medians and quartiles over the steps after warm-up; first and last loss."""

@@ -93,7 +93,8 @@ class Weights:
         self._hook = register_optimizer_step_pre_hook(self._look)
 
     def _look(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        self._hook.remove()
+        if self._optimizer is not None:  # the first update alone; hooks cannot go while they run
+            return
         self._optimizer = optimizer
         if getattr(optimizer, "grad_scale", None) is None:  # else they are still scaled
             gradients = [each.grad for each in self._parameters() if each.grad is not None]
@@ -105,6 +106,7 @@ class Weights:
 
     def evidence(self) -> dict[str, Any]:
         """gradient_norm of the first update, weights_sum now; None where there was no update."""
+        self._hook.remove()
         weights = [each.detach().double().sum() for each in self._parameters()]
         total = float(torch.stack(weights).sum()) if weights else None
         return {"gradient_norm": self._norm, "weights_sum": total}

@@ -13,23 +13,12 @@ from typing import TYPE_CHECKING, Any
 from course import gaps
 from course.config import LADDER
 from course.runs import all_runs
-from course.store import (
-    PARTS,
-    UNMEASURABLE,
-    UNTIMED,
-    answers,
-    changing,
-    now,
-    read,
-    save_answer,
-    save_check,
-)
+from course.store import PARTS, UNMEASURABLE, UNTIMED, changing, now, read
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Prediction", "Progress", "answers", "predict", "prediction", "progress",
-           "recall", "save_answer", "save_check"]  # fmt: skip
+__all__ = ["Prediction", "Progress", "predict", "prediction", "progress", "recall"]
 BLANK = "replace ... by your number (a choice goes in quotes) and run the cell again"
 
 

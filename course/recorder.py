@@ -7,7 +7,6 @@ import os
 import platform
 import sys
 import time
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -17,7 +16,7 @@ from typing import Any
 import psutil
 import torch
 
-from course import memory
+from course import failures, memory
 from course.config import Config, rung
 from course.energy import driver_version
 from course.precision import HALF, has_units
@@ -25,8 +24,8 @@ from course.records import write_atomically, write_record
 from course.runs import FOLDER_VARIABLE, Run, rank_file, record_of, steps_file
 
 TRACE_FILE = "trace.json.gz"  # Chrome's trace format, which Perfetto opens too
-RANKS_OWN = ("device", "machine", "step_s", "load_s", "watts", "peak_gib", "evidence",
-             "weights_by")  # fmt: skip
+RANKS_OWN = ("device", "machine", "step_s", "load_s", "watts", "peak_gib", "host_gib",
+             "evidence", "weights_by")  # fmt: skip
 
 
 @contextmanager
@@ -43,7 +42,8 @@ def recording() -> Iterator[Recorder]:
         yield run
     except Exception as error:
         status = "oom" if memory.is_out_of_memory(error) else "failed"
-        run.finish(status, error=_one_line(error))
+        told = failures.in_one_line(error)
+        run.finish(status, error=f"rank {run.rank}: {told}" if run.world_size > 1 else told)
         raise
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
@@ -188,10 +188,3 @@ def cpu_name() -> str:
         return next(ln.split(":", 1)[1].strip() for ln in text.splitlines() if "model name" in ln)
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
-
-
-def _one_line(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    script = [frame for frame in frames if frame.filename.endswith("train.py")]
-    where = f" (train.py, line {script[-1].lineno})" if script else ""
-    return f"{type(error).__name__}: {error}{where}"

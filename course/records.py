@@ -49,6 +49,7 @@ class Record:
     peak_gib: float | None = None
     reserved_gib: float | None = None
     memory_kind: str = ""
+    host_gib: float | None = None  # training process and its workers, at the fullest seen
     watts: float | None = None
     joules_per_image: float | None = None
     epochs: list[dict[str, float]] = field(default_factory=list)

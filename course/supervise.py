@@ -48,7 +48,7 @@ def supervise(folder: str) -> None:
     try:
         with nullcontext() if by_slurm else _turn(run, task.global_rank):
             deadline = time.monotonic() + asked["time_min"] * 60
-            verdict = _train(run, task, deadline)
+            verdict = _own_words(run, task.global_rank, _train(run, task, deadline))
             if verdict.status == "ok":
                 _wait_for_others(run, task, deadline)
     except OSError as error:
@@ -178,6 +178,14 @@ def _watch(run: Run, child: subprocess.Popen, deadline: float) -> Record:
     why = " (often: the system ran out of memory)" if -code == signal.SIGKILL else ""
     name = signal.Signals(-code).name
     return Record("lost", error=f"the process was killed by {name}{why}\n{last_words}")
+
+
+def _own_words(run: Run, rank: int, verdict: Record) -> Record:
+    """How the script of a rank says itself that it failed, rather than the end of its log."""
+    own = [each for each in run.ranks if each["rank"] == rank and each["error"]]
+    if verdict.status != "failed" or not own:
+        return verdict
+    return Record(own[0]["status"], error=own[0]["error"])
 
 
 def _wait_for_others(run: Run, task: JobEnvironment, deadline: float) -> None:

@@ -19,6 +19,8 @@ import numpy as np
 import pandas as pd
 
 from course.trace_clock import Clock
+from course.trace_collectives import collectives
+from course.trace_nesting import by_thread_and_time, nest
 
 COLUMNS = {
     "kernels": ["kernel", "start_s", "duration_s", "stream", "operator", "inner_operator", "phase",
@@ -29,8 +31,11 @@ COLUMNS = {
     "copies": ["kind", "memory", "bytes", "start_s", "duration_s", "stream", "phase", "step"],
     "ranges": ["name", "start_s", "duration_s", "thread"],
     "calls": ["name", "start_s", "duration_s", "thread"],
+    "collectives": ["operation", "bytes", "type", "elements", "group_size", "start_s",
+                    "duration_s", "launch_s", "lane", "phase", "step"],
 }  # fmt: skip
-TEXTS = ("kernel", "operator", "inner_operator", "phase", "name", "kind", "memory")
+TEXTS = ("kernel", "operator", "inner_operator", "phase", "name", "kind", "memory", "operation",
+         "type", "lane")  # fmt: skip
 # Inside a convolution these still only move or convert data: a cast under autocast is no product.
 MOVES = ("aten::to", "aten::_to_copy", "aten::contiguous", "aten::clone", "aten::copy_")
 
@@ -55,6 +60,8 @@ class Trace:
         copies: copies and fills by the device. `memory` as "Pinned -> Device", where known.
         ranges: named ranges on the host: phases, steps, the DataLoader.
         calls: calls into the device's driver that launched something or waited.
+        collectives: what the ranks sent each other, as this rank saw it; `bytes` is what one rank
+            puts in, `launch_s` NaN with gloo. NCCL's are among the kernels too.
         device: the GPU's name, "" without one.
         source: the file, and what wrote it.
 
@@ -66,6 +73,7 @@ class Trace:
     copies: pd.DataFrame
     ranges: pd.DataFrame
     calls: pd.DataFrame
+    collectives: pd.DataFrame
     device: str = ""
     source: str = ""
 
@@ -94,6 +102,7 @@ def read(path: str | Path) -> Trace:
         where = kind_of(event)
         if where:
             rows[where].append(_row(event, where, origin))
+    rows["collectives"] = collectives(events, origin, content.get("distributedInfo") or {})
     if not (rows["operators"] or rows["kernels"]):
         raise TraceError(f"{path} holds no operator and no kernel: {_VALID}")
     devices = [entry.get("name", "") for entry in content.get("deviceProperties") or []]
@@ -167,13 +176,14 @@ def assemble(rows: dict[str, list[dict]], *, device: str, source: str) -> Trace:
         device: the GPU's name.
         source: where the rows are from.
     """
-    operators = sorted(rows["operators"], key=_by_thread_and_time)
-    calls = sorted(rows["calls"], key=_by_thread_and_time)
+    operators = sorted(rows["operators"], key=by_thread_and_time)
+    calls = sorted(rows["calls"], key=by_thread_and_time)
     inner = nest(operators, calls)
     clock = Clock(rows["ranges"])
     call_at = {call["correlation"]: at for at, call in reversed(list(enumerate(calls)))}
     operator_at = {row.get("external"): at for at, row in enumerate(operators)}
-    for row in rows["kernels"] + rows["copies"]:
+    sent = rows.get("collectives", [])
+    for row in rows["kernels"] + rows["copies"] + [row for row in sent if "correlation" in row]:
         at = call_at.get(row["correlation"]) if row.get("correlation") is not None else None
         row["launch_s"] = calls[at]["start_s"] if at is not None else np.nan
         found = inner[at] if at is not None else None
@@ -184,49 +194,15 @@ def assemble(rows: dict[str, list[dict]], *, device: str, source: str) -> Trace:
         row["asked_s"] = (
             operators[found]["start_s"] if at is None and found is not None else row["launch_s"]
         )
-    for row in [*rows["kernels"], *rows["copies"], *operators]:
+    for row in [*rows["kernels"], *rows["copies"], *sent, *operators]:
         time = row.get("asked_s", row["start_s"])
         row["phase"], row["step"] = clock.phase(time), clock.step(time)
-    data = {**rows, "operators": operators, "ranges": clock.ranges, "calls": calls}
+    data = {**rows, "collectives": sent, "operators": operators, "ranges": clock.ranges}
+    data["calls"] = calls
     tables = {name: table(data[name], columns) for name, columns in COLUMNS.items()}
     tables = {name: frame.sort_values("start_s") for name, frame in tables.items()}
     tables = {name: frame.reset_index(drop=True) for name, frame in tables.items()}
     return Trace(**tables, device=device, source=source)
-
-
-def _by_thread_and_time(row: dict[str, Any]) -> tuple:
-    return str(row["thread"]), row["start_s"], -row["duration_s"]
-
-
-def nest(operators: list[dict], calls: list[dict]) -> list[int | None]:
-    """Find what lies in what: sets `parent`, `depth` and `self_s` of every operator.
-
-    Both lists are sorted by thread and time.
-
-    Returns:
-        For each call the innermost operator around it, by its place in the list.
-    """
-    inner: list[int | None] = [None] * len(calls)
-    marks = [(_by_thread_and_time(row)[:2], 0, at) for at, row in enumerate(operators)]
-    marks += [(_by_thread_and_time(row)[:2], 1, at) for at, row in enumerate(calls)]
-    around: list[int] = []
-    for (thread, time), is_call, at in sorted(marks):
-        while around and not _holds(operators[around[-1]], thread, time):
-            around.pop()
-        if is_call:
-            inner[at] = around[-1] if around else None
-            continue
-        row = operators[at]
-        row["parent"] = around[-1] if around else None
-        row["depth"], row["self_s"] = len(around), row["duration_s"]
-        if around:
-            operators[around[-1]]["self_s"] -= row["duration_s"]
-        around.append(at)
-    return inner
-
-
-def _holds(row: dict[str, Any], thread: str, time: float) -> bool:
-    return str(row["thread"]) == thread and time < row["start_s"] + row["duration_s"]
 
 
 def _operator(operators: list[dict], at: int | None) -> dict[str, Any]:

@@ -7,10 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from course.trace_sources import TraceError, kind_of, load_json, nest
+from course.trace_collectives import FIELDS
+from course.trace_nesting import nest
+from course.trace_sources import TraceError, kind_of, load_json
 
-KEPT_ARGS = ("External id", "correlation", "stream", "bytes", "Input type", "Input Dims")
-HEAD = ("schemaVersion", "deviceProperties", "displayTimeUnit", "record_shapes")
+KEPT_ARGS = ("External id", "correlation", "stream", "bytes", "Input type", "Input Dims", *FIELDS)
+HEAD = ("schemaVersion", "deviceProperties", "displayTimeUnit", "record_shapes", "distributedInfo")
 
 
 def thin(path: str | Path, target: str | Path) -> Path:

@@ -14,7 +14,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DistributedSampler
 
-from course import models, precision, profiling
+from course import models, precision, profiling, sync_batchnorm
 from course.data.loader import image_sets, loaders, normalised
 from course.meter import Meter
 from course.precision import HALF
@@ -45,7 +45,7 @@ def main(run):
     # TODO 1: move the model's weights to the device
     # TODO 4: store the weights channels last
     if cfg.sync_batchnorm:
-        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        model = sync_batchnorm.convert(model)
     net = model  # itself, whatever is wrapped around it below
     # TODO 8: average the gradients of all ranks, while backward still computes others
     if cfg.compile:  # a later day's rung

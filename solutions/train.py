@@ -14,7 +14,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DistributedSampler
 
-from course import models, precision, profiling
+from course import models, precision, profiling, sync_batchnorm
 from course.data.loader import image_sets, loaders, normalised
 from course.meter import Meter
 from course.precision import HALF
@@ -75,7 +75,7 @@ def main(run):
     # --- before
     # <<<
     if cfg.sync_batchnorm:
-        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        model = sync_batchnorm.convert(model)
     net = model  # itself, whatever is wrapped around it below
     # >>> TODO 8: average the gradients of all ranks, while backward still computes others
     if run.world_size > 1:

@@ -13,9 +13,9 @@ from job_helpers import launch, over
 
 import course.checks
 from course import gaps
-from course.progress import predict, prediction, progress, recall, save_answer, save_check
+from course.progress import predict, prediction, progress, recall
 from course.quiz import names, quiz
-from course.store import changing, path, read
+from course.store import changing, path, read, save_answer, save_check
 from course.widgets import progress_widget
 
 PASSED = dict.fromkeys(("correct", "mechanism", "effect"), "passed")
@@ -138,7 +138,8 @@ class TestPrediction:
 class TestStore:
     def test_two_processes_lose_nothing_of_each_other(self, runs_root: Path) -> None:
         script = (
-            "import sys; from course.progress import predict, save_answer\n"
+            "import sys; from course.progress import predict\n"
+            "from course.store import save_answer\n"
             "for n in range(1, 31):\n"
             "    save_answer(sys.argv[1], n, 'a', True); predict(sys.argv[1] + str(n), n)"
         )

@@ -11,9 +11,8 @@ from ipywidgets import HTML, Button, RadioButtons
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 
-from course.progress import answers
 from course.quiz import FOLDER, Quiz, QuizError, load, names, quiz
-from course.store import path
+from course.store import answers, path
 from course.widgets import quiz_form
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"

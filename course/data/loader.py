@@ -13,12 +13,14 @@ from torch.utils.data import DataLoader, Sampler, Subset
 from torchvision import datasets
 from torchvision.transforms import v2
 
+from course import failures
 from course.config import Config
 from course.data import default_set
 from course.data.default_set import DataError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in 0…1
 SYNTHETIC_CLASSES = 1000
+NOTED = 64
 _NORMALISE = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
 Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
 
@@ -47,7 +49,7 @@ def image_sets(cfg: Config) -> ImageSets:
         odd = sorted(set(train.classes) ^ set(val.classes))
         raise DataError(f"train/ and val/ in {root} differ in their class folders: {odd[:5]}")
     _check_enough(len(train), cfg, root)
-    return ImageSets(train, _mixed(val, cfg.seed), len(train.classes))
+    return ImageSets(train, _mixed(val, cfg), len(train.classes))
 
 
 def _check_enough(images: int, cfg: Config, root: Path) -> None:
@@ -87,11 +89,14 @@ def loaders(
         batches = Synthetic(cfg, device, share)
         return batches, batches
     order = torch.Generator().manual_seed(cfg.seed)
-    return (
-        DataLoader(sets.train, share, sampler=sampler, shuffle=sampler is None,
-                   drop_last=cfg.drop_last, generator=order, **loading),
-        DataLoader(sets.val, share, sampler=val_sampler, **loading),
-    )  # fmt: skip
+    if sampler is not None:
+        sampler = Noted(sampler)
+    train = DataLoader(sets.train, share, sampler=sampler, shuffle=sampler is None,
+                       drop_last=cfg.drop_last, generator=order, **loading)  # fmt: skip
+    val = DataLoader(sets.val, share, sampler=val_sampler, **loading)
+    for batches in (train, val):
+        failures.give_up_in_time(batches)
+    return train, val
 
 
 def train_view(cfg: Config) -> v2.Transform:
@@ -119,10 +124,27 @@ def normalised(images: torch.Tensor) -> torch.Tensor:
     return images
 
 
-def _mixed(val: datasets.ImageFolder, seed: int) -> Subset:
+def _mixed(val: datasets.ImageFolder, cfg: Config) -> Subset:
     # Files come class after class: the first batches alone would show one or two classes.
-    order = torch.randperm(len(val), generator=torch.Generator().manual_seed(seed))
-    return Subset(val, order.tolist())
+    order = torch.randperm(len(val), generator=torch.Generator().manual_seed(cfg.seed))
+    return Subset(val, order[: cfg.val_images or None].tolist())
+
+
+class Noted(Sampler):
+    """A sampler that keeps its first NOTED images of each epoch: ranks must share the images."""
+
+    def __init__(self, sampler: Iterable[int]) -> None:
+        self.sampler, self.taken = sampler, []
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[int]:
+        self.taken.append([])
+        for image in self.sampler:
+            if len(self.taken[-1]) < NOTED:
+                self.taken[-1].append(image)
+            yield image
 
 
 class Synthetic:

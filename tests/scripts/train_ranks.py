@@ -1,0 +1,35 @@
+"""One rank that trains several scripts, each into a run's folder: importing torch takes longer.
+
+    RANK=0 WORLD_SIZE=2 python train_ranks.py PORT FOLDER...
+
+Each folder holds train.py and config.json, as a launched run's does. The ranks meet anew for
+every folder, at a port of its own.
+"""
+
+import importlib.util
+import os
+import sys
+import traceback
+
+from torch import distributed
+from torch.optim.optimizer import _global_optimizer_pre_hooks
+
+from course.recorder import recording
+from course.runs import FOLDER_VARIABLE
+
+os.environ["MASTER_ADDR"] = "127.0.0.1"
+for number, folder in enumerate(sys.argv[2:]):
+    os.environ[FOLDER_VARIABLE] = folder
+    os.environ["MASTER_PORT"] = str(int(sys.argv[1]) + number)
+    spec = importlib.util.spec_from_file_location("train", f"{folder}/train.py")
+    script = importlib.util.module_from_spec(spec)
+    try:
+        with recording() as run:
+            spec.loader.exec_module(script)
+            script.main(run)
+    except Exception:
+        traceback.print_exc()
+    finally:
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+        _global_optimizer_pre_hooks.clear()  # a run that failed before its first step left one

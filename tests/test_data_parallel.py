@@ -1,0 +1,160 @@
+"""Two real processes train one network: what they compute is what one computes, and a hang ends."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from job_helpers import eventually, over, runs_root_at
+from test_slurm import slurm_says, user_sites  # noqa: F401 - a fixture
+
+from course import jobs
+from course.config import Config, rung
+from course.ranks import told
+from course.runs import Run
+from course.variants import variant
+
+pytestmark = pytest.mark.slow
+# What is random must be the same for any number of ranks: no random crop. The gradients of the
+# first step are kept, and which files each rank decodes.
+SEEN = """\
+    sets.train.transform = sets.val.dataset.transform
+    open_image = sets.train.loader
+    def noted(path):
+        with open(f"taken-{run.rank}.txt", "a") as file:
+            file.write(path + "\\n")
+        return open_image(path)
+    sets.train.loader = noted
+"""
+KEPT = """\
+if meter.step == 0:
+    torch.save({name: weight.grad for name, weight in net.named_parameters()},
+               f"gradients-{run.rank}.pt")
+"""
+
+
+def config(data: Path, **changes: object) -> Config:
+    """32 images to train on, in two epochs of four steps; 15 to validate on, an odd number."""
+    values = {"model": "resnet18", "data": "imagenet", "data_root": str(data), "image_px": 32,
+              "batch_size": 8, "steps": 4, "epochs": 2, "warmup_steps": 1, "val_images": 15,
+              "save_weights": True, "collective_timeout_s": 30, "lr": 0.001}  # fmt: skip
+    return rung("device", quick=True, **{**values, **changes})
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, tiny_set: Path):
+    """Runs on one and on two ranks, without BatchNorm's part (eval) and with it (train)."""
+    with runs_root_at(tmp_path_factory.mktemp("parallel")):
+        kept = {"sets = image_sets(cfg)": SEEN, 'meter.lap("backward")': KEPT}
+        still = variant("still", {**kept, "model.train()": "model.eval()"})
+        moving = variant("moving", kept)
+        found = {
+            (name, ranks): jobs.launch(script, config(tiny_set), gpus=ranks)
+            for name, script in (("eval", still), ("train", moving))
+            for ranks in (1, 2)
+        }
+        jobs.wait([*found.values()])
+        yield found
+
+
+def gradients(run: Run, rank: int = 0) -> dict[str, torch.Tensor]:
+    return torch.load(run.folder / f"gradients-{rank}.pt")
+
+
+def apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    """The largest distance of two gradients of a weight, in lengths of the first."""
+    return max(float((one[name] - other[name]).norm() / one[name].norm().clamp(min=1e-8))
+               for name in one)  # fmt: skip
+
+
+def test_gradients_are_those_of_one_process_on_the_joined_batch(trained) -> None:
+    alone, together = trained["eval", 1], trained["eval", 2]
+    assert apart(gradients(alone), gradients(together)) < 1e-4
+    assert together.steps["loss"].to_numpy() == pytest.approx(alone.steps["loss"], rel=1e-4)
+
+
+def test_both_ranks_have_the_same_gradients_and_weights(trained) -> None:
+    for kind in ("eval", "train"):
+        run = trained[kind, 2]
+        assert apart(gradients(run, 0), gradients(run, 1)) == 0
+        sums = {rank["evidence"]["weights_sum"] for rank in run.ranks}
+        assert len(sums) == 1
+    own = [trained["train", 2].rank_steps(rank)["loss"] for rank in (0, 1)]
+    assert (own[0] != own[1]).all()  # each on its own images
+
+
+def test_batchnorm_sees_smaller_batches_and_moves_the_gradients(trained) -> None:
+    moved = apart(gradients(trained["train", 1]), gradients(trained["train", 2]))
+    assert moved > 0.01
+
+
+def test_every_image_is_taken_once_an_epoch(trained) -> None:
+    run = trained["eval", 2]
+    taken = [(run.folder / f"taken-{rank}.txt").read_text().split("\n")[:-1] for rank in (0, 1)]
+    assert [len(files) for files in taken] == [32, 32]
+    for epoch in (0, 1):
+        seen = Counter(file for files in taken for file in files[16 * epoch : 16 * epoch + 16])
+        assert len(seen) == 32 and set(seen.values()) == {1}
+    assert taken[0][:16] != taken[0][16:]  # shuffled anew
+
+
+def test_validation_counts_every_image_once_though_they_are_odd(trained) -> None:
+    alone, together = trained["eval", 1].record, trained["eval", 2].record
+    assert (alone.val_images, together.val_images) == (15, 15)
+    assert together.val_loss == pytest.approx(alone.val_loss, rel=1e-4)
+    assert together.val_top1 == pytest.approx(alone.val_top1)
+
+
+def test_rank_0_alone_writes_weights_which_one_process_can_load(trained) -> None:
+    run = trained["eval", 2]
+    assert [rank["weights_by"] for rank in run.ranks] == [[0], None]
+    alone, together = (torch.load(trained["eval", ranks].folder / "weights.pt") for ranks in (1, 2))
+    assert list(alone) == list(together)  # no name begins with "module."
+    assert all(torch.allclose(alone[name], together[name], atol=1e-4) for name in alone)
+
+
+def test_two_nodes_of_two_tasks_train_together(
+    runs_root: Path,
+    slurm: Path,
+    user_sites: Path,
+    tiny_set: Path,  # noqa: F811
+) -> None:
+    user_sites.write_text("[slurm]\ngpus_per_node = 2\n")
+    run = over(jobs.launch("solutions/train.py", config(tiny_set), site="slurm", gpus=4))
+    assert run.status == "ok", jobs.explain(run)
+    number = run.launched["job_id"]
+    assert slurm_says("sacct", "-X", "-n", "-P", "-j", number, "-o", "NNodes") == "2"
+    seen = [rank["evidence"] for rank in run.ranks]
+    assert [each["world_size"] for each in seen] == [4] * 4
+    assert [each["share"] for each in seen] == [2] * 4
+    assert len({each["weights_sum"] for each in seen}) == 1
+    assert sorted(sum((each["taken"][0] for each in seen), [])) == list(range(32))
+    assert run.record.val_images == 15
+    eventually(lambda: slurm_says("sacct", "-X", "-n", "-P", "-j", number, "-o", "State")
+               == "COMPLETED", "Slurm says so too")  # fmt: skip
+
+
+SKIPS = {
+    "rank 0 asks, rank 1 does not answer": (
+        0, "if run.rank == 0 and meter.step == 3:\n    distributed.all_reduce(loss.detach())"
+    ),
+    "rank 1 asks, rank 0 does not answer": (
+        1, "if run.rank == 1 and meter.step == 3:\n    distributed.all_reduce(loss.detach())"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SKIPS)
+def test_a_skipped_collective_ends_with_what_to_look_for(
+    runs_root: Path, tiny_set: Path, name: str
+) -> None:
+    _, lines = SKIPS[name]
+    script = variant("skips", {"optimizer.zero_grad(set_to_none=True)": lines})
+    run = over(jobs.launch(script, config(tiny_set, collective_timeout_s=5), gpus=2))
+    assert run.status == "failed"
+    assert "rank " in run.record.error
+    assert any(word in run.record.error for word in ("waited for another", "Another rank ended"))
+    table = told(run)
+    assert len(table) == 2
+    assert table["error"].str.contains("waited for another that did not come").any()
+    assert run.record.wall_s is None or run.record.wall_s < 60

@@ -1,0 +1,219 @@
+"""Efficiency of runs on several GPUs, and the model that continues them."""
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import distributed
+
+from course import models, ring, scaling
+from course.config import rung
+from course.plots import scaling as pictures
+from course.records import Record
+from course.ring import Bucket, Link, all_reduce_s
+from course.runs import Run
+from course.shares import shares
+
+LINK = Link(20e-6, 40e9)
+SYNTHETIC = {"data": "synthetic", "val_steps": 0, "epochs": 1, "steps": 12, "warmup_steps": 2}
+
+
+def run_of(
+    folder: Path, gpus: int, each: int, step_s: float, *, watts: float = 500.0, **changes: object
+) -> Run:
+    """A run's folder as it is after a run on so many GPUs, of so many images each."""
+    config = rung("channels_last", batch_size=gpus * each, **{**SYNTHETIC, **changes})
+    name = f"{gpus}-{each}-{config.bucket_mb:g}-{config.precision}"
+    run = Run(folder / name)
+    run.folder.mkdir(parents=True)
+    asked = {"rung": config.rung, "gpus": gpus, "config": asdict(config)}
+    (run.folder / "launch.json").write_text(json.dumps(asked))
+    (run.folder / "config.json").write_text(config.to_json())
+    record = Record(
+        "ok", rung=config.rung, gpus=gpus, machine="GPU", device="cuda", step_s=step_s,
+        backward_s=0.6 * step_s, images_per_s=gpus * each / step_s, watts=watts,
+    )  # fmt: skip
+    (run.folder / "record.json").write_text(json.dumps(asdict(record)))
+    rows = [{"step": n, "epoch": 0, "step_s": step_s, "loss": 1.0} for n in range(12)]
+    (run.folder / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for rank in range(gpus if gpus > 1 else 0):
+        own = {"rank": rank, "watts": watts + rank}
+        (run.folder / f"rank-{rank}.json").write_text(json.dumps(own))
+    return run
+
+
+def test_efficiency_is_against_one_gpu_with_the_same_images_on_each(tmp_path: Path) -> None:
+    runs = [run_of(tmp_path, 1, 64, 0.020), run_of(tmp_path, 2, 64, 0.025),
+            run_of(tmp_path, 1, 128, 0.030), run_of(tmp_path, 2, 128, 0.032)]  # fmt: skip
+    table = scaling.scaling(runs).set_index(["images_each", "gpus"])
+    assert table.loc[(64, 2), "efficiency"] == pytest.approx(0.8)
+    assert table.loc[(128, 2), "efficiency"] == pytest.approx(0.9375)
+    assert table.loc[(64, 1), "efficiency"] == 1
+    assert table.loc[(64, 2), "efficiency_low"] == pytest.approx(0.8)
+
+
+def test_energy_is_that_of_all_gpus(tmp_path: Path) -> None:
+    pair = run_of(tmp_path, 2, 64, 0.025)
+    table = scaling.scaling([pair])
+    assert table.loc[0, "watts"] == 500 + 501
+    assert table.loc[0, "joules_per_image"] == pytest.approx(1001 * 0.025 / 128)
+    assert math.isnan(table.loc[0, "efficiency"])  # nothing to compare with
+    for path in pair.folder.glob("rank-*.json"):
+        path.unlink()
+    assert scaling.scaling([pair]).loc[0, "watts"] == 1000  # rank 0's, twice
+
+
+def test_a_run_of_another_precision_is_nothing_to_compare_with(tmp_path: Path) -> None:
+    runs = [run_of(tmp_path, 1, 64, 0.02, precision="fp16"), run_of(tmp_path, 2, 64, 0.025)]
+    assert scaling.scaling(runs)["efficiency"].isna().sum() == 1
+
+
+def simulated_ring_s(size: int, ranks: int, link: Link) -> float:
+    """Message by message: every rank sends a piece to the next, in 2 (p - 1) rounds."""
+    clock = np.zeros(ranks)
+    for _ in range(2 * (ranks - 1)):
+        sent = clock + link.alpha_s + size / ranks / link.bytes_per_s
+        clock = np.maximum(clock, np.roll(sent, 1))
+    return float(clock.max())
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 64])
+def test_formula_is_what_a_ring_of_messages_takes(ranks: int) -> None:
+    found = all_reduce_s(100e6, ranks, LINK)
+    assert found == pytest.approx(simulated_ring_s(100e6, ranks, LINK))
+    assert found == pytest.approx(
+        2 * (ranks - 1) * LINK.alpha_s + 2 * (ranks - 1) / ranks * 100e6 / LINK.bytes_per_s
+    )
+
+
+def test_a_grid_sends_fewer_messages_and_as_many_bytes() -> None:
+    slow, wide = Link(1.0, math.inf), Link(0.0, 1e9)
+    assert all_reduce_s(1e8, 64, slow) == 2 * 63
+    assert all_reduce_s(1e8, 64, slow, rows=8) == 2 * 7 + 2 * 7
+    assert all_reduce_s(1e8, 64, wide, rows=8) == pytest.approx(all_reduce_s(1e8, 64, wide))
+    with pytest.raises(ValueError, match="64 ranks do not fill 7 rows: choose a divisor of 64"):
+        all_reduce_s(1e8, 64, LINK, rows=7)
+
+
+@pytest.fixture(scope="module")
+def group_of_one():
+    found = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29491", "RANK": "0", "WORLD_SIZE": "1"}
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in found.items():
+            patch.setenv(key, value)
+        distributed.init_process_group("gloo")
+        yield
+        distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("bucket_mb", [0.5, 5, 25, 1000])
+def test_buckets_are_those_that_ddp_makes(group_of_one, bucket_mb: float) -> None:
+    model = models.create("resnet18", 16)
+    wrapped = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=bucket_mb)
+    for _ in range(3):  # it makes its buckets anew after the first step, and tells in the third
+        wrapped(torch.randn(2, 3, 32, 32)).sum().backward()
+    told = wrapped._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+    found = ring.buckets(model, 32, bucket_mb)
+    assert [bucket.size for bucket in found] == [int(size) for size in told.split(", ")]
+    assert [bucket.ready for bucket in found] == sorted(bucket.ready for bucket in found)
+    assert found[-1].ready == 1
+
+
+def test_what_fits_under_backward_costs_nothing() -> None:
+    half = [Bucket(10**8, 0.5)]
+    needs = all_reduce_s(10**8, 2, LINK)
+    assert ring.exposed_s(half, 2, LINK, backward_s=3 * needs) == 0
+    assert ring.exposed_s(half, 2, LINK, backward_s=needs) == pytest.approx(0.5 * needs)
+    late = [Bucket(10**8, 1.0)]
+    assert ring.exposed_s(late, 2, LINK, backward_s=9.0) == pytest.approx(needs)
+
+
+def test_buckets_wait_for_each_other() -> None:
+    sent = [Bucket(10**8, 0.1), Bucket(10**8, 0.2)]
+    needs = all_reduce_s(10**8, 4, LINK)
+    table = ring.timeline(sent, 4, LINK, backward_s=needs)
+    assert table["start_s"][1] == pytest.approx(table["end_s"][0])
+    assert ring.exposed_s(sent, 4, LINK, needs) == pytest.approx(table["end_s"][1] - needs)
+
+
+def measured(folder: Path, link: Link, cases: list[tuple[int, float]]) -> list[Run]:
+    """Runs whose steps are as long as the model says for a link."""
+    alone = run_of(folder, 1, 64, 0.02)
+    model, runs = models.create("resnet50", 1000), [alone]
+    for gpus, bucket_mb in cases:
+        sent = ring.buckets(model, 224, bucket_mb)
+        longer = float(ring.exposed_s(sent, gpus, link, alone.record.backward_s))
+        runs.append(run_of(folder, gpus, 64, 0.02 + longer, bucket_mb=bucket_mb))
+    return runs
+
+
+def test_fit_finds_the_link_that_made_the_runs(tmp_path: Path) -> None:
+    cases = [(gpus, size) for gpus in (2, 4) for size in (0.1, 1, 25, 1000)]
+    found = scaling.fit(measured(tmp_path, LINK, cases))
+    assert found.link.alpha_s == pytest.approx(LINK.alpha_s, rel=0.05)
+    assert found.link.bytes_per_s == pytest.approx(LINK.bytes_per_s, rel=0.05)
+    assert (found.table["model_s"] / found.table["measured_s"] - 1).abs().max() < 0.005
+    alphas = [link.alpha_s for link in found.as_good]
+    assert min(alphas) <= LINK.alpha_s * 1.3 and max(alphas) < 10 * LINK.alpha_s
+
+
+def test_runs_that_hide_everything_leave_the_link_open(tmp_path: Path) -> None:
+    wide = Link(1e-6, 1e12)
+    found = scaling.fit(measured(tmp_path, wide, [(2, 25), (4, 25)]))
+    widths = [link.bytes_per_s for link in found.as_good]
+    assert max(widths) / min(widths) > 10
+
+
+def test_nothing_to_fit_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nothing to fit: runs on several GPUs are needed"):
+        scaling.fit([run_of(tmp_path, 2, 64, 0.02)])
+
+
+def test_prediction_repeats_what_was_fitted(tmp_path: Path) -> None:
+    runs = measured(tmp_path, LINK, [(2, 25), (4, 25)])
+    table = scaling.predicted(runs[0], LINK, [1, 2, 4, 2048]).set_index("gpus")
+    assert table.loc[1, "efficiency"] == 1
+    assert table.loc[4, "step_s"] == pytest.approx(runs[2].record.step_s)
+    assert table["efficiency"].is_monotonic_decreasing
+    grid = scaling.predicted(runs[0], LINK, [4, 12, 2048], rows=8)
+    assert list(grid["gpus"]) == [2048]
+    assert grid["efficiency"][0] > table.loc[2048, "efficiency"]
+
+
+def test_published_points_have_sources() -> None:
+    table = scaling.published()
+    assert table["source"].str.contains("arXiv:").all()
+    assert table["efficiency"].between(0.5, 1).all() and table["gpus"].max() == 2048
+
+
+def test_shares_cover_every_image_once_an_epoch() -> None:
+    table = shares(24, 3, 4)
+    counted = table.groupby(["epoch", "image"]).size()
+    assert len(counted) == 48 and set(counted) == {1}
+    first, second = (table[table["epoch"] == epoch]["image"].tolist() for epoch in (0, 1))
+    assert first != second
+    same = shares(24, 3, 4, set_epoch=False)
+    assert [*same[same["epoch"] == 0]["image"]] == [*same[same["epoch"] == 1]["image"]]
+    padded = shares(7, 2, 4, epochs=1).groupby("image").size()
+    assert sorted(padded) == [1] * 6 + [2]
+
+
+def test_pictures_are_drawn(tmp_path: Path) -> None:
+    runs = measured(tmp_path, LINK, [(2, 25), (4, 25)])
+    curve = scaling.predicted(runs[0], LINK, [1, 2, 4, 8])
+    band = curve.assign(low=curve["efficiency"] - 0.1, high=1.0)
+    sent = ring.timeline([Bucket(10**8, 0.5)], 2, LINK, 0.01)
+    for picture in (pictures.measured(scaling.scaling(runs)), pictures.overlap(sent, 0.01),
+                    pictures.beyond({"model": band}, scaling.published()),
+                    pictures.shares({"two": shares(9, 2, 2)})):  # fmt: skip
+        assert picture._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_table_without_figures_of_power_is_drawn(tmp_path: Path) -> None:
+    table = scaling.scaling([run_of(tmp_path, 1, 64, 0.02)]).assign(joules_per_image=math.nan)
+    assert isinstance(pictures.measured(pd.DataFrame(table)), pictures.Picture)

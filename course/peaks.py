@@ -14,11 +14,9 @@ import pandas as pd
 
 from course import recordings
 from course.config import Config, from_dict
-from course.runs import PROJECT, RECORDED, Run
+from course.runs import RECORDED, Run
 from course.sweep import finished
 
-PAGE = PROJECT / "docs" / "memory.md"
-BEGIN, END = "<!-- peaks: course readme writes it -->\n", "<!-- end of the peaks -->"
 MACHINE = "nvidia-h100"
 SAVED = "predicted.json"  # predictions beside the recorded runs of a machine
 COUNTED = "device allocator"  # the kind of measured peak that can be predicted

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from course import recordings, tensor_cores, trace
+from course import peaks, recordings, tensor_cores, trace
 from course.config import from_dict
 from course.records import Record, digits
 from course.runs import PROJECT
@@ -109,6 +109,7 @@ PLACES: list[Block | Waterfall] = [
     Block(PROJECT / "README.md", "ladder", lambda: table("nvidia-h100")),
     Waterfall(PROJECT / "docs" / "ladder-nvidia-h100.png", "nvidia-h100"),
     Block(PROJECT / "docs" / "performance.md", "ladder", lambda: table("nvidia-h200")),
+    Block(PROJECT / "docs" / "memory.md", "peaks", lambda: peaks.memory_table("nvidia-h100")),
 ]
 
 

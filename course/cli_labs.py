@@ -133,7 +133,8 @@ def record(
     machine: Annotated[str, typer.Argument(help="The recordings' name, as nvidia-h100.")],
     out: Annotated[str, typer.Option(help="The folder to pack into; without: the course's "
                                      "own.")] = "",
-    only: Annotated[str, typer.Option(help="A shell pattern for the rungs' names.")] = "*",
+    only: Annotated[str, typer.Option(help="A shell pattern for the rungs, as --list shows "
+                                      "them.")] = "*",
     list_: Annotated[bool, typer.Option("--list", help="Show it; run nothing.")] = False,
 ) -> None:  # fmt: skip
     """Run rungs, sweeps and traces on this machine, and pack them for learners without it."""
@@ -144,8 +145,8 @@ def record(
 
     configs = packing.plan(only)
     if list_:
-        rows = [[config.rung, config.precision, config.setup] for config in configs]
-        tables.show_table(["rung", "precision", "trained on"], rows)
+        rows = [[packing.label(each), each.device, each.precision, each.setup] for each in configs]
+        tables.show_table(["rung", "device", "precision", "trained on"], rows)
         return
     typer.echo(packing.record(machine, configs, Path(out) if out else RECORDED))
 
@@ -154,10 +155,10 @@ def record(
 def readme(
     check: Annotated[bool, typer.Option("--check", help="Fail if it is not so already.")] = False,
 ) -> None:
-    """Write the recorded ladder into the README, and draw it."""
-    from course import readme as page
+    """Write and draw what README and docs show of the recorded runs."""
+    from course import readme as pages
 
-    same = page.write(check=check)
-    if check and not same:
-        raise ValueError("the README's ladder is not that of the recorded runs: course readme")
-    typer.echo("the README's ladder is that of the recorded runs" if check else page.picture())
+    stale = ", ".join(pages.write(check=check))
+    if check and stale:
+        raise ValueError(f"not what the recorded runs say any more: {stale}. Run: course readme")
+    typer.echo(f"written: {stale}" if stale else "the pages show what was recorded")

@@ -43,7 +43,8 @@ def predict(config: Config) -> Prediction:
     Two steps run on fake tensors; in the second, when the optimizer has its state, PyTorch's
     MemTracker adds up the storages alive after each operator. Not in it: workspaces of cuDNN
     and cuBLAS (0.1 GiB in half precision, 0.5 in fp32, at batch 256 on an H100), the CUDA
-    context, and what the allocator reserves without using it.
+    context, and what the allocator reserves without using it. Beside measured peaks:
+    `course.peaks` and docs/memory.md.
 
     Raises:
         ValueError: a config that runs on the CPU, or a step that PyTorch refuses.

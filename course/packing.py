@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import tempfile
@@ -24,36 +25,45 @@ TRACE_BYTES = 300_000  # no trace that is shipped is larger
 TIME_MIN = 5  # for each run
 SYNTHETIC = {"data": "synthetic", "val_steps": 0, "epochs": 1}
 BUSY = SYNTHETIC | {"batch_size": 256, "steps": 60, "warmup_steps": 20}  # a large GPU is busy
+ON_CPU = BUSY | {"device": "cpu", "steps": 4, "warmup_steps": 1}  # where a step takes seconds
 
 
 def plan(only: str = "*") -> list[Config]:
     """What `course record` runs, what matters most first, should the time run out.
 
-    The rungs at batch 256 on synthetic data; traces of them; a sweep of the batch size until
-    memory is out; and what the notebooks ask for at full size, with JPEG files.
+    The rungs at batch 256 on synthetic data; traces of them; rungs on the machine's processor
+    alone; a sweep of the batch size until memory is out; and what the notebooks ask for at full
+    size, with JPEG files.
 
     Args:
-        only: a shell pattern for the configs' rungs.
+        only: a shell pattern for the configs' labels (`label`).
 
     Raises:
-        ValueError: no rung fits; the message lists them.
+        ValueError: no label fits; the message lists them.
     """
     known = [*_at_large_batch(), *_sweeps(), *_of_the_notebooks()]
-    if chosen := [config for config in known if fnmatch(config.rung, only)]:
+    if chosen := [config for config in known if fnmatch(label(config), only)]:
         return chosen
-    names = ", ".join(dict.fromkeys(config.rung for config in known))
+    names = ", ".join(dict.fromkeys(map(label, known)))
     raise ValueError(f"no rung fits {only!r}: there are {names}")
+
+
+def label(config: Config) -> str:
+    """A config's rung, with -cpu behind it where it runs on the processor beside a GPU's run."""
+    beside = config.device == "cpu" and config.rung != "baseline"
+    return config.rung + "-cpu" * beside
 
 
 def _at_large_batch() -> Iterator[Config]:
     half = [rung(name, precision="fp16", **BUSY) for name in ("amp", "channels_last")]
     rungs = [*(rung(name, **BUSY) for name in ("device", "amp", "channels_last")),
              rung("device", tf32=True, **BUSY), *half]  # fmt: skip
-    yield rung("baseline", **BUSY | {"steps": 4, "warmup_steps": 1})
+    yield rung("baseline", **ON_CPU)
     yield from rungs
     yield from (_traced(config) for config in rungs)
     yield rung("fused", **BUSY)
     yield from (rung("compile", precision=each, **BUSY) for each in ("bf16", "fp16"))
+    yield from (rung(name, **ON_CPU) for name in ("amp", "channels_last"))
 
 
 def _sweeps() -> Iterator[Config]:
@@ -100,29 +110,36 @@ def pack(run: Run, target: Path, machine: str) -> Path:
     """Copy a run into a machine's folder, without this machine's paths, its trace thinned.
 
     Raises:
-        ValueError: the run is not over, its trace is too large even so, or the folder holds
-            runs of another script.
+        ValueError: the run is not over, or its trace is too large even so.
     """
     if run.record is None or not run.record.machine:
         why = run.record.error if run.record else "it is not over"
         raise ValueError(f"{run} measured nothing, so there is nothing to pack: {why}")
-    text = run.script.read_text()
     target.mkdir(parents=True, exist_ok=True)
-    if (target / "train.py").exists() and (target / "train.py").read_text() != text:
-        raise ValueError(f"{target} holds runs of another version of {run.source}: remove it first")
-    write_atomically(target / "train.py", text)
+    snapshot = _keep_script(run.script.read_text(), target)
     with tempfile.TemporaryDirectory(dir=target) as draft:
-        _copy(run, Path(draft), machine)
+        _copy(run, Path(draft), machine, snapshot)
         shutil.rmtree(target / run.name, ignore_errors=True)
         shutil.copytree(draft, target / run.name)
     _write_index(run, target)
     return target / run.name
 
 
-def _copy(run: Run, draft: Path, machine: str) -> None:
+def _keep_script(text: str, target: Path) -> str:
+    """The name of the machine's copy of a script: its runs share one, or one a version."""
+    first = target / "train.py"
+    if not first.exists() or first.read_text() == text:
+        write_atomically(first, text)
+        return first.name
+    version = target / f"train-{hashlib.sha256(text.encode()).hexdigest()[:8]}.py"
+    write_atomically(version, text)
+    return version.name
+
+
+def _copy(run: Run, draft: Path, machine: str, snapshot: str) -> None:
     asked = run.launched
     kept = {key: asked[key] for key in ("rung", "gpus", "executor", "git_sha", "launched_at")}
-    kept |= {"site": SITE + machine, "script": run.source}
+    kept |= {"site": SITE + machine, "script": run.source, "snapshot": snapshot}
     values = asdict(run.record) | {"site": SITE + machine, "logs": []}
     # In the data itself, so that no table and no picture can show it unlabelled.
     values["machine"] += f" ({origin({'date': _today(), 'versions': run.record.versions})})"

@@ -2,7 +2,7 @@
 
 recorded/MACHINE/index.json   machine, date, driver, versions, git_sha, command, and what else was
                               measured there once: ceilings, convolutions
-recorded/MACHINE/train.py     the script that all of them ran
+recorded/MACHINE/train.py     the script that they ran; train-….py where some ran another version
 recorded/MACHINE/RUN/         config, launch, record, steps, and the thin trace of a traced run
 """
 
@@ -14,7 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from course.config import Config
+from course.config import BEYOND, CHOICES, LADDER, Config
+from course.records import Record
 from course.runs import RECORDED, Run
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ INDEX = "index.json"
 SITE = "recorded-"  # in front of a machine's name: the site that answers from its recordings
 TRACE = "trace-"  # in front of the rung of a run that was made for its trace
 LABELS = ("rung", "data_root")  # of a config: they change nothing that is computed
+SETUP = {"model": "resnet50", "data": "synthetic", "image_px": 224, "batch_size": 256}
 NEAREST = 4  # so many recorded runs are named where none fits
 
 
@@ -56,29 +58,63 @@ def origin(saved: dict[str, Any]) -> str:
     return f"recorded {saved['date']}, PyTorch {torch_version}"
 
 
-def recorded(machine: str, data: str = "synthetic") -> pd.DataFrame:
-    """The runs as they were recorded on another machine, shaped as by `ladder`.
+def ladders(machine: str) -> dict[str, dict[tuple[str, str], Record]]:
+    """The rungs of the ladder as recorded in SETUP, those on the GPU and those on the CPU apart.
 
-    Runs that were made for their trace are left out: `trace_path` has those.
-
-    Args:
-        data: what the runs were fed with, as in a Config.
+    Returns:
+        "GPU" and "CPU": what a rung measured there, by its name and its precision ("tf32" where
+        that is on). Of several the last; of those that measured nothing, none.
 
     Raises:
         ValueError: nothing was recorded there; the message lists the machines.
     """
+    found: dict[str, dict[tuple[str, str], Record]] = {"GPU": {}, "CPU": {}}
+    for record in (run.record for run in runs(machine)):
+        config, is_rung = record.config, record.rung in LADDER | BEYOND and record.gpus == 1
+        if is_rung and record.images_per_s and SETUP.items() <= config.items():
+            precision = "tf32" if config["tf32"] else config["precision"]
+            found["CPU" if record.device == "cpu" else "GPU"][record.rung, precision] = record
+    return found
+
+
+def recorded(machine: str, data: str = "synthetic", device: str = "auto") -> pd.DataFrame:
+    """The runs as they were recorded on another machine, shaped as by `ladder`.
+
+    Runs that were made for their trace are left out: `trace_path` has those. Column `ratio` is
+    that to the first baseline.
+
+    Args:
+        data: what the runs were fed with, as in a Config.
+        device: "auto": each rung where the ladder has it, the baseline on the processor and the
+            others on the accelerator; "cpu": the rungs on that machine's processor alone.
+
+    Raises:
+        ValueError: nothing was recorded on that machine, or with that data there, or another
+            device; the message lists what there is.
+    """
     import pandas as pd
 
+    if device not in CHOICES["device"]:
+        raise ValueError(f"device={device!r}: choose {' or '.join(CHOICES['device'])}")
     saved = load(machine)  # the machine of each record says that it is recorded, and when
     measured = [each for each in saved["records"]
                 if each["data"] == data and not each["rung"].startswith(TRACE)]  # fmt: skip
-    table = pd.DataFrame(measured)
+    table = pd.DataFrame([each for each in measured if _is_asked_for(each, device)])
+    if table.empty:
+        known = sorted({each["data"] for each in saved["records"]})
+        raise ValueError(f"no run on {data} data is recorded on {machine}: there is "
+                         f"{', '.join(known) or 'nothing'}")  # fmt: skip
     for setting in ("precision", "tf32", "channels_last", "batch_size"):
         table[setting] = [config[setting] for config in table["config"]]
     table["setup"] = [Config(**config).setup for config in table["config"]]
     first = table.loc[table["rung"].eq("baseline"), "images_per_s"]
     table["ratio"] = table["images_per_s"] / (first.iloc[0] if len(first) else math.nan)
     return table
+
+
+def _is_asked_for(record: dict[str, Any], device: str) -> bool:
+    """Is the run of the ladder on this device? The baseline begins both."""
+    return record["rung"] == "baseline" or record["config"]["device"] == device
 
 
 def trace_path(machine: str, name: str) -> Path:
@@ -99,7 +135,7 @@ def trace_path(machine: str, name: str) -> Path:
 def trace_name(config: Config) -> str:
     """What a trace of a run with this config is called: after what tells it from others."""
     name = "tf32" if config.tf32 else config.rung
-    return name + "_fp16" * (config.precision == "fp16")
+    return name + "_fp16" * (config.precision == "fp16") + "_cpu" * (config.device == "cpu")
 
 
 def answer(asked: Plan) -> Run:

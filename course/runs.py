@@ -53,9 +53,10 @@ class Run:
 
     @property
     def script(self) -> Path:
-        """The snapshot that ran; recorded runs of a machine share one."""
-        own = self.folder / "train.py"
-        return self.folder.parent / "train.py" if self.is_recorded else own
+        """The snapshot that ran; recorded runs of a machine share one, or a few versions."""
+        if self.is_recorded:
+            return self.folder.parent / self.launched.get("snapshot", "train.py")
+        return self.folder / "train.py"
 
     @property
     def is_recorded(self) -> bool:

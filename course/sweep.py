@@ -63,6 +63,18 @@ def rows(runs: Iterable[Run] | pd.DataFrame) -> list[dict[str, Any]]:
     return found
 
 
+def finished(runs: Iterable[Run] | pd.DataFrame) -> list[dict[str, Any]]:
+    """`rows`, of runs that are over. Raises ValueError on one that is not."""
+    found = rows(runs)
+    for row in found:
+        if row["status"] in ("queued", "running"):
+            raise ValueError(
+                f"a run of the sweep is still {row['status']}: wait(runs, check=False) first "
+                f"(check=False, because a run may end out of memory here)"
+            )
+    return found
+
+
 def sweep(runs: Iterable[Run] | pd.DataFrame) -> pd.DataFrame:
     """The runs of a sweep, one row each, by batch size.
 
@@ -78,12 +90,7 @@ def sweep(runs: Iterable[Run] | pd.DataFrame) -> pd.DataFrame:
         ValueError: no runs, or one that is not over.
     """
     table = []
-    for row in rows(runs):
-        if row["status"] in ("queued", "running"):
-            raise ValueError(
-                f"a run of the sweep is still {row['status']}: wait(runs, check=False) first "
-                f"(check=False, because a run may end out of memory here)"
-            )
+    for row in finished(runs):
         config = from_dict(row["config"])
         settings = {name: getattr(config, name) for name in SETTINGS}
         inputs = f"{config.data} data, {config.image_px} px"

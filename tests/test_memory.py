@@ -1,11 +1,16 @@
-"""Memory: the unit of the peak, and which errors mean that there is none left."""
+"""Memory: the peak, which errors mean that there is none left, and how well it is predicted."""
 
+from dataclasses import asdict
+
+import pandas as pd
 import pytest
 import torch
 
-from course import memory
+from course import memory, peaks
 from course.config import rung
+from course.plots.memory import predicted_peaks
 from course.recordings import recorded
+from course.runs import RECORDED
 
 CPU = torch.device("cpu")
 
@@ -47,3 +52,145 @@ def test_prediction_is_near_the_recorded_fp32_run() -> None:
 def test_what_runs_on_the_cpu_is_not_predicted() -> None:
     with pytest.raises(ValueError, match="device='cpu'.*set device='auto'"):
         memory.predict(rung("baseline"))
+
+
+H100 = "nvidia-h100"
+SMALL = {"model": "resnet18", "image_px": 64, "batch_size": 16, "data": "synthetic"}
+
+
+def row(name: str = "device", *, status: str = "ok", peak_gib: float = 0.5, **changes) -> dict:
+    """A record of a small run on a GPU of 2 GiB, as far as a prediction is compared with it."""
+    return {
+        "status": status, "peak_gib": peak_gib, "reserved_gib": 0.6, "machine": "a GPU",
+        "memory_kind": "device allocator", "hardware": {"device_gib": 2.0},
+        "config": asdict(rung(name, **SMALL | changes)),
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def told() -> pd.DataFrame:
+    return peaks.of_recorded(H100)
+
+
+def test_median_error_over_all_recorded_runs_is_within_five_per_cent(told: pd.DataFrame) -> None:
+    assert peaks.median_error(told) <= 0.05
+    fitted = told[told["status"] == "ok"]
+    assert fitted["error"].abs().max() < 0.06 and fitted["error"].notna().all()
+    assert {"fp32", "tf32", "fp16", "bf16", "bf16, channels_last"} <= set(fitted["setting"])
+
+
+def test_every_recorded_run_on_the_gpu_is_there(told: pd.DataFrame) -> None:
+    table = recorded(H100)
+    table = table[table["device"] != "cpu"]
+    measured = {(each["batch_size"], each["precision"], each["tf32"], each["channels_last"],
+                 each["status"]) for _, each in table.iterrows()}  # fmt: skip
+    assert measured == {(each.batch_size, each.precision, each.tf32, each.channels_last,
+                         each.status) for each in told.itertuples()}  # fmt: skip
+    known = dict(zip(table["peak_gib"].round(6), table["batch_size"]))
+    for each in told[told["status"] == "ok"].itertuples():
+        assert known[round(each.measured_gib, 6)] == each.batch_size
+
+
+def test_each_run_that_did_not_fit_was_told_so(told: pd.DataFrame) -> None:
+    oom = told[told["status"] == "oom"]
+    assert set(oom["batch_size"]) == {1024, 2048} and oom["measured_gib"].isna().all()
+    assert (oom["predicted_gib"] > oom["limit_gib"]).all() and set(oom["limit_gib"]) == {79.2}
+    assert peaks.told_rightly(told).all()
+    wrong = told.assign(predicted_gib=80.0)
+    assert list(peaks.told_rightly(wrong)) == list(wrong["status"] == "oom")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, settings",
+    [("device", {"precision": "fp32", "batch_size": 2048}),
+     ("amp", {"precision": "fp16", "batch_size": 256}),
+     ("channels_last", {"precision": "bf16", "batch_size": 64})],
+)  # fmt: skip
+def test_saved_predictions_are_what_is_predicted_here(
+    name: str, settings: dict, told: pd.DataFrame
+) -> None:
+    table = recorded(H100)
+    wanted = {"rung": name, "tf32": False, **settings}
+    (found,) = peaks.predicted(table[(table[list(wanted)] == wanted).all(axis=1)])["predicted_gib"]
+    saved = told[(told[list(settings)] == settings).all(axis=1) & told["channels_last"].eq(
+        name == "channels_last")]  # fmt: skip
+    assert found == pytest.approx(saved["predicted_gib"].iloc[0], rel=0.005)
+
+
+def test_the_table_tells_of_what_fitted_and_what_did_not() -> None:
+    shown = peaks.memory_table()
+    assert "| fp32 | 2048 | out of 79.2 | 165.57 | 86.4 more than there is |" in shown
+    assert "recorded 20" in shown and "4 that did not fit, 4 were told not to" in shown
+
+
+def test_runs_are_predicted_with_their_own_settings() -> None:
+    given = [row(batch_size=32, status="oom", memory_gib=0.125), row(), row(),
+             row(tf32=True, peak_gib=0.25), row("amp"), row(status="failed"),
+             row() | {"memory_kind": "process, resident"}]  # fmt: skip
+    table = peaks.predicted(pd.DataFrame(given))
+    assert list(table["setting"]) == ["fp32", "fp32", "tf32", "bf16"]  # alike: one row
+    assert list(table["batch_size"]) == [16, 32, 16, 16]
+    assert list(table["limit_gib"]) == [2, 0.125, 2, 2]
+    small, large, tf32, half = table["predicted_gib"]
+    assert small == memory.predict(rung("device", **SMALL)).peak_gib == tf32
+    assert half < small < large
+    assert table["measured_gib"].isna().tolist() == [False, True, False, False]
+    errors = [small / 0.5 - 1, float("nan"), small / 0.25 - 1, half / 0.5 - 1]
+    assert list(table["error"]) == pytest.approx(errors, nan_ok=True)
+
+
+def test_what_is_ignored_changes_no_prediction() -> None:
+    changes = {"rung": "other", "data_root": "there", "epochs": 3, "steps": 50, "lr": 1.0,
+               "warmup_steps": 9, "profile_steps": 2, "val_steps": 1, "workers": 2, "seed": 3,
+               "weight_decay": 0.1, "memory_gib": 7, "tf32": True, "fused": True,
+               "compile": "default"}  # fmt: skip
+    assert set(changes) == peaks.IGNORED
+    first = memory.predict(rung("device", **SMALL)).peak_gib
+    assert memory.predict(rung("device", **SMALL | changes)).peak_gib == first
+
+
+@pytest.mark.parametrize("change", [{"momentum": 0.0}, {"data": "default"}])
+def test_what_changes_a_prediction_is_not_shared(change: dict) -> None:
+    table = peaks.predicted(pd.DataFrame([row(channels_last=True),
+                                          row(channels_last=True, **change)]))  # fmt: skip
+    assert table["predicted_gib"].nunique() == 2
+
+
+def test_median_error_counts_both_directions() -> None:
+    table = pd.DataFrame({"error": [-0.3, 0.1, 0.2, float("nan")]})
+    assert peaks.median_error(table) == 0.2
+
+
+def test_runs_on_a_cpu_have_nothing_to_compare() -> None:
+    table = recorded(H100)
+    with pytest.raises(ValueError, match="none of these runs.*choose runs on a GPU"):
+        peaks.predicted(table[table["device"] == "cpu"])
+    with pytest.raises(ValueError, match="still running: wait"):
+        peaks.predicted(table.head(2).assign(status="running"))
+
+
+def test_a_recorded_run_without_a_saved_prediction_says_how_to_make_one(monkeypatch) -> None:
+    assert (RECORDED / H100 / peaks.SAVED).exists()
+    monkeypatch.setattr(peaks, "SAVED", "absent.json")
+    with pytest.raises(ValueError, match=r"no prediction is saved.*peaks.save\('nvidia-h100'\)"):
+        peaks.of_recorded(H100)
+
+
+def test_picture_names_machine_and_predictor_and_marks_what_did_not_fit(
+    told: pd.DataFrame,
+) -> None:
+    picture = predicted_peaks(told)
+    left, right = picture.axes
+    title = picture.get_suptitle()
+    assert "NVIDIA H100 80GB HBM3 (recorded 20" in title and "predicted by PyTorch" in title
+    names = [text.get_text() for text in picture.legends[0].get_texts()]
+    assert names == list(dict.fromkeys(told["setting"]))
+    crosses = [line for line in left.lines if line.get_marker() == "X" and len(line.get_xdata())]
+    assert sum(len(line.get_xdata()) for line in crosses) == (told["status"] == "oom").sum()
+    assert min(min(line.get_ydata()) for line in crosses) > 79.2
+    median = f"median {peaks.median_error(told):.1%}"
+    assert median in right.get_title(loc="left")
+    assert [text.get_text() for text in left.texts] == ["79.2 GiB: all there is"]
+    alone = predicted_peaks(told[told["status"] == "oom"])
+    assert alone.axes[1].get_title(loc="left") == "error: none fitted"

@@ -1,6 +1,7 @@
 """Recording a machine: real runs, packed small and without this machine's paths."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,17 @@ def test_a_part_of_the_plan_or_the_known_parts() -> None:
     assert {config.rung for config in packing.plan("trace-*")} > {"trace-device", "trace-amp"}
     with pytest.raises(ValueError, match="no rung fits 'moon': there are .*channels_last"):
         packing.plan("moon")
+
+
+def test_the_processors_rungs_are_chosen_by_their_label() -> None:
+    on_cpu = packing.plan("*-cpu")
+    assert [config.rung for config in on_cpu] == ["amp", "channels_last"]
+    first = packing.plan("baseline")[0]
+    for config in on_cpu:
+        alike = {"precision", "channels_last", "rung"}
+        assert {key: value for key, value in vars(config).items() if key not in alike} == {
+            key: value for key, value in vars(first).items() if key not in alike}  # fmt: skip
+    assert "cpu" not in {config.device for config in packing.plan("amp")}
 
 
 @pytest.mark.slow
@@ -66,8 +78,21 @@ def test_what_cannot_be_packed_leaves_no_half(
         with pytest.raises(ValueError, match="its trace has [0-9,]+ bytes, more than 100"):
             packing.pack(traced, tmp_path / "small", "here")
     assert [path.name for path in (tmp_path / "small").iterdir()] == ["train.py"]
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "train.py").write_text("another script")
-    with pytest.raises(ValueError, match="runs of another version of solutions/train.py"):
-        packing.pack(traced, other, "here")
+
+
+def test_a_run_of_another_version_keeps_the_script_that_it_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = next(run for run in recordings.runs("nvidia-h100") if not run.record.trace)
+    run = runs.Run(tmp_path / "runs" / known.name)
+    shutil.copytree(known.folder, run.folder)
+    run.script.write_text("what ran now")
+    machine = tmp_path / "recorded" / "here"
+    machine.mkdir(parents=True)
+    (machine / "train.py").write_text("what ran before")
+    monkeypatch.setattr(runs, "RECORDED", machine.parent)
+    packed = [packing.pack(run, machine, "here") for _ in range(2)]
+    assert packed[0] == packed[1]
+    assert runs.Run(packed[0]).script.read_text() == "what ran now"
+    assert (machine / "train.py").read_text() == "what ran before"
+    assert len([*machine.glob("train*.py")]) == 2

@@ -1,11 +1,13 @@
 """Recorded machines: what is shipped is whole and small, and a site that answers from it."""
 
 import json
+import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from course import jobs, readme, recorded, recordings, report, rung, runs, sites, trace
+from course import jobs, plots, readme, recorded, recordings, report, rung, runs, sites, trace
 from course.runs import RECORDED
 
 SMALL, ALL_OF_IT = 300_000, 8_000_000  # bytes: of a trace, and of everything
@@ -15,7 +17,8 @@ BUSY = {"data": "synthetic", "batch_size": 256, "val_steps": 0, "epochs": 1}
 
 def of(machine: str, name: str, **wanted: object) -> runs.Run:
     """The one untraced recorded run of a rung with these settings, at batch 256."""
-    settings = {"rung": name, "batch_size": 256, "data": "synthetic", "tf32": False, **wanted}
+    settings = {"rung": name, "batch_size": 256, "data": "synthetic", "tf32": False,
+                "device": "auto", **wanted}  # fmt: skip
     found = [run for run in recordings.runs(machine)
              if settings.items() <= vars(run.config).items()]  # fmt: skip
     assert found
@@ -40,10 +43,10 @@ def test_every_run_is_whole_and_says_where_it_ran(machine: str) -> None:
 
 def test_it_stays_small_and_names_no_place() -> None:
     files = [path for path in RECORDED.rglob("*") if path.is_file()]
-    assert {path.suffix for path in files} <= {".json", ".jsonl", ".py", ".gz"}
+    assert {path.suffix for path in files} <= {".json", ".jsonl", ".py", ".gz", ".csv"}
     assert sum(path.stat().st_size for path in files) < ALL_OF_IT
     for path in files:
-        if path.suffix in (".json", ".jsonl", ".py"):
+        if path.suffix != ".gz":
             assert not any(word in path.read_text() for word in ("/work/", "/tmp/", "/root"))
 
 
@@ -108,15 +111,80 @@ def test_a_report_of_recorded_runs_names_the_machine() -> None:
     assert "NVIDIA H100" in text and "recorded" in text
 
 
-def test_the_readme_shows_the_recorded_ladder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert readme.write(check=True)
-    page = tmp_path / "README.md"
-    page.write_text(readme.PAGE.read_text().replace("| amp | bf16 | 2", "| amp | bf16 | 3"))
-    monkeypatch.setattr(readme, "PAGE", page)
-    assert not readme.write(check=True) and "| amp | bf16 | 3" in page.read_text()
-    assert not readme.write() and readme.write(check=True)
-    page.write_text("no place for it")
-    with pytest.raises(ValueError, match="needs the lines"):
-        readme.write()
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the H100's recordings, to be changed, in place of all that are shipped."""
+    shutil.copytree(RECORDED / "nvidia-h100", tmp_path / "nvidia-h100")
+    monkeypatch.setattr(runs, "RECORDED", tmp_path)
+    monkeypatch.setattr(recordings, "RECORDED", tmp_path)
+    return tmp_path / "nvidia-h100"
+
+
+def pretend(folder: Path, model: runs.Run, name: str, **changed: object) -> None:
+    """A later run beside others: a copy of one, with other figures."""
+    shutil.copytree(model.folder, folder / name)
+    path = folder / name / "record.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed | {"started_at": "2999"}))
+
+
+def test_the_processors_ladder_is_apart_from_the_gpus() -> None:
+    usual = recorded("nvidia-h100")
+    assert set(usual.query("device == 'cpu'")["rung"]) == {"baseline"}
+    table = recorded("nvidia-h100", device="cpu").set_index("rung")
+    assert set(table.index) == {"baseline", "amp", "channels_last"}
+    assert set(table["device"]) == {"cpu"} and "Xeon" in table["machine"]["amp"]
+    speed = table["images_per_s"]
+    assert table["ratio"]["amp"] == speed["amp"] / speed["baseline"] > 1.5  # it has bf16 units
+    amps = usual.query("batch_size == 256 and rung == 'amp' and precision == 'bf16'")
+    both = pd.concat([amps, table.reset_index()])
+    shown = [each.get_text() for each in plots.ladder(both).axes[0].get_yticklabels()]
+    assert "amp\nNVIDIA H100 80GB HBM" in shown and "baseline" in shown
+
+
+def test_a_launch_is_answered_by_the_run_on_the_asked_device() -> None:
+    asked = [of("nvidia-h100", "amp", device=each, precision="bf16") for each in ("cpu", "auto")]
+    found = [jobs.launch("exercises/train.py", run.config, site="recorded-nvidia-h100")
+             for run in asked]  # fmt: skip
+    assert [run.record.device for run in found] == ["cpu", "cuda"]
+
+
+def row(text: str, beginning: str) -> list[str]:
+    """The cells of the one row of a table that begins so."""
+    lines = text.replace("\u00a0", " ").splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    (found,) = [cells for cells in rows if cells[:1] == [beginning]]
+    return found
+
+
+def test_a_table_has_both_ladders_and_a_dash_for_what_is_missing(copied: Path) -> None:
+    shutil.rmtree(copied / of("nvidia-h100", "fused").name)
+    text, on = readme.table("nvidia-h100"), recordings.ladders("nvidia-h100")
+    assert row(text, "fused bf16") == ["fused bf16", *["–"] * 7, "day 3"]
+    baseline, amp = row(text, "baseline fp32"), row(text, "amp bf16")
+    assert baseline[1:] == ["–"] * 5 + ["10.6 ± 0.08", "1.00", "1.1"]
+    assert amp[1:6] == ["2,236 ± 0.3", "2.61", "11.0", "0.204", "18%"]
+    there = on["CPU"]["amp", "bf16"].images_per_s
+    assert amp[6].startswith(f"{there:.1f} ± ")
+    assert amp[7] == f"{there / on['CPU']['baseline', 'fp32'].images_per_s:.2f}"
+    assert row(text, "amp fp16")[6:8] == ["–", "–"]
+    assert "GPU: NVIDIA H100 80GB HBM3 (recorded 20" in text and "CPU: Intel" in text
+
+
+def test_of_runs_on_several_gpus_none_is_taken_for_a_rung(copied: Path) -> None:
+    known, amp = recordings.ladders("nvidia-h100"), of("nvidia-h100", "amp", precision="bf16")
+    pretend(copied, amp, "amp-4444", gpus=4, images_per_s=9000.0)
+    assert recordings.ladders("nvidia-h100") == known
+    pretend(copied, amp, "amp-1111", images_per_s=9000.0)
+    assert recordings.ladders("nvidia-h100")["GPU"]["amp", "bf16"].images_per_s == 9000
+
+
+def test_a_run_on_the_processor_has_no_trace_of_the_gpu() -> None:
+    on_gpu, on_cpu = rung("amp"), rung("amp", device="cpu")
+    assert recordings.trace_name(on_gpu) == "amp" != recordings.trace_name(on_cpu)
+
+
+def test_what_is_not_recorded_lists_what_is() -> None:
+    with pytest.raises(ValueError, match="no run on imagenet data.*there is default, synthetic"):
+        recorded("nvidia-h100", data="imagenet")
+    with pytest.raises(ValueError, match="device='gpu': choose cpu or auto"):
+        recorded("nvidia-h100", device="gpu")

@@ -1,18 +1,28 @@
 """Rules about kernel names are right on kernels whose machine code was read; the report counts."""
 
+import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
-from test_trace import CONV, SHARE, ncu_row, ncu_text, nsys_file, onednn_line  # noqa: F401
+from test_trace import (  # noqa: F401
+    CONV,
+    DURATION,
+    SHARE,
+    ncu_row,
+    ncu_text,
+    nsys_file,
+    onednn_line,
+)
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from course import tensor_core_rules, tensor_cores, trace
+from course import tensor_core_rules, tensor_core_truth, tensor_cores, trace
 from course.plots.tensor_cores import tensor_cores as picture
 from course.recordings import trace_path
 from course.records import Record, write_record
-from course.runs import Run
+from course.runs import PROJECT, RECORDED, Run
 from course.tensor_core_rules import RuleError, by_counter, classify, labelled, rules, score, wrong
 
 FLIPPED = {"used": "not", "not": "used", "unknown": "not"}
@@ -267,6 +277,170 @@ def test_nsight_systems_and_compute_go_through(nsys_file, tmp_path) -> None:  # 
 def test_a_table_without_kernels_is_refused() -> None:
     with pytest.raises(ValueError, match="duration_s"):
         tensor_cores.tensor_core_report(pd.DataFrame({"kernel": ["a"]}))
+
+
+# ---- hardware counters -------------------------------------------------------------------------
+
+COUNTED = RECORDED / "nvidia-h100" / tensor_core_truth.FILE
+METRICS = {"duration_s": DURATION, "tensor_active": SHARE, "hmma": "a.sum", "hfma2": "b.sum",
+           "gmma": "c.sum"}  # fmt: skip
+NAN = float("nan")
+PRODUCT = "nvjet_sm90_hsh_128x256_64x4_2x1_v_bz_coopA_TNN"
+MANGLED = "_ZN2at6native12_GLOBAL__N_125multi_tensor_apply_kernelIfEEvT_"
+POINTWISE = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<float>(float)"
+
+
+def counted(*rows: tuple) -> pd.DataFrame:
+    """Kernel, setting, seconds, tensor_active and the counters, as `write_counters` takes them."""
+    columns = ["kernel", "setting", "seconds", "tensor_active", *tensor_core_truth.COUNTERS]
+    table = pd.DataFrame(rows, columns=columns).assign(count=1)
+    table["share"] = table["seconds"] / table.groupby("setting")["seconds"].transform("sum")
+    return table[tensor_core_truth.COLUMNS]
+
+
+def test_what_ncu_printed_is_summed_up_by_kernel() -> None:
+    units = ("ns", "%", "inst", "inst", "inst")
+    launches = [(PRODUCT, "26,784", "53.5", "1,048,576", "0", "2,000"),
+                (MANGLED, "3,500", "3.6", "900", "900", "0"),
+                (MANGLED, "4,500", "n/a", "900", "900", "0")]  # fmt: skip
+    text = ncu_text(*(
+        ncu_row(number, name, metric, unit, value)
+        for number, (name, *values) in enumerate(launches)
+        for metric, unit, value in zip(METRICS.values(), units, values)
+    ))  # fmt: skip
+    rows = tensor_core_truth.launches(text, METRICS)
+    table = tensor_core_truth.by_kernel("amp", rows).set_index("kernel")
+    assert table.loc[PRODUCT, ["count", "hmma", "gmma"]].tolist() == [1, 1048576, 2000]
+    assert table.loc[PRODUCT, "tensor_active"] == pytest.approx(0.535)
+    small = table.loc[POINTWISE]  # named as PyTorch names it
+    assert small[["setting", "count", "hmma", "hfma2"]].tolist() == ["amp", 2, 1800, 1800]
+    assert small[["seconds", "share", "tensor_active"]].tolist() == pytest.approx(
+        [8e-6, 8 / 34.784, 0.036])  # fmt: skip
+    fewer = tensor_core_truth.launches(text, {"duration_s": DURATION, "tensor_active": SHARE})
+    assert tensor_core_truth.by_kernel("amp", fewer)["hmma"].isna().all()  # not 0: nobody counted
+    with pytest.raises(ValueError, match="printed no kernel, but: ==ERROR=="):
+        tensor_core_truth.launches("==ERROR== no permission", METRICS)
+
+
+def test_written_counters_are_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "ncu.csv"
+    table = counted((POINTWISE, "tf32", 2e-3, 0.03, 7, 7, 0), (PRODUCT, "tf32", 3e-3, 0.5, 9, 0, 5),
+                    (PRODUCT, "amp", 1e-3, 0.4, 4, 0, 2),
+                    (CONV, "amp", 2e-3, NAN, NAN, NAN, NAN))  # fmt: skip
+    tensor_core_truth.write_counters(path, table, ["NVIDIA H100, driver 5"])
+    assert path.read_text().count(PRODUCT) == 1
+    again = tensor_core_truth.read_counters(path)
+    assert again.attrs["origin"].endswith("NVIDIA H100, driver 5")
+    assert again["kernel"].tolist() == [CONV, PRODUCT, PRODUCT, POINTWISE]
+    wanted = table.iloc[[3, 2, 1, 0]].reset_index(drop=True)
+    pd.testing.assert_frame_equal(again, wanted, check_dtype=False, rtol=1e-3)
+    path.write_text("kernel,seconds\na,1\n")
+    with pytest.raises(ValueError, match="they must be"):
+        tensor_core_truth.read_counters(path)
+    with pytest.raises(ValueError, match="tensor_core_truth.py FOLDER"):
+        tensor_core_truth.compare("no-such-machine")
+
+
+@pytest.mark.parametrize(
+    ("active", "hmma", "hfma2", "gmma", "shown"),
+    [
+        (0.4, 100, 0, 200, "used"),
+        (0.01, 100, 0, 0, "used"),  # a small product
+        (0.12, 100, 100, 0, "not"),  # a GELU: ordinary arithmetic in the same pipe
+        (0.4, None, None, None, "used"),  # from here on only cycles are known
+        (0.003, None, None, None, "not"),
+        (0.12, None, None, None, "unclear"),
+        (None, None, None, None, "unclear"),
+    ],
+)
+def test_truth_by_instructions_else_by_cycles(active, hmma, hfma2, gmma, shown) -> None:
+    table = counted(("k", "amp", 1e-3, active, hmma, hfma2, gmma)).astype(
+        {name: float for name in ("tensor_active", *tensor_core_truth.COUNTERS)})  # fmt: skip
+    assert tensor_core_truth.truth(table).to_dict() == {"k": shown}
+
+
+def test_truth_is_of_the_kernel_in_all_settings() -> None:
+    table = counted(("k", "amp", 1e-3, 0.4, 9, 0, 0), ("k", "tf32", 1e-3, 0.1, 0, 0, 0))
+    assert tensor_core_truth.truth(table).to_dict() == {"k": "used"}
+
+
+def test_names_are_held_against_counters(h100, tmp_path: Path) -> None:
+    names = trace.by_kernel(h100["amp"])["name"]
+    batch_norm = names[names.str.contains("batch_norm_backward")].iloc[0]
+    rows = [(batch_norm, "amp", 7e-3, 0.03, 5, 5, 0), (PRODUCT, "amp", 1e-3, 0.4, 9, 0, 0),
+            ("acme_frobnicate", "amp", 1e-3, 0.4, 9, 0, 0),
+            ("nvjet_sm90_y", "amp", 1e-3, 0.0, 0, 0, 0),
+            ("nvjet_sm90_x", "none", 1e-3, 0.1, None, None, None)]  # fmt: skip
+    path = tmp_path / "ncu.csv"
+    tensor_core_truth.write_counters(path, counted(*rows), [])
+    compared = tensor_core_truth.compare(path=path)
+    by_name = compared.set_index("kernel")
+    wanted = ["right", "right", "unknown", "wrong", "unclear"]
+    assert by_name.loc[[row[0] for row in rows], "result"].tolist() == wanted
+    assert by_name.loc[PRODUCT, "trace_share"] != by_name.loc[PRODUCT, "trace_share"]  # NaN
+    only_traced = by_name[by_name["count"].isna()]
+    assert set(only_traced.index) == set(names) - {batch_norm}
+    assert set(only_traced["result"]) == {"unclear"}
+    amp, other = tensor_core_truth.summary(compared).itertuples()
+    assert (amp.setting, amp.right, amp.wrong, amp.unknown) == ("amp", 2, 1, 1)
+    assert amp.large == 4 + amp.unclear and amp.unclear == (only_traced["largest"] > 0.005).sum()
+    assert (amp.right_share, amp.used_by_name, amp.used_by_counter) == pytest.approx(
+        (0.8, 0.2, 0.2))  # fmt: skip
+    assert amp.matched_share == pytest.approx(by_name.loc[batch_norm, "trace_share"])
+    assert other.matched_share != other.matched_share and other.unclear == 1
+    looked_at = tensor_core_truth.doubtful(compared)["kernel"]
+    assert batch_norm in set(looked_at) and PRODUCT not in set(looked_at)
+
+
+def test_names_are_spelled_as_in_a_trace(h100) -> None:
+    names = set(h100["amp"].kernels["kernel"])
+    (long,) = (name for name in names if name.startswith("_Z"))  # its profiler left this one
+    assert tensor_core_truth.demangled(long) == long
+    assert tensor_core_truth.demangled(PRODUCT) == PRODUCT
+    fill = ("_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEE"
+            "St5arrayIPcLm1EEEEviT0_T1_")  # fmt: skip
+    assert tensor_core_truth.demangled(fill) in names
+
+
+@pytest.mark.skipif(not COUNTED.exists(), reason="no counters are recorded yet")
+def test_every_large_kernel_of_the_h100_is_judged_right() -> None:
+    compared = tensor_core_truth.compare("nvidia-h100")
+    table = tensor_core_truth.summary(compared)
+    print(table.round(3).to_string())
+    print(tensor_core_truth.doubtful(compared).round(3).to_string())
+    large = compared[compared["largest"] > tensor_core_truth.LARGE]
+    assert large.loc[large["result"] != "right", ["setting", "kernel", "truth"]].empty
+    assert {"device", "tf32", "amp", "channels_last"} <= set(large["setting"])
+    assert large.groupby("setting").size().min() > 10
+    assert set(large["truth"]) == {"used", "not"}
+    # What was traced is what was counted, and the two kinds of counters say the same.
+    assert table["matched_share"].dropna().min() > 0.98
+    assert (large.loc[large["tensor_active"] >= tensor_core_rules.SURE, "truth"] == "used").all()
+    assert (large.loc[large["tensor_active"] <= tensor_core_rules.NONE, "truth"] == "not").all()
+
+
+def test_ncu_sees_one_whole_step_of_the_course_script() -> None:
+    path = PROJECT / "benchmarks" / "tensor_core_truth.py"
+    spec = importlib.util.spec_from_file_location("tensor_core_truth_benchmark", path)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    steps, switched = [], []
+    hook = register_optimizer_step_post_hook(lambda *_: steps.append(1))
+
+    class Noted(script.Watched):
+        def switch(self, *, on: bool) -> None:
+            super().switch(on=on)
+            switched.append((on, len(steps)))
+
+    tiny = script.settings(model="resnet18", image_px=32, batch_size=2, device="cpu")
+    try:
+        script.train(tiny["amp"], Noted)
+    finally:
+        hook.remove()
+    assert switched == [(True, script.WATCHED), (False, script.WATCHED + 1)]
+    assert {cfg.precision for cfg in tiny.values()} == {"fp32", "bf16", "fp16"}
+    assert list(tiny) == ["channels_last", "amp", "device", "tf32", "channels_last_fp16",
+                          "amp_fp16", "compile", "fused"]  # fmt: skip
 
 
 # ---- a CPU -------------------------------------------------------------------------------------

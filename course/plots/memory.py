@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator
 
 from course.plots.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean
 from course.records import digits
@@ -15,6 +17,7 @@ KIND_COLOURS = {
     "weights": BLUE, "gradients": ORANGE, "optimizer state": GREEN, "weight copies": PURPLE,
     "batch": GREY, "activations": SKY,
 }  # fmt: skip
+FORMAT_COLOURS = {"fp32": BLUE, "tf32": GREEN, "bf16": ACCENT, "fp16": PURPLE}
 
 
 def batch_sweep(
@@ -141,3 +144,70 @@ def _stack(axes: Axes, wide: pd.DataFrame, title: str) -> None:
     axes.set_xlim(left=0)
     axes.set_title(f"{title} ({unit})", loc="left", fontsize=10)
     clean(axes)
+
+
+def predicted_peaks(table: pd.DataFrame) -> Picture:
+    """Predicted and measured peaks over the batch size (left), and how far apart they are (right).
+
+    A colour is a number format, a marker what else was on. A run that ran out of memory has no
+    measured peak: it is a cross where the prediction has it, above the dashed line.
+
+    Args:
+        table: what `peaks.predicted` or `peaks.of_recorded` returns.
+    """
+    picture = Picture(10, 4.8)
+    left, right = picture.subplots(1, 2)
+    groups = list(table.groupby("setting", sort=False))
+    for place, (setting, rows) in enumerate(groups):
+        colour, marker = _look(rows.iloc[0])
+        ok, oom = rows[rows["status"] == "ok"], rows[rows["status"] == "oom"]
+        left.plot(rows["batch_size"], rows["predicted_gib"], color=colour, lw=1)
+        left.plot(ok["batch_size"], ok["measured_gib"], marker, color=colour, ms=7, mec="white")
+        left.plot(oom["batch_size"], oom["predicted_gib"], "X", color=colour, ms=10, mec="white")
+        aside = 2 ** (0.05 * (place - (len(groups) - 1) / 2))  # or points would hide each other
+        right.plot(ok["batch_size"] * aside, ok["error"] * 100, marker + "-", color=colour, lw=0.6,
+                   ms=7, mec="white", label=setting)  # fmt: skip
+    _predicted_frame(left, right, table)
+    picture.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    titles = dict.fromkeys(table["machine"] + "; predicted by PyTorch " + table["predictor"])
+    inputs = ", ".join(dict.fromkeys(table["model"] + ", " + table["inputs"]))
+    picture.suptitle("\n".join([*titles, inputs]), x=0.01, ha="left", fontsize=9)
+    return picture
+
+
+def _look(row: pd.Series) -> tuple[str, str]:
+    """Colour and marker of a setting."""
+    colour = FORMAT_COLOURS["tf32" if row["tf32"] else row["precision"]]
+    if row["compile"]:
+        return colour, "^"
+    return colour, "D" if row["fused"] else "s" if row["channels_last"] else "o"
+
+
+def _predicted_frame(left: Axes, right: Axes, table: pd.DataFrame) -> None:
+    batches = np.unique(table["batch_size"])
+    for limit in table["limit_gib"].dropna().unique():
+        left.axhline(limit, color=DARK, lw=1, ls="--")
+        left.annotate(f"{limit:.1f} GiB: all there is", (batches[0], limit), (0, 4), va="bottom",
+                      textcoords="offset points", fontsize=8, color=DARK)  # fmt: skip
+    marks = [Line2D([], [], color=DARK, lw=1), Line2D([], [], color=DARK, marker="o", ls="none"),
+             Line2D([], [], color=DARK, marker="X", ms=9, ls="none")]  # fmt: skip
+    left.legend(marks, ["predicted", "measured", "ran out of memory"], frameon=False, fontsize=8,
+                loc="lower right")  # fmt: skip
+    left.set(yscale="log", ylabel="GiB")
+    left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    left.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    left.set_title("peak memory", loc="left", fontsize=10)
+    right.axhline(0, color=DARK, lw=1)
+    right.set_ylabel("predicted − measured, % of measured")
+    sizes = table["error"].abs().dropna()
+    said = (
+        f"median {sizes.median():.1%}, largest {sizes.max():.1%}" if len(sizes) else "none fitted"
+    )
+    right.set_title(f"error: {said}", loc="left", fontsize=10)
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(batches, batches)
+        axes.minorticks_off()
+        axes.set_xlabel("images in a batch")
+        clean(axes)
+    right.set(xlim=left.get_xlim(), xlabel="images in a batch (points moved a little apart)")

@@ -16,10 +16,14 @@ from course.records import Record, digits
 def ladder(table: pd.DataFrame) -> Picture:
     """Images per second, rung by rung, with quartiles and the ratio to the first rung.
 
+    A rung that several machines ran stands with their names.
+
     Args:
-        table: what `course.ladder` returns.
+        table: what `course.ladder` or `course.recorded` returns.
     """
     table = table[table["images_per_s"].notna()]
+    elsewhere = table.groupby("rung")["machine"].transform("nunique") > 1
+    names = table["rung"].mask(elsewhere, table["rung"] + "\n" + table["machine"].str[:20])
     picture = Picture(8.5, 1.1 + 0.55 * max(len(table), 1))
     axes = picture.add_subplot()
     places = np.arange(len(table))
@@ -32,7 +36,7 @@ def ladder(table: pd.DataFrame) -> Picture:
         memory = f", {row.peak_gib:.1f} GiB" if pd.notna(row.peak_gib) else ""
         text = f"{digits(row.images_per_s)} images/s = {digits(row.ratio)}×{memory}"
         axes.text(row.images_per_s_q3 + edge * 0.015, place, text, va="center", fontsize=9)
-    axes.set_yticks(places, table["rung"])
+    axes.set_yticks(places, names)
     axes.set_xlim(0, edge * 1.42)
     axes.invert_yaxis()
     axes.set_xlabel("images per second: median, with quartiles")

@@ -11,7 +11,7 @@ from itertools import islice
 import torch
 from torch import nn
 
-from course import models, precision
+from course import models, precision, profiling
 from course.data.loader import loaders
 from course.meter import Meter
 from course.precision import HALF
@@ -41,10 +41,16 @@ def main(run):
         model = model.to(memory_format=torch.channels_last)
     # --- before
     # <<<
+    if cfg.compile:  # a later day's rung
+        model = torch.compile(model, mode=cfg.compile)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(
-        model.parameters(), cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay
-    )
+        model.parameters(), cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay,
+        fused=cfg.fused or None,
+    )  # fmt: skip
+    if cfg.fused:  # or momentum begins as unset memory where the scaler skips the first step
+        for weight in model.parameters():
+            optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
 
     # >>> TODO 2: run the forward pass under autocast, in the config's precision
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
@@ -53,6 +59,14 @@ def main(run):
     # <<<
     # >>> TODO 3: scale the loss where gradients in fp16 would vanish
     scaler = torch.amp.GradScaler(device.type, enabled=cfg.precision == "fp16")
+    # --- before
+    # <<<
+
+    # >>> TODO 5: let the profiler record what every operator does, on the config's schedule
+    profiler = torch.profiler.profile(
+        schedule=profiling.schedule(cfg), on_trace_ready=run.save_trace, record_shapes=True
+    )
+    profiler.start()
     # --- before
     # <<<
 
@@ -72,8 +86,10 @@ def main(run):
             meter.lap("load")
 
             with autocast:
-                loss = criterion(model(images), labels)
-            meter.lap("forward")
+                scores = model(images)
+                meter.lap("forward")
+                loss = criterion(scores, labels)
+            meter.lap("loss")
 
             # >>> TODO 3: backward from the scaled loss
             scaler.scale(loss).backward()
@@ -89,10 +105,18 @@ def main(run):
             # optimizer.step()
             # <<<
             optimizer.zero_grad(set_to_none=True)
-            meter.lap("update", loss=loss)
+            meter.lap("optimizer", loss=loss)
+            # >>> TODO 5: the profiler's schedule counts steps
+            profiler.step()
+            # --- before
+            # <<<
 
         if cfg.val_steps:
             run.epoch(**validate(model, val_batches, cfg, device, autocast))
+    # >>> TODO 5: and it is done
+    profiler.stop()
+    # --- before
+    # <<<
 
 
 @torch.no_grad()

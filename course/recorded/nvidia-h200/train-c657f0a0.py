@@ -1,0 +1,115 @@
+"""Train ResNet-50, time every step, validate after every epoch.
+
+This one script carries the whole ladder: what a rung changes is in its config, and what
+you write is at the numbered TODOs. `course run` gives it a config; started by hand it
+trains the quick baseline.
+"""
+
+from contextlib import nullcontext
+from itertools import islice
+
+import torch
+from torch import nn
+
+from course import models, precision
+from course.data.loader import loaders
+from course.meter import Meter
+from course.precision import HALF
+from course.recorder import recording
+
+
+def main(run):
+    cfg = run.config
+    torch.manual_seed(cfg.seed)  # every rung starts from the same weights and sees the same images
+    precision.set_tf32(cfg.tf32)
+
+    # >>> TODO 1: compute on the accelerator, if the rung asks for it and the machine has one
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    device = accelerator if cfg.device == "auto" and accelerator else torch.device("cpu")
+    # --- before
+    # device = torch.device("cpu")
+    # <<<
+
+    train_batches, val_batches, classes = loaders(cfg, device)
+    model = models.create(cfg.model, classes)
+    # >>> TODO 1: move the model's weights to the device
+    model = model.to(device)
+    # --- before
+    # <<<
+    # >>> TODO 4: store the weights channels last
+    if cfg.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    # --- before
+    # <<<
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(
+        model.parameters(), cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay
+    )
+
+    # >>> TODO 2: run the forward pass under autocast, in the config's precision
+    autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
+    # --- before
+    # autocast = nullcontext()
+    # <<<
+    # >>> TODO 3: scale the loss where gradients in fp16 would vanish
+    scaler = torch.amp.GradScaler(device.type, enabled=cfg.precision == "fp16")
+    # --- before
+    # <<<
+
+    meter = Meter(run, device)
+    for epoch in range(cfg.epochs):
+        model.train()
+        for images, labels in meter.steps(train_batches, epoch):
+            # >>> TODO 1: the batch must lie where the weights lie
+            images, labels = images.to(device), labels.to(device)
+            # --- before
+            # <<<
+            # >>> TODO 4: and so must its layout be that of the weights
+            if cfg.channels_last:
+                images = images.to(memory_format=torch.channels_last)
+            # --- before
+            # <<<
+            meter.lap("load")
+
+            with autocast:
+                loss = criterion(model(images), labels)
+            meter.lap("forward")
+
+            # >>> TODO 3: backward from the scaled loss
+            scaler.scale(loss).backward()
+            # --- before
+            # loss.backward()
+            # <<<
+            meter.lap("backward")
+
+            # >>> TODO 3: unscale, and step unless a gradient overflowed
+            scaler.step(optimizer)
+            scaler.update()
+            # --- before
+            # optimizer.step()
+            # <<<
+            optimizer.zero_grad(set_to_none=True)
+            meter.lap("update", loss=loss)
+
+        if cfg.val_steps:
+            run.epoch(**validate(model, val_batches, cfg, device, autocast))
+
+
+@torch.no_grad()
+def validate(model, batches, cfg, device, autocast):
+    """Mean loss and top-1 accuracy over at most `cfg.val_steps` batches."""
+    model.eval()
+    loss = correct = seen = 0
+    for images, labels in islice(batches, cfg.val_steps):
+        images, labels = images.to(device), labels.to(device)
+        with autocast:
+            scores = model(images)
+        loss += nn.functional.cross_entropy(scores.float(), labels, reduction="sum").item()
+        correct += (scores.argmax(dim=1) == labels).sum().item()
+        seen += len(labels)
+    return {"val_loss": loss / seen, "val_top1": correct / seen}
+
+
+if __name__ == "__main__":
+    with recording() as run:
+        main(run)

@@ -1,0 +1,100 @@
+"""Runs that the GPU's tests share: each is trained once, when the first test asks for it.
+
+All train solutions/train.py on synthetic data. A job takes some nine seconds to begin, so what
+need not be a job is trained in one process with others.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from course import launch, memory, rung, wait
+from course.config import Config
+from course.jobs import explain
+from course.runs import PROJECT, Run
+
+TEXT = (PROJECT / "solutions" / "train.py").read_text()
+COMMON = {"data": "synthetic", "epochs": 1, "val_steps": 0}
+# 128 images keep a fast GPU busy. Power is told of a second or more: so many steps are measured.
+BUSY = COMMON | {"batch_size": 128, "steps": 18, "warmup_steps": 6}
+SMALL = COMMON | {"model": "resnet18", "steps": 12}  # to compile ResNet-50 takes a minute
+JOBS = {
+    "device": rung("device", **BUSY),
+    "amp": rung("amp", **BUSY | {"steps": 30}, profile_steps=1),
+    "channels_last": rung("channels_last", **BUSY | {"steps": 30}),
+    "small memory": rung("device", **BUSY, memory_gib=4),
+    "compile": rung("compile", **SMALL, profile_steps=1),
+}
+FEW = COMMON | {"batch_size": 8, "steps": 4, "warmup_steps": 1, "lr": 0.003}  # for the CPU, too
+TOGETHER = {
+    "few on the CPU": rung("baseline", **FEW),
+    "few": rung("device", **FEW),
+    "traced": rung("device", **BUSY, profile_steps=1),
+    "fp16": rung("amp", **BUSY, precision="fp16"),
+    "not compiled": rung("fused", **SMALL),
+    "overflows": rung("fused", **COMMON, steps=30, precision="fp16"),
+}
+# At first the scaled loss's gradients are more than fp16 can hold, so the scaler skips steps.
+SCALER = "torch.amp.GradScaler(device.type, "
+OVERFLOWING = TEXT.replace(SCALER, f"{SCALER}init_scale=2.0**24, ")
+
+
+@pytest.fixture(autouse=True)
+def own_runs(runs_kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skips where there is no CUDA. These tests share their runs, and none is the user's."""
+    if not torch.cuda.is_available():
+        pytest.skip("this test needs a CUDA GPU, and torch sees none here")
+    monkeypatch.setenv("COURSE_RUNS", str(runs_kept))
+
+
+@pytest.fixture(scope="session")
+def runs_kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the shared runs."""
+    return tmp_path_factory.mktemp("gpu-runs")
+
+
+@pytest.fixture
+def trained(runs_kept: Path) -> Callable[..., Run]:
+    """The run of a name above, or "too large", once it is over; fails unless that went well."""
+
+    def find(name: str, status: str = "ok") -> Run:
+        if name in TOGETHER:
+            train_together(runs_kept / "together")
+            run = Run(runs_kept / "together" / name)
+        else:
+            config = too_large() if name == "too large" else JOBS[name]
+            run = launch("solutions/train.py", config, time_min=2)  # or it is there already
+            wait(run, check=False)
+        assert run.status == status, explain(run)
+        return run
+
+    return find
+
+
+def train_together(root: Path) -> None:
+    """Train the runs of TOGETHER in one process, unless that was done."""
+    if root.exists():
+        return
+    for name, config in TOGETHER.items():
+        folder = root / name
+        folder.mkdir(parents=True)
+        (folder / "train.py").write_text(OVERFLOWING if name == "overflows" else TEXT)
+        (folder / "config.json").write_text(config.to_json())
+        asked = {"rung": config.rung, "script": "solutions/train.py", "config": asdict(config)}
+        (folder / "launch.json").write_text(json.dumps(asked))
+    script = PROJECT / "tests" / "scripts" / "train_variants.py"
+    command = [sys.executable, str(script), *(str(root / name) for name in TOGETHER)]
+    subprocess.run(command, check=True, timeout=120)
+
+
+def too_large() -> Config:
+    """A batch that takes more than the card has."""
+    fits = JOBS["device"]
+    times = memory.total_gib(torch.device("cuda")) / memory.predict(fits).peak_gib
+    return replace(fits, batch_size=round(1.3 * times * fits.batch_size))

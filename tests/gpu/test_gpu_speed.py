@@ -1,0 +1,104 @@
+"""What a GPU alone can show of time and energy: faster rungs, joules, and clocks that agree."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pynvml
+import pytest
+import torch
+
+from course import rung
+from course.data.loader import SYNTHETIC_CLASSES, Synthetic
+from course.meter import EventClock
+from course.recorder import Recorder
+from course.reports import ratio
+from course.runs import PROJECT, Run
+
+pytestmark = pytest.mark.gpu
+Trained = Callable[..., Run]
+
+
+@pytest.mark.parametrize("name, against, least", [
+    ("amp", "device", 1.5),  # 2.6 on an H100, of which these are far below
+    ("channels_last", "amp", 1.3),  # 1.7
+])  # fmt: skip
+def test_a_rung_is_faster_by_more_than_its_spread(
+    trained: Trained, name: str, against: str, least: float
+) -> None:
+    found = ratio(trained(name), trained(against))
+    print(f"{name} against {against}: {found}")
+    assert found.low > least
+
+
+def power_limit_w() -> float:
+    """The most that this card may draw, in watts."""
+    pynvml.nvmlInit()
+    uuid = str(torch.cuda.get_device_properties(0).uuid).removeprefix("GPU-")
+    card = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    return pynvml.nvmlDeviceGetEnforcedPowerLimit(card) / 1e3
+
+
+@pytest.mark.parametrize("name", ["device", "amp"])
+def test_power_and_energy_are_measured(trained: Trained, name: str) -> None:
+    record = trained(name).record
+    assert record.steps_measured * record.step_s > 1  # seconds: of less no power is told
+    print(f"{name}: {record.watts} W of {power_limit_w()}, {record.joules_per_image} J an image")
+    assert 0 < record.watts < power_limit_w()
+    assert record.joules_per_image == pytest.approx(record.watts / record.images_per_s)
+
+
+def test_the_faster_rung_takes_less_energy_an_image(trained: Trained) -> None:
+    fp32, amp = (trained(name).record.joules_per_image for name in ("device", "amp"))
+    assert amp < 0.8 * fp32
+
+
+def test_the_record_names_the_card(trained: Trained) -> None:
+    record, card = trained("device").record, torch.cuda.get_device_properties(0)
+    assert (record.device, record.machine) == ("cuda", card.name)
+    assert record.hardware["device_gib"] == pytest.approx(card.total_memory / 1024**3, abs=0.1)
+    assert record.memory_kind == "device allocator"
+    assert record.versions["cuda"] == torch.version.cuda and record.versions["driver"]
+
+
+def synchronised_s() -> float:
+    """The host's clock, once the device is done with all it was given."""
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def test_events_time_what_a_waiting_host_times() -> None:
+    clock, values = EventClock(torch.device("cuda")), torch.randn(4096, 4096, device="cuda")
+    for repeats in (3, 100):  # the first dropped: it loads libraries
+        begin_s, begin = synchronised_s(), clock.mark()
+        for _ in range(repeats):
+            values @ values
+        end = clock.mark()
+        asked_s = time.perf_counter() - begin_s
+        host_s = synchronised_s() - begin_s
+    assert asked_s < host_s / 2  # the marks made nobody wait
+    assert clock.seconds(begin, end) == pytest.approx(host_s, rel=0.05)
+
+
+def test_measured_steps_take_what_a_waiting_host_times(tmp_path: Path) -> None:
+    cfg = rung("device", data="synthetic", epochs=1, steps=21, warmup_steps=5, val_steps=0)
+    host_s = [0.0]
+
+    def batches() -> Iterator:
+        batch = next(iter(Synthetic(cfg, torch.device("cuda"))))
+        for number in range(20):  # less than `steps`: so the last one's end is seen here
+            if number == cfg.warmup_steps:
+                begin_s = synchronised_s()
+            yield batch
+        host_s[0] = synchronised_s() - begin_s
+
+    script = ModuleType("train")
+    exec((PROJECT / "solutions" / "train.py").read_text(), vars(script))
+    script.loaders = lambda *_: (batches(), [], SYNTHETIC_CLASSES)
+    (tmp_path / "config.json").write_text(cfg.to_json())
+    script.main(Recorder(Run(tmp_path)))
+    measured = Run(tmp_path).steps["step_s"][cfg.warmup_steps :]
+    torch.cuda.empty_cache()
+    assert len(measured) == 15
+    assert measured.sum() == pytest.approx(host_s[0], rel=0.05)

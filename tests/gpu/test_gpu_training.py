@@ -1,0 +1,74 @@
+"""What ran on the GPU: the checks of day 1 in all three parts, its kernels, and finite losses."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from course import check, trace
+from course.mechanisms import DAY1
+from course.runs import Run
+from course.tensor_core_rules import NOT, USED
+from course.tensor_cores import tensor_core_kernels, tensor_core_report
+
+pytestmark = pytest.mark.gpu
+Trained = Callable[..., Run]
+CHECKED = {  # a check's run, and the one of the step before
+    "day1.device": ("few", "few on the CPU"),
+    "day1.amp": ("amp", "device"),
+    "day1.scaler": ("fp16", "device"),
+    "day1.channels_last": ("channels_last", "amp"),
+    "day1.profile": ("traced", "device"),
+}
+CONVOLUTIONS = ["aten::conv2d", "aten::convolution_backward"]
+TENSOR_CORE_NAMES = "bf16|bfloat16|tf32|tensorop|TensorOp|16816|wgmma|nvjet"
+SMALL_SHARE = 0.005  # of the GPU's time: what no rule decides may take no more
+
+
+@pytest.mark.parametrize("name", DAY1)
+def test_the_solution_passes_all_three_parts(trained: Trained, name: str) -> None:
+    run, against = map(trained, CHECKED[name])
+    done = check(name, run, against=against)
+    print(done)
+    assert done.passed, done
+
+
+@pytest.mark.parametrize("name, verdict", [("amp", USED), ("traced", NOT)])
+def test_convolutions_use_tensor_cores_in_bf16_alone(
+    trained: Trained, name: str, verdict: str
+) -> None:
+    report = tensor_core_report(trace.of_run(trained(name))).set_index("operator")
+    assert list(report.loc[CONVOLUTIONS, "uses_tensor_cores"]) == [verdict, verdict]
+
+
+def test_kernels_of_bf16_are_of_tensor_cores_by_their_names(trained: Trained) -> None:
+    kernels = tensor_core_kernels(trace.of_run(trained("amp")))
+    used = kernels[kernels["verdict"] == USED]
+    print(kernels[["kernel", "verdict", "share"]].head(20).to_string())
+    assert used["share"].sum() > 0.05
+    assert used["kernel"].str.contains("bf16|bfloat16|nvjet").all()
+    assert kernels["share"][~kernels["verdict"].isin([USED, NOT])].sum() < SMALL_SHARE
+
+
+def test_kernels_of_fp32_are_not(trained: Trained) -> None:
+    kernels = tensor_core_kernels(trace.of_run(trained("traced")))
+    print(kernels[["kernel", "verdict", "share"]].head(20).to_string())
+    assert USED not in set(kernels["verdict"])
+    assert not kernels["kernel"].str.contains(TENSOR_CORE_NAMES).any()
+    assert kernels["kernel"].str.contains("ffma").any()  # multiply-adds on the ordinary cores
+    assert kernels["share"][kernels["verdict"] != NOT].sum() < SMALL_SHARE
+
+
+def test_a_compiled_model_trains_as_the_same_without(trained: Trained) -> None:
+    compiled, eager = trained("compile"), trained("not compiled")
+    kernels = trace.of_run(compiled).kernels["kernel"]
+    assert kernels.str.startswith("triton_").any()  # the compiler's own
+    assert list(compiled.steps["loss"]) == pytest.approx(list(eager.steps["loss"]), rel=0.05)
+
+
+def test_fused_steps_stay_finite_after_a_skipped_first_one(trained: Trained) -> None:
+    losses = list(trained("overflows").steps["loss"])
+    print(losses)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)  # as it was skipped, no weight changed
+    assert all(loss is not None and math.isfinite(loss) for loss in losses)
+    assert losses[-1] < 0.9 * losses[0]  # later ones were not

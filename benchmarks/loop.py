@@ -95,7 +95,7 @@ def course_loop(cfg: Config, batches) -> float:
     spec = importlib.util.spec_from_file_location("train", PROJECT / "solutions" / "train.py")
     train = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(train)
-    train.loaders = lambda *_: (batches, [], SYNTHETIC_CLASSES)
+    train.loaders = lambda *_, **__: (batches, [])
     with tempfile.TemporaryDirectory() as folder:
         run = Run(Path(folder))
         (run.folder / "config.json").write_text(cfg.to_json())

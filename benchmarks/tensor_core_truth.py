@@ -29,7 +29,7 @@ import torch
 
 from course import gaps
 from course.config import Config, rung
-from course.data.loader import SYNTHETIC_CLASSES, Synthetic
+from course.data.loader import Synthetic
 from course.packing import BUSY
 from course.recorder import Recorder
 from course.recordings import trace_name
@@ -98,7 +98,7 @@ def train(cfg: Config, kind: type[Watched] = Watched) -> Watched:
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     device = accelerator if accelerator and cfg.device == "auto" else torch.device("cpu")
     batches = kind(Synthetic(cfg, device), device)
-    script["loaders"] = lambda *_: (batches, batches, SYNTHETIC_CLASSES)
+    script["loaders"] = lambda *_, **__: (batches, batches)
     run = Recorder(None)
     run.config = cfg
     script["main"](run)

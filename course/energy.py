@@ -76,9 +76,10 @@ class EnergyMeter:
         return self._joules / self._seconds
 
     def summary(self, images_per_s: float) -> dict[str, float]:
-        """Fields of the record: watts, and joules_per_image at this speed; none without a counter.
+        """Fields of the record: watts, and joules_per_image; none without a counter.
 
-        Both are of one device: those of a run with several GPUs are rank 0's.
+        Args:
+            images_per_s: of this one device. Of several, rank 0's stands for the others.
         """
         if self.watts is None:
             return {}

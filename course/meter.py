@@ -240,7 +240,7 @@ class Meter:
             "images_per_s_q1": float(batch / q3), "images_per_s_q3": float(batch / q1),
             **{f"{phase}_s": float(value) for phase, value in zip(PHASES, np.median(kept, axis=0))},
             "first_loss": losses[0], "last_loss": losses[-1],
-            **self._energy.summary(float(batch / median)),
+            **self._energy.summary(float(batch / median) / self.run.world_size),
         }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from course.config import Config, rung, vary
 from course.jobs import launch, wait
 from course.recordings import INDEX, SITE, TRACE, origin, trace_name
 from course.records import write_atomically
-from course.runs import Run, git_sha
+from course.runs import Run, git_sha, rank_file
 
 SCRIPT = "solutions/train.py"
 TRACE_BYTES = 300_000  # no trace that is shipped is larger
@@ -150,9 +150,12 @@ def _copy(run: Run, draft: Path, machine: str, snapshot: str) -> None:
             raise ValueError(f"{run}: its trace has {size:,} bytes, more than {TRACE_BYTES:,}")
     (draft / "launch.json").write_text(json.dumps(kept, indent=1) + "\n")
     (draft / "record.json").write_text(json.dumps(values, indent=1) + "\n")
-    for name in ("config.json", "steps.jsonl"):
-        if (run.folder / name).exists():
-            shutil.copy(run.folder / name, draft / name)
+    for path in (run.folder / "config.json", *run.folder.glob("steps*.jsonl")):
+        shutil.copy(path, draft / path.name)
+    hosts = list(dict.fromkeys(rank["host"] for rank in run.ranks))
+    for rank in run.ranks:  # which ranks shared a node matters, and not what it was called
+        shown = rank | {"host": f"node-{hosts.index(rank['host'])}"}
+        (draft / rank_file(rank["rank"])).write_text(json.dumps(shown, indent=1) + "\n")
 
 
 def _write_index(run: Run, target: Path) -> None:

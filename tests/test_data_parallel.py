@@ -116,8 +116,8 @@ def test_rank_0_alone_writes_weights_which_one_process_can_load(trained) -> None
 def test_two_nodes_of_two_tasks_train_together(
     runs_root: Path,
     slurm: Path,
-    user_sites: Path,
-    tiny_set: Path,  # noqa: F811
+    user_sites: Path,  # noqa: F811
+    tiny_set: Path,
 ) -> None:
     user_sites.write_text("[slurm]\ngpus_per_node = 2\n")
     run = over(jobs.launch("solutions/train.py", config(tiny_set), site="slurm", gpus=4))

@@ -127,7 +127,7 @@ def test_two_processes_reduce_and_leave_one_record(runs_root):
 
 @needs_two_cores
 def test_a_script_without_process_group_refuses_two_processes(runs_root):
-    run = over(jobs.launch(TRAIN, replace(CONFIG, data="synthetic"), gpus=2))
+    run = over(jobs.launch("exercises/train.py", replace(CONFIG, data="synthetic"), gpus=2))
     assert run.record.status == "failed"
     assert "joins them in no process group" in run.record.error
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from course import rung
-from course.data.loader import SYNTHETIC_CLASSES, Synthetic
+from course.data.loader import Synthetic
 from course.meter import EventClock
 from course.recorder import Recorder
 from course.reports import ratio
@@ -95,7 +95,7 @@ def test_measured_steps_take_what_a_waiting_host_times(tmp_path: Path) -> None:
 
     script = ModuleType("train")
     exec((PROJECT / "solutions" / "train.py").read_text(), vars(script))
-    script.loaders = lambda *_: (batches(), [], SYNTHETIC_CLASSES)
+    script.loaders = lambda *_, **__: (batches(), [])
     (tmp_path / "config.json").write_text(cfg.to_json())
     script.main(Recorder(Run(tmp_path)))
     measured = Run(tmp_path).steps["step_s"][cfg.warmup_steps :]

@@ -4,7 +4,7 @@
 
 It needs a GPU whose counters may be read, and Nsight Compute (`ncu`). Each setting is a process
 of its own, which trains as solutions/train.py does on one synthetic batch; ncu watches a single
-step of it and reads, kernel by kernel, its duration and what went through the Tensor Cores' pipe.
+step of it and reads, kernel by kernel, its duration and how busy the Tensor Cores' pipe was.
 FOLDER gets ncu.csv, which belongs in course/recorded/MACHINE/ (`course.tensor_core_truth` reads
 it), and ncu_raw.tar.gz, what ncu printed. Both are written anew after every setting, the most
 telling settings come first, and none is begun for which `--limit` leaves no time.
@@ -42,14 +42,9 @@ METRICS = {
     "duration_s": "gpu__time_duration.sum",
     "tensor_active": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
 }
-# The pipe also takes HFMA2.MMA, two ordinary multiply-adds in fp16, which compilers slip into
-# kernels without any product; ncu counts it within hmma. To count each kind takes three passes,
-# between which memory is saved and put back: 0.2 s a kernel on an H100, minutes a step.
-KINDS = {
-    "hmma": "sm__inst_executed_pipe_tensor_op_hmma.sum",
-    "hfma2": "sm__inst_executed_pipe_tensor_op_hmma_type_hfma2.sum",
-    "gmma": "sm__inst_executed_pipe_tensor_op_gmma.sum",
-}
+# Both take one pass. The pipe also takes HFMA2.MMA, which is no product; to count it apart takes
+# three, between which memory is saved and put back: 0.2 s a kernel on an H100, minutes a step.
+# benchmarks/tensor_core_sass.py reads the machine code instead.
 WATCHED = 5  # the step that ncu sees, counted from 0: libraries have chosen their kernels by then
 LEAST_S, MOST_S, COMPILE_S = 30, 120, 240  # no setting is begun with less, none gets more
 
@@ -90,11 +85,11 @@ class Watched:
 def train(cfg: Config, kind: type[Watched] = Watched) -> Watched:
     """Train with the course's script, with its batches watched.
 
-    Its last TODO, which starts PyTorch's own profiler, stays open: a process has one profiler.
+    TODO 5, which starts PyTorch's own profiler, stays open: a process has one profiler.
     """
     text = (PROJECT / "solutions" / "train.py").read_text()
     script = {"__name__": "train"}
-    exec(compile(gaps.render(text, gaps.count(text) - 1), "train.py", "exec"), script)
+    exec(compile(gaps.render(text, 4), "train.py", "exec"), script)
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     device = accelerator if accelerator and cfg.device == "auto" else torch.device("cpu")
     batches = kind(Synthetic(cfg, device), device)
@@ -217,13 +212,12 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=540, help="seconds for all of it")
     parser.add_argument("--settings", nargs="+", choices=known, default=list(known))
     parser.add_argument("--step", choices=known, help=argparse.SUPPRESS)  # for ncu
-    parser.add_argument("--kinds", action="store_true", help="count instructions by kind, slowly")
     asked = parser.parse_args()
     if asked.step:
         train(known[asked.step])
         return
     end, ncu = time.monotonic() + asked.limit, shutil.which("ncu") or "/usr/local/cuda/bin/ncu"
-    metrics = known_metrics(ncu, METRICS | KINDS if asked.kinds else METRICS)
+    metrics = known_metrics(ncu, METRICS)
     head, tables = origin(ncu, metrics), []
     print(*head, sep="\n", flush=True)
     with tempfile.TemporaryDirectory() as raw:

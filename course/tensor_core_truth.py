@@ -1,7 +1,8 @@
-"""The verdict by name held against hardware counters, for whole training steps of a machine.
+"""The verdict by name held against counters and machine code, for whole steps of a machine.
 
 recorded/MACHINE/ncu.csv has what Nsight Compute counted in one training step of each setting
-(benchmarks/tensor_core_truth.py makes it). `compare` puts the verdict of each name beside it.
+(benchmarks/tensor_core_truth.py makes it), sass.csv beside it what the kernels' machine code
+holds (benchmarks/tensor_core_sass.py). `compare` puts the verdict of each name beside both.
 """
 
 from __future__ import annotations
@@ -19,19 +20,18 @@ from course.runs import RECORDED
 from course.tensor_core_rules import NONE, NOT, SURE, UNKNOWN, USED, classify
 from course.trace_nsight import UNITS
 
-FILE = "ncu.csv"
+FILE, SASS = "ncu.csv", "sass.csv"
 LARGE = 0.005  # of a step: a kernel that takes a larger share must be judged right
-COUNTERS = ("hmma", "hfma2", "gmma")
-COLUMNS = ["kernel", "setting", "count", "seconds", "share", "tensor_active", *COUNTERS]
+COLUMNS = ["kernel", "setting", "count", "seconds", "share", "tensor_active"]
+SASS_COLUMNS = ["kernel", "library", "instructions", "mma", "hfma2_mma", "constants"]
 LONGEST = 1024
 RIGHT, WRONG, UNCLEAR = "right", "wrong", "unclear"
+CYCLES, CODE = "cycles", "code"  # what shows the truth about a kernel
 NOTES = """\
 What ncu counted in one training step of ResNet-50, by kernel and setting (batch 256, 224 px).
 kernel         as PyTorch's profiler names it; empty: that of the line above
 count, seconds launches, and their time under ncu, one after another; share: of its setting's step
-tensor_active  share of the cycles in which the Tensor Cores' pipe was busy, in the busiest launch
-hmma           warps' instructions to that pipe, hfma2 among them: two ordinary multiply-adds in
-               fp16, no matrix product. gmma: Hopper's products by groups of warps"""
+tensor_active  share of cycles in which the Tensor Cores' pipe was busy, in the busiest launch"""
 
 
 def launches(text: str, metrics: dict[str, str]) -> pd.DataFrame:
@@ -57,7 +57,7 @@ def launches(text: str, metrics: dict[str, str]) -> pd.DataFrame:
             value = pd.to_numeric(row["Metric Value"].replace(",", ""), errors="coerce")
             launch[key] = value * (UNITS | {"%": 0.01}).get(row["Metric Unit"], 1)
     table = pd.DataFrame(found.values())
-    return table.reindex(columns=["kernel", "duration_s", "tensor_active", *COUNTERS])
+    return table.reindex(columns=["kernel", "duration_s", "tensor_active"])
 
 
 def demangled(name: str) -> str:
@@ -84,8 +84,7 @@ def by_kernel(setting: str, rows: pd.DataFrame) -> pd.DataFrame:
     table = groups.agg(
         count=("duration_s", "size"), seconds=("duration_s", "sum"),
         tensor_active=("tensor_active", "max"),
-    )  # fmt: skip
-    table = table.join(groups[list(COUNTERS)].sum(min_count=1)).reset_index()
+    ).reset_index()  # fmt: skip
     table["share"] = table["seconds"] / table["seconds"].sum()
     return table.assign(setting=setting)[COLUMNS]
 
@@ -97,12 +96,28 @@ def write_counters(path: Path, table: pd.DataFrame, origin: list[str]) -> None:
         table: COLUMNS, one row a kernel and setting.
         origin: lines about machine, versions, date and command, put at the top.
     """
-    table = table.astype({name: "Int64" for name in ("count", *COUNTERS)})
+    table = table.astype({"count": "Int64"})
     table = table.sort_values(["kernel", "setting"], kind="stable")[COLUMNS]
     # Names are most of the bytes, and settings share many of them.
     table["kernel"] = table["kernel"].mask(table["kernel"].eq(table["kernel"].shift()), "")
-    head = "".join(f"# {line}\n" for line in [*NOTES.splitlines(), *origin])
-    path.write_text(head + table.to_csv(index=False, float_format="%.4g"))
+    write(path, table, [*NOTES.splitlines(), *origin])
+
+
+def write(path: Path, table: pd.DataFrame, head: list[str]) -> None:
+    """Write a table below lines that tell what it is and where it is from."""
+    lines = "".join(f"# {line}\n" for line in head)
+    path.write_text(lines + table.to_csv(index=False, float_format="%.4g"))
+
+
+def _read(path: Path, columns: list[str]) -> pd.DataFrame:
+    """The table with its head as `attrs["origin"]`; ValueError: it has other columns."""
+    lines = path.read_text().splitlines()
+    head = [line[2:] for line in lines if line.startswith("# ")]
+    table = pd.read_csv(path, skiprows=len(head))
+    if list(table.columns) != columns:
+        raise ValueError(f"{path} has columns {list(table.columns)}; they must be {columns}")
+    table.attrs["origin"] = "\n".join(head)
+    return table
 
 
 def read_counters(path: Path) -> pd.DataFrame:
@@ -118,54 +133,63 @@ def read_counters(path: Path) -> pd.DataFrame:
             f"{path}: no such file; make one on a machine with a GPU and ncu: "
             f"python benchmarks/tensor_core_truth.py FOLDER"
         )
-    lines = path.read_text().splitlines()
-    head = [line[2:] for line in lines if line.startswith("# ")]
-    table = pd.read_csv(path, skiprows=len(head))
-    if list(table.columns) != COLUMNS:
-        raise ValueError(f"{path} has columns {list(table.columns)}; they must be {COLUMNS}")
+    table = _read(path, COLUMNS)
     table["kernel"] = table["kernel"].ffill()
-    table = table.sort_values(["setting", "seconds"], ascending=[True, False], ignore_index=True)
-    table.attrs["origin"] = "\n".join(head)
-    return table
+    return table.sort_values(["setting", "seconds"], ascending=[True, False], ignore_index=True)
 
 
-def truth(counted: pd.DataFrame) -> pd.Series:
-    """By kernel what the counters show: "used", "not", or "unclear".
+def read_sass(path: Path) -> pd.DataFrame:
+    """The rows of a sass.csv: SASS_COLUMNS; none where there is no such file.
 
-    Instructions decide where they were counted: what is left of hmma without hfma2, and gmma.
-    Else the share of busy cycles does, and between `NONE` and `SURE` it shows nothing. All
-    settings count together, since a kernel of one name is one machine code.
+    Raises:
+        ValueError: it has other columns.
     """
-    products = counted["hmma"] - counted["hfma2"] + counted["gmma"].fillna(0)
-    by_name = pd.DataFrame({
-        "products": products, "active": counted["tensor_active"],
-    }).groupby(counted["kernel"]).max()  # fmt: skip
-    instructions = by_name["products"].map(lambda found: USED if found > 0 else NOT)
-    active = by_name["active"]
+    if not path.is_file():
+        return pd.DataFrame(columns=SASS_COLUMNS)
+    return _read(path, SASS_COLUMNS).fillna({"mma": ""})
+
+
+def truth(counted: pd.DataFrame, code: pd.DataFrame) -> pd.DataFrame:
+    """By kernel the truth, "used", "not" or "unclear", and what shows it: evidence.
+
+    The share of busy cycles decides where it is sure ("cycles"); between `NONE` and `SURE` the
+    machine code does ("code"), if it was read. All settings count together, since a kernel of one
+    name is one machine code.
+    """
+    active = counted.groupby("kernel")["tensor_active"].max()
+    mma = code.set_index("kernel")["mma"].reindex(active.index)
     cycles = np.select([active >= SURE, active <= NONE], [USED, NOT], UNCLEAR)
-    return instructions.where(by_name["products"].notna(), cycles)
+    products = np.select([mma.isna(), mma == ""], [UNCLEAR, NOT], USED)
+    sure = cycles != UNCLEAR
+    return pd.DataFrame({
+        "truth": np.where(sure, cycles, products),
+        "evidence": np.select([sure, products != UNCLEAR], [CYCLES, CODE], ""),
+    }, index=active.index)  # fmt: skip
 
 
 def compare(machine: str = "nvidia-h100", path: Path | None = None) -> pd.DataFrame:
     """Every kernel of every setting, its counters, its truth and the verdict of its name.
 
     Columns: those of `read_counters`; trace_share, of the step in PyTorch's own trace, NaN where
-    no trace of the setting is recorded; largest, the larger of both shares; truth (`truth`);
-    verdict, of `classify`; result: "right", "wrong", "unknown" where no rule decides, "unclear"
-    where no counter does. A kernel that only the trace has is there with its trace_share.
+    no trace of the setting is recorded; largest, the larger of both shares; truth and evidence
+    (`truth`); verdict, of `classify`; result: "right", "wrong", "unknown" where no rule decides,
+    "unclear" where nothing shows the truth. A kernel that only the trace has is there with its
+    trace_share.
 
     Args:
         machine: whose recorded traces are put beside the counters.
-        path: another ncu.csv than the machine's.
+        path: another ncu.csv than the machine's; a sass.csv beside it is read too.
 
     Raises:
         ValueError: the machine has none, or it is no such file.
     """
-    counted = read_counters(path or RECORDED / machine / FILE)
+    path = path or RECORDED / machine / FILE
+    counted = read_counters(path)
     traces = pd.concat([_trace_shares(machine, name) for name in counted["setting"].unique()])
     table = counted.merge(traces, on=["setting", "kernel"], how="outer")
     table["largest"] = table[["share", "trace_share"]].max(axis=1)
-    table["truth"] = table["kernel"].map(truth(counted)).fillna(UNCLEAR)
+    table = table.join(truth(counted, read_sass(path.with_name(SASS))), on="kernel")
+    table = table.fillna({"truth": UNCLEAR, "evidence": ""})
     table["verdict"] = [classify(name).verdict for name in table["kernel"]]
     said, shown = table["verdict"], table["truth"]
     known = [said == UNKNOWN, shown == UNCLEAR, said == shown]
@@ -193,22 +217,24 @@ def summary(compared: pd.DataFrame) -> pd.DataFrame:
 
     Columns: setting; gpu_s, of its step, the slowest first; kernels; large, those with more than
     `LARGE` of the step by ncu or by the trace, and of these right, wrong, unknown and unclear;
-    right_share, of the step in kernels judged right; used_by_name and used_by_counter, of the
-    step in kernels that used the Tensor Cores; matched_share, of the trace's time in kernels
-    that ncu saw too (NaN without a trace).
+    by_code, of these those whose truth the machine code shows; right_share, of the step in kernels
+    judged right; used_by_name and used_in_truth, of the step in kernels that used the Tensor
+    Cores; matched_share, of the trace's time in kernels that ncu saw too (NaN without a trace).
     """
     rows = []
     for setting, group in compared.groupby("setting", sort=False):
-        large = group.loc[group["largest"] > LARGE, "result"].value_counts()
+        big = group[group["largest"] > LARGE]
+        large = big["result"].value_counts()
         share = group["share"].fillna(0)
         traced = group["trace_share"].where(group["share"].notna())
         rows.append({
             "setting": setting, "gpu_s": group["seconds"].sum(), "kernels": len(group),
-            "large": int(large.sum()),
+            "large": len(big),
             **{name: int(large.get(name, 0)) for name in (RIGHT, WRONG, UNKNOWN, UNCLEAR)},
+            "by_code": int((big["evidence"] == CODE).sum()),
             "right_share": share[group["result"] == RIGHT].sum(),
             "used_by_name": share[group["verdict"] == USED].sum(),
-            "used_by_counter": share[group["truth"] == USED].sum(),
+            "used_in_truth": share[group["truth"] == USED].sum(),
             "matched_share": traced.sum() if group["trace_share"].notna().any() else np.nan,
         })  # fmt: skip
     return pd.DataFrame(rows).sort_values("gpu_s", ascending=False, ignore_index=True)

@@ -29,3 +29,8 @@ def test_day_0_on_slurm(slurm: Path, runs_root: Path) -> None:
 def test_at_full_size_from_recorded_runs(name: str, runs_root: Path) -> None:
     passes(name, site="recorded-nvidia-h100", quick=False)
     assert not list(runs_root.glob("*/launch.json"))  # nothing was launched here
+
+
+def test_two_ranks_train_in_a_notebook_and_a_hang_ends(runs_root: Path) -> None:
+    used = passes("day2_2_data_parallel", quick=True)
+    assert {run.status for run in used} == {"ok", "failed"}  # one run hangs on purpose

@@ -148,6 +148,7 @@ _WAITED = (
     "tell how far each came; collective_timeout_s is how long they wait"
 )
 # The first pattern that is found decides: what is certain stands before what is likely.
+_TOO_FEW = "There are more ranks on this machine than GPUs: launch with fewer gpus, or on the CPU"
 _KNOWN: tuple[tuple[str, str | Callable[[], str]], ...] = (
     (r"killed by signal: Bus error|</torch_\d+_.*(No space left|Cannot allocate)", _shared_full),
     (r"unable to (write to file|allocate shared memory)", _shared_full),
@@ -160,4 +161,5 @@ _KNOWN: tuple[tuple[str, str | Callable[[], str]], ...] = (
      r"|clients joined", _WAITED),
     (r"Caught MemoryError in DataLoader|in DataLoader worker[\s\S]*can't allocate", _MEMORY),
     (r"OSError: \[Errno 12\]", _MEMORY),
+    (r"invalid device ordinal", _TOO_FEW),
 )  # fmt: skip

@@ -81,6 +81,9 @@ def _waits(run: Run) -> dict[str, float]:
 def appetite(run: Run) -> float:
     """Images/s that the network would train if every batch were there in time.
 
+    Take a run on synthetic data, or one on a CPU. A GPU that waits for its batches begins each
+    step with an empty queue, so that what is left of its step without waiting is too long.
+
     Raises:
         ValueError: the run has measured nothing.
     """

@@ -15,6 +15,7 @@ RANKS = 2  # that a check launches: as many as any laptop has cores
 # runs of seven seeds. A forgotten or doubled mean over two ranks is a factor of two.
 NORMS_ALIKE = (0.7, 1.4)
 SAME_LOSS = 0.12  # of a step's loss, for the same reasons: 2.7 to 5.8 % in those runs
+SAME_VAL_LOSS = 1.3  # times; two trainings differ by a few percent, a wrong mean by a factor
 LOADER = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory")  # TODO 6's
 
 
@@ -26,6 +27,8 @@ def _loader_faults(run: Run, against: Run) -> Iterator[str]:
     for name in LOADER:
         if seen.get(name) != asked[name]:
             yield f"the DataLoader has {name}={seen.get(name)}, and the config asks {asked[name]}"
+    if cfg.non_blocking and run.record.device != "cpu" and not run.record.evidence["non_blocking"]:
+        yield "the copies to the device wait: give both .to(device) non_blocking=cfg.non_blocking"
     if workers := against.record.evidence["loader"].get("num_workers"):
         yield f"the {against.config.rung} run has {workers} workers too: take them from the config"
 
@@ -124,6 +127,10 @@ def _once_faults(run: Run, against: Run) -> Iterator[str]:
     elif wanted and wanted % run.record.gpus == 0:  # as many as shares with a repeat would have
         yield (f"{wanted} validation images make equal shares, in which a repeated one is not "
                f"noticed: launch both runs with val_images={TRAINED['val_images']}")  # fmt: skip
+    losses = run.record.val_loss, against.record.val_loss
+    if all(losses) and not 1 / SAME_VAL_LOSS <= losses[0] / losses[1] <= SAME_VAL_LOSS:
+        yield (f"the validation loss is {losses[0]:.3g}, and one process finds {losses[1]:.3g}: "
+               f"add up sums and counts over the ranks, and divide once")  # fmt: skip
     writers = [rank["rank"] for rank in run.ranks if rank.get("weights_by")]
     if writers != [0]:
         yield f"weights.pt was written by ranks {writers or 'none'}: by rank 0 alone"

@@ -165,7 +165,8 @@ class Meter:
         self._evidence |= {"loader": loader, "pinned": batch[0].is_pinned()}
         self._evidence["share"] = len(labels)
         self._evidence["taken"] = getattr(getattr(batches, "sampler", None), "taken", [])  # grows
-        few = labels[:SHOWN].tolist() if labels.device.type == "cpu" else []
+        told = labels.device.type == "cpu" and self.config.data != "synthetic"
+        few = labels[:SHOWN].tolist() if told else []
         self._evidence["labels"].append(few)
 
     def _enter(self, phase: str | None) -> None:
@@ -220,10 +221,11 @@ class Meter:
         self.run.write_steps(rows)
         self._written_at = time.perf_counter()
         if wait:
-            seen = self._evidence | (self._weights.evidence() if self._weights else {})
-            seen = seen if "forward_types" in seen or self.run.world_size > 1 else {}
             taken = memory.peak(self.device) | {"host_gib": self._host_gib or None}
-            self.run.set(**self.summary(), **taken, evidence=seen)
+            self.run.set(**self.summary(), **taken)
+            seen = self._evidence | (self._weights.evidence() if self._weights else {})
+            several = self.run.world_size > 1
+            self.run.set(evidence=seen if several or "forward_types" in seen else {})
 
     def summary(self) -> dict[str, Any]:
         """Medians and quartiles over the steps after warm-up; first and last loss."""

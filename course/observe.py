@@ -46,6 +46,8 @@ class Observer(TorchDispatchMode):
             self._note_forward(*args[:2])
         elif func in BACKWARD:
             self._count("backward_types", _type(args[1]))
+        elif func is aten._to_copy.default and kwargs and kwargs.get("non_blocking"):
+            self._seen.add("non_blocking")
         elif func in UNSCALE:
             self._seen.add("unscaled")
         elif func in UPDATE_SCALE:
@@ -76,7 +78,8 @@ class Observer(TorchDispatchMode):
 
     def evidence(self) -> dict[str, Any]:
         """What was seen, for the record: counts of operators by type, layout and device."""
-        flags = ("loss_scaled", "unscaled", "scale_updated", "autocast_in_backward")
+        flags = ("loss_scaled", "unscaled", "scale_updated", "autocast_in_backward",
+                 "non_blocking")  # fmt: skip
         counts = {what: dict(counter) for what, counter in self._counts.items()}
         return {**counts, **{flag: flag in self._seen for flag in flags}}
 
@@ -107,8 +110,9 @@ class Weights:
     def evidence(self) -> dict[str, Any]:
         """gradient_norm of the first update, weights_sum now; None where there was no update."""
         self._hook.remove()
-        weights = [each.detach().double().sum() for each in self._parameters()]
-        total = float(torch.stack(weights).sum()) if weights else None
+        # On the host: a device may be full, and Apple's has no float64.
+        weights = [float(each.detach().cpu().double().sum()) for each in self._parameters()]
+        total = sum(weights) if weights else None
         return {"gradient_norm": self._norm, "weights_sum": total}
 
 

@@ -83,6 +83,7 @@ def _of_the_notebooks() -> Iterator[Config]:
     yield from vary(rung("device", **few), batch_size=[32, 64, 256, 1024, 2048])
     yield from (rung(name) for name in ("device", "amp", "channels_last"))
     yield rung("amp", rung="fp16", precision="fp16")
+    yield from (rung("channels_last", workers=workers) for workers in (4, 8, 16))
     yield rung("device", warmup_steps=4)
     yield rung("device", warmup_steps=4, profile_steps=1)
     yield rung("baseline")

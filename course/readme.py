@@ -110,6 +110,11 @@ PLACES: list[Block | Waterfall] = [
     Waterfall(PROJECT / "docs" / "ladder-nvidia-h100.png", "nvidia-h100"),
     Block(PROJECT / "docs" / "performance.md", "ladder", lambda: table("nvidia-h200")),
     Block(PROJECT / "docs" / "memory.md", "peaks", lambda: peaks.memory_table("nvidia-h100")),
+    Block(
+        PROJECT / "docs" / "memory.md",
+        "peaks of the H200",
+        lambda: peaks.memory_table("nvidia-h200"),
+    ),
 ]
 
 

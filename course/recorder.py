@@ -158,11 +158,13 @@ class Recorder:
             print(status, error, *(f"{key}={value}" for key, value in found.items()))
         if self.world_size > 1 and self._everyone:
             self._write_rank(status, error)
-        if self._run is None:
+        # The rank that fails first knows why: the others notice only that it left.
+        run = self._everyone if status != "ok" else self._run
+        if run is None:
             return
         wall_s = time.perf_counter() - self._began
         self.set(status=status, error=error, wall_s=wall_s, started_at=self._started_at)
-        write_record(self._run.folder, record_of(self._run, self._values))
+        write_record(run.folder, record_of(run, self._values))
 
     def _write_rank(self, status: str, error: str) -> None:
         """What this rank alone knows, beside the record, which is rank 0's."""

@@ -104,7 +104,7 @@ def recorded(machine: str, data: str = "synthetic", device: str = "auto") -> pd.
         known = sorted({each["data"] for each in saved["records"]})
         raise ValueError(f"no run on {data} data is recorded on {machine}: there is "
                          f"{', '.join(known) or 'nothing'}")  # fmt: skip
-    for setting in ("precision", "tf32", "channels_last", "batch_size"):
+    for setting in ("precision", "tf32", "channels_last", "batch_size", "workers"):
         table[setting] = [config[setting] for config in table["config"]]
     table["setup"] = [Config(**config).setup for config in table["config"]]
     first = table.loc[table["rung"].eq("baseline"), "images_per_s"]

@@ -114,7 +114,7 @@ class Run:
     def steps(self) -> pd.DataFrame:
         """One row a finished step: step, epoch, load_s … step_s, loss. Grows while it runs.
 
-        Times are rank 0's. The loss is that of the whole batch: the mean over the ranks.
+        Times are rank 0's; the loss is of the whole batch, the mean over the ranks.
         """
         table = self.rank_steps(0)
         others = range(1, self.launched.get("gpus", 1))

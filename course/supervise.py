@@ -22,7 +22,7 @@ from filelock import Timeout
 from submitit import JobEnvironment
 from submitit.helpers import TorchDistributedEnvironment
 
-from course import logs
+from course import failures, logs
 from course.local import identity, is_first, machine_lock
 from course.records import Record, write_atomically, write_record
 from course.runs import Run, record_of
@@ -173,6 +173,9 @@ def _watch(run: Run, child: subprocess.Popen, deadline: float) -> Record:
     if code == 0:
         return Record("ok")
     last_words = logs.text(run, err=True, lines=20)
+    # NCCL's watchdog ends a process from outside Python; what it says stands further up.
+    if told := failures.advice(logs.text(run, err=True, lines=500)):
+        return Record("failed", error=f"{told}\n{last_words}")
     if code > 0:
         return Record("failed", error=f"the script ended with code {code}\n{last_words}")
     why = " (often: the system ran out of memory)" if -code == signal.SIGKILL else ""

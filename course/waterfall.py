@@ -16,6 +16,7 @@ from course.runs import PROJECT
 from course.step_cost import operators
 
 # The step that is no rung, by the machine on which it was measured.
+FAST_STEP = "fast step"
 FAST = {"nvidia-h100": PROJECT / "benchmarks" / "fast_step" / "measured_h100.jsonl"}
 PRECISION = "bf16"  # of the ladder's last rungs; fp16 moves as many bytes
 KEPT = ["rung", "precision", "images_per_s", "images_per_s_q1", "images_per_s_q3", "machine"]
@@ -26,10 +27,11 @@ def steps(machine: str) -> pd.DataFrame:
 
     Columns: rung, precision, images_per_s with _q1 and _q3 (of the fast step: the slowest and the
     fastest of its windows), added (images_per_s above the step before), ratio (to the step
-    before), wall and share (which ceiling is the lower one, and how much of it is reached; of
-    compiled rungs the lower edge of the wall's band; none where ceilings or bytes are not known:
-    on the CPU, in the fast step), machine (with when or where it was measured), setup. A rung
-    that was not recorded is left out.
+    before; none of the fast step, which is of another program and precision), wall and share
+    (which ceiling is the lower one, and how much of it is reached; of compiled rungs the lower
+    edge of the wall's band; none where ceilings or bytes are not known: on the CPU, in the fast
+    step), machine (with when or where it was measured), setup. A rung that was not recorded is
+    left out.
 
     Raises:
         ValueError: nothing is recorded for the machine, or no ceilings.
@@ -42,8 +44,10 @@ def steps(machine: str) -> pd.DataFrame:
     table = pd.DataFrame([*rows, *_fast_step(machine)])[KEPT]
     table = table.merge(_shares(rows, machine), on="rung", how="left")
     before = table["images_per_s"].shift()
+    comparable = table["rung"].ne(FAST_STEP)
     return table.assign(
-        added=table["images_per_s"] - before.fillna(0), ratio=table["images_per_s"] / before,
+        added=table["images_per_s"] - before.fillna(0),
+        ratio=(table["images_per_s"] / before).where(comparable),
         setup=f"ResNet-50, {from_dict(SETUP).setup}",
     )  # fmt: skip
 
@@ -113,7 +117,7 @@ def _fast_step(machine: str) -> list[dict[str, Any]]:
     where = next(line for line in lines if line["record"] == "machine")
     found = next(line for line in lines if line.get("way") == "fast" and line.get("batch") == 256)
     source = f"{FAST[machine].relative_to(PROJECT)}, PyTorch {where['torch'].partition('+')[0]}"
-    return [{"rung": "fast step", "precision": found["dtype"],
+    return [{"rung": FAST_STEP, "precision": found["dtype"],
              "images_per_s": found["images_per_s"], "images_per_s_q1": found["images_per_s_low"],
              "images_per_s_q3": found["images_per_s_high"],
              "machine": f"{where['gpu']} ({source})"}]  # fmt: skip

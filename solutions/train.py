@@ -65,6 +65,7 @@ def main(run):
         sets, cfg, device, share, sampler=sampler, val_sampler=val_sampler, **loading
     )
     model = models.create(cfg.model, sets.classes)
+    torch.manual_seed(cfg.seed + run.rank)  # the same weights on every rank, but crops of its own
     # >>> TODO 1: move the model's weights to the device
     model = model.to(device)
     # --- before

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from PIL import Image
+from torch import distributed
 from torch.utils.data import DataLoader, Sampler, Subset
 from torchvision import datasets
 from torchvision.transforms import v2
@@ -91,6 +92,8 @@ def loaders(
     order = torch.Generator().manual_seed(cfg.seed)
     if sampler is not None:
         sampler = Noted(sampler)
+        if distributed.is_available() and distributed.is_initialized():  # workers draw from it
+            order.manual_seed(cfg.seed + distributed.get_rank())
     train = DataLoader(sets.train, share, sampler=sampler, shuffle=sampler is None,
                        drop_last=cfg.drop_last, generator=order, **loading)  # fmt: skip
     val = DataLoader(sets.val, share, sampler=val_sampler, **loading)

@@ -135,9 +135,8 @@ class Run:
     @property
     def ranks(self) -> list[dict[str, Any]]:
         """What each rank alone knew at its end, in order; empty for a run of one process."""
-        found = (_read_json(self.folder / rank_file(rank))
-                 for rank in range(self.launched.get("gpus", 1)))  # fmt: skip
-        return [each for each in found if each]
+        every = range(self.launched.get("gpus", 1))
+        return [own for rank in every if (own := _read_json(self.folder / rank_file(rank)))]
 
     @property
     def logs(self) -> list[Path]:

@@ -25,7 +25,7 @@ def test_day_0_on_slurm(slurm: Path, runs_root: Path) -> None:
     assert all(run.nodes.startswith("node") for run in used if run.status == "ok")
 
 
-@pytest.mark.parametrize("name", ["day1_1_gpu", "day1_4_profiler"])
+@pytest.mark.parametrize("name", ["day1_1_gpu", "day1_2_mixed_precision", "day1_4_profiler"])
 def test_at_full_size_from_recorded_runs(name: str, runs_root: Path) -> None:
     passes(name, site="recorded-nvidia-h100", quick=False)
     assert not list(runs_root.glob("*/launch.json"))  # nothing was launched here

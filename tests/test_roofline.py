@@ -188,15 +188,17 @@ def steps() -> pd.DataFrame:
 
 
 def test_the_waterfall_is_the_ladder_one_field_at_a_time(steps):
-    assert list(steps.index) == [*LADDER, "fused", "compile", "fast step"]
+    fed = [name for name in LADDER if name != "dataloader"]  # it changes nothing on synthetic data
+    assert list(steps.index) == [*fed, "fused", "compile", "fast step"]
     assert list(steps["precision"]) == ["fp32"] * 2 + ["bf16"] * 4 + ["fp16"]
     assert steps["added"].sum() == pytest.approx(steps["images_per_s"].iloc[-1])
     runs = recorded("nvidia-h100").set_index("rung")
     runs = runs[runs["batch_size"].eq(256) & ~runs["tf32"] & runs["precision"].ne("fp16")]
-    for name in (*LADDER, "compile"):
+    for name in (*fed, "compile"):
         assert steps["images_per_s"][name] == runs["images_per_s"][name]
     speed = steps["images_per_s"]
     assert steps["ratio"]["amp"] == pytest.approx(speed["amp"] / speed["device"])
+    assert pd.isna(steps["ratio"]["fast step"])  # of another program, in another precision
     assert "Xeon" in steps["machine"]["baseline"] and "recorded" in steps["machine"]["amp"]
 
 

@@ -36,6 +36,11 @@ def advice(error: BaseException | str) -> str:
     return ""
 
 
+def is_echo(text: str) -> bool:
+    """Does the error say no more than that another rank is gone?"""
+    return advice(text) == _LEFT
+
+
 def in_one_line(error: BaseException) -> str:
     """The error, where the script was, and the advice: what a record keeps of it."""
     text, kind = str(error).strip(), type(error).__name__

@@ -24,6 +24,7 @@ from course.records import write_atomically, write_record
 from course.runs import FOLDER_VARIABLE, Run, rank_file, record_of, steps_file
 
 TRACE_FILE = "trace.json.gz"  # Chrome's trace format, which Perfetto opens too
+ECHO_S = 3.0  # so long the rank with the cause has for its own verdict
 RANKS_OWN = ("device", "machine", "step_s", "load_s", "watts", "peak_gib", "host_gib",
              "evidence", "weights_by")  # fmt: skip
 
@@ -158,7 +159,9 @@ class Recorder:
             print(status, error, *(f"{key}={value}" for key, value in found.items()))
         if self.world_size > 1 and self._everyone:
             self._write_rank(status, error)
-        # The rank that fails first knows why: the others notice only that it left.
+        # The first verdict stands, and a rank that only noticed that another left knows less.
+        if status != "ok" and failures.is_echo(error):
+            time.sleep(ECHO_S)
         run = self._everyone if status != "ok" else self._run
         if run is None:
             return

@@ -69,7 +69,7 @@ def test_failed_run_exits_with_1_and_shows_why(runs_root: Path) -> None:
         (("run", LIGHT, "--dry-run", "--site", "jean-zay-a100", "--gpus", "12"), "a multiple of 8"),
         (("cancel",), "--all"),
         (("notebooks", "day9*"), "day1_1_gpu"),
-        (("exercises", "--upto", "9"), "choose 0 to 5"),
+        (("exercises", "--upto", "99"), "choose 0 to 9"),
     ],
 )
 def test_bad_input_is_a_message_and_not_a_traceback(

@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,8 +48,9 @@ def without_places(text: str, folder: Path) -> str:
 def test_the_whole_script(
     runs_root: Path, own_sites: None, site: str, gpus: int, time_min: float | None
 ) -> None:
-    asked = plans.plan("solutions/train.py", CONFIG, site=site, gpus=gpus, time_min=time_min)
-    text = plans.preview("solutions/train.py", CONFIG, site=site, gpus=gpus, time_min=time_min)
+    config = replace(CONFIG, batch_size=16)  # an image for each of 16 GPUs
+    asked = plans.plan("solutions/train.py", config, site=site, gpus=gpus, time_min=time_min)
+    text = plans.preview("solutions/train.py", config, site=site, gpus=gpus, time_min=time_min)
     found = without_places(text, runs_root / asked.name).replace(asked.name, "RUN_NAME")
     golden = GOLDEN / f"{site}.sh"
     if os.environ.get("COURSE_WRITE_GOLDEN"):  # set it to write them anew, then read the diff

@@ -21,7 +21,8 @@ def test_training_on_the_default_set_beats_chance(runs_root: Path) -> None:
     wait(run)
     # 256 images: chance has a standard deviation of 1.5 %, so this is many of them away.
     assert run.record.val_top1 > 4 * CHANCE
-    assert run.record.last_loss < run.record.first_loss
+    losses = run.steps["loss"]  # of one batch of 16 they jump: so the means of many
+    assert losses[-32:].mean() < losses[:32].mean()
     assert len(run.record.epochs) == 2
 
 

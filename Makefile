@@ -20,7 +20,7 @@ test: setup
 	ruff format --check .
 	course exercises --check
 	course readme --check
-	python -m pytest
+	python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 lab: setup
 	jupyter lab --notebook-dir=. --LabApp.default_url=/lab/tree/notebooks/day0_start_here.ipynb

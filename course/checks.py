@@ -154,7 +154,7 @@ def _parts(wanted: Mechanism, run: Run, against: Run) -> Iterator[Part]:
 def _learns(run: Run) -> bool:
     """Did the first step update weights? In fp16 a scaler may skip it, and lower its scale."""
     seen = run.record.evidence
-    return not seen or bool(seen.get("updated_types")) or seen.get("scale_updated")
+    return not seen or bool(seen.get("updated_types")) or seen.get("scale_updated", False)
 
 
 def _same_loss(run: Run, against: Run, allowed: float | None) -> tuple[str, str]:

@@ -135,6 +135,8 @@ def record(
                                      "own.")] = "",
     only: Annotated[str, typer.Option(help="A shell pattern for the rungs, as --list shows "
                                       "them.")] = "*",
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs of this machine; with several, how the "
+                                      "last rungs scale over them is recorded.")] = 1,
     list_: Annotated[bool, typer.Option("--list", help="Show it; run nothing.")] = False,
 ) -> None:  # fmt: skip
     """Run rungs, sweeps and traces on this machine, and pack them for learners without it."""
@@ -143,12 +145,13 @@ def record(
     from course import packing
     from course.runs import RECORDED
 
-    configs = packing.plan(only)
+    planned = packing.plan(only, gpus)
     if list_:
-        rows = [[packing.label(each), each.device, each.precision, each.setup] for each in configs]
-        tables.show_table(["rung", "device", "precision", "trained on"], rows)
+        rows = [[packing.label(each), str(count), each.device, each.precision, each.setup]
+                for each, count in planned]  # fmt: skip
+        tables.show_table(["rung", "GPUs", "device", "precision", "trained on"], rows)
         return
-    typer.echo(packing.record(machine, configs, Path(out) if out else RECORDED))
+    typer.echo(packing.record(machine, planned, Path(out) if out else RECORDED))
 
 
 @app.command()

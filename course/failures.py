@@ -17,6 +17,7 @@ SHARED = "/dev/shm"  # through which DataLoader workers hand over their batches
 SHARED_LOW = 64 * 1024**2  # bytes: with so few left there, "no space left on device" means it
 PATIENCE_S = 120  # a batch that takes longer will not come
 LIGHTER = "fewer workers or a smaller prefetch_factor (or uint8=True: a quarter of the bytes)"
+WATCHDOG = "Watchdog caught"  # how NCCL's begins, when a collective takes too long
 _IN_WORKER = re.compile(r"Caught \w+ in DataLoader worker process (\d+)\.\n")
 _ENDED = r"DataLoader worker \(pid.*(killed by signal|exited unexpectedly)"
 
@@ -152,8 +153,8 @@ _WAITED = (
     "or a backward under an `if`), took fewer steps, or failed. steps-N.jsonl and rank-N.json "
     "tell how far each came; collective_timeout_s is how long they wait"
 )
-# The first pattern that is found decides: what is certain stands before what is likely.
 _TOO_FEW = "There are more ranks on this machine than GPUs: launch with fewer gpus, or on the CPU"
+# The first pattern that is found decides: what is certain stands before what is likely.
 _KNOWN: tuple[tuple[str, str | Callable[[], str]], ...] = (
     (r"killed by signal: Bus error|</torch_\d+_.*(No space left|Cannot allocate)", _shared_full),
     (r"unable to (write to file|allocate shared memory)", _shared_full),
@@ -162,8 +163,8 @@ _KNOWN: tuple[tuple[str, str | Callable[[], str]], ...] = (
     (_ENDED, _worker_died),
     (r"DataLoader timed out after", _STUCK),
     (r"Connection closed by peer|[Cc]onnection reset by peer|Broken pipe|recvBytes failed", _LEFT),
-    (r"Timed out waiting|timed out after|Socket Timeout|[Ww]ait timeout after|Watchdog caught"
-     r"|clients joined", _WAITED),
+    (r"Timed out waiting|timed out after|Socket Timeout|[Ww]ait timeout after"
+     rf"|{WATCHDOG}|clients joined", _WAITED),
     (r"Caught MemoryError in DataLoader|in DataLoader worker[\s\S]*can't allocate", _MEMORY),
     (r"OSError: \[Errno 12\]", _MEMORY),
     (r"invalid device ordinal", _TOO_FEW),

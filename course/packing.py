@@ -18,7 +18,7 @@ from course.config import Config, rung, vary
 from course.jobs import launch, wait
 from course.recordings import INDEX, SITE, TRACE, origin, trace_name
 from course.records import write_atomically
-from course.runs import Run, git_sha, rank_file
+from course.runs import SCRIPTS, Run, git_sha, rank_file
 
 SCRIPT = "solutions/train.py"
 TRACE_BYTES = 300_000  # no trace that is shipped is larger
@@ -26,25 +26,30 @@ TIME_MIN = 5  # for each run
 SYNTHETIC = {"data": "synthetic", "val_steps": 0, "epochs": 1}
 BUSY = SYNTHETIC | {"batch_size": 256, "steps": 60, "warmup_steps": 20}  # a large GPU is busy
 ON_CPU = BUSY | {"device": "cpu", "steps": 4, "warmup_steps": 1}  # where a step takes seconds
+FED = {"persistent_workers": True, "pin_memory": True, "non_blocking": True}
+Planned = tuple[Config, int]  # and on how many GPUs
 
 
-def plan(only: str = "*") -> list[Config]:
+def plan(only: str = "*", gpus: int = 1) -> list[Planned]:
     """What `course record` runs, what matters most first, should the time run out.
 
-    The rungs at batch 256 on synthetic data; traces of them; rungs on the machine's processor
-    alone; a sweep of the batch size until memory is out; and what the notebooks ask for at full
-    size, with JPEG files.
+    On one GPU: the rungs at batch 256 on synthetic data; traces of them; rungs on the machine's
+    processor alone; a sweep of the batch size until memory is out; and what the notebooks ask for
+    at full size, with JPEG files. On several: how the last rungs scale, buckets, traces of what
+    the ranks send each other, and JPEG files.
 
     Args:
         only: a shell pattern for the configs' labels (`label`).
+        gpus: as many as the machine has.
 
     Raises:
         ValueError: no label fits; the message lists them.
     """
-    known = [*_at_large_batch(), *_sweeps(), *_of_the_notebooks()]
-    if chosen := [config for config in known if fnmatch(label(config), only)]:
+    one = (*_at_large_batch(), *_sweeps(), *_of_the_notebooks(), *_loading())
+    known = [(config, 1) for config in one] if gpus == 1 else [*_on_several(gpus)]
+    if chosen := [planned for planned in known if fnmatch(label(planned[0]), only)]:
         return chosen
-    names = ", ".join(dict.fromkeys(map(label, known)))
+    names = ", ".join(dict.fromkeys(label(config) for config, _ in known))
     raise ValueError(f"no rung fits {only!r}: there are {names}")
 
 
@@ -89,19 +94,48 @@ def _of_the_notebooks() -> Iterator[Config]:
     yield rung("baseline")
 
 
-def record(machine: str, configs: Iterable[Config], folder: Path) -> Path:
+def _loading() -> Iterator[Config]:
+    """The trials of the DataLoader lab at full size; its runs without workers stand above."""
+    whole = {"epochs": 3, "warmup_steps": 16, "val_steps": 0}
+    yield rung("channels_last", **whole)
+    yield rung("dataloader", **whole)
+    changes = {"one-worker": {"workers": 1}, "persistent": {"persistent_workers": True},
+               "pinned": FED, "everything": FED | {"prefetch_factor": 4}}  # fmt: skip
+    changes["sixteen"] = changes["everything"] | {"workers": 16}
+    changes["bytes"] = changes["sixteen"] | {"uint8": True}
+    yield from (rung("dataloader", **whole, **change, rung=name)
+                for name, change in changes.items())  # fmt: skip
+
+
+def _on_several(gpus: int) -> Iterator[Planned]:
+    counts = [count for count in (1, 2, 4, 8) if count <= gpus]
+    for name, each in (("channels_last", 256), ("compile", 256), ("channels_last", 64)):
+        yield from ((rung(name, **BUSY | {"batch_size": each * count}), count) for count in counts)
+    for each, sizes in ((64, (1000.0, 0.25, 1.0)), (256, (1000.0,))):  # the ends of what buckets do
+        size = BUSY | {"batch_size": each * gpus}
+        yield from ((rung("channels_last", **size, bucket_mb=mb), gpus) for mb in sizes)
+    traced = rung("channels_last", **BUSY | {"batch_size": 256 * gpus, "profile_steps": 1})
+    yield from ((config, gpus) for config in vary(traced, bucket_mb=[25.0, 1.0, 100.0]))
+    yield replace(traced, rung="sync_batchnorm", sync_batchnorm=True), gpus
+    yield replace(traced, rung="find_unused", find_unused=True), gpus
+    files = FED | {"epochs": 6, "steps": 8, "warmup_steps": 16, "val_steps": 0}
+    yield from ((rung("dataloader", **files, batch_size=64 * count), count) for count in counts)
+
+
+def record(machine: str, planned: Iterable[Planned], folder: Path) -> Path:
     """Run configs here one after another, and pack each as soon as it is over.
 
     Args:
         machine: the name that the recordings will have, say nvidia-h100.
+        planned: each with the number of GPUs to run it on.
         folder: where the machine's own folder is made, or added to.
 
     Returns:
         The machine's folder.
     """
     target = folder / machine
-    for config in configs:
-        run = wait(launch(SCRIPT, config, time_min=TIME_MIN), check=False)
+    for config, gpus in planned:
+        run = wait(launch(SCRIPT, config, gpus=gpus, time_min=TIME_MIN), check=False)
         pack(run, target, machine)
         print(f"{run}: {run.record.images_per_s or run.record.error}", flush=True)
     return target
@@ -117,30 +151,22 @@ def pack(run: Run, target: Path, machine: str) -> Path:
         why = run.record.error if run.record else "it is not over"
         raise ValueError(f"{run} measured nothing, so there is nothing to pack: {why}")
     target.mkdir(parents=True, exist_ok=True)
-    snapshot = _keep_script(run.script.read_text(), target)
+    text = run.script.read_text()
+    version = f"train-{hashlib.sha256(text.encode()).hexdigest()[:8]}.py"
     with tempfile.TemporaryDirectory(dir=target) as draft:
-        _copy(run, Path(draft), machine, snapshot)
+        _copy(run, Path(draft), machine, version)
+        (target.parent / SCRIPTS).mkdir(exist_ok=True)
+        write_atomically(target.parent / SCRIPTS / version, text)
         shutil.rmtree(target / run.name, ignore_errors=True)
         shutil.copytree(draft, target / run.name)
     _write_index(run, target)
     return target / run.name
 
 
-def _keep_script(text: str, target: Path) -> str:
-    """The name of the machine's copy of a script: its runs share one, or one a version."""
-    first = target / "train.py"
-    if not first.exists() or first.read_text() == text:
-        write_atomically(first, text)
-        return first.name
-    version = target / f"train-{hashlib.sha256(text.encode()).hexdigest()[:8]}.py"
-    write_atomically(version, text)
-    return version.name
-
-
-def _copy(run: Run, draft: Path, machine: str, snapshot: str) -> None:
+def _copy(run: Run, draft: Path, machine: str, version: str) -> None:
     asked = run.launched
     kept = {key: asked[key] for key in ("rung", "gpus", "executor", "git_sha", "launched_at")}
-    kept |= {"site": SITE + machine, "script": run.source, "snapshot": snapshot}
+    kept |= {"site": SITE + machine, "script": run.source, "snapshot": version}
     values = asdict(run.record) | {"site": SITE + machine, "logs": []}
     # In the data itself, so that no table and no picture can show it unlabelled.
     values["machine"] += f" ({origin({'date': _today(), 'versions': run.record.versions})})"
@@ -165,11 +191,14 @@ def _write_index(run: Run, target: Path) -> None:
     saved: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     if record.device == "cpu" and saved:  # a rung on the machine's processor
         return
+    gpus = max(run.launched["gpus"], saved.get("gpus", 1))  # the first run there may have had one
     saved |= {
-        "machine": f"{record.machine}, with {record.hardware.get('cores', '?')} cores",
+        "machine": f"{gpus} × " * (gpus > 1)
+        + f"{record.machine}, with {record.hardware.get('cores', '?')} cores",
+        "gpus": gpus,
         "date": _today(), "driver": record.versions.get("driver", ""),
         "versions": record.versions, "git_sha": git_sha(),
-        "command": f"course record {target.name}",
+        "command": f"course record {target.name}" + f" --gpus {gpus}" * (gpus > 1),
     }  # fmt: skip
     write_atomically(path, json.dumps(saved, indent=1) + "\n")
 

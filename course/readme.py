@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from course import peaks, recordings, tensor_cores, trace
-from course.config import from_dict
+from course import feeding, peaks, recordings, tensor_cores, trace
+from course.config import from_dict, rung
 from course.records import Record, digits
 from course.runs import PROJECT
 
@@ -24,6 +24,9 @@ RUNGS = {("baseline", "fp32"): "1.1", ("device", "fp32"): "1.1", ("device", "tf3
 FIRST = {"GPU": ("device", "fp32"), "CPU": ("baseline", "fp32")}  # what ratios are to
 HEAD = ("rung", "GPU images/s", "× device", "peak GiB", "J/image", "Tensor Cores", "CPU images/s",
         "× baseline", "lab")  # fmt: skip
+FED_BY = (0, 4, 8, 16)  # workers of the recorded runs with JPEG files
+FED_HEAD = ("workers", "images/s, all steps", "of synthetic", "images/s, median step", "load, ms",
+            "rest of the step, ms")  # fmt: skip
 NONE = "–"
 DIGEST = "Data"  # the word in a picture's file before the digest of what it was drawn from
 
@@ -109,6 +112,7 @@ PLACES: list[Block | Waterfall] = [
     Block(PROJECT / "README.md", "ladder", lambda: table("nvidia-h100")),
     Waterfall(PROJECT / "docs" / "ladder-nvidia-h100.png", "nvidia-h100"),
     Block(PROJECT / "docs" / "performance.md", "ladder", lambda: table("nvidia-h200")),
+    Block(PROJECT / "docs" / "performance.md", "loading", lambda: loading("nvidia-h100")),
     Block(PROJECT / "docs" / "memory.md", "peaks", lambda: peaks.memory_table("nvidia-h100")),
     Block(
         PROJECT / "docs" / "memory.md",
@@ -151,6 +155,34 @@ def table(machine: str) -> str:
     command = recordings.load(machine)["command"]
     source = (f"ResNet-50, {setup}; medians, ± half the distance of the quartiles. "
               f"{'. '.join(where)}. Recorded by `{command}`.")  # fmt: skip
+    return "\n".join([*lines, "", f"*{source}*", ""])
+
+
+def loading(machine: str) -> str:
+    """A recorded machine with JPEG files, by the number of workers, in Markdown.
+
+    Raises:
+        ValueError: one of the runs is not recorded for the machine.
+    """
+    last = "channels_last"
+    free = {"data": "synthetic", "val_steps": 0, "epochs": 1, "steps": 20, "warmup_steps": 5}
+    eats = recordings.answer(machine, rung(last, **free)).record.images_per_s
+    lines = [f"| {' | '.join(FED_HEAD)} |", f"|{'---|' * len(FED_HEAD)}"]
+    for workers in FED_BY:
+        run = recordings.answer(machine, rung(last, workers=workers))
+        (row,), record = feeding.trials([run]).to_dict("records"), run.record
+        steps = run.steps[run.config.warmup_steps :]
+        rest = (steps["step_s"] - steps["load_s"]).median()
+        cells = [
+            str(workers),
+            f"{row['images_per_s']:.0f}",
+            f"{row['images_per_s'] / eats:.0%}",
+            f"{record.images_per_s:,.0f}",
+            f"{record.load_s * 1e3:.0f}",
+            f"{rest * 1e3:.0f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    source = f"{record.machine}; synthetic: {eats:,.0f} images/s. Load and rest are medians."
     return "\n".join([*lines, "", f"*{source}*", ""])
 
 

@@ -2,7 +2,7 @@
 
 recorded/MACHINE/index.json   machine, date, driver, versions, git_sha, command, and what else was
                               measured there once: ceilings, convolutions
-recorded/MACHINE/train.py     the script that they ran; train-….py where some ran another version
+recorded/scripts/             the versions of the script that they ran, one copy for all machines
 recorded/MACHINE/RUN/         config, launch, record, steps, and the thin trace of a traced run
 """
 
@@ -20,8 +20,6 @@ from course.runs import RECORDED, Run
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from course.plans import Plan
 
 INDEX = "index.json"
 SITE = "recorded-"  # in front of a machine's name: the site that answers from its recordings
@@ -138,21 +136,19 @@ def trace_name(config: Config) -> str:
     return name + "_fp16" * (config.precision == "fp16") + "_cpu" * (config.device == "cpu")
 
 
-def answer(asked: Plan) -> Run:
-    """The recorded run that has the config and the GPU count which a launch asks for.
+def answer(machine: str, config: Config, gpus: int = 1) -> Run:
+    """The run on so many GPUs that was recorded with this config; its labels may differ.
 
     The script is not compared: what ran is solutions/train.py of the recorded commit.
 
     Raises:
         ValueError: no such run was recorded; the message names those that come nearest.
     """
-    machine = asked.place.name.removeprefix(SITE)
-    wanted, gpus = _computed(asked.config), asked.request["gpus"]
+    wanted = _computed(config)
     known = [(run, _differences(run, wanted, gpus)) for run in runs(machine)]
     known.sort(key=lambda each: len(each[1]))
     for run, differences in known:
         if not differences:
-            print(f"{run}: on {run.record.machine}; nothing runs here")
             return run
     nearest = "\n".join(
         f"  {run.config.rung}: {', '.join(differences)}" for run, differences in known[:NEAREST]

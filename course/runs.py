@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 SUBMIT_GRACE_S = 60  # a busy scheduler may take so long to give a job its id
 FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set for every process of a run's job
 PROJECT = Path(__file__).resolve().parent.parent
+SCRIPTS = "scripts"  # in RECORDED: the versions of the script that recorded runs ran
 RECORDED = Path(__file__).resolve().with_name("recorded")  # a folder a machine, a folder a run
 
 
@@ -53,9 +54,9 @@ class Run:
 
     @property
     def script(self) -> Path:
-        """The snapshot that ran; recorded runs of a machine share one, or a few versions."""
+        """The snapshot that ran; recorded runs share one copy of each version."""
         if self.is_recorded:
-            return self.folder.parent / self.launched.get("snapshot", "train.py")
+            return RECORDED / SCRIPTS / self.launched["snapshot"]
         return self.folder / "train.py"
 
     @property
@@ -116,9 +117,8 @@ class Run:
 
         Times are rank 0's; the loss is of the whole batch, the mean over the ranks.
         """
-        table = self.rank_steps(0)
-        others = range(1, self.launched.get("gpus", 1))
-        tables = [table, *(self.rank_steps(rank) for rank in others)]
+        tables = [self.rank_steps(rank) for rank in range(self.launched.get("gpus", 1))]
+        table = tables[0]
         if len(tables) > 1 and all(map(len, tables)):
             losses = [each.set_index("step")["loss"] for each in tables]
             table["loss"] = table["step"].map(sum(losses) / len(losses))

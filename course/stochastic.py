@@ -41,9 +41,3 @@ def masked_depth(model: nn.Module, drop: float = 0.2) -> nn.Module:
         elif isinstance(block, Bottleneck):
             block.bn3 = nn.Sequential(block.bn3, StochasticDepth(drop, "row"))
     return model.train(model.training)  # the new parts, too
-
-
-def names_of(model: nn.Module, indices: list[int]) -> list[str]:
-    """Names of a model's parameters by their number, as DDP's errors count them."""
-    names = [name for name, _ in model.named_parameters()]
-    return [names[index] for index in indices]

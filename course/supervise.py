@@ -173,8 +173,9 @@ def _watch(run: Run, child: subprocess.Popen, deadline: float) -> Record:
     if code == 0:
         return Record("ok")
     last_words = logs.text(run, err=True, lines=20)
-    # NCCL's watchdog ends a process from outside Python; what it says stands further up.
-    if told := failures.advice(logs.text(run, err=True, lines=500)):
+    if failures.WATCHDOG in logs.text(run, err=True, lines=500):
+        # NCCL's, which ends a process from outside Python; what it says stands further up.
+        told = failures.advice(failures.WATCHDOG)
         return Record("failed", error=f"{told}\n{last_words}")
     if code > 0:
         return Record("failed", error=f"the script ended with code {code}\n{last_words}")

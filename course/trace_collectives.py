@@ -31,11 +31,6 @@ TYPES = {  # a type's name in a trace, here in small letters: PyTorch's name and
 }  # fmt: skip
 
 
-def is_collective(name: str) -> bool:
-    """Is this the name of a NCCL kernel, or of a range of gloo?"""
-    return name.startswith(GLOO) or bool(NCCL.match(name))
-
-
 def collectives(
     events: list[dict[str, Any]], origin: float, group: dict[str, Any]
 ) -> list[dict[str, Any]]:

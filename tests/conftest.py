@@ -1,21 +1,31 @@
 """Fixtures that several test files use."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+# Test processes that share the cores: threads that wait for each other would mostly wait.
+if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from course import cluster
-from course.cluster_setup import ClusterError
+from course.cluster_setup import FIRST_PORT, ClusterError
 from course.data import default_set
 from course.data.default_set import Recipe
 
 
 @pytest.fixture(scope="session", autouse=True)
 def own_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Jobs of tests take turns among themselves, and wait for no run of the user's."""
+    """Jobs of a test process take turns among themselves, and wait for no run of the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("turns")))
+        worker = os.environ.get(
+            "PYTEST_XDIST_WORKER", "gw0"
+        )  # each its own Slurm, so its own ports
+        first = int(os.environ.get("COURSE_SLURM_PORT", FIRST_PORT))
+        patch.setenv("COURSE_SLURM_PORT", str(first + 10 * int(worker.removeprefix("gw"))))
         yield
 
 

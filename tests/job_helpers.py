@@ -1,11 +1,14 @@
 """What the tests of jobs share: scripts, waiting with a deadline, and leaving nothing behind."""
 
+import json
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import psutil
 import pytest
 
 from course import jobs, runs
-from course.config import rung
+from course.config import Config, rung
 from course.runs import Run
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -24,6 +27,27 @@ DEADLINE_S = 120  # a job of somebody else may hold this machine's turn meanwhil
 def launch(script: str, **options: Any) -> Run:
     """Launch a script of tests/scripts with the quick config."""
     return jobs.launch(SCRIPTS / script, options.pop("config", CONFIG), **options)
+
+
+def prepared(
+    folder: Path, text: str, config: Config, *, gpus: int = 1, script: str = "exercises/train.py"
+) -> Run:
+    """A run's folder with this script in it, as `launch` makes it; nothing is started."""
+    folder.mkdir(parents=True)
+    (folder / "train.py").write_text(text)
+    (folder / "config.json").write_text(config.to_json())
+    asked = {"rung": config.rung, "site": "local", "script": script, "gpus": gpus,
+             "config": asdict(config)}  # fmt: skip
+    (folder / "launch.json").write_text(json.dumps(asked))
+    return Run(folder)
+
+
+def train_together(of: Iterable[Run], timeout_s: float = 900, **env: str) -> None:
+    """Train prepared runs one after another in one process: importing torch takes longer."""
+    command = [sys.executable, str(SCRIPTS / "train_variants.py")]
+    alone = os.environ | {"RANK": "0", "WORLD_SIZE": "1"} | env
+    subprocess.run([*command, *(str(run.folder) for run in of)], env=alone, check=True,
+                   capture_output=True, timeout=timeout_s)  # fmt: skip
 
 
 def launch_running(script: str, **options: Any) -> Run:

@@ -3,16 +3,12 @@
 All scripts are trained for real, on a network and images small enough for one process.
 """
 
-import json
-import os
-import subprocess
-import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from job_helpers import SCRIPTS
+from job_helpers import prepared, train_together
 
 from course import checks, gaps
 from course.checks import FAILED, PASSED, UNMEASURABLE, Checked, check, judge
@@ -91,30 +87,18 @@ def scripts(name: str) -> dict[str, str]:
     return found
 
 
-def prepare(folder: Path, text: str, config: Config) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "train.py").write_text(text)
-    (folder / "config.json").write_text(config.to_json())
-    asked = {"rung": config.rung, "site": "local", "script": "exercises/train.py",
-             "config": asdict(config)}  # fmt: skip
-    (folder / "launch.json").write_text(json.dumps(asked))
-    return folder
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for each check, script and config, trained."""
     root = tmp_path_factory.mktemp("trained")
-    folders = [
-        prepare(root / name / label / which, text, config)
+    every = [
+        prepared(root / name / label / which, text, config)
         for name in DAY1
         for label, text in scripts(name).items()
         for which, config in configs(name).items()
         if which == "run" or label in ("solution", *MOVES_THE_STEP_BEFORE)
     ]
-    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "RANK": "0", "WORLD_SIZE": "1"}
-    command = [sys.executable, str(SCRIPTS / "train_variants.py"), *map(str, folders)]
-    subprocess.run(command, env=env, check=True, capture_output=True, timeout=900)
+    train_together(every, CUDA_VISIBLE_DEVICES="")
     return root
 
 

@@ -3,16 +3,14 @@
 All scripts are trained for real, by two processes that meet through gloo.
 """
 
-import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from job_helpers import SCRIPTS
+from job_helpers import SCRIPTS, prepared
 from test_checks import verdicts
 
 from course import gaps
@@ -82,20 +80,10 @@ def scripts(name: str) -> dict[str, str]:
     return found
 
 
-def prepare(folder: Path, text: str, config: Config, gpus: int) -> Path:
-    """A run's folder, as if it had been launched on so many devices."""
-    folder.mkdir(parents=True)
-    (folder / "train.py").write_text(text)
-    (folder / "config.json").write_text(config.to_json())
-    asked = {"rung": config.rung, "site": "local", "script": "exercises/train.py", "gpus": gpus,
-             "config": asdict(config)}  # fmt: skip
-    (folder / "launch.json").write_text(json.dumps(asked))
-    return folder
-
-
-def train(folders: list[Path], ranks: int, port: int) -> None:
-    """Train all folders, one after another, on so many ranks at once."""
-    command = [sys.executable, str(SCRIPTS / "train_ranks.py"), str(port), *map(str, folders)]
+def train(every: list[Run], ranks: int, port: int) -> None:
+    """Train all runs, one after another, on so many ranks at once."""
+    folders = [str(run.folder) for run in every]
+    command = [sys.executable, str(SCRIPTS / "train_ranks.py"), str(port), *folders]
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "WORLD_SIZE": str(ranks),
            "OMP_NUM_THREADS": "1"}  # fmt: skip
     processes = [subprocess.Popen(command, env={**env, "RANK": str(rank)}) for rank in range(ranks)]
@@ -111,10 +99,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_set: Path) -> Path:
     """A folder for each check and script, trained; and what one process makes of the same."""
     root = tmp_path_factory.mktemp("trained")
     alone = config(PARALLEL[0], "against", tiny_set)
-    train([prepare(root / "against", SOLVED, alone, 1)], 1, 29500)
-    folders = [prepare(root / name / label, text, config(name, "run", tiny_set), 2)
-               for name in PARALLEL for label, text in scripts(name).items()]  # fmt: skip
-    train(folders, 2, 29510)
+    train([prepared(root / "against", SOLVED, alone)], 1, 29500)
+    every = [prepared(root / name / label, text, config(name, "run", tiny_set), gpus=2)
+             for name in PARALLEL for label, text in scripts(name).items()]  # fmt: skip
+    train(every, 2, 29510)
     return root
 
 
@@ -182,7 +170,7 @@ def test_two_ranks_on_one_device_are_noticed(devices, said: str) -> None:
 
 
 def test_a_number_of_validation_images_that_shows_nothing_is_refused() -> None:
-    record = SimpleNamespace(val_images=64, gpus=2)
+    record = SimpleNamespace(val_images=64, val_loss=2.3, gpus=2)
     run = SimpleNamespace(record=record, ranks=[{"rank": 0, "weights_by": [0]}])
     (found,) = DAY2["day2.once"].faults(run, run)
     assert "launch both runs with val_images=61" in found

@@ -1,14 +1,9 @@
 """Day 2's check of loading: solution, untouched exercise and mistakes, trained on real files."""
 
-import json
-import os
-import subprocess
-import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from job_helpers import SCRIPTS
+from job_helpers import prepared, train_together
 from test_checks import SOLVED, TEXT, verdicts
 
 from course import gaps
@@ -53,30 +48,17 @@ def scripts() -> dict[str, str]:
     return found
 
 
-def prepare(folder: Path, text: str, config: Config) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "train.py").write_text(text)
-    (folder / "config.json").write_text(config.to_json())
-    asked = {"rung": config.rung, "site": "local", "script": "exercises/train.py",
-             "config": asdict(config)}  # fmt: skip
-    (folder / "launch.json").write_text(json.dumps(asked))
-    return folder
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, tiny_set: Path) -> Path:
     """A folder for each script and config, trained."""
     root = tmp_path_factory.mktemp("trained")
-    folders = [
-        prepare(root / label / which, text, config)
+    every = [
+        prepared(root / label / which, text, config)
         for label, text in scripts().items()
         for which, config in configs(tiny_set).items()
         if which == "run" or label in ("solution", *MOVES_THE_STEP_BEFORE)
     ]
-    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1",
-           "RANK": "0", "WORLD_SIZE": "1"}  # fmt: skip
-    command = [sys.executable, str(SCRIPTS / "train_variants.py"), *map(str, folders)]
-    subprocess.run(command, env=env, check=True, capture_output=True, timeout=900)
+    train_together(every, CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
     return root
 
 

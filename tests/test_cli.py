@@ -48,6 +48,12 @@ def test_a_dry_run_prints_the_batch_script_and_starts_nothing(runs_root: Path) -
     assert not runs_root.exists()
 
 
+def test_what_would_be_recorded_is_listed_and_not_run(runs_root: Path) -> None:
+    listed = course("record", "here", "--gpus", "2", "--only", "find*", "--list").stdout
+    assert [line.split()[:2] for line in listed.splitlines()[1:]] == [["find_unused", "2"]]
+    assert not runs_root.exists()
+
+
 def test_failed_run_exits_with_1_and_shows_why(runs_root: Path) -> None:
     result = course("run", RAISES)
     assert result.returncode == 1
@@ -70,6 +76,7 @@ def test_failed_run_exits_with_1_and_shows_why(runs_root: Path) -> None:
         (("cancel",), "--all"),
         (("notebooks", "day9*"), "day1_1_gpu"),
         (("exercises", "--upto", "99"), "choose 0 to 9"),
+        (("record", "moon", "--gpus", "2", "--only", "mars"), "there are channels_last, compile"),
     ],
 )
 def test_bad_input_is_a_message_and_not_a_traceback(

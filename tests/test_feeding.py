@@ -9,13 +9,12 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
-from job_helpers import eventually, nothing_left, over  # noqa: F401 - ends the runs of a test
+from job_helpers import eventually, nothing_left, over, prepared  # noqa: F401 - ends the runs of a test
 from torch.utils.data import DataLoader, Dataset
 
 from course import failures, feeding, gaps, jobs, memory, recordings, runs
@@ -35,16 +34,6 @@ ENDS_WITHIN_S = 240  # or it hangs; a busy machine takes a minute to import torc
 
 def tiny(name: str, root: Path, **changes) -> Config:
     return rung(name, **{**TINY, "data_root": str(root), **changes})
-
-
-def prepare(folder: Path, config: Config, script: str = SOLVED) -> Run:
-    """A run's folder, as `launch` makes it."""
-    folder.mkdir(parents=True)
-    (folder / "train.py").write_text(script)
-    (folder / "config.json").write_text(config.to_json())
-    asked = {"rung": config.rung, "site": "local", "config": asdict(config)}
-    (folder / "launch.json").write_text(json.dumps(asked))
-    return Run(folder)
 
 
 def train(run: Run, *before: str) -> Run:
@@ -67,7 +56,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_set: Path) -> dict[st
         "all": tiny("dataloader", tiny_set, persistent_workers=True, prefetch_factor=3,
                     pin_memory=True, non_blocking=True, drop_last=False, uint8=True),
     }  # fmt: skip
-    return {name: train(prepare(root / name, config)) for name, config in configs.items()}
+    return {name: train(prepared(root / name, SOLVED, config)) for name, config in configs.items()}
 
 
 class TestTrials:
@@ -93,7 +82,7 @@ class TestTrials:
         assert 0.1 < table[0] < min(table[1], table[2]) and max(table) < 8
 
     def test_one_epoch_and_a_run_that_failed(self, tmp_path: Path, tiny_set: Path) -> None:
-        run = prepare(tmp_path / "none", tiny("dataloader", tiny_set))
+        run = prepared(tmp_path / "none", SOLVED, tiny("dataloader", tiny_set))
         (run.folder / "record.json").write_text('{"status": "failed", "error": "why"}')
         row = feeding.trials([run]).iloc[0]
         assert (row["status"], row["error"]) == ("failed", "why") and math.isnan(row["load_s"])
@@ -102,7 +91,7 @@ class TestTrials:
 
     def test_batches_that_come_together_are_not_hidden(self, tmp_path: Path) -> None:
         """Three of four steps find their batch there; a median would say that none ever waited."""
-        run = prepare(tmp_path / "bursts", rung("dataloader", steps=16, epochs=1))
+        run = prepared(tmp_path / "bursts", SOLVED, rung("dataloader", steps=16, epochs=1))
         waits = [0.4, 0.0, 0.0, 0.0] * 4
         rows = [{"step": i, "epoch": 0, "load_s": wait, "step_s": 0.1 + wait}
                 for i, wait in enumerate(waits)]  # fmt: skip
@@ -266,7 +255,7 @@ def fails(folder: Path, *before: str, item="pass", collate="pass", first="pass",
     script = LOADS.format(item=item, collate=collate, first=first)
     config = rung("dataloader", quick=True, precision="fp32", **config)
     began = time.monotonic()
-    run = train(prepare(folder / "run", config, script), *before)
+    run = train(prepared(folder / "run", script, config), *before)
     assert time.monotonic() - began < ENDS_WITHIN_S
     return run
 
@@ -303,7 +292,7 @@ class TestTrouble:
         root = tmp_path / "set"
         subprocess.run(["cp", "-r", str(tiny_set), str(root)], check=True)
         (bad := next((root / "train").glob("*/*.jpg"))).write_bytes(b"\xff\xd8 cut")
-        run = train(prepare(tmp_path / "run", tiny("dataloader", root, batch_size=8)))
+        run = train(prepared(tmp_path / "run", SOLVED, tiny("dataloader", root, batch_size=8)))
         assert run.status == "failed"
         error = run.record.error
         assert error.startswith(f"DataError: {bad} cannot be decoded") and "take it out" in error

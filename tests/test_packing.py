@@ -17,27 +17,39 @@ TRACED = rung("device", **TINY | {"rung": "trace-device", "steps": 6, "warmup_st
 
 
 def test_the_plan_holds_no_run_twice_and_all_that_the_notebooks_ask_for() -> None:
-    plan = packing.plan()
-    assert len({json.dumps(vars(config) | {"rung": ""}) for config in plan}) == len(plan)
+    plan = [config for config, gpus in packing.plan() if gpus == 1]
+    assert len({json.dumps(vars(config) | {"rung": ""}) for config in plan}) == len(plan) > 50
     for name in ("baseline", "device", "amp", "channels_last"):
         assert rung(name) in plan
 
 
 def test_a_part_of_the_plan_or_the_known_parts() -> None:
-    assert {config.rung for config in packing.plan("trace-*")} > {"trace-device", "trace-amp"}
+    assert {config.rung for config, _ in packing.plan("trace-*")} > {"trace-device", "trace-amp"}
     with pytest.raises(ValueError, match="no rung fits 'moon': there are .*channels_last"):
         packing.plan("moon")
 
 
 def test_the_processors_rungs_are_chosen_by_their_label() -> None:
-    on_cpu = packing.plan("*-cpu")
+    on_cpu = [config for config, _ in packing.plan("*-cpu")]
     assert [config.rung for config in on_cpu] == ["amp", "channels_last"]
-    first = packing.plan("baseline")[0]
+    first = packing.plan("baseline")[0][0]
     for config in on_cpu:
         alike = {"precision", "channels_last", "rung"}
         assert {key: value for key, value in vars(config).items() if key not in alike} == {
             key: value for key, value in vars(first).items() if key not in alike}  # fmt: skip
-    assert "cpu" not in {config.device for config in packing.plan("amp")}
+    assert "cpu" not in {config.device for config, _ in packing.plan("amp")}
+
+
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_each_run_on_several_gpus_has_one_of_its_images_on_one(gpus: int) -> None:
+    plan = packing.plan(gpus=gpus)
+    assert len({json.dumps(vars(config)) + str(count) for config, count in plan}) == len(plan)
+    assert {count for _, count in plan} == {1, 2, gpus}
+    alone = [vars(config) for config, count in plan if count == 1]
+    for config, count in plan:
+        if not config.profile_steps:
+            each = config.batch_size // count
+            assert vars(config) | {"batch_size": each, "bucket_mb": 25.0} in alone
 
 
 @pytest.mark.slow
@@ -48,7 +60,7 @@ def test_recorded_packed_and_answered_from(
     large = {"rung": "edge", "memory_gib": 1.5, "image_px": 64, "batch_size": 512}
     too_much = Config(**vars(PLAIN) | large)
     for _ in range(2):  # a second time finds the runs, and packs the same again
-        folder = packing.record("here", [PLAIN, TRACED, too_much], shipped)
+        folder = packing.record("here", [(PLAIN, 1), (TRACED, 1), (too_much, 1)], shipped)
     monkeypatch.setattr(runs, "RECORDED", shipped)
     monkeypatch.setattr(recordings, "RECORDED", shipped)
 
@@ -77,22 +89,20 @@ def test_what_cannot_be_packed_leaves_no_half(
         patch.setattr(packing, "TRACE_BYTES", 100)
         with pytest.raises(ValueError, match="its trace has [0-9,]+ bytes, more than 100"):
             packing.pack(traced, tmp_path / "small", "here")
-    assert [path.name for path in (tmp_path / "small").iterdir()] == ["train.py"]
+    assert not list((tmp_path / "small").iterdir())
 
 
 def test_a_run_of_another_version_keeps_the_script_that_it_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = next(run for run in recordings.runs("nvidia-h100") if not run.record.trace)
-    run = runs.Run(tmp_path / "runs" / known.name)
-    shutil.copytree(known.folder, run.folder)
-    run.script.write_text("what ran now")
-    machine = tmp_path / "recorded" / "here"
-    machine.mkdir(parents=True)
-    (machine / "train.py").write_text("what ran before")
-    monkeypatch.setattr(runs, "RECORDED", machine.parent)
-    packed = [packing.pack(run, machine, "here") for _ in range(2)]
-    assert packed[0] == packed[1]
-    assert runs.Run(packed[0]).script.read_text() == "what ran now"
-    assert (machine / "train.py").read_text() == "what ran before"
-    assert len([*machine.glob("train*.py")]) == 2
+    shipped, packed = tmp_path / "recorded", []
+    for name, text in {"one": "what ran before", "other": "what ran now"}.items():
+        run = runs.Run(tmp_path / "runs" / name)
+        shutil.copytree(known.folder, run.folder)
+        run.script.write_text(text)
+        packed += [packing.pack(run, shipped / machine, machine) for machine in ("here", "there")]
+    monkeypatch.setattr(runs, "RECORDED", shipped)
+    texts = [runs.Run(folder).script.read_text() for folder in packed]
+    assert texts == ["what ran before"] * 2 + ["what ran now"] * 2
+    assert len([*shipped.rglob("train*.py")]) == 2  # a copy of each version, for both machines

@@ -4,15 +4,14 @@ All train solutions/train.py on synthetic data. A job takes some nine seconds to
 need not be a job is trained in one process with others.
 """
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
+import job_helpers
 import pytest
 import torch
+from job_helpers import prepared
 
 from course import launch, memory, rung, wait
 from course.config import Config
@@ -81,16 +80,9 @@ def train_together(root: Path) -> None:
     """Train the runs of TOGETHER in one process, unless that was done."""
     if root.exists():
         return
-    for name, config in TOGETHER.items():
-        folder = root / name
-        folder.mkdir(parents=True)
-        (folder / "train.py").write_text(OVERFLOWING if name == "overflows" else TEXT)
-        (folder / "config.json").write_text(config.to_json())
-        asked = {"rung": config.rung, "script": "solutions/train.py", "config": asdict(config)}
-        (folder / "launch.json").write_text(json.dumps(asked))
-    script = PROJECT / "tests" / "scripts" / "train_variants.py"
-    command = [sys.executable, str(script), *(str(root / name) for name in TOGETHER)]
-    subprocess.run(command, check=True, timeout=120)
+    every = [prepared(root / name, OVERFLOWING if name == "overflows" else TEXT, config)
+             for name, config in TOGETHER.items()]  # fmt: skip
+    job_helpers.train_together(every, timeout_s=120)
 
 
 def too_large() -> Config:

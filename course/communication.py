@@ -29,7 +29,8 @@ def comm_report(of: Run | Trace) -> pd.DataFrame:
     in; type; group_size; start_s, since the step began on the host; duration_s, waiting for the
     slowest rank included; overlapped_s, in which this rank computed something meanwhile;
     backward_s, the part of that in which it was backward's; exposed_s, the rest.
-    `attrs["text"]` says it in words.
+    `attrs` hold "steps", how many were traced; "exposed_s" of all of them, in which two collectives
+    at once count once; and "text", which says it in words.
 
     Computing is, on a GPU, any kernel but NCCL's; on a CPU, any operator that is not one of
     communication. There, computing and sending share the cores, so what is hidden is not free.
@@ -52,7 +53,8 @@ def comm_report(of: Run | Trace) -> pd.DataFrame:
     rows["exposed_s"] = (rows["duration_s"] - rows["overlapped_s"]).clip(lower=0)
     rows["start_s"] -= rows["step"].map(begins).fillna(0.0)
     report = rows[REPORT].reset_index(drop=True)
-    report.attrs["text"] = _told(report, _exposed(found), max(len(begins), 1))
+    report.attrs |= {"steps": max(len(begins), 1), "exposed_s": _exposed(found)}
+    report.attrs["text"] = _told(report)
     return report
 
 
@@ -106,8 +108,9 @@ def _exposed(found: Trace) -> float:
     return sum(end - begin for span in sent for begin, end in exposed(span, busy))
 
 
-def _told(report: pd.DataFrame, exposed_s: float, steps: int) -> str:
+def _told(report: pd.DataFrame) -> str:
     """The report in words, each figure that of a mean step."""
+    steps, exposed_s = report.attrs["steps"], report.attrs["exposed_s"]
     size, seconds = report["bytes"].sum(), report["duration_s"].sum()
     hidden = report["overlapped_s"].sum() / seconds if seconds else 0.0
     lines = [
@@ -126,21 +129,21 @@ def _told(report: pd.DataFrame, exposed_s: float, steps: int) -> str:
 
 
 def compared(reports: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    """Several reports side by side, a row each: what a step of it sends, and what that costs.
+    """Several `comm_report` side by side, a row each: what a step sends, and what that costs.
 
     Columns, of a mean step: collectives, megabytes, largest_mb, under_way_ms (added up), hidden
     (the share that computing covers), exposed_ms.
     """
     table = {}
     for name, report in reports.items():
-        steps, seconds = max(report["step"].nunique(), 1), report["duration_s"].sum()
+        steps, seconds = report.attrs["steps"], report["duration_s"].sum()
         table[name] = {
             "collectives": len(report) / steps,
             "megabytes": report["bytes"].sum() / steps / 1e6,
             "largest_mb": report["bytes"].max() / 1e6,
             "under_way_ms": seconds / steps * 1e3,
             "hidden": report["overlapped_s"].sum() / seconds,
-            "exposed_ms": report["exposed_s"].sum() / steps * 1e3,
+            "exposed_ms": report.attrs["exposed_s"] / steps * 1e3,
         }
     return pd.DataFrame.from_dict(table, orient="index")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +17,7 @@ RANKS = 2  # that a check launches: as many as any laptop has cores
 NORMS_ALIKE = (0.7, 1.4)
 SAME_LOSS = 0.12  # of a step's loss, for the same reasons: 2.7 to 5.8 % in those runs
 SAME_VAL_LOSS = 1.3  # times; two trainings differ by a few percent, a wrong mean by a factor
-LOADER = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory")  # TODO 6's
+DDP_ARGUMENTS = {"bucket_mb": "bucket_cap_mb", "find_unused": "find_unused_parameters"}
 
 
 def _loader_faults(run: Run, against: Run) -> Iterator[str]:
@@ -24,9 +25,9 @@ def _loader_faults(run: Run, against: Run) -> Iterator[str]:
     asked = {"num_workers": cfg.workers, "persistent_workers": cfg.persistent_workers,
              "prefetch_factor": cfg.prefetch_factor if cfg.workers else None,
              "pin_memory": cfg.pin_memory}  # fmt: skip
-    for name in LOADER:
-        if seen.get(name) != asked[name]:
-            yield f"the DataLoader has {name}={seen.get(name)}, and the config asks {asked[name]}"
+    for name, wanted in asked.items():
+        if seen.get(name) != wanted:
+            yield f"the DataLoader has {name}={seen.get(name)}, and the config asks {wanted}"
     if cfg.non_blocking and run.record.device != "cpu" and not run.record.evidence["non_blocking"]:
         yield "the copies to the device wait: give both .to(device) non_blocking=cfg.non_blocking"
     if workers := against.record.evidence["loader"].get("num_workers"):
@@ -34,8 +35,7 @@ def _loader_faults(run: Run, against: Run) -> Iterator[str]:
 
 
 def _loader_seen(run: Run) -> str:
-    seen = run.record.evidence["loader"]
-    return ", ".join(f"{name}={seen[name]}" for name in LOADER)
+    return ", ".join(f"{name}={value}" for name, value in run.record.evidence["loader"].items())
 
 
 def _loader_limits(run: Run) -> str:
@@ -80,6 +80,10 @@ def _parallel_faults(run: Run, against: Run) -> Iterator[str]:
     elif len({each["weights_sum"] for each in seen}) > 1:
         yield "at the end the ranks have different weights"
     yield from _wrong_mean(run, against)
+    for name, argument in DDP_ARGUMENTS.items():
+        found, wanted = seen[0].get("ddp", {}).get(name), getattr(run.config, name)
+        if found is not None and not math.isclose(found, wanted, rel_tol=1e-3):  # whole bytes
+            yield f"DDP has {argument}={found}, and the config asks {wanted}: cfg.{name}"
 
 
 def _same_images(seen: list[dict[str, Any]]) -> bool:
@@ -144,10 +148,11 @@ def _once_seen(run: Run) -> str:
 # shuffled; ResNet-18, since what is looked for is the same; a batch of which each rank has a share
 # that BatchNorm can use; a small step, so that what differs does not grow. The validation images
 # are odd in number, and more than one rank's share of val_steps batches: whoever repeats one, or
-# forgets a rank's, counts another number.
+# forgets a rank's, counts another number. Buckets of another size than DDP's own show whether the
+# script hands theirs on.
 TRAINED: dict[str, Any] = {
     "model": "resnet18", "epochs": 2, "batch_size": 16, "lr": 0.001, "val_images": 61,
-    "save_weights": True,
+    "save_weights": True, "bucket_mb": 10.0,
 }  # fmt: skip
 DAY2 = {
     "day2.dataloader": Mechanism(

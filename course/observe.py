@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -39,6 +40,7 @@ class Observer(TorchDispatchMode):
         self._phase, self._device_type = phase, device_type
         self._counts: dict[str, Counter[str]] = {}
         self._seen: set[str] = set()
+        self._ddp: dict[str, Any] = {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         phase = self._phase()
@@ -67,6 +69,9 @@ class Observer(TorchDispatchMode):
         self._count("devices", images.device.type)
         self._count("input_layouts", layout(images))
         self._count("weight_layouts", layout(weight))
+        if wrapper := DDP._active_ddp_module:  # PyTorch sets it while a DDP model's forward runs
+            self._ddp = {"bucket_mb": wrapper.bucket_bytes_cap / 2**20,
+                         "find_unused": wrapper.find_unused_parameters}  # fmt: skip
 
     def _note_update(self, target: Any) -> None:
         for tensor in target if isinstance(target, list | tuple) else [target]:
@@ -81,7 +86,8 @@ class Observer(TorchDispatchMode):
         flags = ("loss_scaled", "unscaled", "scale_updated", "autocast_in_backward",
                  "non_blocking")  # fmt: skip
         counts = {what: dict(counter) for what, counter in self._counts.items()}
-        return {**counts, **{flag: flag in self._seen for flag in flags}}
+        found = {**counts, **{flag: flag in self._seen for flag in flags}}
+        return found | ({"ddp": self._ddp} if self._ddp else {})
 
 
 class Weights:

@@ -44,6 +44,7 @@ MISTAKES = {
         "every rank takes rank 0's share": ("mechanism", {SAMPLER: SAMPLER.replace("run.rank,", "0,")}),
         "every rank shuffles for itself": ("mechanism", {SAMPLER: SAMPLER.replace("=cfg.seed", "=cfg.seed + run.rank")}),
         "batch_size on every rank": ("mechanism", {"    share = cfg.batch_size // run.world_size\n": "    share = cfg.batch_size\n"}),
+        "DDP with its own buckets": ("mechanism", {WRAP: "        model = DDP(model)\n"}),
         "no wrapper": ("mechanism", {WRAP: "        pass\n"}),
         "loss divided by the ranks too": ("correct", {"loss = criterion(scores, labels)": "loss = criterion(scores, labels) / run.world_size"}),
         "gradients divided by the ranks too": ("mechanism", {BACKWARD: BACKWARD.replace("(loss)", "(loss / run.world_size)")}),
@@ -134,6 +135,18 @@ def test_untouched_exercise_fails_and_names_its_line(checked, name: str) -> None
     (part,) = [part for part in done.parts if part.part == "mechanism"]
     assert part.look_at.startswith("exercises/train.py, line ")
     assert f"TODO {DAY2[name].todo}" in part.look_at
+
+
+def test_what_ddp_has_and_the_config_does_not_ask_is_named() -> None:
+    seen = {"share": 8, "labels": [[1]], "weights_sum": 1.0, "collectives": {"allreduce": 1},
+            "gradient_norm": 1.0, "ddp": {"bucket_mb": 0.2999, "find_unused": False}}  # fmt: skip
+    cfg = rung("device", batch_size=16, bucket_mb=0.3, find_unused=True)
+    record = SimpleNamespace(gpus=2, evidence=seen)
+    ranks = [{"evidence": seen | {"labels": [[rank]]}} for rank in (0, 1)]
+    run = SimpleNamespace(record=record, config=cfg, ranks=ranks)
+    (found,) = DAY2["day2.data_parallel"].faults(run, run)
+    assert found == ("DDP has find_unused_parameters=False, and the config asks True: "
+                     "cfg.find_unused")  # fmt: skip
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 REPORT = ["step", "phase", "operation", "bytes", "type", "group_size", "start_s", "duration_s",
           "backward_s", "overlapped_s", "exposed_s"]  # fmt: skip
+WIDTH = 96  # of a line of text: JupyterLab breaks longer ones within a word
 # Operators on the host that wait for others, or enclose such as do: while they run, nothing need
 # be computed.
 NO_COMPUTING = r"c10d::|autograd::|torch::distributed|torch\.distributed|record_param|nccl:"
@@ -125,7 +127,7 @@ def _told(report: pd.DataFrame) -> str:
                          for (operation, type_), (number, size) in zip(kinds.index, kinds.values)
                          )  # fmt: skip
         lines.append(f"{phase or 'outside any phase'}: {said}")
-    return "\n".join(lines)
+    return "\n".join(fill(line, WIDTH, subsequent_indent="    ") for line in lines)
 
 
 def compared(reports: dict[str, pd.DataFrame]) -> pd.DataFrame:

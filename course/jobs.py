@@ -53,7 +53,7 @@ def launch(
     asked = plan(script, config, site=site, gpus=gpus, time_min=time_min)
     if asked.place.executor == "recorded":
         run = recordings.answer(asked.place.name.removeprefix(recordings.SITE), config, gpus)
-        print(f"{run}: on {run.record.machine}; nothing runs here")
+        print(f"{run}: nothing runs here; from\n    {run.record.machine}")
         return run
     root = runs.runs_root()
     try:

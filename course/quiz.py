@@ -10,7 +10,7 @@
     right = true
     explanation = "…"
 
-Words between `backticks` are shown as code.
+Words between `backticks` are shown as code, those between *asterisks* slanted.
 """
 
 from __future__ import annotations
@@ -175,8 +175,12 @@ def static_html(quiz: Quiz) -> str:
 
 
 def as_html(text: str) -> str:
-    """Text for a page: escaped, with `backticks` as code."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
+    """Text for a page: escaped, with `backticks` as code, and *stress* between asterisks."""
+    # Code first, and whatever stands in it stays as it is.
+    parts = re.split(r"`([^`]+)`", html.escape(text))
+    parts[1::2] = [f"<code>{code}</code>" for code in parts[1::2]]
+    parts[::2] = [re.sub(r"\*(\w[^*]*)\*", r"<em>\1</em>", part) for part in parts[::2]]
+    return "".join(parts)
 
 
 def _question(number: int, values: Any, file: str) -> Question:

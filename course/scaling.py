@@ -205,7 +205,6 @@ def recorded_runs(machine: str, data: str = "synthetic") -> list[Run]:
     found = [run for run in known if run.record.status == "ok" and not run.record.trace
              and run.config.data == data]  # fmt: skip
     if not any(run.record.gpus > 1 for run in found):
-        print(f"No runs on several GPUs with {data} data are recorded for {machine} yet, so the "
-              f"cells about them show nothing.")  # fmt: skip
+        print(f"{machine}: no runs on several GPUs with {data} data are recorded yet.")
         return []
     return found

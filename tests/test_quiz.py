@@ -11,7 +11,7 @@ from ipywidgets import HTML, Button, RadioButtons
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 
-from course.quiz import FOLDER, Quiz, QuizError, load, names, quiz
+from course.quiz import FOLDER, Quiz, QuizError, as_html, load, names, quiz
 from course.store import answers, path
 from course.widgets import quiz_form
 
@@ -225,6 +225,14 @@ class TestWithoutFrontEnd:
         assert "is <code>a &lt; b</code> &lt;i&gt;safe&lt;/i&gt;?" in page
         assert page.count("<details>") == 3
         assert "<details><summary>b) y</summary><p><b>Right.</b> yes</p></details>" in page
+
+    @pytest.mark.parametrize("text, shown", [
+        ("not *all* of it", "not <em>all</em> of it"),
+        ("2 * 3 * 4", "2 * 3 * 4"),
+        ("`a*b*c` is *so*", "<code>a*b*c</code> is <em>so</em>"),
+    ])  # fmt: skip
+    def test_stress_is_slanted_and_code_stays(self, text: str, shown: str) -> None:
+        assert as_html(text) == shown
 
     def test_executed_notebook_holds_form_page_and_text(self, tmp_path: Path) -> None:
         source = 'from course.quiz import quiz\nquiz("day1_4")'

@@ -53,6 +53,8 @@ def plan(
     """
     source, place = _find_script(script), sites.get(site)
     place.check_gpus(gpus)
+    if place.executor == "local" and gpus > 1 and config.device != "cpu":
+        _check_accelerators(gpus)
     if config.batch_size % gpus:
         below = config.batch_size - config.batch_size % gpus
         raise ValueError(
@@ -64,6 +66,18 @@ def plan(
     config = _with_data_root(config, place)
     request = {"rung": config.rung, "site": site, "gpus": gpus, "config": asdict(config)}
     return Plan(source, source.read_text(), config, place, request)
+
+
+def _check_accelerators(gpus: int) -> None:
+    """Where there is none, ranks compute on the CPU; but two cannot share one."""
+    import torch  # only here: it takes seconds
+
+    there = torch.accelerator.device_count()
+    if 0 < there < gpus:
+        raise ValueError(
+            f"gpus={gpus}: this machine has {there}, and each rank needs one of its own. Choose "
+            f"gpus=1{f' to {there}' * (there > 1)}, or the processor for all of them: device='cpu'"
+        )
 
 
 def preview(script: str | Path, config: Config, **options: Any) -> str:

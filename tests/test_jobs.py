@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 
 import pytest
+import torch
 from job_helpers import (
     CONFIG,
     DEADLINE_S,
@@ -21,7 +22,8 @@ from job_helpers import (
     start_python,
 )
 
-from course import jobs, runs
+from course import jobs, plans, runs
+from course.config import rung
 from course.jobs import JobError
 
 
@@ -195,6 +197,19 @@ def test_an_impossible_request_launches_nothing(runs_root, options, message):
     with pytest.raises(ValueError, match=message):
         launch("ok_light.py", **options)
     assert not runs_root.exists()
+
+
+@pytest.mark.parametrize("there, refused", [(0, False), (1, True), (2, False)])
+def test_two_ranks_cannot_share_one_gpu(monkeypatch, there, refused):
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: there)
+    ask = {"script": "solutions/train.py", "gpus": 2}
+    plans.plan(config=rung("baseline", batch_size=8), **ask)  # on the processor, any number
+    config = rung("device", batch_size=8)
+    if refused:
+        with pytest.raises(ValueError, match=r"this machine has 1, and .* gpus=1, or the proc"):
+            plans.plan(config=config, **ask)
+    else:
+        assert plans.plan(config=config, **ask).request["gpus"] == 2
 
 
 def test_a_rung_cannot_lead_out_of_the_runs_folder(runs_root):

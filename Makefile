@@ -20,7 +20,8 @@ test: setup
 	ruff format --check .
 	course exercises --check
 	course readme --check
-	python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+	python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder --ignore=tests/gpu
+	python -m pytest tests/gpu
 
 lab: setup
 	jupyter lab --notebook-dir=. --LabApp.default_url=/lab/tree/notebooks/day0_start_here.ipynb

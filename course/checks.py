@@ -21,6 +21,7 @@ from course.gaps import open_todos
 from course.jobs import explain, launch, refresh, wait
 from course.mechanisms import DAY1, Mechanism
 from course.mechanisms_day2 import DAY2
+from course.plans import device_for
 from course.reports import Ratio, held_by_host, ratio
 from course.runs import Run
 from course.store import UNMEASURABLE, UNTIMED, save_check
@@ -99,10 +100,13 @@ def check(
         ValueError: an unknown name; the message lists those there are.
     """
     wanted = _find(name)
+    settings = dict(wanted.settings)
+    if wanted.gpus > 1 and None in (run, against):
+        settings["device"] = device_for(wanted.gpus, site)
     if against is None:
-        against = launch(script, rung(wanted.against, quick=quick, **wanted.settings), site=site)
+        against = launch(script, rung(wanted.against, quick=quick, **settings), site=site)
     if run is None:
-        settings = {**wanted.settings, **wanted.changes}
+        settings |= wanted.changes
         config = rung(wanted.rung, quick=quick, **settings)
         run = launch(script, config, site=site, gpus=wanted.gpus)
     unfinished = [each for each in (against, run) if refresh(each) in ("queued", "running")]

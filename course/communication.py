@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from textwrap import fill
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from course import recordings, trace
+from course.records import wrapped
 from course.trace import Trace
 from course.trace_collectives import NCCL
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 REPORT = ["step", "phase", "operation", "bytes", "type", "group_size", "start_s", "duration_s",
           "backward_s", "overlapped_s", "exposed_s"]  # fmt: skip
-WIDTH = 96  # of a line of text: JupyterLab breaks longer ones within a word
 # Operators on the host that wait for others, or enclose such as do: while they run, nothing need
 # be computed.
 NO_COMPUTING = r"c10d::|autograd::|torch::distributed|torch\.distributed|record_param|nccl:"
@@ -127,7 +126,7 @@ def _told(report: pd.DataFrame) -> str:
                          for (operation, type_), (number, size) in zip(kinds.index, kinds.values)
                          )  # fmt: skip
         lines.append(f"{phase or 'outside any phase'}: {said}")
-    return "\n".join(fill(line, WIDTH, subsequent_indent="    ") for line in lines)
+    return wrapped("\n".join(lines))
 
 
 def compared(reports: dict[str, pd.DataFrame]) -> pd.DataFrame:

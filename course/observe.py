@@ -69,7 +69,8 @@ class Observer(TorchDispatchMode):
         self._count("devices", images.device.type)
         self._count("input_layouts", layout(images))
         self._count("weight_layouts", layout(weight))
-        if wrapper := DDP._active_ddp_module:  # PyTorch sets it while a DDP model's forward runs
+        # PyTorch sets it while the forward pass of a DDP model runs.
+        if wrapper := getattr(DDP, "_active_ddp_module", None):
             self._ddp = {"bucket_mb": wrapper.bucket_bytes_cap / 2**20,
                          "find_unused": wrapper.find_unused_parameters}  # fmt: skip
 

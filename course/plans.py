@@ -53,8 +53,11 @@ def plan(
     """
     source, place = _find_script(script), sites.get(site)
     place.check_gpus(gpus)
-    if place.executor == "local" and gpus > 1 and config.device != "cpu":
-        _check_accelerators(gpus)
+    if gpus > 1 and config.device != "cpu" and device_for(gpus, site) == "cpu":
+        raise ValueError(
+            f"gpus={gpus} are more than this machine has, and each rank needs one of its own: "
+            f"choose fewer, or the processor for all, device='cpu'"
+        )
     if config.batch_size % gpus:
         below = config.batch_size - config.batch_size % gpus
         raise ValueError(
@@ -68,16 +71,15 @@ def plan(
     return Plan(source, source.read_text(), config, place, request)
 
 
-def _check_accelerators(gpus: int) -> None:
-    """Where there is none, ranks compute on the CPU; but two cannot share one."""
+def device_for(gpus: int, site: str = "local") -> str:
+    """The `Config.device` for so many ranks: "cpu" where this machine has too few accelerators.
+
+    Several ranks cannot share one; on the processor they can. Where there is none, "auto" is it.
+    """
     import torch  # only here: it takes seconds
 
-    there = torch.accelerator.device_count()
-    if 0 < there < gpus:
-        raise ValueError(
-            f"gpus={gpus}: this machine has {there}, and each rank needs one of its own. Choose "
-            f"gpus=1{f' to {there}' * (there > 1)}, or the processor for all of them: device='cpu'"
-        )
+    few = sites.get(site).executor == "local" and 0 < torch.accelerator.device_count() < gpus
+    return "cpu" if few else "auto"
 
 
 def preview(script: str | Path, config: Config, **options: Any) -> str:

@@ -26,6 +26,7 @@ from course.store import answers, save_answer
 
 FOLDER = Path(__file__).with_name("quizzes")
 LETTERS = "abcde"
+STRESS = r"(?<![\w*])\*(\w[^*]*)\*(?![\w*])"  # and not the factors of a product
 MOST, LEAST = len(LETTERS), 3  # choices of a question
 
 
@@ -179,7 +180,7 @@ def as_html(text: str) -> str:
     # Code first, and whatever stands in it stays as it is.
     parts = re.split(r"`([^`]+)`", html.escape(text))
     parts[1::2] = [f"<code>{code}</code>" for code in parts[1::2]]
-    parts[::2] = [re.sub(r"\*(\w[^*]*)\*", r"<em>\1</em>", part) for part in parts[::2]]
+    parts[::2] = [re.sub(STRESS, r"<em>\1</em>", part) for part in parts[::2]]
     return "".join(parts)
 
 

@@ -7,6 +7,7 @@ import os
 import tempfile
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from textwrap import TextWrapper
 from typing import Any
 
 RECORD_SCHEMA = 1
@@ -98,6 +99,12 @@ def clock(passed_s: float) -> str:
     if days:
         return f"{days}-{hours:02}:{minutes:02}:{secs:02}"
     return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
+
+
+def wrapped(text: str, width: int = 96) -> str:
+    """A text in lines that JupyterLab shows whole: it would break longer ones within a word."""
+    whole = TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(whole.fill(line) for line in text.splitlines())
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from course.feeding import trials
 from course.ring import Bucket, Link, all_reduce_s, buckets, exposed_s
 
 if TYPE_CHECKING:
@@ -42,7 +43,9 @@ def scaling(runs: Iterable[Run]) -> pd.DataFrame:
     95 % interval of `ratio` (NaN where no run on one GPU fits); watts of all GPUs together (NaN
     where none were measured), joules_per_image; step_s, backward_s, machine, setup, run.
 
-    A rank whose watts were not kept counts as much as rank 0.
+    A rank whose watts were not kept counts as much as rank 0. Where files are loaded, images_per_s
+    is that of all steps together, and without an interval: batches come in bursts, which a median
+    does not see.
     """
     import pandas as pd
 
@@ -52,19 +55,29 @@ def scaling(runs: Iterable[Run]) -> pd.DataFrame:
     rows = []
     for run in known:
         record, gpus, base = run.record, run.record.gpus, _single(run, known)
-        found = ratio(run, base) if base else None
-        shares = (found.value, found.low or math.nan, found.high or math.nan) if found else ()
-        value, low, high = (share / gpus for share in shares or (math.nan,) * 3)
-        watts = _watts(run)
+        value = low = high = math.nan
+        if base and run.config.data == "synthetic":
+            found = ratio(run, base)
+            value, low, high = (share or math.nan for share in (found.value, found.low, found.high))
+        elif base:
+            value = _speed(run) / _speed(base)
+        speed, watts = _speed(run), _watts(run)
         rows.append({
             "gpus": gpus, "images_each": run.config.batch_size // gpus,
-            "bucket_mb": run.config.bucket_mb, "images_per_s": record.images_per_s,
-            "efficiency": value, "efficiency_low": low, "efficiency_high": high, "watts": watts,
-            "joules_per_image": watts / record.images_per_s, "step_s": record.step_s,
+            "bucket_mb": run.config.bucket_mb, "images_per_s": speed,
+            "efficiency": value / gpus, "efficiency_low": low / gpus,
+            "efficiency_high": high / gpus, "watts": watts,
+            "joules_per_image": watts / speed, "step_s": record.step_s,
             "backward_s": record.backward_s, "machine": record.machine,
             "setup": run.config.setup, "run": run.name,
         })  # fmt: skip
     return pd.DataFrame(rows).sort_values(["images_each", "gpus"], ignore_index=True)
+
+
+def _speed(run: Run) -> float:
+    if run.config.data == "synthetic":
+        return run.record.images_per_s
+    return float(trials([run])["images_per_s"].iloc[0])
 
 
 def _single(run: Run, known: Sequence[Run]) -> Run | None:
@@ -78,7 +91,8 @@ def _single(run: Run, known: Sequence[Run]) -> Run | None:
 def _computed(run: Run) -> dict[str, Any]:
     values = {key: value for key, value in asdict(run.config).items() if key not in FREE}
     each = run.config.batch_size / run.record.gpus
-    return values | {"images_each": each, "machine": run.record.machine}
+    machine = run.record.machine.partition(" (recorded")[0]  # on whichever day
+    return values | {"images_each": each, "machine": machine}
 
 
 def _watts(run: Run) -> float:
@@ -194,17 +208,17 @@ def published() -> pd.DataFrame:
     return pd.read_csv(Path(__file__).with_name("scaling_published.csv"))
 
 
-def recorded_runs(machine: str, data: str = "synthetic") -> list[Run]:
-    """The runs of a machine that tell how it scales: those that were not made for their trace.
+def recorded_runs(machine: str, rung: str = "channels_last") -> list[Run]:
+    """The runs of one rung that tell how a machine scales: those that were not made for a trace.
 
-    Empty, with a line that says so, where none was recorded yet.
+    Empty, with a line that says so, where none on several GPUs was recorded yet.
     """
     from course import recordings
 
     known = recordings.runs(machine) if machine in recordings.machines() else []
-    found = [run for run in known if run.record.status == "ok" and not run.record.trace
-             and run.config.data == data]  # fmt: skip
+    found = [run for run in known if run.config.rung == rung and run.record.status == "ok"
+             and not run.record.trace]  # fmt: skip
     if not any(run.record.gpus > 1 for run in found):
-        print(f"{machine}: no runs on several GPUs with {data} data are recorded yet.")
+        print(f"{machine}: {rung} on several GPUs is not recorded yet.")
         return []
     return found

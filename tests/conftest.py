@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 # Test processes that share the cores: threads that wait for each other would mostly wait.
-if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
+if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from course import cluster
@@ -18,12 +19,13 @@ from course.data.default_set import Recipe
 
 @pytest.fixture(scope="session", autouse=True)
 def own_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Jobs of a test process take turns among themselves, and wait for no run of the user's."""
+    """Jobs of a test process take turns among themselves, and wait for no run of the user's.
+
+    Each process has a Slurm of its own, so ports of its own.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("turns")))
-        worker = os.environ.get(
-            "PYTEST_XDIST_WORKER", "gw0"
-        )  # each its own Slurm, so its own ports
+        worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
         first = int(os.environ.get("COURSE_SLURM_PORT", FIRST_PORT))
         patch.setenv("COURSE_SLURM_PORT", str(first + 10 * int(worker.removeprefix("gw"))))
         yield
@@ -35,8 +37,9 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("SLURM_CONF", raising=False)
         patch.setenv("COURSE_SLURM", str(tmp_path_factory.mktemp("slurm")))
-        try:
-            cluster.up()
+        try:  # one test process after another: the first may have to install packages
+            with FileLock(tmp_path_factory.getbasetemp().parent / "slurm.lock"):
+                cluster.up()
         except ClusterError as error:
             pytest.skip(f"no Slurm here: {error}")
         yield cluster.folder()

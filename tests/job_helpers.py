@@ -47,7 +47,7 @@ def train_together(of: Iterable[Run], timeout_s: float = 900, **env: str) -> Non
     command = [sys.executable, str(SCRIPTS / "train_variants.py")]
     alone = os.environ | {"RANK": "0", "WORLD_SIZE": "1"} | env
     subprocess.run([*command, *(str(run.folder) for run in of)], env=alone, check=True,
-                   capture_output=True, timeout=timeout_s)  # fmt: skip
+                   timeout=timeout_s)  # fmt: skip
 
 
 def launch_running(script: str, **options: Any) -> Run:

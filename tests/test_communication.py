@@ -34,7 +34,7 @@ from course.variants import variant
 
 SMALL = {"model": "resnet18", "image_px": 32, "steps": 6, "warmup_steps": 4, "profile_steps": 1,
          "val_steps": 0}  # fmt: skip
-TINY = rung("device", quick=True, **SMALL, data="synthetic")
+TINY = rung("baseline", quick=True, **SMALL, data="synthetic")
 WEIGHTS = 4 * models.parameter_count(models.create("resnet18", 1000))  # bytes of all gradients
 
 

@@ -38,7 +38,7 @@ def config(data: Path, **changes: object) -> Config:
     values = {"model": "resnet18", "data": "imagenet", "data_root": str(data), "image_px": 32,
               "batch_size": 8, "steps": 4, "epochs": 2, "warmup_steps": 1, "val_images": 15,
               "save_weights": True, "collective_timeout_s": 30, "lr": 0.001}  # fmt: skip
-    return rung("device", quick=True, **{**values, **changes})
+    return rung("baseline", quick=True, **{**values, **changes})
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import pytest
 
 from course import jobs, packing, recordings, runs, trace
 from course.config import Config, rung
+from course.data import default_set
 
 TINY = {"model": "resnet18", "data": "synthetic", "image_px": 32, "batch_size": 2, "epochs": 1,
         "steps": 4, "warmup_steps": 1, "val_steps": 0}  # fmt: skip
@@ -40,16 +41,21 @@ def test_the_processors_rungs_are_chosen_by_their_label() -> None:
     assert "cpu" not in {config.device for config, _ in packing.plan("amp")}
 
 
-@pytest.mark.parametrize("gpus", [2, 4])
-def test_each_run_on_several_gpus_has_one_of_its_images_on_one(gpus: int) -> None:
+@pytest.mark.parametrize("gpus, counts", [(2, {1, 2}), (3, {1, 2, 3}), (8, {1, 2, 4, 8})])
+def test_each_run_on_several_gpus_has_one_of_its_images_on_one(gpus: int, counts: set) -> None:
     plan = packing.plan(gpus=gpus)
     assert len({json.dumps(vars(config)) + str(count) for config, count in plan}) == len(plan)
-    assert {count for _, count in plan} == {1, 2, gpus}
+    assert {count for _, count in plan} == counts
     alone = [vars(config) for config, count in plan if count == 1]
+    files = sum(split == "train" for split, *_ in default_set.Recipe().jobs())
     for config, count in plan:
         if not config.profile_steps:
             each = config.batch_size // count
             assert vars(config) | {"batch_size": each, "bucket_mb": 25.0} in alone
+        if config.data == "default":
+            taken = min(config.steps, files // config.batch_size)
+            assert taken == files // config.batch_size  # and no batch is loaded in vain
+            assert taken * config.epochs - config.warmup_steps >= 8
 
 
 @pytest.mark.slow

@@ -229,6 +229,7 @@ class TestWithoutFrontEnd:
     @pytest.mark.parametrize("text, shown", [
         ("not *all* of it", "not <em>all</em> of it"),
         ("2 * 3 * 4", "2 * 3 * 4"),
+        ("4*8*16", "4*8*16"),
         ("`a*b*c` is *so*", "<code>a*b*c</code> is <em>so</em>"),
     ])  # fmt: skip
     def test_stress_is_slanted_and_code_stays(self, text: str, shown: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import distributed
 
-from course import models, ring, scaling
+from course import models, recordings, ring, scaling
 from course.config import rung
 from course.plots import scaling as pictures
 from course.records import Record
@@ -24,9 +24,14 @@ SYNTHETIC = {"data": "synthetic", "val_steps": 0, "epochs": 1, "steps": 12, "war
 
 
 def run_of(
-    folder: Path, gpus: int, each: int, step_s: float, *, watts: float = 500.0, **changes: object
-) -> Run:
-    """A run's folder as it is after a run on so many GPUs, of so many images each."""
+    folder: Path, gpus: int, each: int, step_s: float, *, watts: float = 500.0, long_s: float = 0.0,
+    machine: str = "GPU", **changes: object,
+) -> Run:  # fmt: skip
+    """A run's folder as it is after a run on so many GPUs, of so many images each.
+
+    Args:
+        long_s: what every fifth step takes longer than the others.
+    """
     config = rung("channels_last", batch_size=gpus * each, **{**SYNTHETIC, **changes})
     name = f"{gpus}-{each}-{config.bucket_mb:g}-{config.precision}"
     run = Run(folder / name)
@@ -35,11 +40,12 @@ def run_of(
     (run.folder / "launch.json").write_text(json.dumps(asked))
     (run.folder / "config.json").write_text(config.to_json())
     record = Record(
-        "ok", rung=config.rung, gpus=gpus, machine="GPU", device="cuda", step_s=step_s,
+        "ok", rung=config.rung, gpus=gpus, machine=machine, device="cuda", step_s=step_s,
         backward_s=0.6 * step_s, images_per_s=gpus * each / step_s, watts=watts,
     )  # fmt: skip
     (run.folder / "record.json").write_text(json.dumps(asdict(record)))
-    rows = [{"step": n, "epoch": 0, "step_s": step_s, "loss": 1.0} for n in range(12)]
+    rows = [{"step": n, "epoch": 0, "load_s": 0.0, "step_s": step_s + long_s * (n % 5 == 4),
+             "loss": 1.0} for n in range(12)]  # fmt: skip
     (run.folder / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for rank in range(gpus if gpus > 1 else 0):
         own = {"rank": rank, "watts": watts + rank}
@@ -55,6 +61,27 @@ def test_efficiency_is_against_one_gpu_with_the_same_images_on_each(tmp_path: Pa
     assert table.loc[(128, 2), "efficiency"] == pytest.approx(0.9375)
     assert table.loc[(64, 1), "efficiency"] == 1
     assert table.loc[(64, 2), "efficiency_low"] == pytest.approx(0.8)
+
+
+def test_bursts_of_batches_count_where_files_are_loaded(tmp_path: Path) -> None:
+    runs = [run_of(tmp_path, 1, 64, 0.02, data="default"),
+            run_of(tmp_path, 2, 64, 0.02, data="default", long_s=0.1)]  # fmt: skip
+    table = scaling.scaling(runs).set_index("gpus")
+    assert table.loc[2, "images_per_s"] == pytest.approx(2 * 64 / 0.04)
+    assert table.loc[2, "efficiency"] == pytest.approx(0.5)
+    assert math.isnan(table.loc[2, "efficiency_low"])
+
+
+def test_runs_of_one_machine_are_compared_on_whatever_day_they_were_recorded(
+    tmp_path: Path,
+) -> None:
+    runs = [
+        run_of(tmp_path, 1, 64, 0.02, machine="GPU (recorded 2026-11-21, PyTorch 2.11.0)"),
+        run_of(tmp_path, 2, 64, 0.02, machine="GPU (recorded 2026-11-22, PyTorch 2.11.0)"),
+    ]
+    assert scaling.scaling(runs)["efficiency"].tolist() == [1, 1]
+    other = run_of(tmp_path, 4, 64, 0.02, machine="another")
+    assert scaling.scaling([*runs, other])["efficiency"].isna().sum() == 1
 
 
 def test_energy_is_that_of_all_gpus(tmp_path: Path) -> None:
@@ -217,3 +244,20 @@ def test_pictures_are_drawn(tmp_path: Path) -> None:
 def test_a_table_without_figures_of_power_is_drawn(tmp_path: Path) -> None:
     table = scaling.scaling([run_of(tmp_path, 1, 64, 0.02)]).assign(joules_per_image=math.nan)
     assert isinstance(pictures.measured(pd.DataFrame(table)), pictures.Picture)
+
+
+def test_what_is_not_recorded_is_said(capsys: pytest.CaptureFixture) -> None:
+    for machine in ("nvidia-h100", "abacus"):
+        assert scaling.recorded_runs(machine) == []
+        assert f"{machine}: channels_last on several GPUs is not" in capsys.readouterr().out
+
+
+def test_one_rung_at_a_time_is_recorded_scaling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [run_of(tmp_path, 1, 64, 0.02), run_of(tmp_path, 2, 64, 0.02),
+            run_of(tmp_path, 2, 32, 0.02, rung="compile", compile="default")]  # fmt: skip
+    monkeypatch.setattr(recordings, "machines", lambda: ["two"])
+    monkeypatch.setattr(recordings, "runs", lambda machine: runs)
+    assert scaling.recorded_runs("two") == runs[:2]
+    assert scaling.recorded_runs("two", "compile") == runs[2:]

@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
+# In a container one is root, and JupyterLab would not start without being told that this is known.
+AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .PHONY: demo test lab slurm setup benchmark clean
 
@@ -24,7 +26,8 @@ test: setup
 	python -m pytest tests/gpu
 
 lab: setup
-	jupyter lab --notebook-dir=. --LabApp.default_url=/lab/tree/notebooks/day0_start_here.ipynb
+	jupyter lab $(AS_ROOT) --notebook-dir=. \
+	  --LabApp.default_url=/lab/tree/notebooks/day0_start_here.ipynb
 
 slurm: setup
 	course slurm up

@@ -55,13 +55,13 @@ def scaling(runs: Iterable[Run]) -> pd.DataFrame:
     rows = []
     for run in known:
         record, gpus, base = run.record, run.record.gpus, _single(run, known)
+        speed, watts = _speed(run), _watts(run)
         value = low = high = math.nan
         if base and run.config.data == "synthetic":
             found = ratio(run, base)
             value, low, high = (share or math.nan for share in (found.value, found.low, found.high))
         elif base:
-            value = _speed(run) / _speed(base)
-        speed, watts = _speed(run), _watts(run)
+            value = speed / _speed(base)
         rows.append({
             "gpus": gpus, "images_each": run.config.batch_size // gpus,
             "bucket_mb": run.config.bucket_mb, "images_per_s": speed,

@@ -22,8 +22,7 @@ test: setup
 	ruff format --check .
 	course exercises --check
 	course readme --check
-	python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder --ignore=tests/gpu
-	python -m pytest tests/gpu
+	python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 lab: setup
 	jupyter lab $(AS_ROOT) --notebook-dir=. \

@@ -49,6 +49,8 @@ def test_each_run_on_several_gpus_has_one_of_its_images_on_one(gpus: int, counts
     alone = [vars(config) for config, count in plan if count == 1]
     files = sum(split == "train" for split, *_ in default_set.Recipe().jobs())
     for config, count in plan:
+        if config.rung == "device":  # lab 2's, of one batch on one GPU and on two
+            continue
         if not config.profile_steps:
             each = config.batch_size // count
             assert vars(config) | {"batch_size": each, "bucket_mb": 25.0} in alone

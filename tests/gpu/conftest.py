@@ -4,6 +4,7 @@ All train solutions/train.py on synthetic data. A job takes some nine seconds to
 need not be a job is trained in one process with others.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +50,8 @@ def own_runs(runs_kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Skips where there is no CUDA. These tests share their runs, and none is the user's."""
     if not torch.cuda.is_available():
         pytest.skip("this test needs a CUDA GPU, and torch sees none here")
+    if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:  # it would time the neighbours
+        pytest.skip("this test needs the machine for itself: python -m pytest tests/gpu")
     monkeypatch.setenv("COURSE_RUNS", str(runs_kept))
 
 

@@ -109,13 +109,12 @@ def _loading() -> Iterator[Config]:
 
 def _on_several(gpus: int) -> Iterator[Planned]:
     counts = sorted({*(count for count in (1, 2, 4, 8) if count < gpus), gpus})
-    for name, each in (("channels_last", 256), ("compile", 256), ("channels_last", 64)):
-        yield from ((rung(name, **BUSY | {"batch_size": each * count}), count) for count in counts)
-    for each, sizes in ((64, (1000.0, 0.25, 1.0)), (256, (1000.0,))):  # the ends of what buckets do
-        size = BUSY | {"batch_size": each * gpus}
-        yield from ((rung("channels_last", **size, bucket_mb=mb), gpus) for mb in sizes)
+    for name in ("channels_last", "compile"):
+        yield from ((rung(name, **BUSY | {"batch_size": 256 * count}), count) for count in counts)
+    for count in counts[:0:-1]:  # the largest buckets tell bytes per second, the smallest latency
+        traced = rung("channels_last", **BUSY | {"batch_size": 256 * count, "profile_steps": 1})
+        yield from ((config, count) for config in vary(traced, bucket_mb=[25.0, 1.0, 100.0]))
     traced = rung("channels_last", **BUSY | {"batch_size": 256 * gpus, "profile_steps": 1})
-    yield from ((config, gpus) for config in vary(traced, bucket_mb=[25.0, 1.0, 100.0]))
     yield replace(traced, rung="sync_batchnorm", sync_batchnorm=True), gpus
     yield replace(traced, rung="find_unused", find_unused=True), gpus
     # All of the default set in every epoch: what workers load and nobody takes costs time, too.
@@ -123,6 +122,9 @@ def _on_several(gpus: int) -> Iterator[Planned]:
     yield from ((rung("dataloader", **files, batch_size=64 * count), count) for count in counts)
     lab = TRAINED | {"model": "resnet50", "batch_size": 128, "val_images": 253}
     yield from ((rung("device", **lab), count) for count in (1, 2))
+    for size in (512, 64):  # on each GPU: the message stays, what hides it grows or shrinks
+        yield from ((rung("compile", **BUSY | {"batch_size": size * count}), count)
+                    for count in (1, gpus))  # fmt: skip
 
 
 def record(machine: str, planned: Iterable[Planned], folder: Path) -> Path:

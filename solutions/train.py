@@ -80,7 +80,10 @@ def main(run):
     net = model  # itself, whatever is wrapped around it below
     # >>> TODO 8: average the gradients of all ranks, while backward still computes others
     if run.world_size > 1:
-        model = DDP(model, bucket_cap_mb=cfg.bucket_mb, find_unused_parameters=cfg.find_unused)
+        model = DDP(
+            model, bucket_cap_mb=cfg.bucket_mb, find_unused_parameters=cfg.find_unused,
+            gradient_as_bucket_view=True,
+        )  # fmt: skip
     # --- before
     # <<<
     if cfg.compile:  # a later day's rung

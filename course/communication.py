@@ -149,14 +149,33 @@ def compared(reports: dict[str, pd.DataFrame]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(table, orient="index")
 
 
-def recorded_runs(machine: str) -> dict[str, Run]:
+def messages(runs: Iterable[Run]) -> pd.DataFrame:
+    """Every all-reduce in the traces of runs: ranks, bytes that each puts in, duration_s, run.
+
+    A duration has the waiting for the slowest rank in it.
+    """
+    found = []
+    for run in runs:
+        rows = trace.of_run(run).collectives
+        rows = rows[rows["operation"] == "all_reduce"] if len(rows) else rows
+        found += [
+            (row.group_size, row.bytes, row.duration_s, run.name) for row in rows.itertuples()
+        ]
+    return pd.DataFrame(found, columns=["ranks", "bytes", "duration_s", "run"])
+
+
+def recorded_runs(machine: str, gpus: int = 0) -> dict[str, Run]:
     """The traced runs on several GPUs that were recorded on a machine, by their rung.
 
-    Empty, with a line that says so, where there is none yet.
+    Empty, with a line that says so, where there is none.
+
+    Args:
+        gpus: those on so many; 0: on the most.
     """
     known = recordings.runs(machine) if machine in recordings.machines() else []
-    found = {run.config.rung: run for run in known
-             if run.record.trace and run.record.gpus > 1}  # fmt: skip
+    traced = [run for run in known if run.record.trace and run.record.gpus > 1]
+    gpus = gpus or max((run.record.gpus for run in traced), default=0)
+    found = {run.config.rung: run for run in traced if run.record.gpus == gpus}
     if not found:
         print(f"No traced run of several GPUs is recorded for {machine} yet: nothing to show.")
     return found

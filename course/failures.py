@@ -10,6 +10,7 @@ import re
 import shutil
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 GIB = 1024**3
@@ -17,8 +18,10 @@ SHARED = "/dev/shm"  # through which DataLoader workers hand over their batches
 SHARED_LOW = 64 * 1024**2  # bytes: with so few left there, "no space left on device" means it
 PATIENCE_S = 120  # a batch that takes longer will not come
 LIGHTER = "fewer workers or a smaller prefetch_factor (or uint8=True: a quarter of the bytes)"
-WATCHDOG = "Watchdog caught"  # how NCCL's begins, when a collective takes too long
 _IN_WORKER = re.compile(r"Caught \w+ in DataLoader worker process (\d+)\.\n")
+_WATCHDOG = "Watchdog caught"  # how NCCL's begins, when a collective takes too long
+_HANG = re.compile(rf"{_WATCHDOG} .+?(?= before timing out|\.?$)", re.MULTILINE)
+_STACK = re.compile(r"Stack trace of the failed collective: *\n((?:#\d+ .*\n?)+)")
 _ENDED = r"DataLoader worker \(pid.*(killed by signal|exited unexpectedly)"
 
 
@@ -55,6 +58,56 @@ def in_one_line(error: BaseException) -> str:
     where = f" (train.py, line {script[-1].lineno})" if blamed else ""
     said = f"{kind}: {text}{where}" if kind else f"{text}{where}"
     return f"{said}. {told}".replace(".. ", ". ") if (told := advice(error)) else said
+
+
+@dataclass(frozen=True)
+class Hang:
+    """The collective in which NCCL's watchdog ended a rank: what the rank's log says of it.
+
+    The watchdog is a thread outside Python and ends the whole process: the script gets no
+    exception, and can leave no word of its own.
+    """
+
+    rank: int
+    said: str  # the watchdog's sentence, without the frames of its own code
+    where: str  # "train.py, line 122"; "" where the log has no stack trace
+
+    def __str__(self) -> str:
+        where = f" ({self.where})" if self.where else ""
+        return f"rank {self.rank}: {self.said}{where}. {advice(self.said)}"
+
+    @property
+    def collective(self) -> str:
+        """Which it was, and where the script made it; the number counts them on each rank."""
+        known = dict(re.findall(r"(SeqNum|OpType|NumelIn)=(\w+)", self.said))
+        numbers = known.get("NumelIn", "")
+        size = f" of {numbers} number{'s'[: numbers != '1']}" if numbers else ""
+        number = f"its collective {known['SeqNum']}" if "SeqNum" in known else ""
+        details = "; ".join(filter(None, (number, self.where)))
+        return f"{known.get('OpType', 'a collective')}{size}" + (f" ({details})" if details else "")
+
+
+def hang(log: str, rank: int) -> Hang | None:
+    """Where NCCL's watchdog ended a rank, as that rank's own log tells; None: it did not."""
+    if not (found := _HANG.search(log)):
+        return None
+    stack = _STACK.search(log, found.end())
+    line = re.search(r"[/ ]train\.py:(\d+)$", stack[1], re.MULTILINE) if stack else None
+    return Hang(rank, found[0], f"train.py, line {line[1]}" if line else "")
+
+
+def in_the_words_of(rank: int, hangs: dict[int, Hang]) -> str:
+    """A rank's hang, then in which collective each waited: one made what another did not.
+
+    Args:
+        rank: the one that tells; another does where it did not hang.
+        hangs: by rank, at least one.
+    """
+    first = str(hangs.get(rank) or next(iter(hangs.values())))
+    if len(hangs) == 1:
+        return first
+    each = [f"rank {hang.rank} in {hang.collective}" for hang in hangs.values()]
+    return f"{first}. Where they waited: {', '.join(each)}"
 
 
 def give_up_in_time(batches: Any) -> None:
@@ -150,8 +203,8 @@ _LEFT = (
 )
 _WAITED = (
     "This rank waited for another that did not come: one that skipped a collective (an all_reduce "
-    "or a backward under an `if`), took fewer steps, or failed. steps-N.jsonl and rank-N.json "
-    "tell how far each came; collective_timeout_s is how long they wait"
+    "or a backward under an `if`), took fewer steps, or failed. course.ranks.told(run) tells "
+    "how far each came and what it said; collective_timeout_s is how long they wait"
 )
 _TOO_FEW = "There are more ranks on this machine than GPUs: launch with fewer gpus, or on the CPU"
 # The first pattern that is found decides: what is certain stands before what is likely.
@@ -164,7 +217,7 @@ _KNOWN: tuple[tuple[str, str | Callable[[], str]], ...] = (
     (r"DataLoader timed out after", _STUCK),
     (r"Connection closed by peer|[Cc]onnection reset by peer|Broken pipe|recvBytes failed", _LEFT),
     (r"Timed out waiting|timed out after|Socket Timeout|[Ww]ait timeout after"
-     rf"|{WATCHDOG}|clients joined", _WAITED),
+     rf"|{_WATCHDOG}|clients joined", _WAITED),
     (r"Caught MemoryError in DataLoader|in DataLoader worker[\s\S]*can't allocate", _MEMORY),
     (r"OSError: \[Errno 12\]", _MEMORY),
     (r"invalid device ordinal", _TOO_FEW),

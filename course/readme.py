@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from course import feeding, peaks, recordings, tensor_cores, trace
+from course import feeding, peaks, readme_day2, recordings, tensor_cores, trace
 from course.config import from_dict, rung
 from course.records import Record, digits
 from course.runs import PROJECT
@@ -108,11 +108,18 @@ def digest(tables: Iterable[pd.DataFrame], drawing: str) -> str:
     return hashlib.sha256(f"{text}\n{drawing}".encode()).hexdigest()[:16]
 
 
+PERFORMANCE = PROJECT / "docs" / "performance.md"
+DDP = PROJECT / "benchmarks" / "ddp_h200_x4.jsonl"
 PLACES: list[Block | Waterfall] = [
     Block(PROJECT / "README.md", "ladder", lambda: table("nvidia-h100")),
     Waterfall(PROJECT / "docs" / "ladder-nvidia-h100.png", "nvidia-h100"),
-    Block(PROJECT / "docs" / "performance.md", "ladder", lambda: table("nvidia-h200")),
-    Block(PROJECT / "docs" / "performance.md", "loading", lambda: loading("nvidia-h100")),
+    Block(PERFORMANCE, "ladder", lambda: table("nvidia-h200")),
+    Block(PERFORMANCE, "loading", lambda: loading("nvidia-h100")),
+    Block(PROJECT / "README.md", "ladder of Day 2", readme_day2.ladder),
+    Block(PERFORMANCE, "scaling", lambda: readme_day2.scales("nvidia-h200-x4")),
+    Block(PERFORMANCE, "cost of DDP", lambda: readme_day2.ddp_costs(DDP)),
+    Block(PERFORMANCE, "messages", lambda: readme_day2.messages("nvidia-h200-x4")),
+    Block(PERFORMANCE, "short epochs", lambda: readme_day2.epochs("nvidia-h200-x4")),
     Block(PROJECT / "docs" / "memory.md", "peaks", lambda: peaks.memory_table("nvidia-h100")),
     Block(
         PROJECT / "docs" / "memory.md",

@@ -24,7 +24,7 @@ from course.records import write_atomically, write_record
 from course.runs import FOLDER_VARIABLE, Run, rank_file, record_of, steps_file
 
 TRACE_FILE = "trace.json.gz"  # Chrome's trace format, which Perfetto opens too
-ECHO_S = 3.0  # so long the rank with the cause has for its own verdict
+ECHO_S = 3.0  # so long a rank waits for what others have to write
 RANKS_OWN = ("device", "machine", "step_s", "load_s", "watts", "peak_gib", "host_gib",
              "evidence", "weights_by")  # fmt: skip
 
@@ -162,12 +162,19 @@ class Recorder:
         # The first verdict stands, and a rank that only noticed that another left knows less.
         if status != "ok" and failures.is_echo(error):
             time.sleep(ECHO_S)
+        if status == "ok" and self._run:  # whoever sees the record must find what all ranks wrote
+            self._await_ranks()
         run = self._everyone if status != "ok" else self._run
         if run is None:
             return
         wall_s = time.perf_counter() - self._began
         self.set(status=status, error=error, wall_s=wall_s, started_at=self._started_at)
         write_record(run.folder, record_of(run, self._values))
+
+    def _await_ranks(self) -> None:
+        deadline = time.monotonic() + ECHO_S  # one that cannot write must not hold up the others
+        while len(self._run.ranks) < self.world_size > 1 and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     def _write_rank(self, status: str, error: str) -> None:
         """What this rank alone knows, beside the record, which is rank 0's."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from course.feeding import trials
-from course.ring import Bucket, Link, all_reduce_s, buckets, exposed_s
+from course.ring import Link, all_reduce_s, buckets, exposed_s
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,16 +24,27 @@ if TYPE_CHECKING:
 FREE = ("rung", "data_root", "batch_size", "bucket_mb", "collective_timeout_s")  # may differ
 ALPHAS, BETAS = (1e-7, 1e-2), (1e8, 1e13)  # seconds, bytes/s: between these a fit looks
 GRID = 61  # values of each that are tried at once
-AS_GOOD = 1.5  # links whose squared misses are at most so many times the best's fit as well
+WIDE = 0.3  # decades to each side of the best link, in which the intervals lie
+FASTEST = 0.1  # the share of messages that stays below the fitted line
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The link that explains measured steps best, those that do so nearly as well, the misses."""
+    """A link, fitted to messages, and what else a step on several GPUs takes.
+
+    Attributes:
+        low, high: the ends of the 95 % intervals of its α and β.
+        own_s: what a step is longer by, apart from what is sent after backward: DDP's own work.
+        messages: what α and β were fitted to.
+        table: a row a run: gpus, images_each, bucket_mb, one_gpu_s, measured_s, exposed_s, model_s.
+    """
 
     link: Link
-    as_good: tuple[Link, ...]
-    table: pd.DataFrame  # one row a run: gpus, images_each, bucket_mb, measured_s, model_s
+    low: Link
+    high: Link
+    own_s: float
+    messages: pd.DataFrame
+    table: pd.DataFrame
 
 
 def scaling(runs: Iterable[Run]) -> pd.DataFrame:
@@ -102,18 +113,19 @@ def _watts(run: Run) -> float:
     return (run.record.watts or math.nan) * run.record.gpus
 
 
-def fit(runs: Iterable[Run], classes: int = 1000) -> Fit:
-    """The link's α and β by least squares of the steps' relative misses, over the runs on several.
+def fit(runs: Iterable[Run], messages: pd.DataFrame, classes: int = 1000) -> Fit:
+    """α and β from how long messages were under way; DDP's own work from how long steps were.
 
-    Runs that hide all of their communication tell little about it: add some that cannot, with
-    one huge bucket, which waits for the end of backward, and with many small ones, which cost
-    α each. What work DDP itself causes ends up in α and β too.
+    A message that waits for a rank that is late takes longer than its link needs, and never
+    shorter. So what is fitted is no mean, but the line that a tenth of the messages stay below.
 
     Args:
+        messages: of `communication.messages`: many small ones tell α, large ones tell β.
         classes: outputs of the model.
 
     Raises:
-        ValueError: no run on several GPUs that has one on a single GPU to compare with.
+        ValueError: no messages, or no run on several GPUs that has one on a single GPU to compare
+            with.
     """
     import pandas as pd
 
@@ -122,58 +134,68 @@ def fit(runs: Iterable[Run], classes: int = 1000) -> Fit:
     known = list(runs)
     pairs = [(run, _single(run, known)) for run in known if run.record.gpus > 1]
     pairs = [(run, base) for run, base in pairs if base]
-    if not pairs:
-        raise ValueError("nothing to fit: runs on several GPUs are needed, and for each one on a "
-                         "single GPU with the same images per GPU")  # fmt: skip
-    cases = []
+    if not pairs or messages.empty:
+        raise ValueError("nothing to fit: traced runs on several GPUs are needed, others that "
+                         "were not traced, and for each one on a single GPU with the same images "
+                         "per GPU")  # fmt: skip
+    link, low, high = _best(messages)
+    rows, model = [], models.create(pairs[0][0].config.model, classes)
     for run, base in pairs:
-        config, model = run.config, models.create(run.config.model, classes)
+        config, gpus = run.config, run.record.gpus
         sent = buckets(model, config.image_px, config.bucket_mb)
-        cases.append((sent, run.record.gpus, base.record, run.record.step_s))
-    link, as_good = _best(cases)
-    rows = [{"gpus": run.record.gpus, "images_each": run.config.batch_size // run.record.gpus,
-             "bucket_mb": run.config.bucket_mb, "one_gpu_s": base.record.step_s,
-             "measured_s": run.record.step_s, "model_s": float(_step_s(case, link))}
-            for (run, base), case in zip(pairs, cases)]  # fmt: skip
-    return Fit(link, tuple(as_good), pd.DataFrame(rows))
+        shown = float(exposed_s(sent, gpus, link, base.record.backward_s))
+        rows.append({
+            "gpus": gpus, "images_each": config.batch_size // gpus, "bucket_mb": config.bucket_mb,
+            "one_gpu_s": base.record.step_s, "measured_s": run.record.step_s, "exposed_s": shown,
+        })  # fmt: skip
+    table = pd.DataFrame(rows)
+    own_s = float((table["measured_s"] - table["one_gpu_s"] - table["exposed_s"]).median())
+    table["model_s"] = table["one_gpu_s"] + own_s + table["exposed_s"]
+    return Fit(link, low, high, own_s, messages, table)
 
 
-Case = tuple[Sequence[Bucket], int, Any, float]  # buckets, ranks, record on one GPU, seconds
+def _best(messages: pd.DataFrame) -> tuple[Link, Link, Link]:
+    """Search a grid of α and β, evenly spaced in their logarithms, then finer ones around.
+
+    Returns:
+        The best link; and the ends of the 95 % intervals of α and β, from fits to messages that
+        were drawn anew from these.
+    """
+    centre, reach = np.log10([ALPHAS, BETAS]).mean(axis=1), np.ptp(np.log10([ALPHAS, BETAS])) / 2
+    for wide in (reach, WIDE, WIDE / 10):
+        alphas, betas = (np.logspace(at - wide, at + wide, GRID) for at in centre)
+        misses = _misses(messages, Link(*np.meshgrid(alphas, betas, indexing="ij")))
+        at = np.unravel_index(misses.sum(axis=0).argmin(), (GRID, GRID))
+        if wide == WIDE:
+            dice = np.random.default_rng(0)
+            drawn = dice.multinomial(len(messages), [1 / len(messages)] * len(messages), 500)
+            each = np.unravel_index((drawn @ misses).argmin(axis=1), (GRID, GRID))
+            ends = [np.percentile(axis[of], [2.5, 97.5]) for axis, of in zip((alphas, betas), each)]
+        centre = np.log10([alphas[at[0]], betas[at[1]]])
+    best = 10**centre
+    low, high = (Link(*(float(value) for value in pick(best, each)))
+                 for pick, each in zip((np.minimum, np.maximum), zip(*ends)))  # fmt: skip
+    return Link(float(best[0]), float(best[1])), low, high
 
 
-def _step_s(case: Case, link: Link) -> Any:
-    sent, ranks, base, _ = case
-    return base.step_s + exposed_s(sent, ranks, link, base.backward_s)
-
-
-def _best(cases: Sequence[Case]) -> tuple[Link, list[Link]]:
-    """Search a grid of α and β, evenly spaced in their logarithms; then a finer one around."""
-    ends, as_good = np.log10([ALPHAS, BETAS]), []
-    for _ in range(4):
-        axes = [np.logspace(low, high, GRID) for low, high in ends]
-        alphas, betas = np.meshgrid(*axes, indexing="ij")
-        tried = Link(alphas, betas)
-        misses = sum((_step_s(case, tried) / case[3] - 1) ** 2 for case in cases)
-        at = np.unravel_index(misses.argmin(), misses.shape)
-        if not as_good:
-            close = misses <= max(misses[at] * AS_GOOD, len(cases) * 0.002**2)
-            as_good = [Link(a, b) for a, b in zip(alphas[close], betas[close])]
-        best = Link(float(alphas[at]), float(betas[at]))
-        reach = (ends[:, 1] - ends[:, 0]) / 12
-        centre = np.log10([best.alpha_s, best.bytes_per_s])
-        ends = np.stack([centre - reach, centre + reach], axis=1)
-    return best, as_good
+def _misses(messages: pd.DataFrame, tried: Link) -> np.ndarray:
+    """How far each message is off each link; what is slower counts little, what is faster much."""
+    sent = zip(messages["bytes"], messages["ranks"], messages["duration_s"])
+    over = np.array([np.log(took / all_reduce_s(size, ranks, tried)).ravel()
+                     for size, ranks, took in sent])  # fmt: skip
+    return np.where(over < 0, (FASTEST - 1) * over, FASTEST * over)
 
 
 def predicted(
-    base: Run, link: Link, gpus: Sequence[int], *, bucket_mb: float = 25.0, rows: int = 1,
-    classes: int = 1000,
+    base: Run, link: Link, gpus: Sequence[int], *, own_s: float = 0.0, rows: int = 1,
+    bucket_mb: float = 25.0, classes: int = 1000,
 ) -> pd.DataFrame:  # fmt: skip
     """What the model says for more GPUs, each with the images that `base` has on one.
 
     Columns: gpus, sent_s (all buckets, hidden or not), exposed_s, step_s, efficiency, images_per_s.
 
     Args:
+        own_s: what a step on several GPUs is longer by besides, as `fit` finds it.
         rows: the all-reduce's grid, as of `all_reduce_s`; counts that do not fill it are left out.
     """
     import pandas as pd
@@ -186,11 +208,11 @@ def predicted(
     for count in gpus:
         if count % rows or count < rows:
             continue
-        longer = float(exposed_s(sent, count, link, record.backward_s, rows)) if count > 1 else 0.0
-        step_s = record.step_s + longer
+        shown = float(exposed_s(sent, count, link, record.backward_s, rows)) if count > 1 else 0.0
+        step_s = record.step_s + shown + own_s * (count > 1)
         taken = sum(all_reduce_s(each.size, count, link, rows) for each in sent)
         found.append({
-            "gpus": count, "sent_s": taken, "exposed_s": longer, "step_s": step_s,
+            "gpus": count, "sent_s": taken, "exposed_s": shown, "step_s": step_s,
             "efficiency": record.step_s / step_s,
             "images_per_s": count * config.batch_size / step_s,
         })  # fmt: skip

@@ -22,13 +22,14 @@ from filelock import Timeout
 from submitit import JobEnvironment
 from submitit.helpers import TorchDistributedEnvironment
 
-from course import failures, logs
+from course import failures, logs, ranks
 from course.local import identity, is_first, machine_lock
 from course.records import Record, write_atomically, write_record
 from course.runs import Run, record_of
 
 POLL_S = 0.2
 EXIT_CODES = {"timeout": 124}  # as the command of that name has it
+DUMP_MS = 1000  # for one attempt; there are two, and up to a second passes before the first
 GRACE_S = 15.0  # for the processes that are left once the run's verdict is in
 
 
@@ -114,7 +115,7 @@ def _train(run: Run, task: JobEnvironment, deadline: float) -> Record:
     try:
         with _sigterm_held():
             child = _start(run, task)
-        return _watch(run, child, deadline)
+        return _watch(run, child, task.global_rank, deadline)
     finally:
         if child:
             _kill_group(child)
@@ -143,6 +144,9 @@ def _start(run: Run, task: JobEnvironment) -> subprocess.Popen:
         cores = int(os.environ.get("SLURM_CPUS_PER_TASK", cores))
     if task.num_tasks > 1:  # or each process would start a thread for every core
         env.setdefault("OMP_NUM_THREADS", str(max(1, cores)))
+        # After a collective's timeout, NCCL's watchdog sleeps four times this before it ends the
+        # process: by default a minute, for dumps of its flight recorder, which nobody reads here.
+        env.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", str(DUMP_MS))
     command = [sys.executable, "-u", str(run.script)]
     child = subprocess.Popen(command, cwd=run.folder, env=env, start_new_session=True)
     if task.global_rank == 0:
@@ -158,7 +162,7 @@ def _start(run: Run, task: JobEnvironment) -> subprocess.Popen:
     return child
 
 
-def _watch(run: Run, child: subprocess.Popen, deadline: float) -> Record:
+def _watch(run: Run, child: subprocess.Popen, rank: int, deadline: float) -> Record:
     """Wait for the child. What it is worth by its exit alone, should it leave no record."""
     verdict_since = None
     while (code := child.poll()) is None:
@@ -172,11 +176,9 @@ def _watch(run: Run, child: subprocess.Popen, deadline: float) -> Record:
         time.sleep(POLL_S)
     if code == 0:
         return Record("ok")
+    if hung := ranks.hangs(run):
+        return Record("failed", error=failures.in_the_words_of(rank, hung))
     last_words = logs.text(run, err=True, lines=20)
-    if failures.WATCHDOG in logs.text(run, err=True, lines=500):
-        # NCCL's, which ends a process from outside Python; what it says stands further up.
-        told = failures.advice(failures.WATCHDOG)
-        return Record("failed", error=f"{told}\n{last_words}")
     if code > 0:
         return Record("failed", error=f"the script ended with code {code}\n{last_words}")
     why = " (often: the system ran out of memory)" if -code == signal.SIGKILL else ""

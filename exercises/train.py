@@ -34,8 +34,8 @@ def main(run):
     sets = image_sets(cfg)
     # TODO 6: who loads batches, how far ahead, into which memory: DataLoader's arguments
     loading = {}
+    share, sampler = cfg.batch_size, None  # all images of a batch, in random order
     # TODO 8: every rank takes its own share of each batch of cfg.batch_size images
-    share, sampler = cfg.batch_size, None
     val_sampler = None  # all images
     # TODO 9: and validates its own share, no image twice
     train_batches, val_batches = loaders(

@@ -50,11 +50,11 @@ def main(run):
     # --- before
     # loading = {}
     # <<<
+    share, sampler = cfg.batch_size, None  # all images of a batch, in random order
     # >>> TODO 8: every rank takes its own share of each batch of cfg.batch_size images
     share = cfg.batch_size // run.world_size
     sampler = DistributedSampler(sets.train, run.world_size, run.rank, seed=cfg.seed)
     # --- before
-    # share, sampler = cfg.batch_size, None
     # <<<
     val_sampler = None  # all images
     # >>> TODO 9: and validates its own share, no image twice
@@ -80,10 +80,8 @@ def main(run):
     net = model  # itself, whatever is wrapped around it below
     # >>> TODO 8: average the gradients of all ranks, while backward still computes others
     if run.world_size > 1:
-        model = DDP(
-            model, bucket_cap_mb=cfg.bucket_mb, find_unused_parameters=cfg.find_unused,
-            gradient_as_bucket_view=True,
-        )  # fmt: skip
+        model = DDP(model, bucket_cap_mb=cfg.bucket_mb, gradient_as_bucket_view=True,
+                    find_unused_parameters=cfg.find_unused)  # fmt: skip
     # --- before
     # <<<
     if cfg.compile:  # a later day's rung

@@ -244,6 +244,18 @@ def test_recorded_runs_answer_as_ones_own(
     assert list(found) == [run.config.rung for run in swept.values()]
     own, packed = comm_report(swept[1]), comm_report(found[swept[1].config.rung])
     assert list(packed["bytes"]) == list(own["bytes"])
+    assert communication.recorded_runs("two", gpus=4) == {}
+    assert list(communication.recorded_runs("two", gpus=2)) == list(found)
+
+
+@pytest.mark.slow
+def test_messages_are_the_all_reduces_of_traced_runs(swept: dict[float, Run]) -> None:
+    found = communication.messages(swept.values())
+    own = pd.concat([comm_report(run).query("operation == 'all_reduce'") for run in swept.values()])
+    assert list(found["bytes"]) == list(own["bytes"])
+    assert found["duration_s"].sum() == pytest.approx(own["duration_s"].sum())
+    assert set(found["ranks"]) == {2} and set(found["run"]) == {run.name for run in swept.values()}
+    assert communication.messages([]).empty
 
 
 # ---- two processes, without a job --------------------------------------------------------------

@@ -1,9 +1,12 @@
 """Every way in which a job can end, caused for real, leaves the record that says so."""
 
+import json
 import os
+import shutil
 import signal
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from job_helpers import (
@@ -15,14 +18,16 @@ from job_helpers import (
     launch_running,
     nothing_left,  # noqa: F401 (pytest runs it around each test)
     over,
+    prepared,
     printed,
     processes_of,
     trainings_of,
 )
 
-from course import jobs
+from course import failures, jobs, ranks
 from course.jobs import JobError
-from course.runs import PROJECT
+from course.records import Record, write_record
+from course.runs import PROJECT, rank_file
 
 TRAIN = PROJECT / "solutions" / "train.py"
 needs_two_cores = pytest.mark.skipif(os.cpu_count() < 2, reason="one process a core: needs two")
@@ -189,3 +194,102 @@ def test_a_script_that_ignores_every_signal_can_be_cancelled(runs_root, tmp_path
     jobs.cancel(run)
     assert time.monotonic() - began < 10
     assert processes_of(runs_root) == []
+
+
+NCCL = Path(__file__).parent / "golden" / "nccl_hang"  # of two H200s, PyTorch 2.11; a log a rank
+ENDS_AS_NCCL_DID = f"""
+import os, sys, time
+from pathlib import Path
+sys.stderr.write(Path({str(NCCL)!r}, f"rank-{{os.environ['RANK']}}.err").read_text())
+sys.stderr.flush()
+Path(f"said-{{os.environ['RANK']}}").touch()
+while len([*Path().glob("said-*")]) < 2:
+    time.sleep(0.05)
+os.abort()
+"""
+HUNG = [
+    "rank 0: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=50, OpType=ALLREDUCE, "
+    "NumelIn=1, NumelOut=1, Timeout(ms)=10000) ran for 10032 milliseconds (train.py, line 122). "
+    "This rank waited for another that did not come",
+    "rank 1: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=50, OpType=BROADCAST, "
+    "NumelIn=53120, NumelOut=53120, Timeout(ms)=10000) ran for 10014 milliseconds (train.py, line "
+    "108). This rank waited for another that did not come",
+]
+WHERE = (
+    "Where they waited: rank 0 in ALLREDUCE of 1 number (its collective 50; train.py, line 122), "
+    "rank 1 in BROADCAST of 53120 numbers (its collective 50; train.py, line 108)"
+)
+
+
+def of_nccl(folder, *tasks):
+    """A run as a job leaves it that NCCL ended: the log of its rank 0, of 1, and so on."""
+    run = prepared(folder, "", CONFIG, gpus=len(tasks))
+    (folder / "logs").mkdir()
+    for task, rank in enumerate(tasks):
+        shutil.copy(NCCL / f"rank-{rank}.err", folder / "logs" / f"12213_{task}_log.err")
+    return run
+
+
+@needs_two_cores
+def test_a_hang_that_nccl_ends_names_each_ranks_collective(runs_root, tmp_path):
+    script = tmp_path / "hangs.py"
+    script.write_text(ENDS_AS_NCCL_DID)
+    run = over(jobs.launch(script, CONFIG, gpus=2))
+    assert run.status == "failed"
+    assert run.record.error.startswith(tuple(HUNG)) and run.record.error.endswith(WHERE)
+    assert "frame #" not in run.record.error and "\n" not in run.record.error
+    table = ranks.told(run)
+    assert list(table["status"]) == ["failed", "failed"]
+    for error, said in zip(table["error"], HUNG, strict=True):
+        assert error.startswith(said) and "frame #" not in error and "Where" not in error
+
+
+def test_each_rank_tells_its_own_hang_and_another_where_it_has_none(tmp_path):
+    found = ranks.hangs(of_nccl(tmp_path / "run", 0, 1))
+    for rank, first in ((0, 0), (1, 1), (2, 0)):
+        told = failures.in_the_words_of(rank, found)
+        assert told.startswith(HUNG[first]) and told.endswith(WHERE)
+    assert failures.in_the_words_of(1, {1: found[1]}) == str(found[1])
+
+
+def test_logs_speak_for_ranks_that_left_no_word_once_the_run_is_over(tmp_path):
+    run = of_nccl(tmp_path / "run", 0, 1, 1)
+    (run.folder / "logs" / "12213_2_log.err").write_text("a warning\n")
+    assert list(ranks.told(run)["status"]) == ["", "", ""]
+    write_record(run.folder, Record("failed"))
+    table = ranks.told(run)
+    assert list(table["status"]) == ["failed", "failed", ""] and table["error"][2] == ""
+    own = {"rank": 1, "host": "here", "status": "oom", "error": "its own words"}
+    (run.folder / rank_file(1)).write_text(json.dumps(own))
+    assert list(ranks.told(run)["error"])[1:] == ["its own words", ""]
+    assert ranks.told(run)["error"][0].startswith(HUNG[0])
+
+
+def test_ranks_of_a_hang_come_in_order_though_their_logs_do_not(tmp_path):
+    assert list(ranks.hangs(of_nccl(tmp_path / "run", *[1] * 11))) == [*range(11)]
+
+
+def test_a_hang_without_a_stack_trace_names_no_line():
+    log = (NCCL / "rank-0.err").read_text()
+    bare = "".join(line for line in log.splitlines(True) if not line.startswith("#"))
+    hang = failures.hang(bare, 3)
+    assert str(hang).startswith("rank 3: Watchdog caught") and "train.py" not in str(hang)
+    assert hang.collective == "ALLREDUCE of 1 number (its collective 50)"
+    old = "Watchdog caught collective operation timeout: WorkNCCL(OpType=GATHER, Timeout(ms)=9) ran"
+    assert failures.hang(old, 0).collective == "GATHER"
+    assert failures.hang("DataLoader timed out", 0) is None
+
+
+@needs_two_cores
+@pytest.mark.parametrize("site, given", [(None, "1000"), ("60000", "60000")])
+def test_nccl_ends_a_hung_process_soon_unless_the_site_wants_its_dump(
+    runs_root, monkeypatch, tmp_path, site, given
+):
+    name = "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"
+    monkeypatch.delenv(name, raising=False)
+    if site:
+        monkeypatch.setenv(name, site)
+    script = tmp_path / "prints.py"
+    script.write_text(f"import os\nprint('milliseconds:', os.environ[{name!r}])\n")
+    run = over(jobs.launch(script, CONFIG, gpus=2))
+    assert printed(run).count(f"milliseconds: {given}\n") == 2

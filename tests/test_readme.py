@@ -1,15 +1,25 @@
 """What pages show of recorded runs: written from them, and noticed when it is not so any more."""
 
+import json
 import os
+import re
+import shutil
+import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from PIL import Image
 
-from course import cli_labs, readme, waterfall
+from course import cli_labs, readme, readme_day2, recordings, waterfall
 from course.plots.waterfall import waterfall as draw
+from course.runs import RECORDED, Run
 
+SEVERAL = "nvidia-h200-x4"
+DAY_2 = [place for place in readme.PLACES if isinstance(place, readme.Block)
+         and place.name in ("ladder of Day 2", "scaling", "cost of DDP", "messages",
+                            "short epochs")]  # fmt: skip
 PICTURE = next(place for place in readme.PLACES if isinstance(place, readme.Waterfall))
 
 
@@ -119,3 +129,168 @@ def test_a_rung_of_another_day_gets_a_line_of_its_own(steps, walls) -> None:
     said = words(draw(mixed, walls).axes[0])
     assert "device: NVIDIA" in said and "amp: another GPU" in said
     assert "channels_last to compile: NVIDIA" in said
+
+
+def rows_of(text: str) -> list[list[str]]:
+    """The cells of a table in Markdown, without its head."""
+    lines = [line for line in text.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def saved(gpus: int, batch_size: int, name: str) -> Path:
+    """The folder of the one run that is named by its rung, GPUs and batch: nothing of `course`."""
+    found = [path.parent for path in (RECORDED / SEVERAL).glob(f"{name}-????????/config.json")
+             if json.loads(path.read_text())["batch_size"] == batch_size
+             and json.loads((path.parent / "record.json").read_text())["gpus"] == gpus]  # fmt: skip
+    (folder,) = found
+    return folder
+
+
+def steps_of(folder: Path, rank: int = 0) -> list[dict]:
+    """The measured steps of a rank, as they lie in its file."""
+    lines = (folder / (f"steps-{rank}.jsonl" if rank else "steps.jsonl")).read_text().splitlines()
+    warm = json.loads((folder / "config.json").read_text())["warmup_steps"]
+    return [each for each in map(json.loads, lines) if each["step"] >= warm]
+
+
+def speed_of(folder: Path, middle=statistics.median) -> float:
+    batch = json.loads((folder / "config.json").read_text())["batch_size"]
+    return batch / middle(each["step_s"] for each in steps_of(folder))
+
+
+def watts_of(folder: Path) -> float:
+    files = sorted(folder.glob("rank-*.json")) or [folder / "record.json"]
+    return sum(json.loads(path.read_text())["watts"] for path in files)
+
+
+@pytest.mark.parametrize("block", DAY_2, ids=lambda block: block.name)
+def test_any_number_of_day_2_that_is_changed_is_noticed(tmp_path: Path, block) -> None:
+    page = tmp_path / "page.md"
+    place = replace(block, page=page)
+    begin, end = (
+        f"<!-- {block.name}: course readme writes it -->\n",
+        f"<!-- end of the {block.name}",
+    )
+    before, _, rest = block.page.read_text().partition(begin)
+    inside, _, after = rest.partition(end)
+    figures = [found.start() for found in re.finditer(r"\d", inside)]
+    for at in (figures[0], figures[len(figures) // 2], figures[-1]):
+        other = str((int(inside[at]) + 1) % 10)
+        page.write_text(before + begin + inside[:at] + other + inside[at + 1 :] + end + after)
+        assert not place.write(check=True)
+    assert not place.write() and page.read_text() == block.page.read_text()
+
+
+def test_five_places_show_day_2() -> None:
+    assert len(DAY_2) == 5
+
+
+@pytest.fixture(scope="module")
+def of_day_2() -> list[list[str]]:
+    return rows_of(readme_day2.ladder("nvidia-h100", SEVERAL))
+
+
+def test_the_ladder_of_day_2_has_speed_efficiency_and_joules_of_the_files(of_day_2) -> None:
+    shown = {(row[0], row[2]): row[3:7] for row in of_day_2}
+    cases = [("channels_last", gpus, 256, statistics.median) for gpus in (1, 2, 4)]
+    cases += [("compile", 4, 256, statistics.median), ("dataloader", 4, 64, statistics.mean)]
+    for name, gpus, each, middle in cases:
+        one, folder = saved(1, each, name), saved(gpus, each * gpus, name)
+        speed, watts = speed_of(folder, middle), watts_of(folder)
+        efficiency = speed / gpus / speed_of(one, middle)
+        wanted = [f"{speed:,.0f}", f"{efficiency:.1%}".replace("100.0", "100"), f"{watts:,.0f}",
+                  f"{watts / speed:.3f}"]  # fmt: skip
+        assert shown.pop((name, f"{gpus} × H200")) == wanted
+    assert list(shown) == [("channels_last", "1 × H100"), ("dataloader", "1 × H100")]
+
+
+def test_feeding_is_that_of_all_steps_beside_synthetic_data(of_day_2) -> None:
+    loading = rows_of(readme.loading("nvidia-h100"))
+    both = {row[0]: row for row in loading}
+    for row, workers in zip(of_day_2, ("0", "8")):
+        assert row[3] == both[workers][1]
+        assert f"{float(row[4].rstrip('%')):.0f}%" == both[workers][2]
+        assert float(row[6]) == pytest.approx(float(row[5]) / float(row[3]), rel=0.005)
+
+
+def test_all_runs_that_scale_are_shown_with_their_intervals() -> None:
+    rows = rows_of(readme_day2.scales(SEVERAL))
+    known = [run for run in recordings.runs(SEVERAL)
+             if run.config.rung in readme_day2.SCALED and not run.record.trace]  # fmt: skip
+    assert len(rows) == len(known) == 11
+    for name, gpus, each, speed, share, step_ms, *_ in rows:
+        folder = saved(int(gpus), int(gpus) * int(each), name)
+        seconds = statistics.median(step["step_s"] for step in steps_of(folder))
+        assert step_ms == f"{seconds * 1e3:.1f}"
+        value, *ends = [float(number) for number in re.findall(r"[\d.]+(?=%)", share)]
+        if gpus == "1" or name == "dataloader":  # nothing to compare with; batches in bursts
+            assert not ends
+        else:
+            assert ends[0] <= value <= ends[1] and ends[0] < ends[1]
+            one = speed_of(saved(1, int(each), name))
+            assert value == pytest.approx(
+                100 * float(speed.replace(",", "")) / int(gpus) / one, abs=0.06
+            )
+
+
+def test_the_wait_at_the_beginning_of_an_epoch_is_that_of_all_ranks() -> None:
+    for row, gpus in zip(rows_of(readme_day2.epochs(SEVERAL)), (1, 2, 4), strict=True):
+        folder = saved(gpus, 64 * gpus, "dataloader")
+        in_epoch = 1024 // 64 // gpus  # drop_last; the default set has so many training images
+        ranks = [steps_of(folder, rank) for rank in range(gpus)]
+        firsts = [step["load_s"] for steps in ranks for step in steps
+                  if step["step"] % in_epoch == 0]  # fmt: skip
+        others = [step["load_s"] for steps in ranks for step in steps if step["step"] % in_epoch]
+        first_s = statistics.mean(firsts)
+        epoch_s = in_epoch * statistics.mean(step["step_s"] for step in ranks[0])
+        rest_s = statistics.median(step["step_s"] - step["load_s"] for step in ranks[0])
+        assert row == [
+            str(gpus), str(in_epoch), f"{epoch_s:.2f}", f"{first_s:.2f}",
+            f"{sum(others) / len(firsts):.2f}", f"{first_s / epoch_s:.0%}", f"{64 / first_s:.0f}",
+            f"{rest_s * 1e3:.0f}",
+        ]  # fmt: skip
+
+
+def test_the_wait_of_a_rank_that_is_slow_counts(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(saved(2, 128, "dataloader"), folder)
+    path = folder / "steps-1.jsonl"
+    steps = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("\n".join(json.dumps(each | {"load_s": 3 * each["load_s"]}) for each in steps))
+    wait_s = statistics.mean(step["load_s"] for rank in (0, 1) for step in steps_of(folder, rank)
+                             if step["step"] % 8 == 0)  # fmt: skip
+    assert wait_s > 0.8 and readme_day2._epoch(Run(folder))[3] == f"{wait_s:.2f}"
+
+
+def test_what_ddp_costs_is_what_the_benchmark_wrote(tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in readme.DDP.read_text().splitlines()]
+    rows = {row[0]: row[1:] for row in rows_of(readme_day2.ddp_costs(readme.DDP))}
+    assert list(rows) == list(dict.fromkeys(line["variant"] for line in lines))
+    for line in lines:
+        step_ms, share = rows[line["variant"]][2 * line["compiled"] :][:2]
+        assert step_ms == f"{line['step_ms'][1]:.1f}"
+        assert share.startswith("100%" if line["variant"] == "alone" else f"{line['ratio'][1]:.1%}")
+    for name, kept in (("eager", lines[:4]), ("two machines", [*lines, lines[0] | {"ranks": 2}])):
+        file = tmp_path / name
+        file.write_text("\n".join(map(json.dumps, kept)))
+        with pytest.raises(ValueError, match="one run of benchmarks/ddp.py"):
+            readme_day2.ddp_costs(file)
+
+
+def test_messages_are_those_of_the_traces_on_most_gpus() -> None:
+    rows = {row[0]: row for row in rows_of(readme_day2.messages(SEVERAL))}
+    assert list(rows)[:3] == [f"buckets of {size} MB" for size in (1, 25, 100)]
+    for name, row in rows.items():
+        rung = re.sub(r"buckets of (\d+) MB", r"channels_last-bucket_mb-\1.0", name)
+        seconds = statistics.median(step["step_s"] for step in steps_of(saved(4, 1024, rung)))
+        assert row[-1] == f"{seconds * 1e3:.1f}"
+        assert float(row[2]) == pytest.approx(4 * 25.6, rel=0.01)  # MB: fp32 of all weights
+        assert 0 < float(row[4]) < float(row[5])
+    # Two for each of the 53 layers, beside the four buckets and the two that send the buffers.
+    assert int(rows["sync_batchnorm"][1]) == int(rows["buckets of 25 MB"][1]) + 2 * 53
+
+
+def test_a_machine_without_several_gpus_is_refused() -> None:
+    for shows in (readme_day2.scales, readme_day2.epochs, readme_day2.messages):
+        with pytest.raises(ValueError, match="on several GPUs is .*recorded on nvidia-h100"):
+            shows("nvidia-h100")

@@ -11,6 +11,7 @@ from matplotlib.patches import Patch
 
 from course.plots.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean
 from course.records import digits
+from course.ring import Link, all_reduce_s
 
 RANK_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, ACCENT, DARK, GREY)
 
@@ -82,7 +83,7 @@ def measured(table: pd.DataFrame) -> Picture:
         axes.set_xlabel("GPUs")
         clean(axes)
     for axes in (speed, energy):
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
     speed.legend(frameon=False, fontsize=8)
     picture.suptitle("\n".join(dict.fromkeys(table["machine"])), x=0.01, ha="left", fontsize=9)
     return picture
@@ -113,6 +114,28 @@ def overlap(table: pd.DataFrame, backward_s: float, title: str = "") -> Picture:
     marks = [Patch(color=SKY), Patch(color=ACCENT)]
     axes.legend(marks, ["sent under backward", "sent after it: the step is longer by this"],
                 frameon=False, fontsize=8, loc="lower left")  # fmt: skip
+    axes.set_title(title, loc="left", fontsize=10)
+    clean(axes)
+    return picture
+
+
+def messages(table: pd.DataFrame, link: Link, title: str = "") -> Picture:
+    """How long all-reduces were under way by their bytes, and what a link needs at least.
+
+    Args:
+        table: the messages of a `course.scaling.Fit`, whose link it is.
+    """
+    picture = Picture(10, 3.9)
+    axes = picture.add_subplot()
+    sizes = np.geomspace(table["bytes"].min(), table["bytes"].max(), 99)
+    for colour, (ranks, rows) in zip((BLUE, ORANGE, GREEN), table.groupby("ranks")):
+        axes.plot(rows["bytes"], rows["duration_s"] * 1e6, "o", color=colour, ms=4, alpha=0.6,
+                  label=f"{ranks} GPUs, as traced")  # fmt: skip
+        axes.plot(sizes, all_reduce_s(sizes, ranks, link) * 1e6, "-", color=colour,
+                  label=f"{ranks} GPUs, α and β alone")  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlabel="bytes that each rank puts in",
+             ylabel="µs under way, waiting included")  # fmt: skip
+    axes.legend(frameon=False, fontsize=8.5, loc="upper left")
     axes.set_title(title, loc="left", fontsize=10)
     clean(axes)
     return picture

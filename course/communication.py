@@ -177,5 +177,6 @@ def recorded_runs(machine: str, gpus: int = 0) -> dict[str, Run]:
     gpus = gpus or max((run.record.gpus for run in traced), default=0)
     found = {run.config.rung: run for run in traced if run.record.gpus == gpus}
     if not found:
-        print(f"No traced run of several GPUs is recorded for {machine} yet: nothing to show.")
+        which = f"{gpus} GPUs" if gpus else "several GPUs"
+        print(f"No traced run on {which} is recorded for {machine}: nothing to show.")
     return found

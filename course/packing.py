@@ -35,8 +35,8 @@ def plan(only: str = "*", gpus: int = 1) -> list[Planned]:
 
     On one GPU: the rungs at batch 256 on synthetic data; traces of them; rungs on the machine's
     processor alone; a sweep of the batch size until memory is out; and what the notebooks ask for
-    at full size, with JPEG files. On several: how the last rungs scale, buckets, traces of what
-    the ranks send each other, and JPEG files.
+    at full size, with JPEG files. On several: how the last rungs scale, traces of what the ranks
+    send each other, JPEG files, and the pair of runs of lab 2.2.
 
     Args:
         only: a shell pattern for the configs' labels (`label`).
@@ -122,9 +122,8 @@ def _on_several(gpus: int) -> Iterator[Planned]:
     yield from ((rung("dataloader", **files, batch_size=64 * count), count) for count in counts)
     lab = TRAINED | {"model": "resnet50", "batch_size": 128, "val_images": 253}
     yield from ((rung("device", **lab), count) for count in (1, 2))
-    for size in (512, 64):  # on each GPU: the message stays, what hides it grows or shrinks
-        yield from ((rung("compile", **BUSY | {"batch_size": size * count}), count)
-                    for count in (1, gpus))  # fmt: skip
+    yield from ((rung("compile", **BUSY | {"batch_size": 512 * count}), count)
+                for count in (1, gpus))  # fmt: skip
 
 
 def record(machine: str, planned: Iterable[Planned], folder: Path) -> Path:

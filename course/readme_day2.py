@@ -134,15 +134,14 @@ def messages(machine: str) -> str:
     Raises:
         ValueError: no traced run on several GPUs is recorded there.
     """
-    traced = [run for run in recordings.runs(machine) if run.record.trace and run.record.gpus > 1]
-    if not traced:
+    shown = list(communication.recorded_runs(machine).values())
+    if not shown:
         raise ValueError(f"no traced run on several GPUs is recorded on {machine}")
-    most = max(run.record.gpus for run in traced)
-    shown = [run for run in traced if run.record.gpus == most]
     shown.sort(key=lambda run: ("bucket" not in run.config.rung, run.config.bucket_mb))
     return markdown(MESSAGES_HEAD, map(_message, shown), (
-        f"{_source(machine)} {most} GPUs, {_share(shown[0])} images each. The middle columns are "
-        f"of rank 0's one traced step, the last is the median of steps that were not traced."
+        f"{_source(machine)} {shown[0].record.gpus} GPUs, {_share(shown[0])} images each. The "
+        f"middle columns are of rank 0's one traced step, the last is the median of steps that "
+        f"were not traced."
     ))  # fmt: skip
 
 

@@ -162,12 +162,12 @@ class Recorder:
         # The first verdict stands, and a rank that only noticed that another left knows less.
         if status != "ok" and failures.is_echo(error):
             time.sleep(ECHO_S)
-        if status == "ok" and self._run:  # whoever sees the record must find what all ranks wrote
+        wall_s = time.perf_counter() - self._began
+        if status == "ok" and self._run:  # who sees the record is to find what all ranks wrote
             self._await_ranks()
         run = self._everyone if status != "ok" else self._run
         if run is None:
             return
-        wall_s = time.perf_counter() - self._began
         self.set(status=status, error=error, wall_s=wall_s, started_at=self._started_at)
         write_record(run.folder, record_of(run, self._values))
 

@@ -33,7 +33,7 @@ class Fit:
     """A link, fitted to messages, and what else a step on several GPUs takes.
 
     Attributes:
-        low, high: the ends of the 95 % intervals of its α and β.
+        low, high: the ends of the 95 % intervals of its α and β, if the ring's formula holds.
         own_s: what a step is longer by, apart from what is sent after backward: DDP's own work.
         messages: what α and β were fitted to.
         table: a row a run: gpus, images_each, bucket_mb, one_gpu_s, measured_s, exposed_s, model_s.
@@ -161,12 +161,13 @@ def _best(messages: pd.DataFrame) -> tuple[Link, Link, Link]:
         The best link; and the ends of the 95 % intervals of α and β, from fits to messages that
         were drawn anew from these.
     """
-    centre, reach = np.log10([ALPHAS, BETAS]).mean(axis=1), np.ptp(np.log10([ALPHAS, BETAS])) / 2
-    for wide in (reach, WIDE, WIDE / 10):
-        alphas, betas = (np.logspace(at - wide, at + wide, GRID) for at in centre)
+    ends = np.log10([ALPHAS, BETAS])
+    centre, reach = ends.mean(axis=1), np.ptp(ends, axis=1) / 2
+    for zoom, wide in enumerate((reach, [WIDE] * 2, [WIDE / 10] * 2)):
+        alphas, betas = (np.logspace(at - to, at + to, GRID) for at, to in zip(centre, wide))
         misses = _misses(messages, Link(*np.meshgrid(alphas, betas, indexing="ij")))
         at = np.unravel_index(misses.sum(axis=0).argmin(), (GRID, GRID))
-        if wide == WIDE:
+        if zoom == 1:
             dice = np.random.default_rng(0)
             drawn = dice.multinomial(len(messages), [1 / len(messages)] * len(messages), 500)
             each = np.unravel_index((drawn @ misses).argmin(axis=1), (GRID, GRID))

@@ -1,17 +1,21 @@
 """Two real processes train one network: what they compute is what one computes, and a hang ends."""
 
+import json
+import time
 from collections import Counter
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import torch
 from job_helpers import eventually, over, runs_root_at
 from test_slurm import slurm_says, user_sites  # noqa: F401 - a fixture
 
-from course import jobs
+from course import jobs, recorder
 from course.config import Config, rung
 from course.ranks import told
-from course.runs import Run
+from course.recorder import Recorder
+from course.runs import FOLDER_VARIABLE, Run, rank_file
 from course.variants import variant
 
 pytestmark = pytest.mark.slow
@@ -158,3 +162,32 @@ def test_a_skipped_collective_ends_with_what_to_look_for(
     assert len(table) == 2
     assert table["error"].str.contains("waited for another that did not come").any()
     assert run.record.wall_s is None or run.record.wall_s < 60
+
+
+def test_the_record_comes_when_the_others_have_written_what_they_know(
+    tmp_path: Path, tiny_set: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"RANK": "0", "WORLD_SIZE": "2", FOLDER_VARIABLE: str(tmp_path)}
+    for name, value in found.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "config.json").write_text(config(tiny_set).to_json())
+    (tmp_path / "launch.json").write_text(json.dumps({"rung": "baseline", "gpus": 2}))
+    run, seen = Run(tmp_path), []
+
+    def other() -> None:
+        time.sleep(0.5)
+        seen.append(run.record)
+        (tmp_path / rank_file(1)).write_text(json.dumps({"rank": 1}))
+
+    late = Thread(target=other)
+    late.start()
+    Recorder(run).finish("ok")
+    late.join()
+    assert seen == [None] and run.record.status == "ok"
+    assert [rank["rank"] for rank in run.ranks] == [0, 1]
+    # One that cannot write does not hold the record up for long.
+    (tmp_path / rank_file(1)).unlink()
+    (tmp_path / "record.json").unlink()
+    monkeypatch.setattr(recorder, "ECHO_S", 0.1)
+    Recorder(run).finish("ok")
+    assert run.record.status == "ok" and len(run.ranks) == 1

@@ -1,6 +1,8 @@
 """Two real processes train one network: what they compute is what one computes, and a hang ends."""
 
 import json
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -15,7 +17,7 @@ from course import jobs, recorder
 from course.config import Config, rung
 from course.ranks import told
 from course.recorder import Recorder
-from course.runs import FOLDER_VARIABLE, Run, rank_file
+from course.runs import FOLDER_VARIABLE, PROJECT, Run, rank_file
 from course.variants import variant
 
 pytestmark = pytest.mark.slow
@@ -191,3 +193,25 @@ def test_the_record_comes_when_the_others_have_written_what_they_know(
     monkeypatch.setattr(recorder, "ECHO_S", 0.1)
     Recorder(run).finish("ok")
     assert run.record.status == "ok" and len(run.ranks) == 1
+
+
+BENCHMARK = PROJECT / "benchmarks" / "ddp.py"
+
+
+def test_the_benchmark_of_ddp_takes_turns_and_tells_of_each_variant(tmp_path: Path) -> None:
+    small = "--model resnet18 --image-px 32 --batch-size 2 --steps 1 --turns 2"
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*start, str(BENCHMARK), "--out", str(tmp_path / "out.jsonl"), *small.split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [json.loads(line) for line in done.stdout.splitlines()] == lines
+    assert [line["variant"] for line in lines][:2] == ["alone", "DDP as it comes"]
+    assert {line["ranks"] for line in lines} == {2} and len(lines) == 4
+    assert lines[0]["ratio"] == [1, 1, 1] != lines[1]["ratio"]
+    assert all(line["step_ms"][0] > 0 for line in lines)
+
+
+def test_the_benchmark_of_ddp_says_how_it_is_started() -> None:
+    done = subprocess.run([sys.executable, str(BENCHMARK)], capture_output=True, text=True)
+    assert done.returncode == 2 and "start it with torchrun" in done.stderr

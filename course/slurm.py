@@ -22,6 +22,7 @@ from course.sites import Site, user_file
 FRESH_S = 2.0  # squeue is asked no more often, however many runs are waited for
 CANCEL_S = 10.0  # so long is Slurm asked to cancel
 ACCOUNTED_S = 10.0  # until sacct knows that a job is over
+BEHIND_S = 60.0  # so long it may call a job alive that is not: accounting that was away is behind
 OVER = {"CANCELLED": "cancelled", "TIMEOUT": "timeout", "DEADLINE": "timeout",
         "OUT_OF_MEMORY": "oom", "FAILED": "failed"}  # fmt: skip
 ALIVE = ("PENDING", "RUNNING", "REQUEUED", "COMPLETING", "CONFIGURING", "SUSPENDED", "RESIZING")
@@ -128,9 +129,9 @@ def ending(run: Run) -> tuple[str, str]:
     """
     if _cluster_is_down(run):
         return "lost", "the Slurm of this machine was ended meanwhile; course slurm up starts it"
-    number, deadline = str(run.launched.get("job_id", "")), time.monotonic() + ACCOUNTED_S
+    number, begun = str(run.launched.get("job_id", "")), time.monotonic()
     state = ""
-    while time.monotonic() < deadline:
+    while time.monotonic() < begun + (BEHIND_S if state in ALIVE else ACCOUNTED_S):
         words = ("--noheader", "-P", "-X", "-j", number, "-o", "JobName,State,ExitCode,NodeList")
         done = ask("sacct", *words)
         if not done or (done.returncode and "disabled" not in done.stderr):

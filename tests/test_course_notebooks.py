@@ -7,6 +7,7 @@ from job_helpers import nothing_left  # noqa: F401 - every test of this file end
 
 from course import notebook_report, notebooks
 from course.notebooks import rehearse
+from course.runs import Run
 
 pytestmark = pytest.mark.slow
 
@@ -31,15 +32,15 @@ def test_at_full_size_from_recorded_runs(name: str, runs_root: Path) -> None:
     assert not list(runs_root.glob("*/launch.json"))  # nothing was launched here
 
 
-@pytest.mark.parametrize("name", ["day2_2_data_parallel", "day2_3_communication"])
-def test_two_ranks_at_full_size_from_recorded_runs(name: str, runs_root: Path) -> None:
+@pytest.mark.parametrize(
+    "name, statuses",
+    [("day2_2_data_parallel", {"failed"}), ("day2_3_communication", {"ok", "failed"})],
+)
+def test_two_ranks_at_full_size_from_recorded_runs(
+    name: str, statuses: set[str], runs_root: Path
+) -> None:
     used = passes(name, site="recorded-nvidia-h200-x4", quick=False)
-    here = {run.name for run in used} & {
-        path.parent.name for path in runs_root.glob("*/config.json")
-    }
-    assert len(used) > len(here)  # what is a copy of the learner's script runs here, and no more
-
-
-def test_two_ranks_train_in_a_notebook_and_a_hang_ends(runs_root: Path) -> None:
-    used = passes("day2_2_data_parallel", quick=True)
-    assert {run.status for run in used} == {"ok", "failed"}  # one run hangs on purpose
+    assert {run.status for run in used} == statuses  # one of them fails on purpose
+    # What runs here are copies of the script with a line more, which nobody recorded.
+    launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]
+    assert launched and not [run for run in launched if run.source == "solutions/train.py"]

@@ -139,9 +139,10 @@ def fit(runs: Iterable[Run], messages: pd.DataFrame, classes: int = 1000) -> Fit
                          "were not traced, and for each one on a single GPU with the same images "
                          "per GPU")  # fmt: skip
     link, low, high = _best(messages)
-    rows, model = [], models.create(pairs[0][0].config.model, classes)
+    rows = []
     for run, base in pairs:
         config, gpus = run.config, run.record.gpus
+        model = models.create(config.model, classes)
         sent = buckets(model, config.image_px, config.bucket_mb)
         shown = float(exposed_s(sent, gpus, link, base.record.backward_s))
         rows.append({

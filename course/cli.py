@@ -12,6 +12,8 @@ import typer
 
 from course import tables
 
+BESIDE = "nvidia-h100"  # the recorded machine whose ladder is drawn beside one's own
+
 # Commands import what they need when they run: help and completion must not wait for torch.
 
 app = typer.Typer(
@@ -110,17 +112,19 @@ def ladder(
     set_: Settings = None,
     quick: Quick = False,
     rerun: Annotated[bool, typer.Option(help="Measure again.")] = False,
-    picture: Annotated[bool, typer.Option("--picture", help="Also draw it.")] = False,
+    picture: Annotated[
+        bool, typer.Option("--picture", help="Also draw it, beside a GPU's.")
+    ] = False,
     json_: AsJson = False,
 ) -> None:
     """Run every rung, and print the ladder that was measured on this machine."""
-    from course import jobs, plots, reports
+    from course import jobs, plots, recordings, reports
     from course.config import LADDER, parse_settings, rung
     from course.runs import runs_root
 
     configs = [rung(name, quick=quick, **parse_settings(set_ or [])) for name in LADDER]
     with prints_to_stderr(json_):
-        launched = jobs.launch_all(script, configs, site=site, rerun=rerun)
+        launched = jobs.launch_all(script, configs, turns=True, site=site, rerun=rerun)
         jobs.wait(launched, check=False)
     table = reports.ladder(launched)
     if json_:
@@ -129,7 +133,7 @@ def ladder(
         tables.show_ladder(table)
     if picture:
         path = runs_root() / "ladder.png"
-        plots.ladder(table).savefig(path)
+        plots.ladder(table, beside=recordings.large(BESIDE, LADDER)).savefig(path)
         typer.echo(f"drawn: {path}; a picture of each run: {runs_root()}/*/report.png", err=json_)
     bad = [each for each in launched if each.status != "ok"]
     for each in bad:

@@ -21,6 +21,7 @@ CHOICES = {
 AT_LEAST = {
     "image_px": 32, "batch_size": 1, "epochs": 1, "steps": 1, "warmup_steps": 0, "val_steps": 0,
     "val_images": 0, "workers": 0, "lr": 0, "momentum": 0, "weight_decay": 0, "memory_gib": 0,
+    "budget_s": 0,
     "profile_steps": 0, "prefetch_factor": 1, "bucket_mb": 0.001, "collective_timeout_s": 1,
 }  # fmt: skip
 TRACE_WAIT = 2  # steps before a trace: one to wait, one in which the profiler itself warms up
@@ -45,6 +46,7 @@ class Config:
     epochs: int = 2
     steps: int = 16  # training steps an epoch, at most
     warmup_steps: int = 8  # first steps of the run, left out of every time
+    budget_s: float = 0.0  # stop once a ratio is sure, or after so many seconds; 0: all steps
     profile_steps: int = 0  # so many of the warm-up steps are traced; 0: none
     val_steps: int = 4  # validation batches after each epoch, at most; 0: none
     val_images: int = 0  # validate on so many images at most; 0: all of them
@@ -118,9 +120,13 @@ _AUTOTUNE = replace(_COMPILE, rung="autotune", compile="max-autotune-no-cudagrap
 BEYOND: dict[str, Config] = {cfg.rung: cfg for cfg in (_FUSED, _COMPILE, _AUTOTUNE)}
 
 QUICK_WORKERS = 2  # at most
-# Small enough for two CPU cores. The model stays ResNet-50: only what it is fed shrinks, and
-# the learning rate with the batch.
-QUICK = {"image_px": 64, "batch_size": 8, "epochs": 1, "steps": 8, "warmup_steps": 2, "lr": 0.003}
+# Small enough for two CPU cores, and large enough that what a rung brings shows there: with fewer
+# pixels, what a step costs at any size hides it. The model stays ResNet-50: only what it is fed
+# shrinks, and the learning rate with the batch.
+QUICK: dict[str, Any] = {
+    "image_px": 160, "batch_size": 8, "epochs": 1, "steps": 64, "warmup_steps": 2,
+    "budget_s": 10.0, "lr": 0.003,
+}  # fmt: skip
 
 
 def rung(name: str, *, quick: bool = False, **changes: Any) -> Config:

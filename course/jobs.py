@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -15,11 +16,13 @@ from typing import Any
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from course import recordings, records, runs
+from course import recordings, records, runs, sites
 from course.config import Config
-from course.plans import Plan, engine, plan
+from course.plans import Plan, beside, engine, in_turns, plan
 from course.records import write_record
 from course.runs import Run, record_of
+
+REUSED = ("queued", "running", "ok", "oom")  # launched again, a run in such a state is kept
 
 
 class JobError(RuntimeError):
@@ -31,7 +34,7 @@ class JobError(RuntimeError):
 
 def launch(
     script: str | Path, config: Config, *, site: str = "local", gpus: int = 1,
-    time_min: float | None = None, rerun: bool = False,
+    time_min: float | None = None, rerun: bool = False, against: Run | None = None,
 ) -> Run:  # fmt: skip
     """Start a job that runs `script`, and return at once.
 
@@ -45,6 +48,8 @@ def launch(
         gpus: devices, a process each (processes alone where there is no GPU).
         time_min: end the run after so many minutes; None: the site's own limit.
         rerun: start it anew in any case.
+        against: the run to compare with. Its snapshot is run once more beside this one, and the
+            two take turns, so that their ratio does not depend on what else the machine does.
 
     Raises:
         ValueError: no such script or site, or an impossible request.
@@ -55,11 +60,38 @@ def launch(
         run = recordings.answer(asked.place.name.removeprefix(recordings.SITE), config, gpus)
         print(f"{run}: nothing runs here; from\n    {run.record.machine}")
         return run
+    if against is not None and against.launched.get("site") != site:
+        where = against.launched.get("site")
+        print(f"{against.name} ran on site {where!r}: it cannot be repeated on {site!r}, beside it")
+        against = None
+    group = [asked] if against is None else [*beside(asked, against)]
+    return _launch(group, rerun)[0]
+
+
+def launch_all(
+    script: str | Path, configs: Iterable[Config], *, turns: bool = False, **options: Any
+) -> list[Run]:
+    """`launch` for each config; further options are those of `launch`.
+
+    Args:
+        turns: one job for all of them, in which they take turns: whatever the machine does
+            meanwhile, it does to all, so their ratios do not depend on it.
+    """
+    configs = list(configs)
+    site = sites.get(options.get("site", "local"))
+    if not turns or len(configs) < 2 or site.executor == "recorded":
+        return [launch(script, config, **options) for config in configs]
+    rerun = options.pop("rerun", False)
+    return _launch(in_turns([plan(script, config, **options) for config in configs]), rerun)
+
+
+def _launch(group: Sequence[Plan], rerun: bool) -> list[Run]:
+    """Find or start the runs of one job; the first of them, or all, are what was asked for."""
     root = runs.runs_root()
     try:
         root.mkdir(parents=True, exist_ok=True)
         with FileLock(root / ".launch.lock", timeout=60):
-            return _find_or_start(asked, rerun)
+            return _find_or_start(group, rerun)
     except Timeout as error:
         raise JobError("another launch still waits for the scheduler: try again") from error
     except OSError as error:
@@ -69,17 +101,18 @@ def launch(
         ) from error
 
 
-def _find_or_start(asked: Plan, rerun: bool) -> Run:
-    last, folder = asked.attempts()  # under the lock, or two launches would take the same folder
-    if last and not rerun and refresh(last) in ("queued", "running", "ok", "oom"):
-        print(f"{last}: launched before, nothing started (rerun=True repeats it)")
-        return last
-    return _start(folder, asked)
-
-
-def launch_all(script: str | Path, configs: Iterable[Config], **options: Any) -> list[Run]:
-    """`launch` for each config; the options are those of `launch`."""
-    return [launch(script, config, **options) for config in configs]
+def _find_or_start(group: Sequence[Plan], rerun: bool) -> list[Run]:
+    # Under the lock, or two launches would take the same folder.
+    own = [each for each in group if not each.is_repeat]
+    attempts = [each.attempts() for each in own]
+    known = [last for last, _ in attempts]
+    if not rerun and all(last and refresh(last) in REUSED for last in known):
+        for last in known:
+            print(f"{last}: launched before, nothing started (rerun=True repeats it)")
+        return known
+    folders = [folder for _, folder in attempts]
+    folders += [folders[0] / runs.BESIDE / each.name for each in group if each.is_repeat]
+    return _start(folders, group)[: len(own)]
 
 
 def wait(
@@ -101,6 +134,8 @@ def wait(
     try:
         for run in wanted:
             _follow(run, deadline)
+            for repeat in run.repeats:  # it ends with the run, or moments later
+                _follow(repeat, deadline, quiet=True)
     except KeyboardInterrupt:
         print("Stopped waiting; the job goes on. wait(run) follows it again, cancel(run) ends it; "
               "in a terminal: course runs, course cancel NAME")  # fmt: skip
@@ -127,6 +162,8 @@ def cancel(run: Run) -> Run:
         values = {"status": "cancelled", "error": "cancelled on request"}
         write_record(run.folder, record_of(run, values))
         engine.stop(run)
+    for repeat in run.repeats:  # nobody else needs them
+        cancel(repeat)
     return run
 
 
@@ -170,32 +207,55 @@ def _engine(run: Run) -> ModuleType:
     return engine(run.launched.get("executor", "local"))
 
 
-def _start(folder: Path, asked: Plan) -> Run:
-    run, place = Run(folder), asked.place
-    request = asked.request | {
-        "script": str(asked.source), "time_min": place.time_min, "git_sha": runs.git_sha(),
-        "executor": place.executor, "launched_at": datetime.now().isoformat(timespec="seconds"),
-    }  # fmt: skip
-    folder.mkdir()
+def _start(folders: Sequence[Path], group: Sequence[Plan]) -> list[Run]:
+    """Start one job for all these runs; its logs and scripts lie in the first one's folder."""
+    started, place = [Run(folder) for folder in folders], group[0].place
+    now = datetime.now().isoformat(timespec="seconds")
+    common = {"time_min": place.time_min, "git_sha": runs.git_sha(), "executor": place.executor,
+              "launched_at": now}  # fmt: skip
     try:
-        run.script.write_text(asked.text)
-        (folder / "config.json").write_text(asked.config.to_json())
-        (folder / records.RESERVE).write_bytes(bytes(records.RESERVE_BYTES))
-        records.write_atomically(folder / "launch.json", json.dumps(request, indent=1))
-        request |= engine(place.executor).submit(folder, request, place)
-        records.write_atomically(folder / "launch.json", json.dumps(request, indent=1))
+        for run, asked in zip(started, group):
+            _write_folder(run, asked, common | _togetherness(run, started))
+        most = {"gpus": max(each.request["gpus"] for each in group)}
+        job = engine(place.executor).submit(folders[0], started[0].launched | most, place)
+        for run in started:
+            request = run.launched | job
+            records.write_atomically(run.folder / "launch.json", json.dumps(request, indent=1))
     except BaseException:
-        engine(place.executor).kill_left(run)
-        shutil.rmtree(folder, ignore_errors=True)
+        for run in started:
+            engine(place.executor).kill_left(run)
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
         raise
-    print(f"{run.name}: launched on {request['site']} as job {request['job_id']}")
-    return run
+    for run in started:
+        others = ", in turns with ".join(["", *(each.name for each in started if each != run)])
+        if not run.is_repeat:
+            print(f"{run.name}: launched on {place.name} as job {job['job_id']}{others}")
+    return started
 
 
-def _follow(run: Run, deadline: float | None) -> None:
+def _togetherness(run: Run, group: Sequence[Run]) -> dict[str, Any]:
+    """Where the runs of the group lie, seen from one of them: what is compared with comes first."""
+    if len(group) == 1:
+        return {}
+    ordered = sorted(group, key=lambda each: not each.is_repeat)
+    paths = [os.path.relpath(each.folder, run.folder) for each in ordered]
+    return {"together": paths, "job_folder": os.path.relpath(group[0].folder, run.folder)}
+
+
+def _write_folder(run: Run, asked: Plan, common: dict[str, Any]) -> None:
+    run.folder.mkdir(parents=True)
+    run.script.write_text(asked.text)
+    (run.folder / "config.json").write_text(asked.config.to_json())
+    (run.folder / records.RESERVE).write_bytes(bytes(records.RESERVE_BYTES))
+    request = asked.request | {"script": str(asked.source)} | common
+    records.write_atomically(run.folder / "launch.json", json.dumps(request, indent=1))
+
+
+def _follow(run: Run, deadline: float | None, *, quiet: bool = False) -> None:
     total = run.config.epochs * run.config.steps
     layout = "{desc} |{bar}| {n_fmt}/{total_fmt} steps, {elapsed}"
-    with tqdm(total=total, file=sys.stdout, bar_format=layout, ncols=100) as bar:
+    with tqdm(total=total, file=sys.stdout, bar_format=layout, ncols=100, disable=quiet) as bar:
         shown = None
         while True:
             status = refresh(run)
@@ -204,6 +264,8 @@ def _follow(run: Run, deadline: float | None) -> None:
                 bar.n = min(shown[1], total)
                 bar.refresh()
             if status not in ("queued", "running"):
+                bar.total = bar.n if status == "ok" else total  # a ratio may be sure sooner
+                bar.refresh()
                 return
             if deadline is not None and time.monotonic() > deadline:
                 raise JobError(f"{run.name} is still {status}; it goes on: wait(run) follows it")

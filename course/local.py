@@ -7,7 +7,8 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import psutil
 from filelock import FileLock
 
 from course import logs
-from course.runs import FOLDER_VARIABLE, Run
+from course.runs import FOLDER_VARIABLE, GROUP, Run
 from course.sites import Site
 
 
@@ -26,7 +27,7 @@ def submit(folder: Path, request: dict[str, Any], _site: Site) -> dict[str, Any]
     from course.supervise import supervise
 
     take_ticket(folder)
-    executor = DetachedExecutor(folder / "logs", {FOLDER_VARIABLE: str(folder)})
+    executor = DetachedExecutor(folder / "logs", {FOLDER_VARIABLE: _mark(Run(folder))})
     # The supervisor keeps the time limit, from the moment the run's turn has come.
     executor.update_parameters(tasks_per_node=request["gpus"], timeout_min=7 * 24 * 60)
     job = executor.submit(supervise, str(folder))
@@ -50,6 +51,11 @@ def take_ticket(folder: Path) -> None:
     (queue / f"{time.time_ns()}@{folder.name}").touch()
 
 
+def _mark(run: Run) -> str:
+    """What tells the processes of a run's job apart from all others."""
+    return str(run.job.folder) + GROUP * (len(run.together) > 1)
+
+
 def is_first(run: Run) -> bool:
     """Is it this run's turn? Tickets of runs that are over, or gone, are thrown away."""
     for ticket in sorted((run.folder.parent / ".queue").iterdir()):
@@ -58,7 +64,8 @@ def is_first(run: Run) -> bool:
             return True
         if is_alive(other):  # also with its record written: it may still save a trace, say
             return False
-        kill_left(other)  # or it would compute beside the next run
+        for each in other.together:  # or it would compute beside the next run
+            kill_left(each)
         ticket.unlink(missing_ok=True)
     return True
 
@@ -93,19 +100,28 @@ def machine_lock() -> FileLock:
 def stop(run: Run) -> None:
     """End a run's processes: ten seconds for the supervisor to do so by itself, then at once."""
     deadline = time.monotonic() + 10
-    while is_alive(run) and time.monotonic() < deadline:
+    while next(_processes(run), None) and time.monotonic() < deadline:
         time.sleep(0.1)
     kill_left(run)
 
 
 def kill_left(run: Run) -> None:
     """End what is left of a run's job: every process that was started for its folder."""
+    for process in _processes(run):
+        with suppress(psutil.Error):  # it ended meanwhile
+            process.kill()
+
+
+def _processes(run: Run) -> Iterator[psutil.Process]:
+    """What runs for this run; what runs for its group too, where the others are over."""
+    marks = {str(run.folder)}
+    if all(each.record for each in run.together if each != run):
+        marks.add(_mark(run))
     for process in psutil.process_iter():
-        try:
-            if process.environ().get(FOLDER_VARIABLE) == str(run.folder):
-                process.kill()
-        except psutil.Error:  # another user's, or it ended meanwhile
-            continue
+        with suppress(psutil.Error):  # another user's, or it ended meanwhile
+            alive = process.status() != psutil.STATUS_ZOMBIE
+            if alive and process.environ().get(FOLDER_VARIABLE) in marks:
+                yield process
 
 
 def alive(known: Sequence[float]) -> psutil.Process | None:
@@ -144,9 +160,9 @@ def tell(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
 
 def _waits_for(run: Run) -> str:
     """Whose turn it is, since one job at a time computes on this machine."""
-    for ticket in sorted((run.folder.parent / ".queue").glob("*@*")):
-        other = Run(run.folder.with_name(ticket.name.partition("@")[2]))
-        if other.name == run.name:
+    for ticket in sorted((run.job.folder.parent / ".queue").glob("*@*")):
+        other = Run(run.job.folder.with_name(ticket.name.partition("@")[2]))
+        if other == run.job:
             break
         if is_alive(other):
             does = "computes" if other.started else "is before it"

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from course import failures, memory, profiling
+from course import failures, memory, profiling, turn
 from course.energy import EnergyMeter, counter
 from course.observe import Observer, Weights
 from course.recorder import Recorder
@@ -96,8 +96,11 @@ class Meter:
         self._energy = EnergyMeter(counter(device))
         folder = run.folder if self.config.profile_steps and device.type == "cpu" else None
         self._onednn = profiling.OneDnnAccount(folder / profiling.ONEDNN_FILE) if folder else None
-        self._finished: deque[tuple[int, int, list[Any]]] = deque()
+        self._block = turn.Block()
+        self._finished: deque[tuple[int, int, int | None, list[Any]]] = deque()
         self._seconds: list[list[float]] = []  # one row a step: the phases
+        self._measured_s = 0.0  # in steps after warm-up
+        self._turns = 0  # that this run has had since then
         # The loss is copied to here without waiting; it is read once the step's end is past.
         total = self.config.epochs * self.config.steps
         self._losses = torch.zeros(total, pin_memory=device.type == "cuda")
@@ -109,15 +112,20 @@ class Meter:
         if self.config.memory_gib:
             memory.limit(device, self.config.memory_gib)
         memory.reset_peak(device)
+        self.turn = turn.of_this_process(self.config, run.rank)
 
     def steps(self, batches: Iterable, epoch: int) -> Iterator:
         """At most `config.steps` batches of this epoch, timed."""
-        self._epoch = epoch
+        self._epoch, self._marks, iterator = epoch, [], None
         failures.give_up_in_time(batches)
-        self._marks = [self.clock.mark()]
-        self._enter("load")
         try:
-            for count, batch in zip(range(self.config.steps), batches):
+            for count in range(self.config.steps):
+                if not self._may_go_on():
+                    break
+                iterator = iterator or iter(batches)  # which starts the workers: in one's own turn
+                batch = next(iterator, None)
+                if batch is None:
+                    break
                 step = self.step
                 if step >= self.config.warmup_steps:
                     self._energy.start()
@@ -135,7 +143,21 @@ class Meter:
         finally:  # also where the script breaks out of the loop
             self._end()
             self._enter(None)
-            self._write_finished(wait=True)
+            self._settle()
+            self._tell()
+
+    def _may_go_on(self) -> bool:
+        """Wait for this run's turn, where a block of steps is over; False: training ends here."""
+        if self.turn.is_due():
+            self._settle()
+            self.turn.wait(self._block)
+            self._block, self._marks = turn.Block(), []
+        if self.turn.is_over(self._measured_s):
+            return False
+        if not self._marks:  # the first step of the epoch, or of a turn
+            self._marks = [self.clock.mark()]
+            self._enter("load")
+        return True
 
     @property
     def phase(self) -> str:
@@ -197,35 +219,50 @@ class Meter:
         self._marks.append(self.clock.mark())
         self._enter(self.phase if loss is None else "load")
         if loss is not None:
-            self._finished.append((self.step, self._epoch, self._marks))
+            self._finished.append((self.step, self._epoch, self.turn.number, self._marks))
             self._marks = self._marks[-1:]  # the next step begins where this one ends
             self.step += 1
+            self.turn.step()
             if time.perf_counter() - self._written_at > FLUSH_S:
                 self._write_finished()
 
-    def _write_finished(self, *, wait: bool = False) -> None:
-        if wait and self.device.type != "cpu":
+    def _settle(self) -> None:
+        """Wait for the device, and write out all that was asked of it."""
+        if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
-        if wait:
-            self._energy.stop()
+        self._energy.stop()
+        self._write_finished(wait=True)
+
+    def _write_finished(self, *, wait: bool = False) -> None:
         rows = []
-        while self._finished and (wait or self.clock.is_past(self._finished[0][2][-1])):
-            step, epoch, marks = self._finished.popleft()
+        while self._finished and (wait or self.clock.is_past(self._finished[0][-1][-1])):
+            step, epoch, number, marks = self._finished.popleft()
             seconds = [self.clock.seconds(a, b) for a, b in zip(marks, marks[1:])]
             self._seconds.append(seconds)
+            self._count(step, number, sum(seconds))
             rows.append({
-                "step": step, "epoch": epoch,
+                "step": step, "epoch": epoch, **({} if number is None else {"turn": number}),
                 **{f"{phase}_s": value for phase, value in zip(PHASES, seconds)},
                 "step_s": sum(seconds), "loss": _finite(self._losses[step].item()),
             })  # fmt: skip
         self.run.write_steps(rows)
         self._written_at = time.perf_counter()
-        if wait:
-            taken = memory.peak(self.device) | {"host_gib": self._host_gib or None}
-            self.run.set(**self.summary(), **taken)
-            seen = self._evidence | (self._weights.evidence() if self._weights else {})
-            several = self.run.world_size > 1
-            self.run.set(evidence=seen if several or "forward_types" in seen else {})
+
+    def _count(self, step: int, number: int | None, seconds: float) -> None:
+        self._block.seconds += seconds
+        self._block.steps += 1
+        self._block.last_s = seconds
+        if step >= self.config.warmup_steps:
+            self._measured_s += seconds
+            self._turns = number or 0
+
+    def _tell(self) -> None:
+        """Hand the record all that is known by now."""
+        taken = memory.peak(self.device) | {"host_gib": self._host_gib or None}
+        self.run.set(**self.summary(), **taken)
+        seen = self._evidence | (self._weights.evidence() if self._weights else {})
+        several = self.run.world_size > 1
+        self.run.set(evidence=seen if several or "forward_types" in seen else {})
 
     def summary(self) -> dict[str, Any]:
         """Medians and quartiles over the steps after warm-up; first and last loss."""
@@ -242,6 +279,7 @@ class Meter:
             "images_per_s_q1": float(batch / q3), "images_per_s_q3": float(batch / q1),
             **{f"{phase}_s": float(value) for phase, value in zip(PHASES, np.median(kept, axis=0))},
             "first_loss": losses[0], "last_loss": losses[-1],
+            "turns": self._turns, "left": self.turn.left,
             **self._energy.summary(float(batch / median) / self.run.world_size),
         }  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -25,11 +26,18 @@ class Plan:
     config: Config
     place: Site
     request: dict[str, Any]
+    is_repeat: bool = False  # of a run that is there, beside the first launch of the group
 
     @property
     def name(self) -> str:
-        """The run's name: the same text, config, site and GPU count always give the same."""
-        known = json.dumps([self.text, self.request], sort_keys=True)
+        """The run's name: the same text, config, site and GPU count always give the same.
+
+        What it takes turns with is part of it: such a run measures more than one by itself. A
+        repetition has the name of what it repeats.
+        """
+        request = {key: value for key, value in self.request.items()
+                   if key != "beside" or not self.is_repeat}  # fmt: skip
+        known = json.dumps([self.text, request], sort_keys=True)
         return f"{self.config.rung}-{hashlib.sha256(known.encode()).hexdigest()[:8]}"
 
     def attempts(self) -> tuple[Run | None, Path]:
@@ -40,6 +48,29 @@ class Plan:
                 last = Run(folder)
             number += 1
         return last, folder
+
+
+def in_turns(plans: Sequence[Plan]) -> list[Plan]:
+    """The same launches as one group, in which each takes turns with all the others."""
+    names = [each.name for each in plans]
+    if len(set(names)) < len(names):
+        raise ValueError("two of these runs are the same: vary them, or launch one against it")
+    return [replace(each, request=each.request | {"beside": names}) for each in plans]
+
+
+def beside(asked: Plan, against: Run) -> tuple[Plan, Plan]:
+    """A launch with a repetition of another run's snapshot beside it, to take turns with.
+
+    Returns:
+        The launch, and that of the repetition.
+    """
+    values = {"rung": against.config.rung, "site": asked.place.name,
+              "gpus": against.launched["gpus"], "config": asdict(against.config)}  # fmt: skip
+    source = Path(against.launched["script"])
+    text, config = against.script.read_text(), against.config
+    repeat = Plan(source, text, config, asked.place, values, is_repeat=True)
+    both = {"beside": [repeat.name]}
+    return replace(asked, request=asked.request | both), replace(repeat, request=values | both)
 
 
 def plan(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,6 +109,23 @@ def recorded(machine: str, data: str = "synthetic", device: str = "auto") -> pd.
     first = table.loc[table["rung"].eq("baseline"), "images_per_s"]
     table["ratio"] = table["images_per_s"] / (first.iloc[0] if len(first) else math.nan)
     return table
+
+
+def large(machine: str, rungs: Iterable[str]) -> pd.DataFrame:
+    """The ladder's own rungs as recorded on a GPU that is kept busy: `recorded`, at batch 256.
+
+    Args:
+        rungs: names of the ladder; those that were not recorded so are left out.
+    """
+    table = recorded(machine)
+    own = [config == {**config, **_setting_of(config["rung"])} for config in table["config"]]
+    return table[own & table["batch_size"].eq(256) & table["rung"].isin([*rungs])]
+
+
+def _setting_of(name: str) -> dict[str, Any]:
+    """What a rung of the ladder sets, beside sizes."""
+    config = (LADDER | BEYOND).get(name, Config())
+    return {key: getattr(config, key) for key in ("precision", "tf32", "channels_last", "compile")}
 
 
 def _is_asked_for(record: dict[str, Any], device: str) -> bool:

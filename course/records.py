@@ -55,6 +55,8 @@ class Record:
     joules_per_image: float | None = None
     epochs: list[dict[str, float]] = field(default_factory=list)
     steps_measured: int = 0
+    turns: int = 0  # in which these steps were taken, each a block of them; 0: it ran alone
+    left: list[str] = field(default_factory=list)  # ended before their time, while turns were taken
     first_loss: float | None = None
     last_loss: float | None = None
     val_loss: float | None = None
@@ -107,7 +109,7 @@ def wrapped(text: str, width: int = 96) -> str:
     return "\n".join(whole.fill(line) for line in text.splitlines())
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
     """Write so that a reader sees the old text or the new, never a part."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -115,7 +117,7 @@ def write_atomically(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
+        os.chmod(temporary, mode)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)

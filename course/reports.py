@@ -8,7 +8,6 @@ import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
@@ -18,26 +17,9 @@ from course import plots
 from course.gaps import open_todos
 from course.jobs import JobError, explain, refresh
 from course.progress import prediction
+from course.ratio import Ratio, beside, held_by_host, ratio, told
 from course.records import Record, digits
 from course.runs import Run
-
-RESAMPLES = 1000
-# Pixels of a step below which Python may set a fast GPU's pace: on the recorded H100 a batch of 64
-# images of 224 px left it waiting in bf16 (2,274 images/s), and one of 128 did not (3,733).
-FEW_PIXELS = 100 * 224**2
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """Throughput over throughput, with a 95 % interval (None where a side has no steps)."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-    def __str__(self) -> str:
-        spread = f" ({digits(self.low)} to {digits(self.high)})" if self.low is not None else ""
-        return f"{digits(self.value)}×{spread}"
 
 
 @dataclass(frozen=True)
@@ -80,29 +62,6 @@ class Comparison:
         return f"{settings}{diff or '<p>the same script</p>'}<p><b>{speed}</b></p>"
 
 
-def ratio(run: Run, against: Run) -> Ratio:
-    """Images per second of `run` over those of `against`.
-
-    The interval is a bootstrap: the measured steps of both are drawn anew, with repetition,
-    1,000 times, and the middle 95 % of the ratios of medians are kept. It holds for this
-    machine in these minutes, not for another day.
-
-    Raises:
-        JobError: a run that is not over, not ok, or measured nothing.
-    """
-    top, bottom = _measured(run), _measured(against)
-    value = top.images_per_s / bottom.images_per_s
-    images = [run.config.batch_size, against.config.batch_size]
-    times = [_step_times(run), _step_times(against)]
-    if min(len(t) for t in times) == 0:
-        return Ratio(value)
-    random = np.random.default_rng(0)
-    speeds = [n / np.median(random.choice(t, (RESAMPLES, len(t))), axis=1)
-              for n, t in zip(images, times)]  # fmt: skip
-    low, high = np.percentile(speeds[0] / speeds[1], [2.5, 97.5])
-    return Ratio(value, float(low), float(high))
-
-
 def report(run: Run, *, against: Run | None = None, predicted: float | None = None) -> Report:
     """What a run measured, beside another run and beside what you predicted.
 
@@ -114,7 +73,8 @@ def report(run: Run, *, against: Run | None = None, predicted: float | None = No
     Raises:
         JobError: a run that is not over or not ok; the message has its error and its logs.
     """
-    both = [against, run] if against else [run]
+    partner = _partner(run, against) if against else None
+    both = [partner or against, run] if against else [run]
     records = [_measured(each) for each in both]
     names = _names(both)
     picture = plots.step_and_loss([(n, rec, r.steps) for n, rec, r in zip(names, records, both)])
@@ -123,18 +83,9 @@ def report(run: Run, *, against: Run | None = None, predicted: float | None = No
     if predicted is None:
         predicted = _predicted(run)
     sentences = tuple(_sentences(run, records, found, predicted))
+    if against and beside(run, against) and not partner:
+        sentences += (f"{against.name} was to take turns with it, and did not end well.",)
     return Report(_numbers(names, records), sentences, picture)
-
-
-def held_by_host(run: Run) -> str:
-    """Why a GPU may have waited for Python in this run, so that it times Python; or ""."""
-    config = run.config
-    if run.record.device == "cpu" or config.batch_size * config.image_px**2 >= FEW_PIXELS:
-        return ""
-    return (
-        f"a step of {config.batch_size} images of {config.image_px} px gives a fast GPU so little "
-        f"to do that Python may set the pace: measure with quick=False, or a larger batch_size"
-    )
 
 
 def compare(a: Run, b: Run) -> Comparison:
@@ -162,6 +113,7 @@ def ladder(runs: Sequence[Run]) -> pd.DataFrame:
             "rung": run.config.rung, "status": status, "images_per_s": record.images_per_s,
             "images_per_s_q1": record.images_per_s_q1, "images_per_s_q3": record.images_per_s_q3,
             "ratio": found.value, "ratio_low": found.low, "ratio_high": found.high,
+            "turns": found.turns,
             "peak_gib": record.peak_gib, "last_loss": record.last_loss,
             "val_top1": record.val_top1, "machine": record.machine,
             "setup": run.config.setup, "run": run.name,
@@ -178,9 +130,10 @@ def _measured(run: Run) -> Record:
     return record
 
 
-def _step_times(run: Run) -> np.ndarray:
-    steps = run.steps
-    return steps["step_s"].to_numpy()[run.config.warmup_steps :] if len(steps) else np.array([])
+def _partner(run: Run, against: Run) -> Run | None:
+    """What took turns with `run` in the place of `against`, if it ended well."""
+    partner = beside(run, against)
+    return partner if partner and refresh(partner) == "ok" else None
 
 
 def _predicted(run: Run) -> float | None:
@@ -214,6 +167,7 @@ def _sentences(
     record, config, still_open = records[-1], run.config, _still_open(run)
     if found is not None:
         yield f"{record.rung} against {records[0].rung}: {found} the images per second."
+        yield told(found, run)
     if found is not None and predicted is not None:
         yield f"You predicted {predicted:g}×; it is {digits(found.value)}×."
     for number in still_open:

@@ -7,6 +7,7 @@ started.json   written when the job's turn comes
 steps.jsonl    one line a training step, while it runs; of further ranks steps-1.jsonl, …
 rank-0.json    of a run of several ranks: what each alone knows
 record.json    written once, atomically, when the run is over: the source of every number
+beside/        a run that was repeated for this one to take turns with: a folder like this one
 logs/          standard output and error
 """
 
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SUBMIT_GRACE_S = 60  # a busy scheduler may take so long to give a job its id
+BESIDE = "beside"  # the folder, in a run's, of the run that was repeated for it
 FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set for every process of a run's job
+GROUP = "#group"  # behind the folder in that variable: what serves several runs, and none alone
 PROJECT = Path(__file__).resolve().parent.parent
 SCRIPTS = "scripts"  # in RECORDED: the versions of the script that recorded runs ran
 RECORDED = Path(__file__).resolve().with_name("recorded")  # a folder a machine, a folder a run
@@ -77,6 +80,27 @@ class Run:
     def launched(self) -> dict[str, Any]:
         """What was asked for, with the job id once there is one."""
         return _read_json(self.folder / "launch.json")
+
+    @property
+    def together(self) -> list[Run]:
+        """The runs of its job, which take turns; a run that is launched by itself is alone."""
+        paths = self.launched.get("together", ["."])
+        return [Run((self.folder / path).resolve()) for path in paths]
+
+    @property
+    def job(self) -> Run:
+        """The run in whose folder the logs of its job lie: itself, unless it takes turns."""
+        return Run((self.folder / self.launched.get("job_folder", ".")).resolve())
+
+    @property
+    def repeats(self) -> list[Run]:
+        """Runs that were repeated for this one alone."""
+        return [each for each in self.together if each.folder.parent == self.folder / BESIDE]
+
+    @property
+    def is_repeat(self) -> bool:
+        """Was it measured again only so that another run has something beside it?"""
+        return self.folder.parent.name == BESIDE
 
     @property
     def is_being_submitted(self) -> bool:

@@ -60,7 +60,7 @@ def scaling(runs: Iterable[Run]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    from course.reports import ratio
+    from course.ratio import ratio
 
     known = list(runs)
     rows = []

@@ -99,7 +99,7 @@ def is_alive(run: Run) -> bool:
     if known is None:
         return not _cluster_is_down(run)
     # Ids are reused after an accident, names are not.
-    return number in known and known[number][-1] == run.name
+    return number in known and known[number][-1] == run.job.name
 
 
 def _cluster_is_down(run: Run) -> bool:
@@ -137,7 +137,7 @@ def ending(run: Run) -> tuple[str, str]:
         if not done or (done.returncode and "disabled" not in done.stderr):
             return run.status, ""  # accounting is away: nobody can say, so ask again later
         rows = [line.split("|") for line in done.stdout.splitlines()]
-        rows = [row for row in rows if row[0] == run.name]
+        rows = [row for row in rows if row[0] == run.job.name]
         state = rows[-1][1].split()[0] if rows else ""
         if state and state not in ALIVE:
             told = f"Slurm: {rows[-1][1]}, exit code {rows[-1][2]}, on {rows[-1][3]}"
@@ -162,10 +162,12 @@ def call_off(run: Run) -> None:
     Raises:
         TimeoutError: Slurm does not answer.
     """
+    if not all(each.record for each in run.together if each != run):
+        return  # the job goes on for the others; its supervisor sees the verdict and ends this one
     deadline = time.monotonic() + CANCEL_S
     while is_alive(run):
         # By its name too: a launch that was interrupted does not know the job's number.
-        done = ask("scancel", "--me", f"--name={run.name}", *_number(run))
+        done = ask("scancel", "--me", f"--name={run.job.name}", *_number(run))
         _forget()
         if done and not done.returncode:
             return
@@ -184,7 +186,7 @@ def stop(_run: Run) -> None:
 
 def kill_left(run: Run) -> None:
     """End what an interrupted launch may have left in the queue."""
-    ask("scancel", "--me", f"--name={run.name}")
+    ask("scancel", "--me", f"--name={run.job.name}")
     _forget()
 
 
@@ -207,7 +209,7 @@ def tell(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
         elif known is None and not _cluster_is_down(run):
             state = "running" if run.started else "pending"
             told[run.name] = _row(state, SILENT)
-        elif known and number in known and known[number][-1] == run.name:
+        elif known and number in known and known[number][-1] == run.job.name:
             state, reason, used, nodes, where, _ = known[number]
             said = f"on {where}" if where else _in_words(reason)
             told[run.name] = _row(state.lower(), said, _elapsed(used), int(nodes))

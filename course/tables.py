@@ -62,9 +62,19 @@ def show_ladder(table: pd.DataFrame) -> None:
         rows.append([row.rung, row.status, *measured, cell(row.last_loss), cell(row.val_top1)])
     heads = ["rung", "status", "images/s (quartiles)", "ratio (95 %)", "peak GiB", "loss", "top-1"]
     show_table(heads, rows)
+    typer.echo(_how(table))
     measured = table[table["machine"] != ""]
     for setup in dict.fromkeys(measured["machine"] + "; " + measured["setup"]):
         typer.echo(setup)
+
+
+def _how(table: pd.DataFrame) -> str:
+    turns = table["turns"].max() if len(table) else 0
+    if turns:
+        return f"The rungs computed in turns, {turns} of them: what disturbed one disturbed all."
+    return (
+        "One rung ran after the other: the intervals know nothing of what the machine did between."
+    )
 
 
 def show_check(check: Check) -> None:

@@ -11,10 +11,13 @@ from filelock import FileLock
 if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from course import cluster
+from course import cluster, config
 from course.cluster_setup import FIRST_PORT, ClusterError
 from course.data import default_set
 from course.data.default_set import Recipe
+
+# What the tests look at shows at any size, but for speeds, which no test asserts.
+config.QUICK |= {"image_px": 64, "steps": 8, "budget_s": 0.0}
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,8 +15,8 @@ from course.checks import FAILED, PASSED, UNMEASURABLE, Checked, check, judge
 from course.config import Config, rung
 from course.mechanisms import DAY1
 from course.progress import progress
+from course.ratio import Ratio
 from course.rehearse import device_of_first_step
-from course.reports import Ratio
 from course.runs import Run
 
 TEXT = (gaps.SOLUTIONS / "train.py").read_text()

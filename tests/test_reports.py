@@ -8,8 +8,8 @@ import pytest
 
 from course import compare, gaps, ladder, plots, report, rung
 from course.jobs import JobError
+from course.ratio import held_by_host, ratio
 from course.records import Record
-from course.reports import held_by_host, ratio
 from course.runs import Run
 
 CONFIG = rung("baseline", quick=True)

@@ -13,19 +13,28 @@ from course.plots.base import ACCENT, DARK, GREY, PHASE_COLOURS, Picture, clean
 from course.records import Record, digits
 
 
-def ladder(table: pd.DataFrame) -> Picture:
+def ladder(table: pd.DataFrame, beside: pd.DataFrame | None = None) -> Picture:
     """Images per second, rung by rung, with quartiles and the ratio to the first rung.
 
     A rung that several machines ran stands with their names.
 
     Args:
         table: what `course.ladder` or `course.recorded` returns.
+        beside: the same of another machine, to be drawn under it at a scale of its own.
     """
-    table = table[table["images_per_s"].notna()]
+    tables = [table, *([] if beside is None else [beside])]
+    tables = [each[each["images_per_s"].notna()] for each in tables]
+    heights = [1.1 + 0.55 * max(len(each), 1) for each in tables]
+    picture = Picture(8.5, sum(heights))
+    panels = picture.subplots(len(tables), height_ratios=heights, squeeze=False)[:, 0]
+    for axes, each in zip(panels, tables):
+        _ladder(axes, each)
+    return picture
+
+
+def _ladder(axes: Axes, table: pd.DataFrame) -> None:
     elsewhere = table.groupby("rung")["machine"].transform("nunique") > 1
     names = table["rung"].mask(elsewhere, table["rung"] + "\n" + table["machine"].str[:20])
-    picture = Picture(8.5, 1.1 + 0.55 * max(len(table), 1))
-    axes = picture.add_subplot()
     places = np.arange(len(table))
     speed = table["images_per_s"]
     spread = np.array([speed - table["images_per_s_q1"], table["images_per_s_q3"] - speed])
@@ -43,7 +52,6 @@ def ladder(table: pd.DataFrame) -> Picture:
     setups = dict.fromkeys(table["machine"] + ", " + table["setup"])
     axes.set_title("\n".join(setups), loc="left", fontsize=9)
     clean(axes)
-    return picture
 
 
 def step_and_loss(runs: Sequence[tuple[str, Record, pd.DataFrame]]) -> Picture:

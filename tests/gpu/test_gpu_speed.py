@@ -12,8 +12,8 @@ import torch
 from course import rung
 from course.data.loader import Synthetic
 from course.meter import EventClock
+from course.ratio import ratio
 from course.recorder import Recorder
-from course.reports import ratio
 from course.runs import PROJECT, Run
 
 pytestmark = pytest.mark.gpu

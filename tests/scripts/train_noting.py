@@ -1,0 +1,48 @@
+"""solutions/train.py, whose loader notes when it loads an image, and whose steps when they are."""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import course.data.loader as loader
+from course.meter import Meter
+from course.runs import PROJECT
+
+here = Path.cwd()
+sets, steps = loader.image_sets, Meter.steps
+
+
+class Noting:
+    """A set of images that writes down when each is loaded."""
+
+    def __init__(self, images):
+        self.images = images
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, index):
+        found = self.images[index]
+        with (here / "loaded.txt").open("a") as file:
+            file.write(f"{time.monotonic()}\n")
+        return found
+
+
+def noting_sets(cfg):
+    found = sets(cfg)
+    return replace(found, train=Noting(found.train))
+
+
+def noting_steps(self, batches, epoch):
+    began = None
+    with (here / "spans.jsonl").open("a") as spans:
+        for batch in steps(self, batches, epoch):
+            began = time.monotonic()
+            yield batch
+            spans.write(json.dumps([began, time.monotonic()]) + "\n")
+
+
+loader.image_sets, Meter.steps = noting_sets, noting_steps
+script = PROJECT / "solutions" / "train.py"
+exec(compile(script.read_text(), str(script), "exec"))

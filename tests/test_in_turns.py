@@ -1,0 +1,217 @@
+"""Runs that are compared take turns: who computes when, what they compute, and how they end."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from job_helpers import (
+    SCRIPTS,
+    eventually,
+    nothing_left,  # noqa: F401 (pytest runs it around each test)
+    over,
+)
+
+from course import jobs, ratio
+from course.config import rung
+from course.runs import Run, all_runs
+
+# A step of steps.py sleeps for `lr` seconds.
+SLEEPY = rung("baseline", quick=True, steps=40, warmup_steps=2, val_steps=0, lr=0.05)
+SLOWER = replace(SLEEPY, rung="slower", lr=0.1)
+
+
+def spans(run: Run) -> list[tuple[float, float]]:
+    """When each step of steps.py began and ended."""
+    return [tuple(json.loads(line)) for line in (run.folder / "spans.jsonl").open()]
+
+
+def launch_pair(second=SLOWER, first=SLEEPY, script="steps.py", **options) -> tuple[Run, Run]:
+    return tuple(jobs.launch_all(SCRIPTS / script, [first, second], turns=True, **options))
+
+
+def test_only_one_computes_and_blocks_are_half_a_second() -> None:
+    a, b = launch_pair(script="steps.py")
+    assert [over(a).status, over(b).status] == ["ok", "ok"]
+    both = sorted([(*span, 0) for span in spans(a)] + [(*span, 1) for span in spans(b)])
+    for (_, ended, _), (began, _, _) in zip(both, both[1:]):
+        assert began >= ended  # nobody computes in another's turn
+    blocks = a.steps[a.steps["turn"] > 0].groupby("turn")["step_s"].sum()
+    assert len(blocks) >= 4
+    # 40 steps of 0.05 s are less than 8 blocks of half a second, so a block has 4 of them.
+    assert blocks.iloc[:-1].between(0.19, 0.4).all()
+    assert a.record.turns == len(blocks)
+
+
+def test_ratio_comes_from_the_turns() -> None:
+    a, b = launch_pair()
+    over(a), over(b)
+    found = ratio.ratio(b, a)
+    assert found.turns >= 8
+    assert found.low <= found.value <= found.high
+    assert found.value == pytest.approx(0.5, rel=0.1)
+    assert "in turns" in ratio.told(found, b)
+
+
+def test_an_early_end_comes_with_a_budget_once_the_ratio_is_sure() -> None:
+    ample = {"steps": 400, "budget_s": 30.0}
+    a, b = launch_pair(replace(SLOWER, **ample), replace(SLEEPY, **ample))
+    over(a), over(b)
+    found = ratio.ratio(b, a)
+    assert a.record.steps_measured < 398
+    assert 8 <= found.turns <= 12
+    assert "within 5%" in ratio.told(found, b)
+
+
+def test_the_budget_ends_turns_that_stay_unsure() -> None:
+    few = {"steps": 400, "budget_s": 1.0}
+    a, b = launch_pair(replace(SLOWER, **few), replace(SLEEPY, **few))
+    over(a), over(b)
+    assert a.record.turns == b.record.turns < 8
+    assert "the budget of 1 s" in ratio.told(ratio.ratio(b, a), b)
+    assert "the extremes" in ratio.told(ratio.ratio(b, a), b)
+
+
+def test_launch_against_repeats_the_snapshot_beside(runs_root: Path) -> None:
+    script = runs_root.parent / "mine.py"
+    script.write_text((SCRIPTS / "steps.py").read_text())
+    before = over(jobs.launch(script, SLEEPY))
+    script.write_text(script.read_text() + "# edited\n")
+    run = jobs.launch(script, SLOWER, against=before)
+    jobs.wait(run, timeout_s=120)
+    (repeat,) = run.repeats
+    assert repeat.script.read_text() == before.script.read_text() != run.script.read_text()
+    assert repeat.name == before.name
+    assert repeat.status == "ok"
+    assert ratio.beside(run, before) == repeat
+    assert {each.name for each in all_runs()} == {before.name, run.name}  # it is no run by itself
+    assert jobs.launch(script, SLOWER, against=before) == run
+    assert jobs.launch(script, SLOWER) != run
+
+
+def test_a_member_killed_in_its_turn_blocks_nobody() -> None:
+    a, b = launch_pair()
+    (b.folder / "dies.json").write_text(json.dumps({"step": 8, "by": "SIGKILL"}))
+    assert over(a).status == "ok"
+    assert len(a.steps) == SLEEPY.steps
+    assert over(b).status == "lost"
+    assert "SIGKILL" in b.record.error
+    assert a.record.left == [b.name]
+
+
+def test_a_member_that_raises_is_named_by_the_others() -> None:
+    a, b = launch_pair()
+    (a.folder / "dies.json").write_text(json.dumps({"step": 8, "by": "error"}))
+    assert over(b).status == "ok"
+    assert over(a).status == "failed"
+    assert b.record.left == [a.name]
+    assert ratio.ratio(b, b).turns == 0
+
+
+def test_a_cancelled_member_ends_its_turns_alone() -> None:
+    a, b = launch_pair()
+    eventually(lambda: len(b.steps) > 6, "some turns are over")
+    jobs.cancel(b)
+    assert b.status == "cancelled"
+    assert over(a).status == "ok"
+    assert len(a.steps) == SLEEPY.steps
+    assert len(b.steps) < SLOWER.steps
+
+
+def test_cancelling_the_run_ends_its_repetition(runs_root: Path) -> None:
+    before = over(jobs.launch(SCRIPTS / "steps.py", SLEEPY))
+    run = jobs.launch(SCRIPTS / "steps.py", SLOWER, against=before)
+    eventually(lambda: len(run.steps) > 4, "some turns are over")
+    jobs.cancel(run)
+    assert [run.status, run.repeats[0].status] == ["cancelled", "cancelled"]
+
+
+def test_members_end_where_the_supervisor_is_killed() -> None:
+    a, b = launch_pair()
+    eventually(lambda: a.started and b.started and len(a.steps) > 2, "both have begun")
+    os.kill(int(a.started["supervisor"][0]), signal.SIGKILL)
+    for run in (a, b):
+        eventually(lambda run=run: jobs.refresh(run) in ("lost", "failed"), f"{run} is over")
+
+
+def test_the_same_run_twice_is_refused(runs_root: Path) -> None:
+    with pytest.raises(ValueError, match="two of these runs are the same"):
+        launch_pair(SLEEPY, SLEEPY)
+    assert not all_runs()
+
+
+def test_training_is_that_of_the_run_alone(tiny_set: Path) -> None:
+    config = rung("dataloader", quick=True, model="resnet18", image_px=32, data="imagenet",
+                  data_root=str(tiny_set), batch_size=4, steps=6, workers=1)  # fmt: skip
+    other = replace(config, rung="other", precision="fp32", workers=0)
+    alone = over(jobs.launch("solutions/train.py", config))
+    together = jobs.launch("solutions/train.py", config, against=over(
+        jobs.launch("solutions/train.py", other)))  # fmt: skip
+    jobs.wait(together, timeout_s=120)
+    assert together.record.turns > 0
+    assert alone.steps["loss"].tolist() == together.steps["loss"].tolist()
+    assert alone.record.val_loss == together.record.val_loss
+
+
+def test_workers_of_a_waiting_run_stand_still(tiny_set: Path) -> None:
+    """A loader that writes when it loads: no image is loaded outside its run's own blocks."""
+    first = rung("dataloader", quick=True, model="resnet18", image_px=32, data="imagenet",
+                 data_root=str(tiny_set), batch_size=2, steps=12, warmup_steps=2, workers=1,
+                 val_steps=0, persistent_workers=True)  # fmt: skip
+    a, b = launch_pair(replace(first, rung="other", seed=1), first, script="train_noting.py")
+    assert [over(a).status, over(b).status] == ["ok", "ok"]
+    for run, other in ((a, b), (b, a)):
+        loaded = [float(line) for line in (run.folder / "loaded.txt").read_text().split()]
+        theirs = spans(other)
+        inside = sum(began + 0.01 < at < ended - 0.01 for at in loaded for began, ended in theirs)
+        assert len(loaded) >= 24
+        assert inside == 0
+
+
+def test_several_ranks_take_one_turn() -> None:
+    config = rung("device", quick=True, device="cpu", model="resnet18", image_px=32, batch_size=4,
+                  data="synthetic", val_steps=0, steps=6, warmup_steps=2)  # fmt: skip
+    before = over(jobs.launch("solutions/train.py", config))
+    run = jobs.launch("solutions/train.py", config, gpus=2, against=before)
+    jobs.wait(run, timeout_s=180)
+    assert ratio.ratio(run, before).turns == run.record.turns > 0
+    assert [run.rank_steps(rank)["turn"].tolist() for rank in (0, 1)] == [
+        run.steps["turn"].tolist()
+    ] * 2
+
+
+def test_runs_that_do_not_fit_together_run_one_after_the_other(monkeypatch) -> None:
+    # More than any machine has, for the prediction; the script itself takes next to nothing.
+    huge = {"batch_size": 2**17, "image_px": 224, "model": "resnet18", "steps": 6, "lr": 0.01}
+    a, b = launch_pair(replace(SLOWER, **huge), replace(SLEEPY, **huge))
+    assert [over(a).status, over(b).status] == ["ok", "ok"]
+    assert "turn" not in a.steps
+    assert max(end for _, end in spans(a)) <= min(begin for begin, _ in spans(b))
+    found = ratio.ratio(b, a)
+    assert found.turns == 0
+    assert "knows their steps" in ratio.told(found, b)
+
+
+@pytest.mark.parametrize("turns", [6, 8, 12, 20])
+def test_the_interval_holds_the_truth_as_often_as_it_says(turns: int) -> None:
+    """A against A, in a machine that slows down for seconds: chance decides who is first."""
+    random = np.random.default_rng(turns)
+    held = 0
+    for _ in range(400):
+        pace = np.repeat(random.choice([1.0, 1.6], turns), 2) * random.lognormal(0, 0.02, 2 * turns)
+        drift = np.exp(0.3 * np.sin(np.arange(2 * turns)))
+        ones, twos = (pace * drift).reshape(turns, 2).T
+        swapped = random.random(turns) < 0.5
+        ratios = np.where(swapped, ones / twos, twos / ones)
+        _, low, high = ratio.centre(ratios)
+        held += low <= 1 <= high
+    assert held / 400 >= 0.93
+
+
+def test_the_interval_is_that_of_the_tables() -> None:
+    """Critical values of Wilcoxon's signed-rank test, two-sided 5 %, as any table has them."""
+    known = {6: 0, 7: 2, 8: 3, 9: 5, 10: 8, 15: 25, 20: 52, 25: 89}
+    assert {n: ratio._left_out(n) for n in known} == known

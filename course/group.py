@@ -52,6 +52,8 @@ def agree(run: Run, rank: int) -> tuple[bool, Conductor | None]:
     path = address_file(run)
     if rank > 0:
         while not path.exists():
+            if all(each.record for each in run.together):  # the first task gave up
+                return False, None
             time.sleep(POLL_S)
         return path.read_text() != NOT_TOGETHER, None
     living = [each for each in run.together if not each.record]

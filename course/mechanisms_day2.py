@@ -151,9 +151,11 @@ def _once_seen(run: Run) -> str:
 # forgets a rank's, counts another number. Buckets of another size than DDP's own show whether the
 # script hands theirs on.
 TRAINED: dict[str, Any] = {
-    "model": "resnet18", "epochs": 2, "batch_size": 16, "lr": 0.001, "val_images": 61,
-    "save_weights": True, "bucket_mb": 10.0,
+    "model": "resnet18", "image_px": 64, "epochs": 2, "steps": 8, "budget_s": 0.0,
+    "batch_size": 16, "lr": 0.001, "val_images": 61, "save_weights": True, "bucket_mb": 10.0,
 }  # fmt: skip
+# On top, at full size.
+FULL = {"model": "resnet50", "image_px": 224, "steps": 16, "batch_size": 128, "val_images": 253}
 DAY2 = {
     "day2.dataloader": Mechanism(
         "other processes load the batches", 6, "dataloader", "channels_last",

@@ -15,7 +15,7 @@ from typing import Any
 from course import trace_thin
 from course.config import Config, rung, vary
 from course.jobs import launch, wait
-from course.mechanisms_day2 import TRAINED
+from course.mechanisms_day2 import FULL, TRAINED
 from course.recordings import INDEX, SITE, TRACE, origin, trace_name
 from course.records import write_atomically
 from course.runs import SCRIPTS, Run, git_sha, rank_file
@@ -120,7 +120,7 @@ def _on_several(gpus: int) -> Iterator[Planned]:
     # All of the default set in every epoch: what workers load and nobody takes costs time, too.
     files = FED | {"epochs": 12, "steps": 16, "warmup_steps": 16, "val_steps": 0}
     yield from ((rung("dataloader", **files, batch_size=64 * count), count) for count in counts)
-    lab = TRAINED | {"model": "resnet50", "batch_size": 128, "val_images": 253}
+    lab = TRAINED | FULL
     yield from ((rung("device", **lab), count) for count in (1, 2))
     yield from ((rung("compile", **BUSY | {"batch_size": 512 * count}), count)
                 for count in (1, gpus))  # fmt: skip

@@ -118,8 +118,9 @@ def large(machine: str, rungs: Iterable[str]) -> pd.DataFrame:
         rungs: names of the ladder; those that were not recorded so are left out.
     """
     table = recorded(machine)
-    own = [config == {**config, **_setting_of(config["rung"])} for config in table["config"]]
-    return table[own & table["batch_size"].eq(256) & table["rung"].isin([*rungs])]
+    settings = [config == {**config, **_setting_of(config["rung"])} for config in table["config"]]
+    large = table["batch_size"].eq(256) & table["rung"].isin([*rungs])
+    return table[large.to_numpy() & settings]
 
 
 def _setting_of(name: str) -> dict[str, Any]:

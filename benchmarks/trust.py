@@ -1,0 +1,204 @@
+"""Can the ratios be believed? A thing against itself, the ladder again and again, a bare loop.
+
+    python benchmarks/trust.py                       # every case; about half an hour on two cores
+    python benchmarks/trust.py aa --pairs 20         # one
+    python benchmarks/trust.py gpu                   # on a machine with a GPU
+
+Prints a JSON line for each measurement, and one for each case with "summary": true. Runs lie in a
+temporary folder.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
+from statistics import median
+from typing import Annotated
+
+import numpy as np
+import torch
+import typer
+from torch import nn
+
+from course import launch, launch_all, models, rung, wait
+from course.config import LADDER, Config
+from course.precision import autocast, channels_last
+from course.ratio import centre, ratio
+
+SCRIPT = "solutions/train.py"
+BARE_TURNS, BARE_BLOCK_S = 12, 0.5
+GPU = {"data": "synthetic", "val_steps": 0, "epochs": 1, "batch_size": 256, "steps": 260,
+       "warmup_steps": 20}  # fmt: skip
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def told(**values: object) -> dict[str, object]:
+    """Print a measurement as a JSON line."""
+    rounded = {key: round(value, 4) if isinstance(value, float) else value
+               for key, value in values.items()}  # fmt: skip
+    print(json.dumps(rounded), flush=True)
+    return values
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without the launches' own lines: standard output is for JSON."""
+    with redirect_stdout(StringIO()):
+        yield
+
+
+def itself(case: str, config: Config, pairs: int) -> None:
+    """A config against itself: 1 should lie in 19 of 20 intervals."""
+    with quietly():
+        base = wait(launch(SCRIPT, config))
+    found = []
+    for number in range(pairs):
+        began = time.perf_counter()
+        with quietly():
+            run = wait(launch(SCRIPT, config, against=base, rerun=True))
+        pair = ratio(run, base)
+        found.append(pair)
+        told(case=case, pair=number, ratio=pair.value, low=pair.low, high=pair.high,
+             turns=pair.turns, seconds=time.perf_counter() - began)  # fmt: skip
+    distances = [abs(each.value - 1) for each in found]
+    told(case=case, summary=True, pairs=pairs, holding_1=sum(p.low <= 1 <= p.high for p in found),
+         median_distance=median(distances), largest_distance=max(distances),
+         median_turns=median(each.turns for each in found))  # fmt: skip
+
+
+@contextmanager
+def neighbour() -> Iterator[None]:
+    """Somebody else on the machine, who burns one core in bursts of one to three seconds."""
+    process = multiprocessing.get_context("fork").Process(target=_burn, daemon=True)
+    process.start()
+    try:
+        yield
+    finally:
+        process.kill()
+        process.join()
+
+
+def _burn() -> None:
+    chance = random.Random(0)
+    while True:
+        end = time.perf_counter() + chance.uniform(1, 3)
+        while time.perf_counter() < end:
+            sum(range(1000))
+        time.sleep(chance.uniform(1, 3))
+
+
+@app.command()
+def aa(pairs: int = 20, rung_name: str = "device") -> None:
+    """A against A, on the machine as it is."""
+    itself("a/a", rung(rung_name, quick=True), pairs)
+
+
+@app.command()
+def busy(pairs: int = 20, rung_name: str = "device") -> None:
+    """A against A, beside a neighbour."""
+    with neighbour():
+        itself("a/a beside a neighbour", rung(rung_name, quick=True), pairs)
+
+
+@app.command()
+def gpu(pairs: int = 5) -> None:
+    """A against A on a GPU, at full size."""
+    itself("a/a on a GPU", rung("channels_last", **GPU), pairs)
+
+
+@app.command()
+def ladder(times: int = 5) -> None:
+    """`course ladder --quick`, so many times."""
+    ratios: dict[str, list[float]] = {name: [] for name in LADDER}
+    for number in range(times):
+        began = time.perf_counter()
+        with quietly():
+            configs = [rung(name, quick=True) for name in LADDER]
+            runs = wait(launch_all(SCRIPT, configs, turns=True, rerun=True))
+        found = {run.config.rung: ratio(run, runs[0]).value for run in runs}
+        for name, value in found.items():
+            ratios[name].append(value)
+        told(case="ladder", time=number, turns=runs[0].record.turns,
+             order=sorted(found, key=found.get), seconds=time.perf_counter() - began,
+             **found)  # fmt: skip
+    told(
+        case="ladder",
+        summary=True,
+        **{f"{name}, largest ÷ smallest": max(each) / min(each) for name, each in ratios.items()},
+    )
+
+
+@app.command()
+def bare(times: int = 3, other: str = "channels_last", against: str = "device") -> None:
+    """The ratio of two rungs beside that of two loops of a few lines, the same size, in turns."""
+    size = {"data": "synthetic", "val_steps": 0}
+    pair = [rung(name, quick=True, **size) for name in (against, other)]
+    course, loops = [], []
+    for number in range(times):
+        with quietly():
+            first, second = wait(launch_all(SCRIPT, pair, turns=True, rerun=True))
+        course.append(ratio(second, first).value)
+        loops.append(bare_ratio(*pair))
+        told(case="bare", time=number, course=course[-1], bare_loop=loops[-1])
+    told(case="bare", summary=True, course=median(course), bare_loop=median(loops),
+         course_over_bare=median(course) / median(loops))  # fmt: skip
+
+
+def bare_ratio(first: Config, second: Config) -> float:
+    """Images per second of the second over the first: two networks in this process, in turns."""
+    steps = [bare_step(config) for config in (first, second)]
+    for step in steps:
+        step(), step()
+    seconds = np.array([[seconds_a_step(step) for step in steps] for _ in range(BARE_TURNS)])
+    return centre(seconds[:, 0] / seconds[:, 1])[0]
+
+
+def seconds_a_step(step) -> float:
+    """The mean over a block."""
+    count, began = 0, time.perf_counter()
+    while (passed := time.perf_counter() - began) < BARE_BLOCK_S:
+        step()
+        count += 1
+    return passed / count
+
+
+def bare_step(config: Config):
+    """One training step with nothing around it."""
+    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    model = channels_last(models.create(config.model, 16).to(device), on=config.channels_last)
+    shape = (config.batch_size, 3, config.image_px, config.image_px)
+    images = channels_last(torch.randn(shape, device=device), on=config.channels_last)
+    labels = torch.randint(16, (config.batch_size,), device=device)
+    optimizer = torch.optim.SGD(model.parameters(), config.lr, config.momentum,
+                                weight_decay=config.weight_decay)  # fmt: skip
+
+    def step() -> None:
+        with autocast(device, config.precision):
+            loss = nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if device.type != "cpu":
+            torch.accelerator.synchronize()
+
+    return step
+
+
+@app.callback(invoke_without_command=True)
+def every(context: typer.Context) -> None:
+    """Every case that this machine can measure."""
+    if context.invoked_subcommand is None:
+        aa(), busy(), ladder(), bare()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.setdefault("COURSE_RUNS", folder)
+        app()

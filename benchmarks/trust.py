@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from statistics import median
-from typing import Annotated
 
 import numpy as np
 import torch

@@ -56,12 +56,16 @@ class Member:
         """Have all its ranks asked for their first turn, or will never?"""
         return self.is_gone or len(self.connections) == self.ranks
 
-    def block_steps(self, turn: int) -> int:
-        """Steps of its block in this turn; turn 0 is its warm-up."""
-        if turn == 0:
-            return self.asked["warmup_steps"]
+    @property
+    def steps_left(self) -> int:
+        """How many steps it has still to be given."""
+        return self.asked["steps"] - self.given
+
+    def shortest_block(self) -> int:
+        """Steps of a block of BLOCK_S; fewer, where its steps would not last for LEAST_TURNS."""
         wanted = math.ceil(BLOCK_S / self.fastest_step_s)
-        return max(1, min(wanted, self.asked["most_steps"]))
+        most = (self.asked["steps"] - self.asked["warmup_steps"]) // LEAST_TURNS
+        return max(1, min(wanted, most))
 
     def took(self, block: dict[str, float], turn: int) -> None:
         """Note what its rank 0 says of a block."""
@@ -83,6 +87,7 @@ class Conductor:
         self._listener = Listener((host, 0), authkey=self._key, backlog=64)
         self._left: list[str] = []
         self._is_closing = False
+        self._last_turn = 0
 
     def publish(self, path: Path) -> None:
         """Write where the members reach this conductor; for this user's eyes only."""
@@ -148,7 +153,8 @@ class Conductor:
 
     def _give(self, member: Member, turn: int) -> None:
         """Let a member compute a block of steps, and wait until all its ranks are through."""
-        if not (steps := member.block_steps(turn)):
+        steps = self._block(member, turn) if turn else member.asked["warmup_steps"]
+        if not steps:
             return
         member.given += steps
         self._tell(member, turn, steps)
@@ -158,6 +164,15 @@ class Conductor:
                 due.discard(connection)
                 if connection is member.connections.get(0):
                     member.took(block, turn)
+
+    def _block(self, member: Member, turn: int) -> int:
+        """How many steps a member gets: all are to be through with theirs in the same turn."""
+        if turn == 1:
+            playing = self._playing()
+            self._last_turn = min(each.steps_left // each.shortest_block() for each in playing)
+        if member.asked["budget_s"]:  # which ends the turns, whoever has steps left
+            return member.shortest_block()
+        return math.ceil(member.steps_left / max(1, self._last_turn - turn + 1))
 
     def _tell(self, member: Member, turn: int, steps: int) -> None:
         for connection in member.connections.values():

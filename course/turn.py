@@ -95,11 +95,10 @@ class Shared:
         self._steps_left = 0
         self.number: int | None = None
         self.left: list[str] = []
-        measured = config.epochs * config.steps - config.warmup_steps
         connection.send({
             "folder": folder, "rank": rank, "batch_size": config.batch_size,
-            "warmup_steps": config.warmup_steps, "budget_s": config.budget_s,
-            "steps": measured + config.warmup_steps, "most_steps": max(1, measured // LEAST_TURNS),
+            "warmup_steps": config.warmup_steps, "steps": config.epochs * config.steps,
+            "budget_s": config.budget_s,
         })  # fmt: skip
 
     def is_due(self) -> bool:

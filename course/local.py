@@ -30,7 +30,7 @@ def submit(folder: Path, request: dict[str, Any], _site: Site) -> dict[str, Any]
     # The supervisor keeps the time limit, from the moment the run's turn has come.
     executor.update_parameters(tasks_per_node=request["gpus"], timeout_min=7 * 24 * 60)
     job = executor.submit(supervise, str(folder))
-    return {"job_id": job.job_id, "controller": identity(int(job.job_id))}
+    return {"job_id": job.job_id, "controller": executor.controller}
 
 
 def batch_script(folder: Path, request: dict[str, Any], _site: Site) -> str:

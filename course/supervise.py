@@ -9,20 +9,21 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 from filelock import Timeout
 from submitit import JobEnvironment
 from submitit.helpers import TorchDistributedEnvironment
 
-from course import failures, logs, ranks
+from course import failures, logs, ranks, warm
+from course.forks import Forked
 from course.local import identity, is_first, machine_lock
 from course.records import Record, write_atomically, write_record
 from course.runs import Run, record_of
@@ -134,7 +135,7 @@ def _sigterm_held() -> Iterator[None]:
         raise Ended("cancelled")
 
 
-def _start(run: Run, task: JobEnvironment) -> subprocess.Popen:
+def _start(run: Run, task: JobEnvironment) -> Popen | Forked:
     TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
     env = os.environ | {"MASTER_ADDR": "127.0.0.1"}
     cores = (os.cpu_count() or 1) // task.num_tasks
@@ -147,8 +148,7 @@ def _start(run: Run, task: JobEnvironment) -> subprocess.Popen:
         # After a collective's timeout, NCCL's watchdog sleeps four times this before it ends the
         # process: by default a minute, for dumps of its flight recorder, which nobody reads here.
         env.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", str(DUMP_MS))
-    command = [sys.executable, "-u", str(run.script)]
-    child = subprocess.Popen(command, cwd=run.folder, env=env, start_new_session=True)
+    child = warm.start_script(run.script, cwd=run.folder, env=env)
     if task.global_rank == 0:
         started = {
             "host": task.hostname, "started_at": datetime.now().isoformat(timespec="seconds"),
@@ -162,7 +162,7 @@ def _start(run: Run, task: JobEnvironment) -> subprocess.Popen:
     return child
 
 
-def _watch(run: Run, child: subprocess.Popen, rank: int, deadline: float) -> Record:
+def _watch(run: Run, child: Popen | Forked, rank: int, deadline: float) -> Record:
     """Wait for the child. What it is worth by its exit alone, should it leave no record."""
     verdict_since = None
     while (code := child.poll()) is None:
@@ -205,7 +205,7 @@ def _wait_for_others(run: Run, task: JobEnvironment, deadline: float) -> None:
             time.sleep(POLL_S)
 
 
-def _kill_group(child: subprocess.Popen) -> None:
+def _kill_group(child: Popen | Forked) -> None:
     """End the training process and those it started, DataLoader workers for instance."""
     try:
         os.killpg(child.pid, signal.SIGKILL)

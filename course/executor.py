@@ -10,7 +10,7 @@ from pathlib import Path
 from submitit import LocalExecutor
 from submitit.local.local import LocalJob
 
-from course import warm
+from course import warm_client
 from course.local import identity
 
 
@@ -44,7 +44,7 @@ class DetachedExecutor(LocalExecutor):
             "SUBMITIT_STDERR_TO_STDOUT": "",
             "SUBMITIT_LOCAL_WITH_SHELL": "",
         }
-        controller, process = warm.start_controller(Path(self.folder), env), None
+        controller, process = warm_client.start_controller(Path(self.folder), env), None
         if controller is None:
             process = subprocess.Popen(
                 [sys.executable, "-m", "submitit.local._local", str(self.folder)],
@@ -52,6 +52,6 @@ class DetachedExecutor(LocalExecutor):
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
             controller = identity(process.pid)
-            warm.start_server()  # for the launches that come after this one
+            warm_client.start_server()  # for the launches that come after this one
         self.controller = controller
         return LocalJob(self.folder, str(int(controller[0])), list(range(tasks)), process)

@@ -18,7 +18,7 @@ from submitit.core.submission import process_job
 from submitit.core.utils import JobPaths
 from submitit.local.local import Controller
 
-from course import forks, fresh, warm
+from course import forks, fresh, warm, warm_client
 from course.forks import Forked
 from course.fresh import Process
 
@@ -29,9 +29,9 @@ LOOK_S = 1.0  # how often it looks whether it is still wanted
 def main() -> None:
     """`python -u -c … NAME SIGNATURE USER`: serve, unless another does or they do not fit."""
     name, signature, user = sys.argv[1:]
-    if (name, signature) != (warm.name(), warm.signature()):
+    if (name, signature) != (warm_client.name(), warm_client.signature()):
         return
-    with warm.place() as folder, open(f"{folder}/{name}.lock", "w") as lock:
+    with warm_client.place() as folder, open(f"{folder}/{name}.lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -103,10 +103,15 @@ class Server:
         return bool(self.users) and time.monotonic() < self.last_job + IDLE_S
 
     def _answer(self, client: socket.socket) -> None:
-        client.settimeout(warm.ANSWER_S)
+        client.settimeout(warm_client.ANSWER_S)
         with client.makefile("rb") as lines:
             request = json.loads(lines.readline())
-        if request.get("end") or request["signature"] != self.signature:
+        if "job" not in request and "end" not in request:
+            client.sendall(
+                json.dumps({"signature": self.signature, "pid": os.getpid()}).encode() + b"\n"
+            )
+            return
+        if "end" in request or request["signature"] != self.signature:
             self.ended = True
             client.sendall(b"{}\n")
             return

@@ -69,8 +69,15 @@ class Forked:
         return self.returncode
 
 
-def fork(body: Callable[[], None], process: Process, keep: Iterable[int] = ()) -> Forked:
-    """Run `body` in a fork that is as a new process; `keep` are descriptors left open in it.
+def fork(
+    body: Callable[[], None], process: Process, *, keep: Iterable[int] = (), finalize: bool = True
+) -> Forked:
+    """Run `body` in a fork that is as a new process.
+
+    Args:
+        keep: descriptors left open in it.
+        finalize: at the end, finalize all objects, as Python does. With PyTorch imported, used or
+            not, it takes a second; without, buffers of files that nobody closed are lost.
 
     Raises:
         OSError: the folder it should start in is gone, or no process can be had.
@@ -85,14 +92,14 @@ def fork(body: Callable[[], None], process: Process, keep: Iterable[int] = ()) -
         return Forked(pid)
     try:
         fresh.become(process, keep)
-        run_to_end(body)
+        run_to_end(body, finalize)
     except BaseException as error:
         _tell(error, error.__traceback__)
     finally:
         os._exit(1)  # whatever comes, the parent's own work is not done twice
 
 
-def run_to_end(body: Callable[[], None]) -> None:
+def run_to_end(body: Callable[[], None], finalize: bool = True) -> None:
     """Call `body` as Python does a whole program, and end this process as Python does.
 
     The frames beneath are not unwound: they are the parent's. But threads are joined, exit
@@ -109,9 +116,14 @@ def run_to_end(body: Callable[[], None]) -> None:
     except BaseException as error:
         _tell(error, _without_ours(error.__traceback__))
         if isinstance(error, KeyboardInterrupt):
-            _end_by_interrupt()
+            _run_exit_handlers()
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
         code = 1
-    ctypes.pythonapi.Py_Exit(ctypes.c_int(code or 0))
+    if finalize:
+        ctypes.pythonapi.Py_Exit(ctypes.c_int(code or 0))
+    _run_exit_handlers()
+    os._exit((code or 0) & 0xFF)
 
 
 def _tell(error: BaseException, traceback: TracebackType | None) -> None:
@@ -132,12 +144,11 @@ def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
     return traceback
 
 
-def _end_by_interrupt() -> None:
-    """End as a process does that was interrupted, after what is done at every end."""
+def _run_exit_handlers() -> None:
     threading._shutdown()
     atexit._run_exitfuncs()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGINT)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
 
 
 def execute(script: Path, path: list[str], before: Callable[[], None]) -> None:

@@ -44,6 +44,7 @@ def main() -> None:
             listener.bind(str(path))
             listener.listen(16)
             Server(listener, path, signature, json.loads(user)).serve()
+    os._exit(0)  # to finalize what was imported would take a second
 
 
 def _import_all() -> None:
@@ -113,7 +114,7 @@ class Server:
             return
         if "end" in request or request["signature"] != self.signature:
             self.ended = True
-            client.sendall(b"{}\n")
+            _tell(client)
             return
         self._take(client, request["job"])
 
@@ -124,9 +125,13 @@ class Server:
             process = Process(command, job["env"], Path(job["cwd"]), session=True,
                               stdout=nowhere.fileno(), stderr=nowhere.fileno())  # fmt: skip
             body = partial(_control, client, folder)
-            self.jobs.append(forks.fork(body, process, keep=[client.fileno()]))
+            self.jobs.append(forks.fork(body, process, keep=[client.fileno()], finalize=False))
         if user not in self.users:
             self.users.append(user)
+
+
+def _tell(client: socket.socket, **answer: Any) -> None:
+    client.sendall(json.dumps(answer).encode() + b"\n")
 
 
 def _control(client: socket.socket, folder: Path) -> None:
@@ -134,7 +139,7 @@ def _control(client: socket.socket, folder: Path) -> None:
     from course.local import identity
 
     client.settimeout(None)
-    client.sendall(json.dumps({"controller": identity(os.getpid())}).encode() + b"\n")
+    _tell(client, controller=identity(os.getpid()))
     if client.recv(2) == b"go":  # else the launcher has given up, and starts the job by itself
         client.close()
         _Controller(folder).run()
@@ -153,4 +158,6 @@ class _Controller(Controller):
                                 str(task), "SUBMITIT_LOCAL_JOB_ID": self.pid}  # fmt: skip
             process = Process(self.command, env, Path.cwd(), stdout=self.stdouts[task].fileno(),
                               stderr=self.stderrs[task].fileno())  # fmt: skip
-            self.tasks.append(forks.fork(partial(process_job, self.folder), process))
+            self.tasks.append(
+                forks.fork(partial(process_job, self.folder), process, finalize=False)
+            )

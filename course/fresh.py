@@ -112,5 +112,5 @@ def _forget() -> None:
     importlib.invalidate_caches()
     multiprocessing.process.ORIGINAL_DIR = os.getcwd()
     multiprocessing.current_process().authkey = os.urandom(32)
-    if "numpy" in sys.modules:  # `random` seeds itself after a fork, and torch begins with a
-        sys.modules["numpy"].random.seed()  # seed that is always the same
+    if "numpy" in sys.modules:  # `random` seeds itself after a fork
+        sys.modules["numpy"].random.seed()

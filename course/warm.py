@@ -92,11 +92,14 @@ def _suits(env: dict[str, str]) -> bool:
 
 def _finish_imports() -> None:
     """What imports do in a new process by its own environment."""
+    import torch
+
     from course import pages
 
     for key, value in _prepared["set"].items():
         os.environ.setdefault(key, value)
     pages.map_again(_prepared["pages"])
+    torch.default_generator.seed()  # by chance, as it is until a script seeds it
     _set_threads()
 
 

@@ -99,7 +99,7 @@ def start_controller(folder: Path, env: dict[str, str]) -> list[float] | None:
     if not is_wanted():
         return None
     try:
-        job = {"folder": str(folder), "env": env, "cwd": os.getcwd(), "user": _user()}
+        job = {"folder": str(folder), "env": env, "cwd": os.getcwd(), "user": user()}
         with connected(name()) as server:
             answer = ask(server, {"job": job, "signature": signature()})
             controller = answer.get("controller")
@@ -110,7 +110,7 @@ def start_controller(folder: Path, env: dict[str, str]) -> list[float] | None:
         return None
 
 
-def _user() -> list[float]:
+def user() -> list[float]:
     """Who launches: the head of this session, a shell or a Jupyter kernel; else this process."""
     from course.local import identity
 
@@ -158,8 +158,9 @@ def start_server() -> None:
         return
     ours = ("COURSE_", "SUBMITIT_", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     env = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+    env["OPENBLAS_NUM_THREADS"] = "1"  # numpy's library starts its threads when it is loaded
     command = [sys.executable, "-u", "-c", SERVER, name(), signature(),
-               json.dumps(_user())]  # fmt: skip
+               json.dumps(user())]  # fmt: skip
     with suppress(OSError):
         _started[:] = [each for each in _started if each.poll() is None]
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL,

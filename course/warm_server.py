@@ -37,7 +37,7 @@ def main() -> None:
         except BlockingIOError:
             return
         fresh.show([sys.executable, "-m", "course.warm_server"], dict(os.environ))
-        _import_all()
+        import_all()
         path = Path(f"{folder}/{name}.socket")
         path.unlink(missing_ok=True)  # of a server that was killed; the lock says it is gone
         with socket.socket(socket.AF_UNIX) as listener:
@@ -47,8 +47,8 @@ def main() -> None:
     os._exit(0)  # to finalize what was imported would take a second
 
 
-def _import_all() -> None:
-    """What is imported by a training script, and by the controller and supervisor before it."""
+def import_all() -> None:
+    """Import what a training script does, and what its controller and supervisor do."""
     from submitit.core import plugins
 
     from course import supervise  # noqa: F401

@@ -7,10 +7,12 @@ another system than Linux, COURSE_WARM=0, a server that does not answer.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import resource
+import signal
 import socket
 import stat
 import subprocess
@@ -121,11 +123,18 @@ def user() -> list[float]:
 
 
 def stop_all() -> None:
-    """End the servers of this user that TMPDIR leads to; their jobs go on."""
+    """End the servers of this user that TMPDIR leads to, and those on their way; jobs go on."""
+    for process in _started:
+        process.terminate()
+        process.wait()
+    _started.clear()
     with suppress(OSError), place() as folder:
-        for path in sorted(Path(folder).glob("*.socket")):
-            with suppress(OSError, ValueError), connected(path.stem) as server:
-                ask(server, {"end": True})
+        for path in sorted(Path(folder).glob("*.lock")):
+            with path.open() as lock, suppress(ValueError, ProcessLookupError):
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:  # the server holds it as long as it lives
+                    os.kill(int(lock.read()), signal.SIGTERM)
 
 
 @contextmanager

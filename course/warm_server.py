@@ -31,11 +31,13 @@ def main() -> None:
     name, signature, user = sys.argv[1:]
     if (name, signature) != (warm_client.name(), warm_client.signature()):
         return
-    with warm_client.place() as folder, open(f"{folder}/{name}.lock", "w") as lock:
+    with warm_client.place() as folder, open(f"{folder}/{name}.lock", "a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
+        lock.truncate(0)
+        print(os.getpid(), file=lock, flush=True)
         fresh.show([sys.executable, "-m", "course.warm_server"], dict(os.environ))
         import_all()
         path = Path(f"{folder}/{name}.socket")
@@ -107,12 +109,12 @@ class Server:
         client.settimeout(warm_client.ANSWER_S)
         with client.makefile("rb") as lines:
             request = json.loads(lines.readline())
-        if "job" not in request and "end" not in request:
+        if "job" not in request:
             client.sendall(
                 json.dumps({"signature": self.signature, "pid": os.getpid()}).encode() + b"\n"
             )
             return
-        if "end" in request or request["signature"] != self.signature:
+        if request["signature"] != self.signature:
             self.ended = True
             _tell(client)
             return

@@ -100,12 +100,15 @@ def stop(run: Run) -> None:
 
 def kill_left(run: Run) -> None:
     """End what is left of a run's job: every process that was started for its folder."""
+    killed = []
     for process in psutil.process_iter():
         try:
             if process.environ().get(FOLDER_VARIABLE) == str(run.folder):
                 process.kill()
+                killed.append(process)
         except psutil.Error:  # another user's, or it ended meanwhile
             continue
+    psutil.wait_procs(killed, timeout=2)  # the kernel takes a moment, or longer for much memory
 
 
 def alive(known: Sequence[float]) -> psutil.Process | None:

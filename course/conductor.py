@@ -120,7 +120,10 @@ class Conductor:
                 continue
             except OSError:  # closed: all is over
                 return
-            member = self._by_folder[asked["folder"]]
+            member = self._by_folder.get(asked["folder"])
+            if member is None:  # it was cancelled before it began
+                connection.close()
+                continue
             member.asked = asked
             member.connections[asked["rank"]] = connection
 

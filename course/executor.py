@@ -10,6 +10,9 @@ from pathlib import Path
 from submitit import LocalExecutor
 from submitit.local.local import LocalJob
 
+from course import warm_client
+from course.local import identity
+
 
 class DetachedExecutor(LocalExecutor):
     """A local executor whose jobs lie in a session of their own.
@@ -17,12 +20,13 @@ class DetachedExecutor(LocalExecutor):
     Interrupting or restarting a Jupyter kernel signals its whole process group. submitit
     starts its controller in that group, and also empties CUDA_VISIBLE_DEVICES unless GPUs
     are asked for; so the controller is started here, with the variables that submitit's
-    `start_controller` would set, minus that one.
+    `start_controller` would set, minus that one. A server of warm starts forks it, if there is one.
     """
 
     def __init__(self, folder: Path, variables: dict[str, str]) -> None:
         super().__init__(folder)
         self.variables = variables  # for the environment of every process of the job
+        self.controller: list[float] = []  # the identity of the process started last
 
     def _submit_command(self, command: str) -> LocalJob:
         tasks = self.parameters.get("tasks_per_node", 1)
@@ -40,9 +44,14 @@ class DetachedExecutor(LocalExecutor):
             "SUBMITIT_STDERR_TO_STDOUT": "",
             "SUBMITIT_LOCAL_WITH_SHELL": "",
         }
-        process = subprocess.Popen(
-            [sys.executable, "-m", "submitit.local._local", str(self.folder)],
-            env=env, start_new_session=True, stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        return LocalJob(self.folder, str(process.pid), list(range(tasks)), process)
+        controller, process = warm_client.start_controller(Path(self.folder), env), None
+        if controller is None:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "submitit.local._local", str(self.folder)],
+                env=env, start_new_session=True, stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+            controller = identity(process.pid)
+            warm_client.start_server()  # for the launches that come after this one
+        self.controller = controller
+        return LocalJob(self.folder, str(int(controller[0])), list(range(tasks)), process)

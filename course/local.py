@@ -31,7 +31,7 @@ def submit(folder: Path, request: dict[str, Any], _site: Site) -> dict[str, Any]
     # The supervisor keeps the time limit, from the moment the run's turn has come.
     executor.update_parameters(tasks_per_node=request["gpus"], timeout_min=7 * 24 * 60)
     job = executor.submit(supervise, str(folder))
-    return {"job_id": job.job_id, "controller": identity(int(job.job_id))}
+    return {"job_id": job.job_id, "controller": executor.controller}
 
 
 def batch_script(folder: Path, request: dict[str, Any], _site: Site) -> str:
@@ -107,9 +107,11 @@ def stop(run: Run) -> None:
 
 def kill_left(run: Run) -> None:
     """End what is left of a run's job: every process that was started for its folder."""
-    for process in _processes(run):
+    found = [*_processes(run)]
+    for process in found:
         with suppress(psutil.Error):  # it ended meanwhile
             process.kill()
+    psutil.wait_procs(found, timeout=2)  # the kernel takes a moment, or longer for much memory
 
 
 def _processes(run: Run) -> Iterator[psutil.Process]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,8 @@ from filelock import Timeout
 from submitit import JobEnvironment
 from submitit.helpers import TorchDistributedEnvironment
 
-from course import failures, group, logs, ranks, turn
+from course import failures, group, logs, ranks, turn, warm, warm_client
+from course.forks import Forked
 from course.local import identity, is_first, machine_lock
 from course.records import Record, write_atomically, write_record
 from course.runs import FOLDER_VARIABLE, Run, record_of
@@ -111,6 +111,13 @@ def _compute(members: Sequence[Member], task: JobEnvironment) -> None:
     """Run the members' snapshots to their ends. Whatever happens, no process outlives this one."""
     waiting = [each for each in members if not each.run.record]
     together, turns = group.agree(members[0].run, task.global_rank)
+    if (
+        together
+        and _is_local(members[0].run)
+        and warm_client.is_wanted()
+        and not warm.is_prepared()
+    ):
+        warm.prepare()  # once for all of them, rather than once for each
     deadline = time.monotonic() + members[0].run.launched["time_min"] * 60
     running: list[Member] = []
     try:
@@ -130,6 +137,10 @@ def _compute(members: Sequence[Member], task: JobEnvironment) -> None:
     finally:
         for member in running:
             member.kill()
+
+
+def _is_local(run: Run) -> bool:
+    return run.launched.get("executor", "local") == "local"
 
 
 @contextmanager
@@ -173,17 +184,17 @@ class Member:
             self.kill()
             self.give(_unwritable(error))
 
-    def _start_process(self, env: dict[str, str]) -> subprocess.Popen:
-        command, folder = [sys.executable, "-u", str(self.run.script)], self.run.folder
+    def _start_process(self, env: dict[str, str]) -> subprocess.Popen | Forked:
+        script, folder = self.run.script, self.run.folder
         if self.run == self.run.job:
-            return subprocess.Popen(command, cwd=folder, env=env, start_new_session=True)
+            return warm.start_script(script, cwd=folder, env=env)
         # The job's own logs are those of the run in whose folder they lie.
         place = folder / "logs"
         place.mkdir(exist_ok=True)
         stem = f"{self.run.launched.get('job_id', 'job')}_{self.rank}_log"
         with (place / f"{stem}.out").open("a") as out, (place / f"{stem}.err").open("a") as err:
-            return subprocess.Popen(command, cwd=folder, env=env, start_new_session=True,
-                                    stdout=out, stderr=err)  # fmt: skip
+            streams = {"stdout": out.fileno(), "stderr": err.fileno()}
+            return warm.start_script(script, cwd=folder, env=env, **streams)
 
     def _environment(self) -> dict[str, str]:
         TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)

@@ -1,9 +1,11 @@
 """Fixtures that several test files use."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import job_helpers
 import pytest
 from filelock import FileLock
 
@@ -11,7 +13,7 @@ from filelock import FileLock
 if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from course import cluster, config
+from course import cluster, config, warm_client
 from course.cluster_setup import FIRST_PORT, ClusterError
 from course.data import default_set
 from course.data.default_set import Recipe
@@ -31,7 +33,11 @@ def own_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
         first = int(os.environ.get("COURSE_SLURM_PORT", FIRST_PORT))
         patch.setenv("COURSE_SLURM_PORT", str(first + 10 * int(worker.removeprefix("gw"))))
-        yield
+        patch.setattr(tempfile, "tempdir", None)  # or it stays that of before
+        try:
+            yield
+        finally:
+            warm_client.stop_all()
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +56,15 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def runs_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty place for runs, so that no test sees the user's own."""
+def runs_root(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """An empty place for runs, so that no test sees the user's own.
+
+    Its parameter, if it has one, says how this process launches: "cold" or "warm".
+    """
+    if how := getattr(request, "param", None):
+        job_helpers.only(how, monkeypatch)
     root = tmp_path / "runs"
     monkeypatch.setenv("COURSE_RUNS", str(root))
     return root

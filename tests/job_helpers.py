@@ -15,13 +15,50 @@ from typing import Any
 import psutil
 import pytest
 
-from course import jobs, runs
+from course import jobs, runs, warm_client
 from course.config import Config, rung
 from course.runs import Run
 
 SCRIPTS = Path(__file__).parent / "scripts"
 CONFIG = rung("baseline", quick=True)
 DEADLINE_S = 120  # a job of somebody else may hold this machine's turn meanwhile
+
+
+both_ways = pytest.mark.parametrize("runs_root", ["cold", "warm"], indirect=True)
+
+
+def only(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process start jobs cold alone, or warm alone."""
+    if how == "cold":
+        monkeypatch.setenv("COURSE_WARM", "0")
+        return
+    if sys.platform != "linux":
+        pytest.skip("a warm start forks, which Linux alone does well")
+    monkeypatch.delenv("COURSE_WARM", raising=False)
+    warm_up()
+    # A busy machine may let the server wait; its answer must come nevertheless.
+    monkeypatch.setattr(warm_client, "ANSWER_S", 60)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        pytest.fail("the server of warm starts has not taken the job")
+
+    monkeypatch.setattr(warm_client, "start_server", refuse)  # what a cold start ends with
+
+
+def warm_up() -> None:
+    """Have a server of warm starts that answers; starting one takes ten seconds."""
+    if not is_warm():
+        warm_client.start_server()
+        eventually(is_warm, "a server of warm starts")
+
+
+def is_warm() -> bool:
+    """Is there a server of warm starts that would take a job of this process?"""
+    try:
+        with warm_client.connected(warm_client.name()) as server:
+            return warm_client.ask(server, {"look": True})["signature"] == warm_client.signature()
+    except (OSError, ValueError):
+        return False
 
 
 def launch(script: str, **options: Any) -> Run:

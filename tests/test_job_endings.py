@@ -12,6 +12,7 @@ import pytest
 from job_helpers import (
     CONFIG,
     DEADLINE_S,
+    both_ways,
     eventually,
     expect_no_process,
     launch,
@@ -29,6 +30,7 @@ from course.jobs import JobError
 from course.records import Record, write_record
 from course.runs import PROJECT, rank_file
 
+pytestmark = both_ways
 TRAIN = PROJECT / "solutions" / "train.py"
 needs_two_cores = pytest.mark.skipif(os.cpu_count() < 2, reason="one process a core: needs two")
 

@@ -12,6 +12,7 @@ from job_helpers import (
     CONFIG,
     DEADLINE_S,
     SCRIPTS,
+    both_ways,
     eventually,
     launch,
     launch_running,
@@ -27,6 +28,7 @@ from course.config import rung
 from course.jobs import JobError
 
 
+@both_ways
 def test_launch_returns_within_a_second(runs_root):
     launch("ok_light.py")  # imports submitit
     began = time.perf_counter()
@@ -34,6 +36,7 @@ def test_launch_returns_within_a_second(runs_root):
     assert time.perf_counter() - began < 1.0
 
 
+@both_ways
 def test_the_same_launch_is_the_same_run_while_it_runs_and_when_it_is_over(runs_root, capsys):
     run = launch_running("holds.py")
     assert launch("holds.py") == run
@@ -44,6 +47,7 @@ def test_the_same_launch_is_the_same_run_while_it_runs_and_when_it_is_over(runs_
     assert runs.all_runs() == [run]
 
 
+@both_ways
 def test_rerun_makes_another_run_and_becomes_the_one_found(runs_root):
     first = over(launch("ok_light.py"))
     second = over(launch("ok_light.py", rerun=True))
@@ -62,6 +66,7 @@ def test_a_run_out_of_memory_is_not_repeated_unasked(runs_root):
     assert run.status == "oom" and launch("runs_out_of_memory.py") == run
 
 
+@both_ways
 @pytest.mark.parametrize("script, status", [("holds.py", "cancelled"), ("kills_itself.py", "lost")])
 def test_a_cancelled_or_lost_run_is_started_anew(runs_root, script, status):
     first = launch(script)
@@ -86,6 +91,7 @@ def test_other_text_config_or_gpus_make_another_run(runs_root, tmp_path):
     assert jobs.launch(script, CONFIG) == launched[0]
 
 
+@both_ways
 def test_editing_the_script_after_launching_changes_nothing(runs_root, tmp_path):
     script = tmp_path / "edited.py"
     text = (SCRIPTS / "holds.py").read_text()
@@ -114,6 +120,7 @@ def test_two_launches_at_one_moment_give_one_run_and_one_job(runs_root):
     assert len(list((run.folder / "logs").glob("*_submitted.pkl"))) == 1
 
 
+@both_ways
 def test_wait_raises_with_the_error_and_the_place_of_the_logs(runs_root):
     run = launch("raises.py")
     with pytest.raises(JobError, match="the missing label") as caught:
@@ -129,6 +136,7 @@ def test_wait_for_several_names_the_one_that_failed(runs_root):
         jobs.wait([good, bad], timeout_s=DEADLINE_S)
 
 
+@both_ways
 def test_wait_gives_up_after_its_time_and_the_run_goes_on(runs_root):
     run = launch_running("holds.py")
     with pytest.raises(JobError, match="still running; it goes on"):
@@ -147,6 +155,7 @@ def start_launcher(runs_root):
     return launcher, run, output
 
 
+@both_ways
 @pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["process", "process group"])
 def test_interrupting_the_wait_leaves_the_job_alone(runs_root, send):
     launcher, run, output = start_launcher(runs_root)
@@ -158,6 +167,7 @@ def test_interrupting_the_wait_leaves_the_job_alone(runs_root, send):
     assert over(run).status == "ok"
 
 
+@both_ways
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 def test_the_job_survives_the_end_of_its_launchers_process_group(runs_root, how):
     launcher, run, _ = start_launcher(runs_root)

@@ -6,10 +6,12 @@ import signal
 import time
 from dataclasses import replace
 
+import pytest
 from job_helpers import (
     CONFIG,
     DEADLINE_S,
     SCRIPTS,
+    both_ways,
     eventually,
     launch,
     launch_running,
@@ -23,6 +25,8 @@ from job_helpers import (
 from course import jobs
 
 
+# Cold: a fork takes a second to end, as any process does that has imported PyTorch.
+@pytest.mark.parametrize("runs_root", ["cold"], indirect=True)
 def test_runs_take_their_turns_in_the_order_of_launch(runs_root):
     configs = [replace(CONFIG, seed=seed) for seed in range(4)]
     # The time limit is shorter than the four together: waiting must not count.
@@ -44,6 +48,7 @@ def test_runs_of_two_runs_folders_take_turns(runs_root, tmp_path):
         assert over(second).status == "ok"
 
 
+@both_ways
 def test_a_run_that_died_holds_up_nobody(runs_root):
     first = launch_running("holds.py")
     second = launch("ok_light.py")
@@ -51,6 +56,7 @@ def test_a_run_that_died_holds_up_nobody(runs_root):
     assert over(second).status == "ok"
 
 
+@both_ways
 def test_what_is_left_of_a_dead_run_does_not_compute_beside_the_next(runs_root):
     first = launch_running("holds.py")
     second = launch("holds.py", config=replace(CONFIG, seed=1))

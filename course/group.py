@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import multiprocessing
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,10 +83,32 @@ def fits(runs: Sequence[Run]) -> bool:
     fixed = CONTEXT_GIB if on_gpu else LIBRARIES_GIB
     if sum(fixed + _at_most_gib(run) for run in processes) <= free:
         return True
+    found = dict(zip([run.folder for run in runs], _apart(partial(_peaks_gib, runs))))
+    return sum(fixed + found.get(run.folder, math.inf) for run in processes) <= free
+
+
+def _peaks_gib(runs: Sequence[Run]) -> list[float]:
     from course import memory
 
-    found = {run.folder: memory.predict(_share(run)).peak_gib for run in runs}
-    return sum(fixed + found[run.folder] for run in processes) <= free
+    return [memory.predict(_share(run)).peak_gib for run in runs]
+
+
+def _apart(work: Callable[[], list[float]]) -> list[float]:
+    """What `work` returns, done in a process of its own; [] where it fails.
+
+    Autograd starts threads, and a process with threads can fork no training process.
+    """
+    processes = multiprocessing.get_context("fork")
+    reader, writer = processes.Pipe(duplex=False)
+    worker = processes.Process(target=lambda: writer.send(work()))
+    worker.start()
+    writer.close()
+    try:
+        return reader.recv()
+    except EOFError:
+        return []
+    finally:
+        worker.join()
 
 
 def _share(run: Run) -> Config:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 from filelock import Timeout
@@ -111,12 +112,7 @@ def _compute(members: Sequence[Member], task: JobEnvironment) -> None:
     """Run the members' snapshots to their ends. Whatever happens, no process outlives this one."""
     waiting = [each for each in members if not each.run.record]
     together, turns = group.agree(members[0].run, task.global_rank)
-    if (
-        together
-        and _is_local(members[0].run)
-        and warm_client.is_wanted()
-        and not warm.is_prepared()
-    ):
+    if together and _is_local(members[0].run) and warm_client.is_wanted():
         warm.prepare()  # once for all of them, rather than once for each
     deadline = time.monotonic() + members[0].run.launched["time_min"] * 60
     running: list[Member] = []
@@ -184,7 +180,7 @@ class Member:
             self.kill()
             self.give(_unwritable(error))
 
-    def _start_process(self, env: dict[str, str]) -> subprocess.Popen | Forked:
+    def _start_process(self, env: dict[str, str]) -> Popen | Forked:
         script, folder = self.run.script, self.run.folder
         if self.run == self.run.job:
             return warm.start_script(script, cwd=folder, env=env)

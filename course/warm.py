@@ -35,6 +35,8 @@ def prepare() -> None:
 
     No accelerator is touched and no thread started, neither of which a fork would survive.
     """
+    if is_prepared():
+        return
     variable = "OPENBLAS_NUM_THREADS"  # numpy's library starts its threads when it is loaded
     kept, before = os.environ.get(variable), dict(os.environ)
     os.environ[variable] = "1"

@@ -125,7 +125,7 @@ QUICK_WORKERS = 2  # at most
 # shrinks, and the learning rate with the batch.
 QUICK: dict[str, Any] = {
     "image_px": 160, "batch_size": 8, "epochs": 1, "steps": 64, "warmup_steps": 2,
-    "budget_s": 10.0, "lr": 0.003,
+    "budget_s": 15.0, "lr": 0.003,
 }  # fmt: skip
 
 

@@ -50,6 +50,8 @@ def ratio(run: Run, against: Run) -> Ratio:
     blocks, and the value is their `centre`. Otherwise it is the ratio of medians, with a bootstrap
     over the steps of both: it holds for these two runs, and not for what the machine did between.
     """
+    if run == against:
+        return Ratio(1.0)
     partner = beside(run, against)
     if partner and partner.status == "ok" and len(pairs := paired(run, partner)):
         return Ratio(*centre(pairs), turns=len(pairs))

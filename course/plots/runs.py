@@ -46,7 +46,7 @@ def _ladder(axes: Axes, table: pd.DataFrame) -> None:
         text = f"{digits(row.images_per_s)} images/s = {digits(row.ratio)}×{memory}"
         axes.text(row.images_per_s_q3 + edge * 0.015, place, text, va="center", fontsize=9)
     axes.set_yticks(places, names)
-    axes.set_xlim(0, edge * 1.42)
+    axes.set_xlim(0, edge * 1.48)
     axes.invert_yaxis()
     axes.set_xlabel("images per second: median, with quartiles")
     setups = dict.fromkeys(table["machine"] + ", " + table["setup"])

@@ -79,6 +79,7 @@ def run(
     quick: Quick = False,
     time_min: Annotated[float | None, typer.Option(help="End it after so many minutes.")] = None,
     rerun: Annotated[bool, typer.Option(help="Run again even if this run exists.")] = False,
+    against: Annotated[str, typer.Option(help="A run to repeat beside it, in turns.")] = "",
     wait: Annotated[bool, typer.Option(help="Follow the run until it is over.")] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the batch script that would "
                                           "be submitted; submit nothing.")] = False,
@@ -88,13 +89,15 @@ def run(
     from course import jobs, plans
     from course.config import parse_settings
     from course.config import rung as rung_of
+    from course.runs import get
 
     config = rung_of(rung, quick=quick, **parse_settings(set_ or []))
     if dry_run:
         typer.echo(plans.preview(script, config, site=site, gpus=gpus, time_min=time_min))
         return
     with prints_to_stderr(json_):
-        launched = jobs.launch(script, config, site=site, gpus=gpus, time_min=time_min, rerun=rerun)
+        launched = jobs.launch(script, config, site=site, gpus=gpus, time_min=time_min,
+                               rerun=rerun, against=get(against) if against else None)  # fmt: skip
         if wait:
             jobs.wait(launched, check=False)
     if json_:

@@ -21,7 +21,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, Listener, wait
+from multiprocessing.connection import (
+    Connection,
+    Listener,
+    answer_challenge,
+    deliver_challenge,
+    wait,
+)
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +90,7 @@ class Conductor:
                            for run in runs}  # fmt: skip
         self.members = [*self._by_folder.values()]
         self._key = secrets.token_bytes(16)
-        self._listener = Listener((host, 0), authkey=self._key, backlog=64)
+        self._listener = Listener((host, 0), backlog=64)
         self._left: list[str] = []
         self._is_closing = False
         self._last_turn = 0
@@ -100,32 +106,31 @@ class Conductor:
         for work in (self._admit, self._conduct):
             threading.Thread(target=work, daemon=True).start()
 
-    def is_over(self, run: Run) -> None:
+    def is_over(self, run: Run, status: str) -> None:
         """The processes of this run have ended, perhaps before they asked for a turn."""
-        self._gone(self._by_folder[str(run.folder)])
-
-    def _gone(self, member: Member) -> None:
-        early = not member.asked or member.given < member.asked["steps"]
-        if early and not member.is_gone and not self._is_closing:
-            self._left.append(member.name)
-        member.is_gone = True
+        if status != "ok":
+            self._left.append(run.name)
+        self._by_folder[str(run.folder)].is_gone = True
 
     def _admit(self) -> None:
         """Take in the members' processes as they come."""
-        while True:
-            try:
+        while not self._is_closing:
+            with contextlib.suppress(OSError):  # the listener was closed, or somebody went away
                 connection = self._listener.accept()
-                asked = connection.recv()
-            except (AuthenticationError, EOFError, ConnectionError):  # somebody else's
-                continue
-            except OSError:  # closed: all is over
-                return
-            member = self._by_folder.get(asked["folder"])
-            if member is None:  # it was cancelled before it began
-                connection.close()
-                continue
-            member.asked = asked
-            member.connections[asked["rank"]] = connection
+                # In a thread of its own: a stranger who says nothing must hold up nobody.
+                threading.Thread(target=self._welcome, args=[connection], daemon=True).start()
+
+    def _welcome(self, connection: Connection) -> None:
+        try:
+            deliver_challenge(connection, self._key)
+            answer_challenge(connection, self._key)
+            asked = connection.recv()
+            member = self._by_folder[asked["folder"]]
+        except (AuthenticationError, EOFError, OSError, KeyError):
+            connection.close()
+            return
+        member.asked = asked
+        member.connections[asked["rank"]] = connection
 
     def _conduct(self) -> None:
         try:
@@ -133,6 +138,8 @@ class Conductor:
                 time.sleep(POLL_S)
             chance = random.Random(" ".join(self._by_folder))
             for turn in itertools.count():
+                if turn == 1:
+                    self._plan()
                 for member in chance.sample(self.members, len(self.members)):
                     if not member.is_gone:
                         self._give(member, turn)
@@ -144,6 +151,7 @@ class Conductor:
             while any(member.connections for member in self.members):
                 self._listen()
         finally:  # whoever waits sees that nobody conducts any more
+            self._is_closing = True
             self._listener.close()
             for member in self.members:
                 for connection in member.connections.values():
@@ -170,12 +178,14 @@ class Conductor:
 
     def _block(self, member: Member, turn: int) -> int:
         """How many steps a member gets: all are to be through with theirs in the same turn."""
-        if turn == 1:
-            playing = self._playing()
-            self._last_turn = min(each.steps_left // each.shortest_block() for each in playing)
         if member.asked["budget_s"]:  # which ends the turns, whoever has steps left
             return member.shortest_block()
         return math.ceil(member.steps_left / max(1, self._last_turn - turn + 1))
+
+    def _plan(self) -> None:
+        """After the warm-up: in which turn all are through, where no budget ends them before."""
+        turns = [each.steps_left // each.shortest_block() for each in self._playing()]
+        self._last_turn = min(turns, default=0)
 
     def _tell(self, member: Member, turn: int, steps: int) -> None:
         for connection in member.connections.values():
@@ -194,8 +204,7 @@ class Conductor:
                 member, rank = owners[connection]
                 del member.connections[rank]
                 connection.close()
-                if not member.connections:
-                    self._gone(member)
+                member.is_gone = member.is_gone or not member.connections
         return reported
 
     def _is_enough(self) -> bool:
@@ -208,5 +217,9 @@ class Conductor:
             return True
         if len(first.images_per_s) < LEAST_TURNS:
             return False
-        base = np.array(first.images_per_s)
-        return all(is_sure(np.array(each.images_per_s[: len(base)]) / base) for each in others)
+        return all(is_sure(_ratios(each, first)) for each in others)
+
+
+def _ratios(member: Member, first: Member) -> np.ndarray:
+    both = list(zip(member.images_per_s, first.images_per_s))  # one may be a block ahead
+    return np.array([own / base for own, base in both])

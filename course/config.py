@@ -83,6 +83,11 @@ class Config:
                 f"{self.steps * self.epochs} steps to measure: raise steps or lower warmup_steps"
             )
 
+        if self.budget_s and self.epochs > 1:
+            raise ValueError(
+                f"budget_s={self.budget_s:g} may end training in any of epochs={self.epochs}: "
+                f"set budget_s=0 to do them all"
+            )
         if self.persistent_workers and not self.workers:
             raise ValueError("persistent_workers=True needs workers=1 or more that can stay")
         least = TRACE_WAIT + self.profile_steps + 1  # one more, in which the trace is written

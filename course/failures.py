@@ -6,6 +6,7 @@ Here such messages are known by their text, and get the sentence that was missin
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import traceback
@@ -156,12 +157,20 @@ def oom_kills() -> int | None:
         return None
 
 
-_KILLS_BEFORE = oom_kills()  # of other processes, before this one
+def _count_kills() -> None:
+    """Note how many there were before this process; a fork is another process."""
+    global _kills_before
+    _kills_before = oom_kills()
+
+
+_kills_before: int | None = None
+_count_kills()
+os.register_at_fork(after_in_child=_count_kills)
 
 
 def _worker_died() -> str:
     now = oom_kills()
-    if now is not None and _KILLS_BEFORE is not None and now > _KILLS_BEFORE:
+    if now is not None and _kills_before is not None and now > _kills_before:
         return (f"The system ran out of memory and ended a process: every worker needs its own "
                 f"(host_gib in the record tells how much all took). Take {LIGHTER}, or ask the "
                 f"scheduler for more memory")  # fmt: skip

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import multiprocessing
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,9 +24,9 @@ if TYPE_CHECKING:
     from course.conductor import Conductor
 
 POLL_S = 0.1
-NOT_TOGETHER = "{}"  # instead of an address
 GIB = 1024**3
 LIBRARIES_GIB = 0.8  # of a training process on a CPU, before its first tensor
+WORKER_GIB = 0.3  # of a DataLoader worker, whose libraries are shared with the process it is of
 CONTEXT_GIB = 1.0  # of a process on a GPU: CUDA's context, and work spaces of its libraries
 # What an image of 224 px may take at most, whatever the network: ResNet-152 in fp32 takes 0.19.
 IMAGE_GIB = 0.2
@@ -44,8 +46,11 @@ def first_node(run: Run) -> str:
     return "127.0.0.1"
 
 
-def agree(run: Run, rank: int) -> tuple[bool, Conductor | None]:
+def agree(run: Run, rank: int, deadline: float) -> tuple[bool, Conductor | None]:
     """Shall the runs of the job take turns? The first task decides, and conducts them.
+
+    Args:
+        deadline: until when another task waits for that, by `time.monotonic`.
 
     Returns:
         Whether they do, and in the first task who gives out the turns.
@@ -55,36 +60,71 @@ def agree(run: Run, rank: int) -> tuple[bool, Conductor | None]:
     path = address_file(run)
     if rank > 0:
         while not path.exists():
-            if all(each.record for each in run.together):  # the first task gave up
+            given_up = all(each.record for each in run.together)
+            if given_up or time.monotonic() > deadline:
                 return False, None
             time.sleep(POLL_S)
-        return path.read_text() != NOT_TOGETHER, None
+        return "why_not" not in json.loads(path.read_text()), None
     living = [each for each in run.together if not each.record]
-    if len(living) < 2 or not fits(living):
-        write_atomically(path, NOT_TOGETHER)
-        return False, None
-    from course.conductor import Conductor
+    try:
+        refused = refusal(living)
+        if not refused:
+            from course.conductor import Conductor
 
-    made = Conductor(living, first_node(run))
-    made.publish(path)
-    return True, made
+            made = Conductor(living, first_node(run))
+            made.publish(path)
+            return True, made
+    except Exception as error:  # whatever it is, the runs can go one after the other
+        refused = f"{type(error).__name__}: {error}"
+    with suppress(OSError):  # a full disk: the others give up at their deadline
+        write_atomically(path, json.dumps({"why_not": refused}))
+    return False, None
 
 
-def fits(runs: Sequence[Run]) -> bool:
-    """Do the runs fit into this machine's memory, each process of theirs, at the same time?
+def why_not(run: Run) -> str:
+    """Why the runs of this run's group did not take turns; empty where they did, or it is alone."""
+    for path in sorted(run.job.folder.glob("turns-*.json"), reverse=True):
+        return json.loads(path.read_text()).get("why_not", "")
+    return ""
 
-    Where a rough upper bound does, nothing else is asked; else `memory.predict` tells the peak of
+
+def refusal(runs: Sequence[Run]) -> str:
+    """Why the runs cannot take turns: they do not fit into memory at the same time, say; or "".
+
+    Where a rough upper bound fits, nothing else is asked; else `memory.predict` tells the peak of
     each, which takes seconds.
     """
-    on_gpu = any(run.config.device == "auto" for run in runs) and _gpu_free_gib() is not None
-    free = _gpu_free_gib() if on_gpu else psutil.virtual_memory().available / GIB
+    if len(runs) < 2:
+        return "the others were over before it began"
+    free = None
+    if any(run.config.device == "auto" for run in runs):  # apart: a fork cannot inherit NVML
+        free = (_apart(_gpu_free_gib) or [None])[0]
+    if free == 0:
+        return "this site gives each process a GPU of its own"
+    where = "the host's memory" if free is None else "the GPU's memory"
     # On a GPU lies one process of each run; in the host's memory lie all of this node.
-    processes = [run for run in runs for _ in range(1 if on_gpu else run.launched["gpus"])]
-    fixed = CONTEXT_GIB if on_gpu else LIBRARIES_GIB
+    processes = [run for run in runs for _ in range(run.launched["gpus"] if free is None else 1)]
+    fixed = CONTEXT_GIB if free is not None else LIBRARIES_GIB
+    free = _host_free_gib(runs) if free is None else free
     if sum(fixed + _at_most_gib(run) for run in processes) <= free:
-        return True
+        return ""
     found = dict(zip([run.folder for run in runs], _apart(partial(_peaks_gib, runs))))
-    return sum(fixed + found.get(run.folder, math.inf) for run in processes) <= free
+    needed = sum(fixed + found.get(run.folder, math.inf) for run in processes)
+    if needed <= free:
+        return ""
+    return f"together they need about {needed:.0f} GiB of {where}, and {free:.0f} are free"
+
+
+def _host_free_gib(runs: Sequence[Run]) -> float:
+    """What training processes may take of this machine's memory, or of a container's or job's."""
+    free = psutil.virtual_memory().available
+    own = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
+    for folder in (Path("/sys/fs/cgroup") / own, Path("/sys/fs/cgroup")):
+        with suppress(OSError, ValueError):  # no such group, or "max": no limit
+            limit = int((folder / "memory.max").read_text())
+            free = min(free, limit - int((folder / "memory.current").read_text()))
+    workers = sum(run.config.workers * run.launched["gpus"] for run in runs)
+    return free / GIB - WORKER_GIB * workers
 
 
 def _peaks_gib(runs: Sequence[Run]) -> list[float]:
@@ -122,8 +162,8 @@ def _at_most_gib(run: Run) -> float:
     return IMAGE_GIB * share.batch_size * (share.image_px / 224) ** 2
 
 
-def _gpu_free_gib() -> float | None:
-    """What is free on this task's NVIDIA GPU; None without one. torch would have to open it.
+def _gpu_free_gib() -> list[float]:
+    """What is free on this task's NVIDIA GPU; [] without one. torch would have to open it.
 
     0 where the site gives each process a GPU of its own: then no two runs can share one.
     """
@@ -139,7 +179,7 @@ def _gpu_free_gib() -> float | None:
         else:
             board = pynvml.nvmlDeviceGetHandleByUUID(number)
         if pynvml.nvmlDeviceGetComputeMode(board) != pynvml.NVML_COMPUTEMODE_DEFAULT:
-            return 0.0
-        return pynvml.nvmlDeviceGetMemoryInfo(board).free / GIB
+            return [0.0]
+        return [pynvml.nvmlDeviceGetMemoryInfo(board).free / GIB]
     except pynvml.NVMLError:
-        return None
+        return []

@@ -75,7 +75,8 @@ def launch_all(
 
     Args:
         turns: one job for all of them, in which they take turns: whatever the machine does
-            meanwhile, it does to all, so their ratios do not depend on it.
+            meanwhile, it does to all, so their ratios do not depend on it. Its limit `time_min`
+            is of them together; `against` cannot be given.
     """
     configs = list(configs)
     site = sites.get(options.get("site", "local"))
@@ -222,8 +223,7 @@ def _start(folders: Sequence[Path], group: Sequence[Plan]) -> list[Run]:
             request = run.launched | job
             records.write_atomically(run.folder / "launch.json", json.dumps(request, indent=1))
     except BaseException:
-        for run in started:
-            engine(place.executor).kill_left(run)
+        engine(place.executor).kill_left(started[0])
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -83,7 +83,8 @@ def is_alive(run: Run) -> bool:
 def ending(run: Run) -> tuple[str, str]:
     """How a run ended whose processes are gone without a record: status and error."""
     kill_left(run)
-    last_words = logs.text(run, err=True, lines=20) or "it printed no error"
+    said = logs.text(run, err=True, lines=20) or logs.text(run.job, err=True, lines=20)
+    last_words = said or "it printed no error"
     error = f"the job ended without a record; the end of its standard error:\n{last_words}"
     return "lost", error
 

@@ -122,7 +122,8 @@ class Meter:
             for count in range(self.config.steps):
                 if not self._may_go_on():
                     break
-                iterator = iterator or iter(batches)  # which starts the workers: in one's own turn
+                if iterator is None:  # in one's own turn, since it starts the workers
+                    iterator = iter(batches)
                 batch = next(iterator, None)
                 if batch is None:
                     break

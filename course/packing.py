@@ -162,6 +162,8 @@ def pack(run: Run, target: Path, machine: str) -> Path:
     if run.record is None or not run.record.machine:
         why = run.record.error if run.record else "it is not over"
         raise ValueError(f"{run} measured nothing, so there is nothing to pack: {why}")
+    if len(run.together) > 1:
+        raise ValueError(f"{run} took turns with others, which would be lost: record it by itself")
     target.mkdir(parents=True, exist_ok=True)
     text = run.script.read_text()
     version = f"train-{hashlib.sha256(text.encode()).hexdigest()[:8]}.py"

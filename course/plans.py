@@ -55,6 +55,7 @@ def in_turns(plans: Sequence[Plan]) -> list[Plan]:
     names = [each.name for each in plans]
     if len(set(names)) < len(names):
         raise ValueError("two of these runs are the same: vary them, or launch one against it")
+    _check_budgets([each.config for each in plans])
     return [replace(each, request=each.request | {"beside": names}) for each in plans]
 
 
@@ -64,6 +65,7 @@ def beside(asked: Plan, against: Run) -> tuple[Plan, Plan]:
     Returns:
         The launch, and that of the repetition.
     """
+    _check_budgets([asked.config, against.config])
     values = {"rung": against.config.rung, "site": asked.place.name,
               "gpus": against.launched["gpus"], "config": asdict(against.config)}  # fmt: skip
     source = Path(against.launched["script"])
@@ -71,6 +73,15 @@ def beside(asked: Plan, against: Run) -> tuple[Plan, Plan]:
     repeat = Plan(source, text, config, asked.place, values, is_repeat=True)
     both = {"beside": [repeat.name]}
     return replace(asked, request=asked.request | both), replace(repeat, request=values | both)
+
+
+def _check_budgets(configs: Sequence[Config]) -> None:
+    budgets = {config.budget_s for config in configs}
+    if len(budgets) > 1:
+        raise ValueError(
+            f"runs that take turns end together, and these have budget_s={sorted(budgets)}: give "
+            f"all the same (quick runs have one, runs at full size none)"
+        )
 
 
 def plan(
@@ -128,7 +139,7 @@ def batch_script(run: Run, site: str | None = None) -> str:
     """
     if run.is_recorded:
         raise ValueError(f"{run.name} ran on another machine, which left no batch script here")
-    submitted = [*run.folder.glob("logs/*_submission.sh")]
+    submitted = [*run.job.folder.glob("logs/*_submission.sh")]
     if site is None and submitted:
         return submitted[-1].read_text()
     place = sites.get(site or run.launched["site"])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from course.group import why_not
 from course.records import digits
 from course.runs import Run
 from course.turn import LEAST_TURNS
@@ -44,20 +45,26 @@ class Ratio:
 
 
 def ratio(run: Run, against: Run) -> Ratio:
-    """Images per second of `run` over those of `against`; both are over, and ok.
+    """Images per second of `run` over those of `against`.
 
     Where they took turns (`launch(…, against=…)`), each turn gives one ratio of neighbouring
     blocks, and the value is their `centre`. Otherwise it is the ratio of medians, with a bootstrap
     over the steps of both: it holds for these two runs, and not for what the machine did between.
+
+    Raises:
+        ValueError: a run that measured nothing.
     """
     if run == against:
         return Ratio(1.0)
-    partner = beside(run, against)
-    if partner and partner.status == "ok" and len(pairs := paired(run, partner)):
+    top, bottom = beside(against, run) or run, beside(run, against) or against
+    for each in (top, bottom):
+        if each.record is None or each.record.images_per_s is None:
+            raise ValueError(f"{each} measured nothing: a ratio needs runs that ended ok")
+    if len(pairs := paired(top, bottom)):
         return Ratio(*centre(pairs), turns=len(pairs))
-    value = run.record.images_per_s / against.record.images_per_s
-    images = [run.config.batch_size, against.config.batch_size]
-    times = [_step_times(run), _step_times(against)]
+    value = top.record.images_per_s / bottom.record.images_per_s
+    images = [top.config.batch_size, bottom.config.batch_size]
+    times = [_step_times(top), _step_times(bottom)]
     if min(len(t) for t in times) == 0:
         return Ratio(value)
     random = np.random.default_rng(0)
@@ -68,14 +75,13 @@ def ratio(run: Run, against: Run) -> Ratio:
 
 
 def beside(run: Run, against: Run) -> Run | None:
-    """The run that took turns with `run` and is what `against` is: itself, or its repetition.
+    """The run of `run`'s own job that is what `against` is, itself or its repetition, and ok.
 
     None where there is none.
     """
     for each in run.together:
-        if each.folder == run.folder:
-            continue
-        if each.folder == against.folder or _is_same(each, against):
+        is_it = each == against or (each != run and _is_same(each, against))
+        if is_it and each != run and each.status == "ok":
             return each
     return None
 
@@ -88,6 +94,8 @@ def _is_same(a: Run, b: Run) -> bool:
 
 def paired(run: Run, partner: Run) -> np.ndarray:
     """The ratio of images per second of each turn in which both computed, warm-up left out."""
+    if partner.folder not in [each.folder for each in run.together]:
+        return np.array([])
     blocks = [_by_turn(each) for each in (run, partner)]
     if any(each is None for each in blocks):
         return np.array([])
@@ -144,13 +152,15 @@ def _left_out(turns: int) -> int:
 def told(found: Ratio, run: Run) -> str:
     """In a sentence: what the ratio's interval rests on."""
     if not found.turns:
-        advice = "" if run.is_recorded else " launch(…, against=…) has them take turns."
+        alone = "" if run.is_recorded else " launch(…, against=…) has them take turns."
+        reason = why_not(run)
         return (
             "The two ran one after the other: the interval knows their steps, and nothing of what "
-            f"the machine did in between.{advice}"
+            f"the machine did in between.{f' ({reason}.)' if reason else alone}"
         )
     config, why = run.config, "all the steps that the config asks for were done"
-    if run.record.steps_measured < config.epochs * config.steps - config.warmup_steps:
+    done = run.record.steps_measured
+    if config.budget_s and done < config.epochs * config.steps - config.warmup_steps:
         why = f"the budget of {config.budget_s:g} s for each run was used up"
     if config.budget_s and found.turns >= LEAST_TURNS and found.high <= found.value * (1 + SURE):
         why = f"the interval was within {SURE:.0%}"

@@ -73,7 +73,7 @@ def report(run: Run, *, against: Run | None = None, predicted: float | None = No
     Raises:
         JobError: a run that is not over or not ok; the message has its error and its logs.
     """
-    partner = _partner(run, against) if against else None
+    partner = beside(run, against) if against else None
     both = [partner or against, run] if against else [run]
     records = [_measured(each) for each in both]
     names = _names(both)
@@ -83,8 +83,7 @@ def report(run: Run, *, against: Run | None = None, predicted: float | None = No
     if predicted is None:
         predicted = _predicted(run)
     sentences = tuple(_sentences(run, records, found, predicted))
-    if against and beside(run, against) and not partner:
-        sentences += (f"{against.name} was to take turns with it, and did not end well.",)
+    sentences += tuple(f"{name} ended early: turns count up to there." for name in run.record.left)
     return Report(_numbers(names, records), sentences, picture)
 
 
@@ -128,12 +127,6 @@ def _measured(run: Run) -> Record:
     if record.images_per_s is None:
         raise JobError(f"{run.name} is ok but measured no steps: does its script use Meter?")
     return record
-
-
-def _partner(run: Run, against: Run) -> Run | None:
-    """What took turns with `run` in the place of `against`, if it ended well."""
-    partner = beside(run, against)
-    return partner if partner and refresh(partner) == "ok" else None
 
 
 def _predicted(run: Run) -> float | None:

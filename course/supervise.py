@@ -68,7 +68,7 @@ def supervise(folder: str) -> None:
 def _begin_anew(runs: Sequence[Run], task: JobEnvironment) -> None:
     """Slurm restarts a job that it had preempted, or whose node went down: from the beginning."""
     if task.global_rank == 0 and int(os.environ.get("SLURM_RESTART_COUNT", 0)):
-        for run in runs:
+        for run in (each for each in runs if not each.record):
             for path in [*run.folder.glob("steps*.jsonl"), *run.folder.glob("rank*")]:
                 path.unlink(missing_ok=True)
 
@@ -111,14 +111,14 @@ def _leave_if_over(run: Run) -> None:
 def _compute(members: Sequence[Member], task: JobEnvironment) -> None:
     """Run the members' snapshots to their ends. Whatever happens, no process outlives this one."""
     waiting = [each for each in members if not each.run.record]
-    together, turns = group.agree(members[0].run, task.global_rank)
+    deadline = time.monotonic() + members[0].run.launched["time_min"] * 60
+    together, turns = group.agree(members[0].run, task.global_rank, deadline)
     if together and _is_local(members[0].run) and warm_client.is_wanted():
         warm.prepare()  # once for all of them, rather than once for each
-    deadline = time.monotonic() + members[0].run.launched["time_min"] * 60
     running: list[Member] = []
     try:
         while waiting or running:
-            while waiting and (together or not running):
+            while waiting and (together or (not running and waiting[0].may_begin())):
                 running.append(waiting.pop(0))
                 with _sigterm_held():
                     running[-1].start(in_turns=together)
@@ -128,7 +128,7 @@ def _compute(members: Sequence[Member], task: JobEnvironment) -> None:
                 if member.is_over(deadline):
                     running.remove(member)
                     if turns:
-                        turns.is_over(member.run)
+                        turns.is_over(member.run, member.verdict.status)
             time.sleep(POLL_S)
     finally:
         for member in running:
@@ -179,6 +179,11 @@ class Member:
         except OSError as error:  # a run that nobody can see must not compute
             self.kill()
             self.give(_unwritable(error))
+
+    def may_begin(self) -> bool:
+        """Has the first task begun this run? One whose turn it is not must not compute."""
+        alone = len(self.run.together) == 1
+        return alone or self.rank == 0 or bool(self.run.started or self.run.record)
 
     def _start_process(self, env: dict[str, str]) -> Popen | Forked:
         script, folder = self.run.script, self.run.folder

@@ -64,9 +64,9 @@ class Alone:
 
     number: int | None = None
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, budget_s: float) -> None:
         self.left: list[str] = []
-        self._budget_s = config.budget_s
+        self._budget_s = budget_s
 
     def is_due(self) -> bool:
         """Nobody waits for it."""
@@ -139,7 +139,9 @@ def of_this_process(config: Config, rank: int) -> Turn:
     """
     path = os.environ.get(VARIABLE)
     if not path:
-        return Alone(config)
+        # Several ranks would find at different steps that it is used up, and wait for each other.
+        several = int(os.environ.get("WORLD_SIZE", 1)) > 1
+        return Alone(0.0 if several else config.budget_s)
     deadline = time.monotonic() + ADDRESS_S
     while True:
         try:

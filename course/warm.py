@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from course import forks
+from course import forks, fresh
 from course.forks import Forked
 from course.fresh import Process
 
@@ -33,6 +33,7 @@ _prepared: dict[str, Any] = {}
 def prepare() -> None:
     """Import what a training script needs; `start_script` then forks. Needs `python -u`.
 
+    Where the system allows no fork to tell its own name, `start_script` goes on starting anew.
     No accelerator is touched and no thread started, neither of which a fork would survive.
     """
     if is_prepared():
@@ -52,9 +53,12 @@ def prepare() -> None:
     late = {key: value for key, value in os.environ.items() if before.get(key) != value}
     from course.pages import of_files
 
-    _prepared.update(
-        path=path, variables=early_variables(before), set=late, pages=of_files()
-    )  # fmt: skip
+    try:
+        fresh.show(sys.orig_argv, before)  # as every fork will: some systems do not allow it
+        pages = of_files()
+    except OSError:
+        return
+    _prepared.update(path=path, variables=early_variables(before), set=late, pages=pages)
 
 
 def is_prepared() -> bool:

@@ -3,7 +3,11 @@
 import json
 import os
 import signal
+import socket
+import threading
 from dataclasses import replace
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +17,11 @@ from job_helpers import (
     eventually,
     nothing_left,  # noqa: F401 (pytest runs it around each test)
     over,
+    prepared,
 )
 
-from course import jobs, ratio
+from course import jobs, ratio, turn
+from course.conductor import Conductor
 from course.config import rung
 from course.runs import Run, all_runs
 
@@ -183,6 +189,74 @@ def test_several_ranks_take_one_turn() -> None:
     ] * 2
 
 
+def test_ranks_alone_end_in_the_same_step_whatever_their_budget() -> None:
+    config = rung("device", quick=True, device="cpu", model="resnet18", image_px=32, batch_size=4,
+                  data="synthetic", val_steps=1, steps=12, budget_s=0.05)  # fmt: skip
+    run = over(jobs.launch("solutions/train.py", config, gpus=2))
+    assert run.status == "ok", jobs.explain(run)
+    assert len(run.rank_steps(0)) == len(run.rank_steps(1)) == 12
+
+
+def test_a_budget_ends_a_run_alone() -> None:
+    run = over(jobs.launch(SCRIPTS / "steps.py", replace(SLEEPY, steps=400, budget_s=1.0)))
+    assert run.status == "ok"
+    assert 20 <= run.record.steps_measured < 80  # of 0.05 s, looked at once a second
+
+
+def test_a_launch_that_fails_ends_no_other_run(monkeypatch, runs_root: Path) -> None:
+    before = jobs.launch(SCRIPTS / "holds.py", SLEEPY)
+    eventually(lambda: jobs.refresh(before) == "running", "it runs")
+    write, written = jobs._write_folder, []
+
+    def full(run, *rest):
+        written.append(run)
+        if run.is_repeat:
+            raise OSError(28, "No space left on device")
+        write(run, *rest)
+
+    monkeypatch.setattr(jobs, "_write_folder", full)
+    with pytest.raises(jobs.JobError, match="No space left"):
+        jobs.launch(SCRIPTS / "steps.py", SLOWER, against=before)
+    assert len(written) == 2
+    assert jobs.refresh(before) == "running"
+    assert [each.name for each in all_runs()] == [before.name]
+
+
+def test_budgets_of_a_group_are_alike() -> None:
+    with pytest.raises(ValueError, match="give all the same"):
+        launch_pair(SLEEPY, replace(SLOWER, budget_s=3.0))
+    with pytest.raises(ValueError, match="set budget_s=0"):
+        rung("baseline", quick=True, epochs=2, budget_s=3.0)
+
+
+def test_strangers_do_not_stop_the_conductor(runs_root: Path) -> None:
+    folders = [runs_root / name for name in ("a", "b")]
+    members = [prepared(folder, "", SLEEPY) for folder in folders]
+    conductor = Conductor(members, "127.0.0.1")
+    conductor.publish(runs_root / "turns.json")
+    told = json.loads((runs_root / "turns.json").read_text())
+    assert (runs_root / "turns.json").stat().st_mode & 0o077 == 0
+    conductor.start()
+    silent = socket.create_connection((told["host"], told["port"]))
+    with socket.create_connection((told["host"], told["port"])) as rude:
+        rude.sendall(b"GET / HTTP/1.0\r\n\r\n")
+    with pytest.raises(AuthenticationError):
+        Client((told["host"], told["port"]), authkey=b"wrong")
+    key = bytes.fromhex(told["key"])
+    first, second = (
+        turn.Shared(Client((told["host"], told["port"]), authkey=key), SLEEPY, str(folder), 0)
+        for folder in folders
+    )
+    waiting = [threading.Thread(target=each.wait, args=[turn.Block()]) for each in (first, second)]
+    for each in waiting:
+        each.start()
+    eventually(lambda: 0 in (first.number, second.number), "one has its warm-up", 10)
+    for each, shared in zip(waiting, (first, second)):  # both leave
+        shared._connection.close()
+        each.join(10)
+    silent.close()
+
+
 def test_runs_that_do_not_fit_together_run_one_after_the_other(monkeypatch) -> None:
     # More than any machine has, for the prediction; the script itself takes next to nothing.
     huge = {"batch_size": 2**17, "image_px": 224, "model": "resnet18", "steps": 6, "lr": 0.01}
@@ -192,7 +266,7 @@ def test_runs_that_do_not_fit_together_run_one_after_the_other(monkeypatch) -> N
     assert max(end for _, end in spans(a)) <= min(begin for begin, _ in spans(b))
     found = ratio.ratio(b, a)
     assert found.turns == 0
-    assert "knows their steps" in ratio.told(found, b)
+    assert "GiB of the host's memory" in ratio.told(found, b)
 
 
 @pytest.mark.parametrize("turns", [6, 8, 12, 20])

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -25,6 +26,7 @@ from job_helpers import (
 from course import cluster, cluster_setup, jobs, plans, runs
 from course import slurm as course_slurm
 from course.config import rung
+from course.ratio import ratio
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("slurm")]
 TINY = rung("device", quick=True, model="resnet18", data="synthetic", image_px=32, batch_size=2,
@@ -69,6 +71,43 @@ def test_two_nodes_of_two_tasks_reduce_together(runs_root: Path, user_sites: Pat
     nodes = slurm_says("sacct", "-X", "-n", "-P", "-j", run.launched["job_id"], "-o", "NNodes")
     assert nodes == "2"
     assert len([path for path in run.logs if path.suffix == ".out"]) >= 4
+
+
+STEPS = rung("baseline", quick=True, steps=40, warmup_steps=2, val_steps=0, lr=0.05)
+
+
+def test_runs_that_take_turns_are_one_job_in_one_allocation(runs_root: Path) -> None:
+    configs = [STEPS, replace(STEPS, rung="slower", lr=0.1)]
+    both = jobs.launch_all(SCRIPTS / "steps.py", configs, turns=True, site="slurm")
+    assert len({run.launched["job_id"] for run in both}) == 1
+    assert [over(run).status for run in both] == ["ok", "ok"]
+    assert ratio(both[1], both[0]).turns >= 8
+    eventually(lambda: state(both[0]) == "COMPLETED", "Slurm says so too")
+    assert jobs.launch_all(SCRIPTS / "steps.py", configs, turns=True, site="slurm") == both
+
+
+def test_a_cancelled_member_leaves_the_job_to_the_others(runs_root: Path) -> None:
+    long = replace(STEPS, steps=4000)
+    a, b = jobs.launch_all(
+        SCRIPTS / "steps.py", [long, replace(long, rung="other")], turns=True, site="slurm"
+    )
+    eventually(lambda: len(a.steps) > 6 and len(b.steps) > 6, "turns are taken")
+    jobs.cancel(b)
+    done = len(a.steps)
+    eventually(lambda: len(a.steps) > done + 20, "the other goes on")
+    assert (jobs.refresh(a), b.status) == ("running", "cancelled")
+    jobs.cancel(a)
+    eventually(lambda: state(a).startswith("CANCELLED"), "Slurm ended the job")
+
+
+def test_ranks_on_two_nodes_take_one_turn(runs_root: Path, user_sites: Path) -> None:
+    user_sites.write_text("[slurm]\ngpus_per_node = 1\n")
+    small = replace(TINY, steps=6, batch_size=4)
+    before = over(jobs.launch("solutions/train.py", small, site="slurm"))
+    run = jobs.launch("solutions/train.py", small, site="slurm", gpus=2, against=before)
+    jobs.wait(run, timeout_s=180)
+    assert run.status == "ok", jobs.explain(run)
+    assert ratio(run, before).turns == run.record.turns > 0
 
 
 def test_what_is_shown_is_what_sbatch_got(

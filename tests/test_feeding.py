@@ -317,7 +317,11 @@ class TestTrouble:
 
     def test_workers_that_take_more_memory_than_there_is(self, tmp_path: Path) -> None:
         with small_memory("900M") as within:
-            run = fails(tmp_path, *within, item="kept.append(torch.ones(8_000_000))", steps=8)
+            first = (
+                "open('/proc/self/oom_score_adj', 'w').write('1000')"  # a worker, not its parent
+            )
+            item = f"{first}; kept.append(torch.ones(8_000_000))"
+            run = fails(tmp_path, *within, item=item, steps=8)
         assert run.status == "failed"
         assert "The system ran out of memory" in run.record.error, run.record.error
         assert "fewer workers" in run.record.error

@@ -243,17 +243,18 @@ def test_strangers_do_not_stop_the_conductor(runs_root: Path) -> None:
     with pytest.raises(AuthenticationError):
         Client((told["host"], told["port"]), authkey=b"wrong")
     key = bytes.fromhex(told["key"])
-    first, second = (
+    waiting = [
         turn.Shared(Client((told["host"], told["port"]), authkey=key), SLEEPY, str(folder), 0)
         for folder in folders
-    )
-    waiting = [threading.Thread(target=each.wait, args=[turn.Block()]) for each in (first, second)]
+    ]
     for each in waiting:
-        each.start()
-    eventually(lambda: 0 in (first.number, second.number), "one has its warm-up", 10)
-    for each, shared in zip(waiting, (first, second)):  # both leave
-        shared._connection.close()
-        each.join(10)
+        threading.Thread(target=each.wait, args=[turn.Block()], daemon=True).start()
+    while waiting:  # one after the other has its warm-up, and leaves
+        eventually(lambda: any(each.number == 0 for each in waiting), "one has its turn", 10)
+        (has_turn,) = (each for each in waiting if each.number == 0)
+        waiting.remove(has_turn)
+        assert [each.number for each in waiting] == [None] * len(waiting)
+        has_turn._connection.close()
     silent.close()
 
 

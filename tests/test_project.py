@@ -120,7 +120,7 @@ def test_a_broken_link_is_noticed() -> None:
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
 def test_module_is_small_and_its_functions_are_described(path: Path) -> None:
     text = path.read_text()
-    assert len(text.splitlines()) <= 250
+    assert len(text.splitlines()) <= 400
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):

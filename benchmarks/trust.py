@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
+from itertools import combinations
 from statistics import median
 
 import numpy as np
@@ -26,10 +27,10 @@ import torch
 import typer
 from torch import nn
 
-from course import launch, launch_all, models, rung, wait
+from course import launch, launch_all, memory, models, rung, wait
 from course.config import LADDER, Config
 from course.precision import autocast, channels_last
-from course.ratio import centre, ratio
+from course.ratio import Ratio, centre, ratio
 
 SCRIPT = "solutions/train.py"
 BARE_TURNS, BARE_BLOCK_S = 12, 0.5
@@ -116,6 +117,7 @@ def gpu(pairs: int = 5) -> None:
 def ladder(times: int = 5) -> None:
     """`course ladder --quick`, so many times."""
     ratios: dict[str, list[float]] = {name: [] for name in LADDER}
+    verdicts: dict[tuple[str, str], set[str]] = {pair: set() for pair in combinations(LADDER, 2)}
     for number in range(times):
         began = time.perf_counter()
         with quietly():
@@ -124,14 +126,24 @@ def ladder(times: int = 5) -> None:
         found = {run.config.rung: ratio(run, runs[0]).value for run in runs}
         for name, value in found.items():
             ratios[name].append(value)
+        for one, other in combinations(runs, 2):
+            verdicts[one.config.rung, other.config.rung].add(faster(ratio(other, one)))
         told(case="ladder", time=number, turns=runs[0].record.turns,
              order=sorted(found, key=found.get), seconds=time.perf_counter() - began,
              **found)  # fmt: skip
     told(
         case="ladder",
         summary=True,
+        changed_places=[pair for pair, said in verdicts.items() if said >= {"first", "second"}],
         **{f"{name}, largest ÷ smallest": max(each) / min(each) for name, each in ratios.items()},
     )
+
+
+def faster(found: Ratio) -> str:
+    """Which of two is faster, the first or the second? "neither", where the interval holds 1."""
+    if found.low <= 1 <= found.high:
+        return "neither"
+    return "second" if found.value > 1 else "first"
 
 
 @app.command()
@@ -152,6 +164,7 @@ def bare(times: int = 3, other: str = "channels_last", against: str = "device") 
 
 def bare_ratio(first: Config, second: Config) -> float:
     """Images per second of the second over the first: two networks in this process, in turns."""
+    memory.keep_freed()
     steps = [bare_step(config) for config in (first, second)]
     for step in steps:
         step(), step()

@@ -37,6 +37,7 @@ def recording() -> Iterator[Recorder]:
     trained, a summary printed and nothing written, which suits a debugger. An exception is
     recorded, as `oom` where memory ran out and as `failed` otherwise, and raised again.
     """
+    memory.keep_freed()
     folder = os.environ.get(FOLDER_VARIABLE)
     run = Recorder(Run(Path(folder)) if folder else None)
     try:

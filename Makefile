@@ -21,7 +21,7 @@ test: setup
 	ruff check .
 	ruff format --check .
 	course exercises --check
-	course readme --check
+	python -m tools.pages --check
 	python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 lab: setup

@@ -25,9 +25,9 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from course import models
 from course.data.loader import SYNTHETIC_CLASSES
-from course.recorder import cpu_name, device_name
+from course.training import models
+from course.training.recorder import cpu_name, device_name
 
 VIEW, STILL = {"gradient_as_bucket_view": True}, {"broadcast_buffers": False}
 VARIANTS = {

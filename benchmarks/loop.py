@@ -29,12 +29,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from course import models
 from course.config import Config, parse_settings, rung
 from course.data.loader import SYNTHETIC_CLASSES, Synthetic
-from course.precision import HALF, set_tf32
-from course.recorder import Recorder, cpu_name, device_name
-from course.runs import PROJECT, Run
+from course.runs.run import PROJECT, Run
+from course.training import models
+from course.training.precision import HALF, set_tf32
+from course.training.recorder import Recorder, cpu_name, device_name
 
 AIM_GPU, AIM_CPU = 0.98, 0.97  # the least ratio that passes
 COMMON = {"data": "synthetic", "epochs": 1, "val_steps": 0, "steps": 40}

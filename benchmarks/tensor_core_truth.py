@@ -5,9 +5,10 @@
 It needs a GPU whose counters may be read, and Nsight Compute (`ncu`). Each setting is a process
 of its own, which trains as solutions/train.py does on one synthetic batch; ncu watches a single
 step of it and reads, kernel by kernel, its duration and how busy the Tensor Cores' pipe was.
-FOLDER gets ncu.csv, which belongs in course/recorded/MACHINE/ (`course.tensor_core_truth` reads
-it), and ncu_raw.tar.gz, what ncu printed. Both are written anew after every setting, the most
-telling settings come first, and none is begun for which `--limit` leaves no time.
+FOLDER gets ncu.csv, which belongs in course/recorded/MACHINE/ (read by
+`course.traces.tensor_cores.truth`), and ncu_raw.tar.gz, what ncu printed. Both are written anew
+after every setting, the most telling settings come first, and none is begun for which `--limit`
+leaves no time.
 """
 
 import argparse
@@ -27,16 +28,16 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from course import gaps
 from course.config import Config, rung
 from course.data.loader import Synthetic
-from course.packing import BUSY
-from course.recorder import Recorder
-from course.recordings import trace_name
-from course.runs import PROJECT
-from course.tensor_core_rules import classify
-from course.tensor_core_truth import by_kernel, demangled, launches, write_counters
-from course.trace import read_ncu
+from course.labs import exercises
+from course.runs.recordings import trace_name
+from course.runs.run import PROJECT
+from course.traces.tables import read_ncu
+from course.traces.tensor_cores.rules import classify
+from course.traces.tensor_cores.truth import by_kernel, demangled, launches, write_counters
+from course.training.recorder import Recorder
+from course.workshop.record import BUSY
 
 METRICS = {
     "duration_s": "gpu__time_duration.sum",
@@ -89,7 +90,7 @@ def train(cfg: Config, kind: type[Watched] = Watched) -> Watched:
     """
     text = (PROJECT / "solutions" / "train.py").read_text()
     script = {"__name__": "train"}
-    exec(compile(gaps.render(text, 4), "train.py", "exec"), script)
+    exec(compile(exercises.render(text, 4), "train.py", "exec"), script)
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     device = accelerator if accelerator and cfg.device == "auto" else torch.device("cpu")
     batches = kind(Synthetic(cfg, device), device)
@@ -169,7 +170,7 @@ def collect(
           f"{table['seconds'].sum() * 1e3:.1f} ms; {passes or 'unknown'} passes; "
           f"took {time.monotonic() - begin:.0f} s")  # fmt: skip
     again = read_ncu(folder / f"{name}.demangled.csv").kernels
-    print(f"  course.trace.read_ncu: {len(again)} launches, {again['duration_s'].sum() * 1e3:.1f} "
+    print(f"  read_ncu: {len(again)} launches, {again['duration_s'].sum() * 1e3:.1f} "
           f"ms, busiest {again['tensor_active'].max():.1%}")  # fmt: skip
     pairs = zip(rows["mangled"]["kernel"].map(demangled), rows["demangled"]["kernel"])
     for one, other in sorted(set(pairs)):

@@ -27,10 +27,11 @@ import torch
 import typer
 from torch import nn
 
-from course import launch, launch_all, memory, models, rung, wait
+from course import launch, launch_all, rung, wait
 from course.config import LADDER, Config
-from course.precision import autocast, channels_last
-from course.ratio import Ratio, centre, ratio
+from course.runs.ratio import Ratio, centre, ratio
+from course.training import memory, models
+from course.training.precision import autocast, channels_last
 
 SCRIPT = "solutions/train.py"
 BARE_TURNS, BARE_BLOCK_S = 12, 0.5

@@ -20,10 +20,11 @@ import time
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from course import jobs, local, warm_client
 from course.config import rung
-from course.recorder import cpu_name
-from course.runs import PROJECT
+from course.jobs import launch, local
+from course.jobs.warm import client
+from course.runs.run import PROJECT
+from course.training.recorder import cpu_name
 
 AIM_S = 2.0
 BEGINS = "            images = images.to(device, non_blocking=cfg.non_blocking)\n"
@@ -50,17 +51,17 @@ def script(folder: Path) -> Path:
 def measure(path: Path, name: str) -> dict[str, float]:
     """Launch once: seconds until it returns, the first step begins and ends, and is recorded."""
     began = time.time()
-    run = jobs.launch(path, rung(name, quick=True), rerun=True)
+    run = launch.launch(path, rung(name, quick=True), rerun=True)
     seconds = {"returned_s": time.time() - began}
     lines = run.folder / "steps.jsonl"
     while not (lines.exists() and lines.stat().st_size):
         if run.record and run.status != "ok":
-            raise RuntimeError(jobs.explain(run))
+            raise RuntimeError(launch.explain(run))
         time.sleep(0.002)
     seconds["first_line_s"] = time.time() - began
     for what in ("began", "ended"):
         seconds[f"step_{what}_s"] = float((run.folder / what).read_text()) - began
-    jobs.wait(run)
+    launch.wait(run)
     while local.is_alive(run):  # or the next launch would wait for its turn
         time.sleep(0.05)
     return seconds
@@ -69,9 +70,9 @@ def measure(path: Path, name: str) -> dict[str, float]:
 def is_warm() -> bool:
     """Does a server answer that suits this process?"""
     try:
-        with warm_client.connected(warm_client.name()) as server:
-            answer = warm_client.ask(server, {"look": True})
-            return answer["signature"] == warm_client.signature()
+        with client.connected(client.name()) as server:
+            answer = client.ask(server, {"look": True})
+            return answer["signature"] == client.signature()
     except (OSError, ValueError):
         return False
 
@@ -80,7 +81,7 @@ def case(how: str, path: Path, name: str, repeat: int) -> dict:
     """Measure one way of starting: all times, and their medians."""
     os.environ["COURSE_WARM"] = "0" if how == "cold" else "1"
     if how == "warm":
-        warm_client.start_server()
+        client.start_server()
         while not is_warm():
             time.sleep(0.2)
     measure(path, name)  # the data set is made, files are read into memory

@@ -10,16 +10,14 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Config": "config", "LADDER": "config", "rung": "config", "vary": "config",
-    "launch": "jobs", "launch_all": "jobs", "wait": "jobs", "cancel": "jobs",
-    "queue": "queues",
-    "batch_script": "plans",
-    "Run": "runs", "find": "runs",
-    "search_log": "logs",
-    "report": "reports", "compare": "reports", "ladder": "reports",
-    "recorded": "recordings",
-    "comm_report": "communication",
-    "check": "checks", "predict": "progress", "recall": "progress",
-    "show_todo": "gaps",
+    "launch": "jobs.launch", "launch_all": "jobs.launch", "wait": "jobs.launch",
+    "cancel": "jobs.launch", "queue": "widgets.queue", "batch_script": "jobs.plan",
+    "Run": "runs.run", "find": "runs.run", "recorded": "runs.recordings",
+    "search_log": "runs.logs",
+    "report": "labs.report", "compare": "labs.report", "ladder": "labs.report",
+    "comm_report": "topics.parallel.communication",
+    "check": "labs.checks", "predict": "labs.progress", "recall": "labs.progress",
+    "show_todo": "labs.exercises",
 }  # fmt: skip
 __all__ = sorted(_HOME)
 

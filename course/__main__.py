@@ -5,8 +5,7 @@ import sys
 
 import typer
 
-from course import cli_labs  # noqa: F401 - adds its commands
-from course.cli import app
+from course.cli.runs import app
 
 
 def main() -> None:
@@ -14,9 +13,9 @@ def main() -> None:
     try:
         app()
     except Exception as error:
-        from course.cluster_setup import ClusterError
         from course.data.default_set import DataError
-        from course.jobs import JobError
+        from course.jobs.cluster.setup import ClusterError
+        from course.jobs.launch import JobError
 
         expected = isinstance(error, ValueError | ClusterError | DataError | JobError)
         if not expected or os.environ.get("COURSE_DEBUG"):

@@ -14,11 +14,11 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DistributedSampler
 
-from course import models, precision, profiling, sync_batchnorm
 from course.data.loader import image_sets, loaders, normalised
-from course.meter import Meter
-from course.precision import HALF
-from course.recorder import recording
+from course.training import models, precision, profiling, sync_batchnorm
+from course.training.meter import Meter
+from course.training.precision import HALF
+from course.training.recorder import recording
 
 
 def main(run):

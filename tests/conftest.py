@@ -13,10 +13,12 @@ from filelock import FileLock
 if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from course import cluster, config, warm_client
-from course.cluster_setup import FIRST_PORT, ClusterError
+from course import config
 from course.data import default_set
 from course.data.default_set import Recipe
+from course.jobs.cluster import control
+from course.jobs.cluster.setup import FIRST_PORT, ClusterError
+from course.jobs.warm import client
 
 # What the tests look at shows at any size, but for speeds, which no test asserts.
 config.QUICK |= {"image_px": 64, "steps": 8, "budget_s": 0.0}
@@ -37,7 +39,7 @@ def own_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         try:
             yield
         finally:
-            warm_client.stop_all()
+            client.stop_all()
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +50,11 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("COURSE_SLURM", str(tmp_path_factory.mktemp("slurm")))
         try:  # one test process after another: the first may have to install packages
             with FileLock(tmp_path_factory.getbasetemp().parent / "slurm.lock"):
-                cluster.up()
+                control.up()
         except ClusterError as error:
             pytest.skip(f"no Slurm here: {error}")
-        yield cluster.folder()
-        cluster.down()
+        yield control.folder()
+        control.down()
 
 
 @pytest.fixture

@@ -15,9 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
-from course import jobs, runs, warm_client
 from course.config import Config, rung
-from course.runs import Run
+from course.jobs import launch as jobs
+from course.jobs.warm import client
+from course.runs import run as runs
+from course.runs.run import Run
 
 SCRIPTS = Path(__file__).parent / "scripts"
 CONFIG = rung("baseline", quick=True)
@@ -37,26 +39,26 @@ def only(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COURSE_WARM", raising=False)
     warm_up()
     # A busy machine may let the server wait; its answer must come nevertheless.
-    monkeypatch.setattr(warm_client, "ANSWER_S", 60)
+    monkeypatch.setattr(client, "ANSWER_S", 60)
 
     def refuse(*_: Any, **__: Any) -> None:
         pytest.fail("the server of warm starts has not taken the job")
 
-    monkeypatch.setattr(warm_client, "start_server", refuse)  # what a cold start ends with
+    monkeypatch.setattr(client, "start_server", refuse)  # what a cold start ends with
 
 
 def warm_up() -> None:
     """Have a server of warm starts that answers; starting one takes ten seconds."""
     if not is_warm():
-        warm_client.start_server()
+        client.start_server()
         eventually(is_warm, "a server of warm starts")
 
 
 def is_warm() -> bool:
     """Is there a server of warm starts that would take a job of this process?"""
     try:
-        with warm_client.connected(warm_client.name()) as server:
-            return warm_client.ask(server, {"look": True})["signature"] == warm_client.signature()
+        with client.connected(client.name()) as server:
+            return client.ask(server, {"look": True})["signature"] == client.signature()
     except (OSError, ValueError):
         return False
 

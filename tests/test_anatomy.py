@@ -4,10 +4,10 @@ import pandas as pd
 import pytest
 import torch
 
-from course import memory, models
-from course.anatomy import KINDS, anatomy, kept_without_grad
 from course.config import rung
-from course.plots.memory import anatomy as draw
+from course.topics.memory.anatomy import KINDS, anatomy, kept_without_grad
+from course.topics.memory.pictures import anatomy as draw
+from course.training import memory, models
 
 SMALL = {"data": "synthetic", "image_px": 64, "batch_size": 16, "model": "resnet18"}
 LARGE = {"data": "synthetic", "batch_size": 64}  # ResNet-50 at 224 px

@@ -10,17 +10,17 @@ from types import SimpleNamespace
 import pytest
 from job_helpers import prepared, train_together
 
-from course import checks, gaps
-from course.checks import FAILED, PASSED, UNMEASURABLE, Checked, check, judge
 from course.config import Config, rung
-from course.mechanisms import DAY1
-from course.progress import progress
-from course.ratio import Ratio
-from course.rehearse import device_of_first_step
-from course.runs import Run
+from course.days.day1 import DAY1
+from course.labs import checks, exercises
+from course.labs.checks import FAILED, PASSED, UNMEASURABLE, Checked, check, judge
+from course.labs.progress import progress
+from course.runs.ratio import Ratio
+from course.runs.run import Run
+from course.training.pretended import device_of_first_step
 
-TEXT = (gaps.SOLUTIONS / "train.py").read_text()
-SOLVED = gaps.render(TEXT, gaps.count(TEXT))
+TEXT = (exercises.SOLUTIONS / "train.py").read_text()
+SOLVED = exercises.render(TEXT, exercises.count(TEXT))
 TINY = dict(quick=True, model="resnet18", data="synthetic", image_px=32, batch_size=4, val_steps=0,
             steps=2, warmup_steps=1, lr=0.001)  # fmt: skip
 
@@ -80,7 +80,7 @@ def configs(name: str) -> dict[str, Config]:
 
 def scripts(name: str) -> dict[str, str]:
     """The texts to train: solution, untouched exercise, and the mistakes."""
-    found = {"solution": SOLVED, "untouched": gaps.render(TEXT, DAY1[name].todo - 1)}
+    found = {"solution": SOLVED, "untouched": exercises.render(TEXT, DAY1[name].todo - 1)}
     for mistake, (_, old, new) in MISTAKES[name].items():
         assert SOLVED.count(old) == 1, f"{mistake}: {old!r}"
         found[mistake] = SOLVED.replace(old, new)

@@ -13,14 +13,14 @@ import pytest
 from job_helpers import SCRIPTS, prepared
 from test_checks import verdicts
 
-from course import gaps
-from course.checks import FAILED, MECHANISMS, PASSED, UNMEASURABLE, UNTIMED, Checked, check
 from course.config import Config, rung
-from course.mechanisms_day2 import DAY2
-from course.runs import Run
+from course.days.day2 import DAY2
+from course.labs import exercises
+from course.labs.checks import FAILED, MECHANISMS, PASSED, UNMEASURABLE, UNTIMED, Checked, check
+from course.runs.run import Run
 
-TEXT = (gaps.SOLUTIONS / "train.py").read_text()
-SOLVED = gaps.render(TEXT, gaps.count(TEXT))
+TEXT = (exercises.SOLUTIONS / "train.py").read_text()
+SOLVED = exercises.render(TEXT, exercises.count(TEXT))
 PARALLEL = [name for name in DAY2 if DAY2[name].gpus > 1]
 # 32 images to train on, 15 to validate on: each rank's share is 8 or 7, more than two batches of 4
 # of one process hold.
@@ -73,7 +73,7 @@ def config(name: str, which: str, data_root: Path) -> Config:
 
 def scripts(name: str) -> dict[str, str]:
     """The texts to train: solution, untouched exercise, and the mistakes."""
-    found = {"solution": SOLVED, "untouched": gaps.render(TEXT, DAY2[name].todo - 1)}
+    found = {"solution": SOLVED, "untouched": exercises.render(TEXT, DAY2[name].todo - 1)}
     for mistake, (_, edits) in MISTAKES[name].items():
         text = SOLVED
         for old, new in edits.items():
@@ -164,7 +164,7 @@ def test_mistake_fails_in_the_right_part(checked, name: str, mistake: str) -> No
 
 def test_every_todo_of_the_script_has_a_check() -> None:
     todos = sorted(wanted.todo for wanted in MECHANISMS.values())
-    assert todos == [*range(1, gaps.count(TEXT) + 1)]
+    assert todos == [*range(1, exercises.count(TEXT) + 1)]
 
 
 def ranks_on(*devices: tuple[str, str]) -> SimpleNamespace:

@@ -6,11 +6,11 @@ import pytest
 from job_helpers import prepared, train_together
 from test_checks import SOLVED, TEXT, verdicts
 
-from course import gaps
-from course.checks import FAILED, PASSED, UNMEASURABLE, Checked, check
 from course.config import Config, rung
-from course.mechanisms_day2 import DAY2
-from course.runs import Run
+from course.days.day2 import DAY2
+from course.labs import exercises
+from course.labs.checks import FAILED, PASSED, UNMEASURABLE, Checked, check
+from course.runs.run import Run
 
 NAME = "day2.dataloader"
 WANTED = DAY2[NAME]
@@ -41,7 +41,7 @@ def configs(root: Path) -> dict[str, Config]:
 
 def scripts() -> dict[str, str]:
     """The texts to train: solution, untouched exercise, and the mistakes."""
-    found = {"solution": SOLVED, "untouched": gaps.render(TEXT, WANTED.todo - 1)}
+    found = {"solution": SOLVED, "untouched": exercises.render(TEXT, WANTED.todo - 1)}
     for mistake, (_, old, new, _) in MISTAKES.items():
         assert SOLVED.count(old) == 1, f"{mistake}: {old!r}"
         found[mistake] = SOLVED.replace(old, new)

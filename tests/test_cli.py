@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from course import __main__, cli_labs, doctor, gaps
-from course.doctor import examine
-from course.runs import PROJECT
+from course import __main__
+from course.cli import labs
+from course.labs import exercises
+from course.runs.run import PROJECT
+from course.workshop import doctor
+from course.workshop.doctor import examine
 
 LIGHT = str(PROJECT / "tests" / "scripts" / "ok_light.py")
 RAISES = str(PROJECT / "tests" / "scripts" / "raises.py")
@@ -95,13 +98,13 @@ def test_exercises_check_fails_when_the_exercise_drifts(
 ) -> None:
     assert course("exercises", "--check").returncode == 0
     copy = tmp_path / "exercises"  # the real ones are read by other tests meanwhile
-    shutil.copytree(gaps.EXERCISES, copy)
-    monkeypatch.setattr(gaps, "EXERCISES", copy)
-    cli_labs.exercises(check=True)
+    shutil.copytree(exercises.EXERCISES, copy)
+    monkeypatch.setattr(exercises, "EXERCISES", copy)
+    labs.exercises(check=True)
     with (copy / "train.py").open("a") as script:
         script.write("# an edit\n")
     with pytest.raises(ValueError, match="train.py in exercises/ differs from what solutions/"):
-        cli_labs.exercises(check=True)
+        labs.exercises(check=True)
 
 
 def test_doctor_runs_a_job_and_says_so_in_json(runs_root: Path) -> None:

@@ -11,14 +11,14 @@ import psutil
 import pytest
 from job_helpers import eventually
 
-from course import cluster, cluster_setup
-from course.cluster_setup import ClusterError, ports
+from course.jobs.cluster import control, setup
+from course.jobs.cluster.setup import ClusterError, ports
 
 pytestmark = pytest.mark.slow
 
 
 def command(*words: str) -> str:
-    env = os.environ | cluster.environment()
+    env = os.environ | control.environment()
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -61,18 +61,18 @@ def test_a_cancelled_job_is_accounted_so(slurm: Path, tmp_path: Path) -> None:
 
 
 def test_up_again_starts_nothing(slurm: Path) -> None:
-    before = {name: process.pid for name, process in cluster._pids(slurm).items()}
-    assert cluster.up()["nodes"] == "2 of 2 ready"
-    assert {name: process.pid for name, process in cluster._pids(slurm).items()} == before
+    before = {name: process.pid for name, process in control._pids(slurm).items()}
+    assert control.up()["nodes"] == "2 of 2 ready"
+    assert {name: process.pid for name, process in control._pids(slurm).items()} == before
     assert len(before) == 6
 
 
 @pytest.mark.parametrize("names", [("slurmctld",), ("mariadbd", "munged"), ("node2", "slurmdbd")])
 def test_up_after_a_crash_mends_it(slurm: Path, tmp_path: Path, names: tuple[str, ...]) -> None:
     for name in names:
-        cluster._pids(slurm)[name].send_signal(signal.SIGKILL)
-    eventually(lambda: not set(names) & set(cluster._pids(slurm)), "they are gone")
-    assert cluster.up()["nodes"] == "2 of 2 ready"
+        control._pids(slurm)[name].send_signal(signal.SIGKILL)
+    eventually(lambda: not set(names) & set(control._pids(slurm)), "they are gone")
+    assert control.up()["nodes"] == "2 of 2 ready"
     number, _ = submit(tmp_path, "true")
     assert ended(number) == "COMPLETED"
 
@@ -83,9 +83,9 @@ def test_a_controller_killed_under_a_job_leaves_no_drained_node(
     """It forgets that the job has begun, starts it anew, and drains the node that has it still."""
     number, output = submit(tmp_path, "echo begun; sleep 30", "-N2", "--gres=gpu:4")
     eventually(lambda: output.exists() and "begun" in output.read_text(), "the job runs")
-    cluster._pids(slurm)["slurmctld"].kill()
-    eventually(lambda: "slurmctld" not in cluster._pids(slurm), "it is gone")
-    assert cluster.up()["nodes"] == "2 of 2 ready"
+    control._pids(slurm)["slurmctld"].kill()
+    eventually(lambda: "slurmctld" not in control._pids(slurm), "it is gone")
+    assert control.up()["nodes"] == "2 of 2 ready"
     command("scancel", number)
     later, _ = submit(tmp_path, "true")
     assert ended(later) == "COMPLETED"
@@ -94,7 +94,7 @@ def test_a_controller_killed_under_a_job_leaves_no_drained_node(
 def test_daemons_listen_on_loopback(slurm: Path) -> None:
     addresses = {
         name: {c.laddr.ip for c in process.net_connections("inet") if c.status == "LISTEN"}
-        for name, process in cluster._pids(slurm).items()
+        for name, process in control._pids(slurm).items()
     }
     # Slurm 22.05 gives slurmdbd no way to do so; it answers to nobody without munge's key.
     assert addresses.pop("slurmdbd") <= {"0.0.0.0", "127.0.0.1"}
@@ -102,9 +102,9 @@ def test_daemons_listen_on_loopback(slurm: Path) -> None:
 
 
 def test_its_variables_are_given_while_it_is_up(slurm: Path, monkeypatch) -> None:
-    assert cluster.environment() == {"SLURM_CONF": str(slurm / "slurm.conf")}
+    assert control.environment() == {"SLURM_CONF": str(slurm / "slurm.conf")}
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm/slurm.conf")  # another cluster was chosen
-    assert cluster.environment() == {}
+    assert control.environment() == {}
 
 
 def left_of(home: Path) -> list[str]:
@@ -121,23 +121,23 @@ def test_down_leaves_nothing_and_up_goes_on_from_there(slurm: Path, tmp_path: Pa
     number, output = submit(tmp_path, "echo begun; sleep 600")
     eventually(lambda: output.exists() and "begun" in output.read_text(), "the job runs")
     assert {"slurmctld", "mariadbd", "sleep"} <= set(left_of(slurm))
-    assert len(cluster.down()) == 6
-    assert cluster.down() == [] and cluster.environment() == {}
+    assert len(control.down()) == 6
+    assert control.down() == [] and control.environment() == {}
     assert left_of(slurm) == []
-    assert not any(cluster_setup.listens(port) for port in ports().values())
+    assert not any(setup.listens(port) for port in ports().values())
     taken = pytest.raises(
         ClusterError, match="port [0-9]+ is taken.*slurmctld needs it: .*COURSE_SLURM_PORT"
     )
     with socket.create_server(("127.0.0.1", ports()["slurmctld"])), taken:
-        cluster.up()
-    assert cluster._pids(slurm) == {}  # what had been started was ended again
-    assert cluster.up()["nodes"] == "2 of 2 ready"
+        control.up()
+    assert control._pids(slurm) == {}  # what had been started was ended again
+    assert control.up()["nodes"] == "2 of 2 ready"
     later, _ = submit(tmp_path, "true")
     assert int(later) > int(number)  # its state was kept: no number is given twice
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_setup, "missing", lambda: ["slurmctld", "munged"])
+    monkeypatch.setattr(setup, "missing", lambda: ["slurmctld", "munged"])
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(ClusterError, match="slurmctld, munged. On Debian.* as root: apt-get"):
-        cluster.up()
+        control.up()

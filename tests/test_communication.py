@@ -14,23 +14,19 @@ import torch
 from torch import distributed, multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from course import (
-    communication,
-    jobs,
-    models,
-    packing,
-    recordings,
-    stochastic,
-    sync_batchnorm,
-    trace,
-)
-from course import runs as course_runs
-from course.communication import comm_report, covered, exposed, joined
 from course.config import rung, vary
-from course.plots import communication as pictures
-from course.runs import Run
-from course.trace_collectives import collectives
-from course.variants import variant
+from course.jobs import launch
+from course.labs.variants import variant
+from course.runs import recordings
+from course.runs import run as course_runs
+from course.runs.run import Run
+from course.topics.parallel import communication, stochastic
+from course.topics.parallel import communication_pictures as pictures
+from course.topics.parallel.communication import comm_report, covered, exposed, joined
+from course.traces import tables
+from course.traces.collectives import collectives
+from course.training import models, sync_batchnorm
+from course.workshop import record
 
 SMALL = {"model": "resnet18", "image_px": 32, "steps": 6, "warmup_steps": 4, "profile_steps": 1,
          "val_steps": 0}  # fmt: skip
@@ -97,7 +93,7 @@ def nccl(tmp_path: Path) -> Path:
 
 
 def test_nccl_kernels_with_what_hides_them(nccl: Path) -> None:
-    report = comm_report(trace.read(nccl))
+    report = comm_report(tables.read(nccl))
     assert list(report["operation"]) == ["broadcast", "all_reduce", "all_reduce"]
     assert list(report["bytes"]) == [400, 4_000_000, 1000]
     assert list(report["type"]) == ["float32", "float32", "bfloat16"]
@@ -114,8 +110,8 @@ def test_nccl_kernels_with_what_hides_them(nccl: Path) -> None:
 
 
 def test_a_thin_nccl_trace_tells_the_same(nccl: Path, tmp_path: Path) -> None:
-    before = comm_report(trace.read(nccl))
-    after = comm_report(trace.read(trace.thin(nccl, tmp_path / "thin.json.gz")))
+    before = comm_report(tables.read(nccl))
+    after = comm_report(tables.read(tables.thin(nccl, tmp_path / "thin.json.gz")))
     pd.testing.assert_frame_equal(before, after)
 
 
@@ -140,7 +136,7 @@ def test_a_trace_of_one_process_is_refused_with_advice(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": [event("cpu_op", "aten::add", 0, 5)]}))
     with pytest.raises(ValueError, match="gpus=2"):
-        comm_report(trace.read(path))
+        comm_report(tables.read(path))
 
 
 # ---- gloo, from real runs of two processes -----------------------------------------------------
@@ -152,8 +148,8 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> dict[float, Run]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COURSE_RUNS", str(tmp_path_factory.mktemp("runs")))
         configs = vary(TINY, bucket_mb=[1, 100])
-        runs = jobs.launch_all("solutions/train.py", configs, gpus=2)
-        jobs.wait(runs, timeout_s=300)
+        runs = launch.launch_all("solutions/train.py", configs, gpus=2)
+        launch.wait(runs, timeout_s=300)
         return {run.config.bucket_mb: run for run in runs}
 
 
@@ -212,7 +208,7 @@ def test_pictures_show_each_collective(swept: dict[float, Run], tmp_path: Path) 
     left, _ = pictures.buckets(reports).axes
     backward = sum(len(each.query("phase == 'backward'")) for each in reports.values())
     assert len(left.patches) == backward
-    found = trace.of_run(swept[100])
+    found = tables.of_run(swept[100])
     drawn = pictures.timeline(found)
     assert any("MB" in text.get_text() for text in drawn.axes[0].texts)
     drawn.savefig(tmp_path / "drawn.png")
@@ -223,8 +219,8 @@ def test_pictures_show_each_collective(swept: dict[float, Run], tmp_path: Path) 
 @pytest.mark.slow
 def test_a_thin_gloo_trace_tells_the_same(swept: dict[float, Run], tmp_path: Path) -> None:
     run = swept[1]
-    thin = trace.thin(run.folder / run.record.trace, tmp_path / "thin.json.gz")
-    before, after = comm_report(run), comm_report(trace.read(thin))
+    thin = tables.thin(run.folder / run.record.trace, tmp_path / "thin.json.gz")
+    before, after = comm_report(run), comm_report(tables.read(thin))
     same = ["operation", "bytes", "type", "group_size", "phase", "step"]
     pd.testing.assert_frame_equal(before[same], after[same])
     assert list(after["exposed_s"]) == pytest.approx(list(before["exposed_s"]), abs=1e-5)
@@ -239,12 +235,12 @@ def test_recorded_runs_answer_as_ones_own(
     assert communication.recorded_runs("two") == {}
     assert "nothing to show" in capsys.readouterr().out
     for run in swept.values():
-        packing.pack(run, tmp_path / "two", "two")
+        record.pack(run, tmp_path / "two", "two")
     found = communication.recorded_runs("two")
     assert list(found) == [run.config.rung for run in swept.values()]
     own, packed = comm_report(swept[1]), comm_report(found[swept[1].config.rung])
     assert list(packed["bytes"]) == list(own["bytes"])
-    told = [trace.of_run(run).source for run in (swept[1], found[swept[1].config.rung])]
+    told = [tables.of_run(run).source for run in (swept[1], found[swept[1].config.rung])]
     assert "recorded" not in told[0] and ", recorded 20" in told[1]
     assert communication.recorded_runs("two", gpus=4) == {}
     assert list(communication.recorded_runs("two", gpus=2)) == list(found)
@@ -382,7 +378,7 @@ def test_one_head_is_used_at_a_time() -> None:
 # ---- a run that keeps its statistics, from a variant of the script ------------------------------
 
 SAVING = {
-    "from course.recorder import recording": "from course import sync_batchnorm",
+    "from course.training.recorder import recording": "from course.training import sync_batchnorm",
     "profiler.stop()": "sync_batchnorm.save_statistics(net)",
 }
 
@@ -394,8 +390,8 @@ def test_statistics_differ_unless_they_are_shared(runs_root: Path) -> None:
     different = {'meter.lap("load")': "images = images + run.rank"}  # synthetic ones are alike
     scripts = [variant("plain", SAVING | different),
                variant("shared", SAVING | different | shared)]  # fmt: skip
-    runs = [jobs.launch(script, TINY, gpus=2) for script in scripts]
-    jobs.wait(runs, timeout_s=300)
+    runs = [launch.launch(script, TINY, gpus=2) for script in scripts]
+    launch.wait(runs, timeout_s=300)
     plain, same = (sync_batchnorm.spread(sync_batchnorm.statistics(run)) for run in runs)
     assert len(plain) == 20  # BatchNorms of ResNet-18
     assert plain.loc[0, "spread"] > 0.01

@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 from job_helpers import nothing_left  # noqa: F401 - every test of this file ends its runs
 
-from course import notebook_report, notebooks
-from course.notebooks import rehearse
-from course.runs import Run
+from course.runs.run import Run
+from course.workshop import rehearsal, rehearsal_page
+from course.workshop.rehearsal import rehearse
 
 pytestmark = pytest.mark.slow
 
 
-def passes(name: str, **how: object) -> list[notebook_report.UsedRun]:
+def passes(name: str, **how: object) -> list[rehearsal_page.UsedRun]:
     """Execute a notebook against the solution: the runs that it used."""
-    done = rehearse(notebooks.matching(name), script="solutions/train.py", cell_minutes=5, **how)
+    done = rehearse(rehearsal.matching(name), script="solutions/train.py", cell_minutes=5, **how)
     (outcome,) = done.outcomes
     assert outcome.status == "ok", f"{outcome.error}\nin cell {outcome.cell}"
     return list(outcome.runs)

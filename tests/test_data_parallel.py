@@ -13,12 +13,13 @@ import torch
 from job_helpers import eventually, over, runs_root_at
 from test_slurm import slurm_says, user_sites  # noqa: F401 - a fixture
 
-from course import jobs, recorder
 from course.config import Config, rung
-from course.ranks import told
-from course.recorder import Recorder
-from course.runs import FOLDER_VARIABLE, PROJECT, Run, rank_file
-from course.variants import variant
+from course.jobs import launch
+from course.labs.variants import variant
+from course.runs.ranks import told
+from course.runs.run import FOLDER_VARIABLE, PROJECT, Run, rank_file
+from course.training import recorder
+from course.training.recorder import Recorder
 
 pytestmark = pytest.mark.slow
 # What is random must be the same for any number of ranks: no random crop. The gradients of the
@@ -55,11 +56,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_set: Path):
         still = variant("still", {**kept, "model.train()": "model.eval()"})
         moving = variant("moving", kept)
         found = {
-            (name, ranks): jobs.launch(script, config(tiny_set), gpus=ranks)
+            (name, ranks): launch.launch(script, config(tiny_set), gpus=ranks)
             for name, script in (("eval", still), ("train", moving))
             for ranks in (1, 2)
         }
-        jobs.wait([*found.values()])
+        launch.wait([*found.values()])
         yield found
 
 
@@ -126,8 +127,8 @@ def test_two_nodes_of_two_tasks_train_together(
     tiny_set: Path,
 ) -> None:
     user_sites.write_text("[slurm]\ngpus_per_node = 2\n")
-    run = over(jobs.launch("solutions/train.py", config(tiny_set), site="slurm", gpus=4))
-    assert run.status == "ok", jobs.explain(run)
+    run = over(launch.launch("solutions/train.py", config(tiny_set), site="slurm", gpus=4))
+    assert run.status == "ok", launch.explain(run)
     number = run.launched["job_id"]
     assert slurm_says("sacct", "-X", "-n", "-P", "-j", number, "-o", "NNodes") == "2"
     seen = [rank["evidence"] for rank in run.ranks]
@@ -156,7 +157,7 @@ def test_a_skipped_collective_ends_with_what_to_look_for(
 ) -> None:
     _, lines = SKIPS[name]
     script = variant("skips", {"optimizer.zero_grad(set_to_none=True)": lines})
-    run = over(jobs.launch(script, config(tiny_set, collective_timeout_s=5), gpus=2))
+    run = over(launch.launch(script, config(tiny_set, collective_timeout_s=5), gpus=2))
     assert run.status == "failed"
     assert "rank " in run.record.error
     assert any(word in run.record.error for word in ("waited for another", "Another rank ended"))

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from course.energy import EnergyMeter, counter
+from course.training.energy import EnergyMeter, counter
 
 
 def test_a_cpu_counts_nothing() -> None:

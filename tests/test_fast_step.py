@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from course.runs import PROJECT
+from course.runs.run import PROJECT
 
 FOLDER = PROJECT / "benchmarks" / "fast_step"
 

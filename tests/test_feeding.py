@@ -17,16 +17,22 @@ import torch
 from job_helpers import eventually, nothing_left, over, prepared  # noqa: F401 - ends the runs of a test
 from torch.utils.data import DataLoader, Dataset
 
-from course import failures, feeding, gaps, jobs, memory, recordings, runs
 from course.config import Config, rung
 from course.data.loader import open_image, train_view
-from course.meter import Meter
+from course.jobs import launch
+from course.labs import exercises
 from course.plots import Picture
-from course.plots import feeding as pictures
-from course.recorder import Recorder
-from course.runs import Run
+from course.runs import failures, recordings
+from course.runs import run as runs
+from course.runs.run import Run
+from course.topics.loading import feeding, pictures
+from course.training import memory
+from course.training.meter import Meter
+from course.training.recorder import Recorder
 
-SOLVED = gaps.render(text := (gaps.SOLUTIONS / "train.py").read_text(), gaps.count(text))
+SOLVED = exercises.render(
+    text := (exercises.SOLUTIONS / "train.py").read_text(), exercises.count(text)
+)
 TINY = {"quick": True, "precision": "fp32", "model": "resnet18", "data": "imagenet", "image_px": 32,
         "batch_size": 4, "epochs": 2, "steps": 3, "warmup_steps": 1, "val_steps": 0}  # fmt: skip
 ENDS_WITHIN_S = 240  # or it hangs; a busy machine takes a minute to import torch
@@ -216,9 +222,9 @@ LOADS = """
 import os, time
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
-from course import failures
-from course.meter import Meter
-from course.recorder import recording
+from course.runs import failures
+from course.training.meter import Meter
+from course.training.recorder import recording
 
 kept = []
 
@@ -303,8 +309,8 @@ class TestTrouble:
         (runs_root / "script").mkdir(parents=True)
         script = runs_root / "script" / "train.py"
         script.write_text(SOLVED)
-        run = jobs.launch(script, config, time_min=2)
-        eventually(lambda: jobs.steps_done(run) > 2, "it trains")
+        run = launch.launch(script, config, time_min=2)
+        eventually(lambda: launch.steps_done(run) > 2, "it trains")
         mine = [each for each in psutil.process_iter(["cmdline"])
                 if str(run.script) in (each.info["cmdline"] or [])]  # fmt: skip
         worker = max(mine, key=lambda each: each.create_time())
@@ -353,7 +359,7 @@ import sys, time
 from datetime import timedelta
 import torch
 from torch import distributed
-from course.failures import in_one_line
+from course.runs.failures import in_one_line
 
 rank, port, leaves = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "leaves"
 distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2,

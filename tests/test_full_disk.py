@@ -18,9 +18,9 @@ from job_helpers import (
     small_runs_root,
 )
 
-from course import jobs
-from course.jobs import JobError
-from course.records import RESERVE
+from course.jobs import launch as jobs
+from course.jobs.launch import JobError
+from course.runs.record import RESERVE
 
 
 @pytest.mark.parametrize("kib", range(64, 92, 4))  # from no room for the reserve to just enough

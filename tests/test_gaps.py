@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from course import gaps
-from course.gaps import Seam, SeamError
+from course.labs import exercises
+from course.labs.exercises import Seam, SeamError
 
-TEXT = (gaps.SOLUTIONS / "train.py").read_text()
-TOTAL = gaps.count(TEXT)
+TEXT = (exercises.SOLUTIONS / "train.py").read_text()
+TOTAL = exercises.count(TEXT)
 EDIT = "# an edit of the learner's, naïve and with spaces at its end  \r\n"
 
 SMALL = """\
@@ -31,12 +31,12 @@ print(f())
 def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of solutions/ and exercises/ to work in; returns the path of its exercise."""
     for name in ("SOLUTIONS", "EXERCISES"):
-        source = getattr(gaps, name)
+        source = getattr(exercises, name)
         copied = shutil.copytree(
             source, tmp_path / source.name, ignore=shutil.ignore_patterns("*.backup-*")
         )
-        monkeypatch.setattr(gaps, name, copied)
-    monkeypatch.setattr(gaps, "PROJECT", tmp_path)
+        monkeypatch.setattr(exercises, name, copied)
+    monkeypatch.setattr(exercises, "PROJECT", tmp_path)
     return tmp_path / "exercises" / "train.py"
 
 
@@ -47,7 +47,7 @@ def backups(exercise: Path) -> list[Path]:
 def filled_by_hand(number: int) -> str:
     """The view before a TODO, with its solution typed below the titles as a learner would."""
     lines: list[str] = []
-    for item in gaps.parse(TEXT):
+    for item in exercises.parse(TEXT):
         if not isinstance(item, Seam):
             lines.append(item)
         elif item.number == number:
@@ -76,25 +76,29 @@ BROKEN = {
 @pytest.mark.parametrize("text, line, said", BROKEN.values(), ids=BROKEN)
 def test_bad_markers_are_refused_with_file_and_line(text: str, line: int, said: str) -> None:
     with pytest.raises(SeamError, match=f"^script.py, line {line}: ") as caught:
-        gaps.parse(text, "script.py")
+        exercises.parse(text, "script.py")
     assert said in str(caught.value)
 
 
 def test_small_solution_in_its_three_views() -> None:
     opened = "def f():\n    # TODO 1: add\n    return 0\n\n\n"
     filled = "def f():\n    # TODO 1, solved: add\n    return 1 + 1\n\n\n"
-    assert gaps.render(SMALL, 0) == f"{opened}# TODO 2: print\n"
-    assert gaps.render(SMALL, 1) == f"{filled}# TODO 2: print\n"
-    assert gaps.render(SMALL, 2) == f"{filled}# TODO 2, solved: print\nprint(f())\n"
+    assert exercises.render(SMALL, 0) == f"{opened}# TODO 2: print\n"
+    assert exercises.render(SMALL, 1) == f"{filled}# TODO 2: print\n"
+    assert exercises.render(SMALL, 2) == f"{filled}# TODO 2, solved: print\nprint(f())\n"
 
 
 def test_before_keeps_depth_and_empty_lines() -> None:
     text = "  # >>> TODO 1: a\n  # --- before\n  # if x:\n  #     y = 1\n\n  # z = 2\n  # <<<\n"
-    assert gaps.render(text, 0) == "  # TODO 1: a\n  if x:\n      y = 1\n\n  z = 2\n"
+    assert exercises.render(text, 0) == "  # TODO 1: a\n  if x:\n      y = 1\n\n  z = 2\n"
 
 
 def test_diff_of_the_small_solution() -> None:
-    assert gaps.diff(SMALL, 2) == ["-# TODO 2: print", "+# TODO 2, solved: print", "+print(f())"]
+    assert exercises.diff(SMALL, 2) == [
+        "-# TODO 2: print",
+        "+# TODO 2, solved: print",
+        "+print(f())",
+    ]
 
 
 def test_the_script_has_nine_todos() -> None:
@@ -103,9 +107,9 @@ def test_the_script_has_nine_todos() -> None:
 
 @pytest.mark.parametrize("solved", range(TOTAL + 1))
 def test_view_compiles_and_shows_what_is_open(solved: int) -> None:
-    view = gaps.render(TEXT, solved)
+    view = exercises.render(TEXT, solved)
     compile(view, "view.py", "exec")
-    assert not any(gaps.MARKER.match(line) for line in view.splitlines())
+    assert not any(exercises.MARKER.match(line) for line in view.splitlines())
     for number in range(1, TOTAL + 1):
         assert (f"# TODO {number}: " in view) == (number > solved)
         assert (f"# TODO {number}, solved: " in view) == (number <= solved)
@@ -113,87 +117,87 @@ def test_view_compiles_and_shows_what_is_open(solved: int) -> None:
 
 @pytest.mark.parametrize("todo", range(1, TOTAL + 1))
 def test_diff_of_a_todo_is_short(todo: int) -> None:
-    assert 0 < len(gaps.diff(TEXT, todo)) <= 12
+    assert 0 < len(exercises.diff(TEXT, todo)) <= 12
 
 
 @pytest.mark.parametrize("solved", (-1, TOTAL + 1))
 def test_number_of_solved_todos_out_of_range(solved: int) -> None:
     with pytest.raises(ValueError, match=f"train.py has {TOTAL} TODOs: choose 0 to {TOTAL}"):
-        gaps.render(TEXT, solved, "train.py")
+        exercises.render(TEXT, solved, "train.py")
 
 
 def test_committed_exercises_are_the_generated_ones() -> None:
-    assert gaps.drifted() == []
+    assert exercises.drifted() == []
 
 
 def test_drift_is_noticed(workshop: Path) -> None:
-    assert gaps.drifted() == []
+    assert exercises.drifted() == []
     workshop.write_text(workshop.read_text().replace("model.train()", "model.eval()"))
-    assert gaps.drifted() == ["train.py"]
+    assert exercises.drifted() == ["train.py"]
     workshop.unlink()
-    assert gaps.drifted() == ["train.py"]
+    assert exercises.drifted() == ["train.py"]
     workshop.with_name("orphan.py").touch()
-    assert gaps.drifted() == ["orphan.py", "train.py"]
+    assert exercises.drifted() == ["orphan.py", "train.py"]
 
 
 def test_edits_are_backed_up_byte_for_byte(workshop: Path) -> None:
     edited = workshop.read_bytes() + EDIT.encode()
     workshop.write_bytes(edited)
-    backup = gaps.write(2)
+    backup = exercises.write(2)
     assert backups(workshop) == [backup]
     assert backup.read_bytes() == edited
-    assert workshop.read_text() == gaps.render(TEXT, 2)
+    assert workshop.read_text() == exercises.render(TEXT, 2)
 
 
 def test_earlier_backups_stay(workshop: Path) -> None:
     edits = [f"# edit {number}\n" for number in range(5)]
     for edit in edits:
         workshop.write_text(edit)
-        gaps.write(0)
+        exercises.write(0)
     assert [path.read_text() for path in backups(workshop)] == edits
 
 
 @pytest.mark.parametrize("solved", range(TOTAL + 1))
 def test_untouched_view_needs_no_backup(workshop: Path, solved: int) -> None:
-    gaps.write(solved)
-    assert gaps.write(TOTAL - solved) is None
+    exercises.write(solved)
+    assert exercises.write(TOTAL - solved) is None
     assert backups(workshop) == []
-    assert workshop.read_text() == gaps.render(TEXT, TOTAL - solved)
+    assert workshop.read_text() == exercises.render(TEXT, TOTAL - solved)
 
 
 def test_missing_exercise_is_written(workshop: Path) -> None:
     shutil.rmtree(workshop.parent)
-    assert gaps.write(0) is None
-    assert gaps.drifted() == []
+    assert exercises.write(0) is None
+    assert exercises.drifted() == []
 
 
 def test_refused_write_changes_nothing(workshop: Path) -> None:
     workshop.write_text(EDIT)
     before = workshop.read_bytes()
     with pytest.raises(ValueError, match=f"choose 0 to {TOTAL}, not {TOTAL + 1}"):
-        gaps.write(TOTAL + 1)
+        exercises.write(TOTAL + 1)
     with pytest.raises(ValueError, match="no exercise 'trian.py': there are train.py"):
-        gaps.write(0, "trian.py")
+        exercises.write(0, "trian.py")
     assert workshop.read_bytes() == before and backups(workshop) == []
 
 
 @pytest.mark.parametrize("solved", range(TOTAL + 1))
 def test_states_of_a_view(workshop: Path, solved: int) -> None:
-    gaps.write(solved)
-    states = [row["state"] for row in gaps.states()]
+    exercises.write(solved)
+    states = [row["state"] for row in exercises.states()]
     assert states == ["solved"] * solved + ["open"] * (TOTAL - solved)
 
 
 def test_state_has_number_and_title(workshop: Path) -> None:
-    first = next(item for item in gaps.parse(TEXT) if isinstance(item, Seam))
-    row = gaps.states()[0]
+    first = next(item for item in exercises.parse(TEXT) if isinstance(item, Seam))
+    row = exercises.states()[0]
     assert (row["todo"], row["title"]) == (1, first.title)
 
 
 @pytest.mark.parametrize("todo", range(1, TOTAL + 1))
 def test_todo_filled_by_hand_is_not_open(workshop: Path, todo: int) -> None:
     workshop.write_text(filled_by_hand(todo))
-    states = {row["todo"]: row["state"] for row in gaps.states()}
+    states = {row["todo"]: row["state"] for row in exercises.states()}
     assert states.pop(todo) in ("edited", "solved")
     assert states == {n: "solved" if n < todo else "open" for n in states}
 
@@ -207,14 +211,14 @@ def test_todo_filled_by_hand_is_not_open(workshop: Path, todo: int) -> None:
     ],
 )  # fmt: skip
 def test_todo_that_is_begun_is_edited(workshop: Path, line: str, edited: str) -> None:
-    view = gaps.render(TEXT, 0)
+    view = exercises.render(TEXT, 0)
     assert line in view
     workshop.write_text(view.replace(line, edited))
-    assert gaps.states()[0]["state"] == "edited"
+    assert exercises.states()[0]["state"] == "edited"
 
 
 def test_show_todo_prints_every_place(workshop: Path, capsys: pytest.CaptureFixture) -> None:
-    gaps.show_todo(1)
+    exercises.show_todo(1)
     said = capsys.readouterr().out
     lines = workshop.read_text().splitlines()
     marks = [number for number, line in enumerate(lines, 1) if "# TODO 1: " in line]
@@ -224,7 +228,7 @@ def test_show_todo_prints_every_place(workshop: Path, capsys: pytest.CaptureFixt
 
 
 def test_show_todo_of_a_solution_shows_its_code(capsys: pytest.CaptureFixture) -> None:
-    gaps.show_todo(2, "solutions/train.py")
+    exercises.show_todo(2, "solutions/train.py")
     said = capsys.readouterr().out
     assert "autocast = torch.autocast(device.type" in said
     assert "<<<" not in said
@@ -232,10 +236,10 @@ def test_show_todo_of_a_solution_shows_its_code(capsys: pytest.CaptureFixture) -
 
 def test_show_todo_that_is_filled_says_so(workshop: Path, capsys: pytest.CaptureFixture) -> None:
     workshop.write_text(workshop.read_text().replace("# TODO 1", "# done"))
-    gaps.show_todo(1)
+    exercises.show_todo(1)
     assert "TODO 1 is filled" in capsys.readouterr().out
 
 
 def test_show_todo_that_is_not_there(workshop: Path) -> None:
     with pytest.raises(ValueError, match=f"exercises/train.py has no line .* # TODO {TOTAL + 1}"):
-        gaps.show_todo(TOTAL + 1)
+        exercises.show_todo(TOTAL + 1)

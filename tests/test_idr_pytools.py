@@ -20,11 +20,19 @@ import pytest
 from filelock import FileLock
 from job_helpers import SCRIPTS, end_all_runs, eventually, launch_running, start_python
 
-from course import cluster, local_batch, local_runner, sites
-from course.idr_pytools import _place, display_slurm_queue, gpu_jobs_submitter, search_log
-from course.idr_script import BatchJob, command_words, seconds
-from course.local_batch import JOB_VARIABLE, LocalJob
-from course.records import clock
+from course.idr_pytools import (
+    _place,
+    batch,
+    display_slurm_queue,
+    gpu_jobs_submitter,
+    runner,
+    search_log,
+)
+from course.idr_pytools.batch import JOB_VARIABLE, LocalJob
+from course.idr_pytools.script import BatchJob, command_words, seconds
+from course.jobs import sites
+from course.jobs.cluster import control
+from course.runs.record import clock
 
 TELLS = "idr_tells.py"
 SLEEPS = "bash -c 'exec sleep 300'"
@@ -44,8 +52,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("COURSE_SITE", "IDRPROJ"):
         monkeypatch.delenv(name, raising=False)
     yield work
-    for row in local_batch.queue():
-        local_batch.cancel(row.job_id)
+    for row in batch.queue():
+        batch.cancel(row.job_id)
     try:
         eventually(lambda: not processes(work), "nothing of a job is left", 20)
     finally:
@@ -73,7 +81,7 @@ def processes(work: Path) -> list[psutil.Process]:
 
 
 def local_job(number: str) -> LocalJob:
-    return LocalJob(local_batch.JOBS.resolve() / number)
+    return LocalJob(batch.JOBS.resolve() / number)
 
 
 def ended(number: str) -> str:
@@ -431,7 +439,7 @@ def test_a_job_sees_as_many_gpus_as_it_asked_for(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
     job = LocalJob(folder)
     job.note("job.json", name="x", gpus=2, tasks=2, cpus=1, devices=devices)
-    assert local_runner._variables(job).get("CUDA_VISIBLE_DEVICES") == expected
+    assert runner._variables(job).get("CUDA_VISIBLE_DEVICES") == expected
 
 
 def test_two_processes_reduce_together(here: None) -> None:
@@ -475,13 +483,13 @@ def running(command: str = SLEEPS, **options: Any) -> str:
 def test_cancelling_ends_all_of_a_job(here: None, folder: Path) -> None:
     first = running(n_gpu=2)
     (second,) = gpu_jobs_submitter(SLEEPS)
-    local_batch.cancel(second)
-    local_batch.cancel(first)
+    batch.cancel(second)
+    batch.cancel(first)
     assert [ended(first), ended(second)] == ["CANCELLED", "CANCELLED"]
     assert "it was cancelled" in complaints(first)
     eventually(lambda: not processes(folder), "nothing is left", 10)
     with pytest.raises(ValueError, match="no job '77'"):
-        local_batch.cancel("77")
+        batch.cancel("77")
 
 
 def test_a_job_whose_runner_was_killed_has_failed_and_the_next_runs(
@@ -497,7 +505,7 @@ def test_a_job_whose_runner_was_killed_has_failed_and_the_next_runs(
 
 def machine_lock() -> FileLock:
     """As the jobs of these tests find it: their TMPDIR is not that of this process's beginning."""
-    return FileLock(Path(os.environ["TMPDIR"]) / Path(local_runner.machine_lock().lock_file).name)
+    return FileLock(Path(os.environ["TMPDIR"]) / Path(runner.machine_lock().lock_file).name)
 
 
 def is_free(lock: FileLock) -> bool:
@@ -512,11 +520,11 @@ def test_jobs_take_turns_in_their_order(here: None) -> None:
     with machine_lock():
         numbers = gpu_jobs_submitter(["true"] * 5)
         time.sleep(2)
-        rows = local_batch.queue("true")
+        rows = batch.queue("true")
         assert [(row.job_id, row.state, row.reason) for row in rows] == [
             ("1", "PENDING", "Resources"), *((str(n), "PENDING", "Priority") for n in range(2, 6)),
         ]  # fmt: skip
-        assert local_batch.queue("other") == []
+        assert batch.queue("other") == []
     assert [ended(number) for number in numbers] == ["COMPLETED"] * 5
     times = [local_job(number)._read(f"{what}.json")["at"]
              for number in numbers for what in ("started", "ended")]  # fmt: skip
@@ -536,11 +544,11 @@ def test_a_job_outlives_the_program_that_submitted_it(here: None, folder: Path) 
     code = f"from course.idr_pytools import *\nprint(gpu_jobs_submitter({SLEEPS!r}))\ninput()"
     Path("submits.py").write_text(code)
     submitter = start_python(folder / "submits.py", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    eventually(lambda: [row.state for row in local_batch.queue()] == ["RUNNING"], "it runs")
+    eventually(lambda: [row.state for row in batch.queue()] == ["RUNNING"], "it runs")
     os.killpg(submitter.pid, signal.SIGKILL)
     submitter.wait()
     time.sleep(0.5)
-    assert [row.state for row in local_batch.queue()] == ["RUNNING"]
+    assert [row.state for row in batch.queue()] == ["RUNNING"]
 
 
 def test_ids_are_not_given_twice(here: None, logs: Path) -> None:
@@ -675,7 +683,7 @@ def test_the_slides_run_here(here: None, folder: Path) -> None:
 @pytest.mark.usefixtures("slurm")
 class TestOnSlurm:
     def says(self, *words: str) -> str:
-        env = os.environ | cluster.environment()
+        env = os.environ | control.environment()
         done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
@@ -749,10 +757,10 @@ class TestOnSlurm:
         (number,) = gpu_jobs_submitter(SLEEPS)
         display = start_python("idr_shows_queue.py", stdout=subprocess.PIPE)
         assert "JOBID" in display.stdout.readline()
-        cluster._pids(slurm)["slurmctld"].send_signal(signal.SIGTERM)
+        control._pids(slurm)["slurmctld"].send_signal(signal.SIGTERM)
         while "Slurm does not answer just now" not in (line := display.stdout.readline()):
             assert line, "the display ended"
-        cluster.up()
+        control.up()
         self.says("scancel", number)
         text = display.communicate(timeout=100)[0]
         assert "JOBID" in text and "No job waits or runs any more." in text

@@ -20,10 +20,12 @@ from job_helpers import (
     prepared,
 )
 
-from course import jobs, ratio, turn
-from course.conductor import Conductor
 from course.config import rung
-from course.runs import Run, all_runs
+from course.jobs import launch
+from course.jobs.conductor import Conductor
+from course.runs import ratio
+from course.runs.run import Run, all_runs
+from course.training import turn
 
 # A step of steps.py sleeps for `lr` seconds.
 SLEEPY = rung("baseline", quick=True, steps=40, warmup_steps=2, val_steps=0, lr=0.05)
@@ -36,7 +38,7 @@ def spans(run: Run) -> list[tuple[float, float]]:
 
 
 def launch_pair(second=SLOWER, first=SLEEPY, script="steps.py", **options) -> tuple[Run, Run]:
-    return tuple(jobs.launch_all(SCRIPTS / script, [first, second], turns=True, **options))
+    return tuple(launch.launch_all(SCRIPTS / script, [first, second], turns=True, **options))
 
 
 def test_only_one_computes_and_blocks_are_half_a_second() -> None:
@@ -84,18 +86,18 @@ def test_the_budget_ends_turns_that_stay_unsure() -> None:
 def test_launch_against_repeats_the_snapshot_beside(runs_root: Path) -> None:
     script = runs_root.parent / "mine.py"
     script.write_text((SCRIPTS / "steps.py").read_text())
-    before = over(jobs.launch(script, SLEEPY))
+    before = over(launch.launch(script, SLEEPY))
     script.write_text(script.read_text() + "# edited\n")
-    run = jobs.launch(script, SLOWER, against=before)
-    jobs.wait(run, timeout_s=120)
+    run = launch.launch(script, SLOWER, against=before)
+    launch.wait(run, timeout_s=120)
     (repeat,) = run.repeats
     assert repeat.script.read_text() == before.script.read_text() != run.script.read_text()
     assert repeat.name == before.name
     assert repeat.status == "ok"
     assert ratio.beside(run, before) == repeat
     assert {each.name for each in all_runs()} == {before.name, run.name}  # it is no run by itself
-    assert jobs.launch(script, SLOWER, against=before) == run
-    assert jobs.launch(script, SLOWER) != run
+    assert launch.launch(script, SLOWER, against=before) == run
+    assert launch.launch(script, SLOWER) != run
 
 
 def test_a_member_killed_in_its_turn_blocks_nobody() -> None:
@@ -120,7 +122,7 @@ def test_a_member_that_raises_is_named_by_the_others() -> None:
 def test_a_cancelled_member_ends_its_turns_alone() -> None:
     a, b = launch_pair()
     eventually(lambda: len(b.steps) > 6, "some turns are over")
-    jobs.cancel(b)
+    launch.cancel(b)
     assert b.status == "cancelled"
     assert over(a).status == "ok"
     assert len(a.steps) == SLEEPY.steps
@@ -128,10 +130,10 @@ def test_a_cancelled_member_ends_its_turns_alone() -> None:
 
 
 def test_cancelling_the_run_ends_its_repetition(runs_root: Path) -> None:
-    before = over(jobs.launch(SCRIPTS / "steps.py", SLEEPY))
-    run = jobs.launch(SCRIPTS / "steps.py", SLOWER, against=before)
+    before = over(launch.launch(SCRIPTS / "steps.py", SLEEPY))
+    run = launch.launch(SCRIPTS / "steps.py", SLOWER, against=before)
     eventually(lambda: len(run.steps) > 4, "some turns are over")
-    jobs.cancel(run)
+    launch.cancel(run)
     assert [run.status, run.repeats[0].status] == ["cancelled", "cancelled"]
 
 
@@ -140,7 +142,7 @@ def test_members_end_where_the_supervisor_is_killed() -> None:
     eventually(lambda: a.started and b.started and len(a.steps) > 2, "both have begun")
     os.kill(int(a.started["supervisor"][0]), signal.SIGKILL)
     for run in (a, b):
-        eventually(lambda run=run: jobs.refresh(run) in ("lost", "failed"), f"{run} is over")
+        eventually(lambda run=run: launch.refresh(run) in ("lost", "failed"), f"{run} is over")
 
 
 def test_the_same_run_twice_is_refused(runs_root: Path) -> None:
@@ -153,10 +155,10 @@ def test_training_is_that_of_the_run_alone(tiny_set: Path) -> None:
     config = rung("dataloader", quick=True, model="resnet18", image_px=32, data="imagenet",
                   data_root=str(tiny_set), batch_size=4, steps=6, workers=1)  # fmt: skip
     other = replace(config, rung="other", precision="fp32", workers=0)
-    alone = over(jobs.launch("solutions/train.py", config))
-    together = jobs.launch("solutions/train.py", config, against=over(
-        jobs.launch("solutions/train.py", other)))  # fmt: skip
-    jobs.wait(together, timeout_s=120)
+    alone = over(launch.launch("solutions/train.py", config))
+    together = launch.launch("solutions/train.py", config, against=over(
+        launch.launch("solutions/train.py", other)))  # fmt: skip
+    launch.wait(together, timeout_s=120)
     assert together.record.turns > 0
     assert alone.steps["loss"].tolist() == together.steps["loss"].tolist()
     assert alone.record.val_loss == together.record.val_loss
@@ -180,9 +182,9 @@ def test_workers_of_a_waiting_run_stand_still(tiny_set: Path) -> None:
 def test_several_ranks_take_one_turn() -> None:
     config = rung("device", quick=True, device="cpu", model="resnet18", image_px=32, batch_size=4,
                   data="synthetic", val_steps=0, steps=6, warmup_steps=2)  # fmt: skip
-    before = over(jobs.launch("solutions/train.py", config))
-    run = jobs.launch("solutions/train.py", config, gpus=2, against=before)
-    jobs.wait(run, timeout_s=180)
+    before = over(launch.launch("solutions/train.py", config))
+    run = launch.launch("solutions/train.py", config, gpus=2, against=before)
+    launch.wait(run, timeout_s=180)
     assert ratio.ratio(run, before).turns == run.record.turns > 0
     assert [run.rank_steps(rank)["turn"].tolist() for rank in (0, 1)] == [
         run.steps["turn"].tolist()
@@ -192,21 +194,21 @@ def test_several_ranks_take_one_turn() -> None:
 def test_ranks_alone_end_in_the_same_step_whatever_their_budget() -> None:
     config = rung("device", quick=True, device="cpu", model="resnet18", image_px=32, batch_size=4,
                   data="synthetic", val_steps=1, steps=12, budget_s=0.05)  # fmt: skip
-    run = over(jobs.launch("solutions/train.py", config, gpus=2))
-    assert run.status == "ok", jobs.explain(run)
+    run = over(launch.launch("solutions/train.py", config, gpus=2))
+    assert run.status == "ok", launch.explain(run)
     assert len(run.rank_steps(0)) == len(run.rank_steps(1)) == 12
 
 
 def test_a_budget_ends_a_run_alone() -> None:
-    run = over(jobs.launch(SCRIPTS / "steps.py", replace(SLEEPY, steps=400, budget_s=1.0)))
+    run = over(launch.launch(SCRIPTS / "steps.py", replace(SLEEPY, steps=400, budget_s=1.0)))
     assert run.status == "ok"
     assert 20 <= run.record.steps_measured < 80  # of 0.05 s, looked at once a second
 
 
 def test_a_launch_that_fails_ends_no_other_run(monkeypatch, runs_root: Path) -> None:
-    before = jobs.launch(SCRIPTS / "holds.py", SLEEPY)
-    eventually(lambda: jobs.refresh(before) == "running", "it runs")
-    write, written = jobs._write_folder, []
+    before = launch.launch(SCRIPTS / "holds.py", SLEEPY)
+    eventually(lambda: launch.refresh(before) == "running", "it runs")
+    write, written = launch._write_folder, []
 
     def full(run, *rest):
         written.append(run)
@@ -214,11 +216,11 @@ def test_a_launch_that_fails_ends_no_other_run(monkeypatch, runs_root: Path) -> 
             raise OSError(28, "No space left on device")
         write(run, *rest)
 
-    monkeypatch.setattr(jobs, "_write_folder", full)
-    with pytest.raises(jobs.JobError, match="No space left"):
-        jobs.launch(SCRIPTS / "steps.py", SLOWER, against=before)
+    monkeypatch.setattr(launch, "_write_folder", full)
+    with pytest.raises(launch.JobError, match="No space left"):
+        launch.launch(SCRIPTS / "steps.py", SLOWER, against=before)
     assert len(written) == 2
-    assert jobs.refresh(before) == "running"
+    assert launch.refresh(before) == "running"
     assert [each.name for each in all_runs()] == [before.name]
 
 

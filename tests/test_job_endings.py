@@ -25,10 +25,11 @@ from job_helpers import (
     trainings_of,
 )
 
-from course import failures, jobs, ranks
-from course.jobs import JobError
-from course.records import Record, write_record
-from course.runs import PROJECT, rank_file
+from course.jobs import launch as jobs
+from course.jobs.launch import JobError
+from course.runs import failures, ranks
+from course.runs.record import Record, write_record
+from course.runs.run import PROJECT, rank_file
 
 pytestmark = both_ways
 TRAIN = PROJECT / "solutions" / "train.py"

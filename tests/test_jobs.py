@@ -23,9 +23,11 @@ from job_helpers import (
     start_python,
 )
 
-from course import jobs, plans, runs
 from course.config import rung
-from course.jobs import JobError
+from course.jobs import launch as jobs
+from course.jobs import plan
+from course.jobs.launch import JobError
+from course.runs import run as runs
 
 
 @both_ways
@@ -213,13 +215,13 @@ def test_an_impossible_request_launches_nothing(runs_root, options, message):
 def test_two_ranks_cannot_share_one_gpu(monkeypatch, there, refused):
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: there)
     ask = {"script": "solutions/train.py", "gpus": 2}
-    plans.plan(config=rung("baseline", batch_size=8), **ask)  # on the processor, any number
+    plan.plan(config=rung("baseline", batch_size=8), **ask)  # on the processor, any number
     config = rung("device", batch_size=8)
     if refused:
         with pytest.raises(ValueError, match="gpus=2 are more than this machine has.*device='cpu'"):
-            plans.plan(config=config, **ask)
+            plan.plan(config=config, **ask)
     else:
-        assert plans.plan(config=config, **ask).request["gpus"] == 2
+        assert plan.plan(config=config, **ask).request["gpus"] == 2
 
 
 def test_a_rung_cannot_lead_out_of_the_runs_folder(runs_root):

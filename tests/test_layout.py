@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from course import layout, trace
-from course.plots import layout as pictures
 from course.plots.base import Picture
-from course.precision import channels_last
-from course.recordings import trace_path
+from course.runs.recordings import trace_path
+from course.topics.layout import pictures, strides
+from course.traces import tables as trace
+from course.training.precision import channels_last
 
 ORDERS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 
@@ -25,21 +25,21 @@ class TestAddresses:
     def test_memory_holds_at_each_address_the_number_that_the_table_says(self, order: str) -> None:
         tensor = small(order)
         memory = tensor.as_strided((tensor.numel(),), (1,))
-        table = layout.addresses(tensor)
+        table = strides.addresses(tensor)
         assert len(table) == tensor.numel()
         assert list(table["address"]) == list(range(tensor.numel()))
         for row in table.itertuples():
             assert tensor[row.n, row.c, row.h, row.w] == memory[row.address]
 
     def test_the_last_letter_of_the_order_varies_fastest(self, order: str) -> None:
-        first, second = layout.addresses(small(order)).iloc[:2].to_dict(orient="records")
+        first, second = strides.addresses(small(order)).iloc[:2].to_dict(orient="records")
         moved = {name for name in "nchw" if first[name] != second[name]}
         assert moved == {order[-1].lower()}
 
 
 def test_addresses_of_another_number_of_dimensions_are_refused() -> None:
     with pytest.raises(ValueError, match=r"4-d tensor \(N, C, H, W\), not one of \(2, 3\)"):
-        layout.addresses(torch.ones(2, 3))
+        strides.addresses(torch.ones(2, 3))
 
 
 def network() -> nn.Module:
@@ -60,7 +60,7 @@ def step(model: nn.Module, images: torch.Tensor) -> None:
 
 class TestOperatorLayouts:
     def convolutions(self, model: nn.Module, images: torch.Tensor) -> pd.DataFrame:
-        table = layout.operator_layouts(lambda: step(model, images))
+        table = strides.operator_layouts(lambda: step(model, images))
         return table[table["operator"].str.startswith("convolution")]
 
     def test_channels_last_spreads_forward_and_backward(self) -> None:
@@ -75,12 +75,12 @@ class TestOperatorLayouts:
 
     def test_contiguous_undoes_it_and_is_seen(self) -> None:
         images = channels_last(torch.randn(2, 3, 9, 9))
-        (row,) = layout.operator_layouts(images.contiguous).itertuples()
+        (row,) = strides.operator_layouts(images.contiguous).itertuples()
         assert (row.inputs, row.output) == ("NHWC", "NCHW")
 
     def test_a_view_moves_nothing_and_is_left_out(self) -> None:
         images = torch.randn(2, 3, 9, 9)
-        assert layout.operator_layouts(lambda: images[:, :2]).empty
+        assert strides.operator_layouts(lambda: images[:, :2]).empty
 
 
 class TestConversions:
@@ -88,8 +88,8 @@ class TestConversions:
         model = channels_last(network(), on=model_on)
         images = channels_last(torch.randn(2, 3, 9, 9), on=images_on)
         if backward:
-            return layout.conversions(step, model, images)
-        return layout.conversions(model, images)
+            return strides.conversions(step, model, images)
+        return strides.conversions(model, images)
 
     @pytest.mark.parametrize("on", [True, False])
     def test_none_where_both_agree(self, on: bool) -> None:
@@ -109,7 +109,7 @@ class TestConversions:
         assert found.groupby("operator")["copies"].sum()["convolution_backward"] >= 2
 
     def test_a_copy_outside_convolutions_is_not_counted(self) -> None:
-        assert layout.conversions(channels_last(torch.randn(2, 3, 9, 9)).contiguous).empty
+        assert strides.conversions(channels_last(torch.randn(2, 3, 9, 9)).contiguous).empty
 
 
 @pytest.fixture(scope="module")
@@ -121,24 +121,24 @@ def traces() -> dict[str, trace.Trace]:
 class TestParts:
     def test_every_kernel_is_in_one_part(self, traces: dict[str, trace.Trace]) -> None:
         for each in traces.values():
-            table = layout.parts(each)
+            table = strides.parts(each)
             assert table["kernels"].sum() == len(each.kernels)
             assert table["ms"].sum() == pytest.approx(each.kernels["duration_s"].sum() * 1e3)
             assert table["share"].sum() == pytest.approx(1)
 
     def test_conversions_are_those_of_layout_kernels(self, traces: dict[str, trace.Trace]) -> None:
         for each in traces.values():
-            row = layout.parts(each).set_index("part").loc[layout.CONVERSIONS]
+            row = strides.parts(each).set_index("part").loc[strides.CONVERSIONS]
             known = trace.layout_kernels(each)
             assert row["kernels"] == known["count"].sum() > 0
             assert row["share"] == pytest.approx(known["share"].sum())
 
     def test_what_the_lab_says_of_the_recorded_steps(self, traces: dict[str, trace.Trace]) -> None:
         """BatchNorm saves more than the conversions, and most where there are few channels."""
-        before, after = (layout.parts(each).set_index("part")["ms"] for each in traces.values())
+        before, after = (strides.parts(each).set_index("part")["ms"] for each in traces.values())
         saved = before - after
-        assert saved["BatchNorm"] > 2 * saved[layout.CONVERSIONS] > saved["all else"]
-        ms = [layout.ms_by_channels(each, "aten::native_batch_norm_backward")
+        assert saved["BatchNorm"] > 2 * saved[strides.CONVERSIONS] > saved["all else"]
+        ms = [strides.ms_by_channels(each, "aten::native_batch_norm_backward")
               for each in traces.values()]  # fmt: skip
         ratio = ms[0] / ms[1]
         assert ratio[64] > 5
@@ -146,14 +146,14 @@ class TestParts:
 
     def test_what_lab_2_says_of_bf16_and_fp16(self, traces: dict[str, trace.Trace]) -> None:
         half = trace.read(trace_path("nvidia-h100", "channels_last_fp16"))
-        bf16, fp16 = (layout.parts(each).set_index("part")["ms"].round()
+        bf16, fp16 = (strides.parts(each).set_index("part")["ms"].round()
                       for each in (traces["channels_last"], half))  # fmt: skip
         assert (bf16["BatchNorm"], fp16["BatchNorm"]) == (27, 17)
         assert (bf16["convolutions"], fp16["convolutions"]) == (18, 16)
 
     def test_an_operator_that_is_not_there_is_refused(self, traces: dict[str, trace.Trace]) -> None:
         with pytest.raises(ValueError, match=r"'aten::gelu' has no kernel.*aten::conv2d"):
-            layout.ms_by_channels(traces["amp"], "aten::gelu")
+            strides.ms_by_channels(traces["amp"], "aten::gelu")
 
 
 def texts(picture: Picture) -> list[str]:
@@ -162,7 +162,7 @@ def texts(picture: Picture) -> list[str]:
 
 class TestPictures:
     def test_strides_writes_what_tensor_stride_says(self, tmp_path: Path) -> None:
-        tables = {order: layout.addresses(small(order)) for order in ORDERS}
+        tables = {order: strides.addresses(small(order)) for order in ORDERS}
         picture = pictures.strides(tables)
         said = " ".join(texts(picture))
         for order in ORDERS:
@@ -171,27 +171,27 @@ class TestPictures:
 
     def test_memory_line_holds_pixels_channel_after_channel_or_side_by_side(self) -> None:
         for order, line in {"NCHW": "abcdefgh" * 3, "NHWC": "aaabbbcccdddeeefffggghhh"}.items():
-            picture = pictures.strides({order: layout.addresses(small(order))})
+            picture = pictures.strides({order: strides.addresses(small(order))})
             letters = "".join(text for text in texts(picture) if len(text) == 1)
             assert letters[48:] == line + line.upper()
 
     def test_one_channel_has_any_stride(self) -> None:
-        picture = pictures.strides({"one": layout.addresses(torch.ones(1, 1, 2, 4))})
+        picture = pictures.strides({"one": strides.addresses(torch.ones(1, 1, 2, 4))})
         assert "one: stride of (n, c, h, w) = (any, any, 4, 1)" in texts(picture)
 
     def test_a_large_tensor_is_refused(self) -> None:
         with pytest.raises(ValueError, match="take a smaller tensor"):
-            pictures.strides({"large": layout.addresses(torch.ones(1, 3, 8, 8))})
+            pictures.strides({"large": strides.addresses(torch.ones(1, 3, 8, 8))})
 
     def test_tensors_of_different_shapes_are_refused(self) -> None:
-        tables = [layout.addresses(torch.ones(1, 1, 2, width)) for width in (2, 3)]
+        tables = [strides.addresses(torch.ones(1, 1, 2, width)) for width in (2, 3)]
         with pytest.raises(ValueError, match="one shape"):
             pictures.strides(dict(zip("ab", tables)))
 
     def test_parts_draws_every_trace_and_names_the_machine(
         self, traces: dict[str, trace.Trace], tmp_path: Path
     ) -> None:
-        tables = {name: layout.parts(each) for name, each in traces.items()}
+        tables = {name: strides.parts(each) for name, each in traces.items()}
         picture = pictures.parts(tables)
         (axes,) = picture.axes
         assert [label.get_text() for label in axes.get_yticklabels()] == list(traces)

@@ -13,11 +13,12 @@ import pytest
 from job_helpers import eventually, small_disk
 from matplotlib.patches import Rectangle
 
-from course import history, machine, plots
-from course.cluster import environment
-from course.machine import Cluster, Disk, Gpu, Machine, Node
-from course.plots.drawing import size
-from course.plots.machine import USE_COLOURS
+from course import plots
+from course.jobs.cluster.control import environment
+from course.topics.supercomputer import history, machine
+from course.topics.supercomputer.drawing import size
+from course.topics.supercomputer.machine import Cluster, Disk, Gpu, Machine, Node
+from course.topics.supercomputer.machine_pictures import USE_COLOURS
 
 HERE = Disk(("runs", "data", "home"), "/", "ext4", False, 252, 45)
 LAPTOP = Machine("laptop", "AMD EPYC", 1, 2, 2, 2, 24, 20, (), (HERE,))
@@ -95,8 +96,10 @@ def test_this_machine_is_what_the_system_says() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be chosen here")
 def test_only_cores_that_may_be_used_are_called_usable() -> None:
-    code = ("import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
-            "from course import machine; print(machine.machine().usable)")  # fmt: skip
+    code = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "from course.topics.supercomputer import machine; print(machine.machine().usable)"
+    )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "1"
 

@@ -6,11 +6,12 @@ import pandas as pd
 import pytest
 import torch
 
-from course import memory, peaks
 from course.config import rung
-from course.plots.memory import predicted_peaks
-from course.recordings import recorded
-from course.runs import RECORDED
+from course.runs.recordings import recorded
+from course.runs.run import RECORDED
+from course.topics.memory import peaks
+from course.topics.memory.pictures import predicted_peaks
+from course.training import memory
 
 CPU = torch.device("cpu")
 

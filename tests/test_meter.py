@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from course.config import rung
-from course.meter import PHASES, Meter
-from course.recorder import Recorder
-from course.runs import Run
+from course.runs.run import Run
+from course.training.meter import PHASES, Meter
+from course.training.recorder import Recorder
 
 CPU = torch.device("cpu")
 TINY = {"data": "synthetic", "batch_size": 4, "image_px": 32, "epochs": 1, "warmup_steps": 0}
@@ -116,7 +116,7 @@ def test_steps_are_written_with_their_phases(folder: Path) -> None:
 def test_steps_are_written_while_training_goes_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("course.meter.FLUSH_S", 0)
+    monkeypatch.setattr("course.training.meter.FLUSH_S", 0)
     run = Run(folder)
     meter = Meter(Recorder(run), CPU)
     for finished, _ in enumerate(meter.steps(Batches(), 0)):

@@ -24,12 +24,14 @@ from job_helpers import (
     start_python,
 )
 
-from course import notebook_report, notebooks, runs, sites
-from course.notebooks import Outcome, Rehearsal
+from course.jobs import sites
+from course.runs import run as runs
+from course.workshop import rehearsal, rehearsal_page
+from course.workshop.rehearsal import Outcome, Rehearsal
 
 LIMIT_MIN = 0.3  # for a cell: enough for a small run on a busy machine
 MEASURES = """
-from course.recorder import recording
+from course.training.recorder import recording
 with recording() as run:
     run.set(images_per_s=1234.5, machine="a <GPU> & more")
 """
@@ -44,7 +46,7 @@ COMMAND = """
 import sys
 from pathlib import Path
 
-from course import notebooks
+from course.workshop import rehearsal as notebooks
 from course.__main__ import main
 
 notebooks.FOLDER = Path(sys.argv.pop(1))
@@ -83,9 +85,9 @@ def rehearsed(folder: Path, own_turns: None, tmp_path_factory: pytest.TempPathFa
     """All four, executed once; the report is what is on the disk afterwards."""
     place = tmp_path_factory.mktemp("rehearsed") / "runs"
     with runs_root_at(place), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(notebooks, "FOLDER", folder)
-        return notebooks.rehearse(
-            notebooks.matching(), quick=True, script="s.py", cell_minutes=LIMIT_MIN,
+        patch.setattr(rehearsal, "FOLDER", folder)
+        return rehearsal.rehearse(
+            rehearsal.matching(), quick=True, script="s.py", cell_minutes=LIMIT_MIN,
             command="course notebooks --site 'a < b'",
         )  # fmt: skip
 
@@ -177,7 +179,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path
     """Makes a notebook in a folder of its own, which becomes the folder of notebooks."""
     home = tmp_path / "books"
     home.mkdir()
-    monkeypatch.setattr(notebooks, "FOLDER", home)
+    monkeypatch.setattr(rehearsal, "FOLDER", home)
     return lambda *cells, **options: write_notebook(home, options.pop("name", "book"), *cells,
                                                     **options)  # fmt: skip
 
@@ -188,12 +190,12 @@ def test_a_run_from_before_is_told_from_a_new_one(
 ) -> None:
     book = alone(LAUNCH.format(script=str(folder / "measures.py")), "wait(run)")
     launch("ok_light.py")  # of somebody else: no notebook speaks of it
-    first = notebooks.rehearse([book])
+    first = rehearsal.rehearse([book])
     assert first.passed, first.outcomes
     (used,) = first.outcomes[0].runs
     asked = used.folder / "launch.json"
     asked.write_text(asked.read_text().replace('"launched_at": "2', '"launched_at": "1'))
-    (again,) = notebooks.rehearse([book]).outcomes[0].runs
+    (again,) = rehearsal.rehearse([book]).outcomes[0].runs
     assert (used.fresh, again.fresh, again.run) == (True, False, used.run)
     assert "1 from before" in first.report.read_text()
 
@@ -206,9 +208,9 @@ def test_a_dead_kernel_and_a_strange_notebook_are_failures(
     lacks = alone("1", name="lacks", parameters="other = 1")
     cut = dies.with_name("cut.ipynb")
     cut.write_text('{"cells": [')
-    page = notebooks.output_folder("local") / "blocks.html"
+    page = rehearsal.output_folder("local") / "blocks.html"
     blocks = alone(f"import os\nos.mkdir({str(page)!r})", name="blocks")
-    done = by_name(notebooks.rehearse([dies, lacks, cut, blocks]))
+    done = by_name(rehearsal.rehearse([dies, lacks, cut, blocks]))
     assert [outcome.status for outcome in done.values()] == ["failed"] * 4
     assert "cannot be shown: [Errno 21] Is a directory" in done.pop("blocks").error
     assert "DeadKernelError" in done["dies"].error and done["dies"].cell.cell_id == "cell-0"
@@ -229,7 +231,7 @@ def begin_to_hang(runs_root: Path) -> Path:
     """Wait until the hanging notebook's run computes and its last cell sleeps."""
     executed = runs_root / "notebooks" / "local" / "c_hangs.ipynb"
     eventually(lambda: any(run.started for run in runs.all_runs()), "its run computes")
-    eventually(lambda: executed.exists() and len(notebook_report.begun_cells(executed)) == 4,
+    eventually(lambda: executed.exists() and len(rehearsal_page.begun_cells(executed)) == 4,
                "its last cell sleeps")  # fmt: skip
     return executed.with_name("report.html")
 
@@ -280,9 +282,9 @@ def test_the_command_ends_with_a_code_and_the_reports_place(
 
 @pytest.mark.parametrize("site", ["local", "a/b", "..", "../x", "", "ä b", ".hidden"])
 def test_each_site_has_a_folder_inside(runs_root: Path, site: str) -> None:
-    folder = notebooks.output_folder(site)
+    folder = rehearsal.output_folder(site)
     assert folder.resolve().parent == runs_root / "notebooks"
-    assert folder.resolve() != notebooks.output_folder("slurm")
+    assert folder.resolve() != rehearsal.output_folder("slurm")
 
 
 @pytest.mark.parametrize("options, said", [
@@ -293,7 +295,7 @@ def test_each_site_has_a_folder_inside(runs_root: Path, site: str) -> None:
 ])  # fmt: skip
 def test_wrong_options_are_refused_at_once(runs_root: Path, options: dict, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        notebooks.rehearse([Path("none.ipynb")], **options)
+        rehearsal.rehearse([Path("none.ipynb")], **options)
     assert not runs_root.exists()
 
 
@@ -301,7 +303,7 @@ def test_a_folder_that_cannot_be_written_is_a_message(tmp_path: Path, monkeypatc
     (tmp_path / "file").touch()
     monkeypatch.setenv("COURSE_RUNS", str(tmp_path / "file"))
     with pytest.raises(ValueError, match="cannot be written.*COURSE_RUNS"):
-        notebooks.rehearse([Path("none.ipynb")])
+        rehearsal.rehearse([Path("none.ipynb")])
 
 
 @pytest.mark.parametrize("seconds, said", [
@@ -309,7 +311,7 @@ def test_a_folder_that_cannot_be_written_is_a_message(tmp_path: Path, monkeypatc
     (200.0, "3 min 20 s"), (3900.0, "1 h 5 min"),
 ])  # fmt: skip
 def test_seconds_for_people(seconds: float | None, said: str) -> None:
-    assert notebook_report.took(seconds) == said
+    assert rehearsal_page.took(seconds) == said
 
 
 GUIDE = (runs.PROJECT / "docs" / "instructors.md").read_text()

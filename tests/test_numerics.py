@@ -7,12 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from course import models, numerics, rung
+from course import rung
 from course.data import default_set
 from course.plots import Picture
-from course.plots import numerics as pictures
+from course.topics.numerics import pictures, rounding
+from course.training import models
 
-FORMATS = numerics.formats()
+FORMATS = rounding.formats()
 
 
 @pytest.fixture(scope="module")
@@ -23,10 +24,10 @@ def small() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def gradients(small) -> pd.DataFrame:
-    return numerics.gradient_magnitudes(*small, sample=2000)
+    return rounding.gradient_magnitudes(*small, sample=2000)
 
 
-@pytest.mark.parametrize("name, dtype", numerics.DTYPES.items())
+@pytest.mark.parametrize("name, dtype", rounding.DTYPES.items())
 class TestFormat:
     def test_largest_is_the_last_finite_number(self, name: str, dtype: torch.dtype) -> None:
         largest = torch.tensor(FORMATS.loc[name, "largest"], dtype=dtype)
@@ -53,29 +54,29 @@ def test_tf32_has_the_range_of_fp32_and_the_precision_of_fp16() -> None:
     assert tf32["spacing_at_1"] == FORMATS.loc["fp16", "spacing_at_1"]
     assert tf32["smallest_normal"] == FORMATS.loc["fp32", "smallest_normal"]
     largest = torch.tensor(tf32["largest"], dtype=torch.float32)
-    assert numerics.to_tf32(largest) == largest
+    assert rounding.to_tf32(largest) == largest
     above = torch.tensor(FORMATS.loc["fp32", "largest"], dtype=torch.float32)
-    assert numerics.to_tf32(above).isinf()
+    assert rounding.to_tf32(above).isinf()
 
 
 def test_tf32_rounds_as_fp16_does_where_both_have_the_range() -> None:
     values = torch.cat([torch.rand(5000) * 8 - 4, 1 + torch.arange(64) / 2**12])  # and ties
     values = values[values.abs() > 2**-14]
-    assert torch.equal(numerics.to_tf32(values), values.half().float())
-    assert not torch.equal(numerics.to_tf32(values), values)
+    assert torch.equal(rounding.to_tf32(values), values.half().float())
+    assert not torch.equal(rounding.to_tf32(values), values)
 
 
 def test_tf32_keeps_what_is_not_finite_and_leaves_its_input() -> None:
     odd = torch.tensor([math.inf, -math.inf, math.nan, 1e-40, 0.0, -0.0, 1 / 3])
     before = odd.clone()
-    rounded = numerics.to_tf32(odd)
+    rounded = rounding.to_tf32(odd)
     assert rounded[:2].tolist() == [math.inf, -math.inf] and rounded[2].isnan()
     assert rounded[4:6].signbit().tolist() == [False, True]
     assert torch.equal(odd[3:], before[3:])
     every_bit = torch.tensor([2**31 - 1], dtype=torch.int32).view(torch.float32)  # a NaN, too
-    assert numerics.to_tf32(every_bit).isnan().all()
+    assert rounding.to_tf32(every_bit).isnan().all()
     with pytest.raises(ValueError, match="float16.*torch.float32"):
-        numerics.to_tf32(odd.half())
+        rounding.to_tf32(odd.half())
 
 
 def test_gradients_are_those_of_the_network(small, gradients: pd.DataFrame) -> None:
@@ -92,7 +93,7 @@ def test_activation_gradients_match_autograd() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2 * 36, 3))
     images, labels = torch.randn(2, 1, 8, 8), torch.tensor([0, 2])
-    table = numerics.gradient_magnitudes(model, images, labels, sample=20_000)
+    table = rounding.gradient_magnitudes(model, images, labels, sample=20_000)
     output = model[0](images).detach().requires_grad_()
     nn.functional.cross_entropy(model[1:](output), labels).backward()
     found = set(table.loc[table["of"] == "activations", "magnitude"])
@@ -104,7 +105,7 @@ def test_activation_gradients_match_autograd() -> None:
 ])  # fmt: skip
 def test_lost_share(scale: float, zero: float, subnormal: float, overflow: float) -> None:
     magnitudes = pd.Series([0.0, 2.0**-26, 2.0**-24, 2.0**-15, 2.0**-9])  # zeros do not count
-    share = numerics.lost_share(magnitudes, scale)
+    share = rounding.lost_share(magnitudes, scale)
     found = (share["zero"], share["subnormal"], share["overflow"])
     assert found == ((zero, subnormal, overflow) if scale < 2**20 else (0, 0, 0.25))
     assert sum(share.values()) == pytest.approx(1)
@@ -115,12 +116,12 @@ def test_lost_share(scale: float, zero: float, subnormal: float, overflow: float
     (65_519.0, "normal"), (65_520.0, "overflow"),
 ])  # fmt: skip
 def test_borders_of_fp16(value: float, fate: str) -> None:
-    assert numerics.lost_share(pd.Series([value]))[fate] == 1
+    assert rounding.lost_share(pd.Series([value]))[fate] == 1
 
 
 def test_no_gradient_at_all_is_an_error() -> None:
     with pytest.raises(ValueError, match="train for a few steps"):
-        numerics.lost_share(pd.Series([0.0, 0.0]))
+        rounding.lost_share(pd.Series([0.0, 0.0]))
 
 
 def test_lost_updates_follow_the_spacing() -> None:
@@ -128,7 +129,7 @@ def test_lost_updates_follow_the_spacing() -> None:
     with torch.no_grad():
         model.weight.fill_(1.0)
     model.weight.grad = torch.tensor([[0.0, 2.0**-13, 2.0**-9, 2.0**-6]])
-    table = numerics.lost_updates(model, lr=1.0)
+    table = rounding.lost_updates(model, lr=1.0)
     assert table["weights_unchanged"].round(3).to_dict() == {
         "fp32": 0,
         "fp16": 0.333,
@@ -144,12 +145,12 @@ def types_of(small, precision: str) -> pd.DataFrame:
     model, images, labels = small
 
     def step() -> None:
-        enabled, dtype = precision != "fp32", numerics.DTYPES[precision]
+        enabled, dtype = precision != "fp32", rounding.DTYPES[precision]
         with torch.autocast("cpu", dtype if enabled else None, enabled=enabled):
             loss = nn.functional.cross_entropy(model(images), labels)
         loss.backward()
 
-    return numerics.operator_types(step)
+    return rounding.operator_types(step)
 
 
 def row(table: pd.DataFrame, phase: str, operator: str) -> pd.Series:
@@ -176,7 +177,7 @@ def test_without_autocast_everything_is_fp32(small) -> None:
 
 
 def test_scale_halves_and_grows() -> None:
-    table = numerics.scaler_course(steps=40)
+    table = rounding.scaler_course(steps=40)
     ratio = (table["scale"].shift(-1) / table["scale"])[:-1]
     assert set(ratio) == {0.5, 1.0, 2.0}
     assert (ratio[table["skipped"][:-1]] == 0.5).all()  # a skipped step halves, no other does
@@ -186,21 +187,21 @@ def test_scale_halves_and_grows() -> None:
 
 
 def test_a_scale_that_fits_skips_nothing() -> None:
-    assert not numerics.scaler_course(steps=4, init_scale=1.0)["skipped"].any()
+    assert not rounding.scaler_course(steps=4, init_scale=1.0)["skipped"].any()
 
 
 def test_training_starts_on_the_default_set(tiny_set, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(default_set, "ensure", lambda: tiny_set)
     cfg = rung("baseline", quick=True, model="resnet18", batch_size=4, image_px=32)
-    fresh, _, _ = numerics.started_training(cfg, steps=0)
-    model, images, labels = numerics.started_training(cfg, steps=2)
+    fresh, _, _ = rounding.started_training(cfg, steps=0)
+    model, images, labels = rounding.started_training(cfg, steps=2)
     assert images.shape == (4, 3, 32, 32) and labels.shape == (4,)
     last_norm = "layer1.0.bn2.weight"
     assert not fresh.get_parameter(last_norm).any() and model.get_parameter(last_norm).any()
 
 
 def test_pictures_show_their_numbers(gradients: pd.DataFrame) -> None:
-    course = numerics.scaler_course(steps=12)
+    course = rounding.scaler_course(steps=12)
     drawn = [
         pictures.bits(FORMATS), pictures.range_and_precision(FORMATS),
         pictures.gradient_histogram(gradients, 2.0**16), pictures.scale_course(course),
@@ -210,7 +211,7 @@ def test_pictures_show_their_numbers(gradients: pd.DataFrame) -> None:
         assert picture._repr_png_().startswith(b"\x89PNG")
     words = [text.get_text() for text in drawn[2].axes[0].texts]
     of_weights = gradients.loc[gradients["of"] == "weights", "magnitude"]
-    assert f"weights: {numerics.lost_share(of_weights)['zero']:.1%}" in words[0]
+    assert f"weights: {rounding.lost_share(of_weights)['zero']:.1%}" in words[0]
     assert len(drawn[0].axes[0].patches) == FORMATS["bits"].sum() + 3  # and the legend's
     legend = drawn[3].axes[0].get_legend().get_texts()[1].get_text()
     assert f"({course['skipped'].sum()} of 12)" in legend

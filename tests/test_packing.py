@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from course import jobs, packing, recordings, runs, trace
 from course.config import Config, rung
 from course.data import default_set
+from course.jobs import launch
+from course.runs import recordings
+from course.runs import run as runs
+from course.traces import tables
+from course.workshop import record
 
 TINY = {"model": "resnet18", "data": "synthetic", "image_px": 32, "batch_size": 2, "epochs": 1,
         "steps": 4, "warmup_steps": 1, "val_steps": 0}  # fmt: skip
@@ -18,32 +22,32 @@ TRACED = rung("device", **TINY | {"rung": "trace-device", "steps": 6, "warmup_st
 
 
 def test_the_plan_holds_no_run_twice_and_all_that_the_notebooks_ask_for() -> None:
-    plan = [config for config, gpus in packing.plan() if gpus == 1]
+    plan = [config for config, gpus in record.plan() if gpus == 1]
     assert len({json.dumps(vars(config) | {"rung": ""}) for config in plan}) == len(plan) > 50
     for name in ("baseline", "device", "amp", "channels_last"):
         assert rung(name) in plan
 
 
 def test_a_part_of_the_plan_or_the_known_parts() -> None:
-    assert {config.rung for config, _ in packing.plan("trace-*")} > {"trace-device", "trace-amp"}
+    assert {config.rung for config, _ in record.plan("trace-*")} > {"trace-device", "trace-amp"}
     with pytest.raises(ValueError, match="no rung fits 'moon': there are .*channels_last"):
-        packing.plan("moon")
+        record.plan("moon")
 
 
 def test_the_processors_rungs_are_chosen_by_their_label() -> None:
-    on_cpu = [config for config, _ in packing.plan("*-cpu")]
+    on_cpu = [config for config, _ in record.plan("*-cpu")]
     assert [config.rung for config in on_cpu] == ["amp", "channels_last"]
-    first = packing.plan("baseline")[0][0]
+    first = record.plan("baseline")[0][0]
     for config in on_cpu:
         alike = {"precision", "channels_last", "rung"}
         assert {key: value for key, value in vars(config).items() if key not in alike} == {
             key: value for key, value in vars(first).items() if key not in alike}  # fmt: skip
-    assert "cpu" not in {config.device for config, _ in packing.plan("amp")}
+    assert "cpu" not in {config.device for config, _ in record.plan("amp")}
 
 
 @pytest.mark.parametrize("gpus, counts", [(2, {1, 2}), (3, {1, 2, 3}), (8, {1, 2, 4, 8})])
 def test_each_run_on_several_gpus_has_one_of_its_images_on_one(gpus: int, counts: set) -> None:
-    plan = packing.plan(gpus=gpus)
+    plan = record.plan(gpus=gpus)
     assert len({json.dumps(vars(config)) + str(count) for config, count in plan}) == len(plan)
     assert {count for _, count in plan} == counts
     alone = [vars(config) for config, count in plan if count == 1]
@@ -68,7 +72,7 @@ def test_recorded_packed_and_answered_from(
     large = {"rung": "edge", "memory_gib": 1.5, "image_px": 64, "batch_size": 512}
     too_much = Config(**vars(PLAIN) | large)
     for _ in range(2):  # a second time finds the runs, and packs the same again
-        folder = packing.record("here", [(PLAIN, 1), (TRACED, 1), (too_much, 1)], shipped)
+        folder = record.record("here", [(PLAIN, 1), (TRACED, 1), (too_much, 1)], shipped)
     monkeypatch.setattr(runs, "RECORDED", shipped)
     monkeypatch.setattr(recordings, "RECORDED", shipped)
 
@@ -81,10 +85,10 @@ def test_recorded_packed_and_answered_from(
     index = json.loads((folder / "index.json").read_text())
     assert index["command"] == "course record here" and index["versions"]["torch"]
 
-    answered = jobs.launch("exercises/train.py", PLAIN, site="recorded-here")
+    answered = launch.launch("exercises/train.py", PLAIN, site="recorded-here")
     assert answered.folder == found["device"].folder and len(answered.steps) == 4
     assert "(recorded 20" in answered.record.machine and answered.record.images_per_s > 0
-    assert len(trace.read(recordings.trace_path("here", "device")).operators) > 100
+    assert len(tables.read(recordings.trace_path("here", "device")).operators) > 100
     assert "torch.optim.SGD" in answered.script.read_text()
 
 
@@ -92,11 +96,11 @@ def test_recorded_packed_and_answered_from(
 def test_what_cannot_be_packed_leaves_no_half(
     runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    traced = jobs.wait(jobs.launch(packing.SCRIPT, TRACED))
+    traced = launch.wait(launch.launch(record.SCRIPT, TRACED))
     with monkeypatch.context() as patch:
-        patch.setattr(packing, "TRACE_BYTES", 100)
+        patch.setattr(record, "TRACE_BYTES", 100)
         with pytest.raises(ValueError, match="its trace has [0-9,]+ bytes, more than 100"):
-            packing.pack(traced, tmp_path / "small", "here")
+            record.pack(traced, tmp_path / "small", "here")
     assert not list((tmp_path / "small").iterdir())
 
 
@@ -109,7 +113,7 @@ def test_a_run_of_another_version_keeps_the_script_that_it_ran(
         run = runs.Run(tmp_path / "runs" / name)
         shutil.copytree(known.folder, run.folder)
         run.script.write_text(text)
-        packed += [packing.pack(run, shipped / machine, machine) for machine in ("here", "there")]
+        packed += [record.pack(run, shipped / machine, machine) for machine in ("here", "there")]
     monkeypatch.setattr(runs, "RECORDED", shipped)
     texts = [runs.Run(folder).script.read_text() for folder in packed]
     assert texts == ["what ran before"] * 2 + ["what ran now"] * 2

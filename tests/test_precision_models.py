@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from course import models, precision
 from course.config import CHOICES
+from course.training import models, precision
 
 CPU = torch.device("cpu")
 NCHW = torch.randn(2, 3, 8, 8)

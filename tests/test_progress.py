@@ -6,17 +6,17 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import course.checks
 import numpy as np
 import pytest
 from ipywidgets import Button
 from job_helpers import launch, over
 
-import course.checks
-from course import gaps
-from course.progress import predict, prediction, progress, recall
-from course.quiz import names, quiz
-from course.store import changing, path, read, save_answer, save_check
-from course.widgets import progress_widget
+from course.labs import exercises
+from course.labs.progress import predict, prediction, progress, recall
+from course.labs.quizzes import names, quiz
+from course.labs.store import changing, path, read, save_answer, save_check
+from course.widgets.quiz import progress_widget
 
 PASSED = dict.fromkeys(("correct", "mechanism", "effect"), "passed")
 CEILINGS = ("memory", "arithmetic")
@@ -138,8 +138,8 @@ class TestPrediction:
 class TestStore:
     def test_two_processes_lose_nothing_of_each_other(self, runs_root: Path) -> None:
         script = (
-            "import sys; from course.progress import predict\n"
-            "from course.store import save_answer\n"
+            "import sys; from course.labs.progress import predict\n"
+            "from course.labs.store import save_answer\n"
             "for n in range(1, 31):\n"
             "    save_answer(sys.argv[1], n, 'a', True); predict(sys.argv[1] + str(n), n)"
         )
@@ -207,15 +207,15 @@ class TestStore:
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("course.checks")
+    module = ModuleType("course.labs.checks")
     module.CHECKS = {"day1.amp": "bf16 kernels ran", "day1.layout": "strides are NHWC"}
-    monkeypatch.setitem(sys.modules, "course.checks", module)
+    monkeypatch.setitem(sys.modules, "course.labs.checks", module)
 
 
 class TestProgress:
     def test_before_anything_was_done(self, checks: None) -> None:
         found = progress()
-        assert found.to_dict()["todos"] == gaps.states()
+        assert found.to_dict()["todos"] == exercises.states()
         assert list(found.checks["state"]) == ["open", "open"]
         assert list(found.quizzes["quiz"]) == names()
         assert found.quizzes["answered"].sum() == 0
@@ -243,7 +243,7 @@ class TestProgress:
         assert "Checks: 1 of 2 passed" in found._repr_html_()
 
     def test_lists_the_checks_that_there_are(self) -> None:
-        assert list(progress().checks["check"]) == list(course.checks.CHECKS)
+        assert list(progress().checks["check"]) == list(course.labs.checks.CHECKS)
 
     def test_answers_to_questions_that_went_away_do_not_count(self) -> None:
         save_answer("day1_1", 99, "a", True)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from course.runs import PROJECT, RECORDED
+from course.runs.run import PROJECT, RECORDED
 
 NOTEBOOKS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
 MODULES = sorted((PROJECT / "course").glob("**/*.py"))

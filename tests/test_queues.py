@@ -28,8 +28,12 @@ from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 
 import course
-from course import cluster, jobs, queues, runs, slurm, widgets_queue
-from course.widgets_queue import LiveQueue
+from course.jobs import launch as jobs
+from course.jobs import queue, slurm
+from course.jobs.cluster import control
+from course.runs import run as runs
+from course.widgets import queue as widgets_queue
+from course.widgets.queue import LiveQueue
 
 FIRST = {"job": "7", "name": "amp-1", "site": "slurm", "state": "pending",
          "reason": "Priority: others are before it", "elapsed_s": 0, "nodes": 2, "gpus": 8,
@@ -50,12 +54,12 @@ def command(*words: str) -> str:
 
 def rows() -> dict[str, dict]:
     """The queue by run name."""
-    return {row["name"]: row for row in queues.table().to_dict("records")}
+    return {row["name"]: row for row in queue.table().to_dict("records")}
 
 
 def pretended(*found: dict) -> pd.DataFrame:
     """A queue as `queues.table` gives it."""
-    return pd.DataFrame(found, columns=list(queues.COLUMNS)).astype(
+    return pd.DataFrame(found, columns=list(queue.COLUMNS)).astype(
         {"elapsed_s": "Int64", "nodes": "Int64"}
     )
 
@@ -69,8 +73,8 @@ class TestOnSlurm:
         last = launch("ok_light.py", site="slurm", gpus=2, config=seeded(2))
         eventually(lambda: "Resources" in rows()[waiting.name]["reason"], "Slurm looked at it", 30)
         eventually(lambda: "Priority" in rows()[last.name]["reason"], "and at the other", 60)
-        table = queues.table()
-        assert list(table.columns) == list(queues.COLUMNS)
+        table = queue.table()
+        assert list(table.columns) == list(queue.COLUMNS)
         assert list(table["name"]) == [running.name, waiting.name, last.name]
         assert list(table["job"]) == [run.launched["job_id"] for run in (running, waiting, last)]
         assert list(table["state"]) == ["running", "pending", "pending"]
@@ -87,7 +91,7 @@ class TestOnSlurm:
         asked, ask = [], slurm.ask
         monkeypatch.setattr(slurm, "ask", lambda *words: (asked.append(words[0]), ask(*words))[1])
         slurm._forget()
-        together = [threading.Thread(target=queues.table) for _ in range(6)]
+        together = [threading.Thread(target=queue.table) for _ in range(6)]
         for each in together:
             each.start()
         for each in together:
@@ -116,9 +120,9 @@ class TestOnSlurm:
 
     def test_cancelled_behind_the_courses_back_it_is_recorded(self, runs_root: Path) -> None:
         run = launch_running("holds.py", site="slurm")
-        env = os.environ | cluster.environment()
+        env = os.environ | control.environment()
         subprocess.run(["scancel", run.launched["job_id"]], env=env, check=True, timeout=30)
-        eventually(lambda: queues.table().empty, "it is gone", 60)
+        eventually(lambda: queue.table().empty, "it is gone", 60)
         assert run.status == "cancelled"
 
     def test_one_that_is_being_submitted_is_not_lost(self, runs_root: Path) -> None:
@@ -134,17 +138,17 @@ class TestOnSlurm:
         self, runs_root: Path, slurm: Path
     ) -> None:
         run = launch_running("holds.py", site="slurm")
-        live = LiveQueue(queues.table)
+        live = LiveQueue(queue.table)
         live.refresh()
-        cluster._pids(slurm)["slurmctld"].send_signal(signal.SIGTERM)
-        eventually(lambda: "slurmctld" not in cluster._pids(slurm), "it is gone")
+        control._pids(slurm)["slurmctld"].send_signal(signal.SIGTERM)
+        eventually(lambda: "slurmctld" not in control._pids(slurm), "it is gone")
         live.refresh()  # what squeue said last is fresh enough for a while
         time.sleep(2)
         assert live.refresh() > 0
         assert "Slurm does not answer just now; it will be asked again." in text_of(live)
         assert live.table.set_index("name").loc[run.name, "state"] == "running"
         assert pd.isna(live.table["nodes"][0])
-        cluster.up()
+        control.up()
         eventually(lambda: live.refresh() and "does not answer" not in text_of(live), "back", 30)
         release(run)
         assert over(run).status == "ok", jobs.explain(run)
@@ -155,11 +159,11 @@ class TestOnSlurm:
 class TestOnThisMachine:
     def test_the_waiting_one_names_the_one_that_computes(self, runs_root: Path) -> None:
         over(launch("ok_light.py"))
-        assert queues.table().empty and repr(queues.queue()) == queues.EMPTY
+        assert queue.table().empty and repr(course.queue()) == queue.EMPTY
         running = launch_running("holds.py")
         waiting = launch("ok_light.py", config=seeded(1))
         (running.folder / "steps.jsonl").write_text("{}\n{}\n")
-        table = queues.table()
+        table = queue.table()
         assert list(table["name"]) == [running.name, waiting.name]
         assert list(table["state"]) == ["running", "pending"]
         assert table["reason"][0] == f"on {running.started['host']}"
@@ -167,10 +171,10 @@ class TestOnThisMachine:
         assert list(table["job"]) == [run.launched["job_id"] for run in (running, waiting)]
         assert list(table["step"]) == [2, 0]
         assert list(table["steps"]) == [CONFIG.epochs * CONFIG.steps] * 2
-        assert running.name in repr(queues.queue())
+        assert running.name in repr(course.queue())
         for run in (waiting, running):
             jobs.cancel(run)
-        assert queues.table().empty
+        assert queue.table().empty
 
     def test_the_command_prints_it_and_cancels_all_of_it(self, runs_root: Path) -> None:
         running = launch_running("holds.py")
@@ -180,18 +184,18 @@ class TestOnThisMachine:
         assert f"one job at a time: {running.name} computes" in command("queue")
         command("cancel", "--all")
         assert running.status == waiting.status == "cancelled"
-        assert command("queue").strip() == queues.EMPTY
+        assert command("queue").strip() == queue.EMPTY
 
     def test_a_run_whose_processes_are_gone_is_recorded_as_lost(self, runs_root: Path) -> None:
         run = launch_running("holds.py")
         for pid, _ in (run.launched["controller"], run.started["supervisor"]):
             os.kill(pid, signal.SIGKILL)
-        eventually(lambda: queues.table().empty, "it is gone", 20)
+        eventually(lambda: queue.table().empty, "it is gone", 20)
         assert run.status == "lost"
 
 
 def test_is_what_the_package_offers() -> None:
-    assert course.queue is queues.queue
+    assert course.queue is widgets_queue.queue
 
 
 @pytest.mark.parametrize("used, seconds", [
@@ -217,20 +221,20 @@ def test_reasons_in_words(word: str, said: str) -> None:
 class TestPlain:
     def test_text_and_page_say_the_same(self) -> None:
         table = pretended(FIRST, {**SECOND, "nodes": None, "elapsed_s": None})
-        for said in (queues.as_lines(table), queues.as_page(table)):
+        for said in (queue.as_lines(table), queue.as_page(table)):
             for cell in ("amp-1", "Priority: others are before it", "0:00", "9 of 20", "?"):
                 assert cell in said
-        assert "1:02:05" in queues.as_lines(pretended(SECOND))
+        assert "1:02:05" in queue.as_lines(pretended(SECOND))
 
     def test_page_is_escaped(self) -> None:
-        page = queues.as_page(pretended({**FIRST, "name": "<script>", "reason": "<b>"}))
+        page = queue.as_page(pretended({**FIRST, "name": "<script>", "reason": "<b>"}))
         assert "<script>" not in page and "<b>" not in page and "&lt;script&gt;" in page
 
     def test_not_read_in_time(self) -> None:
-        assert queues.as_lines(None) == queues.SLOW and queues.SLOW in queues.as_page(None)
+        assert queue.as_lines(None) == queue.SLOW and queue.SLOW in queue.as_page(None)
 
     def test_no_widget_without_a_kernel(self) -> None:
-        assert set(queues.queue()._repr_mimebundle_()) == {"text/plain"}
+        assert set(course.queue()._repr_mimebundle_()) == {"text/plain"}
 
     def test_executed_notebook_holds_table_page_and_text(
         self, runs_root: Path, tmp_path: Path
@@ -254,7 +258,7 @@ class TestPlain:
 
 BUTTON = """
 import course
-from course import widgets_queue
+from course.widgets import queue as widgets_queue
 shown = course.queue()._repr_mimebundle_()
 row, = widgets_queue._current._rows.values()
 print(row.cancel.model_id)
@@ -323,8 +327,8 @@ class Pretence:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A live table that looks more often, and is ended after the test."""
-    monkeypatch.setattr(widgets_queue, "FIRST_S", 0.05)
-    monkeypatch.setattr(widgets_queue, "SLOWEST_S", 0.1)
+    monkeypatch.setattr(queue, "FIRST_S", 0.05)
+    monkeypatch.setattr(queue, "SLOWEST_S", 0.1)
     yield
     if widgets_queue._current:
         widgets_queue._current.stop()
@@ -391,7 +395,7 @@ class TestTable:
     def test_says_when_the_queue_is_empty(self) -> None:
         live = LiveQueue(Pretence())
         assert live.refresh() == 0
-        assert queues.EMPTY in text_of(live)
+        assert queue.EMPTY in text_of(live)
 
     def test_very_many_runs_are_counted_not_drawn(self) -> None:
         many = [{**FIRST, "name": f"amp-{number}"} for number in range(60)]
@@ -409,7 +413,7 @@ class TestThread:
         assert following() == 1
         pretence.found = []
         eventually(lambda: following() == 0, "the thread ends", 10)
-        assert queues.EMPTY in text_of(live)
+        assert queue.EMPTY in text_of(live)
 
     def test_a_second_table_ends_the_first(self, quick: None) -> None:
         first, second = Pretence(FIRST), Pretence(SECOND)
@@ -441,7 +445,7 @@ class TestThread:
 class TestButtons:
     def test_log_opens_grows_and_closes(self, runs_root: Path) -> None:
         run = launch_running("holds.py")
-        live = LiveQueue(queues.table)
+        live = LiveQueue(queue.table)
         live.refresh()
         (opener,) = parts(live, ToggleButton)
         opener.value = True
@@ -464,7 +468,7 @@ class TestButtons:
     def test_cancel_is_asked_for_then_told(self, runs_root: Path, quick: None) -> None:
         running = launch_running("holds.py")
         waiting = launch("ok_light.py", config=seeded(1))
-        live = widgets_queue.show(queues.table)
+        live = widgets_queue.show(queue.table)
         assert live.read.wait(20)
         (button,) = (each for each in parts(live, Button) if waiting.name in each.tooltip)
         button.click()

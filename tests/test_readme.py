@@ -12,9 +12,11 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from course import cli_labs, readme, readme_day2, recordings, waterfall
-from course.plots.waterfall import waterfall as draw
-from course.runs import RECORDED, Run
+from course.cli import labs
+from course.runs import recordings
+from course.runs.run import RECORDED, Run
+from tools.pages import day2, readme, waterfall
+from tools.pages.waterfall_picture import waterfall as draw
 
 SEVERAL = "nvidia-h200-x4"
 DAY_2 = [place for place in readme.PLACES if isinstance(place, readme.Block)
@@ -41,7 +43,7 @@ def test_a_typed_number_is_noticed_and_mended(page: Path) -> None:
     right = page.read_text()
     page.write_text(wrong := right.replace("| amp bf16 | 2", "| amp bf16 | 3"))
     with pytest.raises(ValueError, match="runs say any more: the ladder in README.md. Run"):
-        cli_labs.readme(check=True)
+        labs.readme(check=True)
     assert page.read_text() == wrong != right
     assert readme.write() == ["the ladder in README.md"]
     assert page.read_text() == right and readme.write(check=True) == []
@@ -168,7 +170,7 @@ def test_any_number_of_day_2_that_is_changed_is_noticed(tmp_path: Path, block) -
     page = tmp_path / "page.md"
     place = replace(block, page=page)
     begin, end = (
-        f"<!-- {block.name}: course readme writes it -->\n",
+        f"<!-- {block.name}: python -m tools.pages writes it -->\n",
         f"<!-- end of the {block.name}",
     )
     before, _, rest = block.page.read_text().partition(begin)
@@ -187,7 +189,7 @@ def test_five_places_show_day_2() -> None:
 
 @pytest.fixture(scope="module")
 def of_day_2() -> list[list[str]]:
-    return rows_of(readme_day2.ladder("nvidia-h100", SEVERAL))
+    return rows_of(day2.ladder("nvidia-h100", SEVERAL))
 
 
 def test_the_ladder_of_day_2_has_speed_efficiency_and_joules_of_the_files(of_day_2) -> None:
@@ -214,9 +216,9 @@ def test_feeding_is_that_of_all_steps_beside_synthetic_data(of_day_2) -> None:
 
 
 def test_all_runs_that_scale_are_shown_with_their_intervals() -> None:
-    rows = rows_of(readme_day2.scales(SEVERAL))
+    rows = rows_of(day2.scales(SEVERAL))
     known = [run for run in recordings.runs(SEVERAL)
-             if run.config.rung in readme_day2.SCALED and not run.record.trace]  # fmt: skip
+             if run.config.rung in day2.SCALED and not run.record.trace]  # fmt: skip
     assert len(rows) == len(known) == 11
     for name, gpus, each, speed, share, step_ms, *_ in rows:
         folder = saved(int(gpus), int(gpus) * int(each), name)
@@ -234,7 +236,7 @@ def test_all_runs_that_scale_are_shown_with_their_intervals() -> None:
 
 
 def test_the_wait_at_the_beginning_of_an_epoch_is_that_of_all_ranks() -> None:
-    for row, gpus in zip(rows_of(readme_day2.epochs(SEVERAL)), (1, 2, 4), strict=True):
+    for row, gpus in zip(rows_of(day2.epochs(SEVERAL)), (1, 2, 4), strict=True):
         folder = saved(gpus, 64 * gpus, "dataloader")
         in_epoch = 1024 // 64 // gpus  # drop_last; the default set has so many training images
         ranks = [steps_of(folder, rank) for rank in range(gpus)]
@@ -259,12 +261,12 @@ def test_the_wait_of_a_rank_that_is_slow_counts(tmp_path: Path) -> None:
     path.write_text("\n".join(json.dumps(each | {"load_s": 3 * each["load_s"]}) for each in steps))
     wait_s = statistics.mean(step["load_s"] for rank in (0, 1) for step in steps_of(folder, rank)
                              if step["step"] % 8 == 0)  # fmt: skip
-    assert wait_s > 0.8 and readme_day2._epoch(Run(folder))[3] == f"{wait_s:.2f}"
+    assert wait_s > 0.8 and day2._epoch(Run(folder))[3] == f"{wait_s:.2f}"
 
 
 def test_what_ddp_costs_is_what_the_benchmark_wrote(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in readme.DDP.read_text().splitlines()]
-    rows = {row[0]: row[1:] for row in rows_of(readme_day2.ddp_costs(readme.DDP))}
+    rows = {row[0]: row[1:] for row in rows_of(day2.ddp_costs(readme.DDP))}
     assert list(rows) == list(dict.fromkeys(line["variant"] for line in lines))
     for line in lines:
         step_ms, share = rows[line["variant"]][2 * line["compiled"] :][:2]
@@ -274,11 +276,11 @@ def test_what_ddp_costs_is_what_the_benchmark_wrote(tmp_path: Path) -> None:
         file = tmp_path / name
         file.write_text("\n".join(map(json.dumps, kept)))
         with pytest.raises(ValueError, match="one run of benchmarks/ddp.py"):
-            readme_day2.ddp_costs(file)
+            day2.ddp_costs(file)
 
 
 def test_messages_are_those_of_the_traces_on_most_gpus() -> None:
-    rows = {row[0]: row for row in rows_of(readme_day2.messages(SEVERAL))}
+    rows = {row[0]: row for row in rows_of(day2.messages(SEVERAL))}
     assert list(rows)[:3] == [f"buckets of {size} MB" for size in (1, 25, 100)]
     for name, row in rows.items():
         rung = re.sub(r"buckets of (\d+) MB", r"channels_last-bucket_mb-\1.0", name)
@@ -291,6 +293,6 @@ def test_messages_are_those_of_the_traces_on_most_gpus() -> None:
 
 
 def test_a_machine_without_several_gpus_is_refused() -> None:
-    for shows in (readme_day2.scales, readme_day2.epochs, readme_day2.messages):
+    for shows in (day2.scales, day2.epochs, day2.messages):
         with pytest.raises(ValueError, match="on several GPUs is .*recorded on nvidia-h100"):
             shows("nvidia-h100")

@@ -7,8 +7,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from course import jobs, plots, readme, recorded, recordings, report, rung, runs, sites, trace
-from course.runs import RECORDED
+from course import plots, recorded, report, rung
+from course.jobs import launch, sites
+from course.runs import recordings
+from course.runs import run as runs
+from course.runs.run import RECORDED
+from course.traces import tables
+from tools.pages import readme
 
 SMALL, ALL_OF_IT = 300_000, 8_000_000  # bytes: of a trace, and of everything
 MACHINES = recordings.machines()
@@ -56,7 +61,7 @@ def test_every_trace_is_small_and_is_of_a_gpu(machine: str, least: int) -> None:
     assert len(traced) >= least
     for run in traced:
         assert (run.folder / run.record.trace).stat().st_size < SMALL
-        found = trace.of_run(run)
+        found = tables.of_run(run)
         assert found.device.startswith("NVIDIA") and len(found.kernels) > 100
 
 
@@ -79,10 +84,10 @@ def test_the_ladder_names_machine_and_date() -> None:
 
 def test_a_launch_is_answered_at_once_and_nothing_is_written(runs_root: Path, capsys) -> None:
     known = of("nvidia-h100", "amp", precision="bf16")
-    run = jobs.launch("exercises/train.py", known.config, site="recorded-nvidia-h100")
+    run = launch.launch("exercises/train.py", known.config, site="recorded-nvidia-h100")
     assert run.folder == known.folder and run.status == "ok"
     assert "NVIDIA H100" in (said := capsys.readouterr().out) and "nothing runs here" in said
-    assert jobs.wait(run) is run and jobs.cancel(run).status == "ok"
+    assert launch.wait(run) is run and launch.cancel(run).status == "ok"
     assert not runs_root.exists()
 
 
@@ -90,7 +95,7 @@ def test_a_name_alone_makes_no_other_run() -> None:
     known = of("nvidia-h100", "amp", precision="bf16")
     renamed = rung("amp", **{**vars(known.config), "rung": "mine"})
     assert (
-        jobs.launch("exercises/train.py", renamed, site="recorded-nvidia-h100").name == known.name
+        launch.launch("exercises/train.py", renamed, site="recorded-nvidia-h100").name == known.name
     )
 
 
@@ -100,9 +105,9 @@ def test_what_was_not_recorded_names_what_comes_nearest(runs_root: Path) -> None
     with pytest.raises(
         ValueError, match=r"not recorded on nvidia-h100.*\n +amp: batch_size=256, lr="
     ):
-        jobs.launch("solutions/train.py", asked, site="recorded-nvidia-h100")
+        launch.launch("solutions/train.py", asked, site="recorded-nvidia-h100")
     with pytest.raises(ValueError, match="amp: gpus=1"):
-        jobs.launch("solutions/train.py", known.config, gpus=4, site="recorded-nvidia-h100")
+        launch.launch("solutions/train.py", known.config, gpus=4, site="recorded-nvidia-h100")
 
 
 def test_a_report_of_recorded_runs_names_the_machine() -> None:
@@ -143,7 +148,7 @@ def test_the_processors_ladder_is_apart_from_the_gpus() -> None:
 
 def test_a_launch_is_answered_by_the_run_on_the_asked_device() -> None:
     asked = [of("nvidia-h100", "amp", device=each, precision="bf16") for each in ("cpu", "auto")]
-    found = [jobs.launch("exercises/train.py", run.config, site="recorded-nvidia-h100")
+    found = [launch.launch("exercises/train.py", run.config, site="recorded-nvidia-h100")
              for run in asked]  # fmt: skip
     assert [run.record.device for run in found] == ["cpu", "cuda"]
 

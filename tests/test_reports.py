@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from course import compare, gaps, ladder, plots, report, rung
-from course.jobs import JobError
-from course.ratio import held_by_host, ratio
-from course.records import Record
-from course.runs import Run
+from course import compare, ladder, plots, report, rung
+from course.jobs.launch import JobError
+from course.labs import exercises
+from course.runs.ratio import held_by_host, ratio
+from course.runs.record import Record
+from course.runs.run import Run
 
 CONFIG = rung("baseline", quick=True)
 
@@ -124,8 +125,8 @@ def test_report_says_that_a_todo_is_still_open_and_blames_no_hardware(make_run) 
     amp = make_run(
         "amp3", [1, 1, 0.1], replace(CONFIG, rung="amp", device="auto", precision="bf16")
     )
-    solution = (gaps.SOLUTIONS / "train.py").read_text()
-    amp.script.write_text(gaps.render(solution, 1))
+    solution = (exercises.SOLUTIONS / "train.py").read_text()
+    amp.script.write_text(exercises.render(solution, 1))
     said = " ".join(report(amp).sentences)
     assert "TODO 2 is still open" in said
     assert "TODO 1 is" not in said

@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch.utils.benchmark import Timer
 
-from course import models, waterfall
 from course.config import LADDER, rung
-from course.plots.roofline import roofline as draw
-from course.recordings import recorded
-from course.roofline import Ceilings, ceilings, points, recorded_ceilings
-from course.step_cost import operators, step_cost
+from course.runs.recordings import recorded
+from course.topics.roofline.ceilings import Ceilings, ceilings, points, recorded_ceilings
+from course.topics.roofline.pictures import roofline as draw
+from course.topics.roofline.step_cost import operators, step_cost
+from course.training import models
+from tools.pages import waterfall
 
 CPU = torch.device("cpu")
 SMALL = {"data": "synthetic", "image_px": 64, "batch_size": 16, "model": "resnet18"}

@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 from job_helpers import CONFIG, DEADLINE_S, fill, small_disk, start_python
 
-from course import logs, runs
-from course.recorder import Recorder
-from course.records import RECORD_SCHEMA, Record, write_atomically, write_record
-from course.runs import Run
+from course.runs import logs
+from course.runs import run as runs
+from course.runs.record import RECORD_SCHEMA, Record, write_atomically, write_record
+from course.runs.run import Run
+from course.training.recorder import Recorder
 
 
 def make_run(root: Path, name: str, record: str | None = None, **launched) -> Run:

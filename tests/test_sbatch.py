@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from course import plans, runs, sbatch, sites
 from course.config import rung
-from course.sbatch import Partition
+from course.jobs import plan, sites, slurm_commands
+from course.jobs.slurm_commands import Partition
+from course.runs import run as runs
 
 GOLDEN = Path(__file__).parent / "golden"
 CONFIG = rung("baseline", quick=True)
@@ -49,8 +50,8 @@ def test_the_whole_script(
     runs_root: Path, own_sites: None, site: str, gpus: int, time_min: float | None
 ) -> None:
     config = replace(CONFIG, batch_size=16)  # an image for each of 16 GPUs
-    asked = plans.plan("solutions/train.py", config, site=site, gpus=gpus, time_min=time_min)
-    text = plans.preview("solutions/train.py", config, site=site, gpus=gpus, time_min=time_min)
+    asked = plan.plan("solutions/train.py", config, site=site, gpus=gpus, time_min=time_min)
+    text = plan.preview("solutions/train.py", config, site=site, gpus=gpus, time_min=time_min)
     found = without_places(text, runs_root / asked.name).replace(asked.name, "RUN_NAME")
     golden = GOLDEN / f"{site}.sh"
     if os.environ.get("COURSE_WRITE_GOLDEN"):  # set it to write them anew, then read the diff
@@ -65,7 +66,7 @@ def test_what_a_shell_reads_in_it_is_quoted(
     root = tmp_path / "it's; touch hacked #"
     monkeypatch.setenv("COURSE_RUNS", str(root))
     site = sites.Site("s", "slurm", account='x"; touch hacked; "', qos="$(touch hacked)")
-    text = sbatch.batch_script(root / "run", {"gpus": 1}, site)
+    text = slurm_commands.batch_script(root / "run", {"gpus": 1}, site)
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     stub = "srun() { printf '%s\\n' \"$@\"; }\n"
     done = subprocess.run(["bash", "-c", stub + "\n".join(lines)], cwd=tmp_path,
@@ -78,7 +79,7 @@ def test_what_a_shell_reads_in_it_is_quoted(
     ("infinite", math.inf), ("20:00:00", 1200), ("1-00:30:00", 1470), ("30:00", 30),
 ])  # fmt: skip
 def test_times_as_slurm_writes_them(written: str, minutes: float) -> None:
-    assert sbatch.seconds(written) == minutes * 60
+    assert slurm_commands.seconds(written) == minutes * 60
 
 
 OFFERS = [Partition("gpu", math.inf, "gpu:4"), Partition("short", 30, "gpu:4", is_default=True)]
@@ -87,23 +88,25 @@ OFFERS = [Partition("gpu", math.inf, "gpu:4"), Partition("short", 30, "gpu:4", i
 def test_a_partition_that_is_not_there_lists_those_that_are() -> None:
     site = sites.Site("s", "slurm", partition="moon")
     with pytest.raises(ValueError, match="no partition 'moon' here: choose one of gpu, short"):
-        sbatch.check_partition(site, OFFERS)
+        slurm_commands.check_partition(site, OFFERS)
 
 
 def test_any_of_several_partitions() -> None:
     several = sites.Site("s", "slurm", partition="short,gpu", time_min=500)
-    sbatch.check_partition(several, OFFERS)
+    slurm_commands.check_partition(several, OFFERS)
     with pytest.raises(ValueError, match="no partition 'moon' here"):
-        sbatch.check_partition(sites.Site("s", "slurm", partition="gpu,moon"), OFFERS)
+        slurm_commands.check_partition(sites.Site("s", "slurm", partition="gpu,moon"), OFFERS)
 
 
 @pytest.mark.parametrize("partition", ["short", ""])  # it is the default one
 def test_a_time_that_the_partition_never_gives(partition: str) -> None:
     fitting = sites.Site("s", "slurm", partition=partition, time_min=28)
-    sbatch.check_partition(fitting, OFFERS)
+    slurm_commands.check_partition(fitting, OFFERS)
     with pytest.raises(ValueError, match="time_min=29 is too long for partition 'short': .* 28"):
-        sbatch.check_partition(sites.Site("s", "slurm", partition=partition, time_min=29), OFFERS)
-    sbatch.check_partition(sites.Site("s", "slurm", partition="gpu", time_min=9999), OFFERS)
+        slurm_commands.check_partition(
+            sites.Site("s", "slurm", partition=partition, time_min=29), OFFERS
+        )
+    slurm_commands.check_partition(sites.Site("s", "slurm", partition="gpu", time_min=9999), OFFERS)
 
 
 @pytest.mark.parametrize("gpus, shape", [(1, (1, 1)), (3, (1, 3)), (4, (1, 4)), (8, (2, 4))])
@@ -124,6 +127,6 @@ def test_a_run_of_this_machine_as_it_would_be_elsewhere(runs_root: Path, own_sit
     launched = '{"site": "local", "executor": "local", "gpus": 1, "time_min": 7}'
     (folder / "launch.json").write_text(launched)
     run = runs.Run(folder)
-    assert "-u -m submitit.core._submit" in plans.batch_script(run)
-    there = plans.batch_script(run, site="jean-zay-v100")
+    assert "-u -m submitit.core._submit" in plan.batch_script(run)
+    there = plan.batch_script(run, site="jean-zay-v100")
     assert "#SBATCH --account=abc@v100\n" in there and "#SBATCH --time=9\n" in there

@@ -11,13 +11,15 @@ import pytest
 import torch
 from torch import distributed
 
-from course import communication, models, recordings, ring, scaling
 from course.config import rung
-from course.plots import scaling as pictures
-from course.records import Record
-from course.ring import Bucket, Link, all_reduce_s
-from course.runs import PROJECT, Run
-from course.shares import shares
+from course.runs import recordings
+from course.runs.record import Record
+from course.runs.run import PROJECT, Run
+from course.topics.parallel import communication, ring, scaling
+from course.topics.parallel import scaling_pictures as pictures
+from course.topics.parallel.ring import Bucket, Link, all_reduce_s
+from course.topics.parallel.shares import shares
+from course.training import models
 
 LINK = Link(20e-6, 40e9)
 SYNTHETIC = {"data": "synthetic", "val_steps": 0, "epochs": 1, "steps": 12, "warmup_steps": 2}

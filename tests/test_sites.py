@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from course import plans, sites
 from course.config import Config
+from course.jobs import plan, sites
 
 
 @pytest.fixture
@@ -111,11 +111,11 @@ def test_gpus_out_of_range() -> None:
 
 def test_imagenet_takes_the_folder_of_the_config_then_of_the_site(tmp_path: Path) -> None:
     site, wanted = sites.Site("here", data_root=str(tmp_path)), Config(data="imagenet")
-    assert plans._with_data_root(wanted, site).data_root == str(tmp_path)
+    assert plan._with_data_root(wanted, site).data_root == str(tmp_path)
     own = replace(wanted, data_root="/images")
-    assert plans._with_data_root(own, site).data_root == "/images"
+    assert plan._with_data_root(own, site).data_root == "/images"
 
 
 def test_imagenet_without_a_folder_says_where_to_set_it() -> None:
     with pytest.raises(ValueError, match="needs data_root, a folder with train/ and val/"):
-        plans._with_data_root(Config(data="imagenet"), sites.Site("here"))
+        plan._with_data_root(Config(data="imagenet"), sites.Site("here"))

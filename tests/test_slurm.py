@@ -23,10 +23,13 @@ from job_helpers import (
     release,
 )
 
-from course import cluster, cluster_setup, jobs, plans, runs
-from course import slurm as course_slurm
 from course.config import rung
-from course.ratio import ratio
+from course.jobs import launch as jobs
+from course.jobs import plan
+from course.jobs import slurm as course_slurm
+from course.jobs.cluster import control, setup
+from course.runs import run as runs
+from course.runs.ratio import ratio
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("slurm")]
 TINY = rung("device", quick=True, model="resnet18", data="synthetic", image_px=32, batch_size=2,
@@ -34,7 +37,7 @@ TINY = rung("device", quick=True, model="resnet18", data="synthetic", image_px=3
 
 
 def slurm_says(*words: str) -> str:
-    env = os.environ | cluster.environment()
+    env = os.environ | control.environment()
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -119,10 +122,10 @@ def test_what_is_shown_is_what_sbatch_got(
         'setup = ["module() { :; }", "module load x"]\n'
     )
     script, asked = SCRIPTS / "ok_light.py", {"site": "slurm", "time_min": 7}
-    before = plans.preview(script, CONFIG, **asked)
+    before = plan.preview(script, CONFIG, **asked)
     run = over(launch("ok_light.py", **asked))
     assert run.status == "ok", jobs.explain(run)
-    assert before == plans.batch_script(run)
+    assert before == plan.batch_script(run)
     words = ("sacct", "-X", "-n", "-P", "-j", run.launched["job_id"], "-o",
              "JobName,Partition,QOS,TimelimitRaw,ReqTRES")  # fmt: skip
     eventually(lambda: slurm_says(*words).startswith(f"{run.name}|urgent|normal|9|"),
@@ -160,13 +163,13 @@ def test_cancelling_without_the_controller_says_so_and_changes_nothing(
 ) -> None:
     run = launch_running("holds.py", site="slurm")
     monkeypatch.setattr(course_slurm, "CANCEL_S", 0)
-    stopped = cluster._pids(slurm)["slurmctld"]
+    stopped = control._pids(slurm)["slurmctld"]
     stopped.send_signal(signal.SIGTERM)
     stopped.wait(20)
     with pytest.raises(jobs.JobError, match="is not cancelled: Slurm does not answer"):
         jobs.cancel(run)
     assert run.record is None
-    cluster.up()
+    control.up()
     eventually(lambda: jobs.cancel(run).status == "cancelled", "now it is")
     eventually(lambda: state(run) == "CANCELLED", "Slurm says so too")
 
@@ -188,11 +191,11 @@ def test_an_interrupted_launch_leaves_no_job(
 
 def test_accounting_is_away_when_a_job_ends(runs_root: Path, slurm: Path) -> None:
     run = launch_running("holds.py", site="slurm")
-    cluster._pids(slurm)["slurmdbd"].kill()
+    control._pids(slurm)["slurmdbd"].kill()
     slurm_says("scancel", run.launched["job_id"])
     eventually(lambda: not slurm_says("squeue", "-h"), "the job is over")
     assert jobs.refresh(run) in ("queued", "running") and run.record is None
-    cluster.up()
+    control.up()
     assert over(run).status == "cancelled"
 
 
@@ -230,10 +233,10 @@ def test_a_wiped_controller_gives_numbers_anew_and_no_run_takes_another_for_its_
     done = over(launch("ok_light.py", site="slurm"))
     holding = launch_running("holds.py", site="slurm", gpus=8)
     waiting = launch("ok_light.py", site="slurm", gpus=2)
-    cluster.down()
+    control.down()
     shutil.rmtree(slurm / "state")
-    monkeypatch.setattr(cluster_setup, "_first_job", lambda _: int(done.launched["job_id"]))
-    cluster.up()
+    monkeypatch.setattr(setup, "_first_job", lambda _: int(done.launched["job_id"]))
+    control.up()
     configs = [rung("baseline", quick=True, rung=f"anew-{number}") for number in range(3)]
     anew = [launch("ok_light.py", site="slurm", config=config) for config in configs]
     before = [run.launched["job_id"] for run in (done, holding, waiting)]
@@ -265,11 +268,11 @@ def restart_now(run: runs.Run) -> None:
 def test_the_cluster_is_ended_under_a_run(runs_root: Path, slurm: Path) -> None:
     running = launch_running("holds.py", site="slurm", gpus=8)
     waiting = launch("ok_light.py", site="slurm")
-    cluster.down()
+    control.down()
     expect_no_process(runs_root)
     assert [over(run).status for run in (running, waiting)] == ["lost", "lost"]
     assert "course slurm up starts it" in waiting.record.error
-    cluster.up()
+    control.up()
     assert slurm_says("squeue", "-h") == ""  # nothing goes on by itself
     assert over(launch("ok_light.py", site="slurm")).status == "ok"
 
@@ -298,7 +301,7 @@ def test_a_node_goes_down_under_a_run(
     run = launch_running("holds.py", site="slurm")
     first_start, number = run.started, run.launched["job_id"]
     node = slurm_says("squeue", "-h", "-j", number, "-o", "%N")
-    for process in [cluster._pids(slurm)[node], *cluster._strays(slurm)]:
+    for process in [control._pids(slurm)[node], *control._strays(slurm)]:
         process.kill()  # as by a power cut: the node says nothing more
     if put_back:
         eventually(lambda: slurm_says("squeue", "-h", "-j", number, "-o", "%T") == "PENDING",
@@ -312,15 +315,15 @@ def test_a_node_goes_down_under_a_run(
         assert over(run).status == "lost"
         assert "Slurm: NODE_FAIL" in run.record.error
         assert state(run) == "NODE_FAIL"
-    assert cluster.up()["nodes"] == "2 of 2 ready"  # the node comes back, and takes jobs
+    assert control.up()["nodes"] == "2 of 2 ready"  # the node comes back, and takes jobs
 
 
 def test_the_controller_restarts_while_a_run_computes(runs_root: Path, slurm: Path) -> None:
     run = launch_running("holds.py", site="slurm")
-    cluster._pids(slurm)["slurmctld"].send_signal(signal.SIGTERM)
-    eventually(lambda: "slurmctld" not in cluster._pids(slurm), "it is gone")
+    control._pids(slurm)["slurmctld"].send_signal(signal.SIGTERM)
+    eventually(lambda: "slurmctld" not in control._pids(slurm), "it is gone")
     assert jobs.refresh(run) == "running"  # nobody can say otherwise
-    cluster.up()
+    control.up()
     assert jobs.refresh(run) == "running"
     release(run)
     assert over(run).status == "ok", jobs.explain(run)

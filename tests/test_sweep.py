@@ -4,12 +4,12 @@ import pandas as pd
 import pytest
 from job_helpers import DEADLINE_S, nothing_left  # noqa: F401
 
-from course import jobs
 from course.config import rung, vary
-from course.plots.memory import batch_sweep
-from course.recordings import recorded
-from course.runs import PROJECT
-from course.sweep import Fit, fit, sweep
+from course.jobs import launch
+from course.runs.recordings import recorded
+from course.runs.run import PROJECT
+from course.topics.memory.pictures import batch_sweep
+from course.topics.memory.sweep import Fit, fit, sweep
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +110,8 @@ def test_real_sweep_on_this_machine_ends_out_of_memory(runs_root):
         "device", quick=True, device="cpu", model="resnet18", data="synthetic", val_steps=0,
         steps=2, warmup_steps=1, memory_gib=1.5,
     )  # fmt: skip
-    runs = jobs.launch_all(PROJECT / "solutions/train.py", vary(config, batch_size=[8, 96, 448]))
-    jobs.wait(runs, check=False, timeout_s=DEADLINE_S)
+    runs = launch.launch_all(PROJECT / "solutions/train.py", vary(config, batch_size=[8, 96, 448]))
+    launch.wait(runs, check=False, timeout_s=DEADLINE_S)
     table = sweep(runs)
     assert list(table["status"]) == ["ok", "ok", "oom"]
     assert set(table["memory_kind"]) == {"process, resident"}

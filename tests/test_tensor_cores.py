@@ -20,20 +20,31 @@ from test_trace import (  # noqa: F401
 )
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from course import tensor_core_rules, tensor_core_truth, tensor_cores, trace
-from course.plots.tensor_cores import tensor_cores as picture
-from course.recordings import trace_path
-from course.records import Record, write_record
-from course.runs import PROJECT, RECORDED, Run
-from course.tensor_core_rules import RuleError, by_counter, classify, labelled, rules, score, wrong
+from course.runs.record import Record, write_record
+from course.runs.recordings import trace_path
+from course.runs.run import PROJECT, RECORDED, Run
+from course.traces import tables
+from course.traces.tensor_cores import report as tensor_cores
+from course.traces.tensor_cores import rules as tensor_core_rules
+from course.traces.tensor_cores import truth
+from course.traces.tensor_cores.pictures import tensor_cores as picture
+from course.traces.tensor_cores.rules import (
+    RuleError,
+    by_counter,
+    classify,
+    labelled,
+    rules,
+    score,
+    wrong,
+)
 
 FLIPPED = {"used": "not", "not": "used", "unknown": "not"}
 
 
 @pytest.fixture(scope="module")
-def h100() -> dict[str, trace.Trace]:
+def h100() -> dict[str, tables.Trace]:
     names = {"fp32": "device", "amp": "amp", "channels_last": "channels_last"}
-    return {rung: trace.read(trace_path("nvidia-h100", file))
+    return {rung: tables.read(trace_path("nvidia-h100", file))
             for rung, file in names.items()}  # fmt: skip
 
 
@@ -198,7 +209,7 @@ def test_the_h100_used_them_with_amp_and_not_in_fp32(h100) -> None:
 def test_report_agrees_with_the_trace(h100) -> None:
     found = h100["amp"]
     table = tensor_cores.tensor_core_report(found).set_index("operator")
-    by_operator = trace.by_operator(found).set_index("name")
+    by_operator = tables.by_operator(found).set_index("name")
     assert table["gpu_s"].to_dict() == pytest.approx(by_operator["seconds"].to_dict())
     assert table["gpu_s"].is_monotonic_decreasing
     parts = table[["tensor_core_s", "other_s", "unknown_s"]].sum(axis=1)
@@ -258,7 +269,7 @@ def test_unknown_kernels_are_listed_and_counted(h100) -> None:
 
 
 def test_nsight_systems_and_compute_go_through(nsys_file, tmp_path) -> None:  # noqa: F811
-    report = tensor_cores.tensor_core_report(trace.read_nsys(nsys_file)).set_index("operator")
+    report = tensor_cores.tensor_core_report(tables.read_nsys(nsys_file)).set_index("operator")
     assert report.loc["aten::conv2d", ["eligible", "calls"]].tolist() == ["yes", 1]
     assert report.loc["(none known)", "eligible"] == "unknown"
     name = "nvjet_sm90_tst_64x64_64x13_2x1_v_bz_NTT"
@@ -267,7 +278,7 @@ def test_nsight_systems_and_compute_go_through(nsys_file, tmp_path) -> None:  # 
     path.write_text(ncu_text(*(ncu_row(*row[:2], SHARE, "%", row[2]) for row in rows),
                              *(ncu_row(*row[:2], "gpu__time_duration.sum", "ns", "1,000")
                                for row in rows)))  # fmt: skip
-    found = trace.read_ncu(path)
+    found = tables.read_ncu(path)
     table = tensor_cores.tensor_core_kernels(found).set_index("kernel")
     assert table.loc[name, ["verdict", "generation"]].tolist() == ["used", "hopper"]
     assert table.loc[name, "tensor_active"] == pytest.approx(0.52)
@@ -336,14 +347,14 @@ def counted(*rows: tuple) -> pd.DataFrame:
     columns = ["kernel", "setting", "seconds", "tensor_active"]
     table = pd.DataFrame(rows, columns=columns).assign(count=1)
     table["share"] = table["seconds"] / table.groupby("setting")["seconds"].transform("sum")
-    return table[tensor_core_truth.COLUMNS]
+    return table[truth.COLUMNS]
 
 
 def code(**mma: str) -> pd.DataFrame:
     """By kernel the products in its machine code, as `read_sass` returns them."""
     table = pd.DataFrame({"kernel": mma.keys(), "mma": mma.values()}, dtype=object)
     return table.assign(library="libcudnn.so", instructions=99, hfma2_mma=3, constants=0)[
-        tensor_core_truth.SASS_COLUMNS]  # fmt: skip
+        truth.SASS_COLUMNS]  # fmt: skip
 
 
 def test_what_ncu_printed_is_summed_up_by_kernel() -> None:
@@ -353,33 +364,33 @@ def test_what_ncu_printed_is_summed_up_by_kernel() -> None:
         for number, (name, *values) in enumerate(launches)
         for metric, unit, value in zip(METRICS.values(), ("ns", "%"), values)
     ))  # fmt: skip
-    rows = tensor_core_truth.launches(text, METRICS)
-    table = tensor_core_truth.by_kernel("amp", rows).set_index("kernel")
+    rows = truth.launches(text, METRICS)
+    table = truth.by_kernel("amp", rows).set_index("kernel")
     assert table.loc[PRODUCT, ["count", "tensor_active"]].tolist() == pytest.approx([1, 0.535])
     small = table.loc[POINTWISE]  # named as PyTorch names it
     assert small[["setting", "count"]].tolist() == ["amp", 2]
     assert small[["seconds", "share", "tensor_active"]].tolist() == pytest.approx(
         [8e-6, 8 / 34.784, 0.036])  # fmt: skip
     with pytest.raises(ValueError, match="printed no kernel, but: ==ERROR=="):
-        tensor_core_truth.launches("==ERROR== no permission", METRICS)
+        truth.launches("==ERROR== no permission", METRICS)
 
 
 def test_written_counters_are_read_again(tmp_path: Path) -> None:
     path = tmp_path / "ncu.csv"
     table = counted((POINTWISE, "tf32", 2e-3, 0.03), (PRODUCT, "tf32", 3e-3, 0.5),
                     (PRODUCT, "amp", 1e-3, 0.4), (CONV, "amp", 2e-3, NAN))  # fmt: skip
-    tensor_core_truth.write_counters(path, table, ["NVIDIA H100, driver 5"])
+    truth.write_counters(path, table, ["NVIDIA H100, driver 5"])
     assert path.read_text().count(PRODUCT) == 1
-    again = tensor_core_truth.read_counters(path)
+    again = truth.read_counters(path)
     assert again.attrs["origin"].endswith("NVIDIA H100, driver 5")
     assert again["kernel"].tolist() == [CONV, PRODUCT, PRODUCT, POINTWISE]
     wanted = table.iloc[[3, 2, 1, 0]].reset_index(drop=True)
     pd.testing.assert_frame_equal(again, wanted, check_dtype=False, rtol=1e-3)
     path.write_text("kernel,seconds\na,1\n")
     with pytest.raises(ValueError, match="they must be"):
-        tensor_core_truth.read_counters(path)
+        truth.read_counters(path)
     with pytest.raises(ValueError, match="tensor_core_truth.py FOLDER"):
-        tensor_core_truth.compare("no-such-machine")
+        truth.compare("no-such-machine")
 
 
 @pytest.mark.parametrize(
@@ -399,14 +410,14 @@ def test_written_counters_are_read_again(tmp_path: Path) -> None:
 def test_truth_by_cycles_else_by_machine_code(active, mma, shown, evidence) -> None:
     table = counted(("k", "amp", 1e-3, active)).astype({"tensor_active": float})
     read = code(other="HMMA") if mma is None else code(k=mma, other="HMMA")
-    found = tensor_core_truth.truth(table, read)
+    found = truth.truth(table, read)
     assert found.loc["k"].to_dict() == {"truth": shown, "evidence": evidence}
     assert list(found.index) == ["k"]
 
 
 def test_truth_is_of_the_kernel_in_all_settings() -> None:
     table = counted(("k", "amp", 1e-3, 0.4), ("k", "tf32", 1e-3, 0.1))
-    assert tensor_core_truth.truth(table, code()).loc["k", "truth"] == "used"
+    assert truth.truth(table, code()).loc["k", "truth"] == "used"
 
 
 @pytest.fixture
@@ -427,10 +438,10 @@ def test_machine_code_tells_products_from_pairs(cubin: Path, tmp_path: Path) -> 
     wanted = {"product", "void pointwise<float>(float)", "elsewhere"}
     rows = script.disassemble(cubin, "sm_90", wanted)
     table = script.settled(rows + rows)
-    path = tmp_path / tensor_core_truth.SASS
+    path = tmp_path / truth.SASS
     origin = script.origin(tmp_path, "nvidia-h100", "sm_90")
-    tensor_core_truth.write(path, table, [*script.NOTES.splitlines(), *origin])
-    again = tensor_core_truth.read_sass(path).set_index("kernel")
+    truth.write(path, table, [*script.NOTES.splitlines(), *origin])
+    again = truth.read_sass(path).set_index("kernel")
     assert set(again.index) == wanted - {"elsewhere"}
     assert again.loc["product", ["mma", "hfma2_mma"]].tolist() == ["HMMA", 0]
     pairs = again.loc["void pointwise<float>(float)"]
@@ -450,22 +461,22 @@ def test_machine_code_tells_products_from_pairs(cubin: Path, tmp_path: Path) -> 
 
 
 def test_no_machine_code_is_no_answer(tmp_path: Path) -> None:
-    assert tensor_core_truth.read_sass(tmp_path / "sass.csv").empty
+    assert truth.read_sass(tmp_path / "sass.csv").empty
     (tmp_path / "sass.csv").write_text("# a\nkernel,mma\nk,\n")
     with pytest.raises(ValueError, match="they must be"):
-        tensor_core_truth.read_sass(tmp_path / "sass.csv")
+        truth.read_sass(tmp_path / "sass.csv")
 
 
 def test_names_are_held_against_counters(h100, tmp_path: Path) -> None:
-    names = trace.by_kernel(h100["amp"])["name"]
+    names = tables.by_kernel(h100["amp"])["name"]
     batch_norm = names[names.str.contains("batch_norm_backward")].iloc[0]
     rows = [(batch_norm, "amp", 7e-3, 0.03), (PRODUCT, "amp", 1e-3, 0.4),
             ("acme_frobnicate", "amp", 1e-3, 0.4), ("nvjet_sm90_y", "amp", 1e-3, 0.0),
             ("nvjet_sm90_x", "none", 1e-3, 0.1)]  # fmt: skip
     path = tmp_path / "ncu.csv"
-    tensor_core_truth.write_counters(path, counted(*rows), [])
-    tensor_core_truth.write(tmp_path / "sass.csv", code(**{batch_norm: "", PRODUCT: "HGMMA"}), [])
-    compared = tensor_core_truth.compare(path=path)
+    truth.write_counters(path, counted(*rows), [])
+    truth.write(tmp_path / "sass.csv", code(**{batch_norm: "", PRODUCT: "HGMMA"}), [])
+    compared = truth.compare(path=path)
     by_name = compared.set_index("kernel")
     wanted = ["right", "right", "unknown", "wrong", "unclear"]
     assert by_name.loc[[row[0] for row in rows], "result"].tolist() == wanted
@@ -474,25 +485,25 @@ def test_names_are_held_against_counters(h100, tmp_path: Path) -> None:
     only_traced = by_name[by_name["count"].isna()]
     assert set(only_traced.index) == set(names) - {batch_norm}
     assert set(only_traced["result"]) == {"unclear"}
-    amp, other = tensor_core_truth.summary(compared).itertuples()
+    amp, other = truth.summary(compared).itertuples()
     assert (amp.right, amp.wrong, amp.unknown, amp.by_code) == (2, 1, 1, 1)
     assert amp.large == 4 + amp.unclear and amp.unclear == (only_traced["largest"] > 0.005).sum()
     assert (amp.right_share, amp.used_by_name, amp.used_in_truth) == pytest.approx(
         (0.8, 0.2, 0.2))  # fmt: skip
     assert amp.matched_share == pytest.approx(by_name.loc[batch_norm, "trace_share"])
     assert other.matched_share != other.matched_share and other.unclear == 1
-    looked_at = tensor_core_truth.doubtful(compared)["kernel"]
+    looked_at = truth.doubtful(compared)["kernel"]
     assert batch_norm in set(looked_at) and PRODUCT not in set(looked_at)
 
 
 def test_names_are_spelled_as_in_a_trace(h100) -> None:
     names = set(h100["amp"].kernels["kernel"])
     (long,) = (name for name in names if name.startswith("_Z"))  # its profiler left this one
-    assert tensor_core_truth.demangled(long) == long
-    assert tensor_core_truth.demangled(PRODUCT) == PRODUCT
+    assert truth.demangled(long) == long
+    assert truth.demangled(PRODUCT) == PRODUCT
     fill = ("_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEE"
             "St5arrayIPcLm1EEEEviT0_T1_")  # fmt: skip
-    assert tensor_core_truth.demangled(fill) in names
+    assert truth.demangled(fill) in names
 
 
 # Compiled by Triton while the step ran, so in no library, and busier than a sure "not".
@@ -502,12 +513,12 @@ UNSETTLED = {
 
 
 def test_every_large_kernel_of_the_h100_is_judged_right() -> None:
-    compared = tensor_core_truth.compare("nvidia-h100")
-    table = tensor_core_truth.summary(compared)
+    compared = truth.compare("nvidia-h100")
+    table = truth.summary(compared)
     print(table.round(3).to_string())
-    doubtful = tensor_core_truth.doubtful(compared)
+    doubtful = truth.doubtful(compared)
     print(doubtful.assign(kernel=doubtful["kernel"].str[:90]).round(3).to_string())
-    large = compared[compared["largest"] > tensor_core_truth.LARGE]
+    large = compared[compared["largest"] > truth.LARGE]
     open_ = large[large["result"] == "unclear"]
     assert set(open_["kernel"]) == UNSETTLED and open_["tensor_active"].max() < 0.006
     assert large.loc[large["result"] != "right", "kernel"].isin(UNSETTLED).all()
@@ -519,10 +530,10 @@ def test_every_large_kernel_of_the_h100_is_judged_right() -> None:
 
 
 def test_cycles_and_machine_code_of_the_h100_say_the_same() -> None:
-    counted = tensor_core_truth.read_counters(H100 / tensor_core_truth.FILE)
-    read = tensor_core_truth.read_sass(H100 / tensor_core_truth.SASS)
+    counted = truth.read_counters(H100 / truth.FILE)
+    read = truth.read_sass(H100 / truth.SASS)
     assert read["kernel"].is_unique and set(read["kernel"]) <= set(counted["kernel"])
-    found = tensor_core_truth.truth(counted, read).join(read.set_index("kernel"))
+    found = truth.truth(counted, read).join(read.set_index("kernel"))
     both = found[(found["evidence"] == "cycles") & found["mma"].notna()]
     assert both["truth"].value_counts().min() > 30
     said = (both["mma"] != "").map({True: "used", False: "not"})

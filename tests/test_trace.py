@@ -10,11 +10,12 @@ import torch
 from torch import nn
 from torch.profiler import record_function
 
-from course import meter, trace
 from course.plots.base import PHASE_COLOURS
-from course.plots.trace import time_by, timeline
-from course.profiling import OneDnnAccount
-from course.trace_clock import PHASES
+from course.traces import tables
+from course.traces.join import PHASES
+from course.traces.pictures import time_by, timeline
+from course.training import meter
+from course.training.profiling import OneDnnAccount
 
 # ---- PyTorch's trace of a CPU: real ones, of a tiny network ------------------------------------
 
@@ -46,7 +47,7 @@ def cpu_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_cpu_trace_has_operators_in_their_phases_and_empty_tables_of_a_gpu(cpu_file) -> None:
-    found = trace.read(cpu_file)
+    found = tables.read(cpu_file)
     operators = found.operators
     assert set(operators["step"]) == {1, 2}
     assert set(operators.loc[operators["name"] == "aten::conv2d", "phase"]) == {"forward"}
@@ -56,14 +57,14 @@ def test_a_cpu_trace_has_operators_in_their_phases_and_empty_tables_of_a_gpu(cpu
     assert back["input_shapes"].iloc[0][:2] == ((2, 8, 6, 6), (2, 3, 8, 8))
     assert back["input_types"].iloc[0][0] == "float"
     assert found.device == ""
-    for table in (found.kernels, trace.by_kernel(found), trace.idle(found), trace.copies(found),
-                  trace.layout_kernels(found)):  # fmt: skip
+    for table in (found.kernels, tables.by_kernel(found), tables.idle(found), tables.copies(found),
+                  tables.layout_kernels(found)):  # fmt: skip
         assert table.empty and len(table.columns) > 2
 
 
 def test_a_cpu_trace_counts_operators_by_their_own_time(cpu_file) -> None:
-    found = trace.read(cpu_file)
-    table = trace.by_operator(found)
+    found = tables.read(cpu_file)
+    table = tables.by_operator(found)
     assert set(table["measured"]) == {"CPU"}
     assert table["share"].sum() == pytest.approx(1)
     outermost = found.operators.loc[found.operators["depth"] == 0, "duration_s"].sum()
@@ -72,9 +73,9 @@ def test_a_cpu_trace_counts_operators_by_their_own_time(cpu_file) -> None:
 
 
 def test_phases_of_a_cpu_trace_fill_the_steps(cpu_file) -> None:
-    found = trace.read(cpu_file)
-    table = trace.by_phase(found)
-    whole = trace.steps(found)
+    found = tables.read(cpu_file)
+    table = tables.by_phase(found)
+    whole = tables.steps(found)
     assert list(table["phase"]) == list(PHASES)
     assert table["host_s"].sum() <= (whole["end_s"] - whole["start_s"]).sum()
     assert table["share"].sum() == pytest.approx(1)
@@ -152,7 +153,7 @@ def gpu_file(tmp_path: Path) -> Path:
 
 
 def test_a_kernel_finds_its_operator_phase_and_types(gpu_file) -> None:
-    found = trace.read(gpu_file)
+    found = tables.read(gpu_file)
     rows = found.kernels.set_index("kernel")
     assert found.device == "NVIDIA H100"
     assert list(rows["operator"]) == [
@@ -168,29 +169,29 @@ def test_a_kernel_finds_its_operator_phase_and_types(gpu_file) -> None:
 
 
 def test_the_first_steps_load_is_known_though_its_range_is_not(gpu_file) -> None:
-    found = trace.read(gpu_file)
+    found = tables.read(gpu_file)
     assert list(found.copies["phase"]) == ["load"]
-    host = trace.by_phase(found).set_index("phase")["host_s"]
+    host = tables.by_phase(found).set_index("phase")["host_s"]
     assert host["load"] == pytest.approx(105e-6)  # 100, and 5 of the next one; not the 800
 
 
 def test_summaries_of_a_gpu(gpu_file) -> None:
-    found = trace.read(gpu_file)
-    table = trace.by_operator(found).set_index("name")
+    found = tables.read(gpu_file)
+    table = tables.by_operator(found).set_index("name")
     assert set(table["measured"]) == {"GPU"}
     assert table.loc["aten::conv2d", "seconds"] == pytest.approx(90e-6)
     assert table.loc["aten::conv2d", "share"] == pytest.approx(90 / 201)
-    phases = trace.by_phase(found).set_index("phase")
+    phases = tables.by_phase(found).set_index("phase")
     assert phases.loc["backward", ["kernels", "gpu_s"]].tolist() == pytest.approx([2, 101e-6])
-    (layout,) = trace.layout_kernels(found).itertuples()
+    (layout,) = tables.layout_kernels(found).itertuples()
     assert (layout.name, layout.share) == (LAYOUT, pytest.approx(20 / 201))
-    (copy,) = trace.copies(found).itertuples()
+    (copy,) = tables.copies(found).itertuples()
     assert (copy.kind, copy.memory, copy.bytes) == ("HtoD", "Pinned -> Device", 4000)
     assert copy.gb_per_s == pytest.approx(0.2)
 
 
 def test_idle_time_and_who_was_late(gpu_file) -> None:
-    (row,) = trace.idle(trace.read(gpu_file)).itertuples()
+    (row,) = tables.idle(tables.read(gpu_file)).itertuples()
     assert (row.step, row.gaps) == (3, 2)
     assert row.span_s == pytest.approx(701e-6)
     assert row.busy_share == pytest.approx(201 / 701)
@@ -202,22 +203,22 @@ def test_idle_time_and_who_was_late(gpu_file) -> None:
 def test_kernels_that_overlap_are_busy_once(gpu_file) -> None:
     again = kernel("other", 235, 60, 4) | {"tid": 20}
     gpu_file.write_text(json.dumps(TRACE | {"traceEvents": [*EVENTS, again]}))
-    (row,) = trace.idle(trace.read(gpu_file)).itertuples()
+    (row,) = tables.idle(tables.read(gpu_file)).itertuples()
     assert row.busy_s == pytest.approx(201e-6)
 
 
 def test_a_synchronisation_is_named_as_the_cause(gpu_file) -> None:
-    found = trace.read(gpu_file)
-    assert trace.host_between(found, 850e-6, 853e-6) == "optimizer: cudaDeviceSynchronize"
+    found = tables.read(gpu_file)
+    assert tables.host_between(found, 850e-6, 853e-6) == "optimizer: cudaDeviceSynchronize"
 
 
 # ---- thin --------------------------------------------------------------------------------------
 
 
 def test_thin_keeps_every_answer(gpu_file, tmp_path) -> None:
-    before = trace.read(gpu_file)
-    after = trace.read(trace.thin(gpu_file, tmp_path / "thin.json.gz"))
-    for question in (trace.by_kernel, trace.by_operator, trace.by_phase, trace.copies):
+    before = tables.read(gpu_file)
+    after = tables.read(tables.thin(gpu_file, tmp_path / "thin.json.gz"))
+    for question in (tables.by_kernel, tables.by_operator, tables.by_phase, tables.copies):
         assert question(before).round(12).equals(question(after).round(12))
     columns = ["kernel", "operator", "inner_operator", "phase", "step", "input_types"]
     assert before.kernels[columns].equals(after.kernels[columns])
@@ -228,9 +229,9 @@ def test_thin_keeps_every_answer(gpu_file, tmp_path) -> None:
 
 
 def test_thin_of_a_cpu_trace_is_smaller_and_loses_no_operator(cpu_file, tmp_path) -> None:
-    target = trace.thin(cpu_file, tmp_path / "thin.json.gz")
+    target = tables.thin(cpu_file, tmp_path / "thin.json.gz")
     assert target.stat().st_size < cpu_file.stat().st_size * 0.8
-    before, after = trace.read(cpu_file).operators, trace.read(target).operators
+    before, after = tables.read(cpu_file).operators, tables.read(target).operators
     assert before["name"].equals(after["name"]) and before["phase"].equals(after["phase"])
     events = json.loads(gzip.decompress(target.read_bytes()))["traceEvents"]
     assert {event["ph"] for event in events} == {"X", "M"}  # what any viewer of the format reads
@@ -240,8 +241,8 @@ def test_thin_of_a_cpu_trace_is_smaller_and_loses_no_operator(cpu_file, tmp_path
 # ---- what is no trace --------------------------------------------------------------------------
 
 
-def refused(path: Path, reader=trace.read) -> str:
-    with pytest.raises(trace.TraceError) as caught:
+def refused(path: Path, reader=tables.read) -> str:
+    with pytest.raises(tables.TraceError) as caught:
         reader(path)
     assert isinstance(caught.value, ValueError)
     assert path.name in str(caught.value)
@@ -262,7 +263,7 @@ def test_files_that_are_no_trace_are_named(tmp_path, cpu_file) -> None:
         assert "no list traceEvents" in refused(path)
     path.write_text('{"traceEvents": []}')
     assert "no operator and no kernel" in refused(path)
-    refused(path, lambda path: trace.thin(path, tmp_path / "x"))
+    refused(path, lambda path: tables.thin(path, tmp_path / "x"))
 
 
 # ---- Nsight Systems ----------------------------------------------------------------------------
@@ -320,7 +321,7 @@ def nsys_file(tmp_path: Path) -> Path:
 
 
 def test_nsight_systems_gives_the_same_tables(nsys_file) -> None:
-    found = trace.read_nsys(nsys_file)
+    found = tables.read_nsys(nsys_file)
     assert found.device == "NVIDIA A100"
     rows = found.kernels.set_index("kernel")
     assert list(rows.index) == [CONV, WGRAD]
@@ -329,9 +330,9 @@ def test_nsight_systems_gives_the_same_tables(nsys_file) -> None:
     assert list(rows["operator"]) == ["aten::conv2d", ""]
     assert rows.loc[CONV, "duration_s"] == pytest.approx(90e-9)
     assert rows.loc[CONV, "start_s"] == pytest.approx(300e-9)
-    (copy,) = trace.copies(found).itertuples()
+    (copy,) = tables.copies(found).itertuples()
     assert (copy.kind, copy.memory, copy.bytes) == ("HtoD", "Pinned -> Device", 4096)
-    assert trace.idle(found)["largest_gap_s"].item() == pytest.approx(410e-9)
+    assert tables.idle(found)["largest_gap_s"].item() == pytest.approx(410e-9)
 
 
 def test_nsight_systems_with_kernels_alone(nsys_file) -> None:
@@ -340,21 +341,21 @@ def test_nsight_systems_with_kernels_alone(nsys_file) -> None:
                      "CUPTI_ACTIVITY_KIND_RUNTIME", "ENUM_CUDA_MEM_KIND"):  # fmt: skip
             db.execute(f"DROP TABLE {name}")
     db.close()
-    found = trace.read_nsys(nsys_file)
-    assert trace.by_kernel(found)["count"].sum() == 2
+    found = tables.read_nsys(nsys_file)
+    assert tables.by_kernel(found)["count"].sum() == 2
     assert set(found.kernels["phase"]) == {""} and found.copies.empty
-    assert trace.by_phase(found)["phase"].tolist() == ["(outside)"]
+    assert tables.by_phase(found)["phase"].tolist() == ["(outside)"]
     with sqlite3.connect(nsys_file) as db:
         db.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
     db.close()
-    assert "no table CUPTI_ACTIVITY_KIND_KERNEL" in refused(nsys_file, trace.read_nsys)
+    assert "no table CUPTI_ACTIVITY_KIND_KERNEL" in refused(nsys_file, tables.read_nsys)
 
 
 def test_nsight_systems_refuses_other_files(tmp_path) -> None:
     path = tmp_path / "report.sqlite"
-    assert "no such file" in refused(path, trace.read_nsys)
+    assert "no such file" in refused(path, tables.read_nsys)
     path.write_text("not a database at all, but text that is long enough to have a header")
-    assert "no Nsight Systems export" in refused(path, trace.read_nsys)
+    assert "no Nsight Systems export" in refused(path, tables.read_nsys)
 
 
 # ---- Nsight Compute ----------------------------------------------------------------------------
@@ -387,13 +388,13 @@ def test_nsight_compute_gives_durations_and_tensor_core_counters(tmp_path) -> No
         ncu_row(0, CONV, SHARE, "%", "53.50"), ncu_row(1, copy, DURATION, "usecond", "3.5"),
         ncu_row(1, copy, COUNT, "inst", "0"), ncu_row(1, copy, SHARE, "%", "n/a"),
     ))  # fmt: skip
-    found = trace.read_ncu(path)
+    found = tables.read_ncu(path)
     conv, other = found.kernels.set_index("kernel").loc[[CONV, copy]].itertuples()
     assert conv.duration_s == pytest.approx(26.784e-6) and other.duration_s == pytest.approx(3.5e-6)
     assert conv.tensor_active == pytest.approx(0.535) and conv.tensor_instructions == 1048576
     assert other.tensor_instructions == 0 and other.tensor_active != other.tensor_active  # NaN
-    assert trace.by_kernel(found)["name"].tolist() == [CONV, copy]
-    assert trace.idle(found).empty  # it knows no times
+    assert tables.by_kernel(found)["name"].tolist() == [CONV, copy]
+    assert tables.idle(found).empty  # it knows no times
     assert found.device == "GPU of compute capability 9.0"
     with pytest.raises(ValueError, match="no times"):
         timeline(found)
@@ -403,17 +404,17 @@ def test_nsight_compute_raw_page_has_a_column_a_metric(tmp_path) -> None:
     path = tmp_path / "ncu.csv"
     path.write_text(f'"ID","Process ID","Kernel Name","{DURATION}","{SHARE}"\n"","","","ms","%"\n'
                     f'"0","5","{CONV}","1.5","12,5"\n')  # fmt: skip
-    (row,) = trace.read_ncu(path).kernels.itertuples()
+    (row,) = tables.read_ncu(path).kernels.itertuples()
     assert (row.duration_s, row.tensor_active) == pytest.approx((1.5e-3, 0.125))
 
 
 def test_nsight_compute_refuses_files_without_its_metrics(tmp_path) -> None:
     path = tmp_path / "ncu.csv"
-    assert "No such file" in refused(path, trace.read_ncu)
+    assert "No such file" in refused(path, tables.read_ncu)
     path.write_text("==PROF== Connected\nloss 3\n")
-    assert "no line of column names" in refused(path, trace.read_ncu)
+    assert "no line of column names" in refused(path, tables.read_ncu)
     path.write_text(ncu_text(ncu_row(0, CONV, "dram__bytes.sum", "byte", "5")))
-    assert "neither durations nor Tensor Core counters" in refused(path, trace.read_ncu)
+    assert "neither durations nor Tensor Core counters" in refused(path, tables.read_ncu)
 
 
 # ---- oneDNN ------------------------------------------------------------------------------------
@@ -426,7 +427,7 @@ def test_onednn_account_of_a_real_convolution(tmp_path, capfd) -> None:
     account.start()
     model(images).sum().backward()
     account.stop()
-    table = trace.onednn(path)
+    table = tables.onednn(path)
     if not torch.backends.mkldnn.is_available() or table.empty:
         pytest.skip("PyTorch computes convolutions without oneDNN on this machine")
     work = table[table["primitive"] == "convolution"]
@@ -434,7 +435,7 @@ def test_onednn_account_of_a_real_convolution(tmp_path, capfd) -> None:
     assert set(work["type"]) == {"f32"}
     assert table["share"].sum() == pytest.approx(1)
     assert table.attrs["isa"]
-    assert "No kernel of oneDNN ran in half precision" in trace.onednn_summary(table)
+    assert "No kernel of oneDNN ran in half precision" in tables.onednn_summary(table)
 
 
 def onednn_line(kernel: str, kind: str, milliseconds: float) -> str:
@@ -454,29 +455,29 @@ def onednn_line(kernel: str, kind: str, milliseconds: float) -> str:
 def test_onednn_summary_names_the_units(tmp_path, kernel: str, kind: str, words: str) -> None:
     path = tmp_path / "onednn.csv"
     path.write_text(onednn_line(kernel, kind, 30) + onednn_line("jit:avx2", "f32", 10))
-    table = trace.onednn(path)
+    table = tables.onednn(path)
     assert table.loc[0, ["kernel", "type", "count"]].tolist() == [kernel, kind, 1]
     assert table["seconds"].tolist() == pytest.approx([0.03, 0.01])
-    text = trace.onednn_summary(table)
+    text = tables.onednn_summary(table)
     assert words in text and "75%" in text and "A CPU has no Tensor Cores" in text
 
 
 def test_onednn_of_nothing_and_of_other_text(tmp_path) -> None:
     path = tmp_path / "onednn.csv"
-    assert "No such file" in refused(path, trace.onednn)
+    assert "No such file" in refused(path, tables.onednn)
     path.write_text("")
-    assert "PyTorch's own code" in trace.onednn_summary(trace.onednn(path))
+    assert "PyTorch's own code" in tables.onednn_summary(tables.onednn(path))
     path.write_text("name,value\na,1\n")
-    assert "onednn_verbose" in refused(path, trace.onednn)
+    assert "onednn_verbose" in refused(path, tables.onednn)
     path.write_text(onednn_line("ref", "f32", 3) + "onednn_verbose,v1,primitive,exec,cpu,conv")
-    assert len(trace.onednn(path)) == 1  # the last line was cut
+    assert len(tables.onednn(path)) == 1  # the last line was cut
 
 
 # ---- pictures ----------------------------------------------------------------------------------
 
 
 def test_timeline_of_a_gpu_step_has_its_lanes(gpu_file) -> None:
-    axes = timeline(trace.read(gpu_file)).axes[0]
+    axes = timeline(tables.read(gpu_file)).axes[0]
     lanes = [label.get_text() for label in axes.get_yticklabels()]
     assert lanes == ["host: phase", "host: operators", "GPU: stream 7", "GPU: copies"]
     assert "NVIDIA H100" in axes.get_title(loc="left")
@@ -484,19 +485,19 @@ def test_timeline_of_a_gpu_step_has_its_lanes(gpu_file) -> None:
 
 
 def test_timeline_of_a_cpu_step_shows_operators(cpu_file) -> None:
-    found = trace.read(cpu_file)
+    found = tables.read(cpu_file)
     axes = timeline(found, step=1).axes[0]
     lanes = [label.get_text() for label in axes.get_yticklabels()]
-    assert lanes[0] == "host: phase" and lanes[1] == trace.by_operator(found)["name"].iloc[0]
+    assert lanes[0] == "host: phase" and lanes[1] == tables.by_operator(found)["name"].iloc[0]
     with pytest.raises(ValueError, match="holds these steps: 1, 2"):
         timeline(found, step=7)
 
 
 def test_bars_name_the_work_of_a_generic_kernel(gpu_file) -> None:
-    axes = time_by(trace.by_kernel(trace.read(gpu_file)), top=4).axes[0]
+    axes = time_by(tables.by_kernel(tables.read(gpu_file)), top=4).axes[0]
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert labels[0].startswith("sm90_xmma_wgrad")
     assert "vectorized_elementwise_kernel: bfloat16_copy_kernel_cuda" in labels
     assert "nchwToNhwcKernel" in labels
     assert labels[-1] == "1 others"
-    assert time_by(trace.by_kernel(trace.read(gpu_file)).head(0))._repr_png_()
+    assert time_by(tables.by_kernel(tables.read(gpu_file)).head(0))._repr_png_()

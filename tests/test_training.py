@@ -10,7 +10,7 @@ import torch
 from course import launch, rung, wait
 from course.config import Config
 from course.data import default_set
-from course.runs import PROJECT
+from course.runs.run import PROJECT
 
 CHANCE = 1 / len(default_set.PHOTOGRAPHS)
 

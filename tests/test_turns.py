@@ -22,7 +22,7 @@ from job_helpers import (
     trainings_of,
 )
 
-from course import jobs
+from course.jobs import launch as jobs
 
 
 # Cold: a fork takes a second to end, as any process does that has imported PyTorch.

@@ -7,17 +7,17 @@ import sys
 
 import pytest
 
-from course import gaps
+from course.labs import exercises
 
-TEXT = (gaps.SOLUTIONS / "train.py").read_text()
-TOTAL = gaps.count(TEXT)
+TEXT = (exercises.SOLUTIONS / "train.py").read_text()
+TOTAL = exercises.count(TEXT)
 
 # One process for all views, since importing torch takes longer than running them.
 DRIVER = """
 import importlib.util, sys
 import torch
 from course.config import rung
-from course.recorder import Recorder
+from course.training.recorder import Recorder
 
 def note_layout(layer, inputs):
     if layer.training and isinstance(layer, torch.nn.Conv2d) and layer.in_channels == 3:
@@ -46,7 +46,7 @@ def said_by_views(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("views")
     views = [folder / f"view_{solved}.py" for solved in range(TOTAL + 1)]
     for solved, path in enumerate(views):
-        path.write_text(gaps.render(TEXT, solved))
+        path.write_text(exercises.render(TEXT, solved))
     # Equal losses are asked for, so one CPU thread computes all of them.
     alone = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "RANK": "0", "WORLD_SIZE": "1"}
     command = [sys.executable, "-c", DRIVER, *map(str, views)]

@@ -25,8 +25,11 @@ from job_helpers import (
     start_python,
 )
 
-from course import forks, jobs, local, warm, warm_client
 from course.config import rung
+from course.jobs import launch as jobs
+from course.jobs import local
+from course.jobs.warm import client, forks
+from course.jobs.warm import start as warm
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a warm start forks")
 SHOW_ALL = """
@@ -204,7 +207,7 @@ def test_a_forked_process_is_watched_like_a_started_one():
 
 
 # The server. One that imports no PyTorch is there in an instant; its jobs start cold.
-LIGHT = "from course import warm_server as s; s.import_all = lambda: None; {}; s.main()"
+LIGHT = "from course.jobs.warm import server as s; s.import_all = lambda: None; {}; s.main()"
 
 
 @pytest.fixture
@@ -216,21 +219,21 @@ def light_server(monkeypatch, tmp_path, runs_root):
     servers = []
 
     def start(change="pass"):
-        monkeypatch.setattr(warm_client, "SERVER", LIGHT.format(change))
-        warm_client.start_server()
+        monkeypatch.setattr(client, "SERVER", LIGHT.format(change))
+        client.start_server()
         eventually(is_warm, "the server answers")
         servers.append(server())
         return servers[-1]
 
     yield start
-    warm_client.stop_all()
+    client.stop_all()
     eventually(lambda: not any(map(lives, servers)), "the servers end", 10)
 
 
 def server():
     """The process of the server that would take a job of this one."""
-    with warm_client.connected(warm_client.name()) as connection:
-        return psutil.Process(warm_client.ask(connection, {"look": True})["pid"])
+    with client.connected(client.name()) as connection:
+        return psutil.Process(client.ask(connection, {"look": True})["pid"])
 
 
 def lives(process):
@@ -295,7 +298,7 @@ def test_a_server_of_other_source_ends_and_makes_room(light_server, monkeypatch)
     old = light_server()
     held = launch_running("holds.py")
     assert parent_of(held) == old.pid
-    monkeypatch.setattr(warm_client, "signature", lambda: "another")
+    monkeypatch.setattr(client, "signature", lambda: "another")
     assert parent_of(launch("ok_light.py")) == os.getpid()
     ends(old)
     assert jobs.refresh(held) == "running"  # though its parent's parent is gone
@@ -358,7 +361,7 @@ def test_a_server_whose_socket_was_removed_ends(light_server, tmp_path):
 def test_a_server_ends_with_its_last_user_but_not_before_its_jobs(light_server, monkeypatch):
     sleeper = subprocess.Popen(["sleep", "300"])
     user = local.identity(sleeper.pid)
-    monkeypatch.setattr(warm_client, "user", lambda: user)
+    monkeypatch.setattr(client, "user", lambda: user)
     process = light_server("s.LOOK_S = 0.1")
     held = launch_running("holds.py")
     sleeper.kill()
@@ -380,10 +383,10 @@ def test_servers_of_other_environments_stand_side_by_side(light_server, monkeypa
 def test_a_launcher_that_gives_up_leaves_no_job(light_server, runs_root, tmp_path):
     light_server()
     env = dict(os.environ) | {"COURSE_RUNS": str(runs_root)}
-    job = {"folder": str(tmp_path / "logs"), "env": env, "cwd": "/", "user": warm_client.user()}
-    with warm_client.connected(warm_client.name()) as connection:
-        request = {"job": job, "signature": warm_client.signature()}
-        pid, _ = warm_client.ask(connection, request)["controller"]
+    job = {"folder": str(tmp_path / "logs"), "env": env, "cwd": "/", "user": client.user()}
+    with client.connected(client.name()) as connection:
+        request = {"job": job, "signature": client.signature()}
+        pid, _ = client.ask(connection, request)["controller"]
         assert psutil.Process(pid).environ() == env
     expect_no_process(runs_root)
     assert not (tmp_path / "logs").exists()

@@ -9,7 +9,7 @@ from state import pad_channels
 from step import FastResNet
 from torch import nn
 
-from course.precision import set_tf32
+from course.training.precision import set_tf32
 
 SCALE = 2048.0  # gradients of an untrained network overflow fp16 at the usual 65536
 

@@ -25,8 +25,8 @@ import torch
 import torchvision
 from torch import nn
 
-from course.energy import EnergyMeter, counter
-from course.precision import set_tf32
+from course.training.energy import EnergyMeter, counter
+from course.training.precision import set_tf32
 
 SAVED = Path(__file__).parent / "choices_h100.json"
 HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}

@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader, Sampler, Subset
 from torchvision import datasets
 from torchvision.transforms import v2
 
-from course import failures
 from course.config import Config
 from course.data import default_set
 from course.data.default_set import DataError
+from course.runs import failures
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in 0…1
 SYNTHETIC_CLASSES = 1000

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from course.plots.base import ACCENT, DARK, GREY, PHASE_COLOURS, Picture, clean
-from course.records import Record, digits
+from course.runs.record import Record, digits
 
 
 def ladder(table: pd.DataFrame, beside: pd.DataFrame | None = None) -> Picture:

@@ -14,10 +14,11 @@ import pytest
 import torch
 from job_helpers import prepared
 
-from course import launch, memory, rung, wait
+from course import launch, rung, wait
 from course.config import Config
-from course.jobs import explain
-from course.runs import PROJECT, Run
+from course.jobs.launch import explain
+from course.runs.run import PROJECT, Run
+from course.training import memory
 
 TEXT = (PROJECT / "solutions" / "train.py").read_text()
 COMMON = {"data": "synthetic", "epochs": 1, "val_steps": 0}

@@ -5,9 +5,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from course import launch, memory
-from course.jobs import explain
-from course.runs import Run
+from course import launch
+from course.jobs.launch import explain
+from course.runs.run import Run
+from course.training import memory
 
 pytestmark = pytest.mark.gpu
 Trained = Callable[..., Run]

@@ -11,10 +11,10 @@ import torch
 
 from course import rung
 from course.data.loader import Synthetic
-from course.meter import EventClock
-from course.ratio import ratio
-from course.recorder import Recorder
-from course.runs import PROJECT, Run
+from course.runs.ratio import ratio
+from course.runs.run import PROJECT, Run
+from course.training.meter import EventClock
+from course.training.recorder import Recorder
 
 pytestmark = pytest.mark.gpu
 Trained = Callable[..., Run]

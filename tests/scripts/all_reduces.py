@@ -3,7 +3,7 @@
 import torch
 from torch import distributed
 
-from course.recorder import recording
+from course.training.recorder import recording
 
 with recording() as run:
     distributed.init_process_group("gloo")

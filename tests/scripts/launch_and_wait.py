@@ -2,9 +2,9 @@
 
 import sys
 
-from course import jobs
 from course.config import rung
+from course.jobs import launch
 
-run = jobs.launch(sys.argv[1], rung("baseline", quick=True))
-jobs.wait(run)
+run = launch.launch(sys.argv[1], rung("baseline", quick=True))
+launch.wait(run)
 print("waited")

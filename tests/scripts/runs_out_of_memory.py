@@ -2,7 +2,7 @@
 
 import torch
 
-from course.recorder import recording
+from course.training.recorder import recording
 
 with recording():
     torch.empty(10**15, dtype=torch.uint8)

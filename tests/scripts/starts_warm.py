@@ -8,15 +8,15 @@ import os
 import sys
 from pathlib import Path
 
-from course import forks, warm
+from course.jobs.warm import forks, start
 
-warm.prepare()
+start.prepare()
 assert len(os.listdir("/proc/self/task")) == 1, "a thread was started"
 for name, env in json.loads(sys.argv[1]).items():
     script = Path(name)
     for number, ending in ((1, ".out"), (2, ".err")):
         file = os.open(script.with_suffix(ending), os.O_WRONLY | os.O_CREAT)
         os.dup2(file, number)  # and it stays open: the script must not have it
-    child = warm.start_script(script, cwd=script.parent, env=env)
+    child = start.start_script(script, cwd=script.parent, env=env)
     assert isinstance(child, forks.Forked) == (script.stem != "nested"), script
     script.with_suffix(".code").write_text(str(child.wait()))

@@ -11,8 +11,8 @@ import time
 
 import torch
 
-from course.meter import PHASES, Meter
-from course.recorder import recording
+from course.training.meter import PHASES, Meter
+from course.training.recorder import recording
 
 with recording() as run:
     meter = Meter(run, torch.device("cpu"))

@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from course.records import Record, write_record
+from course.runs.record import Record, write_record
 
 write_record(Path(os.environ["COURSE_RUN_FOLDER"]), Record("ok"))
 time.sleep(2)

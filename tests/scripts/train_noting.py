@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import course.data.loader as loader
-from course.meter import Meter
-from course.runs import PROJECT
+from course.runs.run import PROJECT
+from course.training.meter import Meter
 
 here = Path.cwd()
 sets, steps = loader.image_sets, Meter.steps

@@ -14,8 +14,8 @@ import traceback
 from torch import distributed
 from torch.optim.optimizer import _global_optimizer_pre_hooks
 
-from course.recorder import recording
-from course.runs import FOLDER_VARIABLE
+from course.runs.run import FOLDER_VARIABLE
+from course.training.recorder import recording
 
 os.environ["MASTER_ADDR"] = "127.0.0.1"
 for number, folder in enumerate(sys.argv[2:]):

@@ -10,8 +10,8 @@ import os
 import sys
 import traceback
 
-from course.recorder import recording
-from course.runs import FOLDER_VARIABLE
+from course.runs.run import FOLDER_VARIABLE
+from course.training.recorder import recording
 
 for folder in sys.argv[1:]:
     os.environ[FOLDER_VARIABLE] = folder

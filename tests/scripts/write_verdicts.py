@@ -7,8 +7,8 @@ import sys
 from multiprocessing import get_context
 from pathlib import Path
 
-from course.records import Record, write_record
-from course.runs import Run
+from course.runs.record import Record, write_record
+from course.runs.run import Run
 
 WRITERS = 8
 

@@ -1,0 +1,154 @@
+"""Commands about the labs themselves: exercises, checks, progress, notebooks."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from course.cli import tables
+from course.cli.runs import AsJson, Quick, Script, SiteName, app, prints_to_stderr
+
+
+@app.command()
+def exercises(
+    check: Annotated[bool, typer.Option("--check", help="Fail if exercises/ is not what "
+                                        "solutions/ generates.")] = False,
+    upto: Annotated[int | None, typer.Option(help="Fill the TODOs up to this one, to catch up; "
+                                             "your edits are backed up first.")] = None,
+    json_: AsJson = False,
+) -> None:  # fmt: skip
+    """Show which TODOs are filled; or write the exercise with some of them filled."""
+    from course.labs import exercises as gaps
+
+    if check:
+        if drifted := gaps.drifted():
+            raise ValueError(
+                f"{', '.join(drifted)} in exercises/ differs from what solutions/ generates: "
+                f"edit the solution, then run course exercises --upto 0"
+            )
+        typer.echo("exercises/ is what solutions/ generates", err=json_)
+    if upto is not None:
+        backup = gaps.write(upto)
+        kept = f"; your edits are in {backup}" if backup else ""
+        typer.echo(f"exercises/train.py: TODOs filled up to {upto}{kept}", err=json_)
+    states = gaps.states()
+    if json_:
+        tables.as_json(states)
+    else:
+        tables.show_table([*states[0]], [[str(v) for v in state.values()] for state in states])
+
+
+@app.command()
+def check(
+    names: Annotated[list[str] | None, typer.Argument(help="Checks; without any: all.")] = None,
+    script: Script = "exercises/train.py",
+    site: SiteName = "local",
+    full: Annotated[bool, typer.Option("--full", help="Full size instead of quick.")] = False,
+    json_: AsJson = False,
+) -> None:
+    """Run your script and the step before it, and say what of a TODO holds."""
+    from course.labs import checks
+
+    with prints_to_stderr(json_):
+        done = [checks.check(name, script=script, site=site, quick=not full)
+                for name in names or checks.CHECKS]  # fmt: skip
+    if json_:
+        tables.as_json([asdict(each) for each in done])
+    else:
+        typer.echo("\n\n".join(map(repr, done)))
+    raise typer.Exit(any(each.failed for each in done))
+
+
+@app.command()
+def progress(json_: AsJson = False) -> None:
+    """Show which TODOs, checks and quizzes are done, and what you predicted."""
+    from course.labs.progress import progress as made
+
+    if json_:
+        tables.as_json(made().to_dict())
+    else:
+        typer.echo(made())
+
+
+@app.command()
+def notebooks(
+    pattern: Annotated[str, typer.Argument(help="A shell pattern for their names.")] = "*",
+    script: Script = "solutions/train.py",
+    site: SiteName = "local",
+    quick: Quick = False,
+    cell_minutes: Annotated[float, typer.Option(help="A notebook fails whose cell takes longer, "
+                                                "in the queue or computing.")] = 60,
+    json_: AsJson = False,
+) -> None:  # fmt: skip
+    """Execute notebooks with papermill, and report on them; exit code 1 if one fails."""
+    from course.workshop import rehearsal as books
+
+    command = shlex.join(["course", *sys.argv[1:]])
+    with prints_to_stderr(json_):
+        done = books.rehearse(books.matching(pattern), site=site, script=script, quick=quick,
+                              cell_minutes=cell_minutes, command=command)  # fmt: skip
+    if json_:
+        tables.as_json(asdict(done) | {"report": done.report})
+    else:
+        for outcome in done.outcomes:
+            if outcome.status != books.NOT_RUN:
+                tables.show_outcome(outcome)
+        typer.echo(f"report: {done.report}")
+    raise typer.Exit(130 if done.interrupted else not done.passed)
+
+
+class Action(StrEnum):
+    """What to do with this machine's own Slurm."""
+
+    UP, STATUS, DOWN = "up", "status", "down"
+
+
+@app.command()
+def slurm(
+    action: Annotated[Action, typer.Argument(help="Start it, look at it, or end it.")],
+    json_: AsJson = False,
+) -> None:
+    """A real Slurm on this machine: two nodes with four fake GPUs each, in a folder of its own."""
+    from course.jobs.cluster import control
+
+    if action is Action.UP:
+        control.up()
+    ended = control.down() if action is Action.DOWN else []
+    found = control.status()
+    if json_:
+        tables.as_json(found | {"ended": ended})
+        return
+    tables.show_table(["program", "state"], [[name, state] for name, state in found.items()])
+    if control.environment():
+        typer.echo(f"Slurm's own commands: export SLURM_CONF={control.folder() / 'slurm.conf'}")
+
+
+@app.command()
+def record(
+    machine: Annotated[str, typer.Argument(help="The recordings' name, as nvidia-h100.")],
+    out: Annotated[str, typer.Option(help="The folder to pack into; without: the course's "
+                                     "own.")] = "",
+    only: Annotated[str, typer.Option(help="A shell pattern for the rungs, as --list shows "
+                                      "them.")] = "*",
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs of this machine; with several, how the "
+                                      "last rungs scale over them is recorded.")] = 1,
+    list_: Annotated[bool, typer.Option("--list", help="Show it; run nothing.")] = False,
+) -> None:  # fmt: skip
+    """Run rungs, sweeps and traces on this machine, and pack them for learners without it."""
+    from pathlib import Path
+
+    from course.runs.run import RECORDED
+    from course.workshop import record as packing
+
+    planned = packing.plan(only, gpus)
+    if list_:
+        rows = [[packing.label(each), str(count), each.device, each.precision, each.setup]
+                for each, count in planned]  # fmt: skip
+        tables.show_table(["rung", "GPUs", "device", "precision", "trained on"], rows)
+        return
+    typer.echo(packing.record(machine, planned, Path(out) if out else RECORDED))

@@ -1,0 +1,225 @@
+"""The `course` command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from course.cli import tables
+
+BESIDE = "nvidia-h100"  # the recorded machine whose ladder is drawn beside one's own
+
+# Commands import what they need when they run: help and completion must not wait for torch.
+
+app = typer.Typer(
+    help="Make deep-learning training fast, one measured step at a time.",
+    no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
+)  # fmt: skip
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Small images, small batch, few steps.")]
+Script = Annotated[str, typer.Option("--script", help="The training script.")]
+SiteName = Annotated[str, typer.Option("--site", help="Where to run: a name of sites.toml.")]
+RunName = Annotated[str, typer.Argument(help="A run's name, or a part that only it has.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="Set a field of the config: key=value. Repeat.")
+]
+
+
+def prints_to_stderr(on: bool) -> AbstractContextManager:
+    """Progress goes to standard error where standard output is for JSON."""
+    return redirect_stdout(sys.stderr) if on else nullcontext()
+
+
+@app.command()
+def doctor(
+    json_: AsJson = False,
+    job: Annotated[bool, typer.Option(help="Also launch a job of ten seconds.")] = True,
+    site: SiteName = "local",
+) -> None:
+    """Is this machine ready? Each failure names its fix; the exit code is 1 if any failed."""
+    from course.workshop.doctor import examine
+
+    found = []
+    with prints_to_stderr(json_):
+        for check in examine(job=job, site=site):
+            found.append(check)
+            if not json_:
+                tables.show_check(check)
+    if json_:
+        tables.as_json([asdict(check) for check in found])
+    raise typer.Exit(any(check.status not in ("ok", "note") for check in found))
+
+
+@app.command()
+def data(json_: AsJson = False) -> None:
+    """Make the default data set if it is not there whole, and say where it lies."""
+    from course.data import default_set
+
+    root = default_set.ensure()
+    manifest = json.loads((root / default_set.MANIFEST).read_text())
+    if json_:
+        tables.as_json({"root": str(root), **manifest})
+    else:
+        typer.echo(f"{manifest['files']} JPEG files, {manifest['bytes'] / 1e6:.0f} MB, in {root}")
+
+
+@app.command()
+def run(
+    script: Annotated[str, typer.Argument(help="The training script to run.")],
+    rung: Annotated[str, typer.Option(help="The rung of the ladder.")] = "baseline",
+    gpus: Annotated[int, typer.Option(help="Devices, a process each.")] = 1,
+    site: SiteName = "local",
+    set_: Settings = None,
+    quick: Quick = False,
+    time_min: Annotated[float | None, typer.Option(help="End it after so many minutes.")] = None,
+    rerun: Annotated[bool, typer.Option(help="Run again even if this run exists.")] = False,
+    against: Annotated[str, typer.Option(help="A run to repeat beside it, in turns.")] = "",
+    wait: Annotated[bool, typer.Option(help="Follow the run until it is over.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the batch script that would "
+                                          "be submitted; submit nothing.")] = False,
+    json_: AsJson = False,
+) -> None:  # fmt: skip
+    """Launch one run of SCRIPT, follow it, print what it measured."""
+    from course.config import parse_settings
+    from course.config import rung as rung_of
+    from course.jobs import launch, plan
+    from course.runs.run import get
+
+    config = rung_of(rung, quick=quick, **parse_settings(set_ or []))
+    if dry_run:
+        typer.echo(plan.preview(script, config, site=site, gpus=gpus, time_min=time_min))
+        return
+    with prints_to_stderr(json_):
+        launched = launch.launch(script, config, site=site, gpus=gpus, time_min=time_min,
+                               rerun=rerun, against=get(against) if against else None)  # fmt: skip
+        if wait:
+            launch.wait(launched, check=False)
+    if json_:
+        tables.as_json(tables.run_as_dict(launched))
+    elif wait:
+        tables.show(launched)
+    if wait and launch.refresh(launched) not in ("ok", "queued", "running"):
+        raise typer.Exit(1)
+
+
+@app.command()
+def ladder(
+    script: Script = "solutions/train.py",
+    site: SiteName = "local",
+    set_: Settings = None,
+    quick: Quick = False,
+    rerun: Annotated[bool, typer.Option(help="Measure again.")] = False,
+    picture: Annotated[
+        bool, typer.Option("--picture", help="Also draw it, beside a GPU's.")
+    ] = False,
+    json_: AsJson = False,
+) -> None:
+    """Run every rung, and print the ladder that was measured on this machine."""
+    from course import plots
+    from course.config import LADDER, parse_settings, rung
+    from course.jobs import launch
+    from course.labs import report
+    from course.runs import recordings
+    from course.runs.run import runs_root
+
+    configs = [rung(name, quick=quick, **parse_settings(set_ or [])) for name in LADDER]
+    with prints_to_stderr(json_):
+        launched = launch.launch_all(script, configs, turns=True, site=site, rerun=rerun)
+        launch.wait(launched, check=False)
+    table = report.ladder(launched)
+    if json_:
+        tables.as_json(table)
+    else:
+        tables.show_ladder(table)
+    if picture:
+        path = runs_root() / "ladder.png"
+        plots.ladder(table, beside=recordings.large(BESIDE, LADDER)).savefig(path)
+        typer.echo(f"drawn: {path}; a picture of each run: {runs_root()}/*/report.png", err=json_)
+    bad = [each for each in launched if each.status != "ok"]
+    for each in bad:
+        typer.echo(launch.explain(each), err=True)
+    raise typer.Exit(bool(bad))
+
+
+@app.command()
+def runs(json_: AsJson = False) -> None:
+    """List all runs with their status and what they measured."""
+    from course.jobs import launch
+    from course.runs.run import all_runs, find
+
+    for each in all_runs():
+        launch.refresh(each)
+    table = find()
+    if json_:
+        tables.as_json(table)
+        return
+    heads = ["run", "status", "images_per_s", "peak_gib", "last_loss", "started_at"]
+    tables.show_table(heads, [[tables.cell(value) for value in row] for row in table[heads].values])
+
+
+@app.command()
+def queue(json_: AsJson = False) -> None:
+    """List the runs that wait or compute, and why they wait."""
+    from course.jobs import queue as queues
+
+    table = queues.table()
+    if json_:
+        tables.as_json(table)
+    elif table.empty:
+        typer.echo(queues.EMPTY)
+    else:
+        shown = queues.as_text(table)
+        tables.show_table([*shown.columns], shown.values.tolist())
+
+
+@app.command()
+def cancel(
+    names: Annotated[list[str] | None, typer.Argument(help="Runs to end.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="End all that wait or compute.")] = False,
+) -> None:
+    """End runs that wait or compute; runs that are over stay as they are."""
+    from course.jobs import launch
+    from course.jobs import queue as queues
+    from course.runs.run import get
+
+    if not names and not all_:
+        raise ValueError("name the runs to end, or say --all; course runs lists them")
+    for name in [*(names or []), *(queues.table()["name"] if all_ else [])]:
+        typer.echo(launch.cancel(get(name)))
+
+
+@app.command()
+def show(name: RunName, json_: AsJson = False) -> None:
+    """Show one run: its record, and where its files are."""
+    from course.runs.run import get
+
+    found = get(name)
+    if json_:
+        tables.as_json(tables.run_as_dict(found))
+    else:
+        tables.show(found)
+
+
+@app.command()
+def logs(
+    name: RunName,
+    err: Annotated[bool, typer.Option("--err", help="Standard error instead of output.")] = False,
+    lines: Annotated[int, typer.Option(min=1, help="How many lines from the end.")] = 40,
+    json_: AsJson = False,
+) -> None:
+    """Print the end of what a run printed."""
+    from course.runs.logs import text
+    from course.runs.run import get
+
+    found = get(name)
+    ending = text(found, err=err, lines=lines)
+    if json_:
+        tables.as_json({"run": found.name, "files": [str(p) for p in found.logs], "text": ending})
+    else:
+        typer.echo(ending or f"(empty; see also {'without ' if err else ''}--err)")

@@ -1,0 +1,115 @@
+"""Runs and ladders as text in a terminal."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from course.runs.record import digits
+from course.runs.run import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from course.workshop.doctor import Check
+    from course.workshop.rehearsal import Outcome
+
+
+def as_json(value: Any) -> None:
+    """Print a value, or the rows of a DataFrame, as indented JSON; paths become text."""
+    if hasattr(value, "to_json"):
+        value = json.loads(value.to_json(orient="records"))
+    typer.echo(json.dumps(value, indent=1, default=str))
+
+
+def run_as_dict(run: Run) -> dict[str, Any]:
+    """A run's name, folder and record, for `--json`."""
+    record = run.record
+    return {
+        "run": run.name,
+        "folder": str(run.folder),
+        **(asdict(record) if record else {"status": run.status}),
+    }
+
+
+def show(run: Run) -> None:
+    """Print what is known of a run; and, where it is not ok, why."""
+    from course.jobs.launch import explain, refresh
+
+    refresh(run)
+    for key, value in run_as_dict(run).items():
+        if value not in ("", None, []):
+            typer.echo(f"{key:16}{cell(value)}")
+    if run.status not in ("ok", "queued", "running"):
+        typer.echo(explain(run), err=True)
+
+
+def show_ladder(table: pd.DataFrame) -> None:
+    """Print a table of `reports.ladder`, and under it on what it was measured."""
+    import pandas as pd
+
+    rows = []
+    for _, row in table.iterrows():
+        measured = ["–"] * 3
+        if row.status == "ok" and pd.notna(row.images_per_s):
+            spread = f"{digits(row.images_per_s_q1)} to {digits(row.images_per_s_q3)}"
+            interval = f" ({cell(row.ratio_low)} to {cell(row.ratio_high)})"
+            measured = [f"{digits(row.images_per_s)} ({spread})",
+                        digits(row.ratio) + interval * pd.notna(row.ratio_low),
+                        f"{row.peak_gib:.2f}"]  # fmt: skip
+        rows.append([row.rung, row.status, *measured, cell(row.last_loss), cell(row.val_top1)])
+    heads = ["rung", "status", "images/s (quartiles)", "ratio (95 %)", "peak GiB", "loss", "top-1"]
+    show_table(heads, rows)
+    typer.echo(_how(table))
+    measured = table[table["machine"] != ""]
+    for setup in dict.fromkeys(measured["machine"] + "; " + measured["setup"]):
+        typer.echo(setup)
+
+
+def _how(table: pd.DataFrame) -> str:
+    turns = table["turns"].max() if len(table) else 0
+    if turns:
+        return f"The rungs computed in turns, {turns} of them: what disturbed one disturbed all."
+    return (
+        "One rung ran after the other: the intervals know nothing of what the machine did between."
+    )
+
+
+def show_check(check: Check) -> None:
+    """Print one finding of the doctor, and how to mend it."""
+    colour = {"ok": "green", "note": "yellow"}.get(check.status, "red")
+    typer.secho(f"{check.status:5}", fg=colour, bold=True, nl=False)
+    typer.echo(f"{check.name:16}{check.found}")
+    if check.fix:
+        typer.echo(f"{'':21}→ {check.fix}")
+
+
+def show_outcome(outcome: Outcome) -> None:
+    """Print how a notebook's execution went, and where its output lies."""
+    typer.echo(f"{outcome.notebook}: {outcome.status} in {outcome.seconds:.0f} s")
+    if outcome.error:
+        typer.echo(f"  {outcome.error}", err=True)
+    typer.echo(f"  {outcome.executed}\n  {outcome.page}")
+
+
+def cell(value: Any) -> str:
+    """A value as the text of a table's cell; a dash for what was not measured."""
+    if isinstance(value, float):
+        return "–" if value != value else f"{value:.3g}"
+    return "–" if value is None else str(value)
+
+
+def show_table(heads: list[str], rows: list[list[str]]) -> None:
+    """Print a table in columns."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*heads, box=None, header_style="bold", pad_edge=False)
+    for row in rows:
+        table.add_row(*(Text(text, overflow="fold") for text in row))
+    # Piped into a file there is no terminal to fit into: nothing may be cut off.
+    Console(width=None if Console().is_terminal else 400).print(table)

@@ -1,0 +1,1 @@
+"""What each lab adds to the course."""

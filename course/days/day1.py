@@ -1,0 +1,186 @@
+"""How it is seen that a TODO's mechanism really works: one entry a TODO.
+
+Faults are looked for in the evidence of the runs (`course.training.evidence`), never in the
+script's text: whoever solves a TODO in another way has solved it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from course.config import Config
+from course.runs.run import Run
+
+NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """What a check looks at: its TODO, the run to launch, the rung to compare with."""
+
+    title: str
+    todo: int
+    rung: str
+    against: str
+    faults: Callable[[Run, Run], Iterator[str]]  # what did not happen; nothing: all is well
+    seen: Callable[[Run], str]  # the evidence in words, where it did happen
+    limits: Callable[[Run], str]  # why the effect cannot be measured here, or ""
+    word: str  # a line of the script with it is the one to look at
+    changes: dict[str, Any] = field(default_factory=dict)  # of the rung's config
+    settings: dict[str, Any] = field(default_factory=dict)  # of both runs' configs
+    faster: bool = True  # should it be, or only not slower?
+    gpus: int = 1  # of the run; the one before it has one
+    tolerance: float | None = None  # relative, of the losses; None: that of the precision
+    timed: bool = True  # has it an effect on the speed at all?
+
+
+def _device_faults(run: Run, against: Run) -> Iterator[str]:
+    if set(against.record.evidence["devices"]) != {"cpu"}:
+        yield 'the baseline left the CPU too: use the accelerator only if cfg.device == "auto"'
+    if run.record.device != "cpu":
+        if strangers := set(run.record.evidence["devices"]) - {run.record.device}:
+            yield f"convolutions ran on {', '.join(strangers)}"
+        return
+    yield from _rehearsed(run.script.read_text(), run.config)
+
+
+def _rehearsed(text: str, cfg: Config) -> Iterator[str]:
+    from course.training.pretended import device_of_first_step
+
+    small = replace(cfg, model="resnet18", image_px=32, batch_size=2, val_steps=0)
+    device, error = device_of_first_step(text, small)
+    if error:
+        yield f"rehearsed with a pretended accelerator, the first step fails: {error}"
+    elif device == "cpu":
+        yield "rehearsed with a pretended accelerator, the first step still computes on the CPU"
+    device, error = device_of_first_step(text, replace(small, device="cpu"))
+    if error or device != "cpu":
+        yield f'with cfg.device == "cpu" it must stay on the CPU: {error or "it does not"}'
+
+
+def _device_seen(run: Run) -> str:
+    if run.record.device == "cpu":
+        return "rehearsed with a pretended accelerator: weights, images and labels all lie there"
+    total = sum(run.record.evidence["devices"].values())
+    return f"{total} of {total} convolutions ran on {run.record.device}"
+
+
+def _device_limits(run: Run) -> str:
+    return "this machine has no accelerator" if run.record.device == "cpu" else ""
+
+
+def _amp_faults(run: Run, against: Run) -> Iterator[str]:
+    seen, wanted = run.record.evidence, run.config.precision
+    yield from _wrong_types(seen, "forward_types", wanted, "forward")
+    yield from _wrong_types(against.record.evidence, "forward_types", against.config.precision,
+                            f"forward of the {against.config.rung} run")  # fmt: skip
+    if seen["autocast_in_backward"]:
+        yield "autocast was still on in backward: only the forward pass and the loss lie inside"
+    if halves := {NAMES[name] for name in seen.get("updated_types", {})} - {"fp32"}:
+        yield f"the optimizer updates {', '.join(halves)} weights: they must stay fp32"
+
+
+def _wrong_types(seen: dict[str, Any], key: str, wanted: str, where: str) -> Iterator[str]:
+    types = {NAMES.get(name, name): count for name, count in seen[key].items()}
+    if set(types) != {wanted}:
+        found = ", ".join(f"{count} in {name}" for name, count in types.items())
+        yield f"{where}: {wanted} was asked for, and the convolutions ran {found}"
+
+
+def _amp_seen(run: Run) -> str:
+    forward, backward = (sum(run.record.evidence[key].values())
+                         for key in ("forward_types", "backward_types"))  # fmt: skip
+    precision = run.config.precision
+    return f"{forward} convolutions forward and {backward} backward in {precision}; weights fp32"
+
+
+def _units_limits(run: Run) -> str:
+    precision, units = run.config.precision, run.record.hardware.get("half_units", [])
+    if precision == "fp32" or precision in units:
+        return ""
+    return f"{run.record.machine} has no units for {precision}, so software imitates the format"
+
+
+def _scaler_faults(run: Run, against: Run) -> Iterator[str]:
+    seen = run.record.evidence
+    if not seen["loss_scaled"]:
+        yield "the loss was not multiplied by a scale: backward must start from scaler.scale(loss)"
+    if not seen["unscaled"]:
+        yield "the gradients were never unscaled: step by scaler.step(optimizer)"
+    if not seen["scale_updated"]:
+        yield "the scale was never updated: scaler.update() is missing"
+    if against.record.evidence["loss_scaled"]:
+        yield f"the {against.config.rung} run scales its loss too: enable the scaler for fp16 only"
+
+
+def _layout_faults(run: Run, against: Run) -> Iterator[str]:
+    seen, before = run.record.evidence, against.record.evidence
+    for key, what in (("weight_layouts", "weights"), ("input_layouts", "inputs")):
+        counts = dict(seen[key])
+        either, last = counts.pop("either", 0), counts.pop("NHWC", 0)
+        if counts or not last:
+            found = ", ".join(f"{count} {name}" for name, count in counts.items()) or "none NHWC"
+            yield f"{what} of the convolutions: {last} NHWC, but also {found} (either: {either})"
+        if before[key].get("NHWC"):
+            yield f"the {against.config.rung} run has NHWC {what} too: only if cfg.channels_last"
+
+
+def _layout_seen(run: Run) -> str:
+    seen = run.record.evidence
+    return (f"inputs of {seen['input_layouts']['NHWC']} convolutions in NHWC, and all weights in "
+            f"which the two layouts differ ({seen['weight_layouts']['NHWC']})")  # fmt: skip
+
+
+def _trace_faults(run: Run, _: Run) -> Iterator[str]:
+    from course.traces import tables
+
+    path = run.folder / run.record.trace
+    if not run.record.trace:
+        yield ("no trace was written: start() the profiler, step() it after every step, and give "
+               "it on_trace_ready=run.save_trace")  # fmt: skip
+        return
+    found = tables.read(path)
+    steps = found.ranges["name"].str.startswith("ProfilerStep").sum()
+    if steps != run.config.profile_steps:
+        yield f"{steps} steps were traced, not {run.config.profile_steps}: use profiling.schedule"
+    if not found.operators["input_shapes"].map(len).any():
+        yield "the trace has no shapes: record_shapes=True"
+    if run.record.device == "cuda" and found.kernels.empty:
+        yield "the trace has no GPU kernels: leave `activities` to the profiler"
+
+
+def _trace_seen(run: Run) -> str:
+    from course.traces import tables
+
+    found = tables.read(run.folder / run.record.trace)
+    return (f"{run.config.profile_steps} traced step(s), {len(found.operators)} operators with "
+            f"shapes, {len(found.kernels)} GPU kernels")  # fmt: skip
+
+
+TRACED = {"profile_steps": 1, "warmup_steps": 4}
+DAY1 = {
+    "day1.device": Mechanism(
+        "the step computes on the accelerator", 1, "device", "baseline",
+        _device_faults, _device_seen, _device_limits, r"\.to\(device\)|device =",
+    ),
+    "day1.amp": Mechanism(
+        "the forward pass runs under autocast", 2, "amp", "device",
+        _amp_faults, _amp_seen, _units_limits, "autocast",
+    ),
+    "day1.scaler": Mechanism(
+        "fp16 gradients are scaled", 3, "amp", "device",
+        _scaler_faults, lambda run: "loss scaled, gradients unscaled, scale updated",
+        _units_limits, "scaler|backward", changes={"precision": "fp16"},
+    ),
+    "day1.channels_last": Mechanism(
+        "weights and images lie channels last", 4, "channels_last", "amp",
+        _layout_faults, _layout_seen, _units_limits, "channels_last",
+    ),
+    "day1.profile": Mechanism(
+        "a step is traced, and the measured ones are not slowed", 5, "device", "device",
+        _trace_faults, _trace_seen, lambda run: "", "profiler", changes=TRACED, faster=False,
+        settings={"warmup_steps": 4},
+    ),
+}  # fmt: skip

@@ -1,0 +1,180 @@
+"""How it is seen that a TODO of Day 2 works: batches are loaded aside, ranks train one network."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from course.days.day1 import Mechanism
+from course.runs.run import Run
+
+RANKS = 2  # that a check launches: as many as any laptop has cores
+# Of the first gradients' norm beside that of one process on the joined batch. What may differ are
+# random crops, which each rank draws for itself, and BatchNorm's smaller batches: 0.87 to 1.09 in
+# runs of seven seeds. A forgotten or doubled mean over two ranks is a factor of two.
+NORMS_ALIKE = (0.7, 1.4)
+SAME_LOSS = 0.12  # of a step's loss, for the same reasons: 2.7 to 5.8 % in those runs
+SAME_VAL_LOSS = 1.3  # times; two trainings differ by a few percent, a wrong mean by a factor
+DDP_ARGUMENTS = {"bucket_mb": "bucket_cap_mb", "find_unused": "find_unused_parameters"}
+
+
+def _loader_faults(run: Run, against: Run) -> Iterator[str]:
+    seen, cfg = run.record.evidence["loader"], run.config
+    asked = {"num_workers": cfg.workers, "persistent_workers": cfg.persistent_workers,
+             "prefetch_factor": cfg.prefetch_factor if cfg.workers else None,
+             "pin_memory": cfg.pin_memory}  # fmt: skip
+    for name, wanted in asked.items():
+        if seen.get(name) != wanted:
+            yield f"the DataLoader has {name}={seen.get(name)}, and the config asks {wanted}"
+    if cfg.non_blocking and run.record.device != "cpu" and not run.record.evidence["non_blocking"]:
+        yield "the copies to the device wait: give both .to(device) non_blocking=cfg.non_blocking"
+    if workers := against.record.evidence["loader"].get("num_workers"):
+        yield f"the {against.config.rung} run has {workers} workers too: take them from the config"
+
+
+def _loader_seen(run: Run) -> str:
+    return ", ".join(f"{name}={value}" for name, value in run.record.evidence["loader"].items())
+
+
+def _loader_limits(run: Run) -> str:
+    if run.record.device != "cpu":
+        return ""
+    return "here the network computes on the very cores that the workers need"
+
+
+def _rank_faults(run: Run, _: Run) -> Iterator[str]:
+    joined = [rank["evidence"].get("world_size", 1) for rank in run.ranks]
+    if set(joined) != {run.record.gpus}:
+        yield f"{run.record.gpus} processes ran, and saw groups of {joined}: init_process_group"
+    places = [(rank["host"], rank["evidence"].get("device", "cpu")) for rank in run.ranks]
+    shared = {device for host, device in places if places.count((host, device)) > 1}
+    if strangers := shared - {"cpu"}:
+        yield f"several ranks computed on {', '.join(strangers)}: take run.local_rank's device"
+
+
+def _rank_seen(run: Run) -> str:
+    devices = ", ".join(rank["evidence"].get("device", "cpu") for rank in run.ranks)
+    return f"{len(run.ranks)} ranks in one process group, on {devices}"
+
+
+def _parallel_faults(run: Run, against: Run) -> Iterator[str]:
+    seen, world = [rank["evidence"] for rank in run.ranks], run.record.gpus
+    share = run.config.batch_size // world
+    for rank, each in enumerate(seen):
+        if each["share"] != share:
+            yield (f"rank {rank} took {each['share']} images a step, not {share}: batch_size is "
+                   f"what one update sees over all ranks")  # fmt: skip
+            break
+    if _same_images(seen):
+        yield "two ranks began an epoch with the same images: give loaders your sampler"
+    elif shared := _taken_twice(seen):
+        yield (f"in one epoch two ranks took the same {len(shared)} images (number {shared[0]}, "
+               f"say): they need one order, in which each has its own places")  # fmt: skip
+    epochs = seen[0]["labels"]
+    if len(epochs) > 1 and epochs[0] and epochs[0] == epochs[1]:
+        yield "both epochs began with the same images: sampler.set_epoch(epoch)"
+    if not seen[0].get("collectives", {}).get("allreduce"):
+        yield "no gradient was sent to another rank: wrap the model in DistributedDataParallel"
+    elif len({each["weights_sum"] for each in seen}) > 1:
+        yield "at the end the ranks have different weights"
+    yield from _wrong_mean(run, against)
+    for name, argument in DDP_ARGUMENTS.items():
+        found, wanted = seen[0].get("ddp", {}).get(name), getattr(run.config, name)
+        if found is not None and not math.isclose(found, wanted, rel_tol=1e-3):  # whole bytes
+            yield f"DDP has {argument}={found}, and the config asks {wanted}: cfg.{name}"
+
+
+def _same_images(seen: list[dict[str, Any]]) -> bool:
+    """Did two ranks begin an epoch alike? Only labels of files tell: synthetic ones are equal."""
+    first = [str(each["labels"][0]) for each in seen if any(each["labels"][:1])]
+    return len(set(first)) < len(first)
+
+
+def _taken_twice(seen: list[dict[str, Any]]) -> list[int]:
+    """Images that two ranks took in one epoch, but for those that fill the last share."""
+    for epoch in zip(*(each.get("taken", []) for each in seen)):
+        counts = Counter(image for images in epoch for image in set(images))
+        if len(shared := [image for image, count in counts.items() if count > 1]) >= len(seen):
+            return sorted(shared)
+    return []
+
+
+def _wrong_mean(run: Run, against: Run) -> Iterator[str]:
+    norm, before = (each.record.evidence["gradient_norm"] for each in (run, against))
+    if norm and before and not NORMS_ALIKE[0] <= norm / before <= NORMS_ALIKE[1]:
+        yield (
+            f"the first gradients are {norm / before:.2f} times those of one process on the same "
+            f"images: DDP divides by the number of ranks, and nothing else may"
+        )
+
+
+def _parallel_seen(run: Run) -> str:
+    seen = run.record.evidence
+    return (f"{len(run.ranks)} ranks, {seen['share']} images each, no two alike; "
+            f"{seen['collectives']['allreduce']} all-reduce(s) in the first step; equal weights at "
+            f"the end")  # fmt: skip
+
+
+def _shared_cores(run: Run) -> str:
+    if run.record.device != "cpu":
+        return ""
+    return "the ranks share this machine's cores, so two are no more than one"
+
+
+def _once_faults(run: Run, against: Run) -> Iterator[str]:
+    found, wanted = run.record.val_images, against.record.val_images
+    if found != wanted:
+        yield (f"the validation counted {found} images, and one process {wanted}: each rank a "
+               f"share without repeats, then one all_reduce of the sums")  # fmt: skip
+    elif wanted and wanted % run.record.gpus == 0:  # as many as shares with a repeat would have
+        yield (f"{wanted} validation images make equal shares, in which a repeated one is not "
+               f"noticed: launch both runs with val_images={TRAINED['val_images']}")  # fmt: skip
+    losses = run.record.val_loss, against.record.val_loss
+    if all(losses) and not 1 / SAME_VAL_LOSS <= losses[0] / losses[1] <= SAME_VAL_LOSS:
+        yield (f"the validation loss is {losses[0]:.3g}, and one process finds {losses[1]:.3g}: "
+               f"add up sums and counts over the ranks, and divide once")  # fmt: skip
+    writers = [rank["rank"] for rank in run.ranks if rank.get("weights_by")]
+    if writers != [0]:
+        yield f"weights.pt was written by ranks {writers or 'none'}: by rank 0 alone"
+
+
+def _once_seen(run: Run) -> str:
+    return f"{run.record.val_images} images validated, each once; weights.pt written by rank 0"
+
+
+# Of all three checks of data parallelism, so that one run serves them: two epochs, to see them
+# shuffled; ResNet-18, since what is looked for is the same; a batch of which each rank has a share
+# that BatchNorm can use; a small step, so that what differs does not grow. The validation images
+# are odd in number, and more than one rank's share of val_steps batches: whoever repeats one, or
+# forgets a rank's, counts another number. Buckets of another size than DDP's own show whether the
+# script hands theirs on.
+TRAINED: dict[str, Any] = {
+    "model": "resnet18", "image_px": 64, "epochs": 2, "steps": 8, "budget_s": 0.0,
+    "batch_size": 16, "lr": 0.001, "val_images": 61, "save_weights": True, "bucket_mb": 10.0,
+}  # fmt: skip
+# On top, at full size.
+FULL = {"model": "resnet50", "image_px": 224, "steps": 16, "batch_size": 128, "val_images": 253}
+DAY2 = {
+    "day2.dataloader": Mechanism(
+        "other processes load the batches", 6, "dataloader", "channels_last",
+        _loader_faults, _loader_seen, _loader_limits, "loading", tolerance=0.15,
+        changes={"pin_memory": True, "persistent_workers": True, "prefetch_factor": 3},
+    ),
+    "day2.ranks": Mechanism(
+        "a process for each device, all in one group", 7, "device", "device",
+        _rank_faults, _rank_seen, _shared_cores, "process_group", settings=TRAINED,
+        gpus=RANKS, tolerance=SAME_LOSS, timed=False,
+    ),
+    "day2.data_parallel": Mechanism(
+        "every rank takes its share, and gradients are averaged", 8, "device", "device",
+        _parallel_faults, _parallel_seen, _shared_cores, "sampler|DDP", settings=TRAINED,
+        gpus=RANKS, tolerance=SAME_LOSS,
+    ),
+    "day2.once": Mechanism(
+        "validated and written once, not by every rank", 9, "device", "device",
+        _once_faults, _once_seen, _shared_cores, "all_reduce|save_weights", settings=TRAINED,
+        gpus=RANKS, tolerance=SAME_LOSS, timed=False,
+    ),
+}  # fmt: skip

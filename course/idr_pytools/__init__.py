@@ -1,0 +1,250 @@
+"""IDRIS's notebook library by its own names: change the import, and its notebooks run here.
+
+Like the original it works in the current folder: batch scripts in slurm/, logs in slurm/log/.
+COURSE_SITE names the site that runs the jobs; else it is Jean Zay's where its variable IDRPROJ
+is set, else the Slurm that answers, else this machine (`course.idr_pytools.batch`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from fnmatch import fnmatchcase
+from glob import escape
+from pathlib import Path
+from typing import Any
+
+from course.idr_pytools import batch
+from course.idr_pytools.batch import LOGS, Row
+from course.idr_pytools.script import BatchJob, seconds
+from course.jobs import sites, slurm_commands
+from course.jobs.cluster import control
+from course.jobs.sites import Site
+from course.runs.record import write_atomically
+
+PATIENCE_S = 300  # with a Slurm that does not answer; a papermill run must not hang
+JEAN_ZAY = {"gpu_p2": "v100-octo", "gpu_p5": "a100"}  # by partition
+# Jean Zay's names, which the course's own cluster does not have: its notebooks shall run there.
+ELSEWHERE = {"partition": r"gpu_p\w+", "constraint": r"[avh]100(-\w+)?"}
+
+
+def gpu_jobs_submitter(
+    srun_commands: str | Iterable[str], n_gpu: int | Iterable[int] = 1, module: str | None = None,
+    singularity: str | None = None, name: str | None = None, n_gpu_per_task: int = 1,
+    time_max: str = "02:00:00", qos: str | None = None, partition: str | None = None,
+    constraint: str | None = None, cpus_per_task: int | None = None, exclusive: bool = False,
+    account: str | None = None, verbose: int = 0, email: str | None = None,
+    slurm_addon: str | None = None, script_addon: str | None = None,
+) -> list[str]:  # fmt: skip
+    """Submit a job for each GPU count and each command, and return their ids.
+
+    Args:
+        srun_commands: what srun starts on every task, or several; `python -u` comes before a .py
+            file. The job fills in $WORK or ${WORK}, each as one text, but not in single quotes.
+            All else is literal: no ; | > * ~ acts.
+        n_gpu: GPUs of a job, or several numbers: up to a node's, or whole nodes.
+        module, singularity: what to load, or the image to run in; not both.
+        name: of the job, its script and its logs; None: after the command's script.
+        n_gpu_per_task: above 1 where a process drives several GPUs.
+        time_max: hours:minutes:seconds, days-hours or minutes, as Slurm reads it.
+        qos, partition, constraint, account: of Slurm; None: the site's own.
+        cpus_per_task: None: the site's for each GPU of the task.
+        verbose: 1 lets NCCL tell what it does.
+        slurm_addon, script_addon: whole #SBATCH lines, and lines of shell before the command:
+            your own code, written as it is.
+
+    Raises:
+        ValueError: an argument is not valid (nothing is submitted then), or Slurm refuses a job:
+            the message has Slurm's words, and the jobs that were submitted before.
+    """
+    asked = {key: value for key, value in locals().items() if key not in ("srun_commands", "n_gpu")}
+    place = _place(account, partition)
+    asked |= _left_out(place, asked)
+    jobs = [BatchJob(place, command, gpus, asked)
+            for gpus in _several(n_gpu) for command in _several(srun_commands)]  # fmt: skip
+    return _submit_all(jobs)
+
+
+def display_slurm_queue(name: str | None = None, timestep: float = 5) -> None:
+    """Show your jobs that wait or run until there are none. Interrupt it: the jobs go on.
+
+    Args:
+        name: only jobs of this name.
+        timestep: seconds between two looks, at least 1.
+
+    Raises:
+        ValueError: the site needs Slurm, and its commands are not here.
+    """
+    shown, pause_s, silent_since = "", max(1.0, float(timestep)), None
+    try:
+        here = _place(None, None).executor == "local"
+        if not here and not control.which("squeue"):
+            raise ValueError("there is no squeue here: use a login node, or set COURSE_SITE=local")
+        while (rows := batch.queue(name) if here else _squeue(name)) is None or rows:
+            shown = _show(rows, shown, pause_s)
+            silent_since = None if rows is not None else silent_since or time.monotonic()
+            if silent_since and time.monotonic() > silent_since + PATIENCE_S:
+                print("Slurm has not answered for long: stopped looking. Its jobs may go on.")
+                return
+            time.sleep(pause_s)
+    except KeyboardInterrupt:
+        print("Stopped looking: the jobs go on.")
+        return
+    _clear_output()
+    print(f"No job{f' named {name}' if name else ''} waits or runs any more.")
+
+
+def search_log(
+    name: str = "*", contains: str | int | Iterable[str | int] = "", with_err: bool = False
+) -> list[str] | Logs:
+    """Paths of logs in slurm/log, sorted. In patterns * is any text; brackets and ? are literal.
+
+    Args:
+        name: the job's name, or a pattern for it.
+        contains: a job id (digits alone: one whole id), a pattern for a part of what comes after
+            the @, as "2021-02-12*2nodes", or several, of which one must fit.
+        with_err: False: .out files. True: {"stdout": […], "stderr": […]}, whose [0] is the first
+            of "stderr".
+    """
+    parts = [f"*_{each}_*" if each.isdecimal() else f"*{_literal(each)}*"
+             for each in map(str, _several(contains))]  # fmt: skip
+    found, kinds = Logs(stdout=[], stderr=[]), {".out": "stdout", ".err": "stderr"}
+    for path in sorted(LOGS.iterdir()) if LOGS.is_dir() else ():
+        job, _, rest = path.stem.partition("@")
+        fits = fnmatchcase(job, _literal(name)) and any(fnmatchcase(rest, each) for each in parts)
+        if fits and path.suffix in kinds:
+            found[kinds[path.suffix]].append(f"./{path}")
+    return found if with_err else found["stdout"]
+
+
+class Logs(dict[str, list[str]]):
+    """Log paths by kind. A number counts within "stderr", as slides of the original have it."""
+
+    def __missing__(self, key: Any) -> Any:
+        if isinstance(key, int):
+            return self["stderr"][key]
+        raise KeyError(key)
+
+
+def _several(given: Any) -> list[Any]:
+    many = isinstance(given, Iterable) and not isinstance(given, str)
+    return list(given) if many else [given]
+
+
+def _literal(pattern: str) -> str:
+    return "*".join(escape(part) for part in pattern.split("*"))
+
+
+def _place(account: str | None, partition: str | None) -> Site:
+    """The site where a job of this account and partition runs."""
+    if named := os.environ.get("COURSE_SITE"):
+        return sites.get(named)
+    if "IDRPROJ" in os.environ:
+        kind = (account or "").rpartition("@")[2]
+        kind = kind if kind in JEAN_ZAY.values() else "v100"
+        return sites.get(f"jean-zay-{JEAN_ZAY.get((partition or '')[:6], kind)}")
+    return sites.get("slurm" if _slurm_is_here() else "local")
+
+
+def _slurm_is_here() -> bool:
+    """Is there a Slurm to speak to? Also where it does not answer: it may be down for a while."""
+    if not control.which("sbatch"):
+        return False
+    if "SLURM_CONF" in {**os.environ, **control.environment()}:
+        return True
+    done = slurm_commands.ask("squeue", "--me", "--noheader")
+    return done is None or "configuration source" not in done.stderr  # its words without slurm.conf
+
+
+def _left_out(place: Site, asked: Mapping[str, Any]) -> dict[str, None]:
+    """Jean Zay's names among the arguments, on the course's own cluster; they are told."""
+    spoken_to = {**os.environ, **control.environment()}.get("SLURM_CONF")
+    if place.executor != "slurm" or spoken_to != str(control.folder() / "slurm.conf"):
+        return {}
+    names = [name for name, theirs in ELSEWHERE.items()
+             if re.fullmatch(theirs, str(asked[name]))]  # fmt: skip
+    for name in names:
+        print(f"{name}={asked[name]} is left out: the course's own cluster has none of that name.")
+    return dict.fromkeys(names)
+
+
+def _submit_all(jobs: list[BatchJob]) -> list[str]:
+    if not jobs:
+        raise ValueError("nothing to submit: give a command and a number of GPUs")
+    ids: list[str] = []
+    for job in jobs:
+        try:
+            ids.append(_submit(job))
+        except ValueError as error:
+            before = ", ".join(ids) or "none"
+            raise ValueError(f"{error} (submitted before it: {before})") from error
+        print(f"Submitted batch job {ids[-1]}: {job}")
+    return ids
+
+
+def _submit(job: BatchJob) -> str:
+    """Write the job's script, and hand it to Slurm or to this machine: its id."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    log = job.log(datetime.now())
+    text = job.text(log)
+    write_atomically(Path("slurm") / f"{job.name}.slurm", text)
+    if job.place.executor == "local":
+        limit_s = seconds(job.asked["time_max"])
+        return batch.submit(text, log, name=job.name, gpus=job.gpus, tasks=job.tasks,
+                                  cpus=job.cpus, limit_s=limit_s)  # fmt: skip
+    program = control.which("sbatch")
+    if not program:
+        raise ValueError("there is no sbatch here: use a login node, or set COURSE_SITE=local")
+    # By its standard input: another job of this name may write the file meanwhile.
+    done = subprocess.run([program, "--parsable"], input=text, capture_output=True, text=True,
+                          env={**os.environ, **control.environment()})  # fmt: skip
+    if done.returncode:
+        words = " ".join(line.partition("error: ")[2] or line for line in done.stderr.splitlines())
+        raise ValueError(f"Slurm refused the job {job}: {words}")
+    return done.stdout.strip().partition(";")[0]
+
+
+def _squeue(name: str | None) -> list[Row] | None:
+    """This user's jobs as squeue tells them, of this name; None where Slurm does not answer."""
+    wanted = [f"--name={name}"] if name else []
+    done = slurm_commands.ask("squeue", "--me", "--noheader", "--format=%i|%T|%M|%D|%r|%j", *wanted)
+    if done is None or done.returncode:
+        return None
+    rows = []
+    for line in done.stdout.splitlines():
+        number, state, passed, nodes, reason, job = line.split("|", 5)
+        rows.append(Row(number, job, state, passed, nodes, reason))
+    return rows
+
+
+def _show(rows: list[Row] | None, shown: str, pause_s: float) -> str:
+    """Show the queue in place of the last one, or in a terminal where more than times changed."""
+    unanswered = f"Slurm does not answer just now; it is asked again every {pause_s:g} s."
+    text = unanswered if rows is None else _table(rows)
+    key = unanswered if rows is None else str([row._replace(time="") for row in rows])
+    if _clear_output() or key != shown:
+        print(text, flush=True)
+    return key
+
+
+def _table(rows: list[Row]) -> str:
+    lines = [Row("JOBID", "NAME", "STATE", "TIME", "NODES", "REASON"), *rows]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    padded = [[cell.ljust(width) for cell, width in zip(line, widths)] for line in lines]
+    return "\n".join("  ".join(cells).rstrip() for cells in padded)
+
+
+def _clear_output() -> bool:
+    """Clear the cell's output when the next text comes. False where there is no notebook."""
+    ipython = sys.modules.get("IPython")
+    if not ipython or not hasattr(ipython.get_ipython(), "kernel"):
+        return False
+    from IPython.display import clear_output
+
+    clear_output(wait=True)
+    return True

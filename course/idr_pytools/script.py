@@ -1,0 +1,211 @@
+"""The batch script that `course.idr_pytools` writes: what may stand in it, and its whole text."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from datetime import datetime
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+from course.idr_pytools.batch import LOGS, check_gpus
+from course.jobs.sites import Site
+
+DATE = "%Y-%m-%d_%H.%M.%S"
+WORD = (r"\w[\w.@,+:-]*", "letters, digits and _ . @ , + : -")
+VALID = {  # nothing that would end a line of #SBATCH, a word of the shell or a file's name
+    "name": (r"\w[\w.+=-]{0,79}", "up to 80 letters, digits and _ . + = -, the first no . + = -"),
+    "module": (r"\w[\w.+/=-]*( +\w[\w.+/=-]*)*", "names as pytorch-gpu/py3/1.11.0"),
+    "singularity": (r"\w[\w.+-]*(/\w[\w.+-]*)*\.sif", "the name of a file that ends in .sif"),
+    "qos": WORD, "partition": WORD, "account": WORD,
+    "constraint": (r"[\w\[(][\w.@,+:&|*()\[\]-]*", "letters, digits and any of _.@,+:&|*()[]-"),
+    "email": (r"\w[\w.+-]*@\w[\w.-]*", "one address"),
+}  # fmt: skip
+QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.""", re.DOTALL)
+VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})")
+LITERAL_DOLLAR = "\0"  # in no command: an operating system takes none
+
+
+@dataclass(frozen=True)
+class BatchJob:
+    """One job. `asked` holds the arguments of gpu_jobs_submitter beside command and n_gpu.
+
+    Raises:
+        ValueError: one of them is not valid, or the site has no room for such a job.
+    """
+
+    place: Site
+    command: str
+    gpus: int
+    asked: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        _check(self.asked | {"n_gpu": self.gpus})
+        if self.place.executor == "local":
+            check_gpus(self.gpus)
+        per_task = self.asked["n_gpu_per_task"]
+        if self.gpus // self.nodes % per_task:
+            raise ValueError(f"n_gpu={self.gpus} on {self.nodes} nodes: the GPUs of each must be a "
+                             f"multiple of n_gpu_per_task={per_task}")  # fmt: skip
+        command_words(self.command)
+
+    @property
+    def nodes(self) -> int:
+        return self.place.shape(self.gpus)[0] if self.place.executor == "slurm" else 1
+
+    @property
+    def tasks(self) -> int:
+        """Tasks on each node."""
+        return self.gpus // self.nodes // self.asked["n_gpu_per_task"]
+
+    @property
+    def cpus(self) -> int:
+        """Cores of each task."""
+        return self.asked["cpus_per_task"] or self.place.cpus_per_gpu * self.asked["n_gpu_per_task"]
+
+    @property
+    def name(self) -> str:
+        """As asked for, else after the script that the command starts."""
+        words = shlex.split(self.command)
+        script = next((word for word in words if word.endswith(".py")), words[0])
+        derived = re.sub(r"[^\w+=-]", "_", Path(script).name.split(".")[0]).lstrip("+=-")
+        return self.asked["name"] or derived[:40] or "job"
+
+    def __str__(self) -> str:
+        tasks = f"{self.nodes} × {self.tasks} tasks of {self.cpus} cores on {self.place.name}"
+        if self.place.executor == "local":
+            tasks = f"{self.tasks} processes on this machine's {os.cpu_count()} cores"
+        return f"{self.name}, n_gpu={self.gpus}: {tasks}"
+
+    def log(self, submitted: datetime) -> str:
+        """The path of its logs without .out and .err; %j stands for its id."""
+        return f"{LOGS}/{self.name}@JZ_%j_{self.nodes}nodes_{self.tasks}tasks_{submitted:{DATE}}"
+
+    def text(self, log: str) -> str:
+        """The whole script, for logs at this path."""
+        asked, site = self.asked, dict(line.partition("=")[::2] for line in self.place.sbatch)
+        values = {
+            "job-name": self.name, "output": f"{log}.out", "error": f"{log}.err",
+            "nodes": self.nodes, "ntasks-per-node": self.tasks,
+            "gres": f"gpu:{self.gpus // self.nodes}", "cpus-per-task": self.cpus,
+            **site, "time": asked["time_max"],
+        }  # fmt: skip
+        for key in ("qos", "partition", "constraint", "account"):
+            values[key] = asked[key] or getattr(self.place, key) or None
+        values["exclusive"] = "" if asked["exclusive"] else site.get("exclusive")
+        values |= {"mail-user": asked["email"], "mail-type": "ALL"} if asked["email"] else {}
+        lines = [_directive(key, value) for key, value in values.items() if value is not None]
+        parts = [*lines, *filter(None, [asked["slurm_addon"]]), "", *self._body()]
+        return "\n".join(["#!/bin/bash", *parts]) + "\n"
+
+    def _body(self) -> list[str]:
+        python = shlex.quote(str(Path(sys.executable).parent))
+        talk = ["export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL"]
+        return [
+            f'export PATH={python}:"$PATH"  # of the submitter; a module\'s comes before it',
+            "export SLURM_KILL_BAD_EXIT=1  # a task that fails ends the others",
+            'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"  # new versions of srun want it told',
+            *(talk if self.asked["verbose"] else []),
+            *self._modules(),
+            *filter(None, [self.asked["script_addon"]]),
+            "", "set -x", f"time srun {self._srun_words()}", "status=$?", "date", "exit $status",
+        ]  # fmt: skip
+
+    def _modules(self) -> list[str]:
+        """The site's setup, and the module where there are such: a job elsewhere goes on."""
+        wanted = self.asked["module"] or ("singularity" if self.asked["singularity"] else "")
+        if not wanted:
+            return self.place.preparation
+        names = shlex.join(wanted.split())
+        there = "type module > /dev/null 2>&1"
+        return [
+            f"{there} && module purge", *self.place.preparation,
+            f"if {there}; then module load {names}",
+            f"else echo 'No module command here: went on without {wanted}'; fi",
+        ]  # fmt: skip
+
+    def _srun_words(self) -> str:
+        words = command_words(self.command)
+        if shlex.split(self.command)[0].endswith(".py"):
+            words = ["python", "-u", *words]
+        if self.asked["singularity"]:
+            image = f'"$SINGULARITY_ALLOWED_DIR/{self.asked["singularity"]}"'
+            words = ["singularity", "exec", "--nv", image, *words]
+        return " ".join(words)
+
+
+def command_words(command: str) -> list[str]:
+    """The words of a command, each quoted for a script: $NAME and ${NAME} act, nothing else does.
+
+    A variable is filled in as one text, as in double quotes; in single quotes, or behind a
+    backslash, a dollar is a dollar.
+
+    Raises:
+        ValueError: there is no word, a quote is not closed, or the first word is an option.
+    """
+    if not isinstance(command, str) or LITERAL_DOLLAR in command:
+        raise ValueError(f"a command must be a text without NUL characters, not {command!r}")
+    try:
+        words = shlex.split(QUOTED.sub(_hide_dollars, command))
+    except ValueError as error:
+        raise ValueError(f"command {command!r}: {error}") from error
+    if not words or not words[0] or words[0].startswith("-"):
+        raise ValueError(f"command {command!r}: it must begin with a program or a .py file")
+    return [_quoted(word) for word in words]
+
+
+def seconds(time_max: str) -> int:
+    """Seconds of a time limit as Slurm reads it: minutes, hours:minutes:seconds, days-hours …
+
+    Raises:
+        ValueError: it is written otherwise, or is no time at all.
+    """
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+(?::\d+){0,2})", str(time_max), re.ASCII)
+    days, clock = (found[1], found[2].split(":")) if found else (None, [])
+    units = (3600, 60, 1) if days or len(clock) == 3 else (60, 1)
+    total = int(days or 0) * 86400 + sum(int(part) * unit for part, unit in zip(clock, units))
+    if not total:
+        raise ValueError(f"time_max={time_max!r}: it must be above 0, and written as minutes, "
+                         f"hours:minutes:seconds or days-hours, such as 02:00:00")  # fmt: skip
+    return total
+
+
+def _hide_dollars(found: re.Match[str]) -> str:
+    text = found[0]
+    if text.startswith("'"):
+        return text.replace("$", LITERAL_DOLLAR)
+    return re.sub(r"\\.", lambda pair: pair[0].replace("\\$", LITERAL_DOLLAR), text, flags=re.S)
+
+
+def _quoted(word: str) -> str:
+    parts, end = [], 0
+    for found in VARIABLE.finditer(word):
+        parts += [word[end : found.start()], f'"${{{found[1].strip("{}")}}}"']
+        end = found.end()
+    parts.append(word[end:])
+    literal = [part and shlex.quote(part.replace(LITERAL_DOLLAR, "$")) for part in parts[::2]]
+    return "".join(a + b for a, b in zip(literal, [*parts[1::2], ""])) or "''"
+
+
+def _directive(key: str, value: Any) -> str:
+    return f"#SBATCH --{key}" + (f"={shlex.quote(str(value))}" if value != "" else "")
+
+
+def _check(asked: dict[str, Any]) -> None:
+    for key, (pattern, valid) in VALID.items():
+        value = asked[key]
+        if value and not (isinstance(value, str) and re.fullmatch(pattern, value)):
+            raise ValueError(f"{key}={value!r}: it may be {valid}")
+    if asked["name"] and len(asked["name"].encode()) > 160:
+        raise ValueError(f"name={asked['name']!r} is too long for a file's name")
+    seconds(asked["time_max"])
+    for key in ("n_gpu", "n_gpu_per_task", "cpus_per_task"):
+        value = asked[key]
+        if value is not None and (not isinstance(value, Integral) or value < 1):
+            raise ValueError(f"{key}={value!r}: it must be a whole number above 0")
+    if asked["module"] and asked["singularity"]:
+        raise ValueError("give module or singularity, not both: an image has its own software")

@@ -1,0 +1,1 @@
+"""Where a run computes: sites, engines, queues, turns; from launch to its end."""

@@ -1,0 +1,225 @@
+"""Gives out turns to the runs of a group: one computes, the others wait.
+
+A job whose runs are to be compared trains them at the same time, block of steps by block of
+steps. Whatever the machine does meanwhile then hits all of them, and the ratio of neighbouring
+blocks is free of it. Who is first in a turn is a matter of chance: a rhythm of the machine's own
+cannot favour one of them, and the interval of the ratio (`course.runs.ratio.centre`) may be
+believed however disturbances follow each other. This is the supervisor's end;
+`course.training.turn` is the training process's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+import random
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import (
+    Connection,
+    Listener,
+    answer_challenge,
+    deliver_challenge,
+    wait,
+)
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from course.runs.ratio import LEAST_TURNS, is_sure
+from course.runs.record import write_atomically
+from course.runs.run import Run
+from course.training.turn import NO_MORE
+
+BLOCK_S = 0.5  # a block is at least so long: shorter ones measure how a process wakes up
+POLL_S = 0.1
+
+
+@dataclass
+class Member:
+    """A run of the group, as the conductor knows it."""
+
+    name: str
+    ranks: int
+    is_repeat: bool = False  # measured again only so that another run has something beside it
+    connections: dict[int, Connection] = field(default_factory=dict)  # by rank
+    asked: dict[str, Any] = field(default_factory=dict)  # what it said of itself
+    given: int = 0  # steps, in all turns so far
+    images_per_s: list[float] = field(default_factory=list)  # a block each
+    fastest_step_s: float = math.inf
+    measured_s: float = 0.0
+    is_gone: bool = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Have all its ranks asked for their first turn, or will never?"""
+        return self.is_gone or len(self.connections) == self.ranks
+
+    @property
+    def steps_left(self) -> int:
+        """How many steps it has still to be given."""
+        return self.asked["steps"] - self.given
+
+    def shortest_block(self) -> int:
+        """Steps of a block of BLOCK_S; fewer, where its steps would not last for LEAST_TURNS."""
+        wanted = math.ceil(BLOCK_S / self.fastest_step_s)
+        most = (self.asked["steps"] - self.asked["warmup_steps"]) // LEAST_TURNS
+        return max(1, min(wanted, most))
+
+    def took(self, block: dict[str, float], turn: int) -> None:
+        """Note what its rank 0 says of a block."""
+        if block["steps"]:
+            self.fastest_step_s = min(self.fastest_step_s, block["last_s"])
+        if block["steps"] and turn:
+            self.measured_s += block["seconds"]
+            self.images_per_s.append(self.asked["batch_size"] * block["steps"] / block["seconds"])
+
+
+class Conductor:
+    """Decides whose turn it is, in a thread of the job's first supervisor."""
+
+    def __init__(self, runs: Sequence[Run], host: str) -> None:
+        self._by_folder = {str(run.folder): Member(run.name, run.launched["gpus"], run.is_repeat)
+                           for run in runs}  # fmt: skip
+        self.members = [*self._by_folder.values()]
+        self._key = secrets.token_bytes(16)
+        self._listener = Listener((host, 0), backlog=64)
+        self._left: list[str] = []
+        self._is_closing = False
+        self._last_turn = 0
+
+    def publish(self, path: Path) -> None:
+        """Write where the members reach this conductor; for this user's eyes only."""
+        host, port = self._listener.address
+        text = json.dumps({"host": host, "port": port, "key": self._key.hex()})
+        write_atomically(path, text, mode=0o600)
+
+    def start(self) -> None:
+        """Conduct, until no member is left to conduct."""
+        for work in (self._admit, self._conduct):
+            threading.Thread(target=work, daemon=True).start()
+
+    def is_over(self, run: Run, status: str) -> None:
+        """The processes of this run have ended, perhaps before they asked for a turn."""
+        if status != "ok":
+            self._left.append(run.name)
+        self._by_folder[str(run.folder)].is_gone = True
+
+    def _admit(self) -> None:
+        """Take in the members' processes as they come."""
+        while not self._is_closing:
+            with contextlib.suppress(OSError):  # the listener was closed, or somebody went away
+                connection = self._listener.accept()
+                # In a thread of its own: a stranger who says nothing must hold up nobody.
+                threading.Thread(target=self._welcome, args=[connection], daemon=True).start()
+
+    def _welcome(self, connection: Connection) -> None:
+        try:
+            deliver_challenge(connection, self._key)
+            answer_challenge(connection, self._key)
+            asked = connection.recv()
+            member = self._by_folder[asked["folder"]]
+        except (AuthenticationError, EOFError, OSError, KeyError):
+            connection.close()
+            return
+        member.asked = asked
+        member.connections[asked["rank"]] = connection
+
+    def _conduct(self) -> None:
+        try:
+            while not all(each.is_ready for each in self.members):
+                time.sleep(POLL_S)
+            chance = random.Random(" ".join(self._by_folder))
+            for turn in itertools.count():
+                if turn == 1:
+                    self._plan()
+                for member in chance.sample(self.members, len(self.members)):
+                    if not member.is_gone:
+                        self._give(member, turn)
+                if not self._playing() or self._is_enough():
+                    break
+            self._is_closing = True
+            for member in self.members:
+                self._tell(member, NO_MORE, 0)
+            while any(member.connections for member in self.members):
+                self._listen()
+        finally:  # whoever waits sees that nobody conducts any more
+            self._is_closing = True
+            self._listener.close()
+            for member in self.members:
+                for connection in member.connections.values():
+                    connection.close()
+
+    def _playing(self) -> list[Member]:
+        """Those who are to have further turns: none, where only repetitions are left."""
+        there = [each for each in self.members if not each.is_gone]
+        return there if any(not each.is_repeat for each in there) else []
+
+    def _give(self, member: Member, turn: int) -> None:
+        """Let a member compute a block of steps, and wait until all its ranks are through."""
+        steps = self._block(member, turn) if turn else member.asked["warmup_steps"]
+        if not steps:
+            return
+        member.given += steps
+        self._tell(member, turn, steps)
+        due = set(member.connections.values())
+        while due & set(member.connections.values()):
+            for connection, block in self._listen():
+                due.discard(connection)
+                if connection is member.connections.get(0):
+                    member.took(block, turn)
+
+    def _block(self, member: Member, turn: int) -> int:
+        """How many steps a member gets: all are to be through with theirs in the same turn."""
+        if member.asked["budget_s"]:  # which ends the turns, whoever has steps left
+            return member.shortest_block()
+        return math.ceil(member.steps_left / max(1, self._last_turn - turn + 1))
+
+    def _plan(self) -> None:
+        """After the warm-up: in which turn all are through, where no budget ends them before."""
+        turns = [each.steps_left // each.shortest_block() for each in self._playing()]
+        self._last_turn = min(turns, default=0)
+
+    def _tell(self, member: Member, turn: int, steps: int) -> None:
+        for connection in member.connections.values():
+            with contextlib.suppress(OSError):  # it has just ended, as will be heard
+                connection.send({"turn": turn, "steps": steps, "left": self._left})
+
+    def _listen(self) -> list[tuple[Connection, dict[str, float]]]:
+        """The blocks that were reported just now; processes that have ended are let go."""
+        owners = {connection: (member, rank) for member in self.members
+                  for rank, connection in member.connections.items()}  # fmt: skip
+        reported = []
+        for connection in wait([*owners], timeout=POLL_S):
+            try:
+                reported.append((connection, connection.recv()))
+            except (EOFError, OSError):
+                member, rank = owners[connection]
+                del member.connections[rank]
+                connection.close()
+                member.is_gone = member.is_gone or not member.connections
+        return reported
+
+    def _is_enough(self) -> bool:
+        """Are all ratios to the first sure, or the budgets used up? Never without budgets."""
+        first, *others = self._playing()
+        budgets = [each.asked["budget_s"] for each in (first, *others)]
+        if not all(budgets):
+            return False
+        if sum(each.measured_s for each in (first, *others)) >= sum(budgets):
+            return True
+        if len(first.images_per_s) < LEAST_TURNS:
+            return False
+        return all(is_sure(_ratios(each, first)) for each in others)
+
+
+def _ratios(member: Member, first: Member) -> np.ndarray:
+    both = list(zip(member.images_per_s, first.images_per_s))  # one may be a block ahead
+    return np.array([own / base for own, base in both])

@@ -1,0 +1,178 @@
+"""Runs that take turns in one job: who conducts them, where, and whether they fit together."""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from course.config import Config
+from course.runs.record import write_atomically
+from course.runs.run import Run
+
+if TYPE_CHECKING:
+    from course.jobs.conductor import Conductor
+
+POLL_S = 0.1
+GIB = 1024**3
+LIBRARIES_GIB = 0.8  # of a training process on a CPU, before its first tensor
+WORKER_GIB = 0.3  # of a DataLoader worker, whose libraries are shared with the process it is of
+CONTEXT_GIB = 1.0  # of a process on a GPU: CUDA's context, and work spaces of its libraries
+# What an image of 224 px may take at most, whatever the network: ResNet-152 in fp32 takes 0.19.
+IMAGE_GIB = 0.2
+
+
+def address_file(run: Run) -> Path:
+    """Where the group's conductor writes how it is reached; on the disk that all tasks share."""
+    attempt = os.environ.get("SLURM_RESTART_COUNT", "0")
+    return run.job.folder / f"turns-{attempt}.json"
+
+
+def first_node(run: Run) -> str:
+    """The address of the job's first node, as its tasks reach it."""
+    if run.launched.get("executor") == "slurm":
+        # From there srun started the tasks.
+        return os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
+    return "127.0.0.1"
+
+
+def agree(run: Run, rank: int, deadline: float) -> tuple[bool, Conductor | None]:
+    """Shall the runs of the job take turns? The first task decides, and conducts them.
+
+    Args:
+        deadline: until when another task waits for that, by `time.monotonic`.
+
+    Returns:
+        Whether they do, and in the first task who gives out the turns.
+    """
+    if len(run.together) == 1:
+        return False, None
+    path = address_file(run)
+    if rank > 0:
+        while not path.exists():
+            given_up = all(each.record for each in run.together)
+            if given_up or time.monotonic() > deadline:
+                return False, None
+            time.sleep(POLL_S)
+        return "why_not" not in json.loads(path.read_text()), None
+    living = [each for each in run.together if not each.record]
+    try:
+        refused = refusal(living)
+        if not refused:
+            from course.jobs.conductor import Conductor
+
+            made = Conductor(living, first_node(run))
+            made.publish(path)
+            return True, made
+    except Exception as error:  # whatever it is, the runs can go one after the other
+        refused = f"{type(error).__name__}: {error}"
+    with suppress(OSError):  # a full disk: the others give up at their deadline
+        write_atomically(path, json.dumps({"why_not": refused}))
+    return False, None
+
+
+def refusal(runs: Sequence[Run]) -> str:
+    """Why the runs cannot take turns: they do not fit into memory at the same time, say; or "".
+
+    Where a rough upper bound fits, nothing else is asked; else `memory.predict` tells the peak of
+    each, which takes seconds.
+    """
+    if len(runs) < 2:
+        return "the others were over before it began"
+    free = None
+    if any(run.config.device == "auto" for run in runs):  # apart: a fork cannot inherit NVML
+        free = (_apart(_gpu_free_gib) or [None])[0]
+    if free == 0:
+        return "this site gives each process a GPU of its own"
+    where = "the host's memory" if free is None else "the GPU's memory"
+    # On a GPU lies one process of each run; in the host's memory lie all of this node.
+    processes = [run for run in runs for _ in range(run.launched["gpus"] if free is None else 1)]
+    fixed = CONTEXT_GIB if free is not None else LIBRARIES_GIB
+    free = _host_free_gib(runs) if free is None else free
+    if sum(fixed + _at_most_gib(run) for run in processes) <= free:
+        return ""
+    found = dict(zip([run.folder for run in runs], _apart(partial(_peaks_gib, runs))))
+    needed = sum(fixed + found.get(run.folder, math.inf) for run in processes)
+    if needed <= free:
+        return ""
+    return f"together they need about {needed:.0f} GiB of {where}, and {free:.0f} are free"
+
+
+def _host_free_gib(runs: Sequence[Run]) -> float:
+    """What training processes may take of this machine's memory, or of a container's or job's."""
+    free = psutil.virtual_memory().available
+    own = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
+    for folder in (Path("/sys/fs/cgroup") / own, Path("/sys/fs/cgroup")):
+        with suppress(OSError, ValueError):  # no such group, or "max": no limit
+            limit = int((folder / "memory.max").read_text())
+            free = min(free, limit - int((folder / "memory.current").read_text()))
+    workers = sum(run.config.workers * run.launched["gpus"] for run in runs)
+    return free / GIB - WORKER_GIB * workers
+
+
+def _peaks_gib(runs: Sequence[Run]) -> list[float]:
+    from course.training import memory
+
+    return [memory.predict(_share(run)).peak_gib for run in runs]
+
+
+def _apart(work: Callable[[], list[float]]) -> list[float]:
+    """What `work` returns, done in a process of its own; [] where it fails.
+
+    Autograd starts threads, and a process with threads can fork no training process.
+    """
+    processes = multiprocessing.get_context("fork")
+    reader, writer = processes.Pipe(duplex=False)
+    worker = processes.Process(target=lambda: writer.send(work()))
+    worker.start()
+    writer.close()
+    try:
+        return reader.recv()
+    except EOFError:
+        return []
+    finally:
+        worker.join()
+
+
+def _share(run: Run) -> Config:
+    """What one of the run's processes trains; on an accelerator, for which memory is predicted."""
+    config = run.config
+    return replace(config, device="auto", batch_size=config.batch_size // run.launched["gpus"])
+
+
+def _at_most_gib(run: Run) -> float:
+    share = _share(run)
+    return IMAGE_GIB * share.batch_size * (share.image_px / 224) ** 2
+
+
+def _gpu_free_gib() -> list[float]:
+    """What is free on this task's NVIDIA GPU; [] without one. torch would have to open it.
+
+    0 where the site gives each process a GPU of its own: then no two runs can share one.
+    """
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")
+        local_rank = int(os.environ.get("LOCAL_RANK", 0))
+        number = visible[min(local_rank, len(visible) - 1)] or "0"
+        if number.isdigit():
+            board = pynvml.nvmlDeviceGetHandleByIndex(int(number))
+        else:
+            board = pynvml.nvmlDeviceGetHandleByUUID(number)
+        if pynvml.nvmlDeviceGetComputeMode(board) != pynvml.NVML_COMPUTEMODE_DEFAULT:
+            return [0.0]
+        return [pynvml.nvmlDeviceGetMemoryInfo(board).free / GIB]
+    except pynvml.NVMLError:
+        return []

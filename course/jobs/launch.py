@@ -1,0 +1,281 @@
+"""Launch runs, wait for them, cancel them; each call can be repeated without harm."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from filelock import FileLock, Timeout
+from tqdm import tqdm
+
+from course.config import Config
+from course.jobs import sites
+from course.jobs.plan import Plan, beside, engine, in_turns, plan
+from course.runs import record as records
+from course.runs import recordings
+from course.runs import run as runs
+from course.runs.record import write_record
+from course.runs.run import Run, record_of
+
+REUSED = ("queued", "running", "ok", "oom")  # launched again, a run in such a state is kept
+
+
+class JobError(RuntimeError):
+    """A run ended otherwise than hoped for. In a notebook only the message is shown."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
+
+
+def launch(
+    script: str | Path, config: Config, *, site: str = "local", gpus: int = 1,
+    time_min: float | None = None, rerun: bool = False, against: Run | None = None,
+) -> Run:  # fmt: skip
+    """Start a job that runs `script`, and return at once.
+
+    The same script text, config, site and GPU count are the same run: launched again it is
+    returned as it stands, running or over. One that failed, ran out of time, was cancelled or
+    lost is started anew, since its cause may be mended. A site whose name begins with "recorded-"
+    starts nothing: it answers with what another machine measured.
+
+    Args:
+        script: a Python file, relative to the current folder or to the project.
+        gpus: devices, a process each (processes alone where there is no GPU).
+        time_min: end the run after so many minutes; None: the site's own limit.
+        rerun: start it anew in any case.
+        against: the run to compare with. Its snapshot is run once more beside this one, and the
+            two take turns, so that their ratio does not depend on what else the machine does.
+
+    Raises:
+        ValueError: no such script or site, or an impossible request.
+        JobError: the runs folder cannot be written.
+    """
+    asked = plan(script, config, site=site, gpus=gpus, time_min=time_min)
+    if asked.place.executor == "recorded":
+        run = recordings.answer(asked.place.name.removeprefix(recordings.SITE), config, gpus)
+        print(f"{run}: nothing runs here; from\n    {run.record.machine}")
+        return run
+    if against is not None and against.launched.get("site") != site:
+        where = against.launched.get("site")
+        print(f"{against.name} ran on site {where!r}: it cannot be repeated on {site!r}, beside it")
+        against = None
+    group = [asked] if against is None else [*beside(asked, against)]
+    return _launch(group, rerun)[0]
+
+
+def launch_all(
+    script: str | Path, configs: Iterable[Config], *, turns: bool = False, **options: Any
+) -> list[Run]:
+    """`launch` for each config; further options are those of `launch`.
+
+    Args:
+        turns: one job for all of them, in which they take turns: whatever the machine does
+            meanwhile, it does to all, so their ratios do not depend on it. Its limit `time_min`
+            is of them together; `against` cannot be given.
+    """
+    configs = list(configs)
+    site = sites.get(options.get("site", "local"))
+    if not turns or len(configs) < 2 or site.executor == "recorded":
+        return [launch(script, config, **options) for config in configs]
+    rerun = options.pop("rerun", False)
+    return _launch(in_turns([plan(script, config, **options) for config in configs]), rerun)
+
+
+def _launch(group: Sequence[Plan], rerun: bool) -> list[Run]:
+    """Find or start the runs of one job; the first of them, or all, are what was asked for."""
+    root = runs.runs_root()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with FileLock(root / ".launch.lock", timeout=60):
+            return _find_or_start(group, rerun)
+    except Timeout as error:
+        raise JobError("another launch still waits for the scheduler: try again") from error
+    except OSError as error:
+        raise JobError(
+            f"cannot write a run in {root}: {error.strerror or error}. Nothing was launched. "
+            f"Make room there, or set COURSE_RUNS to a folder that you may write"
+        ) from error
+
+
+def _find_or_start(group: Sequence[Plan], rerun: bool) -> list[Run]:
+    # Under the lock, or two launches would take the same folder.
+    own = [each for each in group if not each.is_repeat]
+    attempts = [each.attempts() for each in own]
+    known = [last for last, _ in attempts]
+    if not rerun and all(last and refresh(last) in REUSED for last in known):
+        for last in known:
+            print(f"{last}: launched before, nothing started (rerun=True repeats it)")
+        return known
+    folders = [folder for _, folder in attempts]
+    folders += [folders[0] / runs.BESIDE / each.name for each in group if each.is_repeat]
+    return _start(folders, group)[: len(own)]
+
+
+def wait(
+    of: Run | Sequence[Run], *, timeout_s: float | None = None, check: bool = True
+) -> Run | Sequence[Run]:
+    """Follow runs until they are over, with their steps as progress. Returns what was given.
+
+    Interrupting the wait leaves the runs alone.
+
+    Args:
+        timeout_s: stop waiting after so long; the runs go on.
+        check: raise if a run ended otherwise than `ok`; False to look at the status yourself.
+
+    Raises:
+        JobError: a run ended otherwise than ok (with the end of its log), or is not over yet.
+    """
+    wanted = [of] if isinstance(of, Run) else list(of)
+    deadline = time.monotonic() + timeout_s if timeout_s is not None else None
+    try:
+        for run in wanted:
+            _follow(run, deadline)
+            for repeat in run.repeats:  # it ends with the run, or moments later
+                _follow(repeat, deadline, quiet=True)
+    except KeyboardInterrupt:
+        print("Stopped waiting; the job goes on. wait(run) follows it again, cancel(run) ends it; "
+              "in a terminal: course runs, course cancel NAME")  # fmt: skip
+        return of
+    for run in wanted:
+        if check and run.status != "ok":
+            raise JobError(explain(run))
+    return of
+
+
+def cancel(run: Run) -> Run:
+    """End a run that waits or computes; one that is over is left as it is.
+
+    Raises:
+        JobError: Slurm does not take the request just now; the run is as it was.
+    """
+    if refresh(run) in ("queued", "running"):
+        engine = _engine(run)
+        try:
+            engine.call_off(run)
+        except TimeoutError as error:
+            raise JobError(f"{run.name} is not cancelled: {error}") from error
+        # The record comes before the end: whatever still runs sees the verdict and stops.
+        values = {"status": "cancelled", "error": "cancelled on request"}
+        write_record(run.folder, record_of(run, values))
+        engine.stop(run)
+    for repeat in run.repeats:  # nobody else needs them
+        cancel(repeat)
+    return run
+
+
+def refresh(run: Run) -> str:
+    """The run's status; a run whose processes are gone without a record is recorded as lost."""
+    engine = _engine(run)
+    if run.record is None and not engine.is_alive(run) and run.record is None:
+        status, error = engine.ending(run)
+        if status in ("queued", "running"):  # it was put back, or nobody can say just now
+            return status
+        started_at = run.started.get("started_at", run.launched.get("launched_at", ""))
+        values = {"status": status, "error": error, "started_at": started_at}
+        try:
+            write_record(run.folder, record_of(run, values))
+        except OSError as problem:
+            print(f"{run.name} is lost, and no record could be written: {problem}", file=sys.stderr)
+            return "lost"
+    status = run.status
+    if status == "running" and engine.tell([run]).get(run.name, {}).get("state") == "pending":
+        return "queued"  # it was put back, and waits to begin anew
+    return status
+
+
+def explain(run: Run) -> str:
+    """Why a run is not ok, for people: its status, error, where its logs lie, what to do."""
+    record = run.record
+    if record is None and refresh(run) == "lost":
+        return f"{run.name}: lost, and {run.folder} cannot take its record. Make room there"
+    if record is None:
+        return f"{run.name} is not over yet ({run.status}): wait(run) follows it"
+    advice = {
+        "oom": "It needs more memory than there is: lower batch_size or image_px.",
+        "timeout": "Give it more time (time_min=…) or fewer steps.",
+        "cancelled": "Launch it again, if it is wanted after all.",
+    }.get(record.status, f"Mend the cause in {run.source} (what ran is a copy of it), and "
+                         f"launch again; rerun=True where the script is not to blame.")  # fmt: skip
+    return f"{run.name}: {record.status}. {record.error}\n{advice} Logs: {run.folder / 'logs'}"
+
+
+def _engine(run: Run) -> ModuleType:
+    return engine(run.launched.get("executor", "local"))
+
+
+def _start(folders: Sequence[Path], group: Sequence[Plan]) -> list[Run]:
+    """Start one job for all these runs; its logs and scripts lie in the first one's folder."""
+    started, place = [Run(folder) for folder in folders], group[0].place
+    now = datetime.now().isoformat(timespec="seconds")
+    common = {"time_min": place.time_min, "git_sha": runs.git_sha(), "executor": place.executor,
+              "launched_at": now}  # fmt: skip
+    try:
+        for run, asked in zip(started, group):
+            _write_folder(run, asked, common | _togetherness(run, started))
+        most = {"gpus": max(each.request["gpus"] for each in group)}
+        job = engine(place.executor).submit(folders[0], started[0].launched | most, place)
+        for run in started:
+            request = run.launched | job
+            records.write_atomically(run.folder / "launch.json", json.dumps(request, indent=1))
+    except BaseException:
+        engine(place.executor).kill_left(started[0])
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    for run in started:
+        others = ", in turns with ".join(["", *(each.name for each in started if each != run)])
+        if not run.is_repeat:
+            print(f"{run.name}: launched on {place.name} as job {job['job_id']}{others}")
+    return started
+
+
+def _togetherness(run: Run, group: Sequence[Run]) -> dict[str, Any]:
+    """Where the runs of the group lie, seen from one of them: what is compared with comes first."""
+    if len(group) == 1:
+        return {}
+    ordered = sorted(group, key=lambda each: not each.is_repeat)
+    paths = [os.path.relpath(each.folder, run.folder) for each in ordered]
+    return {"together": paths, "job_folder": os.path.relpath(group[0].folder, run.folder)}
+
+
+def _write_folder(run: Run, asked: Plan, common: dict[str, Any]) -> None:
+    run.folder.mkdir(parents=True)
+    run.script.write_text(asked.text)
+    (run.folder / "config.json").write_text(asked.config.to_json())
+    (run.folder / records.RESERVE).write_bytes(bytes(records.RESERVE_BYTES))
+    request = asked.request | {"script": str(asked.source)} | common
+    records.write_atomically(run.folder / "launch.json", json.dumps(request, indent=1))
+
+
+def _follow(run: Run, deadline: float | None, *, quiet: bool = False) -> None:
+    total = run.config.epochs * run.config.steps
+    layout = "{desc} |{bar}| {n_fmt}/{total_fmt} steps, {elapsed}"
+    with tqdm(total=total, file=sys.stdout, bar_format=layout, ncols=100, disable=quiet) as bar:
+        shown = None
+        while True:
+            status = refresh(run)
+            if shown != (shown := (status, steps_done(run))):
+                bar.set_description_str(f"{run.name} [{status}]", refresh=False)
+                bar.n = min(shown[1], total)
+                bar.refresh()
+            if status not in ("queued", "running"):
+                bar.total = bar.n if status == "ok" else total  # a ratio may be sure sooner
+                bar.refresh()
+                return
+            if deadline is not None and time.monotonic() > deadline:
+                raise JobError(f"{run.name} is still {status}; it goes on: wait(run) follows it")
+            time.sleep(0.3)
+
+
+def steps_done(run: Run) -> int:
+    """How many training steps the run has behind it."""
+    path = run.folder / "steps.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0

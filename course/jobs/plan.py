@@ -1,0 +1,175 @@
+"""What a launch asks for, before anything is started: script, config, site, batch script."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from course.config import Config
+from course.jobs import sites
+from course.jobs.sites import Site
+from course.runs import run as runs
+from course.runs.run import PROJECT, Run
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One launch: the script and its text, the config, the site, and what is asked of it."""
+
+    source: Path
+    text: str
+    config: Config
+    place: Site
+    request: dict[str, Any]
+    is_repeat: bool = False  # of a run that is there, beside the first launch of the group
+
+    @property
+    def name(self) -> str:
+        """The run's name: the same text, config, site and GPU count always give the same.
+
+        What it takes turns with is part of it: such a run measures more than one by itself. A
+        repetition has the name of what it repeats.
+        """
+        request = {key: value for key, value in self.request.items()
+                   if key != "beside" or not self.is_repeat}  # fmt: skip
+        known = json.dumps([self.text, request], sort_keys=True)
+        return f"{self.config.rung}-{hashlib.sha256(known.encode()).hexdigest()[:8]}"
+
+    def attempts(self) -> tuple[Run | None, Path]:
+        """The last attempt at this run, and the folder for the next."""
+        last, number, root = None, 1, runs.runs_root()
+        while (folder := root / (self.name if number == 1 else f"{self.name}.{number}")).exists():
+            if (folder / "launch.json").exists():
+                last = Run(folder)
+            number += 1
+        return last, folder
+
+
+def in_turns(plans: Sequence[Plan]) -> list[Plan]:
+    """The same launches as one group, in which each takes turns with all the others."""
+    names = [each.name for each in plans]
+    if len(set(names)) < len(names):
+        raise ValueError("two of these runs are the same: vary them, or launch one against it")
+    _check_budgets([each.config for each in plans])
+    return [replace(each, request=each.request | {"beside": names}) for each in plans]
+
+
+def beside(asked: Plan, against: Run) -> tuple[Plan, Plan]:
+    """A launch with a repetition of another run's snapshot beside it, to take turns with.
+
+    Returns:
+        The launch, and that of the repetition.
+    """
+    _check_budgets([asked.config, against.config])
+    values = {"rung": against.config.rung, "site": asked.place.name,
+              "gpus": against.launched["gpus"], "config": asdict(against.config)}  # fmt: skip
+    source = Path(against.launched["script"])
+    text, config = against.script.read_text(), against.config
+    repeat = Plan(source, text, config, asked.place, values, is_repeat=True)
+    both = {"beside": [repeat.name]}
+    return replace(asked, request=asked.request | both), replace(repeat, request=values | both)
+
+
+def _check_budgets(configs: Sequence[Config]) -> None:
+    budgets = {config.budget_s for config in configs}
+    if len(budgets) > 1:
+        raise ValueError(
+            f"runs that take turns end together, and these have budget_s={sorted(budgets)}: give "
+            f"all the same (quick runs have one, runs at full size none)"
+        )
+
+
+def plan(
+    script: str | Path, config: Config, *, site: str = "local", gpus: int = 1,
+    time_min: float | None = None,
+) -> Plan:  # fmt: skip
+    """Check what a launch asks for; the arguments are those of `jobs.launch`.
+
+    Raises:
+        ValueError: no such script or site, or an impossible request.
+    """
+    source, place = _find_script(script), sites.get(site)
+    place.check_gpus(gpus)
+    if gpus > 1 and config.device != "cpu" and device_for(gpus, site) == "cpu":
+        raise ValueError(
+            f"gpus={gpus} are more than this machine has, and each rank needs one of its own: "
+            f"choose fewer, or the processor for all, device='cpu'"
+        )
+    if config.batch_size % gpus:
+        below = config.batch_size - config.batch_size % gpus
+        raise ValueError(
+            f"batch_size={config.batch_size} is what one update sees, and gpus={gpus} cannot share "
+            f"it evenly: choose a multiple of {gpus}, as {below or gpus} or {below + gpus}"
+        )
+    if time_min is not None:
+        place = replace(place, time_min=time_min)
+    config = _with_data_root(config, place)
+    request = {"rung": config.rung, "site": site, "gpus": gpus, "config": asdict(config)}
+    return Plan(source, source.read_text(), config, place, request)
+
+
+def device_for(gpus: int, site: str = "local") -> str:
+    """The `Config.device` for so many ranks: "cpu" where this machine has too few accelerators.
+
+    Several ranks cannot share one; on the processor they can. Where there is none, "auto" is it.
+    """
+    import torch  # only here: it takes seconds
+
+    few = sites.get(site).executor == "local" and 0 < torch.accelerator.device_count() < gpus
+    return "cpu" if few else "auto"
+
+
+def preview(script: str | Path, config: Config, **options: Any) -> str:
+    """The batch script that `launch` would submit with these arguments. Nothing is submitted."""
+    asked = plan(script, config, **options)
+    _, folder = asked.attempts()
+    return engine(asked.place.executor).batch_script(folder, asked.request, asked.place)
+
+
+def batch_script(run: Run, site: str | None = None) -> str:
+    """The batch script that a run became, or that it would become on another site.
+
+    Args:
+        site: a name of sites.toml; None: that of the run, and what really was submitted there.
+    """
+    if run.is_recorded:
+        raise ValueError(f"{run.name} ran on another machine, which left no batch script here")
+    submitted = [*run.job.folder.glob("logs/*_submission.sh")]
+    if site is None and submitted:
+        return submitted[-1].read_text()
+    place = sites.get(site or run.launched["site"])
+    place = replace(place, time_min=run.launched["time_min"])
+    return engine(place.executor).batch_script(run.folder, run.launched, place)
+
+
+def engine(executor: str) -> ModuleType:
+    """What runs jobs: course.jobs.local or course.jobs.slurm, which have the same functions."""
+    return import_module(f"course.jobs.{executor}")
+
+
+def _with_data_root(config: Config, place: Site) -> Config:
+    if config.data != "imagenet":
+        return config
+    folder = config.data_root or place.data_root
+    if not folder:
+        raise ValueError(
+            f'data="imagenet" needs data_root, a folder with train/ and val/ inside: set it in '
+            f"the config, or for site {place.name!r} in {sites.user_file()}"
+        )
+    return replace(config, data_root=str(Path(folder).expanduser().resolve()))
+
+
+def _find_script(script: str | Path) -> Path:
+    path = Path(script).expanduser()
+    for candidate in (path, PROJECT / path):
+        if candidate.is_file():
+            return candidate.resolve()
+    known = [f"{folder}/{file.name}" for folder in ("exercises", "solutions")
+             for file in sorted((PROJECT / folder).glob("*.py"))]  # fmt: skip
+    raise ValueError(f"no script {str(script)!r} here or in {PROJECT}: the course has {known}")

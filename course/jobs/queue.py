@@ -1,0 +1,99 @@
+"""The queue: which runs wait or compute, why they wait, and how far they are."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from course.jobs.launch import refresh, steps_done
+from course.jobs.plan import engine
+from course.runs.record import clock
+from course.runs.run import Run, all_runs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = ("job", "name", "site", "state", "reason", "elapsed_s", "nodes", "gpus", "step", "steps")
+EMPTY = "The queue is empty."
+SLOW = "The queue could not be read so soon. Run the cell again, or look at queue().table()."
+
+
+def table() -> pd.DataFrame:
+    """The runs that wait or compute, in the order of their launch.
+
+    Columns: job, name, site, state (pending, running, or another word of Slurm's in small
+    letters), reason (why it waits, or where it computes), elapsed_s (since it began to compute),
+    nodes (asked for, or in use), gpus, step (how many are done), steps. elapsed_s and nodes are
+    missing where nobody says. A run that turns out to be over is recorded as such, and left out.
+    """
+    import pandas as pd
+
+    rows = sorted(_rows(), key=lambda row: row.pop("order"))
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(
+        {"elapsed_s": "Int64", "nodes": "Int64"}
+    )
+
+
+def as_text(table: pd.DataFrame) -> pd.DataFrame:
+    """The queue for people: every cell a text, times as squeue has them."""
+    shown = table[["job", "name", "site", "state", "reason"]].copy()
+    elapsed = table["elapsed_s"]
+    shown["elapsed"] = elapsed.fillna(0).map(clock).where(elapsed.notna(), "?")
+    shown["nodes"] = table["nodes"].astype("string").fillna("?")
+    shown["GPUs"] = table["gpus"].astype(str)
+    shown["steps"] = [f"{step} of {steps}" for step, steps in zip(table["step"], table["steps"])]
+    return shown
+
+
+def as_lines(table: pd.DataFrame | None) -> str:
+    """The queue for a terminal; None: it could not be read in time."""
+    if table is None:
+        return SLOW
+    return EMPTY if table.empty else as_text(table).to_string(index=False)
+
+
+def as_page(table: pd.DataFrame | None) -> str:
+    """The queue for a page without a kernel; all that it says is escaped."""
+    if table is None or table.empty:
+        return f"<p>{as_lines(table)}</p>"
+    return as_text(table).to_html(index=False, justify="left")
+
+
+def _rows() -> list[dict[str, Any]]:
+    open_runs = [run for run in all_runs() if not (run.folder / "record.json").exists()]
+    by_engine: dict[str, list[Run]] = {}
+    for run in open_runs:
+        by_engine.setdefault(run.launched.get("executor", "local"), []).append(run)
+    told: dict[str, dict[str, Any]] = {}
+    for name, runs in by_engine.items():
+        told |= engine(name).tell(runs)
+    rows = []
+    for run in open_runs:
+        with suppress(FileNotFoundError):  # a launch was refused meanwhile, and took its folder
+            said = told.get(run.name) or _found_over(run)
+            if said and run.record is None:
+                rows.append(_row(run, said))
+    return rows
+
+
+def _found_over(run: Run) -> dict[str, Any] | None:
+    """Record how a run ended that its engine does not know any more; None if it is over."""
+    status = refresh(run)
+    if status not in ("queued", "running"):
+        return None
+    # It was put back into the queue just now, or had begun: the next look knows more.
+    state = "pending" if status == "queued" else "running"
+    return {"state": state, "reason": "", "elapsed_s": None, "nodes": None}
+
+
+def _row(run: Run, said: dict[str, Any]) -> dict[str, Any]:
+    asked = run.launched
+    # A job that was put back begins anew: its steps so far do not count.
+    step = 0 if said["state"] == "pending" else steps_done(run)
+    written = (run.folder / "config.json").stat().st_mtime_ns  # once, at its launch
+    return {
+        "order": (asked.get("launched_at", ""), written),
+        "job": str(asked.get("job_id", "")), "name": run.name, "site": asked.get("site", ""),
+        **said, "gpus": asked.get("gpus", 1), "step": step,
+        "steps": run.config.epochs * run.config.steps,
+    }  # fmt: skip

@@ -1,0 +1,133 @@
+"""Where do jobs run? Sites are entries of sites.toml, and of the user's own file over it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from platformdirs import user_config_path
+
+from course.runs.recordings import SITE, machines
+
+EXECUTORS = ("local", "slurm", "recorded")
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place that runs jobs, and what it needs to know for that."""
+
+    name: str
+    executor: str = "local"
+    time_min: float = 60
+    data_root: str = ""
+    # Of Slurm alone:
+    gpus_per_node: int = 4
+    cpus_per_gpu: int = 1  # for each task; a task has one GPU
+    nodes: int = 1  # at most, for one job
+    account: str = ""
+    partition: str = ""
+    qos: str = ""
+    constraint: str = ""
+    sbatch: tuple[str, ...] = ()  # further options: "name=value", or "name" alone
+    modules: tuple[str, ...] = ()  # to load before the job
+    setup: tuple[str, ...] = ()  # lines of shell before the job, after the modules
+
+    def __post_init__(self) -> None:
+        if self.executor not in EXECUTORS:
+            raise ValueError(f"site {self.name!r}: executor must be one of {', '.join(EXECUTORS)}")
+        if not isinstance(self.time_min, int | float) or not self.time_min > 0:
+            raise ValueError(
+                f"site {self.name!r}: time_min={self.time_min!r}: it must be above 0, in minutes"
+            )
+        for name in ("data_root", "account", "partition", "qos", "constraint"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"site {self.name!r}: {name} must be a text, in quotes")
+            if not getattr(self, name).isprintable():  # a second line would be a command
+                raise ValueError(f"site {self.name!r}: {name} must be one line")
+        for name in ("gpus_per_node", "cpus_per_gpu", "nodes"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                raise ValueError(f"site {self.name!r}: {name} must be a whole number above 0")
+        for name in ("account", "partition", "qos", "constraint", "sbatch", "modules", "setup"):
+            if self.executor != "slurm" and getattr(self, name):
+                raise ValueError(
+                    f'site {self.name!r}: {name} is a setting of Slurm: say executor = "slurm" too'
+                )
+        for line in self.sbatch:
+            if not re.fullmatch(r"[a-z][a-z-]*(=[^\n\r]*)?", line):
+                raise ValueError(
+                    f"site {self.name!r}: sbatch={line!r}: write name=value, or name, without --"
+                )
+
+    @property
+    def preparation(self) -> list[str]:
+        """Lines of shell before the job: the modules, then the set-up."""
+        return [*(f"module load {shlex.quote(name)}" for name in self.modules), *self.setup]
+
+    def shape(self, gpus: int) -> tuple[int, int]:
+        """Nodes, and tasks on each, of a job with so many GPUs, one a task.
+
+        Raises:
+            ValueError: more than a node has, and not whole nodes; or there are too many.
+        """
+        inside, most = self.gpus_per_node, self.nodes * self.gpus_per_node
+        if not 1 <= gpus <= most or (gpus > inside and gpus % inside):
+            few = "1" if inside == 1 else f"1 to {inside}"
+            more = f", or a multiple of {inside} up to {most}" if most > inside else ""
+            raise ValueError(
+                f"gpus={gpus}: site {self.name!r} has nodes of {inside} GPUs, at most {self.nodes} "
+                f"for a job: choose {few}{more} (whole nodes)"
+            )
+        return (1, gpus) if gpus <= inside else (gpus // inside, inside)
+
+    def check_gpus(self, gpus: int) -> None:
+        """Raise ValueError if this site cannot give a job so many devices (processes)."""
+        if self.executor == "slurm":
+            self.shape(gpus)
+        if self.executor != "local":  # a recording says itself what it was made with
+            return
+        most = os.cpu_count() or 1
+        if not 1 <= gpus <= most:
+            raise ValueError(f"gpus={gpus}: site {self.name!r} takes 1 to {most} on this machine")
+
+
+def user_file() -> Path:
+    """The user's own sites: the file that COURSE_SITES names, else one in the config folder."""
+    given = os.environ.get("COURSE_SITES")
+    return Path(given) if given else user_config_path("make-training-fast") / "sites.toml"
+
+
+def get(name: str) -> Site:
+    """The site of this name.
+
+    Raises:
+        ValueError: no such site, or an entry with unknown or wrong settings; the message
+            lists the valid ones and names the file.
+    """
+    entries, own = _read(Path(__file__).with_name("sites.toml")), user_file()
+    entries |= {SITE + machine: {"executor": "recorded"} for machine in machines()}
+    for key, entry in (_read(own) if own.exists() else {}).items():
+        entries[key] = {**entries.get(key, {}), **entry}
+    if name not in entries:
+        known = ", ".join(entries)
+        raise ValueError(f"no site {name!r}: choose {known}, or add it to {own}")
+    settings = [field.name for field in fields(Site) if field.name != "name"]
+    if unknown := set(entries[name]) - set(settings):
+        valid = ", ".join(settings)
+        raise ValueError(f"site {name!r} sets {sorted(unknown)}; a site has {valid} (see {own})")
+    return Site(name=name, **entries[name])
+
+
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    try:
+        entries = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read as TOML: {error}") from error
+    for name, entry in entries.items():
+        if not isinstance(entry, dict):
+            raise ValueError(f"{path}: {name!r} stands outside a site: put it under [local], say")
+    return entries

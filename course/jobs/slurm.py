@@ -1,0 +1,234 @@
+"""Slurm as a place for jobs: submitit's executor, squeue for what is alive, sacct for how it ended.
+
+The functions are those of `course.jobs.local`. Where `course slurm up` runs a Slurm on this machine
+and no other was chosen by SLURM_CONF, it is the one that is spoken to.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from course.jobs.cluster import control
+from course.jobs.sites import Site, user_file
+from course.jobs.slurm_commands import ask, check_partition, executor, partitions, seconds
+from course.jobs.slurm_commands import batch_script as batch_script
+from course.runs import logs
+from course.runs.run import Run
+
+FRESH_S = 2.0  # squeue is asked no more often, however many runs are waited for
+CANCEL_S = 10.0  # so long is Slurm asked to cancel
+ACCOUNTED_S = 10.0  # until sacct knows that a job is over
+BEHIND_S = 60.0  # so long it may call a job alive that is not: accounting that was away is behind
+OVER = {"CANCELLED": "cancelled", "TIMEOUT": "timeout", "DEADLINE": "timeout",
+        "OUT_OF_MEMORY": "oom", "FAILED": "failed"}  # fmt: skip
+ALIVE = ("PENDING", "RUNNING", "REQUEUED", "COMPLETING", "CONFIGURING", "SUSPENDED", "RESIZING")
+# The name last: only in it may there be a further bar.
+FIELDS = "%i|%T|%r|%M|%D|%N|%j"
+REASONS = {
+    "None": "Slurm has not looked at it yet",
+    "Priority": "others are before it",
+    "Resources": "it waits for nodes or GPUs to become free",
+    "Dependency": "it waits for another job to end",
+    "BeginTime": "it waits for a set time, as a job does that was put back into the queue",
+    "JobHeld": "it is held back: scontrol release lets it go",
+    "ReqNodeNotAvail": "nodes that it needs are down or reserved",
+    "Reservation": "it waits for its reservation to begin",
+    "PartitionTimeLimit": "it asks for more time than the partition gives, and will not start",
+    "PartitionNodeLimit": "it asks for more nodes than the partition gives, and will not start",
+    "Partition": "the partition takes no jobs just now",
+    "QOSMaxJobsPerUser": "you have as many jobs running as the QoS allows",
+    "QOSMax": "you have reached a limit of the QoS",
+    "QOSGrp": "the users of the QoS have together reached a limit of it",
+    "AssocMaxJobs": "you have as many jobs running as your account allows",
+    "Assoc": "a limit of your account is reached",
+}  # of pending jobs: how squeue's word begins, and what it means; the first that fits counts
+SILENT = "Slurm does not answer just now"
+_asking = threading.Lock()
+_seen: tuple[float, dict[str, list[str]] | None] = (-math.inf, None)
+
+
+def submit(folder: Path, request: dict[str, Any], site: Site) -> dict[str, Any]:
+    """Submit the job of a run's folder: its job_id.
+
+    Raises:
+        ValueError: Slurm's commands are not here, the partition is not, or Slurm refuses;
+            the message says what there is.
+    """
+    from submitit.core.utils import FailedJobError
+
+    from course.jobs.supervise import supervise
+
+    here = "run on a login node, or start a Slurm on this machine by course slurm up"
+    if not control.which("sbatch"):
+        raise ValueError(f"site {site.name!r} needs Slurm, and there is no sbatch here: {here}")
+    offers = partitions()
+    check_partition(site, offers)
+    try:
+        number = executor(folder, request, site).submit(supervise, str(folder)).job_id
+    except FailedJobError as error:
+        if "configuration source" in str(error):
+            raise ValueError(f"no Slurm answers here ({_reason(error)}): {here}") from error
+        if not offers:
+            raise ValueError(f"Slurm is slow to answer ({_reason(error)}): try again") from error
+        there = "; ".join(each.told() for each in offers)
+        raise ValueError(
+            f"Slurm refused the job: {_reason(error)}. Partitions here: {there}. What is asked "
+            f"for stands in site {site.name!r} ({user_file()}) and in gpus={request['gpus']}"
+        ) from error
+    _forget()
+    own = {"cluster": str(control.folder())} if control.environment() else {}
+    return {"job_id": number, **own}
+
+
+def _forget() -> None:
+    """Ask squeue anew the next time."""
+    global _seen
+    with _asking:
+        _seen = (-math.inf, None)
+
+
+def is_alive(run: Run) -> bool:
+    """Does the run's job wait or compute? Also where Slurm does not answer just now."""
+    known, number = _jobs(), str(run.launched.get("job_id", ""))
+    if not number:
+        return run.is_being_submitted
+    if known is None:
+        return not _cluster_is_down(run)
+    # Ids are reused after an accident, names are not.
+    return number in known and known[number][-1] == run.job.name
+
+
+def _cluster_is_down(run: Run) -> bool:
+    """Was the run's job one of this machine's own Slurm, and has that been ended since?"""
+    return run.launched.get("cluster") == str(control.folder()) and not control.environment()
+
+
+def _jobs() -> dict[str, list[str]] | None:
+    """This user's jobs that are not over, by id: the rest of FIELDS; None if Slurm is silent."""
+    global _seen
+    with _asking:  # a second thread that waits gets the same answer
+        if time.monotonic() - _seen[0] > FRESH_S:
+            done = ask("squeue", "--noheader", "--me", f"--format={FIELDS}")
+            rows = None
+            if done and done.returncode == 0:
+                parts = FIELDS.count("|")
+                rows = (line.split("|", parts) for line in done.stdout.splitlines())
+                rows = {number: rest for number, *rest in rows}
+            _seen = time.monotonic(), rows
+        return _seen[1]
+
+
+def ending(run: Run) -> tuple[str, str]:
+    """How accounting says that a run's job ended, which left no record: status and error.
+
+    "queued" where it is alive after all: Slurm had put it back into the queue.
+    """
+    if _cluster_is_down(run):
+        return "lost", "the Slurm of this machine was ended meanwhile; course slurm up starts it"
+    number, begun = str(run.launched.get("job_id", "")), time.monotonic()
+    state = ""
+    while time.monotonic() < begun + (BEHIND_S if state in ALIVE else ACCOUNTED_S):
+        words = ("--noheader", "-P", "-X", "-j", number, "-o", "JobName,State,ExitCode,NodeList")
+        done = ask("sacct", *words)
+        if not done or (done.returncode and "disabled" not in done.stderr):
+            return run.status, ""  # accounting is away: nobody can say, so ask again later
+        rows = [line.split("|") for line in done.stdout.splitlines()]
+        rows = [row for row in rows if row[0] == run.job.name]
+        state = rows[-1][1].split()[0] if rows else ""
+        if state and state not in ALIVE:
+            told = f"Slurm: {rows[-1][1]}, exit code {rows[-1][2]}, on {rows[-1][3]}"
+            verdict = OVER.get(state, "lost")
+            asked_for = verdict in ("cancelled", "timeout")
+            return verdict, told if asked_for else f"{told}\n{_last_words(run)}"
+        if is_alive(run):
+            return "queued", ""
+        time.sleep(0.5)
+    return "lost", f"Slurm does not know job {number} any more (its last word: {state or 'none'})"
+
+
+def _last_words(run: Run) -> str:
+    if not run.logs:
+        return f"No log was written: does the node see {run.folder}? It must be on a shared disk."
+    return logs.text(run, err=True, lines=8)
+
+
+def call_off(run: Run) -> None:
+    """Have Slurm end the run's job, waiting or computing.
+
+    Raises:
+        TimeoutError: Slurm does not answer.
+    """
+    if not all(each.record for each in run.together if each != run):
+        return  # the job goes on for the others; its supervisor sees the verdict and ends this one
+    deadline = time.monotonic() + CANCEL_S
+    while is_alive(run):
+        # By its name too: a launch that was interrupted does not know the job's number.
+        done = ask("scancel", "--me", f"--name={run.job.name}", *_number(run))
+        _forget()
+        if done and not done.returncode:
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError("Slurm does not answer; the job goes on. Try again")
+        time.sleep(1)
+
+
+def _number(run: Run) -> list[str]:
+    return [str(run.launched["job_id"])] if "job_id" in run.launched else []
+
+
+def stop(_run: Run) -> None:
+    """Nothing is left to do once Slurm has been asked."""
+
+
+def kill_left(run: Run) -> None:
+    """End what an interrupted launch may have left in the queue."""
+    ask("scancel", "--me", f"--name={run.job.name}")
+    _forget()
+
+
+def _reason(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if "error:" in line]
+    return " ".join(line.partition("error:")[2].strip() for line in lines) or str(error)
+
+
+def tell(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
+    """What Slurm says of runs, by name: state, reason, elapsed_s, nodes. One squeue for all.
+
+    A run that Slurm does not know as waiting or computing is left out. Where it does not answer,
+    the state is that of the run's own files, and the reason says so.
+    """
+    known, told = _jobs(), {}
+    for run in runs:
+        number = str(run.launched.get("job_id", ""))
+        if run.is_being_submitted:
+            told[run.name] = _row("pending", "it is being submitted")
+        elif known is None and not _cluster_is_down(run):
+            state = "running" if run.started else "pending"
+            told[run.name] = _row(state, SILENT)
+        elif known and number in known and known[number][-1] == run.job.name:
+            state, reason, used, nodes, where, _ = known[number]
+            said = f"on {where}" if where else _in_words(reason)
+            told[run.name] = _row(state.lower(), said, _elapsed(used), int(nodes))
+    return told
+
+
+def _row(
+    state: str, reason: str, elapsed_s: int | None = None, nodes: int | None = None
+) -> dict[str, Any]:
+    return {"state": state, "reason": reason, "elapsed_s": elapsed_s, "nodes": nodes}
+
+
+def _in_words(reason: str) -> str:
+    """Slurm's word for why a job waits, with what it means where that is known."""
+    meaning = next((text for word, text in REASONS.items() if reason.startswith(word)), "")
+    return f"{reason}: {meaning}" if meaning else reason
+
+
+def _elapsed(used: str) -> int:
+    passed_s = seconds(used)
+    return 0 if math.isinf(passed_s) else int(passed_s)

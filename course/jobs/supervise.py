@@ -1,0 +1,314 @@
+"""The body of a job: waits for its turn, runs the snapshots, and sees to it that records are left.
+
+It runs once on every task, under submitit, as the parent of the training processes: of one, or,
+where runs of a group take turns, of one for each. So it can tell what such a process no longer
+can: that it was killed, or ran past its time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import datetime
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+from filelock import Timeout
+from submitit import JobEnvironment
+from submitit.helpers import TorchDistributedEnvironment
+
+from course.jobs import group
+from course.jobs.local import identity, is_first, machine_lock
+from course.jobs.warm import client
+from course.jobs.warm import start as warm
+from course.jobs.warm.forks import Forked
+from course.runs import failures, logs, ranks
+from course.runs.record import Record, write_atomically, write_record
+from course.runs.run import FOLDER_VARIABLE, Run, record_of
+from course.training import turn
+
+POLL_S = 0.2
+EXIT_CODES = {"timeout": 124}  # as the command of that name has it
+DUMP_MS = 1000  # for one attempt; there are two, and up to a second passes before the first
+GRACE_S = 15.0  # for the processes that are left once the run's verdict is in
+
+
+class Ended(Exception):
+    """The job's verdict is in, or must be given now."""
+
+
+def supervise(folder: str) -> None:
+    """Run the job of the run in `folder` as this task of it: that run, and those of its group."""
+    first, task = Run(Path(folder)), JobEnvironment()
+    signal.signal(signal.SIGTERM, _cancelled)
+    by_slurm = first.launched.get("executor") == "slurm"
+    members = [Member(run, task, number) for number, run in enumerate(first.together)
+               if task.global_rank < run.launched["gpus"]]  # fmt: skip
+    if by_slurm:
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # submitit's warning before Slurm's limit
+        _begin_anew(first.together, task)
+    try:
+        with nullcontext() if by_slurm else _turn(first, task.global_rank):
+            _compute(members, task)
+    except Ended as end:
+        for member in members:
+            if by_slurm and task.global_rank == 0 and not member.verdict:
+                # Or preempted, and put back into the queue: accounting knows which.
+                (member.run.folder / "started.json").unlink(missing_ok=True)
+            elif not by_slurm:
+                member.give(Record(str(end), error=_explain(str(end), first.launched)))
+    verdicts = [member.verdict for member in members if member.verdict]
+    if by_slurm and verdicts and all(verdict.status != "ok" for verdict in verdicts):
+        # Or accounting would call the job completed.
+        sys.exit(EXIT_CODES.get(verdicts[0].status, 1))
+
+
+def _begin_anew(runs: Sequence[Run], task: JobEnvironment) -> None:
+    """Slurm restarts a job that it had preempted, or whose node went down: from the beginning."""
+    if task.global_rank == 0 and int(os.environ.get("SLURM_RESTART_COUNT", 0)):
+        for run in (each for each in runs if not each.record):
+            for path in [*run.folder.glob("steps*.jsonl"), *run.folder.glob("rank*")]:
+                path.unlink(missing_ok=True)
+
+
+def _cancelled(*_: Any) -> None:
+    raise Ended("cancelled")
+
+
+@contextmanager
+def _turn(run: Run, rank: int) -> Iterator[None]:
+    """Wait until no other run computes on this machine: two at once would spoil both times."""
+    if rank > 0:
+        while not any(each.started for each in run.together):
+            _leave_if_over(run)
+            time.sleep(POLL_S)
+        yield
+        return
+    lock = machine_lock()
+    while not lock.is_locked:
+        _leave_if_over(run)
+        if not is_first(run):
+            time.sleep(POLL_S)
+            continue
+        try:
+            lock.acquire(timeout=POLL_S)
+        except Timeout:  # a run of another runs folder computes
+            continue
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _leave_if_over(run: Run) -> None:
+    records = [each.record for each in run.together]
+    if all(records):
+        raise Ended(records[0].status)
+
+
+def _compute(members: Sequence[Member], task: JobEnvironment) -> None:
+    """Run the members' snapshots to their ends. Whatever happens, no process outlives this one."""
+    waiting = [each for each in members if not each.run.record]
+    deadline = time.monotonic() + members[0].run.launched["time_min"] * 60
+    together, turns = group.agree(members[0].run, task.global_rank, deadline)
+    if together and _is_local(members[0].run) and client.is_wanted():
+        warm.prepare()  # once for all of them, rather than once for each
+    running: list[Member] = []
+    try:
+        while waiting or running:
+            while waiting and (together or (not running and waiting[0].may_begin())):
+                running.append(waiting.pop(0))
+                with _sigterm_held():
+                    running[-1].start(in_turns=together)
+                if turns and not waiting:
+                    turns.start()  # only now: a process is better not forked beside a thread
+            for member in list(running):
+                if member.is_over(deadline):
+                    running.remove(member)
+                    if turns:
+                        turns.is_over(member.run, member.verdict.status)
+            time.sleep(POLL_S)
+    finally:
+        for member in running:
+            member.kill()
+
+
+def _is_local(run: Run) -> bool:
+    return run.launched.get("executor", "local") == "local"
+
+
+@contextmanager
+def _sigterm_held() -> Iterator[None]:
+    """Hold a SIGTERM back: a process that is just being started would be left behind."""
+    held: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: held.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, _cancelled)
+    if held:
+        raise Ended("cancelled")
+
+
+class Member:
+    """One run of the job, on this task: its process, and what it is worth."""
+
+    def __init__(self, run: Run, task: JobEnvironment, number: int) -> None:
+        self.run, self.number = run, number
+        self.rank, self.ranks = task.global_rank, run.launched["gpus"]
+        self.verdict: Record | None = None
+        self._task, self._child = task, None
+        self._verdict_since = 0.0  # since when the record is there, though the process is, too
+        self._is_through = False  # did this rank end well?
+
+    def start(self, *, in_turns: bool) -> None:
+        """Start the training process; rank 0 notes that the run has begun."""
+        env = self._environment()
+        if in_turns:
+            env[turn.VARIABLE] = str(group.address_file(self.run))
+        try:
+            self._child = self._start_process(env)
+            if self.rank == 0:
+                started = {
+                    "host": self._task.hostname, "supervisor": identity(os.getpid()),
+                    "started_at": datetime.now().isoformat(timespec="seconds"),
+                }  # fmt: skip
+                write_atomically(self.run.folder / "started.json", json.dumps(started))
+        except OSError as error:  # a run that nobody can see must not compute
+            self.kill()
+            self.give(_unwritable(error))
+
+    def may_begin(self) -> bool:
+        """Has the first task begun this run? One whose turn it is not must not compute."""
+        alone = len(self.run.together) == 1
+        return alone or self.rank == 0 or bool(self.run.started or self.run.record)
+
+    def _start_process(self, env: dict[str, str]) -> Popen | Forked:
+        script, folder = self.run.script, self.run.folder
+        if self.run == self.run.job:
+            return warm.start_script(script, cwd=folder, env=env)
+        # The job's own logs are those of the run in whose folder they lie.
+        place = folder / "logs"
+        place.mkdir(exist_ok=True)
+        stem = f"{self.run.launched.get('job_id', 'job')}_{self.rank}_log"
+        with (place / f"{stem}.out").open("a") as out, (place / f"{stem}.err").open("a") as err:
+            streams = {"stdout": out.fileno(), "stderr": err.fileno()}
+            return warm.start_script(script, cwd=folder, env=env, **streams)
+
+    def _environment(self) -> dict[str, str]:
+        TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
+        within = min(self.ranks, int(os.environ["LOCAL_WORLD_SIZE"]))
+        port = int(os.environ["MASTER_PORT"]) + self.number  # each run has a process group
+        env = os.environ | {
+            "MASTER_ADDR": group.first_node(self.run), "MASTER_PORT": str(port),
+            "WORLD_SIZE": str(self.ranks), "LOCAL_WORLD_SIZE": str(within),
+            FOLDER_VARIABLE: str(self.run.folder),
+        }  # fmt: skip
+        cores = (os.cpu_count() or 1) // self.ranks
+        if self.run.launched.get("executor") == "slurm":
+            cores = int(os.environ.get("SLURM_CPUS_PER_TASK", cores))
+        if self.ranks > 1:  # or each process would start a thread for every core
+            env.setdefault("OMP_NUM_THREADS", str(max(1, cores)))
+            # After a collective's timeout, NCCL's watchdog sleeps four times this before it ends
+            # the process: by default a minute, for dumps of its flight recorder, which nobody
+            # reads here.
+            env.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", str(DUMP_MS))
+        return env
+
+    def is_over(self, deadline: float) -> bool:
+        """Has the run ended on this task? If so, its verdict is given and no process is left."""
+        try:
+            verdict = self.verdict or self._look(deadline)
+        except OSError as error:
+            verdict = _unwritable(error)
+        if verdict is None:
+            return False
+        self.kill()
+        self.give(verdict)
+        return True
+
+    def _look(self, deadline: float) -> Record | None:
+        """What the run is worth by what is seen just now; None: it goes on."""
+        now, record, code = time.monotonic(), self.run.record, self._child.poll()
+        if now > deadline:
+            return self._ended("timeout")
+        if code is None:
+            if record:
+                self._verdict_since = self._verdict_since or now
+            lingers = record and now > self._verdict_since + GRACE_S
+            cancelled = record and record.status == "cancelled"
+            return self._ended(record.status) if lingers or cancelled else None
+        verdict = self._by_exit(code)
+        if verdict.status != "ok":
+            return self._own_words(verdict)
+        return self._with_others(verdict, record)
+
+    def _ended(self, status: str) -> Record:
+        return Record(status, error=_explain(status, self.run.launched))
+
+    def _by_exit(self, code: int) -> Record:
+        """What a process is worth by its exit alone, should it leave no record."""
+        if code == 0:
+            return Record("ok")
+        if hung := ranks.hangs(self.run):
+            return Record("failed", error=failures.in_the_words_of(self.rank, hung))
+        last_words = logs.text(self.run, err=True, lines=20)
+        if code > 0:
+            return Record("failed", error=f"the script ended with code {code}\n{last_words}")
+        why = " (often: the system ran out of memory)" if -code == signal.SIGKILL else ""
+        name = signal.Signals(-code).name
+        return Record("lost", error=f"the process was killed by {name}{why}\n{last_words}")
+
+    def _own_words(self, verdict: Record) -> Record:
+        """How the script of a rank says itself that it failed, rather than the end of its log."""
+        own = [each for each in self.run.ranks if each["rank"] == self.rank and each["error"]]
+        if verdict.status != "failed" or not own:
+            return verdict
+        return Record(own[0]["status"], error=own[0]["error"])
+
+    def _with_others(self, verdict: Record, record: Record | None) -> Record | None:
+        """Rank 0 is not done before every rank is: one that fails later fails the run."""
+        if not self._is_through:
+            (self.run.folder / f"rank{self.rank}.done").touch()
+            self._is_through = True
+        if self.rank > 0 or len(list(self.run.folder.glob("rank*.done"))) == self.ranks:
+            return verdict
+        return self._ended(record.status) if record and record.status != "ok" else None
+
+    def kill(self) -> None:
+        """End the training process and those it started, DataLoader workers for instance."""
+        if self._child is None:
+            return
+        try:
+            os.killpg(self._child.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._child.wait()
+
+    def give(self, verdict: Record) -> None:
+        """Leave a record, unless there is one: the first verdict stands."""
+        if self.verdict is None and (self.rank == 0 or verdict.status != "ok"):
+            asked = self.run.launched
+            started_at = self.run.started.get("started_at", asked.get("launched_at", ""))
+            values = {"status": verdict.status, "error": verdict.error, "started_at": started_at}
+            try:
+                write_record(self.run.folder, record_of(self.run, values))
+            except OSError as error:  # the others of the group go on
+                print(f"{self.run.name}: no record could be written: {error}", file=sys.stderr)
+        self.verdict = self.verdict or verdict
+
+
+def _unwritable(error: OSError) -> Record:
+    return Record("failed", error=f"the run's folder cannot be written: {error}")
+
+
+def _explain(status: str, asked: dict[str, Any]) -> str:
+    if status == "timeout":
+        return f"still running after its {asked['time_min']:g} minutes"
+    return "cancelled on request" if status == "cancelled" else ""

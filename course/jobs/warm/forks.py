@@ -1,0 +1,172 @@
+"""Processes that are forked, and yet run as if they were started anew."""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+import warnings
+from collections.abc import Callable, Iterable
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import TracebackType
+
+from course.jobs.warm import fresh
+from course.jobs.warm.fresh import Process
+
+
+class Forked:
+    """A forked child of this process, with what `subprocess.Popen` offers to watch one.
+
+    Attributes:
+        returncode: None while it runs; -N when signal N ended it.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, as soon as the process has ended."""
+        return self._look(os.WNOHANG)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until the process has ended: its exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not, after so many seconds.
+        """
+        if timeout is None:
+            return self._look(0)
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
+            time.sleep(0.01)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless the process has ended: its number may be another's by now."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def _look(self, options: int) -> int | None:
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, options)
+            except ChildProcessError:  # somebody else has taken its code; Popen says 0 too
+                self.returncode = 0
+            else:
+                if pid:
+                    self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+def fork(
+    body: Callable[[], None], process: Process, *, keep: Iterable[int] = (), finalize: bool = True
+) -> Forked:
+    """Run `body` in a fork that is as a new process.
+
+    Args:
+        keep: descriptors left open in it.
+        finalize: at the end, finalize all objects, as Python does. With PyTorch imported, used or
+            not, it takes a second; without, buffers of files that nobody closed are lost.
+
+    Raises:
+        OSError: the folder it should start in is gone, or no process can be had.
+    """
+    os.stat(process.cwd)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # or the fork would print once more what waits there
+    with warnings.catch_warnings():  # of Python 3.12, where there are threads: OpenBLAS's, which
+        warnings.simplefilter("ignore", DeprecationWarning)  # ends them before a fork
+        pid = os.fork()
+    if pid:
+        return Forked(pid)
+    try:
+        fresh.become(process, keep)
+        run_to_end(body, finalize)
+    except BaseException as error:
+        _tell(error, error.__traceback__)
+    finally:
+        os._exit(1)  # whatever comes, the parent's own work is not done twice
+
+
+def run_to_end(body: Callable[[], None], finalize: bool = True) -> None:
+    """Call `body` as Python does a whole program, and end this process as Python does.
+
+    The frames beneath are not unwound: they are the parent's. But threads are joined, exit
+    handlers called, objects finalized and streams flushed.
+    """
+    code = 0
+    try:
+        body()
+    except SystemExit as end:
+        code = end.code
+        if code is not None and not isinstance(code, int):
+            print(code, file=sys.stderr)
+            code = 1
+    except BaseException as error:
+        _tell(error, _without_ours(error.__traceback__))
+        if isinstance(error, KeyboardInterrupt):
+            _run_exit_handlers()
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        code = 1
+    if finalize:
+        ctypes.pythonapi.Py_Exit(ctypes.c_int(code or 0))
+    _run_exit_handlers()
+    os._exit((code or 0) & 0xFF)
+
+
+def _tell(error: BaseException, traceback: TracebackType | None) -> None:
+    error.__traceback__ = traceback
+    try:
+        sys.excepthook(type(error), error, traceback)  # torch sets one, with the rank in it
+    except BaseException as other:
+        print("Error in sys.excepthook:", file=sys.stderr)
+        sys.__excepthook__(type(other), other, other.__traceback__)
+        print("\nOriginal exception was:", file=sys.stderr)
+        sys.__excepthook__(type(error), error, traceback)
+
+
+def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames of this module that it begins with."""
+    while traceback and traceback.tb_frame.f_globals is globals():
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _run_exit_handlers() -> None:
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+
+
+def execute(script: Path, path: list[str], before: Callable[[], None]) -> None:
+    """What `python script` does: its text is the module `__main__`, its folder comes first.
+
+    Args:
+        path: where modules are looked for after that.
+        before: called first.
+    """
+    before()
+    name = str(script)
+    sys.argv[:] = [name]
+    sys.path[:] = [str(script.parent), *path]
+    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+    main = types.ModuleType("__main__")
+    vars(main).update(
+        __file__=name, __cached__=None, __builtins__=builtins, __annotations__={},
+        __loader__=SourceFileLoader("__main__", name),
+    )  # fmt: skip
+    sys.modules["__main__"] = main
+    exec(compile(script.read_bytes(), name, "exec", dont_inherit=True), vars(main))

@@ -1,0 +1,164 @@
+"""The server of warm starts: it imports PyTorch once, and forks the controllers of jobs."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import socket
+import sys
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from submitit.core.submission import process_job
+from submitit.core.utils import JobPaths
+from submitit.local.local import Controller
+
+from course.jobs.warm import client as warm_client
+from course.jobs.warm import forks, fresh, start
+from course.jobs.warm.forks import Forked
+from course.jobs.warm.fresh import Process
+
+IDLE_S = 600.0  # after so long without a job the server ends
+LOOK_S = 1.0  # how often it looks whether it is still wanted
+
+
+def main() -> None:
+    """`python -u -c … NAME SIGNATURE USER`: serve, unless another does or they do not fit."""
+    name, signature, user = sys.argv[1:]
+    if (name, signature) != (warm_client.name(), warm_client.signature()):
+        return
+    with warm_client.place() as folder, open(f"{folder}/{name}.lock", "a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        lock.truncate(0)
+        print(os.getpid(), file=lock, flush=True)
+        fresh.show([sys.executable, "-m", "course.jobs.warm.server"], dict(os.environ))
+        import_all()
+        path = Path(f"{folder}/{name}.socket")
+        path.unlink(missing_ok=True)  # of a server that was killed; the lock says it is gone
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+            listener.listen(16)
+            Server(listener, path, signature, json.loads(user)).serve()
+    os._exit(0)  # to finalize what was imported would take a second
+
+
+def import_all() -> None:
+    """Import what a training script does, and what its controller and supervisor do."""
+    from submitit.core import plugins
+
+    start.prepare()
+    import torch._dynamo  # noqa: F401 - of the first optimizer
+
+    plugins.get_job_environments()  # looks through all that is installed
+
+
+class Server:
+    """Forks a controller for each job that it is asked for, as long as somebody may ask.
+
+    Attributes:
+        jobs: the controllers that run.
+        users: processes that jobs were launched for: heads of sessions, a Jupyter kernel say.
+    """
+
+    def __init__(
+        self, listener: socket.socket, path: Path, signature: str, user: list[float]
+    ) -> None:
+        self.listener, self.path, self.signature = listener, path, signature
+        self.inode = path.stat().st_ino
+        self.jobs: list[Forked] = []
+        self.users = [user]
+        self.last_job = time.monotonic()
+        self.ended = False
+
+    def serve(self) -> None:
+        """Answer until nobody is there to ask; jobs that run then go on by themselves."""
+        while self._is_wanted():
+            if select.select([self.listener], [], [], LOOK_S)[0]:
+                with suppress(OSError, ValueError), self.listener.accept()[0] as client:
+                    self._answer(client)
+        with suppress(OSError):
+            if self.path.stat().st_ino == self.inode:
+                self.path.unlink()
+
+    def _is_wanted(self) -> bool:
+        from course.jobs.local import alive
+
+        self.jobs = [job for job in self.jobs if job.poll() is None]
+        try:
+            here = self.path.stat().st_ino == self.inode
+        except OSError:
+            here = False
+        if self.ended or not here:
+            return False
+        if self.jobs:
+            self.last_job = time.monotonic()
+            return True
+        self.users = [user for user in self.users if alive(user)]
+        return bool(self.users) and time.monotonic() < self.last_job + IDLE_S
+
+    def _answer(self, client: socket.socket) -> None:
+        client.settimeout(warm_client.ANSWER_S)
+        with client.makefile("rb") as lines:
+            request = json.loads(lines.readline())
+        if "job" not in request:
+            client.sendall(
+                json.dumps({"signature": self.signature, "pid": os.getpid()}).encode() + b"\n"
+            )
+            return
+        if request["signature"] != self.signature:
+            self.ended = True
+            _tell(client)
+            return
+        self._take(client, request["job"])
+
+    def _take(self, client: socket.socket, job: dict[str, Any]) -> None:
+        folder, user = Path(job["folder"]), job["user"]
+        command = [sys.executable, "-m", "submitit.local._local", str(folder)]
+        with open(os.devnull, "w") as nowhere:
+            process = Process(command, job["env"], Path(job["cwd"]), session=True,
+                              stdout=nowhere.fileno(), stderr=nowhere.fileno())  # fmt: skip
+            body = partial(_control, client, folder)
+            self.jobs.append(forks.fork(body, process, keep=[client.fileno()], finalize=False))
+        if user not in self.users:
+            self.users.append(user)
+
+
+def _tell(client: socket.socket, **answer: Any) -> None:
+    client.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def _control(client: socket.socket, folder: Path) -> None:
+    """Be a job's controller, once its launcher says that it counts on that."""
+    from course.jobs.local import identity
+
+    client.settimeout(None)
+    _tell(client, controller=identity(os.getpid()))
+    if client.recv(2) == b"go":  # else the launcher has given up, and starts the job by itself
+        client.close()
+        _Controller(folder).run()
+
+
+class _Controller(Controller):
+    """submitit's controller, whose tasks are forked."""
+
+    def start_tasks(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        paths = [JobPaths(self.folder, self.pid, task) for task in range(self.ntasks)]
+        self.stdouts = [each.stdout.open("a") for each in paths]
+        self.stderrs = [each.stderr.open("a") for each in paths]
+        for task in range(self.ntasks):
+            env = os.environ | {"SUBMITIT_LOCAL_LOCALID": str(task), "SUBMITIT_LOCAL_GLOBALID":
+                                str(task), "SUBMITIT_LOCAL_JOB_ID": self.pid}  # fmt: skip
+            process = Process(self.command, env, Path.cwd(), stdout=self.stdouts[task].fileno(),
+                              stderr=self.stderrs[task].fileno())  # fmt: skip
+            self.tasks.append(
+                forks.fork(partial(process_job, self.folder), process, finalize=False)
+            )

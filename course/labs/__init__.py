@@ -1,0 +1,1 @@
+"""The rhythm of any lab: exercise, prediction, report, check, quiz, progress."""

@@ -1,0 +1,234 @@
+"""Is a TODO done? Three separate questions, each answered with its evidence.
+
+correct    the run trains as the step before it does: same loss, within the format's rounding
+mechanism  what was asked for really happened: seen in the operators of the run's first step
+effect     it brought something: the ratio of throughputs, judged against its spread
+
+An effect that this machine cannot show is "not measurable here", which is no pass.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+
+from course.config import rung
+from course.days.day1 import DAY1, Mechanism
+from course.days.day2 import DAY2
+from course.jobs.launch import explain, launch, launch_all, refresh, wait
+from course.jobs.plan import device_for
+from course.labs.exercises import open_todos
+from course.labs.store import UNMEASURABLE, UNTIMED, save_check
+from course.runs.ratio import SURE, Ratio, held_by_host, ratio
+from course.runs.run import Run
+
+MECHANISMS = DAY1 | DAY2
+CHECKS = {name: wanted.title for name, wanted in MECHANISMS.items()}
+PASSED, FAILED = "passed", "failed"
+# Largest relative difference of a step's loss from the step before, by format: rounding grows
+# while training goes on. Chosen from runs of the solution, at two to four times what they showed.
+COMPARED = 16  # steps, of those that both runs did
+TOLERANCE = {"fp32": 0.05, "bf16": 0.12, "fp16": 0.12}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part's verdict, the evidence in a line and, where it failed, the place to look at."""
+
+    part: str
+    verdict: str
+    evidence: str
+    look_at: str = ""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A check's three parts. `passed` only where all are that were looked for."""
+
+    name: str
+    title: str
+    parts: tuple[Part, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(part.verdict in (PASSED, UNTIMED) for part in self.parts)
+
+    @property
+    def failed(self) -> bool:
+        """Did a part fail? Not measurable is neither passed nor failed."""
+        return any(part.verdict == FAILED for part in self.parts)
+
+    def __repr__(self) -> str:
+        lines = [f"{self.name}: {self.title}"]
+        for part in self.parts:
+            lines.append(f"  {part.part:10}{part.verdict:21}{part.evidence}")
+            if part.look_at:
+                lines.append(f"  {'':31}→ {part.look_at}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        colours = {PASSED: "#009E73", FAILED: "#D55E00"}
+        signs = {PASSED: "✓", FAILED: "✗", UNMEASURABLE: "?", UNTIMED: "–"}
+        grey = "#777777"
+        rows = "".join(
+            f"<tr><td><b>{part.part}</b></td><td style='color:{colours.get(part.verdict, grey)}'>"
+            f"{signs[part.verdict]} {part.verdict}</td><td style='text-align:left'>"
+            f"{html.escape(part.evidence)}<br>{html.escape(part.look_at)}</td></tr>"
+            for part in self.parts
+        )
+        heading = f"<b>{html.escape(self.name)}</b>: {html.escape(self.title)}"
+        return f"<p>{heading}</p><table>{rows}</table>"
+
+
+def check(
+    name: str, run: Run | None = None, *, against: Run | None = None,
+    script: str = "exercises/train.py", site: str = "local", quick: bool = True,
+) -> Checked:  # fmt: skip
+    """Check a TODO by a run of your script and the run of the step before it.
+
+    Args:
+        name: one of `CHECKS`, "day1.amp" for instance.
+        run, against: runs that are there already; without them the script is launched.
+
+    Raises:
+        ValueError: an unknown name; the message lists those there are.
+    """
+    wanted = _find(name)
+    run, against = _both(wanted, run, against, script=script, site=site, quick=quick)
+    unfinished = [each for each in (against, run) if refresh(each) in ("queued", "running")]
+    wait(unfinished, check=False)
+    parts = tuple(_parts(wanted, run, against))
+    if run.is_recorded:  # it shows what the check finds, and is nobody's progress
+        return Checked(name, f"{wanted.title}; {run.source} {run.record.machine}", parts)
+    save_check(name, {part.part: part.verdict for part in parts})
+    return Checked(name, wanted.title, parts)
+
+
+def _both(
+    wanted: Mechanism, run: Run | None, against: Run | None, *, script: str, site: str, quick: bool
+) -> tuple[Run, Run]:
+    """The run and the one before it; those that are not there are launched, in turns."""
+    settings = dict(wanted.settings)
+    if wanted.gpus > 1 and None in (run, against):
+        settings["device"] = device_for(wanted.gpus, site)
+    before = rung(wanted.against, quick=quick, **settings)
+    config = rung(wanted.rung, quick=quick, **settings | wanted.changes)
+    if wanted.timed and wanted.gpus == 1 and run is None and against is None:
+        against, run = launch_all(script, [before, config], turns=True, site=site)
+        return run, against
+    if against is None:
+        against = launch(script, before, site=site)
+    if run is None:
+        beside = against if wanted.timed else None
+        run = launch(script, config, site=site, gpus=wanted.gpus, against=beside)
+    return run, against
+
+
+def _find(name: str) -> Mechanism:
+    if name not in MECHANISMS:
+        raise ValueError(f"no check {name!r}: there are {', '.join(MECHANISMS)}")
+    return MECHANISMS[name]
+
+
+def _parts(wanted: Mechanism, run: Run, against: Run) -> Iterator[Part]:
+    where = _where(run, wanted)
+    for each in (against, run):
+        if refresh(each) != "ok":
+            reason = explain(each).splitlines()[0]
+            yield Part("correct", FAILED, reason, _error_line(each) or where)
+            yield Part("mechanism", FAILED, "there is no finished run to look into", where)
+            yield Part("effect", UNMEASURABLE, "there is no finished run to time")
+            return
+    verdict, evidence = _same_loss(run, against, wanted.tolerance)
+    if not _learns(run):
+        verdict, evidence = FAILED, "the optimizer changed no weight: is optimizer.step() gone?"
+    yield Part("correct", verdict, evidence, where if verdict == FAILED else "")
+    if wanted.todo in open_todos(run.script.read_text()):
+        wrong = [f"TODO {wanted.todo} is still open in this run's script"]
+    elif not run.record.evidence:
+        wrong = ["the first step was not watched: launch with warmup_steps of 1 or more"]
+    else:
+        wrong = list(wanted.faults(run, against))
+    if wrong:
+        told = "; ".join(wrong)
+        yield Part("mechanism", FAILED, told, _told_line(run, told) or where)
+        yield Part("effect", UNMEASURABLE, "without its mechanism there is nothing to time")
+        return
+    yield Part("mechanism", PASSED, wanted.seen(run))
+    if not wanted.timed:
+        yield Part("effect", UNTIMED, "it is not to make the step faster")
+        return
+    yield _effect(wanted, run, against)
+
+
+def _learns(run: Run) -> bool:
+    """Did the first step update weights? In fp16 a scaler may skip it, and lower its scale."""
+    seen = run.record.evidence
+    return not seen or bool(seen.get("updated_types")) or seen.get("scale_updated", False)
+
+
+def _same_loss(run: Run, against: Run, allowed: float | None) -> tuple[str, str]:
+    both = [each.steps.set_index("step")["loss"] for each in (run, against)]
+    table = pd.concat(both, axis=1, keys=["run", "before"], join="inner").astype(float)
+    table = table[table.index < COMPARED]
+    if table.empty:
+        return FAILED, "no loss was written"
+    if table["run"].isna().any():
+        return FAILED, f"the loss is not finite from step {int(table['run'].isna().idxmax())} on"
+    differences = (table["run"] / table["before"] - 1).abs()
+    tolerance = allowed or TOLERANCE[run.config.precision]
+    step, largest = int(differences.idxmax()), float(differences.max())
+    said = f"loss differs by at most {largest:.1%} (step {step}; allowed {tolerance:.0%})"
+    return (PASSED if largest <= tolerance else FAILED), said
+
+
+def _effect(wanted: Mechanism, run: Run, against: Run) -> Part:
+    if reason := wanted.limits(run):
+        return Part("effect", UNMEASURABLE, reason)
+    found, reason = ratio(run, against), held_by_host(run)
+    part = judge(found, faster=wanted.faster)
+    if part.verdict == PASSED or not reason:
+        return part
+    return Part("effect", UNMEASURABLE, f"{found} the images per second; but {reason}")
+
+
+def judge(found: Ratio, *, faster: bool) -> Part:
+    """The effect's verdict, by the interval: passed where all of it lies above 1, failed where all
+    of it lies below. For what is to cost nothing the line is drawn at 1 − SURE."""
+    line = 1 if faster else 1 - SURE
+    low, high = (found.low, found.high) if found.low is not None else (found.value, found.value)
+    how = f"in {found.turns} turns" if found.turns else "one run after the other"
+    said = f"{found} the images per second, {how}"
+    if low > line:
+        return Part("effect", PASSED, said)
+    if high < line:
+        return Part("effect", FAILED, f"{said}: slower")
+    return Part("effect", UNMEASURABLE, f"{said}: the spread is wider than what is looked for")
+
+
+def _where(run: Run, wanted: Mechanism) -> str:
+    """The lines of the script to look at: the TODO's comments, else those with its word."""
+    lines = dict(enumerate(run.script.read_text().splitlines(), 1))
+    for pattern in (rf"# TODO {wanted.todo}\b", rf"^(?!\s*(#|import|from)).*{wanted.word}"):
+        found = [number for number, line in lines.items() if re.search(pattern, line)]
+        if found:
+            more = f" (also line {', '.join(map(str, found[1:]))})" if found[1:] else ""
+            return f"{run.source}, line {found[0]}: {lines[found[0]].strip()}{more}"
+    return f"{run.source} has no line with {wanted.word}: course exercises --upto shows where"
+
+
+def _error_line(run: Run) -> str:
+    return _told_line(run, run.record.error if run.record else "")
+
+
+def _told_line(run: Run, told: str) -> str:
+    """The line of the learner's script that an error names."""
+    found = re.search(r"train\.py, line (\d+)", told)
+    if not found:
+        return ""
+    number = int(found[1])
+    return f"{run.source}, line {number}: {run.script.read_text().splitlines()[number - 1].strip()}"

@@ -1,0 +1,231 @@
+"""Exercises from solutions: seams in the solution become the TODOs that learners fill.
+
+A seam is a stretch of lines in solutions/*.py:
+
+    # >>> TODO 2: what is to be done
+    the_solution()
+    # --- before
+    # what_stands_there_until_then()
+    # <<<
+
+A TODO may have several seams. A view with k TODOs solved shows the solution where the number
+is at most k, and elsewhere the lines after "before", so every view runs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import takewhile
+from pathlib import Path
+
+from course.runs.record import write_atomically
+from course.runs.run import PROJECT
+
+OPEN = re.compile(r"^(\s*)# >>> TODO (\d+): (.+)$")
+END = re.compile(r"^\s*# (--- before|<<<)|^$")
+MARKER = re.compile(r"^\s*#\s*(>>>|---\s*before|<<<)")
+SOLUTIONS, EXERCISES = PROJECT / "solutions", PROJECT / "exercises"
+
+
+class SeamError(ValueError):
+    """A marker that is nested, unclosed or misnumbered; the message has file and line."""
+
+
+@dataclass(frozen=True)
+class Seam:
+    """One place of one TODO. `line` is that of its opening marker, counted from 1."""
+
+    number: int
+    title: str
+    indent: str
+    line: int
+    solution: tuple[str, ...]
+    before: tuple[str, ...]
+
+    def shown(self, solved: bool) -> list[str]:
+        """The lines that a view has here."""
+        if solved:
+            return [f"{self.indent}# TODO {self.number}, solved: {self.title}", *self.solution]
+        return [f"{self.indent}# TODO {self.number}: {self.title}", *self.before]
+
+
+def parse(text: str, name: str = "text") -> list[str | Seam]:
+    """The lines of a solution, with each seam as one item.
+
+    Raises:
+        SeamError: markers that are nested, unclosed, stray, or misnumbered.
+    """
+    items: list[str | Seam] = []
+    lines = iter(enumerate(text.splitlines(), 1))
+    for number, line in lines:
+        if opened := OPEN.match(line):
+            items.append(_seam(opened, number, lines, name))
+        elif MARKER.match(line):
+            raise SeamError(f"{name}, line {number}: {line.strip()!r} opens no TODO n: title")
+        else:
+            items.append(line)
+    _check_numbers([item for item in items if isinstance(item, Seam)], name)
+    return items
+
+
+def _seam(opened: re.Match, first: int, lines: Iterator[tuple[int, str]], name: str) -> Seam:
+    indent, todo, title = opened.groups()
+    parts: list[list[str]] = [[]]
+    for number, line in lines:
+        marker = MARKER.match(line)
+        if marker is None:
+            parts[-1].append(line)
+        elif marker[1] == "<<<":
+            before = [] if len(parts) == 1 else [_uncomment(text, indent) for text in parts[1]]
+            return Seam(int(todo), title, indent, first, tuple(parts[0]), tuple(before))
+        elif marker[1] == ">>>" or len(parts) == 2:
+            stray = line.strip()
+            raise SeamError(f"{name}, line {number}: {stray!r} inside the seam of line {first}")
+        else:
+            parts.append([])
+    raise SeamError(f"{name}, line {first}: the seam of TODO {todo} is never closed by # <<<")
+
+
+def _uncomment(line: str, indent: str) -> str:
+    return indent + line.removeprefix(indent).removeprefix("# ") if line.strip() else line
+
+
+def _check_numbers(seams: list[Seam], name: str) -> None:
+    numbers = sorted({seam.number for seam in seams})
+    for wanted, number in enumerate(numbers, 1):
+        if number != wanted:
+            line = next(seam.line for seam in seams if seam.number == number)
+            raise SeamError(
+                f"{name}, line {line}: TODO {number} where TODO {wanted} is missing; "
+                f"TODOs are numbered 1, 2, 3 … without a gap"
+            )
+
+
+def count(text: str) -> int:
+    """How many TODOs a solution has."""
+    return max((item.number for item in parse(text) if isinstance(item, Seam)), default=0)
+
+
+def render(text: str, solved: int, name: str = "text") -> str:
+    """The view of a solution in which the first `solved` TODOs are filled.
+
+    Raises:
+        ValueError: fewer than none or more than there are.
+    """
+    items = parse(text, name)
+    total = max((item.number for item in items if isinstance(item, Seam)), default=0)
+    if not 0 <= solved <= total:
+        raise ValueError(f"{name} has {total} TODOs: choose 0 to {total}, not {solved}")
+    lines: list[str] = []
+    for item in items:
+        lines += item.shown(item.number <= solved) if isinstance(item, Seam) else [item]
+    return "\n".join(lines) + "\n"
+
+
+def diff(text: str, solved: int) -> list[str]:
+    """Lines added or taken away from the view before to the one with `solved` TODOs filled."""
+    before, after = (render(text, k).splitlines() for k in (solved - 1, solved))
+    changed = difflib.unified_diff(before, after, lineterm="", n=0)
+    return [line for line in changed if re.match(r"[+-](?![+-])", line)]
+
+
+def solutions() -> list[Path]:
+    """Every solution file, by name."""
+    return sorted(SOLUTIONS.glob("*.py"))
+
+
+def drifted() -> list[str]:
+    """Names of exercises that are not the untouched view of their solution."""
+    wanted = {path.name: render(path.read_text(), 0, path.name) for path in solutions()}
+    found = {path.name: path.read_text() for path in EXERCISES.glob("*.py")}
+    return sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
+
+
+def write(solved: int, name: str = "train.py") -> Path | None:
+    """Write the exercise with `solved` TODOs filled; edits are copied to a backup first.
+
+    Returns:
+        The backup, or None where there was nothing of the learner's to keep.
+    """
+    solution, target = SOLUTIONS / name, EXERCISES / name
+    if not solution.is_file():
+        known = ", ".join(path.name for path in solutions())
+        raise ValueError(f"no exercise {name!r}: there are {known}")
+    text = solution.read_text()
+    view = render(text, solved, name)
+    views = {render(text, k, name) for k in range(count(text) + 1)}
+    backup = None
+    if target.exists() and target.read_text() not in views:
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+        backup = target.with_name(f"{name}.backup-{stamp}")
+        backup.write_bytes(target.read_bytes())
+    EXERCISES.mkdir(exist_ok=True)
+    write_atomically(target, view)
+    return backup
+
+
+def states(name: str = "train.py") -> list[dict[str, object]]:
+    """For each TODO of an exercise: number, title, and whether it is open, edited or solved."""
+    text = (EXERCISES / name).read_text()
+    items = parse((SOLUTIONS / name).read_text(), name)
+    seams = [item for item in items if isinstance(item, Seam)]
+    changed = {solved: _changed(items, solved, text.splitlines()) for solved in (False, True)}
+    rows = []
+    for number in sorted({seam.number for seam in seams}):
+        state = "edited"
+        for word, solved in (("open", False), ("solved", True)):
+            if number not in changed[solved]:
+                state = word
+        title = next(seam.title for seam in seams if seam.number == number)
+        rows.append({"todo": number, "state": state, "title": title})
+    return rows
+
+
+def open_todos(text: str, name: str = "train.py") -> set[int]:
+    """Numbers of the TODOs that a script, a run's snapshot say, still has untouched."""
+    items = parse((SOLUTIONS / name).read_text(), name)
+    numbers = {item.number for item in items if isinstance(item, Seam)}
+    return numbers - _changed(items, False, text.splitlines())
+
+
+def _changed(items: list[str | Seam], solved: bool, exercise: list[str]) -> set[int]:
+    """Numbers of the TODOs at whose places the exercise differs from the view."""
+    view: list[str] = []
+    places: list[tuple[int, int, int]] = []
+    for item in items:
+        shown = item.shown(solved) if isinstance(item, Seam) else [item]
+        if isinstance(item, Seam):
+            places.append((item.number, len(view), len(view) + len(shown)))
+        view += shown
+    edits = difflib.SequenceMatcher(None, view, exercise, autojunk=False).get_opcodes()
+
+    def touches(first: int, last: int, begin: int, end: int) -> bool:
+        if first == last:  # lines put in; right after a place they belong to it
+            return begin < first <= end
+        return first < end and last > begin
+
+    return {number for number, begin, end in places for kind, first, last, _, _ in edits
+            if kind != "equal" and touches(first, last, begin, end)}  # fmt: skip
+
+
+def show_todo(number: int, script: str = "exercises/train.py") -> None:
+    """Print the places of a TODO in a script, with line numbers; or that it is filled.
+
+    Raises:
+        ValueError: the script has no such TODO.
+    """
+    lines = (PROJECT / script).read_text().splitlines()
+    heads = [i for i, line in enumerate(lines)
+             if re.match(rf"\s*# (>>> )?TODO {number}\b", line)]  # fmt: skip
+    if not heads and 1 <= number <= count((SOLUTIONS / Path(script).name).read_text()):
+        print(f"{script}: TODO {number} is filled, no comment of it is left. (course check …)")
+    elif not heads:
+        raise ValueError(f"{script} has no line that begins with # TODO {number}")
+    for head in heads:
+        print(f"{script}, line {head + 1}")
+        for line in takewhile(lambda text: not END.match(text), lines[head : head + 4]):
+            print(f"    {line}")

@@ -1,0 +1,197 @@
+"""Quizzes: questions from course/days/quizzes/*.toml, in which every answer is explained.
+
+    title = "…"
+
+    [[questions]]
+    text = "…"
+
+    [[questions.choices]]   # three to five; exactly one has right = true
+    text = "…"
+    right = true
+    explanation = "…"
+
+Words between `backticks` are shown as code, those between *asterisks* slanted.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from course.labs.store import answers, save_answer
+
+FOLDER = Path(__file__).parents[1] / "days" / "quizzes"
+LETTERS = "abcde"
+STRESS = r"(?<![\w*])\*(\w[^*]*)\*(?![\w*])"  # and not the factors of a product
+MOST, LEAST = len(LETTERS), 3  # choices of a question
+
+
+class QuizError(ValueError):
+    """A question file that breaks a rule; the message names file, question and field."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One possible answer, and why it is right or not."""
+
+    letter: str
+    text: str
+    right: bool
+    explanation: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, counted from 1, with exactly one right choice."""
+
+    number: int
+    text: str
+    choices: tuple[Choice, ...]
+
+    def choice(self, letter: str) -> Choice:
+        """The choice with a letter. Raises ValueError with the letters that there are."""
+        for choice in self.choices:
+            if choice.letter == str(letter).strip().lower():
+                return choice
+        known = ", ".join(choice.letter for choice in self.choices)
+        raise ValueError(f"question {self.number} has no choice {letter!r}: choose {known}")
+
+
+@dataclass(frozen=True, repr=False)
+class Answer:
+    """A choice that was made. Shows itself as a verdict and the explanation."""
+
+    question: Question
+    choice: Choice
+
+    def __repr__(self) -> str:
+        verdict = "right" if self.choice.right else "not right"
+        return f"{self.question.number}{self.choice.letter}: {verdict}. {self.choice.explanation}"
+
+
+@dataclass(frozen=True, repr=False)
+class Quiz:
+    """A quiz as text; `course.widgets.quiz` has its form. `answer` needs none."""
+
+    name: str
+    title: str
+    questions: tuple[Question, ...]
+
+    def question(self, number: int) -> Question:
+        """A question by its number. Raises ValueError with the numbers that there are."""
+        if number not in range(1, len(self.questions) + 1):
+            last = len(self.questions)
+            raise ValueError(f"{self.name} has no question {number!r}: choose 1 to {last}")
+        return self.questions[number - 1]
+
+    def answer(self, number: int, letter: str) -> Answer:
+        """Answer a question and store that; what comes back explains the choice.
+
+        Raises:
+            ValueError: no such question or choice.
+            OSError: the answer cannot be stored.
+        """
+        question = self.question(number)
+        choice = question.choice(letter)
+        save_answer(self.name, question.number, choice.letter, choice.right)
+        return Answer(question, choice)
+
+    def answered(self) -> dict[int, Choice]:
+        """What was answered before, by question number; the latest answer to each."""
+        known = {q.number: {c.letter: c for c in q.choices} for q in self.questions}
+        stored = {number: str(entry["choice"]) for number, entry in answers(self.name).items()}
+        return {number: known[number][letter] for number, letter in stored.items()
+                if letter in known.get(number, {})}  # fmt: skip
+
+    def __repr__(self) -> str:
+        given = self.answered()
+        lines = [f"Quiz: {self.title}"]
+        for question in self.questions:
+            lines += ["", f"{question.number}. {question.text}"]
+            lines += [f"   {choice.letter}) {choice.text}" for choice in question.choices]
+            if choice := given.get(question.number):
+                verdict = "right" if choice.right else "not right"
+                lines.append(f"   You answered {choice.letter}, which is {verdict}.")
+        how = f'quiz("{self.name}").answer(1, "b")'
+        return "\n".join([*lines, "", f"To answer question 1 with b, say: {how}"])
+
+
+def find(name: str) -> Quiz:
+    """The quiz of a notebook, "day1_1" for instance.
+
+    Raises:
+        ValueError: no such quiz, or (QuizError) a file that breaks a rule.
+    """
+    if name not in names():
+        raise ValueError(f"no quiz {name!r}: there are {', '.join(names())}")
+    return load(FOLDER / f"{name}.toml")
+
+
+def names() -> list[str]:
+    """Every quiz by name, in the order of the days."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def load(path: Path) -> Quiz:
+    """Read and validate a question file.
+
+    Raises:
+        QuizError: it breaks a rule; the message names file, question and field.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # not TOML, or not UTF-8
+        raise QuizError(f"{path.name} is not TOML: {error}") from None
+    _check_fields(values, {"title": str, "questions": list}, path.name)
+    asked = enumerate(values["questions"], 1)
+    questions = tuple(_question(number, each, path.name) for number, each in asked)
+    return Quiz(path.stem, values["title"].strip(), questions)
+
+
+def as_html(text: str) -> str:
+    """Text for a page: escaped, with `backticks` as code, and *stress* between asterisks."""
+    # Code first, and whatever stands in it stays as it is.
+    parts = re.split(r"`([^`]+)`", html.escape(text))
+    parts[1::2] = [f"<code>{code}</code>" for code in parts[1::2]]
+    parts[::2] = [re.sub(STRESS, r"<em>\1</em>", part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _question(number: int, values: Any, file: str) -> Question:
+    where = f"{file}, question {number}"
+    _check_fields(values, {"text": str, "choices": list}, where)
+    if not LEAST <= len(values["choices"]) <= MOST:
+        found = len(values["choices"])
+        raise QuizError(f"{where}: choices: {found}, but a question has {LEAST} to {MOST}")
+    given = zip(LETTERS, values["choices"])
+    choices = tuple(_choice(letter, each, where) for letter, each in given)
+    if len({choice.text for choice in choices}) < len(choices):
+        raise QuizError(f"{where}: choices: two have the same text")
+    if (rights := sum(choice.right for choice in choices)) != 1:
+        raise QuizError(f"{where}: right: true for {rights} choices, but exactly one is right")
+    return Question(number, values["text"].strip(), choices)
+
+
+def _choice(letter: str, values: Any, where: str) -> Choice:
+    fields = {"text": str, "right": bool, "explanation": str}
+    _check_fields(values, fields, f"{where}, choice {letter}")
+    return Choice(letter, values["text"].strip(), values["right"], values["explanation"].strip())
+
+
+def _check_fields(values: Any, wanted: dict[str, type], where: str) -> None:
+    if not isinstance(values, dict):
+        raise QuizError(f"{where}: a table with {', '.join(wanted)} is needed, not {values!r}")
+    for field in values.keys() - wanted.keys():
+        raise QuizError(f"{where}: unknown field {field}; there are {', '.join(wanted)}")
+    for field, kind in wanted.items():
+        if field not in values:
+            raise QuizError(f"{where}: {field} is missing")
+        value = values[field]
+        if not isinstance(value, kind):
+            raise QuizError(f"{where}: {field} must be of type {kind.__name__}, not {value!r}")
+        if kind is not bool and not (value.strip() if kind is str else value):
+            raise QuizError(f"{where}: {field} is empty")

@@ -1,0 +1,197 @@
+"""What a rung brought: pictures, numbers and sentences, all from records."""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import html
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import DiffLexer
+
+from course import plots
+from course.jobs.launch import JobError, explain, refresh
+from course.labs.exercises import open_todos
+from course.labs.progress import prediction
+from course.runs.ratio import Ratio, beside, held_by_host, ratio, told
+from course.runs.record import Record, digits
+from course.runs.run import Run
+
+
+@dataclass(frozen=True)
+class Report:
+    """A run beside another: `table` has the numbers, `sentences` what they say."""
+
+    table: pd.DataFrame
+    sentences: tuple[str, ...]
+    picture: plots.Picture
+
+    def __repr__(self) -> str:
+        return "\n".join([self.table.to_string(), "", *self.sentences])
+
+    def _repr_html_(self) -> str:
+        png = base64.b64encode(self.picture._repr_png_()).decode()
+        said = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in self.sentences)
+        shown = f'<img alt="time of a step and loss" src="data:image/png;base64,{png}">'
+        return f"{shown}{self.table.to_html()}<ul>{said}</ul>"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What differs between two runs: settings, lines of the script, and speed."""
+
+    settings: pd.DataFrame
+    source_diff: str
+    ratio: Ratio | None
+    names: tuple[str, str]
+
+    def __repr__(self) -> str:
+        settings = self.settings.to_string() if len(self.settings) else "the same settings"
+        speed = f"{self.names[1]} ÷ {self.names[0]}: {self.ratio or 'not measured'}"
+        return f"{settings}\n\n{self.source_diff or 'the same script'}\n\n{speed}"
+
+    def _repr_html_(self) -> str:
+        style = HtmlFormatter(noclasses=True)
+        diff = highlight(self.source_diff, DiffLexer(), style) if self.source_diff else ""
+        settings = self.settings.to_html() if len(self.settings) else "<p>the same settings</p>"
+        speed = html.escape(f"{self.names[1]} ÷ {self.names[0]}: {self.ratio or 'not measured'}")
+        return f"{settings}{diff or '<p>the same script</p>'}<p><b>{speed}</b></p>"
+
+
+def report(run: Run, *, against: Run | None = None, predicted: float | None = None) -> Report:
+    """What a run measured, beside another run and beside what you predicted.
+
+    Args:
+        against: the run to compare with, your baseline for instance.
+        predicted: the ratio of images/s to `against` that you expected; without it, what
+            `predict` stored for this rung.
+
+    Raises:
+        JobError: a run that is not over or not ok; the message has its error and its logs.
+    """
+    partner = beside(run, against) if against else None
+    both = [partner or against, run] if against else [run]
+    records = [_measured(each) for each in both]
+    names = _names(both)
+    picture = plots.step_and_loss([(n, rec, r.steps) for n, rec, r in zip(names, records, both)])
+    found = ratio(run, against) if against else None
+    _save(picture, run)
+    if predicted is None:
+        predicted = _predicted(run)
+    sentences = tuple(_sentences(run, records, found, predicted))
+    sentences += tuple(f"{name} ended early: turns count up to there." for name in run.record.left)
+    return Report(_numbers(names, records), sentences, picture)
+
+
+def compare(a: Run, b: Run) -> Comparison:
+    """What differs between two runs: settings, source (as a diff), and the ratio of speeds."""
+    left, right = vars(a.config), vars(b.config)
+    names = tuple(_names([a, b]))
+    differing = {key: (left[key], right[key]) for key in left if left[key] != right[key]}
+    settings = pd.DataFrame.from_dict(differing, orient="index", columns=list(names))
+    diff = difflib.unified_diff(
+        a.script.read_text().splitlines(), b.script.read_text().splitlines(), *names, lineterm=""
+    )
+    measured = all(refresh(r) == "ok" and r.record.images_per_s for r in (a, b))
+    return Comparison(settings, "\n".join(diff), ratio(b, a) if measured else None, names)
+
+
+def ladder(runs: Sequence[Run]) -> pd.DataFrame:
+    """The ladder as measured: one row a run, its ratio to the first that is ok."""
+    rows, first = [], None
+    for run in runs:
+        status, record = refresh(run), run.record or Record("lost")
+        ok = status == "ok" and record.images_per_s is not None
+        first = first or (run if ok else None)
+        found = ratio(run, first) if ok else Ratio(float("nan"))
+        rows.append({
+            "rung": run.config.rung, "status": status, "images_per_s": record.images_per_s,
+            "images_per_s_q1": record.images_per_s_q1, "images_per_s_q3": record.images_per_s_q3,
+            "ratio": found.value, "ratio_low": found.low, "ratio_high": found.high,
+            "turns": found.turns,
+            "peak_gib": record.peak_gib, "last_loss": record.last_loss,
+            "val_top1": record.val_top1, "machine": record.machine,
+            "setup": run.config.setup, "run": run.name,
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _measured(run: Run) -> Record:
+    record = run.record if refresh(run) == "ok" else None
+    if record is None:
+        raise JobError(explain(run))
+    if record.images_per_s is None:
+        raise JobError(f"{run.name} is ok but measured no steps: does its script use Meter?")
+    return record
+
+
+def _predicted(run: Run) -> float | None:
+    stored = prediction(run.config.rung)
+    return stored.value if stored and not isinstance(stored.value, str) else None
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    rungs = [run.config.rung for run in runs]
+    names = rungs if len(set(rungs)) == len(rungs) else [run.name for run in runs]
+    return [name + f" (recorded, {run.folder.parent.name})" * run.is_recorded
+            for name, run in zip(names, runs)]  # fmt: skip
+
+
+def _numbers(names: Sequence[str], records: Sequence[Record]) -> pd.DataFrame:
+    return pd.DataFrame({
+        name: {
+            "images/s (median)": digits(r.images_per_s),
+            "images/s (quartiles)": f"{digits(r.images_per_s_q1)} to {digits(r.images_per_s_q3)}",
+            f"peak GiB ({r.memory_kind})": f"{r.peak_gib:.2f}" if r.peak_gib is not None else "–",
+            "loss, first to last step": f"{_loss(r.first_loss)} to {_loss(r.last_loss)}",
+            "validation top-1": f"{r.val_top1:.1%}" if r.val_top1 is not None else "–",
+            "steps measured": r.steps_measured, "data": r.data, "machine": r.machine,
+        } for name, r in zip(names, records)
+    }).fillna("–")  # fmt: skip
+
+
+def _sentences(
+    run: Run, records: Sequence[Record], found: Ratio | None, predicted: float | None
+) -> Iterator[str]:
+    record, config, still_open = records[-1], run.config, _still_open(run)
+    if found is not None:
+        yield f"{record.rung} against {records[0].rung}: {found} the images per second."
+        yield told(found, run)
+    if found is not None and predicted is not None:
+        yield f"You predicted {predicted:g}×; it is {digits(found.value)}×."
+    for number in still_open:
+        yield f"TODO {number} is still open in this run's script, so it changed nothing."
+    if config.device == "auto" and record.device == "cpu" and 1 not in still_open:
+        yield "No accelerator was used: this ran on the CPU."
+    imitated = config.precision not in ("fp32", *record.hardware.get("half_units", []))
+    if imitated and 2 not in still_open:
+        yield (f"{record.machine} has no instructions for {config.precision}: software imitates "
+               f"the format, and that is slow.")  # fmt: skip
+    if reason := held_by_host(run):
+        yield f"Mind that {reason}."
+    if record.last_loss is None:
+        yield "The loss is not finite any more: the run is fast and learns nothing."
+
+
+def _still_open(run: Run) -> list[int]:
+    """The TODOs that this run's config needs and its snapshot does not have filled."""
+    config = run.config
+    needed = {1: config.device == "auto", 2: config.precision != "fp32",
+              3: config.precision == "fp16", 4: config.channels_last}  # fmt: skip
+    unfilled = open_todos(run.script.read_text())
+    return [number for number, wanted in needed.items() if wanted and number in unfilled]
+
+
+def _loss(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.3f}"
+
+
+def _save(picture: plots.Picture, run: Run) -> None:
+    try:  # a recorded run is not the learner's to write to
+        run.is_recorded or picture.savefig(run.folder / "report.png")
+    except OSError as error:
+        print(f"the picture is shown but could not be saved: {error}")

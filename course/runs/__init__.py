@@ -1,0 +1,1 @@
+"""What a run leaves: its folder, record, steps and logs, and what they say of it."""

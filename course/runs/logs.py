@@ -1,0 +1,46 @@
+"""Logs: what a run printed, for people who look for what went wrong. Never a source of numbers."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from course.runs.run import Run, all_runs
+
+SUBMITIT_LINES = 4  # at most, of submitit's own, at the end of a log
+LINE_BYTES = 400  # read for each line asked for: logs can be larger than memory
+
+
+def tail(path: Path, lines: int = 20) -> str:
+    """The last lines of a text file; empty where there is none."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - LINE_BYTES * (lines + SUBMITIT_LINES)))
+        ending = file.read().decode(errors="replace").rstrip().splitlines()
+    # submitit says that *its* function succeeded, which also holds for a run that failed.
+    return "\n".join([line for line in ending if not line.startswith("submitit INFO")][-lines:])
+
+
+def text(run: Run, *, err: bool = False, lines: int = 1000) -> str:
+    """The end of what the run's tasks printed, or of their standard error."""
+    suffix = ".err" if err else ".out"
+    return "\n".join(tail(path, lines) for path in run.logs if path.suffix == suffix)
+
+
+def search_log(
+    name: str = "*", contains: str = "", with_err: bool = False
+) -> list[Path] | dict[str, list[Path]]:
+    """Log files of the runs whose name fits, sorted.
+
+    Args:
+        name: a shell pattern for the run's name, as "amp*".
+        contains: keep files in which this text occurs, as a plain text and not a pattern.
+        with_err: also search standard error, and return {"stdout": […], "stderr": […]}.
+    """
+    paths = [path for run in all_runs() if fnmatchcase(run.name, name) for path in run.logs]
+    found = sorted(path for path in paths if contains in path.read_text(errors="replace"))
+    stdout = [path for path in found if path.suffix == ".out"]
+    if not with_err:
+        return stdout
+    return {"stdout": stdout, "stderr": [path for path in found if path.suffix == ".err"]}

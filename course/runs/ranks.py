@@ -1,0 +1,48 @@
+"""What each rank of a run did and how it ended: where one waits, another has something to tell."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from course.runs import failures, logs
+from course.runs.run import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LOG_LINES = 500  # of a log's end, among which a hang is looked for: its report takes about 60
+
+
+def told(run: Run) -> pd.DataFrame:
+    """One row a rank: rank, host, device, status, steps that it finished, error in its own words.
+
+    Where NCCL ended a rank from outside its script, the run being over, its log has the words.
+    A rank that was ended otherwise before it could write what it knew has the status "" and no
+    error.
+    """
+    import pandas as pd
+
+    known = {each["rank"]: each for each in run.ranks}
+    hung = hangs(run) if run.record else {}
+    rows = []
+    for rank in range(run.launched.get("gpus", 1)):
+        in_log = {"status": "failed", "error": str(hung[rank])} if rank in hung else {}
+        own = known.get(rank, in_log)
+        device = (own.get("evidence") or {}).get("device", own.get("device") or "")
+        rows.append({
+            "rank": rank, "host": own.get("host", ""), "device": device,
+            "status": own.get("status", ""), "steps": len(run.rank_steps(rank)),
+            "error": own.get("error", ""),
+        })  # fmt: skip
+    return pd.DataFrame(rows).set_index("rank")
+
+
+def hangs(run: Run) -> dict[int, failures.Hang]:
+    """By rank, in order: in which collective NCCL's watchdog ended it, as its own log tells."""
+    found = {}
+    for path in run.logs:
+        if task := re.search(r"_(\d+)_log\.err$", path.name):  # as submitit names them
+            rank = int(task[1])
+            found[rank] = failures.hang(logs.tail(path, LOG_LINES), rank)
+    return {rank: found[rank] for rank in sorted(found) if found[rank]}

@@ -1,0 +1,144 @@
+"""Records: what a run was and what it measured, written once and read by any version."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from textwrap import TextWrapper
+from typing import Any
+
+RECORD_SCHEMA = 1
+STATUSES = ("ok", "oom", "failed", "timeout", "cancelled", "lost")
+RESERVE = "reserve.bin"  # room on the disk for the record, kept from launch until it is written
+RESERVE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a run was and what it measured. None: not measured. Units are in the names.
+
+    Times are medians over the steps after warm-up, with quartiles where the name says q1 or
+    q3; `watts` is the mean of one GPU over those steps. `peak_gib` is the device allocator's
+    peak, or on a CPU the peak resident size of the process (`memory_kind` says which).
+    `evidence` is what the first step's operators were seen to do
+    (`course.training.evidence`), `trace` the file of a traced run in its folder.
+    """
+
+    status: str
+    rung: str = ""
+    error: str = ""
+    site: str = ""
+    gpus: int = 1
+    machine: str = ""
+    device: str = ""
+    job_id: str = ""
+    data: str = ""
+    step_s: float | None = None
+    step_s_q1: float | None = None
+    step_s_q3: float | None = None
+    load_s: float | None = None
+    forward_s: float | None = None
+    loss_s: float | None = None
+    backward_s: float | None = None
+    optimizer_s: float | None = None
+    images_per_s: float | None = None
+    images_per_s_q1: float | None = None
+    images_per_s_q3: float | None = None
+    peak_gib: float | None = None
+    reserved_gib: float | None = None
+    memory_kind: str = ""
+    host_gib: float | None = None  # training process and its workers, at the fullest seen
+    watts: float | None = None
+    joules_per_image: float | None = None
+    epochs: list[dict[str, float]] = field(default_factory=list)
+    steps_measured: int = 0
+    turns: int = 0  # in which these steps were taken, each a block of them; 0: it ran alone
+    left: list[str] = field(default_factory=list)  # ended before their time, while turns were taken
+    first_loss: float | None = None
+    last_loss: float | None = None
+    val_loss: float | None = None
+    val_top1: float | None = None
+    val_images: int | None = None  # so many were validated
+    weights_by: list[int] = field(default_factory=list)  # ranks that wrote weights.pt
+    wall_s: float | None = None
+    started_at: str = ""
+    ended_at: str = ""
+    git_sha: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    hardware: dict[str, Any] = field(default_factory=dict)
+    evidence: dict[str, Any] = field(default_factory=dict)
+    trace: str = ""
+    logs: list[str] = field(default_factory=list)
+    schema: int = RECORD_SCHEMA
+
+    @classmethod
+    def from_json(cls, text: str) -> Record:
+        """Read a record of any version: unknown fields are passed over, missing ones None.
+
+        Raises:
+            ValueError: the text is no record, cut short for instance.
+        """
+        values = json.loads(text)
+        if not isinstance(values, dict) or values.get("status") not in STATUSES:
+            raise ValueError(f"a record needs a status, one of {', '.join(STATUSES)}")
+        return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
+
+
+def digits(value: float) -> str:
+    """A number for people: three digits that count, and no exponent."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def clock(passed_s: float) -> str:
+    """A time that has passed, as Slurm's squeue shows it: 0:07, 1:00:07, 2-01:00:07."""
+    minutes, secs = divmod(max(0, int(passed_s)), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}-{hours:02}:{minutes:02}:{secs:02}"
+    return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
+
+
+def wrapped(text: str, width: int = 96) -> str:
+    """A text in lines that JupyterLab shows whole: it would break longer ones within a word."""
+    whole = TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(whole.fill(line) for line in text.splitlines())
+
+
+def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write so that a reader sees the old text or the new, never a part."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, mode)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def write_record(folder: Path, record: Record) -> None:
+    """Write record.json, unless the run has one: the first verdict stands.
+
+    Raises:
+        OSError: the disk is full or cannot be written.
+    """
+    (folder / RESERVE).unlink(missing_ok=True)
+    final, draft = folder / "record.json", folder / f".record.{os.getpid()}"
+    write_atomically(draft, json.dumps(asdict(record), indent=1))
+    try:
+        os.link(draft, final)  # unlike a rename, it fails where the file exists
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without hard links
+        if not final.exists():
+            os.replace(draft, final)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,274 @@
+"""Runs: a folder each, with the script that ran, its config, its record and its logs.
+
+train.py       the snapshot that the job executes: editing the original changes nothing
+config.json    the Config
+launch.json    who launched what, where: script, site, GPUs, job id, git commit
+started.json   written when the job's turn comes
+steps.jsonl    one line a training step, while it runs; of further ranks steps-1.jsonl, …
+rank-0.json    of a run of several ranks: what each alone knows
+record.json    written once, atomically, when the run is over: the source of every number
+beside/        a run that was repeated for this one to take turns with: a folder like this one
+logs/          standard output and error
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass, fields
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from course.config import Config, from_dict
+from course.runs.record import Record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SUBMIT_GRACE_S = 60  # a busy scheduler may take so long to give a job its id
+BESIDE = "beside"  # the folder, in a run's, of the run that was repeated for it
+FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set for every process of a run's job
+GROUP = "#group"  # behind the folder in that variable: what serves several runs, and none alone
+PROJECT = Path(__file__).resolve().parents[2]
+SCRIPTS = "scripts"  # in RECORDED: the versions of the script that recorded runs ran
+RECORDED = PROJECT / "course" / "recorded"  # a folder a machine, a folder a run
+
+
+def runs_root() -> Path:
+    """The folder of all runs: the variable COURSE_RUNS, else runs/ in the project.
+
+    On a cluster it must lie on a disk that login and compute nodes share.
+    """
+    return Path(os.environ.get("COURSE_RUNS") or PROJECT / "runs").expanduser().resolve()
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """One launched run. Everything is read from its folder, so any process may hold it."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def script(self) -> Path:
+        """The snapshot that ran; recorded runs share one copy of each version."""
+        if self.is_recorded:
+            return RECORDED / SCRIPTS / self.launched["snapshot"]
+        return self.folder / "train.py"
+
+    @property
+    def is_recorded(self) -> bool:
+        """Is it a run of another machine, which the course ships?"""
+        return self.folder.parent.parent == RECORDED
+
+    @property
+    def source(self) -> str:
+        """The script that it was launched from, with its folder: exercises/train.py."""
+        return "/".join(Path(self.launched.get("script", self.script)).parts[-2:])
+
+    @cached_property
+    def config(self) -> Config:
+        return from_dict(json.loads((self.folder / "config.json").read_text()))
+
+    @property
+    def launched(self) -> dict[str, Any]:
+        """What was asked for, with the job id once there is one."""
+        return _read_json(self.folder / "launch.json")
+
+    @property
+    def together(self) -> list[Run]:
+        """The runs of its job, which take turns; a run that is launched by itself is alone."""
+        paths = self.launched.get("together", ["."])
+        return [Run((self.folder / path).resolve()) for path in paths]
+
+    @property
+    def job(self) -> Run:
+        """The run in whose folder the logs of its job lie: itself, unless it takes turns."""
+        return Run((self.folder / self.launched.get("job_folder", ".")).resolve())
+
+    @property
+    def repeats(self) -> list[Run]:
+        """Runs that were repeated for this one alone."""
+        return [each for each in self.together if each.folder.parent == self.folder / BESIDE]
+
+    @property
+    def is_repeat(self) -> bool:
+        """Was it measured again only so that another run has something beside it?"""
+        return self.folder.parent.name == BESIDE
+
+    @property
+    def is_being_submitted(self) -> bool:
+        """Launched moments ago, and without a job id yet: another process is about to give one."""
+        asked = self.launched
+        if "job_id" in asked or "launched_at" not in asked:
+            return False
+        age = datetime.now() - datetime.fromisoformat(asked["launched_at"])
+        return age.total_seconds() < SUBMIT_GRACE_S
+
+    @property
+    def started(self) -> dict[str, Any]:
+        """Process ids of the job once it runs; empty while it waits for its turn."""
+        return _read_json(self.folder / "started.json")
+
+    @property
+    def record(self) -> Record | None:
+        """The record, or None while the run is not over."""
+        path = self.folder / "record.json"
+        try:
+            return Record.from_json(path.read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            message = f"{path} cannot be read ({error}). It is left as it is; rerun=True repeats"
+            return Record("lost", rung=self.launched.get("rung", ""), error=message)
+
+    @property
+    def status(self) -> str:
+        """queued, running, or how it ended: ok, oom, failed, timeout, cancelled, lost."""
+        if record := self.record:
+            return record.status
+        return "running" if self.started else "queued"
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """One row a finished step: step, epoch, load_s … step_s, loss. Grows while it runs.
+
+        Times are rank 0's; the loss is of the whole batch, the mean over the ranks.
+        """
+        tables = [self.rank_steps(rank) for rank in range(self.launched.get("gpus", 1))]
+        table = tables[0]
+        if len(tables) > 1 and all(map(len, tables)):
+            losses = [each.set_index("step")["loss"] for each in tables]
+            table["loss"] = table["step"].map(sum(losses) / len(losses))
+        return table
+
+    def rank_steps(self, rank: int) -> pd.DataFrame:
+        """As `steps`, of one rank: its own times, and the loss on its own share of the batch."""
+        import pandas as pd
+
+        path = self.folder / steps_file(rank)
+        lines = path.read_text().splitlines() if path.exists() else []
+        return pd.DataFrame([row for row in map(_step, lines) if row])
+
+    @property
+    def ranks(self) -> list[dict[str, Any]]:
+        """What each rank alone knew at its end, in order; empty for a run of one process."""
+        every = range(self.launched.get("gpus", 1))
+        return [own for rank in every if (own := _read_json(self.folder / rank_file(rank)))]
+
+    @property
+    def logs(self) -> list[Path]:
+        """Log files, standard output of each task first, then standard error."""
+        found = sorted((self.folder / "logs").glob("*_log.*"))
+        return sorted(found, key=lambda path: path.suffix != ".out")
+
+    def __repr__(self) -> str:
+        return f"{self.name} [{self.status}]"
+
+
+def steps_file(rank: int) -> str:
+    """The name of the file with a rank's steps."""
+    return f"steps-{rank}.jsonl" if rank else "steps.jsonl"
+
+
+def rank_file(rank: int) -> str:
+    """The name of the file with what a rank alone knew."""
+    return f"rank-{rank}.json"
+
+
+def find(**wanted: Any) -> pd.DataFrame:
+    """All runs as a table, newest last: one row a run, one column a field of `Record`.
+
+    Args:
+        wanted: keep rows whose field equals the value, as in `find(rung="amp", status="ok")`.
+
+    Raises:
+        ValueError: a field that records do not have; the message lists those they have.
+    """
+    import pandas as pd
+
+    columns = ["run", *(f.name for f in fields(Record))]
+    if unknown := set(wanted) - set(columns):
+        raise ValueError(f"records have no {sorted(unknown)}; they have {', '.join(columns)}")
+    rows = [_row(run) for run in all_runs()]
+    table = pd.DataFrame(rows, columns=columns)
+    for key, value in wanted.items():
+        table = table[table[key] == value]
+    return table.sort_values("started_at", kind="stable", ignore_index=True)
+
+
+def all_runs() -> list[Run]:
+    """Every run in the runs folder, by name."""
+    root = runs_root()
+    if not root.is_dir():
+        return []
+    return [Run(path.parent) for path in sorted(root.glob("*/launch.json"))]
+
+
+def get(name: str) -> Run:
+    """The run whose name is, or alone begins with or contains, `name`.
+
+    Raises:
+        ValueError: none or several; the message lists the candidates.
+    """
+    runs = {run.name: run for run in all_runs()}
+    if name in runs:
+        return runs[name]
+    near = [key for key in runs if name and name in key]
+    if len(near) == 1:
+        return runs[near[0]]
+    listed = ", ".join(near or list(runs)[-12:]) or "none yet: course run launches one"
+    problem = "several runs match" if near else "no run is called"
+    raise ValueError(f"{problem} {name!r} in {runs_root()}: {listed}")
+
+
+def git_sha() -> str:
+    """The project's commit, with -dirty where files differ from it; empty outside git."""
+    command = ["git", "-C", str(PROJECT), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=5).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def record_of(run: Run, values: dict[str, Any]) -> Record:
+    """A record of `values` (fields of Record), completed by what was asked for at launch."""
+    asked = run.launched
+    known = {key: asked[key] for key in ("rung", "site", "gpus", "git_sha", "config", "job_id")
+             if key in asked}  # fmt: skip
+    known["data"] = asked.get("config", {}).get("data", "")
+    known["logs"] = [str(path.relative_to(run.folder)) for path in run.logs]
+    return Record(**{**known, **values, "ended_at": datetime.now().isoformat(timespec="seconds")})
+
+
+def _step(line: str) -> dict[str, Any] | None:
+    try:
+        return json.loads(line)
+    except ValueError:  # cut: it is being written, or the disk was full
+        return None
+
+
+def _row(run: Run) -> dict[str, Any]:
+    record = run.record
+    if record is not None:
+        return {"run": run.name, **vars(record)}
+    launched = run.launched
+    config = launched.get("config", {})
+    return {"run": run.name, "status": run.status, "rung": launched.get("rung", ""),
+            "site": launched.get("site", ""), "gpus": launched.get("gpus", 1),
+            "job_id": launched.get("job_id", ""), "data": config.get("data", ""),
+            "started_at": launched.get("launched_at", ""), "config": config}  # fmt: skip
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}

@@ -1,0 +1,1 @@
+"""A folder for each subject, its pictures beside its numbers."""

@@ -1,0 +1,1 @@
+"""Where the numbers of a batch lie in memory."""

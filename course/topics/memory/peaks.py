@@ -1,0 +1,173 @@
+"""Peaks that `memory.predict` tells beside peaks that runs measured: how far to trust it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from course.config import Config, from_dict
+from course.runs import recordings
+from course.runs.run import RECORDED, Run
+from course.topics.memory.sweep import finished
+
+MACHINE = "nvidia-h100"
+SAVED = "predicted.json"  # predictions beside the recorded runs of a machine
+COUNTED = "device allocator"  # the kind of measured peak that can be predicted
+HEAD = ("setting", "batch", "measured GiB", "predicted GiB", "difference", "error", "reserved GiB")
+SETTINGS = ("batch_size", "model", "precision", "tf32", "channels_last", "fused", "compile")
+# Of a config, what its prediction does not depend on.
+IGNORED = {
+    "rung", "data_root", "epochs", "steps", "warmup_steps", "profile_steps", "val_steps", "workers",
+    "lr", "weight_decay", "seed", "memory_gib", "tf32", "fused", "compile",
+}  # fmt: skip
+
+Key = frozenset[tuple[str, Any]]  # of all that a prediction depends on: (field, value)
+
+
+def predicted(runs: Iterable[Run] | pd.DataFrame) -> pd.DataFrame:
+    """Runs on a GPU beside what `memory.predict` says of them here, some seconds for each config.
+
+    One row for each run that ended ok or out of memory; runs that are alike in all columns are
+    one row. Columns: setting (in words), batch_size, model, precision, tf32, channels_last,
+    fused, compile, inputs, status, measured_gib (NaN for a run that ran out of memory: it never
+    reached its peak), predicted_gib, error (predicted over measured, minus 1), reserved_gib (what
+    the allocator had taken from the device), limit_gib (what the run could have had; NaN: not
+    recorded), machine, and predictor, the PyTorch that told.
+
+    Args:
+        runs: runs that are over, or a table of records as `recorded` returns.
+
+    Raises:
+        ValueError: a run that is not over, or none that measured a device's allocator.
+    """
+    compared = _comparable(runs)
+    return _beside(compared, _told(compared), _torch())
+
+
+def of_recorded(machine: str = MACHINE) -> pd.DataFrame:
+    """As `predicted`, for the recorded runs on synthetic data, with the predictions saved there.
+
+    Raises:
+        ValueError: nothing was recorded there, or a run has no saved prediction.
+    """
+    compared = _comparable(recordings.recorded(machine))
+    path = RECORDED / machine / SAVED
+    saved = json.loads(path.read_text()) if path.exists() else {"torch": "", "peaks": []}
+    known = {_key(from_dict(each["config"])): each["peak_gib"] for each in saved["peaks"]}
+    for config in (from_dict(row["config"]) for row in compared):
+        if _key(config) not in known:
+            raise ValueError(
+                f"no prediction is saved for {config.rung}, {config.setup}, which {machine} "
+                f"recorded: make them anew by course.topics.memory.peaks.save({machine!r})"
+            )
+    return _beside(compared, known, saved["torch"])
+
+
+def save(machine: str = MACHINE) -> Path:
+    """Predict the peaks of a machine's recorded runs anew and save them; a minute or two."""
+    known = _told(_comparable(recordings.recorded(machine)))
+    peaks = [{"config": dict(sorted(key)), "peak_gib": peak} for key, peak in known.items()]
+    saved = {"torch": _torch(), "date": date.today().isoformat(), "peaks": peaks}
+    path = RECORDED / machine / SAVED
+    path.write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def median_error(table: pd.DataFrame) -> float:
+    """The median of the errors' sizes, over the runs that fitted, as a share of the measured."""
+    return float(table["error"].abs().median())
+
+
+def told_rightly(table: pd.DataFrame) -> pd.Series:
+    """For each run: did the prediction say rightly whether it fits into what it could have?"""
+    return (table["predicted_gib"] <= table["limit_gib"]) == (table["status"] == "ok")
+
+
+def memory_table(machine: str = MACHINE) -> str:
+    """`of_recorded` in Markdown, with the median error, and where and by what it was made."""
+    table = of_recorded(machine)
+    lines = [f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
+    lines += [f"| {' | '.join(_cells(row))} |" for row in table.itertuples()]
+    ok, oom = table[table["status"] == "ok"], table[table["status"] == "oom"]
+    worst = table.loc[table["error"].abs().idxmax()]
+    said = (
+        f"Median error of the {len(ok)} runs that fitted: {median_error(table):.1%}; the largest, "
+        f"{worst.setting} at batch {worst.batch_size}: {worst.error:+.1%}. Of the {len(oom)} that "
+        f"did not fit, {told_rightly(oom).sum()} were told not to."
+    )
+    saved = recordings.load(machine)
+    source = (f"Measured: {saved['machine']}; {recordings.origin(saved)}; ResNet-50, "
+              f"{', '.join(dict.fromkeys(table['inputs']))}. Predicted: "
+              f"PyTorch {table['predictor'].iloc[0]}, without a GPU.")  # fmt: skip
+    return "\n".join([*lines, "", said, "", f"*{source}*", ""])
+
+
+def _cells(row: Any) -> list[str]:
+    """A line of the table; the row is a named tuple."""
+    setting = [row.setting, str(row.batch_size)]
+    if row.status == "oom":
+        over = row.predicted_gib - row.limit_gib
+        told = f"{over:.1f} more than there is" if over > 0 else "told to fit"
+        return [*setting, f"out of {row.limit_gib:.1f}", f"{row.predicted_gib:.2f}", told, "–", "–"]
+    return [*setting, f"{row.measured_gib:.2f}", f"{row.predicted_gib:.2f}",
+            f"{row.predicted_gib - row.measured_gib:+.2f}", f"{row.error:+.1%}",
+            f"{row.reserved_gib:.2f}"]  # fmt: skip
+
+
+def _comparable(runs: Iterable[Run] | pd.DataFrame) -> list[dict[str, Any]]:
+    found = [row for row in finished(runs)
+             if row["status"] in ("ok", "oom") and row.get("memory_kind") == COUNTED]  # fmt: skip
+    if not found:
+        raise ValueError(
+            f"none of these runs has a peak of the kind {COUNTED!r}, which is what is predicted: "
+            f"choose runs on a GPU, such as recorded({MACHINE!r}); on a CPU the whole process is "
+            f"measured"
+        )
+    return found
+
+
+def _key(config: Config) -> Key:
+    return frozenset((name, value) for name, value in vars(config).items() if name not in IGNORED)
+
+
+def _told(compared: list[dict[str, Any]]) -> dict[Key, float]:
+    from course.training import memory
+
+    configs = {_key(config): config for config in (from_dict(row["config"]) for row in compared)}
+    return {key: memory.predict(config).peak_gib for key, config in configs.items()}
+
+
+def _torch() -> str:
+    return version("torch").partition("+")[0]
+
+
+def _beside(compared: list[dict[str, Any]], known: dict[Key, float], by: str) -> pd.DataFrame:
+    table = []
+    for row in compared:
+        config = from_dict(row["config"])
+        measured = row["peak_gib"] if row["status"] == "ok" else np.nan
+        had = config.memory_gib or (row.get("hardware") or {}).get("device_gib", np.nan)
+        table.append({
+            "setting": _setting(config), **{name: getattr(config, name) for name in SETTINGS},
+            "inputs": f"{config.data} data, {config.image_px} px", "status": row["status"],
+            "measured_gib": measured, "predicted_gib": known[_key(config)],
+            "error": known[_key(config)] / measured - 1, "reserved_gib": row["reserved_gib"],
+            "limit_gib": had, "machine": row["machine"], "predictor": by,
+        })  # fmt: skip
+    found = pd.DataFrame(table).drop_duplicates()
+    order = ["model", "precision", "tf32", "channels_last", "compile", "fused", "batch_size"]
+    ascending = [True, False, *[True] * 5]  # fp32 before fp16 before bf16
+    return found.sort_values(order, ascending=ascending, ignore_index=True)
+
+
+def _setting(config: Config) -> str:
+    words = ["tf32" if config.tf32 else config.precision]
+    words += ["channels_last"] * config.channels_last + ["fused"] * config.fused
+    return ", ".join([*words, *(["compiled"] if config.compile else [])])

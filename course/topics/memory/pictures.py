@@ -1,0 +1,213 @@
+"""Pictures of memory: a sweep over batch sizes, and what holds the memory of a step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator
+
+from course.plots.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean
+from course.runs.record import digits
+from course.topics.memory.sweep import Fit
+
+KIND_COLOURS = {
+    "weights": BLUE, "gradients": ORANGE, "optimizer state": GREEN, "weight copies": PURPLE,
+    "batch": GREY, "activations": SKY,
+}  # fmt: skip
+FORMAT_COLOURS = {"fp32": BLUE, "tf32": GREEN, "bf16": ACCENT, "fp16": PURPLE}
+
+
+def batch_sweep(
+    table: pd.DataFrame,
+    fit: Fit | None = None,
+    predicted: pd.Series | None = None,
+    limit_gib: float = 0.0,
+) -> Picture:
+    """Peak memory (left) and throughput (right) against the batch size.
+
+    A run that ran out of memory is a cross at its batch size, where the line would have it.
+
+    Args:
+        table: what `sweep.sweep` returns.
+        fit: what `sweep.fit` returns; drawn as the part that grows on the part that does not.
+        predicted: peak GiB without running, indexed by batch size.
+        limit_gib: the memory of the device, a dashed line; limits that runs had (`memory_gib`)
+            are drawn in any case.
+    """
+    picture = Picture(10, 3.8)
+    left, right = picture.subplots(1, 2)
+    _peaks(left, table, fit, predicted)
+    for limit in sorted({limit_gib, *table["memory_gib"]} - {0}):
+        _limit(left, limit, fit)
+    if left.get_legend_handles_labels()[0]:
+        left.legend(frameon=False, fontsize=8, loc="upper left")
+    left.set_ylim(0, left.get_ylim()[1] * (1.35 if fit else 1.2))  # room for the legend
+    _speeds(right, table)
+    known = table[table["machine"].fillna("") != ""]
+    titles = known["machine"] + "; " + known["model"] + ", " + known["inputs"]
+    picture.suptitle("\n".join(dict.fromkeys(titles)), x=0.01, ha="left", fontsize=9)
+    return picture
+
+
+def _peaks(axes: Axes, table: pd.DataFrame, fit: Fit | None, predicted: pd.Series | None) -> None:
+    ok, missing = table[table["status"] == "ok"], table[table["status"] != "ok"]
+    edge = table["batch_size"].max() * 1.06
+    if fit is not None:
+        ends = np.array([0, edge])
+        line = fit.fixed_gib + fit.per_image_gib * ends
+        axes.fill_between(ends, fit.fixed_gib, line, color=SKY, alpha=0.45, lw=0,
+                          label=f"grows: {fit.per_image_gib * 1024:.1f} MiB an image")  # fmt: skip
+        axes.fill_between(ends, 0, fit.fixed_gib, color=GREY, alpha=0.6, lw=0,
+                          label=f"does not grow: {fit.fixed_gib:.2f} GiB")  # fmt: skip
+        axes.plot(ends, line, color=BLUE, lw=1, label=f"line: within {fit.misfit:.1%} of each run")
+    if len(ok):
+        axes.plot(ok["batch_size"], ok["peak_gib"], "o", color=BLUE, label="measured")
+    if predicted is not None:
+        axes.plot(
+            predicted.index, predicted, "D", mfc="none", color=ACCENT, ms=9, label="predicted"
+        )
+    heights = missing["peak_gib"].fillna(ok["peak_gib"].max() if len(ok) else 1)
+    _crosses(axes, missing, heights if fit is None else fit.at(missing["batch_size"]))
+    axes.set(xlim=(0, edge), xlabel="images in a batch", ylabel="GiB")
+    axes.set_ylim(bottom=0)
+    kinds = " or ".join(dict.fromkeys(kind for kind in table["memory_kind"].dropna() if kind))
+    axes.set_title(f"peak memory ({kinds})" if kinds else "peak memory", loc="left", fontsize=10)
+    clean(axes)
+
+
+def _limit(axes: Axes, limit: float, fit: Fit | None) -> None:
+    """A dashed line; its label says up to which batch the fitted line stays below it."""
+    fits = f", enough for batch {fit.largest_batch(limit)}" if fit else ""
+    axes.axhline(limit, color=ACCENT, lw=1, ls="--", label=f"limit: {limit:g} GiB{fits}")
+
+
+def _speeds(axes: Axes, table: pd.DataFrame) -> None:
+    ok, missing = table[table["status"] == "ok"], table[table["status"] != "ok"]
+    speed = ok["images_per_s"]
+    spread = np.array([speed - ok["images_per_s_q1"], ok["images_per_s_q3"] - speed])
+    axes.errorbar(ok["batch_size"], speed, yerr=spread, fmt="o-", color=BLUE, capsize=3, lw=1.2)
+    _crosses(axes, missing, pd.Series(0.0, index=missing.index))
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(table["batch_size"], table["batch_size"])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("images in a batch")
+    axes.set_title("images per second: median, quartiles", loc="left", fontsize=10)
+    clean(axes)
+
+
+def _crosses(axes: Axes, missing: pd.DataFrame, heights: pd.Series) -> None:
+    words = {"oom": "out of memory"}
+    axes.plot(missing["batch_size"], heights, "X", color=ACCENT, ms=11, clip_on=False, zorder=5)
+    for batch, status, height in zip(missing["batch_size"], missing["status"], heights):
+        axes.annotate(f"{words.get(status, status)} at {batch}", (batch, height), (-9, 9),
+                      textcoords="offset points", ha="right", fontsize=8, color=ACCENT)  # fmt: skip
+
+
+def anatomy(table: pd.DataFrame) -> Picture:
+    """Where a step's memory is: by part of the network (left) and by kind, in all (right).
+
+    Args:
+        table: what `anatomy.anatomy` returns.
+    """
+    wide = table.pivot_table("gib", "part", "kind", "sum", sort=False)[list(KIND_COLOURS)]
+    growing, fixed = wide[["batch", "activations"]], wide.drop(columns=["batch", "activations"])
+    sums = pd.DataFrame({"grows": growing.sum(), "does not": fixed.sum()}).T
+    picture = Picture(10, 3.9)
+    grid = picture.subplots(1, 3, width_ratios=(3, 3, 2))
+    _stack(grid[0], growing, "grows with the batch")
+    _stack(grid[1], fixed, "does not grow")
+    grid[1].sharey(grid[0])
+    grid[1].tick_params(labelleft=False)
+    _stack(grid[2], sums[list(KIND_COLOURS)].fillna(0), "in all")
+    there = [kind for kind in KIND_COLOURS if wide[kind].sum() > 0]
+    marks = [Patch(color=KIND_COLOURS[kind]) for kind in there]
+    picture.legend(marks, there, loc="outside lower center", ncols=6, frameon=False, fontsize=9)
+    return picture
+
+
+def _stack(axes: Axes, wide: pd.DataFrame, title: str) -> None:
+    """Bars of GiB, drawn in MiB where the largest is below one GiB."""
+    scale, unit = (1, "GiB") if wide.sum(axis=1).max() >= 1 else (1024, "MiB")
+    begin = np.zeros(len(wide))
+    for kind in wide:
+        width = wide[kind].to_numpy() * scale
+        axes.barh(wide.index, width, left=begin, color=KIND_COLOURS[kind], height=0.7)
+        begin += width
+    for place, total in enumerate(begin):
+        axes.text(total, place, f" {digits(total)}", va="center", fontsize=8, color=DARK)
+    axes.invert_yaxis()
+    axes.margins(x=0.18)
+    axes.set_xlim(left=0)
+    axes.set_title(f"{title} ({unit})", loc="left", fontsize=10)
+    clean(axes)
+
+
+def predicted_peaks(table: pd.DataFrame) -> Picture:
+    """Predicted and measured peaks over the batch size (left), and how far apart they are (right).
+
+    A colour is a number format, a marker what else was on. A run that ran out of memory has no
+    measured peak: it is a cross where the prediction has it, above the dashed line.
+
+    Args:
+        table: what `peaks.predicted` or `peaks.of_recorded` returns.
+    """
+    picture = Picture(10, 4.8)
+    left, right = picture.subplots(1, 2)
+    groups = list(table.groupby("setting", sort=False))
+    for place, (setting, rows) in enumerate(groups):
+        colour, marker = _look(rows.iloc[0])
+        ok, oom = rows[rows["status"] == "ok"], rows[rows["status"] == "oom"]
+        left.plot(rows["batch_size"], rows["predicted_gib"], color=colour, lw=1)
+        left.plot(ok["batch_size"], ok["measured_gib"], marker, color=colour, ms=7, mec="white")
+        left.plot(oom["batch_size"], oom["predicted_gib"], "X", color=colour, ms=10, mec="white")
+        aside = 2 ** (0.05 * (place - (len(groups) - 1) / 2))  # or points would hide each other
+        right.plot(ok["batch_size"] * aside, ok["error"] * 100, marker + "-", color=colour, lw=0.6,
+                   ms=7, mec="white", label=setting)  # fmt: skip
+    _predicted_frame(left, right, table)
+    picture.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    titles = dict.fromkeys(table["machine"] + "; predicted by PyTorch " + table["predictor"])
+    inputs = ", ".join(dict.fromkeys(table["model"] + ", " + table["inputs"]))
+    picture.suptitle("\n".join([*titles, inputs]), x=0.01, ha="left", fontsize=9)
+    return picture
+
+
+def _look(row: pd.Series) -> tuple[str, str]:
+    """Colour and marker of a setting."""
+    colour = FORMAT_COLOURS["tf32" if row["tf32"] else row["precision"]]
+    if row["compile"]:
+        return colour, "^"
+    return colour, "D" if row["fused"] else "s" if row["channels_last"] else "o"
+
+
+def _predicted_frame(left: Axes, right: Axes, table: pd.DataFrame) -> None:
+    batches = np.unique(table["batch_size"])
+    for limit in table["limit_gib"].dropna().unique():
+        left.axhline(limit, color=DARK, lw=1, ls="--")
+        left.annotate(f"{limit:.1f} GiB: all there is", (batches[0], limit), (0, 4), va="bottom",
+                      textcoords="offset points", fontsize=8, color=DARK)  # fmt: skip
+    marks = [Line2D([], [], color=DARK, lw=1), Line2D([], [], color=DARK, marker="o", ls="none"),
+             Line2D([], [], color=DARK, marker="X", ms=9, ls="none")]  # fmt: skip
+    left.legend(marks, ["predicted", "measured", "ran out of memory"], frameon=False, fontsize=8,
+                loc="lower right")  # fmt: skip
+    left.set(yscale="log", ylabel="GiB")
+    left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    left.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    left.set_title("peak memory", loc="left", fontsize=10)
+    right.axhline(0, color=DARK, lw=1)
+    right.set_ylabel("predicted − measured, % of measured")
+    sizes = table["error"].abs().dropna()
+    said = (
+        f"median {sizes.median():.1%}, largest {sizes.max():.1%}" if len(sizes) else "none fitted"
+    )
+    right.set_title(f"error: {said}", loc="left", fontsize=10)
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(batches, batches)
+        axes.minorticks_off()
+        axes.set_xlabel("images in a batch")
+        clean(axes)
+    right.set(xlim=left.get_xlim(), xlabel="images in a batch (points moved a little apart)")

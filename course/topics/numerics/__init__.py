@@ -1,0 +1,1 @@
+"""What number formats can hold, and what training loses in them."""

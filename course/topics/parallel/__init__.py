@@ -1,0 +1,1 @@
+"""Several devices: shares, messages, scaling."""

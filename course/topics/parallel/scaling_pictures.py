@@ -1,0 +1,173 @@
+"""Pictures of training on several GPUs: who sees what, what it brought, how far it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from course.plots.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean
+from course.runs.record import digits
+from course.topics.parallel.ring import Link, all_reduce_s
+
+RANK_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, ACCENT, DARK, GREY)
+
+
+def shares(tables: Mapping[str, pd.DataFrame]) -> Picture:
+    """Who takes which image in which step: a column an image, a row an epoch, a colour a rank.
+
+    An image that several ranks take is striped; one that nobody takes is left white.
+
+    Args:
+        tables: of `course.topics.parallel.shares.shares`, by title.
+    """
+    height = max(table["epoch"].max() + 1 for table in tables.values())
+    picture = Picture(10, 0.9 + len(tables) * (0.45 + 0.34 * height))
+    grid = picture.subplots(len(tables), 1, squeeze=False)[:, 0]
+    for axes, (title, table) in zip(grid, tables.items()):
+        _share_rows(axes, table)
+        axes.set_title(title, loc="left", fontsize=10)
+    ranks = sorted(set(pd.concat(list(tables.values()))["rank"]))
+    marks = [Patch(color=RANK_COLOURS[rank % 8]) for rank in ranks]
+    picture.legend(marks, [f"rank {rank}" for rank in ranks], loc="outside lower center",
+                   ncols=8, frameon=False, fontsize=9)  # fmt: skip
+    return picture
+
+
+def _share_rows(axes: Axes, table: pd.DataFrame) -> None:
+    for (epoch, image), taken in table.groupby(["epoch", "image"]):
+        for place, row in enumerate(taken.itertuples()):
+            high = 0.86 / len(taken)
+            low = epoch - 0.43 + place * high
+            colour = RANK_COLOURS[row.rank % 8]
+            axes.broken_barh([(image - 0.46, 0.92)], (low, high), color=colour, lw=0)
+            axes.text(image, low + high / 2, row.step, ha="center", va="center", fontsize=7,
+                      color="white")  # fmt: skip
+    epochs = range(table["epoch"].max() + 1)
+    axes.set_yticks(epochs, [f"epoch {epoch}" for epoch in epochs])
+    axes.set(ylim=(max(epochs) + 0.5, -0.5), xlim=(-0.5, table["image"].max() + 0.5))
+    axes.set_xlabel("number of the image in the set; in it, the step", fontsize=8)
+    clean(axes)
+
+
+def measured(table: pd.DataFrame) -> Picture:
+    """Images per second beside the ideal, efficiency, and energy, for each count of GPUs.
+
+    Args:
+        table: what `course.topics.parallel.scaling.scaling` returns; a colour for each size of a
+            GPU's share.
+    """
+    picture = Picture(10, 3.6)
+    speed, share, energy = picture.subplots(1, 3)
+    sizes = list(dict.fromkeys(table["images_each"]))
+    for colour, size in zip(RANK_COLOURS, sizes):
+        rows = table[table["images_each"] == size]
+        label = f"{size} images on each GPU"
+        gpus, low, high = rows["gpus"], rows["efficiency_low"], rows["efficiency_high"]
+        speed.plot(gpus, rows["images_per_s"], "o-", color=colour, label=label)
+        alone = rows.loc[rows["gpus"] == 1, "images_per_s"]
+        if len(alone):
+            speed.plot(gpus, alone.iloc[0] * gpus, "--", color=colour, lw=1, alpha=0.6)
+        spread = np.clip([rows["efficiency"] - low, high - rows["efficiency"]], 0, None)
+        share.errorbar(gpus, rows["efficiency"] * 100, np.nan_to_num(spread) * 100, fmt="o-",
+                       color=colour, capsize=3)  # fmt: skip
+        energy.plot(gpus, rows["joules_per_image"], "o-", color=colour)
+    speed.set_title("images per second (dashed: ideal)", loc="left", fontsize=10)
+    share.set_title("efficiency, %, with 95 % interval", loc="left", fontsize=10)
+    share.axhline(100, color=GREY, lw=1, ls="--")
+    energy.set_title("joules per image, all GPUs", loc="left", fontsize=10)
+    for axes in (speed, share, energy):
+        axes.set_xticks(sorted(set(table["gpus"])))
+        axes.set_xlabel("GPUs")
+        clean(axes)
+    for axes in (speed, energy):
+        axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
+    speed.legend(frameon=False, fontsize=8)
+    picture.suptitle("\n".join(dict.fromkeys(table["machine"])), x=0.01, ha="left", fontsize=9)
+    return picture
+
+
+def overlap(table: pd.DataFrame, backward_s: float, title: str = "") -> Picture:
+    """Backward above, and under it when each bucket of gradients is ready, sent, and arrived.
+
+    Args:
+        table: what `course.topics.parallel.ring.timeline` returns.
+    """
+    picture = Picture(10, 1.3 + 0.26 * min(len(table) + 1, 14))
+    axes = picture.add_subplot()
+    axes.broken_barh([(0, backward_s * 1e3)], (-0.4, 0.8), color=GREY, label="backward")
+    for place, row in enumerate(table.itertuples(), 1):
+        lasts, hidden = row.end_s - row.start_s, max(0.0, backward_s - row.start_s)
+        pieces = [(row.start_s, min(lasts, hidden), SKY),
+                  (max(row.start_s, backward_s), lasts - hidden, ACCENT)]  # fmt: skip
+        for begin, width, colour in pieces:
+            if width > 0:
+                axes.broken_barh([(begin * 1e3, width * 1e3)], (place - 0.4, 0.8), color=colour)
+        axes.plot(row.ready_s * 1e3, place, "|", color=DARK, ms=8)
+    axes.axvline(backward_s * 1e3, color=GREY, lw=1, ls=":")
+    names = [f"{row.size / 1e6:.1f} MB" for row in table.itertuples()]
+    axes.set_yticks(range(len(table) + 1), ["backward", *names])
+    axes.invert_yaxis()
+    axes.set_xlabel("milliseconds since backward began; a dash: the bucket is ready", fontsize=9)
+    marks = [Patch(color=SKY), Patch(color=ACCENT)]
+    axes.legend(marks, ["sent under backward", "sent after it: the step is longer by this"],
+                frameon=False, fontsize=8, loc="lower left")  # fmt: skip
+    axes.set_title(title, loc="left", fontsize=10)
+    clean(axes)
+    return picture
+
+
+def messages(table: pd.DataFrame, link: Link, title: str = "") -> Picture:
+    """How long all-reduces were under way by their bytes, and what a link needs at least.
+
+    Args:
+        table: the messages of a `course.topics.parallel.scaling.Fit`, whose link it is.
+    """
+    picture = Picture(10, 3.9)
+    axes = picture.add_subplot()
+    sizes = np.geomspace(table["bytes"].min(), table["bytes"].max(), 99)
+    for colour, (ranks, rows) in zip((BLUE, ORANGE, GREEN), table.groupby("ranks")):
+        axes.plot(rows["bytes"], rows["duration_s"] * 1e6, "o", color=colour, ms=4, alpha=0.6,
+                  label=f"{ranks} GPUs, as traced")  # fmt: skip
+        axes.plot(sizes, all_reduce_s(sizes, ranks, link) * 1e6, "-", color=colour,
+                  label=f"{ranks} GPUs, α and β alone")  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlabel="bytes that each rank puts in",
+             ylabel="µs under way, waiting included")  # fmt: skip
+    axes.legend(frameon=False, fontsize=8.5, loc="upper left")
+    axes.set_title(title, loc="left", fontsize=10)
+    clean(axes)
+    return picture
+
+
+def beyond(curves: Mapping[str, pd.DataFrame], published: pd.DataFrame) -> Picture:
+    """Efficiency to thousands of GPUs: what a model says, beside what was published.
+
+    Args:
+        curves: of `course.topics.parallel.scaling.predicted`, by name; columns low and high,
+            where they are there, are drawn as a band.
+        published: what `course.topics.parallel.scaling.published` returns.
+    """
+    picture = Picture(10, 4.6)
+    axes = picture.add_subplot()
+    for colour, (name, table) in zip((BLUE, ACCENT, GREEN, PURPLE, SKY), curves.items()):
+        axes.plot(table["gpus"], table["efficiency"] * 100, "-", color=colour, label=name)
+        if "low" in table:
+            axes.fill_between(table["gpus"], table["low"] * 100, table["high"] * 100, color=colour,
+                              alpha=0.2, lw=0)  # fmt: skip
+    for letter, row in zip("ABCDEFGHIJ", published.itertuples()):
+        device = row.device if isinstance(row.device, str) else "GPUs"
+        spot = (row.gpus, row.efficiency * 100)
+        said = f"{letter}  {row.who} {row.date[:4]}, {row.gpus:,} {device}: {digits(spot[1])} %"
+        axes.plot(*spot, "D", color=DARK, ms=9, label=said)
+        axes.text(*spot, letter, ha="center", va="center", fontsize=7, color="white")
+    counts = sorted(set(pd.concat(list(curves.values()))["gpus"]))
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(counts, [f"{count:,}" for count in counts], fontsize=8)
+    axes.minorticks_off()
+    axes.set(ylim=(0, 104), xlabel="GPUs", ylabel="efficiency, % of as many times one GPU")
+    axes.legend(frameon=False, fontsize=8.5, loc="lower left")
+    clean(axes)
+    return picture

@@ -1,0 +1,1 @@
+"""What a step would take at best on a machine."""

@@ -1,0 +1,124 @@
+"""Pictures of what holds a run: the roofline, and a convolution in two layouts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from course.plots.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, Picture, clean
+from course.runs.record import digits
+from course.topics.roofline.ceilings import Ceilings
+
+COLOURS = {"fp32": BLUE, "tf32": GREEN, "bf16": ACCENT, "fp16": PURPLE}
+MARKERS = "osD^v<>PXph"
+LABEL_GAP = 1.35  # between the labels of two ceilings, as a factor
+
+
+def roofline(ceilings: Ceilings, points: pd.DataFrame) -> Picture:
+    """Runs under their machine's ceilings; both axes grow by factors.
+
+    The slope is the memory, a level line the arithmetic in one precision. A run's distance
+    below its roof (the thin line) is what is left to gain without changing what is computed. The
+    list beside the picture has the fastest run on top.
+
+    Args:
+        points: what `roofline.points` returns.
+    """
+    picture = Picture(10, 4.4)
+    axes = picture.add_subplot()
+    ridges = [rate / ceilings.bytes_per_s for rate in ceilings.flop_per_s.values()]
+    left = min(*ridges, points["flop_per_byte"].min()) / 4
+    right = max(*ridges, points["flop_per_byte"].max()) * 8
+    bottom = min(left * ceilings.bytes_per_s, points["flop_per_s"].min()) / 2
+    top = max(*ceilings.flop_per_s.values(), points["flop_per_s"].max()) * 2.5
+    axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(bottom, top))
+    for axis in (axes.xaxis, axes.yaxis):  # 1, 2, 5 of each decade, in words
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if right / left < 1e3 else (1,)))
+        axis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_major_formatter(lambda value, _: _unit(value, ""))
+    _roofs(axes, ceilings, left, right)
+    _points(axes, points)
+    picture.legend(loc="outside right upper", frameon=False, fontsize=9, labelspacing=0.7)
+    axes.set_xlabel("FLOP for each byte that is moved")
+    axes.set_ylabel("FLOP per second")
+    title = "\n".join([*dict.fromkeys(points["machine"]), f"ceilings: {ceilings.source}"])
+    axes.set_title(title, loc="left", fontsize=9)
+    clean(axes)
+    return picture
+
+
+def _roofs(axes: Axes, ceilings: Ceilings, left: float, right: float) -> None:
+    by_rate: dict[float, list[str]] = {}
+    for precision, rate in ceilings.flop_per_s.items():
+        by_rate.setdefault(rate, []).append(precision)
+    slope = np.array([left, max(by_rate) / ceilings.bytes_per_s])
+    axes.plot(slope, slope * ceilings.bytes_per_s, color=DARK, lw=2)
+    memory = f"memory: {_unit(ceilings.bytes_per_s, 'B/s')}"
+    axes.annotate(memory, (left * 1.3, left * 1.3 * ceilings.bytes_per_s), (10, -4), va="top",
+                  textcoords="offset points", fontsize=9, color=DARK)  # fmt: skip
+    place = 0.0
+    for rate, precisions in sorted(by_rate.items()):
+        colour = COLOURS[precisions[0]]
+        axes.plot([rate / ceilings.bytes_per_s, right], [rate, rate], lw=2, color=colour)
+        place = max(rate * 1.08, place * LABEL_GAP)
+        axes.text(right, place, f"{', '.join(precisions)}: {_unit(rate, 'FLOP/s')}",
+                  ha="right", va="bottom", fontsize=9, color=colour)  # fmt: skip
+
+
+def _points(axes: Axes, points: pd.DataFrame) -> None:
+    points = points.assign(twice=points.duplicated(["rung", "precision"], keep=False))
+    rows = points.sort_values("flop_per_s", ascending=False).itertuples()
+    for number, row in enumerate(rows):
+        colour, bound = COLOURS[row.precision], row.flop_per_s / row.share
+        axes.vlines(row.flop_per_byte, row.flop_per_s, bound, color=colour, lw=0.8, alpha=0.5)
+        name = f"{row.rung}, {row.precision}" + f", batch {row.batch_size}" * row.twice
+        axes.plot(
+            row.flop_per_byte, row.flop_per_s, MARKERS[number % len(MARKERS)], ms=8, mec="white",
+            color=colour, ls="none", label=f"{name}:\n{row.share:.0%} of the {row.nearer} bound",
+        )  # fmt: skip
+
+
+def _unit(value: float, unit: str) -> str:
+    """A rate with the prefix that leaves it between 1 and 1000."""
+    power = min(max(int(np.log10(value) // 3), 0), 5)
+    return f"{digits(value / 1000**power)} {['', 'k', 'M', 'G', 'T', 'P'][power]}{unit}"
+
+
+def convolution_times(table: pd.DataFrame) -> Picture:
+    """A convolution's speed in both layouts over its channels; multiples of 8 are marked.
+
+    Args:
+        table: what `convolution.convolution_times` or `recorded_convolution` returns.
+
+    Raises:
+        ValueError: rows of several machines, precisions or sizes, which are not comparable.
+    """
+    alike = ["machine", "precision", "passes", "batch_size", "image_px"]
+    if len(table[alike].drop_duplicates()) != 1:
+        raise ValueError(f"rows must agree in {', '.join(alike)}: choose one of each")
+    picture = Picture(8.5, 3.6)
+    axes = picture.add_subplot()
+    first, channels = table.iloc[0], np.unique(table["channels"])
+    scale, unit = (1, "TFLOP/s") if table["tflop_per_s"].max() >= 1 else (1e3, "GFLOP/s")
+    for count in channels[channels % 8 == 0]:
+        axes.axvline(count, color=GREY, lw=8, alpha=0.3)
+    for (layout, rows), colour in zip(table.groupby("layout"), (ORANGE, BLUE)):
+        speed = rows["tflop_per_s"] * scale
+        fastest, slowest = (speed * rows["ms"] / rows[name] for name in ("ms_q1", "ms_q3"))
+        axes.errorbar(rows["channels"], speed, yerr=[speed - slowest, fastest - speed], fmt="o-",
+                      color=colour, capsize=3, lw=1.5, label=layout)  # fmt: skip
+    axes.set_ylim(bottom=0)
+    axes.set_xticks(channels if np.ptp(channels) <= 20 else channels[channels % 8 == 0])
+    axes.set_xlabel("channels, in and out (grey: multiples of 8)")
+    spread = ", quartiles" if table["ms_q1"].notna().any() else ""
+    axes.set_ylabel(f"{unit}: median{spread}")
+    axes.set_title(
+        f"{first.machine}\n3×3 convolution, {first.passes}, {first.precision}, "
+        f"batch {first.batch_size}, {first.image_px} px", loc="left", fontsize=9,
+    )  # fmt: skip
+    axes.legend(frameon=False)
+    clean(axes)
+    return picture

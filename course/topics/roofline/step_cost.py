@@ -1,0 +1,140 @@
+"""What a training step must compute and move: its operators' FLOP and bytes, counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pandas as pd
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from course.config import Config
+from course.training.fake_step import fake_step
+from course.training.precision import HALF
+
+# Operators that must read some of their inputs a second time, by the places of those inputs:
+# training BatchNorm needs the mean over the batch before it can subtract it from anything, and
+# its backward likewise two sums before any gradient (places: gradient, input).
+READ_TWICE = {"native_batch_norm": (0,), "native_batch_norm_backward": (0, 1)}
+# Allocations move nothing, and neither do questions (`prim::device`).
+MOVES_NOTHING = ("empty", "new_empty", "empty_like", "new_empty_strided", "empty_strided")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one image costs in a training step: forward, backward, and its share of the update."""
+
+    flop: float
+    bytes: float
+
+    @property
+    def flop_per_byte(self) -> float:
+        """Arithmetic intensity, the roofline's horizontal axis."""
+        return self.flop / self.bytes
+
+
+class _Traffic(TorchDispatchMode):
+    """Adds up calls and bytes by operator, as each reads its inputs and writes its outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, operator: Any, _types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = operator(*args, **(kwargs or {}))
+        name = operator.overloadpacket.__name__
+        moved = _moved(operator, name, args, kwargs or {}, result)
+        if moved:
+            self.calls[name] += 1
+            self.bytes[name] += moved
+        return result
+
+
+def operators(config: Config) -> pd.DataFrame:
+    """What each kind of operator costs for one image of a training step, dearest traffic first.
+
+    Columns: operator, calls (in the whole step), gflop and megabytes (for one image),
+    flop_per_byte. FLOP are those of convolutions and matrix products, a multiplication and an
+    addition counting as two (PyTorch's FlopCounterMode). Bytes are those of eager mode: every
+    operator reads each input from memory and writes each output to it, for no cache holds a
+    batch from one operator to the next. Views move nothing; BatchNorm reads its input twice;
+    convolution_backward is two kernels, each reading the output's gradient; an operator in place
+    both reads and writes. Not counted: layout conversions inside a library. The step runs on
+    fake tensors.
+
+    Raises:
+        ValueError: a step that PyTorch refuses.
+    """
+    with fake_step(config) as step:
+        step.run()  # for the optimizer's state
+        with FlopCounterMode(display=False) as counter, _Traffic() as traffic:
+            step.run()
+    flop = {op.__name__: n for op, n in counter.get_flop_counts()["Global"].items()}
+    table = pd.DataFrame({"calls": traffic.calls, "megabytes": traffic.bytes, "gflop": flop})
+    table = table.fillna(0).rename_axis("operator").reset_index()
+    table["flop_per_byte"] = table["gflop"] / table["megabytes"]
+    table["gflop"] /= config.batch_size * 1e9
+    table["megabytes"] /= config.batch_size * 1e6
+    return table.sort_values("megabytes", ascending=False, ignore_index=True)
+
+
+def step_cost(config: Config) -> Cost:
+    """FLOP and bytes of one training image: the sums over `operators`.
+
+    The update's share falls as the batch grows, since weights are moved once a step.
+
+    Raises:
+        ValueError: a step that PyTorch refuses.
+    """
+    precision = "bf16" if config.precision in HALF else "fp32"  # both halves have two bytes
+    return _step_cost(
+        Config(model=config.model, image_px=config.image_px, batch_size=config.batch_size,
+               precision=precision, channels_last=config.channels_last, data="synthetic",
+               momentum=config.momentum, weight_decay=config.weight_decay)
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=32)
+def _step_cost(config: Config) -> Cost:
+    table = operators(config)
+    return Cost(float(table["gflop"].sum() * 1e9), float(table["megabytes"].sum() * 1e6))
+
+
+def _moved(operator: Any, name: str, args: tuple, kwargs: dict[str, Any], result: Any) -> int:
+    """Bytes that a call reads and writes."""
+    read, made = _tensors((args, kwargs)), _tensors(result)
+    known = {tensor.untyped_storage()._cdata for tensor in read}
+    new = [tensor for tensor in made if tensor.untyped_storage()._cdata not in known]
+    changed = _changed(operator, args, kwargs)
+    if name in MOVES_NOTHING or not (new or changed):  # what is neither made nor changed: a view
+        return 0
+    again = [tensor for place in READ_TWICE.get(name, ()) for tensor in _tensors(args[place])]
+    if name == "convolution_backward" and len(_tensors(result[:2])) == 2:
+        again = [args[0]]
+    return sum(map(_bytes, [*read, *again, *new, *changed]))
+
+
+def _changed(operator: Any, args: tuple, kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    if torch.Tag.inplace_view in operator.tags:
+        return []
+    given = zip(operator._schema.arguments, args)
+    named = [(argument, kwargs.get(argument.name)) for argument in operator._schema.arguments]
+    written = [value for argument, value in (*given, *named) if argument.is_write]
+    return _tensors(written)
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    """Bytes of a tensor; an expanded one is read from the few that are there."""
+    return min(tensor.numel() * tensor.itemsize, tensor.untyped_storage().nbytes())

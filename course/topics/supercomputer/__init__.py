@@ -1,0 +1,1 @@
+"""Nodes, storage, queues; why one scales, and what it costs."""

@@ -1,0 +1,1 @@
+"""What a profiler saw, as tables."""

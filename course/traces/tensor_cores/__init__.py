@@ -1,0 +1,1 @@
+"""Which kernels used Tensor Cores, and how that is known."""

@@ -1,0 +1,95 @@
+"""A training step on fake tensors: shapes, types and layouts are real, nothing is computed.
+
+PyTorch's FakeTensorMode runs every operator on tensors that have no content, so a step at batch
+1024 takes a second on a laptop and no memory. What is asked of such a step is what can be told
+without numbers: bytes that are held, bytes that are moved, operations that would be done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from course.config import Config
+from course.training import models
+from course.training.memory import GIB
+from course.training.precision import HALF
+
+CLASSES = 1000  # of ImageNet, and of synthetic data
+
+
+class FakeStep:
+    """The model, optimizer and batch of a config, as solutions/train.py makes them.
+
+    The tensors claim to lie on the CPU: autograd asks a real driver about tensors that claim to
+    lie on a GPU. Sizes and types come out the same, since autocast has convolutions and the last
+    layer in half precision on both; only the loss, a few numbers an image, differs.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        layout = torch.channels_last if config.channels_last else torch.contiguous_format
+        self.model = models.create(config.model, CLASSES)
+        for parameter in self.model.parameters():
+            if parameter.dim() == 4:  # Module.to refuses parameters that are fake
+                parameter.data = parameter.data.to(memory_format=layout)
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(), config.lr, config.momentum, weight_decay=config.weight_decay
+        )
+        shape = (config.batch_size, 3, config.image_px, config.image_px)
+        loaded = torch.empty(shape)
+        self.images = loaded.to(memory_format=layout)
+        # A synthetic batch lies on the device as it was made, beside its channels_last copy.
+        self.loaded = loaded if config.data == "synthetic" else self.images
+        self.labels = torch.zeros(config.batch_size, dtype=torch.long)
+
+    def forward(self) -> torch.Tensor:
+        """The loss of the batch, with autocast in the config's precision."""
+        half = HALF.get(self.config.precision)
+        with torch.autocast("cpu", half, enabled=half is not None):
+            return nn.functional.cross_entropy(self.model(self.images), self.labels)
+
+    def run(self) -> None:
+        """Forward, backward, update."""
+        self.forward().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+
+@contextmanager
+def fake_step(config: Config) -> Iterator[FakeStep]:
+    """A config's training step, to be run inside this context.
+
+    Raises:
+        ValueError: a step that PyTorch refuses, such as BatchNorm over a single value.
+    """
+    with torch.random.fork_rng(devices=[]), FakeTensorMode():
+        try:
+            yield FakeStep(config)
+        except (RuntimeError, ValueError) as error:
+            raise ValueError(
+                f"{config.model} cannot be trained on {config.setup}: {error}. Raise batch_size "
+                f"or image_px"
+            ) from error
+
+
+@contextmanager
+def tracked(step: FakeStep) -> Iterator[dict[str, float]]:
+    """GiB by kind at the moment of peak memory in this context; filled when it ends.
+
+    The kinds are those of PyTorch's MemTracker: Parameter, Buffer, Gradient, Activation, Temp
+    (made during backward), Optstate, Other; and Total.
+    """
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    held: dict[str, float] = {}
+    tracker = MemTracker()
+    tracker.track_external(step.model, step.optimizer, step.images, step.loaded, step.labels)
+    with tracker:
+        yield held
+    (snapshot,) = tracker.get_tracker_snapshot("peak").values()
+    held.update({getattr(kind, "value", kind): size / GIB for kind, size in snapshot.items()})

@@ -1,0 +1,291 @@
+"""Seconds: what each step of training takes, and which part of the step takes it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from course.runs import failures
+from course.training import memory, profiling, turn
+from course.training.energy import EnergyMeter, counter
+from course.training.evidence import Observer, Weights
+from course.training.recorder import Recorder
+
+LOADER = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory", "drop_last")
+PHASES = ("load", "forward", "loss", "backward", "optimizer")
+SHOWN = 16  # so many labels of an epoch's first batch are noted
+FLUSH_S = 1.0  # how often finished steps are written out
+
+
+class Clock(Protocol):
+    """Marks in time, and the seconds between two of them."""
+
+    def mark(self) -> Any: ...
+    def is_past(self, mark: Any) -> bool: ...
+    def seconds(self, begin: Any, end: Any) -> float: ...
+
+
+class HostClock:
+    """The host's clock. An accelerator without timed events is waited for at each mark."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def mark(self) -> float:
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize(self.device)
+        return time.perf_counter()
+
+    def is_past(self, mark: float) -> bool:
+        return True
+
+    def seconds(self, begin: float, end: float) -> float:
+        return end - begin
+
+
+class EventClock:
+    """Events in the device's own queue of work: they time it without making it wait."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def mark(self) -> torch.Event:
+        event = torch.Event(self.device, enable_timing=True)
+        event.record()
+        return event
+
+    def is_past(self, mark: torch.Event) -> bool:
+        return mark.query()
+
+    def seconds(self, begin: torch.Event, end: torch.Event) -> float:
+        return begin.elapsed_time(end) / 1e3  # it answers in milliseconds
+
+
+def clock_for(device: torch.device) -> Clock:
+    """Device events where they exist (CUDA, ROCm, XPU); else the host's clock."""
+    return EventClock(device) if device.type in ("cuda", "xpu") else HostClock(device)
+
+
+class Meter:
+    """Times the phases of every step and hands them to the run's recorder.
+
+    A step is load, forward, loss, backward, optimizer; `lap` closes each. On an accelerator
+    "load" is how long the *device* waited for its batch, the copy included. A traced run has its
+    phases as ranges in the trace. The first step, a warm-up step, is observed
+    (`course.training.evidence`).
+    """
+
+    def __init__(self, run: Recorder, device: torch.device) -> None:
+        if not isinstance(device, torch.device):
+            raise ValueError(
+                f"the device is {device!r}: where there is no accelerator, "
+                f"current_accelerator gives None, and torch.device('cpu') must do"
+            )
+        self.run, self.config, self.device = run, run.config, device
+        self.clock = clock_for(device)
+        self.step = self._epoch = 0
+        self._marks: list[Any] = []  # of the step under way
+        self._range: Any = None  # the phase under way, as the trace shows it
+        self._observer: Observer | None = None
+        self._weights = Weights() if self.config.warmup_steps else None
+        self._evidence: dict[str, Any] = {"labels": []}
+        self._energy = EnergyMeter(counter(device))
+        folder = run.folder if self.config.profile_steps and device.type == "cpu" else None
+        self._onednn = profiling.OneDnnAccount(folder / profiling.ONEDNN_FILE) if folder else None
+        self._block = turn.Block()
+        self._finished: deque[tuple[int, int, int | None, list[Any]]] = deque()
+        self._seconds: list[list[float]] = []  # one row a step: the phases
+        self._measured_s = 0.0  # in steps after warm-up
+        self._turns = 0  # that this run has had since then
+        # The loss is copied to here without waiting; it is read once the step's end is past.
+        total = self.config.epochs * self.config.steps
+        self._losses = torch.zeros(total, pin_memory=device.type == "cuda")
+        self._written_at = time.perf_counter()
+        self._host_gib = 0.0
+        run.refuse_if_not_distributed()
+        self._evidence |= {"device": str(device), "world_size": run.group_size()}
+        run.set(**run.describe(device))
+        if self.config.memory_gib:
+            memory.limit(device, self.config.memory_gib)
+        memory.reset_peak(device)
+        self.turn = turn.of_this_process(self.config, run.rank)
+
+    def steps(self, batches: Iterable, epoch: int) -> Iterator:
+        """At most `config.steps` batches of this epoch, timed."""
+        self._epoch, self._marks, iterator = epoch, [], None
+        failures.give_up_in_time(batches)
+        try:
+            for count in range(self.config.steps):
+                if not self._may_go_on():
+                    break
+                if iterator is None:  # in one's own turn, since it starts the workers
+                    iterator = iter(batches)
+                batch = next(iterator, None)
+                if batch is None:
+                    break
+                step = self.step
+                if step >= self.config.warmup_steps:
+                    self._energy.start()
+                self._begin(step)
+                if len(self._evidence["labels"]) <= epoch:
+                    self._note(batches, batch)
+                yield batch
+                self._end()
+                if self.step != step + 1 or len(self._marks) != 1:
+                    missing = ", ".join(PHASES[len(self._marks) - 1 :])
+                    raise RuntimeError(f"step {self.step} ended without meter.lap for {missing}")
+                if step == 0 or count + 1 == self.config.steps:
+                    self._host_gib = max(self._host_gib, memory.host_gib())
+                    self._marks = [self.clock.mark()]  # the look is no part of the next step
+        finally:  # also where the script breaks out of the loop
+            self._end()
+            self._enter(None)
+            self._settle()
+            self._tell()
+
+    def _may_go_on(self) -> bool:
+        """Wait for this run's turn, where a block of steps is over; False: training ends here."""
+        if self.turn.is_due():
+            self._settle()
+            self.turn.wait(self._block)
+            self._block, self._marks = turn.Block(), []
+        if self.turn.is_over(self._measured_s):
+            return False
+        if not self._marks:  # the first step of the epoch, or of a turn
+            self._marks = [self.clock.mark()]
+            self._enter("load")
+        return True
+
+    @property
+    def phase(self) -> str:
+        """The phase of the step under way; between steps it is "load"."""
+        return PHASES[min(max(len(self._marks) - 1, 0), len(PHASES) - 1)]
+
+    def _begin(self, step: int) -> None:
+        # What watches each operator would keep the compiler from fusing them.
+        if step == 0 and self.config.warmup_steps and not self.config.compile:
+            self._observer = Observer(lambda: self.phase, self.device.type)
+            self._observer.__enter__()
+        if self._onednn and profiling.is_traced(step, self.config):
+            self._onednn.start()
+
+    def _end(self) -> None:
+        if self._onednn:
+            self._onednn.stop()
+        if self._observer:
+            self._observer.__exit__(None, None, None)
+            self._evidence |= self._observer.evidence()
+            self._observer = None
+
+    def _note(self, batches: Iterable, batch: Any) -> None:
+        """How batches are loaded, and which images an epoch began with: ranks must differ."""
+        labels = batch[1]
+        loader = {name: getattr(batches, name, None) for name in LOADER}
+        self._evidence |= {"loader": loader, "pinned": batch[0].is_pinned()}
+        self._evidence["share"] = len(labels)
+        self._evidence["taken"] = getattr(getattr(batches, "sampler", None), "taken", [])  # grows
+        told = labels.device.type == "cpu" and self.config.data != "synthetic"
+        few = labels[:SHOWN].tolist() if told else []
+        self._evidence["labels"].append(few)
+
+    def _enter(self, phase: str | None) -> None:
+        """Close the trace's range of the last phase, and open the next one's."""
+        if self._range:
+            self._range.__exit__(None, None, None)
+        self._range = None
+        if phase and self.config.profile_steps:
+            self._range = torch.profiler.record_function(phase)
+            self._range.__enter__()
+
+    def lap(self, phase: str, loss: torch.Tensor | None = None) -> None:
+        """Close a phase of the step; the last one, "optimizer", takes the step's loss.
+
+        Raises:
+            RuntimeError: the phases came in another order than that of `PHASES`.
+        """
+        if not self._marks:
+            raise RuntimeError(f"meter.lap({phase!r}) came outside a loop over meter.steps(…)")
+        expected = PHASES[len(self._marks) - 1]
+        if phase != expected or (phase == PHASES[-1]) != (loss is not None):
+            raise RuntimeError(
+                f"meter.lap({phase!r}) came where {expected!r} was due; the order is "
+                f"{', '.join(PHASES)}, the last with loss="
+            )
+        if loss is not None:
+            self._losses[self.step].copy_(loss.detach(), non_blocking=True)
+        self._marks.append(self.clock.mark())
+        self._enter(self.phase if loss is None else "load")
+        if loss is not None:
+            self._finished.append((self.step, self._epoch, self.turn.number, self._marks))
+            self._marks = self._marks[-1:]  # the next step begins where this one ends
+            self.step += 1
+            self.turn.step()
+            if time.perf_counter() - self._written_at > FLUSH_S:
+                self._write_finished()
+
+    def _settle(self) -> None:
+        """Wait for the device, and write out all that was asked of it."""
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize(self.device)
+        self._energy.stop()
+        self._write_finished(wait=True)
+
+    def _write_finished(self, *, wait: bool = False) -> None:
+        rows = []
+        while self._finished and (wait or self.clock.is_past(self._finished[0][-1][-1])):
+            step, epoch, number, marks = self._finished.popleft()
+            seconds = [self.clock.seconds(a, b) for a, b in zip(marks, marks[1:])]
+            self._seconds.append(seconds)
+            self._count(step, number, sum(seconds))
+            rows.append({
+                "step": step, "epoch": epoch, **({} if number is None else {"turn": number}),
+                **{f"{phase}_s": value for phase, value in zip(PHASES, seconds)},
+                "step_s": sum(seconds), "loss": _finite(self._losses[step].item()),
+            })  # fmt: skip
+        self.run.write_steps(rows)
+        self._written_at = time.perf_counter()
+
+    def _count(self, step: int, number: int | None, seconds: float) -> None:
+        self._block.seconds += seconds
+        self._block.steps += 1
+        self._block.last_s = seconds
+        if step >= self.config.warmup_steps:
+            self._measured_s += seconds
+            self._turns = number or 0
+
+    def _tell(self) -> None:
+        """Hand the record all that is known by now."""
+        taken = memory.peak(self.device) | {"host_gib": self._host_gib or None}
+        self.run.set(**self.summary(), **taken)
+        seen = self._evidence | (self._weights.evidence() if self._weights else {})
+        several = self.run.world_size > 1
+        self.run.set(evidence=seen if several or "forward_types" in seen else {})
+
+    def summary(self) -> dict[str, Any]:
+        """Medians and quartiles over the steps after warm-up; first and last loss."""
+        kept = np.array(self._seconds)[self.config.warmup_steps :]
+        losses = [_finite(value) for value in self._losses[: len(self._seconds)].tolist()]
+        if len(kept) == 0:
+            return {"steps_measured": 0}
+        q1, median, q3 = np.percentile(kept.sum(axis=1), [25, 50, 75])
+        batch = self.config.batch_size
+        return {
+            "steps_measured": len(kept),
+            "step_s": float(median), "step_s_q1": float(q1), "step_s_q3": float(q3),
+            "images_per_s": float(batch / median),
+            "images_per_s_q1": float(batch / q3), "images_per_s_q3": float(batch / q1),
+            **{f"{phase}_s": float(value) for phase, value in zip(PHASES, np.median(kept, axis=0))},
+            "first_loss": losses[0], "last_loss": losses[-1],
+            "turns": self._turns, "left": self.turn.left,
+            **self._energy.summary(float(batch / median) / self.run.world_size),
+        }  # fmt: skip
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None  # JSON has no NaN

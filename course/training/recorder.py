@@ -1,0 +1,204 @@
+"""The job's side of a run: what the training process writes into its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from course.config import Config, rung
+from course.runs import failures
+from course.runs.record import write_atomically, write_record
+from course.runs.run import FOLDER_VARIABLE, Run, rank_file, record_of, steps_file
+from course.training import memory
+from course.training.energy import driver_version
+from course.training.precision import HALF, has_units
+
+TRACE_FILE = "trace.json.gz"  # Chrome's trace format, which Perfetto opens too
+ECHO_S = 3.0  # so long a rank waits for what others have to write
+RANKS_OWN = ("device", "machine", "step_s", "load_s", "watts", "peak_gib", "host_gib",
+             "evidence", "weights_by")  # fmt: skip
+
+
+@contextmanager
+def recording() -> Iterator[Recorder]:
+    """The run that this process is: gives its config, takes what it measured.
+
+    Started by hand (`python exercises/train.py`) there is no run: the quick baseline is
+    trained, a summary printed and nothing written, which suits a debugger. An exception is
+    recorded, as `oom` where memory ran out and as `failed` otherwise, and raised again.
+    """
+    memory.keep_freed()
+    folder = os.environ.get(FOLDER_VARIABLE)
+    run = Recorder(Run(Path(folder)) if folder else None)
+    try:
+        yield run
+    except Exception as error:
+        status = "oom" if memory.is_out_of_memory(error) else "failed"
+        told = failures.in_one_line(error)
+        run.finish(status, error=f"rank {run.rank}: {told}" if run.world_size > 1 else told)
+        raise
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    run.finish("ok")
+
+
+class Recorder:
+    """Collects the fields of the record, and writes it once at the end (on rank 0 alone)."""
+
+    def __init__(self, run: Run | None) -> None:
+        self.config: Config = run.config if run else rung("baseline", quick=True)
+        self.rank = int(os.environ.get("RANK", 0))
+        self.local_rank = int(os.environ.get("LOCAL_RANK", 0))  # within its node
+        self.world_size = int(os.environ.get("WORLD_SIZE", 1))
+        self._everyone = run  # every rank's; the record is for rank 0 alone to write
+        self._run = run if self.rank == 0 else None
+        self._by_hand = run is None and self.rank == 0
+        self._values: dict[str, Any] = {"epochs": []}
+        self._line_break = ""
+        self._began = time.perf_counter()
+        self._started_at = datetime.now().isoformat(timespec="seconds")
+
+    def set(self, **values: Any) -> None:
+        """Set fields of the record, by name."""
+        self._values.update(values)
+
+    def epoch(self, **values: float) -> None:
+        """Add the figures of one epoch, such as val_loss and val_top1; the last ones count."""
+        self._values["epochs"].append(values)
+        self.set(**{key: value for key, value in values.items() if key.startswith("val_")})
+
+    def write_steps(self, rows: list[dict[str, Any]]) -> None:
+        """Append finished steps to this rank's file; a full disk is reported, training goes on."""
+        if self._everyone is None or not rows:
+            return
+        name = steps_file(self.rank)
+        try:
+            with (self._everyone.folder / name).open("a") as file:
+                file.write(self._line_break)
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+            self._line_break = ""
+        except OSError as error:
+            self._line_break = "\n"  # the last line may be cut: begin anew
+            print(f"{name} misses {len(rows)} steps: {error}", file=sys.stderr)
+
+    def save_trace(self, profiler: torch.profiler.profile) -> None:
+        """Write a profiler's trace into the run's folder: for its `on_trace_ready`."""
+        if self._run is None:
+            return
+        try:
+            profiler.export_chrome_trace(str(self._run.folder / TRACE_FILE))
+            self.set(trace=TRACE_FILE)
+        except (OSError, RuntimeError) as error:
+            print(f"the trace could not be written: {error}", file=sys.stderr)
+
+    def save_weights(self, model: torch.nn.Module) -> None:
+        """Write weights.pt, where the config asks for it; `weights_by` tells which ranks did."""
+        if self._everyone is None or not self.config.save_weights:
+            return
+        folder = self._everyone.folder
+        draft = folder / f".weights.{self.rank}"
+        torch.save(model.state_dict(), draft)
+        draft.replace(folder / "weights.pt")  # a reader sees a whole file or none
+        self.set(weights_by=[self.rank])
+
+    @property
+    def folder(self) -> Path | None:
+        """The run's folder; None started by hand, and on every rank but the first."""
+        return self._run.folder if self._run else None
+
+    def group_size(self) -> int:
+        """How many processes train together, this one counted."""
+        group = torch.distributed.is_available() and torch.distributed.is_initialized()
+        return torch.distributed.get_world_size() if group else 1
+
+    def refuse_if_not_distributed(self) -> None:
+        """Several processes that train each for itself would record a figure of one as of all.
+
+        Raises:
+            RuntimeError: more than one process, and no process group.
+        """
+        if self.world_size > 1 and self.group_size() == 1:
+            raise RuntimeError(
+                f"{self.world_size} processes were started, but this script joins them in no "
+                f"process group: each would train alone. TODO 7 joins them; or launch with gpus=1"
+            )
+
+    def describe(self, device: torch.device) -> dict[str, Any]:
+        """Fields that say on what the run ran: device, machine, hardware, versions."""
+        cpu = cpu_name()
+        name = cpu if device.type == "cpu" else device_name(device)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        return {
+            "device": device.type,
+            "machine": f"{name}, {cores} cores" if device.type == "cpu" else name,
+            "hardware": {
+                "cpu": cpu, "cores": cores, "threads": torch.get_num_threads(),
+                "memory_gib": round(psutil.virtual_memory().total / memory.GIB, 1),
+                "device_gib": round(memory.total_gib(device), 1),
+                "half_units": [name for name in HALF if has_units(device, name)],
+            },
+            "versions": {"python": platform.python_version(), "torch": torch.__version__,
+                         "cuda": torch.version.cuda if device.type == "cuda" else "",
+                         "driver": driver_version(device)},
+        }  # fmt: skip
+
+    def finish(self, status: str, error: str = "") -> None:
+        """Write the record; started by hand, print what it would have said."""
+        if self._by_hand:
+            keys = ("device", "images_per_s", "peak_gib", "last_loss", "val_top1")
+            found = {key: self._values.get(key) for key in keys}
+            print(status, error, *(f"{key}={value}" for key, value in found.items()))
+        if self.world_size > 1 and self._everyone:
+            self._write_rank(status, error)
+        # The first verdict stands, and a rank that only noticed that another left knows less.
+        if status != "ok" and failures.is_echo(error):
+            time.sleep(ECHO_S)
+        wall_s = time.perf_counter() - self._began
+        if status == "ok" and self._run:  # who sees the record is to find what all ranks wrote
+            self._await_ranks()
+        run = self._everyone if status != "ok" else self._run
+        if run is None:
+            return
+        self.set(status=status, error=error, wall_s=wall_s, started_at=self._started_at)
+        write_record(run.folder, record_of(run, self._values))
+
+    def _await_ranks(self) -> None:
+        deadline = time.monotonic() + ECHO_S  # one that cannot write must not hold up the others
+        while len(self._run.ranks) < self.world_size > 1 and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def _write_rank(self, status: str, error: str) -> None:
+        """What this rank alone knows, beside the record, which is rank 0's."""
+        own = {"rank": self.rank, "host": platform.node(), "status": status, "error": error}
+        own |= {key: self._values.get(key) for key in RANKS_OWN}
+        text = json.dumps(own, indent=1)
+        try:
+            write_atomically(self._everyone.folder / rank_file(self.rank), text)
+        except OSError as problem:
+            print(f"{rank_file(self.rank)} could not be written: {problem}", file=sys.stderr)
+
+
+def device_name(device: torch.device) -> str:
+    """The accelerator's name; its type where the backend tells no name (Apple's MPS)."""
+    module = torch.get_device_module(device)
+    return module.get_device_name() if hasattr(module, "get_device_name") else device.type
+
+
+def cpu_name() -> str:
+    """The processor's name, as the system gives it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+        return next(ln.split(":", 1)[1].strip() for ln in text.splitlines() if "model name" in ln)
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

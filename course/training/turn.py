@@ -1,0 +1,172 @@
+"""A training process's part in a group of runs that take turns: it computes when it is told to.
+
+The other end is `course.jobs.conductor`, in the job's supervisor. A run that is alone has `Alone`,
+which may always go on.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+from typing import Protocol
+
+from course.config import Config
+from course.runs.run import FOLDER_VARIABLE
+
+VARIABLE = "COURSE_TURNS"  # of a member's processes: the file with the conductor's address
+ADDRESS_S = 120.0  # until the job's first task has written that file, on another node perhaps
+NO_MORE = -1  # the turn's number where there is none left
+
+
+class Turn(Protocol):
+    """When may a run take its next step?"""
+
+    number: int | None  # of the turn under way; 0: warm-up; None: the run takes no turns
+    left: list[str]  # members of the group that ended before their time
+
+    def is_due(self) -> bool:
+        """Is a block of steps over, so that `wait` must be called before the next step?"""
+        ...
+
+    def wait(self, block: Block) -> None:
+        """Report the block, and come back when the next one may begin, or none will."""
+        ...
+
+    def is_over(self, measured_s: float) -> bool:
+        """Shall training end here, with so many measured seconds behind it?"""
+        ...
+
+    def step(self) -> None:
+        """A step is done."""
+        ...
+
+
+@dataclass
+class Block:
+    """What a run did since its turn began."""
+
+    seconds: float = 0.0  # in its steps
+    steps: int = 0
+    last_s: float = 0.0  # the last step alone
+
+
+class Alone:
+    """A run by itself: it ends with its steps, or when its budget of seconds is used up."""
+
+    number: int | None = None
+
+    def __init__(self, budget_s: float) -> None:
+        self.left: list[str] = []
+        self._budget_s = budget_s
+
+    def is_due(self) -> bool:
+        """Nobody waits for it."""
+        return False
+
+    def wait(self, block: Block) -> None:
+        """Nor does it wait for anybody."""
+
+    def is_over(self, measured_s: float) -> bool:
+        """Is the budget used up?"""
+        return 0 < self._budget_s <= measured_s
+
+    def step(self) -> None:
+        """Nothing to count."""
+
+
+class Shared:
+    """A run among others: it takes blocks of steps, each when the conductor says so.
+
+    Between them the process waits and its DataLoader workers stand still: neither may take time
+    from the run whose turn it is, nor prepare batches at its expense.
+    """
+
+    def __init__(self, connection: Connection, config: Config, folder: str, rank: int) -> None:
+        self._connection = connection
+        self._steps_left = 0
+        self.number: int | None = None
+        self.left: list[str] = []
+        connection.send({
+            "folder": folder, "rank": rank, "batch_size": config.batch_size,
+            "warmup_steps": config.warmup_steps, "steps": config.epochs * config.steps,
+            "budget_s": config.budget_s,
+        })  # fmt: skip
+
+    def is_due(self) -> bool:
+        """Are the steps done that were given?"""
+        return self._steps_left == 0
+
+    def wait(self, block: Block) -> None:
+        """Report the block, and wait for the next one.
+
+        Raises:
+            RuntimeError: the conductor is gone.
+        """
+        if self.number == NO_MORE:
+            return
+        try:
+            with _workers_halted():
+                if self.number is not None:
+                    self._connection.send(vars(block))
+                told = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise RuntimeError("what gives out the turns has ended: launch again") from error
+        self.number, self._steps_left, self.left = told["turn"], told["steps"], told["left"]
+
+    def is_over(self, measured_s: float) -> bool:
+        """Was it said that there is no further block?"""
+        return self.number == NO_MORE
+
+    def step(self) -> None:
+        """One step less of the block."""
+        self._steps_left -= 1
+
+
+def of_this_process(config: Config, rank: int) -> Turn:
+    """This process's turn: shared, where its job was launched with others to compare with.
+
+    Raises:
+        RuntimeError: the conductor cannot be reached.
+    """
+    path = os.environ.get(VARIABLE)
+    if not path:
+        # Several ranks would find at different steps that it is used up, and wait for each other.
+        several = int(os.environ.get("WORLD_SIZE", 1)) > 1
+        return Alone(0.0 if several else config.budget_s)
+    deadline = time.monotonic() + ADDRESS_S
+    while True:
+        try:
+            told = json.loads(Path(path).read_text())
+            address = (told["host"], told["port"])
+            connection = Client(address, authkey=bytes.fromhex(told["key"]))
+            return Shared(connection, config, os.environ[FOLDER_VARIABLE], rank)
+        except (OSError, ValueError, EOFError) as error:  # not there yet, or of an earlier attempt
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"nobody gives out the turns ({path}): {error}") from error
+            time.sleep(0.05)
+
+
+@contextmanager
+def _workers_halted() -> Iterator[None]:
+    workers = [each.pid for each in multiprocessing.active_children() if each.pid]
+    _signal(workers, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        _signal(workers, signal.SIGCONT)
+
+
+def _signal(processes: list[int], number: signal.Signals) -> None:
+    for process in processes:
+        try:
+            os.kill(process, number)
+        except ProcessLookupError:  # it ended meanwhile
+            continue

@@ -1,0 +1,1 @@
+"""What moves in a notebook: the quiz form, the live queue."""

@@ -1,0 +1,1 @@
+"""For those who prepare a workshop: the doctor, the rehearsal, recordings."""

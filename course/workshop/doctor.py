@@ -1,0 +1,225 @@
+"""Is this machine ready for the course? Each check says what it found and how to mend it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+from packaging.requirements import Requirement
+
+from course.config import rung
+from course.data import default_set
+from course.jobs import launch, sites
+from course.runs import run as runs
+
+GIB = 1024**3
+JOB_LIMIT_MIN = 3
+JOB = '''"""A job of some ten seconds: does a launched process find PyTorch and its device?"""
+import time
+
+import torch
+
+from course.training.recorder import recording
+
+with recording() as run:
+    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    run.set(**run.describe(device))
+    matrix, end = torch.randn(512, 512, device=device), time.monotonic() + 1
+    while time.monotonic() < end:
+        matrix = torch.tanh(matrix @ matrix)
+    print("the sum is", matrix.sum().item())
+'''
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding. status: ok, note (works, but know this), or fail; fix says what to do."""
+
+    name: str
+    status: str
+    found: str
+    fix: str = ""
+
+
+def examine(*, job: bool = True, site: str = "local") -> Iterator[Check]:
+    """Run every check, one after the other; a check that breaks is itself a finding.
+
+    Args:
+        job: also launch a job of ten seconds, on this site.
+    """
+    checks: list[Callable[[], Check]] = [
+        python, packages, clone, memory, disk, write_access, data_set, accelerator, slurm, kernel,
+    ]  # fmt: skip
+    for check in [*checks, partial(ten_second_job, site)] if job else checks:
+        try:
+            yield check()
+        except Exception as error:  # a broken installation breaks checks in any way
+            name = getattr(check, "__name__", "ten_second_job")
+            found = f"{type(error).__name__}: {error}"
+            yield Check(name, "fail", found, "mend what the message names; make setup")
+
+
+def python() -> Check:
+    """Python's version, against the versions the course is tested with."""
+    found = f"{platform.python_version()} in {sys.prefix}"
+    if (3, 11) <= sys.version_info[:2] <= (3, 13):
+        return Check("python", "ok", found)
+    return Check("python", "fail", found, "use Python 3.11, 3.12 or 3.13, then run make setup")
+
+
+def packages() -> Check:
+    """Installed packages, against the ranges of pyproject.toml."""
+    wanted = [Requirement(text) for text in metadata.requires("make-training-fast") or []]
+    wrong = [_mismatch(need) for need in wanted if not need.marker or need.marker.evaluate()]
+    wrong = [text for text in wrong if text]
+    if wrong:
+        return Check("packages", "fail", "; ".join(wrong), "run make setup, which installs them")
+    versions = [f"{name} {metadata.version(name)}" for name in ("torch", "torchvision", "submitit")]
+    return Check("packages", "ok", ", ".join(versions))
+
+
+def _mismatch(need: Requirement) -> str:
+    try:
+        version = metadata.version(need.name)
+    except metadata.PackageNotFoundError:
+        return f"{need.name} is missing"
+    fits = need.specifier.contains(version, prereleases=True)
+    return "" if fits else f"{need.name} {version} is not {need.specifier}"
+
+
+def clone() -> Check:
+    """Is the course that Python imports the one that the learner stands in, and edits?"""
+    here = Path.cwd()
+    own = next((p for p in (here, *here.parents) if (p / "course" / "doctor.py").is_file()), None)
+    if own and own.resolve() != runs.PROJECT:
+        found = f"Python imports the course of {runs.PROJECT}, and you are in {own}"
+        return Check("clone", "fail", found, f"export PYTHONPATH={own}, or your edits do nothing")
+    return Check("clone", "ok", f"the course in {runs.PROJECT}")
+
+
+def memory() -> Check:
+    """Host memory: a quick run takes about 1.5 GiB, the full-size baseline about 8."""
+    host = psutil.virtual_memory()
+    found = f"{host.available / GIB:.1f} GiB free of {host.total / GIB:.1f}"
+    if host.available < 2 * GIB:
+        return Check("memory", "fail", found, "close programs: a quick run needs 2 GiB")
+    if host.available < 8 * GIB:
+        return Check("memory", "note", found, "stay with --quick: full-size runs take 8 GiB")
+    return Check("memory", "ok", found)
+
+
+def disk() -> Check:
+    """Room where runs and the data set are written."""
+    places = {"runs": runs.runs_root(), "data": default_set.default_root()}
+    free = {name: shutil.disk_usage(_existing(path)).free for name, path in places.items()}
+    found = ", ".join(f"{size / GIB:.1f} GiB for {name}" for name, size in free.items())
+    if min(free.values()) < 1 * GIB:
+        fix = "make room, or set COURSE_RUNS and COURSE_DATA to folders on a disk with 1 GiB"
+        return Check("disk", "fail", found, fix)
+    return Check("disk", "ok", found)
+
+
+def write_access() -> Check:
+    """May this user write runs and data? Tried, since permissions and quotas can hide."""
+    places = {"COURSE_RUNS": runs.runs_root()}
+    if not default_set.is_whole(default_set.default_root()):  # one that is shared may be read only
+        places["COURSE_DATA"] = default_set.default_root().parent
+    for name, path in places.items():
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path) as file:
+                file.write(b"x" * 4096)
+                file.flush()
+        except OSError as error:
+            fix = f"set {name} to a folder that you may write"
+            return Check("write_access", "fail", f"{path}: {error.strerror}", fix)
+    return Check("write_access", "ok", " and ".join(map(str, places.values())))
+
+
+def data_set() -> Check:
+    """The default set: there whole, or still to be made."""
+    root = default_set.default_root()
+    if default_set.is_whole(root):
+        return Check("data_set", "ok", f"the default set in {root}")
+    return Check("data_set", "note", f"not made yet in {root}", "course data makes it (10 seconds)")
+
+
+def accelerator() -> Check:
+    """The device that the rung `device` would use, and the half formats it has units for."""
+    import torch
+
+    from course.training.precision import HALF, has_units
+    from course.training.recorder import device_name
+
+    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    formats = [name for name in HALF if has_units(device, name)]
+    units = f"units for {', '.join(formats)}" if formats else "no units for bf16 or fp16"
+    if device.type != "cpu":
+        found = f"{torch.accelerator.device_count()} × {device_name(device)}, {units}"
+        return Check("accelerator", "ok", found)
+    found = f"none; the CPU has {units}"
+    driver = shutil.which("nvidia-smi")
+    if driver and subprocess.run([driver], capture_output=True).returncode == 0:
+        fix = "PyTorch does not see the GPU that nvidia-smi shows: install a build for its driver"
+        return Check("accelerator", "fail", found, fix)
+    fix = "" if formats else "the amp rung will be slower here, and the notebook says why"
+    return Check("accelerator", "note", found, fix)
+
+
+def slurm() -> Check:
+    """Slurm's partitions, as its controller tells them, if this machine has Slurm."""
+    if not shutil.which("sinfo"):
+        return Check(
+            "slurm", "note", "not on this machine", "none needed: site local runs the labs"
+        )
+    from course.jobs import slurm_commands
+
+    if offers := slurm_commands.partitions():
+        return Check("slurm", "ok", "; ".join(each.told() for each in offers))
+    found = "its commands are here, but no cluster answers"
+    return Check("slurm", "note", found, "course slurm up starts one here; or ask your site")
+
+
+def kernel() -> Check:
+    """The Jupyter kernel that notebooks are executed with."""
+    from jupyter_client.kernelspec import KernelSpecManager
+
+    specs = KernelSpecManager().find_kernel_specs()
+    if "python3" in specs:
+        return Check("kernel", "ok", specs["python3"])
+    return Check(
+        "kernel", "fail", "no kernel named python3", "python -m ipykernel install --sys-prefix"
+    )
+
+
+def ten_second_job(site: str = "local") -> Check:
+    """Launch a job of some ten seconds on a site and read its record."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "train.py"
+        script.write_text(JOB)
+        config, limits = rung("device", quick=True), {"time_min": JOB_LIMIT_MIN, "rerun": True}
+        run = launch.launch(script, config, site=site, **limits)
+    try:
+        launch.wait(run, timeout_s=60 * JOB_LIMIT_MIN)
+    except launch.JobError as error:
+        launch.cancel(run)
+        fix = "read the log that it names; if it waited for another run, try again after that one"
+        return Check("ten_second_job", "fail", str(error), fix)
+    record = run.record
+    found = f"{record.status} on {record.machine} with {sites.user_file()} as your sites"
+    shutil.rmtree(run.folder)
+    return Check("ten_second_job", record.status, found)
+
+
+def _existing(path: Path) -> Path:
+    return next(p for p in (path, *path.parents) if p.exists() and os.access(p, os.X_OK))

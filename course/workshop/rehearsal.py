@@ -1,0 +1,229 @@
+"""Execute the notebooks as a workshop's engineer does the day before, and report on every one."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from fnmatch import fnmatch
+from pathlib import Path
+
+from course.jobs import launch, sites
+from course.runs import run
+from course.workshop.rehearsal_page import Cell, UsedRun, begun_cells, facts, used_runs, write_page
+
+FOLDER = run.PROJECT / "notebooks"
+NOT_RUN, RUNNING, OK, FAILED, INTERRUPTED = "not run", "running", "ok", "failed", "interrupted"
+REPORT = "report.html"
+SLOWEST, SLOW_S = 5, 1.0  # the report names so many cells of each notebook, if they took so long
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One notebook: not run, running, ok, failed or interrupted, and where its output lies."""
+
+    notebook: str
+    status: str
+    executed: Path
+    page: Path
+    seconds: float = 0.0
+    error: str = ""
+    cell: Cell | None = None  # where it stopped, unless it is ok
+    slowest: tuple[Cell, ...] = ()
+    run: tuple[UsedRun, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """Notebooks executed one after the other for one site, and how each went so far."""
+
+    site: str
+    script: str
+    quick: bool
+    cell_minutes: float
+    folder: Path
+    facts: dict[str, str]  # what was done where, in words
+    started_at: str
+    outcomes: tuple[Outcome, ...]
+    ended_at: str = ""  # empty: it goes on, or was cut off
+
+    @property
+    def report(self) -> Path:
+        return self.folder / REPORT
+
+    @property
+    def passed(self) -> bool:
+        return all(outcome.status == OK for outcome in self.outcomes)
+
+    @property
+    def interrupted(self) -> bool:
+        return any(outcome.status == INTERRUPTED for outcome in self.outcomes)
+
+    def but(self, number: int, outcome: Outcome) -> Rehearsal:
+        """The same with another outcome of this notebook."""
+        outcomes = (*self.outcomes[:number], outcome, *self.outcomes[number + 1 :])
+        return replace(self, outcomes=outcomes)
+
+
+def matching(pattern: str = "*") -> list[Path]:
+    """Notebooks whose name fits a shell pattern, with or without .ipynb.
+
+    Raises:
+        ValueError: none fits; the message lists those there are.
+    """
+    known = sorted(FOLDER.glob("*.ipynb"))
+    found = [path for path in known if fnmatch(path.stem, pattern) or fnmatch(path.name, pattern)]
+    if not found:
+        names = ", ".join(path.stem for path in known)
+        raise ValueError(f"no notebook fits {pattern!r}: there are {names}")
+    return found
+
+
+def output_folder(site: str) -> Path:
+    """Where a site's rehearsal leaves its notebooks and report: a folder of its own."""
+    name = re.sub(r"[^\w.-]", "_", site).lstrip(".")
+    return run.runs_root() / "notebooks" / (name or "_")
+
+
+def rehearse(
+    notebooks: Sequence[Path], *, site: str = "local", script: str = "solutions/train.py",
+    quick: bool = False, cell_minutes: float = 60, command: str = "",
+) -> Rehearsal:  # fmt: skip
+    """Execute notebooks, one after the other, and write the report before and after each.
+
+    One that fails does not stop the others. Ctrl-C ends the one that is executed, and the
+    rehearsal with it. Jobs that a notebook leaves behind which did not pass are cancelled.
+
+    Args:
+        cell_minutes: a notebook whose cell takes longer is ended, and has failed.
+        command: the command line, for the report.
+
+    Raises:
+        ValueError: no such site, a time that is not above 0, or a folder that cannot be written.
+    """
+    place = sites.get(site)
+    if not 0 < cell_minutes < math.inf:
+        raise ValueError(f"cell_minutes={cell_minutes:g}: it must be above 0")
+    folder = output_folder(site)
+    waiting = tuple(Outcome(path.stem, NOT_RUN, folder / path.name,
+                            folder / f"{path.stem}.html") for path in notebooks)  # fmt: skip
+    rehearsal = Rehearsal(site, script, quick, cell_minutes, folder, facts(place, command),
+                          _now(), waiting)  # fmt: skip
+    _begin(rehearsal)
+    for number, source in enumerate(notebooks):
+        running = replace(rehearsal.outcomes[number], status=RUNNING)
+        rehearsal = rehearsal.but(number, running)
+        _write(rehearsal)
+        rehearsal = rehearsal.but(number, execute(source, rehearsal))
+        _write(rehearsal)
+        if rehearsal.interrupted:
+            return rehearsal
+    rehearsal = replace(rehearsal, ended_at=_now())
+    _write(rehearsal)
+    return rehearsal
+
+
+def execute(source: Path, rehearsal: Rehearsal) -> Outcome:
+    """Execute one notebook with papermill, and write it with its output, also as HTML."""
+    target = rehearsal.folder / source.name
+    outcome = Outcome(source.stem, OK, target, target.with_suffix(".html"))
+    began, since = time.monotonic(), _now()
+    try:
+        for old in (target, outcome.page):  # they would be taken for this one's
+            old.unlink(missing_ok=True)
+        _papermill(source, target, rehearsal)
+        status, error = OK, ""
+    except KeyboardInterrupt:
+        status, error = INTERRUPTED, "interrupted from the keyboard"
+    except Exception as problem:  # a dead kernel, a full disk: the other notebooks still count
+        status, error = FAILED, _words(problem, rehearsal)
+    outcome = replace(outcome, status=status, error=error, seconds=time.monotonic() - began)
+    if not target.exists():  # it failed before its first cell
+        return outcome
+    try:
+        outcome = _examined(outcome, since)
+        _to_html(target)
+    except Exception as problem:  # a notebook cut short by a full disk, a page that fails
+        told = f"{error}\nThe executed notebook cannot be shown: {problem}".strip()
+        outcome = replace(outcome, status=FAILED if status == OK else status, error=told)
+    return outcome
+
+
+def _papermill(source: Path, target: Path, rehearsal: Rehearsal) -> None:
+    import papermill
+
+    wanted = {"quick": rehearsal.quick, "script": rehearsal.script, "site": rehearsal.site}
+    known = papermill.inspect_notebook(str(source))
+    if unknown := set(wanted) - set(known):
+        raise ValueError(f"it has no parameter {sorted(unknown)}; it has {sorted(known)}")
+    limit_s = math.ceil(rehearsal.cell_minutes * 60)
+    papermill.execute_notebook(str(source), str(target), wanted, cwd=str(FOLDER),
+                               progress_bar=True, execution_timeout=limit_s)  # fmt: skip
+
+
+def _words(problem: Exception, rehearsal: Rehearsal) -> str:
+    from nbclient.exceptions import CellTimeoutError
+    from papermill.exceptions import PapermillExecutionError
+
+    if isinstance(problem, PapermillExecutionError):
+        return f"{problem.ename}: {problem.evalue}"
+    if isinstance(problem, CellTimeoutError):
+        return f"the cell took longer than {rehearsal.cell_minutes:g} minutes (--cell-minutes)"
+    return f"{type(problem).__name__}: {problem}"
+
+
+def _examined(outcome: Outcome, since: str) -> Outcome:
+    """The outcome with its cells and runs; jobs that nobody waits for any more are cancelled."""
+    cells, left = begun_cells(outcome.executed), []
+    slow = [cell for cell in cells if cell.seconds >= SLOW_S]
+    if outcome.status != OK:
+        for used in used_runs(outcome.executed, since):
+            if used.fresh and used.status in ("queued", "running"):
+                left.append(f"{used.run} ({used.status})")
+                launch.cancel(run.Run(used.folder))
+    told = f"\nCancelled, since it left them behind: {', '.join(left)}" if left else ""
+    return replace(
+        outcome, error=outcome.error + told, runs=tuple(used_runs(outcome.executed, since)),
+        slowest=tuple(sorted(slow, key=lambda cell: -cell.seconds)[:SLOWEST]),
+        cell=cells[-1] if cells and outcome.status != OK else None,
+    )  # fmt: skip
+
+
+def _begin(rehearsal: Rehearsal) -> None:
+    try:
+        rehearsal.folder.mkdir(parents=True, exist_ok=True)
+        write_page(rehearsal)
+    except OSError as error:
+        raise ValueError(
+            f"{rehearsal.report} cannot be written: {error.strerror}. Make room there, or set "
+            f"COURSE_RUNS to a folder that you may write"
+        ) from error
+
+
+def _write(rehearsal: Rehearsal) -> None:
+    try:
+        write_page(rehearsal)
+    except OSError as error:  # the notebooks still count, and the command prints how they went
+        print(f"{rehearsal.report} could not be written: {error}", file=sys.stderr)
+
+
+def _now() -> str:
+    return datetime.now().isoformat(timespec="seconds")
+
+
+def _to_html(executed: Path) -> None:
+    from nbconvert import HTMLExporter
+    from traitlets.config import Config
+
+    # Coalescing keeps the last state of a progress bar, as a terminal would.
+    preprocessors = ["nbconvert.preprocessors.CoalesceStreamsPreprocessor"]
+    # A page has no kernel, so a widget's plain page is shown in its place.
+    shown = ["text/html", "text/markdown", "image/svg+xml", "image/png", "text/plain"]
+    config = Config({"NbConvertBase": {"display_data_priority": shown}})
+    exporter = HTMLExporter(preprocessors=preprocessors, config=config)
+    body, _ = exporter.from_filename(str(executed))
+    executed.with_suffix(".html").write_text(body)

@@ -1,0 +1,1 @@
+"""The parts of README and docs that are written from recorded runs."""

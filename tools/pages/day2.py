@@ -1,0 +1,223 @@
+"""What README and docs show of Day 2's recorded runs: feeding one GPU, and training on several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from course.config import rung
+from course.runs import recordings
+from course.runs.record import digits
+from course.runs.run import Run
+from course.topics.loading import feeding
+from course.topics.parallel import communication, scaling
+from course.traces import tables
+
+HEAD = ("rung", "data", "GPUs", "images/s", "efficiency", "W, all GPUs", "J/image",
+        "lab")  # fmt: skip
+SCALED = {"channels_last": "2.2", "compile": "day 3", "dataloader": "2.2"}  # and their labs
+EACH = 256  # images of a GPU and step: what the README shows of synthetic data
+FREE = {"data": "synthetic", "val_steps": 0, "epochs": 1, "steps": 20, "warmup_steps": 5}
+SCALING_HEAD = ("rung", "GPUs", "images each", "images/s", "efficiency", "step, ms",
+                "W, all GPUs", "J/image")  # fmt: skip
+EPOCHS_HEAD = ("GPUs", "batches of a rank in an epoch", "epoch, s", "wait for its first batch, s",
+               "all its other waits, s", "of the epoch, the first wait", "images/s of one worker",
+               "rest of a step, ms")  # fmt: skip
+DDP_HEAD = ("each of the GPUs trains", "step, ms", "of alone", "compiled: step, ms",
+            "of alone")  # fmt: skip
+MESSAGES_HEAD = ("run", "collectives a step", "MB of a rank", "under way, ms",
+                 "traced step: the GPU computes, ms", "of, ms", "other steps, ms")  # fmt: skip
+
+
+def ladder(one: str = "nvidia-h100", several: str = "nvidia-h200-x4") -> str:
+    """Day 2 in short, in Markdown: one machine's GPU fed with files, then another's several GPUs.
+
+    Raises:
+        ValueError: one of the runs is not recorded.
+    """
+    rows, runs = [*_fed(one)], _by_name(several)
+    for name, table in _scaled(several):
+        least = 1 if name == "channels_last" else table["gpus"].max()  # of the others the last only
+        for row in table.itertuples():
+            run = runs[row.run]
+            if row.gpus >= least and (run.config.data != "synthetic" or row.images_each == EACH):
+                rows.append([name, _data(run), _gpus(run), *_measured(row), SCALED[name]])
+    indexes = [recordings.load(each) for each in (one, several)]
+    made = [f"{each['machine']}: {recordings.origin(each)}, by `{each['command']}`"
+            for each in indexes]  # fmt: skip
+    return markdown(HEAD, rows, (
+        f"ResNet-50, bf16, 224 px; {EACH} synthetic images for each GPU and step (median step), or "
+        f"64 from files (all steps). Efficiency: of as many single GPUs; for the H100, of "
+        f"synthetic data. {'. '.join(made)}."
+    ))  # fmt: skip
+
+
+def scales(machine: str) -> str:
+    """Every recorded run that tells how a machine scales, in Markdown.
+
+    Raises:
+        ValueError: a rung's runs on several GPUs are not recorded there.
+    """
+    rows = []
+    for name, table in _scaled(machine):
+        for row in table.itertuples():
+            speed, share, *power = _measured(row, interval=True)
+            step_ms = f"{row.step_s * 1e3:.1f}"
+            rows.append([name, str(row.gpus), str(row.images_each), speed, share, step_ms, *power])
+    said = ("In brackets: 95 % of the bootstrapped ratios. Of dataloader, JPEG files, images/s are "
+            "those of all steps, and the step is the median")  # fmt: skip
+    return markdown(SCALING_HEAD, rows, f"{_source(machine)} {said}.")
+
+
+def epochs(machine: str) -> str:
+    """Where the time of short epochs of files goes on several GPUs, in Markdown.
+
+    Waits are means over the measured epochs and the ranks, the epoch's length is rank 0's.
+
+    Raises:
+        ValueError: the runs are not recorded there.
+    """
+    ((_, table),) = _scaled(machine, ["dataloader"])
+    runs = _by_name(machine)
+    rows = [_epoch(runs[name]) for name in table["run"]]
+    run = runs[table["run"].iloc[0]]
+    return markdown(EPOCHS_HEAD, rows, (
+        f"{_source(machine)} {run.config.workers} workers a rank, {_share(run)} images for each "
+        f"GPU and step, {run.record.hardware['cores']} cores."
+    ))  # fmt: skip
+
+
+def _epoch(run: Run) -> list[str]:
+    ranks = [run.rank_steps(rank)[run.config.warmup_steps :] for rank in range(run.record.gpus)]
+    firsts = [steps.groupby("epoch")["load_s"].first() for steps in ranks]
+    count = len(firsts[0])
+    first_s = sum(each.mean() for each in firsts) / len(ranks)
+    waits_s = sum(steps["load_s"].sum() for steps in ranks) / len(ranks) / count
+    epoch_s = ranks[0]["step_s"].sum() / count
+    rest_s = (ranks[0]["step_s"] - ranks[0]["load_s"]).median()
+    return [str(run.record.gpus), f"{len(ranks[0]) / count:g}", f"{epoch_s:.2f}", f"{first_s:.2f}",
+            f"{waits_s - first_s:.2f}", f"{first_s / epoch_s:.0%}", f"{_share(run) / first_s:.0f}",
+            f"{rest_s * 1e3:.0f}"]  # fmt: skip
+
+
+def ddp_costs(path: Path) -> str:
+    """What benchmarks/ddp.py wrote into a file, in Markdown: eager and compiled side by side.
+
+    Raises:
+        ValueError: the file has no compiled variants, or comes from several machines.
+    """
+    lines = pd.read_json(path, lines=True)
+    where = lines[["machine", "ranks", "batch_size", "torch", "turns", "steps_a_turn"]]
+    if len(where.drop_duplicates()) != 1 or lines["compiled"].nunique() != 2:
+        raise ValueError(f"{path} must hold one run of benchmarks/ddp.py, made with --compile")
+    rows = []
+    for variant, both in lines.groupby("variant", sort=False):
+        cells = [str(variant)]
+        for row in both.sort_values("compiled").itertuples():
+            low, share, high = row.ratio
+            spread = f"{share:.1%} ({low:.1%} to {high:.1%})" if high > low else "100%"
+            cells += [f"{row.step_ms[1]:.1f}", spread]
+        rows.append(cells)
+    one = where.iloc[0]
+    return markdown(DDP_HEAD, rows, (
+        f"{one.ranks} × {one.machine}, PyTorch {one.torch.partition('+')[0]}; ResNet-50, bf16, "
+        f"channels_last, fused SGD, {one.batch_size} synthetic images each; medians and quartiles "
+        f"of {one.turns} turns of {one.steps_a_turn} steps. Measured by `torchrun --standalone "
+        f"--nproc-per-node {one.ranks} benchmarks/ddp.py --compile`."
+    ))  # fmt: skip
+
+
+def messages(machine: str) -> str:
+    """What the traced runs on most GPUs send in a step, and how long steps are, in Markdown.
+
+    Raises:
+        ValueError: no traced run on several GPUs is recorded there.
+    """
+    shown = list(communication.recorded_runs(machine).values())
+    if not shown:
+        raise ValueError(f"no traced run on several GPUs is recorded on {machine}")
+    shown.sort(key=lambda run: ("bucket" not in run.config.rung, run.config.bucket_mb))
+    return markdown(MESSAGES_HEAD, map(_message, shown), (
+        f"{_source(machine)} {shown[0].record.gpus} GPUs, {_share(shown[0])} images each. The "
+        f"middle columns are of rank 0's one traced step, the last is the median of steps that "
+        f"were not traced."
+    ))  # fmt: skip
+
+
+def _message(run: Run) -> list[str]:
+    found = tables.of_run(run)
+    told = communication.compared({"": communication.comm_report(found)}).iloc[0]
+    kernels = found.kernels
+    whole_s = (kernels["start_s"] + kernels["duration_s"]).max() - kernels["start_s"].min()
+    computed_s = sum(end - begin for begin, end in communication.computing(found))
+    name = f"buckets of {run.config.bucket_mb:g} MB"
+    return [name if "bucket" in run.config.rung else run.config.rung, f"{told.collectives:g}",
+            f"{told.megabytes:.1f}", f"{told.under_way_ms:.1f}", f"{computed_s * 1e3:.0f}",
+            f"{whole_s * 1e3:.0f}", f"{run.record.step_s * 1e3:.1f}"]  # fmt: skip
+
+
+def markdown(head: Iterable[str], rows: Iterable[Sequence[str]], source: str) -> str:
+    """A table, and under it in italics where it comes from."""
+    named = [*head]
+    lines = [f"| {' | '.join(named)} |", f"|{'---|' * len(named)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows), "", f"*{source}*", ""])
+
+
+def _fed(machine: str) -> Iterator[list[str]]:
+    eats = recordings.answer(machine, rung("channels_last", **FREE)).record.images_per_s
+    for name in ("channels_last", "dataloader"):  # without workers, and with eight
+        run = recordings.answer(machine, rung(name))
+        speed, watts = feeding.trials([run])["images_per_s"].iloc[0], run.record.watts or math.nan
+        yield [name, _data(run), _gpus(run),
+               *_cells(speed, f"{speed / eats:.1%}", watts, watts / speed), "2.1"]  # fmt: skip
+
+
+def _scaled(machine: str, rungs: Iterable[str] = SCALED) -> Iterator[tuple[str, pd.DataFrame]]:
+    for name in rungs:
+        found = scaling.recorded_runs(machine, name)
+        if not found:
+            raise ValueError(f"{name} on several GPUs is not recorded on {machine}")
+        yield name, scaling.scaling(found)
+
+
+def _measured(row: Any, *, interval: bool = False) -> list[str]:
+    """Cells of a row of `scaling`: images/s, efficiency, watts, joules of an image."""
+    share = f"{row.efficiency:.1%}" if row.gpus > 1 else "100%"
+    if interval and row.gpus > 1 and not math.isnan(row.efficiency_low):
+        share += f" ({row.efficiency_low:.1%} to {row.efficiency_high:.1%})"
+    return _cells(row.images_per_s, share, row.watts, row.joules_per_image)
+
+
+def _cells(speed: float, share: str, watts: float, joules: float) -> list[str]:
+    """What is unknown is a dash."""
+    cells = [digits(speed), share, f"{watts:,.0f}", f"{joules:.3f}"]
+    return ["–" if "nan" in cell else cell for cell in cells]
+
+
+def _data(run: Run) -> str:
+    if run.config.data == "synthetic":
+        return "synthetic"
+    return f"JPEG, {run.config.workers or 'no'} workers{' each' * (run.record.gpus > 1)}"
+
+
+def _gpus(run: Run) -> str:
+    """How many of what: 4 × H200."""
+    return f"{run.record.gpus} × {run.record.machine.split()[1]}"
+
+
+def _share(run: Run) -> int:
+    return run.config.batch_size // run.record.gpus
+
+
+def _by_name(machine: str) -> dict[str, Run]:
+    return {run.name: run for run in recordings.runs(machine)}
+
+
+def _source(machine: str) -> str:
+    saved = recordings.load(machine)
+    return (f"{saved['machine']} and {saved['gpus']} GPUs, {recordings.origin(saved)}, driver "
+            f"{saved['driver']}; ResNet-50, 224 px. Recorded by `{saved['command']}`.")  # fmt: skip

@@ -1,0 +1,123 @@
+"""The ladder as a waterfall: what each rung added, and the ceilings above the machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from functools import lru_cache
+from typing import Any
+
+import pandas as pd
+
+from course.config import BEYOND, LADDER, from_dict, rung
+from course.runs.recordings import SETUP, ladders
+from course.runs.run import PROJECT
+from course.topics.roofline.ceilings import points, recorded_ceilings
+from course.topics.roofline.step_cost import operators
+
+# The step that is no rung, by the machine on which it was measured.
+FAST_STEP = "fast step"
+FAST = {"nvidia-h100": PROJECT / "benchmarks" / "fast_step" / "measured_h100.jsonl"}
+PRECISION = "bf16"  # of the ladder's last rungs; fp16 moves as many bytes
+KEPT = ["rung", "precision", "images_per_s", "images_per_s_q1", "images_per_s_q3", "machine"]
+
+
+def steps(machine: str) -> pd.DataFrame:
+    """The recorded rungs, each beside the one before it, and our fast step as the last.
+
+    Columns: rung, precision, images_per_s with _q1 and _q3 (of the fast step: the slowest and the
+    fastest of its windows), added (images_per_s above the step before), ratio (to the step
+    before; none of the fast step, which is of another program and precision), wall and share
+    (which ceiling is the lower one, and how much of it is reached; of compiled rungs the lower
+    edge of the wall's band; none where ceilings or bytes are not known: on the CPU, in the fast
+    step), machine (with when or where it was measured), setup. A rung that was not recorded is
+    left out.
+
+    Raises:
+        ValueError: nothing is recorded for the machine, or no ceilings.
+    """
+    on = ladders(machine)
+    first = on["CPU"].get(("baseline", "fp32"))
+    others = [on["GPU"].get((name, config.precision)) for name, config in (LADDER | BEYOND).items()]
+    rows = [asdict(record) for record in (first, *others) if record]
+    rows = [row | {"precision": row["config"]["precision"]} for row in rows]
+    table = pd.DataFrame([*rows, *_fast_step(machine)])[KEPT]
+    table = table.merge(_shares(rows, machine), on="rung", how="left")
+    before = table["images_per_s"].shift()
+    comparable = table["rung"].ne(FAST_STEP)
+    return table.assign(
+        added=table["images_per_s"] - before.fillna(0),
+        ratio=(table["images_per_s"] / before).where(comparable),
+        setup=f"ResNet-50, {from_dict(SETUP).setup}",
+    )  # fmt: skip
+
+
+def walls(machine: str) -> pd.DataFrame:
+    """What holds a training step in half precision on a machine, whatever its speed so far.
+
+    Columns: wall, cost (of an image, in words), low and high (images/s; they differ where the
+    bytes are known within limits only). Bytes and FLOP are counted (`step_cost.operators`), the
+    machine's ceilings were measured.
+
+    Raises:
+        ValueError: no ceilings are recorded for the machine.
+    """
+    ceilings = recorded_ceilings(machine)
+    gflop, eager, least, most = _image()
+    memory, arithmetic = ceilings.bytes_per_s / 1e6, ceilings.flop_per_s[PRECISION] / 1e9
+    return pd.DataFrame([
+        {"wall": "memory, eager", "cost": f"{eager:.0f} MB",
+         "low": memory / eager, "high": memory / eager},
+        {"wall": "memory, compiled", "cost": f"{least:.0f} to {most:.0f} MB",
+         "low": memory / most, "high": memory / least},
+        {"wall": f"arithmetic, {PRECISION}", "cost": f"{gflop:.1f} GFLOP",
+         "low": arithmetic / gflop, "high": arithmetic / gflop},
+    ])  # fmt: skip
+
+
+@lru_cache
+def _image() -> tuple[float, float, float, float]:
+    """GFLOP of an image, and its megabytes: eager, fused at least and at most."""
+    table = operators(rung("channels_last", **SETUP)).set_index("operator")
+    gflop, megabytes = table["gflop"].sum(), table["megabytes"].sum()
+    return float(gflop), float(megabytes), *fused_megabytes(table)
+
+
+def fused_megabytes(table: pd.DataFrame) -> tuple[float, float]:
+    """Megabytes an image where a compiler fuses what is element by element: least and most.
+
+    What is fused rides in the kernel before or after it. ReLU then moves nothing; an addition
+    only one of its two inputs, a third of its traffic; and ReLU's backward nothing, where its
+    mask is computed anew from what is read anyway, or that mask, another third. This is what
+    fusing can do: a compiler's schedule may move more.
+
+    Args:
+        table: what `step_cost.operators` returns, by operator.
+    """
+    of = table["megabytes"]
+    added = of["add"] + of["add_"]
+    least = of.sum() - of["relu_"] - of["threshold_backward"] - added * 2 / 3
+    return float(least), float(least + of["threshold_backward"] / 3)
+
+
+def _shares(rows: list[dict[str, Any]], machine: str) -> pd.DataFrame:
+    placed = points(pd.DataFrame(rows), recorded_ceilings(machine))
+    shares = placed[["rung", "nearer", "share"]].rename(columns={"nearer": "wall"})
+    low = walls(machine).set_index("wall")["low"]["memory, compiled"]
+    fused = [{"rung": row["rung"], "wall": "memory", "share": row["images_per_s"] / low}
+             for row in rows if row["config"].get("compile")]  # fmt: skip
+    return pd.concat([shares, pd.DataFrame(fused)], ignore_index=True)
+
+
+def _fast_step(machine: str) -> list[dict[str, Any]]:
+    """What benchmarks/fast_step measured on this machine; on others nothing."""
+    if machine not in FAST:
+        return []
+    lines = [json.loads(line) for line in FAST[machine].read_text().splitlines()]
+    where = next(line for line in lines if line["record"] == "machine")
+    found = next(line for line in lines if line.get("way") == "fast" and line.get("batch") == 256)
+    source = f"{FAST[machine].relative_to(PROJECT)}, PyTorch {where['torch'].partition('+')[0]}"
+    return [{"rung": FAST_STEP, "precision": found["dtype"],
+             "images_per_s": found["images_per_s"], "images_per_s_q1": found["images_per_s_low"],
+             "images_per_s_q3": found["images_per_s_high"],
+             "machine": f"{where['gpu']} ({source})"}]  # fmt: skip

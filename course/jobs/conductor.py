@@ -14,6 +14,7 @@ import contextlib
 import itertools
 import json
 import math
+import os
 import random
 import secrets
 import threading
@@ -32,14 +33,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
+from course.runs.files import write_atomically
 from course.runs.ratio import LEAST_TURNS, is_sure
-from course.runs.record import write_atomically
 from course.runs.run import Run
 from course.training.turn import NO_MORE
 
 BLOCK_S = 0.5  # a block is at least so long: shorter ones measure how a process wakes up
 POLL_S = 0.1
+LOOK_S = 0.05  # how long the cores are looked at before a block
+PATIENCE_S = 4.0  # and how long a neighbour's burst of work is waited for
+BUSY = 0.4  # cores that others use; less is what any machine does by itself
+DISTURBED = 0.15  # cores that others used during a block, and it is repeated
+AGAIN = 3  # times at most
+IN_VAIN = 2  # so often in a row, and it is no burst: whoever is there stays
+
+
+WORK = ("user", "nice", "system", "irq", "softirq", "steal")  # what a core's time goes to
 
 
 @dataclass
@@ -73,12 +84,13 @@ class Member:
         most = (self.asked["steps"] - self.asked["warmup_steps"]) // LEAST_TURNS
         return max(1, min(wanted, most))
 
-    def took(self, block: dict[str, float], turn: int) -> None:
-        """Note what its rank 0 says of a block."""
+    def took(self, block: dict[str, float], turn: int, again: int) -> None:
+        """Note what its rank 0 says of a block; one that was repeated takes the place of it."""
         if block["steps"]:
             self.fastest_step_s = min(self.fastest_step_s, block["last_s"])
         if block["steps"] and turn:
             self.measured_s += block["seconds"]
+            del self.images_per_s[len(self.images_per_s) - min(again, 1) :]
             self.images_per_s.append(self.asked["batch_size"] * block["steps"] / block["seconds"])
 
 
@@ -94,6 +106,7 @@ class Conductor:
         self._left: list[str] = []
         self._is_closing = False
         self._last_turn = 0
+        self._waited_in_vain = 0
 
     def publish(self, path: Path) -> None:
         """Write where the members reach this conductor; for this user's eyes only."""
@@ -164,17 +177,44 @@ class Conductor:
 
     def _give(self, member: Member, turn: int) -> None:
         """Let a member compute a block of steps, and wait until all its ranks are through."""
-        steps = self._block(member, turn) if turn else member.asked["warmup_steps"]
-        if not steps:
-            return
-        member.given += steps
-        self._tell(member, turn, steps)
+        for again in range(AGAIN + 1):
+            steps = self._block(member, turn) if turn else member.asked["warmup_steps"]
+            if not steps:
+                return
+            member.given += steps
+            self._let_pass(member)
+            self._tell(member, turn, steps, again)
+            others = self._hear(member, turn, again)
+            may_repeat = turn and member.asked["budget_s"] and self._waited_in_vain < IN_VAIN
+            if not may_repeat or others <= max(DISTURBED, self._spare(member)):
+                return
+        self._waited_in_vain += 1
+
+    def _hear(self, member: Member, turn: int, again: int) -> float:
+        """Wait until all ranks of a member are through: how many cores others used meanwhile."""
+        before, began, own = _core_seconds(), time.monotonic(), 0.0
         due = set(member.connections.values())
         while due & set(member.connections.values()):
             for connection, block in self._listen():
                 due.discard(connection)
+                own += block["cpu_s"]
                 if connection is member.connections.get(0):
-                    member.took(block, turn)
+                    member.took(block, turn, again)
+        return (_core_seconds() - before - own) / (time.monotonic() - began)
+
+    def _spare(self, member: Member) -> int:
+        """Cores of this machine that others may use without taking any from the member."""
+        return len(_own_cores()) - member.asked["cores"]
+
+    def _let_pass(self, member: Member) -> None:
+        """While none of the group computes, whoever is busy is a neighbour: wait for a pause."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self._waited_in_vain < IN_VAIN and busy_cores() > max(BUSY, self._spare(member)):
+            if time.monotonic() > deadline:
+                self._waited_in_vain += 1
+                return
+        if self._waited_in_vain < IN_VAIN:
+            self._waited_in_vain = 0
 
     def _block(self, member: Member, turn: int) -> int:
         """How many steps a member gets: all are to be through with theirs in the same turn."""
@@ -187,10 +227,10 @@ class Conductor:
         turns = [each.steps_left // each.shortest_block() for each in self._playing()]
         self._last_turn = min(turns, default=0)
 
-    def _tell(self, member: Member, turn: int, steps: int) -> None:
+    def _tell(self, member: Member, turn: int, steps: int, again: int = 0) -> None:
         for connection in member.connections.values():
             with contextlib.suppress(OSError):  # it has just ended, as will be heard
-                connection.send({"turn": turn, "steps": steps, "left": self._left})
+                connection.send({"turn": turn, "steps": steps, "again": again, "left": self._left})
 
     def _listen(self) -> list[tuple[Connection, dict[str, float]]]:
         """The blocks that were reported just now; processes that have ended are let go."""
@@ -218,6 +258,25 @@ class Conductor:
         if len(first.images_per_s) < LEAST_TURNS:
             return False
         return all(is_sure(_ratios(each, first)) for each in others)
+
+
+def busy_cores() -> float:
+    """How many of the cores that this process may use compute, just now, for whomever."""
+    before, began = _core_seconds(), time.monotonic()
+    time.sleep(LOOK_S)
+    return (_core_seconds() - before) / (time.monotonic() - began)
+
+
+def _core_seconds() -> float:
+    """How long these cores have computed so far, or the host of a virtual machine took them."""
+    times = psutil.cpu_times(percpu=True)
+    return sum(getattr(times[core], kind, 0.0) for core in _own_cores() for kind in WORK)
+
+
+def _own_cores() -> list[int]:
+    there = range(psutil.cpu_count() or 1)
+    own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(there)
+    return sorted(own & set(there)) or [*there]
 
 
 def _ratios(member: Member, first: Member) -> np.ndarray:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from course.runs.record import digits
 from course.runs.run import Run
+from course.text import digits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,12 +103,14 @@ def paired(run: Run, partner: Run) -> np.ndarray:
 
 
 def _by_turn(run: Run) -> pd.Series | None:
-    """Images per second of each turn's block; None where the run took no turns."""
+    """Images per second of each turn's block, the last where it was repeated; None: no turns."""
     steps = run.steps
     if "turn" not in steps:
         return None
-    blocks = steps[steps["turn"] > 0].groupby("turn")["step_s"]
-    return run.config.batch_size / blocks.mean()
+    steps = steps[steps["turn"] > 0]
+    if "again" in steps:
+        steps = steps[steps["again"] == steps.groupby("turn")["again"].transform("max")]
+    return run.config.batch_size / steps.groupby("turn")["step_s"].mean()
 
 
 def centre(ratios: np.ndarray) -> tuple[float, float, float]:

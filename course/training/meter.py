@@ -99,7 +99,7 @@ class Meter:
         folder = run.folder if self.config.profile_steps and device.type == "cpu" else None
         self._onednn = profiling.OneDnnAccount(folder / profiling.ONEDNN_FILE) if folder else None
         self._block = turn.Block()
-        self._finished: deque[tuple[int, int, int | None, list[Any]]] = deque()
+        self._finished: deque[tuple[int, int, dict[str, int], list[Any]]] = deque()
         self._seconds: list[list[float]] = []  # one row a step: the phases
         self._measured_s = 0.0  # in steps after warm-up
         self._turns = 0  # that this run has had since then
@@ -114,7 +114,8 @@ class Meter:
         if self.config.memory_gib:
             memory.limit(device, self.config.memory_gib)
         memory.reset_peak(device)
-        self.turn = turn.of_this_process(self.config, run.rank)
+        threads = torch.get_num_threads() if device.type == "cpu" else 1
+        self.turn = turn.of_this_process(self.config, run.rank, threads)
 
     def steps(self, batches: Iterable, epoch: int) -> Iterator:
         """At most `config.steps` batches of this epoch, timed."""
@@ -222,7 +223,7 @@ class Meter:
         self._marks.append(self.clock.mark())
         self._enter(self.phase if loss is None else "load")
         if loss is not None:
-            self._finished.append((self.step, self._epoch, self.turn.number, self._marks))
+            self._finished.append((self.step, self._epoch, self._turn(), self._marks))
             self._marks = self._marks[-1:]  # the next step begins where this one ends
             self.step += 1
             self.turn.step()
@@ -239,25 +240,30 @@ class Meter:
     def _write_finished(self, *, wait: bool = False) -> None:
         rows = []
         while self._finished and (wait or self.clock.is_past(self._finished[0][-1][-1])):
-            step, epoch, number, marks = self._finished.popleft()
+            step, epoch, turns, marks = self._finished.popleft()
             seconds = [self.clock.seconds(a, b) for a, b in zip(marks, marks[1:])]
             self._seconds.append(seconds)
-            self._count(step, number, sum(seconds))
+            self._count(step, turns.get("turn", 0), sum(seconds))
             rows.append({
-                "step": step, "epoch": epoch, **({} if number is None else {"turn": number}),
+                "step": step, "epoch": epoch, **turns,
                 **{f"{phase}_s": value for phase, value in zip(PHASES, seconds)},
                 "step_s": sum(seconds), "loss": _finite(self._losses[step].item()),
             })  # fmt: skip
         self.run.write_steps(rows)
         self._written_at = time.perf_counter()
 
-    def _count(self, step: int, number: int | None, seconds: float) -> None:
+    def _turn(self) -> dict[str, int]:
+        """Of the block that a step belongs to; nothing, where the run takes no turns."""
+        number = self.turn.number
+        return {} if number is None else {"turn": number, "again": self.turn.again}
+
+    def _count(self, step: int, number: int, seconds: float) -> None:
         self._block.seconds += seconds
         self._block.steps += 1
         self._block.last_s = seconds
         if step >= self.config.warmup_steps:
             self._measured_s += seconds
-            self._turns = number or 0
+            self._turns = number
 
     def _tell(self) -> None:
         """Hand the record all that is known by now."""

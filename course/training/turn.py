@@ -12,11 +12,13 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Protocol
+
+import psutil
 
 from course.config import Config
 from course.runs.run import FOLDER_VARIABLE
@@ -30,6 +32,7 @@ class Turn(Protocol):
     """When may a run take its next step?"""
 
     number: int | None  # of the turn under way; 0: warm-up; None: the run takes no turns
+    again: int  # how often the block under way was repeated, since others disturbed it
     left: list[str]  # members of the group that ended before their time
 
     def is_due(self) -> bool:
@@ -56,12 +59,14 @@ class Block:
     seconds: float = 0.0  # in its steps
     steps: int = 0
     last_s: float = 0.0  # the last step alone
+    cpu_s: float = 0.0  # of all cores, which this process and its workers used meanwhile
 
 
 class Alone:
     """A run by itself: it ends with its steps, or when its budget of seconds is used up."""
 
     number: int | None = None
+    again = 0
 
     def __init__(self, budget_s: float) -> None:
         self.left: list[str] = []
@@ -89,15 +94,19 @@ class Shared:
     from the run whose turn it is, nor prepare batches at its expense.
     """
 
-    def __init__(self, connection: Connection, config: Config, folder: str, rank: int) -> None:
+    def __init__(
+        self, connection: Connection, config: Config, folder: str, rank: int, cores: int
+    ) -> None:
         self._connection = connection
         self._steps_left = 0
         self.number: int | None = None
+        self.again = 0
         self.left: list[str] = []
+        self._cpu_s = 0.0  # used before this block
         connection.send({
             "folder": folder, "rank": rank, "batch_size": config.batch_size,
             "warmup_steps": config.warmup_steps, "steps": config.epochs * config.steps,
-            "budget_s": config.budget_s,
+            "budget_s": config.budget_s, "cores": cores,
         })  # fmt: skip
 
     def is_due(self) -> bool:
@@ -115,11 +124,14 @@ class Shared:
         try:
             with _workers_halted():
                 if self.number is not None:
+                    block.cpu_s = _cpu_seconds() - self._cpu_s
                     self._connection.send(vars(block))
                 told = self._connection.recv()
         except (EOFError, OSError) as error:
             raise RuntimeError("what gives out the turns has ended: launch again") from error
-        self.number, self._steps_left, self.left = told["turn"], told["steps"], told["left"]
+        self.number, self.again = told["turn"], told["again"]
+        self._steps_left, self.left = told["steps"], told["left"]
+        self._cpu_s = _cpu_seconds()
 
     def is_over(self, measured_s: float) -> bool:
         """Was it said that there is no further block?"""
@@ -130,8 +142,11 @@ class Shared:
         self._steps_left -= 1
 
 
-def of_this_process(config: Config, rank: int) -> Turn:
+def of_this_process(config: Config, rank: int, cores: int = 1) -> Turn:
     """This process's turn: shared, where its job was launched with others to compare with.
+
+    Args:
+        cores: that it keeps busy; where others use them, its turn does not begin.
 
     Raises:
         RuntimeError: the conductor cannot be reached.
@@ -147,11 +162,21 @@ def of_this_process(config: Config, rank: int) -> Turn:
             told = json.loads(Path(path).read_text())
             address = (told["host"], told["port"])
             connection = Client(address, authkey=bytes.fromhex(told["key"]))
-            return Shared(connection, config, os.environ[FOLDER_VARIABLE], rank)
+            return Shared(connection, config, os.environ[FOLDER_VARIABLE], rank, cores)
         except (OSError, ValueError, EOFError) as error:  # not there yet, or of an earlier attempt
             if time.monotonic() > deadline:
                 raise RuntimeError(f"nobody gives out the turns ({path}): {error}") from error
             time.sleep(0.05)
+
+
+def _cpu_seconds() -> float:
+    """What all threads of this process and of its workers have computed so far."""
+    used = time.process_time()
+    for each in multiprocessing.active_children():
+        with suppress(psutil.Error):  # it ended just now
+            times = psutil.Process(each.pid).cpu_times()
+            used += times.user + times.system
+    return used
 
 
 @contextmanager

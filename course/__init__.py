@@ -11,18 +11,29 @@ __version__ = "0.1.0"
 _HOME = {
     "Config": "config", "LADDER": "config", "rung": "config", "vary": "config",
     "launch": "jobs.launch", "launch_all": "jobs.launch", "wait": "jobs.launch",
-    "cancel": "jobs.launch", "queue": "widgets.queue", "batch_script": "jobs.plan",
-    "Run": "runs.run", "find": "runs.run", "recorded": "runs.recordings",
-    "search_log": "runs.logs",
+    "cancel": "jobs.launch", "explain": "jobs.launch",
+    "batch_script": "jobs.plan", "device_for": "jobs.plan",
+    "queue": "widgets.queue", "quiz": "widgets.quiz",
+    "Run": "runs.run", "find": "runs.run", "runs_root": "runs.run", "PROJECT": "runs.run",
+    "search_log": "runs.logs", "tail": "runs.logs",
+    "recorded": "runs.recordings", "recorded_runs": "runs.recordings",
+    "trace_path": "runs.recordings",
     "report": "labs.report", "compare": "labs.report", "ladder": "labs.report",
-    "comm_report": "topics.parallel.communication",
-    "check": "labs.checks", "predict": "labs.progress", "recall": "labs.progress",
-    "show_todo": "labs.exercises",
+    "check": "labs.checks", "progress": "labs.progress",
+    "predict": "labs.predictions", "recall": "labs.predictions",
+    "show_todo": "labs.exercises", "variant": "labs.exercises",
+    "autocast": "training.precision", "channels_last": "training.precision",
+    "has_units": "training.precision", "comm_report": "topics.communication.report",
+    "wrapped": "text",
 }  # fmt: skip
-__all__ = sorted(_HOME)
+_MODULES = {"models": "training.models", "plots": "plots", "doctor": "workshop.doctor",
+            "default_set": "data.default_set"}  # fmt: skip
+__all__ = sorted(_HOME | _MODULES)
 
 
 def __getattr__(name: str):
+    if name in _MODULES:
+        return import_module(f"course.{_MODULES[name]}")
     if name not in _HOME:
         raise AttributeError(f"module 'course' has no {name!r}; it offers {', '.join(__all__)}")
     return getattr(import_module(f"course.{_HOME[name]}"), name)

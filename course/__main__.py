@@ -5,6 +5,7 @@ import sys
 
 import typer
 
+from course.cli import labs  # noqa: F401 - adds its commands
 from course.cli.runs import app
 
 

@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from course.config import rung
-from course.topics.memory.anatomy import KINDS, anatomy, kept_without_grad
+from course.topics.memory.held import KINDS, anatomy, kept_without_grad
 from course.topics.memory.pictures import anatomy as draw
 from course.training import memory, models
+from course.training.fake_step import predict
 
 SMALL = {"data": "synthetic", "image_px": 64, "batch_size": 16, "model": "resnet18"}
 LARGE = {"data": "synthetic", "batch_size": 64}  # ResNet-50 at 224 px
@@ -86,7 +87,7 @@ def test_layout_changes_no_activation_and_doubles_a_synthetic_batch(fp32):
 @pytest.mark.parametrize("name", ["device", "channels_last"])
 def test_agrees_with_the_prediction_of_the_peak(name):
     config = rung(name, **LARGE)
-    held, told = anatomy(config).groupby("kind")["gib"].sum(), memory.predict(config)
+    held, told = anatomy(config).groupby("kind")["gib"].sum(), predict(config)
     assert held["weights"] == pytest.approx(told.weights_gib)
     assert held["optimizer state"] == pytest.approx(told.optimizer_gib)
     kept = held["activations"] + held["weight copies"]

@@ -13,10 +13,11 @@ import pytest
 from job_helpers import SCRIPTS, prepared
 from test_checks import verdicts
 
+from course import days
 from course.config import Config, rung
 from course.days.day2 import DAY2
 from course.labs import exercises
-from course.labs.checks import FAILED, MECHANISMS, PASSED, UNMEASURABLE, UNTIMED, Checked, check
+from course.labs.checks import FAILED, PASSED, UNMEASURABLE, UNTIMED, Checked, check
 from course.runs.run import Run
 
 TEXT = (exercises.SOLUTIONS / "train.py").read_text()
@@ -163,7 +164,7 @@ def test_mistake_fails_in_the_right_part(checked, name: str, mistake: str) -> No
 
 
 def test_every_todo_of_the_script_has_a_check() -> None:
-    todos = sorted(wanted.todo for wanted in MECHANISMS.values())
+    todos = sorted(wanted.todo for wanted in days.checks().values())
     assert todos == [*range(1, exercises.count(TEXT) + 1)]
 
 

@@ -16,13 +16,13 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from course.config import rung, vary
 from course.jobs import launch
-from course.labs.variants import variant
+from course.labs.exercises import variant
 from course.runs import recordings
 from course.runs import run as course_runs
 from course.runs.run import Run
-from course.topics.parallel import communication, stochastic
-from course.topics.parallel import communication_pictures as pictures
-from course.topics.parallel.communication import comm_report, covered, exposed, joined
+from course.topics.communication import pictures, stochastic_depth
+from course.topics.communication import report as communication
+from course.topics.communication.report import comm_report, covered, exposed, joined
 from course.traces import tables
 from course.traces.collectives import collectives
 from course.training import models, sync_batchnorm
@@ -337,9 +337,11 @@ def _trains(model: nn.Module, rank: int, **options: bool) -> str:
 def _unused_weights(rank: int, folder: Path) -> None:
     torch.manual_seed(0)
     said = [
-        _trains(stochastic.Heads(models.create("resnet18", 4)), rank),
-        _trains(stochastic.Heads(models.create("resnet18", 4)), rank, find_unused_parameters=True),
-        _trains(stochastic.masked_depth(models.create("resnet18", 4), 0.5), rank),
+        _trains(stochastic_depth.Heads(models.create("resnet18", 4)), rank),
+        _trains(
+            stochastic_depth.Heads(models.create("resnet18", 4)), rank, find_unused_parameters=True
+        ),
+        _trains(stochastic_depth.masked_depth(models.create("resnet18", 4), 0.5), rank),
     ]
     torch.save(said, folder / f"{rank}.pt")
 
@@ -359,7 +361,7 @@ def test_masks_change_training_and_not_validation() -> None:
         if isinstance(block, nn.BatchNorm2d):
             nn.init.ones_(block.weight)
     wanted = model.eval()(IMAGES)
-    model = stochastic.masked_depth(model, 0.5)
+    model = stochastic_depth.masked_depth(model, 0.5)
     torch.testing.assert_close(model(IMAGES), wanted)
     model.train()
     torch.manual_seed(0)
@@ -370,7 +372,7 @@ def test_masks_change_training_and_not_validation() -> None:
 
 
 def test_one_head_is_used_at_a_time() -> None:
-    model = stochastic.Heads(models.create("resnet18", 4), 3)
+    model = stochastic_depth.Heads(models.create("resnet18", 4), 3)
     model(IMAGES).sum().backward()
     assert sum(head.weight.grad is not None for head in model.heads) == 1
 

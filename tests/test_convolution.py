@@ -8,7 +8,7 @@ import torch
 
 from course.topics.layout import convolution
 from course.topics.layout.convolution import convolution_times, recorded_convolution
-from course.topics.roofline.pictures import convolution_times as draw
+from course.topics.layout.pictures import convolution_times as draw
 from course.topics.roofline.timing import number_format
 
 CPU = torch.device("cpu")
@@ -60,7 +60,7 @@ def test_recorded_multiples_of_eight_gain_by_channels_last():
 
 
 def test_recorded_float32_is_tf32():
-    from course.topics.roofline.ceilings import recorded_ceilings
+    from course.topics.roofline.bounds import recorded_ceilings
 
     table = recorded_convolution("nvidia-h100", "tf32")
     assert (

@@ -15,7 +15,7 @@ from test_slurm import slurm_says, user_sites  # noqa: F401 - a fixture
 
 from course.config import Config, rung
 from course.jobs import launch
-from course.labs.variants import variant
+from course.labs.exercises import variant
 from course.runs.ranks import told
 from course.runs.run import FOLDER_VARIABLE, PROJECT, Run, rank_file
 from course.training import recorder

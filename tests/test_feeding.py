@@ -126,7 +126,7 @@ class TestRule:
         assert eaten.index.is_unique and eaten.is_monotonic_increasing
         assert round(eaten["device", "fp32"]) == 858 and round(eaten["compile", "bf16"]) == 5684
         runs = {(run.config.rung, run.config.data, run.config.workers): run
-                for run in recordings.runs("nvidia-h100")}  # fmt: skip
+                for run in recordings.recorded_runs("nvidia-h100")}  # fmt: skip
         core = feeding.loaded_by_one(runs["channels_last", "default", 0])
         assert 150 < core < 300
         assert 14 <= feeding.cores_needed(eaten["channels_last", "bf16"], core) <= 27

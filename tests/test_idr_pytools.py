@@ -32,7 +32,7 @@ from course.idr_pytools.batch import JOB_VARIABLE, LocalJob
 from course.idr_pytools.script import BatchJob, command_words, seconds
 from course.jobs import sites
 from course.jobs.cluster import control
-from course.runs.record import clock
+from course.text import clock
 
 TELLS = "idr_tells.py"
 SLEEPS = "bash -c 'exec sleep 300'"

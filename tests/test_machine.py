@@ -17,8 +17,8 @@ from course import plots
 from course.jobs.cluster.control import environment
 from course.topics.supercomputer import history, machine
 from course.topics.supercomputer.drawing import size
-from course.topics.supercomputer.machine import Cluster, Disk, Gpu, Machine, Node
-from course.topics.supercomputer.machine_pictures import USE_COLOURS
+from course.topics.supercomputer.nodes import Cluster, Disk, Gpu, Machine, Node
+from course.topics.supercomputer.pictures import USE_COLOURS
 
 HERE = Disk(("runs", "data", "home"), "/", "ext4", False, 252, 45)
 LAPTOP = Machine("laptop", "AMD EPYC", 1, 2, 2, 2, 24, 20, (), (HERE,))

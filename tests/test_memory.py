@@ -12,6 +12,7 @@ from course.runs.run import RECORDED
 from course.topics.memory import peaks
 from course.topics.memory.pictures import predicted_peaks
 from course.training import memory
+from course.training.fake_step import predict
 
 CPU = torch.device("cpu")
 
@@ -38,7 +39,7 @@ def test_out_of_memory_is_known_by_its_error() -> None:
 @pytest.mark.parametrize("batch_size, measured_gib", [(64, 3.0), (256, 11.01), (1024, 43.0)])
 def test_prediction_is_near_what_the_h100_measured(batch_size: int, measured_gib: float) -> None:
     config = rung("channels_last", data="synthetic", batch_size=batch_size)
-    assert memory.predict(config).peak_gib == pytest.approx(measured_gib, rel=0.05)
+    assert predict(config).peak_gib == pytest.approx(measured_gib, rel=0.05)
 
 
 @pytest.mark.slow
@@ -46,13 +47,13 @@ def test_prediction_is_near_the_recorded_fp32_run() -> None:
     table = recorded("nvidia-h100")
     first = table[table["rung"].eq("device")].iloc[0]
     assert (first["precision"], first["tf32"], first["batch_size"]) == ("fp32", False, 256)
-    found = memory.predict(rung("device", data="synthetic", batch_size=256))
+    found = predict(rung("device", data="synthetic", batch_size=256))
     assert found.peak_gib == pytest.approx(first["peak_gib"], rel=0.05)
 
 
 def test_what_runs_on_the_cpu_is_not_predicted() -> None:
     with pytest.raises(ValueError, match="device='cpu'.*set device='auto'"):
-        memory.predict(rung("baseline"))
+        predict(rung("baseline"))
 
 
 H100 = "nvidia-h100"
@@ -134,7 +135,7 @@ def test_runs_are_predicted_with_their_own_settings() -> None:
     assert list(table["batch_size"]) == [16, 32, 16, 16]
     assert list(table["limit_gib"]) == [2, 0.125, 2, 2]
     small, large, tf32, half = table["predicted_gib"]
-    assert small == memory.predict(rung("device", **SMALL)).peak_gib == tf32
+    assert small == predict(rung("device", **SMALL)).peak_gib == tf32
     assert half < small < large
     assert table["measured_gib"].isna().tolist() == [False, True, False, False]
     errors = [small / 0.5 - 1, float("nan"), small / 0.25 - 1, half / 0.5 - 1]
@@ -147,8 +148,8 @@ def test_what_is_ignored_changes_no_prediction() -> None:
                "weight_decay": 0.1, "memory_gib": 7, "tf32": True, "fused": True,
                "compile": "default"}  # fmt: skip
     assert set(changes) == peaks.IGNORED
-    first = memory.predict(rung("device", **SMALL)).peak_gib
-    assert memory.predict(rung("device", **SMALL | changes)).peak_gib == first
+    first = predict(rung("device", **SMALL)).peak_gib
+    assert predict(rung("device", **SMALL | changes)).peak_gib == first
 
 
 @pytest.mark.parametrize("change", [{"momentum": 0.0}, {"data": "default"}])

@@ -76,7 +76,7 @@ def test_recorded_packed_and_answered_from(
     monkeypatch.setattr(runs, "RECORDED", shipped)
     monkeypatch.setattr(recordings, "RECORDED", shipped)
 
-    found = {run.config.rung: run for run in recordings.runs("here")}
+    found = {run.config.rung: run for run in recordings.recorded_runs("here")}
     assert {name: run.status for name, run in found.items()} == {
         "device": "ok", "trace-device": "ok", "edge": "oom"}  # fmt: skip
     for path in folder.rglob("*.json*"):
@@ -107,7 +107,7 @@ def test_what_cannot_be_packed_leaves_no_half(
 def test_a_run_of_another_version_keeps_the_script_that_it_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = next(run for run in recordings.runs("nvidia-h100") if not run.record.trace)
+    known = next(run for run in recordings.recorded_runs("nvidia-h100") if not run.record.trace)
     shipped, packed = tmp_path / "recorded", []
     for name, text in {"one": "what ran before", "other": "what ran now"}.items():
         run = runs.Run(tmp_path / "runs" / name)

@@ -44,15 +44,6 @@ def test_fp32_is_a_null_context(conv: nn.Conv2d) -> None:
         assert conv(NCHW).dtype == torch.float32
 
 
-@pytest.mark.parametrize("name", CHOICES["precision"])
-def test_scaler_is_enabled_for_fp16_alone(name: str) -> None:
-    scaler = precision.grad_scaler(CPU, name)
-    assert scaler.is_enabled() == (name == "fp16")
-    loss = torch.tensor(2.0)
-    scaled = scaler.scale(loss)
-    assert scaled > loss if name == "fp16" else scaled is loss
-
-
 @pytest.mark.parametrize("on", (True, False))
 def test_tf32_sets_convolutions_and_products(tf32_restored: None, on: bool) -> None:
     precision.set_tf32(not on)

@@ -12,8 +12,10 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+import course
 from course.runs.run import PROJECT, RECORDED
 
+SUBJECTS = [path.parent.name for path in (PROJECT / "course" / "topics").glob("*/__init__.py")]
 NOTEBOOKS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
 MODULES = sorted((PROJECT / "course").glob("**/*.py"))
 MODULES = [path for path in MODULES if RECORDED not in path.parents]  # what ran there, as it was
@@ -87,6 +89,18 @@ class TestNotebook:
     def test_code_cells_are_short(self, path: Path) -> None:
         for source in code_cells(path):
             assert len(source.splitlines()) <= 10, source
+
+    def test_imports_by_one_door(self, path: Path) -> None:
+        """Names from `course`, subjects from `course.topics`, and nothing from behind them."""
+        for source in code_cells(path):
+            for node in ast.walk(ast.parse(source)):
+                if isinstance(node, ast.ImportFrom) and node.module.startswith("course"):
+                    assert node.module in ("course", "course.topics"), ast.unparse(node)
+                    known = course.__all__ if node.module == "course" else SUBJECTS
+                    assert {each.name for each in node.names} <= set(known), ast.unparse(node)
+                assert not isinstance(node, ast.Import) or all(
+                    not each.name.startswith("course.") for each in node.names
+                )
 
     def test_names_no_account_path_or_batch_directive(self, path: Path) -> None:
         text = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells)

@@ -11,9 +11,9 @@ from ipywidgets import HTML, Button, RadioButtons
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 
-from course.labs.quizzes import FOLDER, Quiz, QuizError, as_html, load, names, quiz
+from course.labs.quizzes import FOLDER, Quiz, QuizError, as_html, load, names
 from course.labs.store import answers, path
-from course.widgets.quiz import quiz_form
+from course.widgets.quiz import quiz, quiz_form
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -236,7 +236,7 @@ class TestWithoutFrontEnd:
         assert as_html(text) == shown
 
     def test_executed_notebook_holds_form_page_and_text(self, tmp_path: Path) -> None:
-        source = 'from course.labs.quizzes import quiz\nquiz("day1_4")'
+        source = 'from course.widgets.quiz import quiz\nquiz("day1_4")'
         book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
         NotebookClient(book, timeout=60, resources={"metadata": {"path": str(tmp_path)}}).execute()
         (output,) = book.cells[0].outputs

@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from course.cli import labs
 from course.runs import recordings
 from course.runs.run import RECORDED, Run
+from tools.pages import __main__ as pages
 from tools.pages import day2, readme, waterfall
 from tools.pages.waterfall_picture import waterfall as draw
 
@@ -42,8 +42,8 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_typed_number_is_noticed_and_mended(page: Path) -> None:
     right = page.read_text()
     page.write_text(wrong := right.replace("| amp bf16 | 2", "| amp bf16 | 3"))
-    with pytest.raises(ValueError, match="runs say any more: the ladder in README.md. Run"):
-        labs.readme(check=True)
+    with pytest.raises(SystemExit, match="runs say any more: the ladder in README.md. Run"):
+        pages.main(check=True)
     assert page.read_text() == wrong != right
     assert readme.write() == ["the ladder in README.md"]
     assert page.read_text() == right and readme.write(check=True) == []
@@ -217,7 +217,7 @@ def test_feeding_is_that_of_all_steps_beside_synthetic_data(of_day_2) -> None:
 
 def test_all_runs_that_scale_are_shown_with_their_intervals() -> None:
     rows = rows_of(day2.scales(SEVERAL))
-    known = [run for run in recordings.runs(SEVERAL)
+    known = [run for run in recordings.recorded_runs(SEVERAL)
              if run.config.rung in day2.SCALED and not run.record.trace]  # fmt: skip
     assert len(rows) == len(known) == 11
     for name, gpus, each, speed, share, step_ms, *_ in rows:

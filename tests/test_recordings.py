@@ -24,7 +24,7 @@ def of(machine: str, name: str, **wanted: object) -> runs.Run:
     """The one untraced recorded run of a rung with these settings, at batch 256."""
     settings = {"rung": name, "batch_size": 256, "data": "synthetic", "tf32": False,
                 "device": "auto", **wanted}  # fmt: skip
-    found = [run for run in recordings.runs(machine)
+    found = [run for run in recordings.recorded_runs(machine)
              if settings.items() <= vars(run.config).items()]  # fmt: skip
     assert found
     return found[0]
@@ -39,7 +39,7 @@ def test_every_run_is_whole_and_says_where_it_ran(machine: str) -> None:
     saved = json.loads((RECORDED / machine / "index.json").read_text())
     for key in ("machine", "date", "versions", "git_sha", "command"):
         assert saved[key]
-    for run in recordings.runs(machine):
+    for run in recordings.recorded_runs(machine):
         assert run.is_recorded and run.script.is_file()
         assert run.record.site == run.launched["site"] == f"recorded-{machine}"
         assert run.record.machine and run.record.versions["torch"]
@@ -57,7 +57,7 @@ def test_it_stays_small_and_names_no_place() -> None:
 
 @pytest.mark.parametrize("machine, least", [("nvidia-h100", 4)])
 def test_every_trace_is_small_and_is_of_a_gpu(machine: str, least: int) -> None:
-    traced = [run for run in recordings.runs(machine) if run.record.trace]
+    traced = [run for run in recordings.recorded_runs(machine) if run.record.trace]
     assert len(traced) >= least
     for run in traced:
         assert (run.folder / run.record.trace).stat().st_size < SMALL

@@ -10,9 +10,9 @@ from torch.utils.benchmark import Timer
 
 from course.config import LADDER, rung
 from course.runs.recordings import recorded
-from course.topics.roofline.ceilings import Ceilings, ceilings, points, recorded_ceilings
+from course.topics.roofline.bounds import Ceilings, ceilings, points, recorded_ceilings
+from course.topics.roofline.cost import operators, step_cost
 from course.topics.roofline.pictures import roofline as draw
-from course.topics.roofline.step_cost import operators, step_cost
 from course.training import models
 from tools.pages import waterfall
 

@@ -11,7 +11,8 @@ from job_helpers import CONFIG, DEADLINE_S, fill, small_disk, start_python
 
 from course.runs import logs
 from course.runs import run as runs
-from course.runs.record import RECORD_SCHEMA, Record, write_atomically, write_record
+from course.runs.files import write_atomically
+from course.runs.record import RECORD_SCHEMA, Record, write_record
 from course.runs.run import Run
 from course.training.recorder import Recorder
 

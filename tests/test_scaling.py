@@ -15,10 +15,10 @@ from course.config import rung
 from course.runs import recordings
 from course.runs.record import Record
 from course.runs.run import PROJECT, Run
-from course.topics.parallel import communication, ring, scaling
-from course.topics.parallel import scaling_pictures as pictures
-from course.topics.parallel.ring import Bucket, Link, all_reduce_s
-from course.topics.parallel.shares import shares
+from course.topics.communication import report
+from course.topics.scaling import efficiency, pictures, ring
+from course.topics.scaling.ring import Bucket, Link, all_reduce_s
+from course.topics.scaling.seen import shares
 from course.training import models
 
 LINK = Link(20e-6, 40e9)
@@ -58,7 +58,7 @@ def run_of(
 def test_efficiency_is_against_one_gpu_with_the_same_images_on_each(tmp_path: Path) -> None:
     runs = [run_of(tmp_path, 1, 64, 0.020), run_of(tmp_path, 2, 64, 0.025),
             run_of(tmp_path, 1, 128, 0.030), run_of(tmp_path, 2, 128, 0.032)]  # fmt: skip
-    table = scaling.scaling(runs).set_index(["images_each", "gpus"])
+    table = efficiency.scaling(runs).set_index(["images_each", "gpus"])
     assert table.loc[(64, 2), "efficiency"] == pytest.approx(0.8)
     assert table.loc[(128, 2), "efficiency"] == pytest.approx(0.9375)
     assert table.loc[(64, 1), "efficiency"] == 1
@@ -68,7 +68,7 @@ def test_efficiency_is_against_one_gpu_with_the_same_images_on_each(tmp_path: Pa
 def test_bursts_of_batches_count_where_files_are_loaded(tmp_path: Path) -> None:
     runs = [run_of(tmp_path, 1, 64, 0.02, data="default"),
             run_of(tmp_path, 2, 64, 0.02, data="default", long_s=0.1)]  # fmt: skip
-    table = scaling.scaling(runs).set_index("gpus")
+    table = efficiency.scaling(runs).set_index("gpus")
     assert table.loc[2, "images_per_s"] == pytest.approx(2 * 64 / 0.04)
     assert table.loc[2, "efficiency"] == pytest.approx(0.5)
     assert math.isnan(table.loc[2, "efficiency_low"])
@@ -81,25 +81,25 @@ def test_runs_of_one_machine_are_compared_on_whatever_day_they_were_recorded(
         run_of(tmp_path, 1, 64, 0.02, machine="GPU (recorded 2026-11-21, PyTorch 2.11.0)"),
         run_of(tmp_path, 2, 64, 0.02, machine="GPU (recorded 2026-11-22, PyTorch 2.11.0)"),
     ]
-    assert scaling.scaling(runs)["efficiency"].tolist() == [1, 1]
+    assert efficiency.scaling(runs)["efficiency"].tolist() == [1, 1]
     other = run_of(tmp_path, 4, 64, 0.02, machine="another")
-    assert scaling.scaling([*runs, other])["efficiency"].isna().sum() == 1
+    assert efficiency.scaling([*runs, other])["efficiency"].isna().sum() == 1
 
 
 def test_energy_is_that_of_all_gpus(tmp_path: Path) -> None:
     pair = run_of(tmp_path, 2, 64, 0.025)
-    table = scaling.scaling([pair])
+    table = efficiency.scaling([pair])
     assert table.loc[0, "watts"] == 500 + 501
     assert table.loc[0, "joules_per_image"] == pytest.approx(1001 * 0.025 / 128)
     assert math.isnan(table.loc[0, "efficiency"])  # nothing to compare with
     for path in pair.folder.glob("rank-*.json"):
         path.unlink()
-    assert scaling.scaling([pair]).loc[0, "watts"] == 1000  # rank 0's, twice
+    assert efficiency.scaling([pair]).loc[0, "watts"] == 1000  # rank 0's, twice
 
 
 def test_a_run_of_another_precision_is_nothing_to_compare_with(tmp_path: Path) -> None:
     runs = [run_of(tmp_path, 1, 64, 0.02, precision="fp16"), run_of(tmp_path, 2, 64, 0.025)]
-    assert scaling.scaling(runs)["efficiency"].isna().sum() == 1
+    assert efficiency.scaling(runs)["efficiency"].isna().sum() == 1
 
 
 def simulated_ring_s(size: int, ranks: int, link: Link) -> float:
@@ -200,7 +200,7 @@ def messages_of(link: Link, *, late: float = 0.0, sizes: object = (500, 3e6, 3e7
 @pytest.mark.parametrize("late", [0.0, 0.4, 0.7])
 def test_fit_finds_the_link_however_many_messages_waited(tmp_path: Path, late: float) -> None:
     cases = [(gpus, size) for gpus in (2, 4) for size in (1, 25, 1000)]
-    found = scaling.fit(measured(tmp_path, LINK, cases), messages_of(LINK, late=late))
+    found = efficiency.fit(measured(tmp_path, LINK, cases), messages_of(LINK, late=late))
     assert found.link.alpha_s == pytest.approx(LINK.alpha_s, rel=0.1)
     assert found.link.bytes_per_s == pytest.approx(LINK.bytes_per_s, rel=0.1)
     assert found.own_s == pytest.approx(OWN_S, rel=0.1)
@@ -213,7 +213,7 @@ def test_few_messages_tell_less(tmp_path: Path) -> None:
     runs, many = measured(tmp_path, LINK, [(2, 25)]), messages_of(LINK, late=0.4)
     widths = []
     for messages in (many, many.iloc[::10]):
-        found = scaling.fit(runs, messages)
+        found = efficiency.fit(runs, messages)
         assert found.low.bytes_per_s <= found.link.bytes_per_s <= found.high.bytes_per_s
         widths.append(found.high.bytes_per_s / found.low.bytes_per_s)
     assert 1 < widths[0] < widths[1]
@@ -222,7 +222,7 @@ def test_few_messages_tell_less(tmp_path: Path) -> None:
 @pytest.mark.parametrize("alpha_s", [2e-7, 5e-3])
 def test_slow_links_and_fast_ones_are_found(tmp_path: Path, alpha_s: float) -> None:
     link = Link(alpha_s, 2e9)
-    found = scaling.fit(measured(tmp_path, link, [(2, 25)]), messages_of(link, sizes=(9, 1e8)))
+    found = efficiency.fit(measured(tmp_path, link, [(2, 25)]), messages_of(link, sizes=(9, 1e8)))
     assert found.link.alpha_s == pytest.approx(alpha_s, rel=0.15)
     assert found.link.bytes_per_s == pytest.approx(2e9, rel=0.15)
 
@@ -231,41 +231,41 @@ def test_nothing_to_fit_is_said(tmp_path: Path) -> None:
     pair = measured(tmp_path, LINK, [(2, 25)])
     for runs, messages in ((pair[1:], messages_of(LINK)), (pair, messages_of(LINK).head(0))):
         with pytest.raises(ValueError, match="nothing to fit: traced runs on several GPUs"):
-            scaling.fit(runs, messages)
+            efficiency.fit(runs, messages)
 
 
 def test_the_recorded_link_is_nvlink_and_the_steps_are_explained() -> None:
-    runs = scaling.recorded_runs("nvidia-h200-x4")
-    traced = [*communication.recorded_runs("nvidia-h200-x4", 2).values(),
-              *communication.recorded_runs("nvidia-h200-x4").values()]  # fmt: skip
-    messages = communication.messages(traced)
+    runs = efficiency.recorded_runs("nvidia-h200-x4")
+    traced = [*report.recorded_runs("nvidia-h200-x4", 2).values(),
+              *report.recorded_runs("nvidia-h200-x4").values()]  # fmt: skip
+    messages = report.messages(traced)
     assert set(messages["ranks"]) == {2, 4} and len(messages) > 100
-    found = scaling.fit(runs, messages)
+    found = efficiency.fit(runs, messages)
     assert 0.5e-6 < found.link.alpha_s < 10e-6
     assert 50e9 < found.link.bytes_per_s < 450e9  # an H200's NVLink has 450 GB/s each way
     # What DDP takes for itself, a benchmark measured in another way; and two GPUs tell of four.
     lines = (PROJECT / "benchmarks" / "ddp_h200_x4.jsonl").read_text().splitlines()
     alone, _, view, *_ = (json.loads(line)["step_ms"][1] for line in lines)
     assert found.own_s * 1e3 == pytest.approx(view - alone, rel=0.2)
-    of_two = scaling.fit(runs[:2], messages)
-    four = scaling.predicted(runs[0], of_two.link, [4], own_s=of_two.own_s)["step_s"][0]
+    of_two = efficiency.fit(runs[:2], messages)
+    four = efficiency.predicted(runs[0], of_two.link, [4], own_s=of_two.own_s)["step_s"][0]
     assert four == pytest.approx(runs[2].record.step_s, rel=0.005)
-    assert scaling.scaling(runs)["efficiency"].iloc[-1] > 0.97
+    assert efficiency.scaling(runs)["efficiency"].iloc[-1] > 0.97
 
 
 def test_prediction_repeats_what_was_fitted(tmp_path: Path) -> None:
     runs = measured(tmp_path, LINK, [(2, 25), (4, 25)])
-    table = scaling.predicted(runs[0], LINK, [1, 2, 4, 2048], own_s=OWN_S).set_index("gpus")
+    table = efficiency.predicted(runs[0], LINK, [1, 2, 4, 2048], own_s=OWN_S).set_index("gpus")
     assert table.loc[1, "efficiency"] == 1
     assert table.loc[4, "step_s"] == pytest.approx(runs[2].record.step_s)
     assert table["efficiency"].is_monotonic_decreasing
-    grid = scaling.predicted(runs[0], LINK, [4, 12, 2048], rows=8, own_s=OWN_S)
+    grid = efficiency.predicted(runs[0], LINK, [4, 12, 2048], rows=8, own_s=OWN_S)
     assert list(grid["gpus"]) == [2048]
     assert grid["efficiency"][0] > table.loc[2048, "efficiency"]
 
 
 def test_published_points_have_sources() -> None:
-    table = scaling.published()
+    table = efficiency.published()
     assert table["source"].str.contains("arXiv:").all()
     assert table["efficiency"].between(0.5, 1).all() and table["gpus"].max() == 2048
 
@@ -284,23 +284,23 @@ def test_shares_cover_every_image_once_an_epoch() -> None:
 
 def test_pictures_are_drawn(tmp_path: Path) -> None:
     runs = measured(tmp_path, LINK, [(2, 25), (4, 25)])
-    curve = scaling.predicted(runs[0], LINK, [1, 2, 4, 8])
+    curve = efficiency.predicted(runs[0], LINK, [1, 2, 4, 8])
     band = curve.assign(low=curve["efficiency"] - 0.1, high=1.0)
     sent = ring.timeline([Bucket(10**8, 0.5)], 2, LINK, 0.01)
-    for picture in (pictures.measured(scaling.scaling(runs)), pictures.overlap(sent, 0.01),
-                    pictures.beyond({"model": band}, scaling.published()),
+    for picture in (pictures.measured(efficiency.scaling(runs)), pictures.overlap(sent, 0.01),
+                    pictures.beyond({"model": band}, efficiency.published()),
                     pictures.shares({"two": shares(9, 2, 2)})):  # fmt: skip
         assert picture._repr_png_().startswith(b"\x89PNG")
 
 
 def test_a_table_without_figures_of_power_is_drawn(tmp_path: Path) -> None:
-    table = scaling.scaling([run_of(tmp_path, 1, 64, 0.02)]).assign(joules_per_image=math.nan)
+    table = efficiency.scaling([run_of(tmp_path, 1, 64, 0.02)]).assign(joules_per_image=math.nan)
     assert isinstance(pictures.measured(pd.DataFrame(table)), pictures.Picture)
 
 
 def test_what_is_not_recorded_is_said(capsys: pytest.CaptureFixture) -> None:
     for machine in ("nvidia-h100", "abacus"):
-        assert scaling.recorded_runs(machine) == []
+        assert efficiency.recorded_runs(machine) == []
         assert f"{machine}: channels_last on several GPUs is not" in capsys.readouterr().out
 
 
@@ -311,5 +311,5 @@ def test_one_rung_at_a_time_is_recorded_scaling(
             run_of(tmp_path, 2, 32, 0.02, rung="compile", compile="default")]  # fmt: skip
     monkeypatch.setattr(recordings, "machines", lambda: ["two"])
     monkeypatch.setattr(recordings, "runs", lambda machine: runs)
-    assert scaling.recorded_runs("two") == runs[:2]
-    assert scaling.recorded_runs("two", "compile") == runs[2:]
+    assert efficiency.recorded_runs("two") == runs[:2]
+    assert efficiency.recorded_runs("two", "compile") == runs[2:]

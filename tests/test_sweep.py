@@ -8,8 +8,8 @@ from course.config import rung, vary
 from course.jobs import launch
 from course.runs.recordings import recorded
 from course.runs.run import PROJECT
+from course.topics.memory.batch_sizes import Fit, fit, sweep
 from course.topics.memory.pictures import batch_sweep
-from course.topics.memory.sweep import Fit, fit, sweep
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from job_helpers import (
 
 from course.config import rung
 from course.jobs import launch as jobs
-from course.jobs import local
+from course.jobs import processes
 from course.jobs.warm import client, forks
 from course.jobs.warm import start as warm
 
@@ -360,7 +360,7 @@ def test_a_server_whose_socket_was_removed_ends(light_server, tmp_path):
 
 def test_a_server_ends_with_its_last_user_but_not_before_its_jobs(light_server, monkeypatch):
     sleeper = subprocess.Popen(["sleep", "300"])
-    user = local.identity(sleeper.pid)
+    user = processes.identity(sleeper.pid)
     monkeypatch.setattr(client, "user", lambda: user)
     process = light_server("s.LOOK_S = 0.1")
     held = launch_running("holds.py")
@@ -397,6 +397,6 @@ def test_runs_are_told_apart_by_their_folders_whole_name(runs_root, monkeypatch)
     first = launch_running("holds.py")
     other = launch("holds.py", rerun=True)
     assert other.name == f"{first.name}.2"
-    local.kill_left(first)
+    processes.kill_left(first)
     eventually(lambda: jobs.refresh(first) == "lost", "a dead job is seen")
     eventually(lambda: jobs.refresh(other) == "running", "the other goes on")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from course.runs.record import digits
 from course.runs.run import Run
+from course.text import digits
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,1 +1,11 @@
-"""What each lab adds to the course."""
+"""What each lab adds to the course: its entry here, in the order in which they are taken."""
+
+from course.days import day0, day1, day2
+from course.days.lab import Lab, Mechanism
+
+LABS: tuple[Lab, ...] = (*day0.LABS, *day1.LABS, *day2.LABS)
+
+
+def checks() -> dict[str, Mechanism]:
+    """The checks of all labs, by name."""
+    return {name: check for lab in LABS for name, check in lab.checks.items()}

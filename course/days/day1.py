@@ -6,34 +6,15 @@ script's text: whoever solves a TODO in another way has solved it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from course.config import Config
+from course.days.lab import Lab, Mechanism
 from course.runs.run import Run
 
 NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-
-
-@dataclass(frozen=True)
-class Mechanism:
-    """What a check looks at: its TODO, the run to launch, the rung to compare with."""
-
-    title: str
-    todo: int
-    rung: str
-    against: str
-    faults: Callable[[Run, Run], Iterator[str]]  # what did not happen; nothing: all is well
-    seen: Callable[[Run], str]  # the evidence in words, where it did happen
-    limits: Callable[[Run], str]  # why the effect cannot be measured here, or ""
-    word: str  # a line of the script with it is the one to look at
-    changes: dict[str, Any] = field(default_factory=dict)  # of the rung's config
-    settings: dict[str, Any] = field(default_factory=dict)  # of both runs' configs
-    faster: bool = True  # should it be, or only not slower?
-    gpus: int = 1  # of the run; the one before it has one
-    tolerance: float | None = None  # relative, of the losses; None: that of the precision
-    timed: bool = True  # has it an effect on the speed at all?
 
 
 def _device_faults(run: Run, against: Run) -> Iterator[str]:
@@ -164,23 +145,60 @@ DAY1 = {
     "day1.device": Mechanism(
         "the step computes on the accelerator", 1, "device", "baseline",
         _device_faults, _device_seen, _device_limits, r"\.to\(device\)|device =",
+        lambda run: run.config.device == "auto",
     ),
     "day1.amp": Mechanism(
         "the forward pass runs under autocast", 2, "amp", "device",
         _amp_faults, _amp_seen, _units_limits, "autocast",
+        lambda run: run.config.precision != "fp32",
     ),
     "day1.scaler": Mechanism(
         "fp16 gradients are scaled", 3, "amp", "device",
         _scaler_faults, lambda run: "loss scaled, gradients unscaled, scale updated",
-        _units_limits, "scaler|backward", changes={"precision": "fp16"},
+        _units_limits, "scaler|backward", lambda run: run.config.precision == "fp16",
+        changes={"precision": "fp16"},
     ),
     "day1.channels_last": Mechanism(
         "weights and images lie channels last", 4, "channels_last", "amp",
         _layout_faults, _layout_seen, _units_limits, "channels_last",
+        lambda run: run.config.channels_last,
     ),
     "day1.profile": Mechanism(
         "a step is traced, and the measured ones are not slowed", 5, "device", "device",
-        _trace_faults, _trace_seen, lambda run: "", "profiler", changes=TRACED, faster=False,
+        _trace_faults, _trace_seen, lambda run: "", "profiler",
+        lambda run: run.config.profile_steps > 0, changes=TRACED, faster=False,
         settings={"warmup_steps": 4},
     ),
 }  # fmt: skip
+
+
+def _checks(*names: str) -> dict[str, Mechanism]:
+    return {name: DAY1[name] for name in names}
+
+
+LABS = (
+    Lab(
+        "1.1", "day1_1_gpu", "one script, one device", 45, "day1_1", _checks("day1.device"),
+        (("baseline", "fp32"), ("device", "fp32")),
+        jobs="5 (3 at once)", prepare="default set made; the script open in JupyterLab",
+        stuck="editing without saving; TODO 1 is in three places; the dots of `predict`",
+    ),
+    Lab(
+        "1.2", "day1_2_mixed_precision", "half the bits, and what they cost", 60, "day1_2",
+        _checks("day1.amp", "day1.scaler"),
+        (("device", "tf32"), ("amp", "bf16"), ("amp", "fp16")), jobs="3",
+        prepare="which formats has the GPU units for? A V100 has fp16 only",
+        stuck="TODO 3, the order of `scale`, `step`, `update`",
+    ),
+    Lab(
+        "1.3", "day1_3_channels_last", "the same numbers, in another order", 45, "day1_3",
+        _checks("day1.channels_last"), (("channels_last", "bf16"), ("channels_last", "fp16")),
+        jobs="2", prepare="nothing", stuck="shape against memory layout: only strides differ",
+    ),
+    Lab(
+        "1.4", "day1_4_profiler", "the profiler, and proof", 60, "day1_4",
+        _checks("day1.profile"), jobs="2 (at once)",
+        prepare="Perfetto needs the internet in the *browser*; the lab does without",
+        stuck="reading two clocks; a traced step is slower, and is not timed",
+    ),
+)  # fmt: skip

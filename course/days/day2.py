@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from course.days.day1 import Mechanism
+from course.days.lab import Lab, Mechanism
 from course.runs.run import Run
+from course.topics.scaling.efficiency import TRAINED
 
 RANKS = 2  # that a check launches: as many as any laptop has cores
 # Of the first gradients' norm beside that of one process on the joined batch. What may differ are
@@ -144,37 +145,54 @@ def _once_seen(run: Run) -> str:
     return f"{run.record.val_images} images validated, each once; weights.pt written by rank 0"
 
 
-# Of all three checks of data parallelism, so that one run serves them: two epochs, to see them
-# shuffled; ResNet-18, since what is looked for is the same; a batch of which each rank has a share
-# that BatchNorm can use; a small step, so that what differs does not grow. The validation images
-# are odd in number, and more than one rank's share of val_steps batches: whoever repeats one, or
-# forgets a rank's, counts another number. Buckets of another size than DDP's own show whether the
-# script hands theirs on.
-TRAINED: dict[str, Any] = {
-    "model": "resnet18", "image_px": 64, "epochs": 2, "steps": 8, "budget_s": 0.0,
-    "batch_size": 16, "lr": 0.001, "val_images": 61, "save_weights": True, "bucket_mb": 10.0,
-}  # fmt: skip
-# On top, at full size.
-FULL = {"model": "resnet50", "image_px": 224, "steps": 16, "batch_size": 128, "val_images": 253}
+def _is_parallel(run: Run) -> bool:
+    return run.launched.get("gpus", 1) > 1
+
+
 DAY2 = {
     "day2.dataloader": Mechanism(
         "other processes load the batches", 6, "dataloader", "channels_last",
-        _loader_faults, _loader_seen, _loader_limits, "loading", tolerance=0.15,
+        _loader_faults, _loader_seen, _loader_limits, "loading",
+        lambda run: run.config.workers > 0, tolerance=0.15,
         changes={"pin_memory": True, "persistent_workers": True, "prefetch_factor": 3},
     ),
     "day2.ranks": Mechanism(
         "a process for each device, all in one group", 7, "device", "device",
-        _rank_faults, _rank_seen, _shared_cores, "process_group", settings=TRAINED,
-        gpus=RANKS, tolerance=SAME_LOSS, timed=False,
+        _rank_faults, _rank_seen, _shared_cores, "process_group", _is_parallel,
+        settings=TRAINED, gpus=RANKS, tolerance=SAME_LOSS, timed=False,
     ),
     "day2.data_parallel": Mechanism(
         "every rank takes its share, and gradients are averaged", 8, "device", "device",
-        _parallel_faults, _parallel_seen, _shared_cores, "sampler|DDP", settings=TRAINED,
-        gpus=RANKS, tolerance=SAME_LOSS,
+        _parallel_faults, _parallel_seen, _shared_cores, "sampler|DDP", _is_parallel,
+        settings=TRAINED, gpus=RANKS, tolerance=SAME_LOSS,
     ),
     "day2.once": Mechanism(
         "validated and written once, not by every rank", 9, "device", "device",
-        _once_faults, _once_seen, _shared_cores, "all_reduce|save_weights", settings=TRAINED,
-        gpus=RANKS, tolerance=SAME_LOSS, timed=False,
+        _once_faults, _once_seen, _shared_cores, "all_reduce|save_weights", _is_parallel,
+        settings=TRAINED, gpus=RANKS, tolerance=SAME_LOSS, timed=False,
     ),
 }  # fmt: skip
+
+
+def _checks(*names: str) -> dict[str, Mechanism]:
+    return {name: DAY2[name] for name in names}
+
+
+LABS = (
+    Lab(
+        "2.1", "day2_1_dataloader", "feed it", 60, "day2_1", _checks("day2.dataloader"),
+        jobs="6", prepare="`cpus_per_gpu`: with one core for a task there is nothing to load with",
+        stuck="a median hides the step that waits; `non_blocking` belongs into TODO 1's lines",
+    ),
+    Lab(
+        "2.2", "day2_2_data_parallel", "one network, many GPUs", 60, "day2_2",
+        _checks("day2.ranks", "day2.data_parallel", "day2.once"),
+        jobs="3 to 7, most of 2 processes", prepare="two GPUs for each learner, or the CPU",
+        stuck="batch size of a rank or of all; the lab's hang is meant",
+    ),
+    Lab(
+        "2.3", "day2_3_communication", "what the ranks say to each other", 50, "day2_3",
+        jobs="10, of 2 processes", prepare="as 2.2",
+        stuck="the first step has one bucket; a run that fails on purpose",
+    ),
+)  # fmt: skip

@@ -25,7 +25,7 @@ from course.idr_pytools.script import BatchJob, seconds
 from course.jobs import sites, slurm_commands
 from course.jobs.cluster import control
 from course.jobs.sites import Site
-from course.runs.record import write_atomically
+from course.runs.files import write_atomically
 
 PATIENCE_S = 300  # with a Slurm that does not answer; a papermill run must not hang
 JEAN_ZAY = {"gpu_p2": "v100-octo", "gpu_p5": "a100"}  # by partition

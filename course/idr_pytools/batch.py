@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 import psutil
 from filelock import FileLock
 
-from course.jobs.local import alive, identity
-from course.runs.record import clock, write_atomically
+from course.jobs.processes import alive, identity
+from course.runs.files import write_atomically
+from course.text import clock
 
 JOBS = Path("slurm") / ".local"  # in the folder that was submitted from, as the logs
 LOGS = Path("slurm") / "log"

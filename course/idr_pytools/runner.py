@@ -18,7 +18,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from course.idr_pytools.batch import GRACE_S, JOB_VARIABLE, POLL_S, RUNNER, LocalJob, all_jobs
-from course.jobs.local import machine_lock
+from course.jobs.tickets import machine_lock
 
 WAIT_S = 0.3  # between two looks of a job whose turn has not come
 HOST = "localhost"  # as the one node: it resolves on every machine

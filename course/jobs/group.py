@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from course.config import Config
-from course.runs.record import write_atomically
+from course.runs.files import write_atomically
 from course.runs.run import Run
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def agree(run: Run, rank: int, deadline: float) -> tuple[bool, Conductor | None]
 def refusal(runs: Sequence[Run]) -> str:
     """Why the runs cannot take turns: they do not fit into memory at the same time, say; or "".
 
-    Where a rough upper bound fits, nothing else is asked; else `memory.predict` tells the peak of
+    Where a rough upper bound fits, nothing else is asked; else `predict` tells the peak of
     each, which takes seconds.
     """
     if len(runs) < 2:
@@ -121,9 +121,9 @@ def _host_free_gib(runs: Sequence[Run]) -> float:
 
 
 def _peaks_gib(runs: Sequence[Run]) -> list[float]:
-    from course.training import memory
+    from course.training.fake_step import predict
 
-    return [memory.predict(_share(run)).peak_gib for run in runs]
+    return [predict(_share(run)).peak_gib for run in runs]
 
 
 def _apart(work: Callable[[], list[float]]) -> list[float]:

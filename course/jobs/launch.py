@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from filelock import FileLock, Timeout
@@ -18,10 +17,12 @@ from tqdm import tqdm
 
 from course.config import Config
 from course.jobs import sites
-from course.jobs.plan import Plan, beside, engine, in_turns, plan
+from course.jobs.engines import Engine, engine
+from course.jobs.plan import Plan, beside, in_turns, plan
 from course.runs import record as records
 from course.runs import recordings
 from course.runs import run as runs
+from course.runs.files import write_atomically
 from course.runs.record import write_record
 from course.runs.run import Run, record_of
 
@@ -207,7 +208,7 @@ def explain(run: Run) -> str:
     return f"{run.name}: {record.status}. {record.error}\n{advice} Logs: {run.folder / 'logs'}"
 
 
-def _engine(run: Run) -> ModuleType:
+def _engine(run: Run) -> Engine:
     return engine(run.launched.get("executor", "local"))
 
 
@@ -224,7 +225,7 @@ def _start(folders: Sequence[Path], group: Sequence[Plan]) -> list[Run]:
         job = engine(place.executor).submit(folders[0], started[0].launched | most, place)
         for run in started:
             request = run.launched | job
-            records.write_atomically(run.folder / "launch.json", json.dumps(request, indent=1))
+            write_atomically(run.folder / "launch.json", json.dumps(request, indent=1))
     except BaseException:
         engine(place.executor).kill_left(started[0])
         for folder in folders:
@@ -252,7 +253,7 @@ def _write_folder(run: Run, asked: Plan, common: dict[str, Any]) -> None:
     (run.folder / "config.json").write_text(asked.config.to_json())
     (run.folder / records.RESERVE).write_bytes(bytes(records.RESERVE_BYTES))
     request = asked.request | {"script": str(asked.source)} | common
-    records.write_atomically(run.folder / "launch.json", json.dumps(request, indent=1))
+    write_atomically(run.folder / "launch.json", json.dumps(request, indent=1))
 
 
 def _follow(run: Run, deadline: float | None, *, quiet: bool = False) -> None:

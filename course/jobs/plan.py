@@ -6,13 +6,12 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from course.config import Config
 from course.jobs import sites
+from course.jobs.engines import engine
 from course.jobs.sites import Site
 from course.runs import run as runs
 from course.runs.run import PROJECT, Run
@@ -146,11 +145,6 @@ def batch_script(run: Run, site: str | None = None) -> str:
     place = sites.get(site or run.launched["site"])
     place = replace(place, time_min=run.launched["time_min"])
     return engine(place.executor).batch_script(run.folder, run.launched, place)
-
-
-def engine(executor: str) -> ModuleType:
-    """What runs jobs: course.jobs.local or course.jobs.slurm, which have the same functions."""
-    return import_module(f"course.jobs.{executor}")
 
 
 def _with_data_root(config: Config, place: Site) -> Config:

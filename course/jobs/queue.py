@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from course.jobs.engines import engine
 from course.jobs.launch import refresh, steps_done
-from course.jobs.plan import engine
-from course.runs.record import clock
 from course.runs.run import Run, all_runs
+from course.text import clock
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,12 +24,14 @@ from submitit import JobEnvironment
 from submitit.helpers import TorchDistributedEnvironment
 
 from course.jobs import group
-from course.jobs.local import identity, is_first, machine_lock
+from course.jobs.processes import identity
+from course.jobs.tickets import is_first, machine_lock
 from course.jobs.warm import client
 from course.jobs.warm import start as warm
 from course.jobs.warm.forks import Forked
 from course.runs import failures, logs, ranks
-from course.runs.record import Record, write_atomically, write_record
+from course.runs.files import write_atomically
+from course.runs.record import Record, write_record
 from course.runs.run import FOLDER_VARIABLE, Run, record_of
 from course.training import turn
 

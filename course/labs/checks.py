@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from course import days
 from course.config import rung
-from course.days.day1 import DAY1, Mechanism
-from course.days.day2 import DAY2
+from course.days.lab import Mechanism
 from course.jobs.launch import explain, launch, launch_all, refresh, wait
 from course.jobs.plan import device_for
 from course.labs.exercises import open_todos
@@ -26,8 +26,6 @@ from course.labs.store import UNMEASURABLE, UNTIMED, save_check
 from course.runs.ratio import SURE, Ratio, held_by_host, ratio
 from course.runs.run import Run
 
-MECHANISMS = DAY1 | DAY2
-CHECKS = {name: wanted.title for name, wanted in MECHANISMS.items()}
 PASSED, FAILED = "passed", "failed"
 # Largest relative difference of a step's loss from the step before, by format: rounding grows
 # while training goes on. Chosen from runs of the solution, at two to four times what they showed.
@@ -91,7 +89,7 @@ def check(
     """Check a TODO by a run of your script and the run of the step before it.
 
     Args:
-        name: one of `CHECKS`, "day1.amp" for instance.
+        name: one of those in `course.days`, "day1.amp" for instance.
         run, against: runs that are there already; without them the script is launched.
 
     Raises:
@@ -129,9 +127,10 @@ def _both(
 
 
 def _find(name: str) -> Mechanism:
-    if name not in MECHANISMS:
-        raise ValueError(f"no check {name!r}: there are {', '.join(MECHANISMS)}")
-    return MECHANISMS[name]
+    known = days.checks()
+    if name not in known:
+        raise ValueError(f"no check {name!r}: there are {', '.join(known)}")
+    return known[name]
 
 
 def _parts(wanted: Mechanism, run: Run, against: Run) -> Iterator[Part]:

@@ -13,13 +13,14 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import DiffLexer
 
-from course import plots
+from course import days, plots
 from course.jobs.launch import JobError, explain, refresh
 from course.labs.exercises import open_todos
-from course.labs.progress import prediction
+from course.labs.predictions import prediction
 from course.runs.ratio import Ratio, beside, held_by_host, ratio, told
-from course.runs.record import Record, digits
+from course.runs.record import Record
 from course.runs.run import Run
+from course.text import digits
 
 
 @dataclass(frozen=True)
@@ -157,18 +158,18 @@ def _numbers(names: Sequence[str], records: Sequence[Record]) -> pd.DataFrame:
 def _sentences(
     run: Run, records: Sequence[Record], found: Ratio | None, predicted: float | None
 ) -> Iterator[str]:
-    record, config, still_open = records[-1], run.config, _still_open(run)
+    record, config, unfilled = records[-1], run.config, still_open(run)
     if found is not None:
         yield f"{record.rung} against {records[0].rung}: {found} the images per second."
         yield told(found, run)
     if found is not None and predicted is not None:
         yield f"You predicted {predicted:g}×; it is {digits(found.value)}×."
-    for number in still_open:
+    for number in unfilled:
         yield f"TODO {number} is still open in this run's script, so it changed nothing."
-    if config.device == "auto" and record.device == "cpu" and 1 not in still_open:
+    if config.device == "auto" and record.device == "cpu" and 1 not in unfilled:
         yield "No accelerator was used: this ran on the CPU."
     imitated = config.precision not in ("fp32", *record.hardware.get("half_units", []))
-    if imitated and 2 not in still_open:
+    if imitated and 2 not in unfilled:
         yield (f"{record.machine} has no instructions for {config.precision}: software imitates "
                f"the format, and that is slow.")  # fmt: skip
     if reason := held_by_host(run):
@@ -177,13 +178,11 @@ def _sentences(
         yield "The loss is not finite any more: the run is fast and learns nothing."
 
 
-def _still_open(run: Run) -> list[int]:
+def still_open(run: Run) -> list[int]:
     """The TODOs that this run's config needs and its snapshot does not have filled."""
-    config = run.config
-    needed = {1: config.device == "auto", 2: config.precision != "fp32",
-              3: config.precision == "fp16", 4: config.channels_last}  # fmt: skip
     unfilled = open_todos(run.script.read_text())
-    return [number for number, wanted in needed.items() if wanted and number in unfilled]
+    needed = {check.todo for check in days.checks().values() if check.needed(run)}
+    return sorted(needed & unfilled)
 
 
 def _loss(value: float | None) -> str:

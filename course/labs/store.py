@@ -17,7 +17,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from course.runs.record import write_atomically
+from course.runs.files import write_atomically
 from course.runs.run import runs_root
 
 SCHEMA = 1

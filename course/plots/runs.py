@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from course.plots.base import ACCENT, DARK, GREY, PHASE_COLOURS, Picture, clean
-from course.runs.record import Record, digits
+from course.runs.record import Record
+from course.text import digits
 
 
 def ladder(table: pd.DataFrame, beside: pd.DataFrame | None = None) -> Picture:

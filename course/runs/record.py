@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from textwrap import TextWrapper
 from typing import Any
+
+from course.runs.files import write_atomically
 
 RECORD_SCHEMA = 1
 STATUSES = ("ok", "oom", "failed", "timeout", "cancelled", "lost")
@@ -86,42 +86,6 @@ class Record:
         if not isinstance(values, dict) or values.get("status") not in STATUSES:
             raise ValueError(f"a record needs a status, one of {', '.join(STATUSES)}")
         return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
-
-
-def digits(value: float) -> str:
-    """A number for people: three digits that count, and no exponent."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def clock(passed_s: float) -> str:
-    """A time that has passed, as Slurm's squeue shows it: 0:07, 1:00:07, 2-01:00:07."""
-    minutes, secs = divmod(max(0, int(passed_s)), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days}-{hours:02}:{minutes:02}:{secs:02}"
-    return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
-
-
-def wrapped(text: str, width: int = 96) -> str:
-    """A text in lines that JupyterLab shows whole: it would break longer ones within a word."""
-    whole = TextWrapper(width, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(whole.fill(line) for line in text.splitlines())
-
-
-def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write so that a reader sees the old text or the new, never a part."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, mode)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def write_record(folder: Path, record: Record) -> None:

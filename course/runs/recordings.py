@@ -42,10 +42,10 @@ def load(machine: str) -> dict[str, Any]:
         ValueError: nothing was recorded there; the message lists the machines.
     """
     saved = json.loads((_folder(machine) / INDEX).read_text())
-    return saved | {"records": [asdict(run.record) for run in runs(machine)]}
+    return saved | {"records": [asdict(run.record) for run in recorded_runs(machine)]}
 
 
-def runs(machine: str) -> list[Run]:
+def recorded_runs(machine: str) -> list[Run]:
     """The recorded runs of a machine, in the order in which they ran."""
     found = [Run(path.parent) for path in _folder(machine).glob("*/record.json")]
     return sorted(found, key=lambda run: (run.record.started_at, run.name))
@@ -68,7 +68,7 @@ def ladders(machine: str) -> dict[str, dict[tuple[str, str], Record]]:
         ValueError: nothing was recorded there; the message lists the machines.
     """
     found: dict[str, dict[tuple[str, str], Record]] = {"GPU": {}, "CPU": {}}
-    for record in (run.record for run in runs(machine)):
+    for record in (run.record for run in recorded_runs(machine)):
         config, is_rung = record.config, record.rung in LADDER | BEYOND and record.gpus == 1
         if is_rung and record.images_per_s and SETUP.items() <= config.items():
             precision = "tf32" if config["tf32"] else config["precision"]
@@ -141,7 +141,7 @@ def trace_path(machine: str, name: str) -> Path:
         ValueError: no traced run of this name; the message lists those of the machine.
     """
     traced = {run.config.rung.removeprefix(TRACE): run.folder / run.record.trace
-              for run in runs(machine) if run.config.rung.startswith(TRACE)}  # fmt: skip
+              for run in recorded_runs(machine) if run.config.rung.startswith(TRACE)}  # fmt: skip
     if name not in traced:
         raise ValueError(
             f"{machine} has no trace {name!r}: there are {', '.join(traced) or 'none'}"
@@ -164,7 +164,7 @@ def answer(machine: str, config: Config, gpus: int = 1) -> Run:
         ValueError: no such run was recorded; the message names those that come nearest.
     """
     wanted = _computed(config)
-    known = [(run, _differences(run, wanted, gpus)) for run in runs(machine)]
+    known = [(run, _differences(run, wanted, gpus)) for run in recorded_runs(machine)]
     known.sort(key=lambda each: len(each[1]))
     for run, differences in known:
         if not differences:

@@ -1,4 +1,4 @@
-"""Memory in GiB: what a run took at its peak, would take on a GPU, and is allowed to take."""
+"""Memory in GiB: what a run took at its peak, and is allowed to take."""
 
 from __future__ import annotations
 
@@ -6,67 +6,17 @@ import ctypes
 import os
 import resource
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-if TYPE_CHECKING:
-    from course.config import Config
-
 GIB = 1024**3
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's mallopt
 RESERVE_GIB = 0.5  # above a ceiling on a CPU, for one layer's own requests; see `limit`
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Peak memory of a training run on a GPU, and what holds it at that moment, in GiB.
-
-    The moment is the beginning of backward: all activations are there, and the gradients of
-    the last layer alone. Later gradients grow, while activations are freed.
-    """
-
-    peak_gib: float
-    weights_gib: float  # in fp32, with BatchNorm's running statistics
-    gradients_gib: float
-    optimizer_gib: float  # SGD: one momentum for each weight
-    activations_gib: float  # with autocast's half-precision copies of the weights
-    other_gib: float  # the batch, and what backward needs for one layer
-
-
-def predict(config: Config) -> Prediction:
-    """Peak GiB of a config's training on a GPU, told on any machine: nothing is computed.
-
-    Two steps run on fake tensors; in the second, when the optimizer has its state, PyTorch's
-    MemTracker adds up the storages alive after each operator. Not in it: workspaces of cuDNN
-    and cuBLAS (0.1 GiB in half precision, 0.5 in fp32, at batch 256 on an H100), the CUDA
-    context, and what the allocator reserves without using it. Beside measured peaks:
-    `course.topics.memory.peaks` and docs/memory.md.
-
-    Raises:
-        ValueError: a config that runs on the CPU, or a step that PyTorch refuses.
-    """
-    from course.training.fake_step import fake_step, tracked
-
-    if config.device == "cpu":
-        raise ValueError(
-            "device='cpu': what is predicted is the memory that tensors take on a GPU. On a CPU "
-            "the whole process is measured, libraries included; set device='auto'"
-        )
-    with fake_step(config) as step:
-        step.run()
-        with tracked(step) as held:
-            step.run()
-    parts = {"weights_gib": ("Parameter", "Buffer"), "gradients_gib": ("Gradient",),
-             "optimizer_gib": ("Optstate",), "activations_gib": ("Activation",),
-             "other_gib": ("Temp", "Other")}  # fmt: skip
-    split = {name: sum(held[kind] for kind in kinds) for name, kinds in parts.items()}
-    return Prediction(peak_gib=held["Total"], **split)
 
 
 def limit(device: torch.device, gib: float) -> None:

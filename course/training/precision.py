@@ -22,11 +22,6 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager:
     return torch.autocast(device.type, HALF[precision])
 
 
-def grad_scaler(device: torch.device, precision: str) -> torch.amp.GradScaler:
-    """Loss scaling for fp16, whose smallest number is 2**-24; a pass-through otherwise."""
-    return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
-
-
 def set_tf32(on: bool) -> None:
     """Let CUDA's fp32 convolutions and products round inputs to TF32's 10 bits of mantissa.
 

@@ -18,7 +18,8 @@ import torch
 
 from course.config import Config, rung
 from course.runs import failures
-from course.runs.record import write_atomically, write_record
+from course.runs.files import write_atomically
+from course.runs.record import write_record
 from course.runs.run import FOLDER_VARIABLE, Run, rank_file, record_of, steps_file
 from course.training import memory
 from course.training.energy import driver_version

@@ -7,66 +7,30 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from fnmatch import fnmatch
 from pathlib import Path
 
+from course import days
 from course.jobs import launch, sites
 from course.runs import run
-from course.workshop.rehearsal_page import Cell, UsedRun, begun_cells, facts, used_runs, write_page
+from course.workshop.rehearsal_page import (
+    FAILED,
+    INTERRUPTED,
+    NOT_RUN,
+    OK,
+    RUNNING,
+    Outcome,
+    Rehearsal,
+    begun_cells,
+    facts,
+    used_runs,
+    write_page,
+)
 
 FOLDER = run.PROJECT / "notebooks"
-NOT_RUN, RUNNING, OK, FAILED, INTERRUPTED = "not run", "running", "ok", "failed", "interrupted"
-REPORT = "report.html"
 SLOWEST, SLOW_S = 5, 1.0  # the report names so many cells of each notebook, if they took so long
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One notebook: not run, running, ok, failed or interrupted, and where its output lies."""
-
-    notebook: str
-    status: str
-    executed: Path
-    page: Path
-    seconds: float = 0.0
-    error: str = ""
-    cell: Cell | None = None  # where it stopped, unless it is ok
-    slowest: tuple[Cell, ...] = ()
-    run: tuple[UsedRun, ...] = ()
-
-
-@dataclass(frozen=True)
-class Rehearsal:
-    """Notebooks executed one after the other for one site, and how each went so far."""
-
-    site: str
-    script: str
-    quick: bool
-    cell_minutes: float
-    folder: Path
-    facts: dict[str, str]  # what was done where, in words
-    started_at: str
-    outcomes: tuple[Outcome, ...]
-    ended_at: str = ""  # empty: it goes on, or was cut off
-
-    @property
-    def report(self) -> Path:
-        return self.folder / REPORT
-
-    @property
-    def passed(self) -> bool:
-        return all(outcome.status == OK for outcome in self.outcomes)
-
-    @property
-    def interrupted(self) -> bool:
-        return any(outcome.status == INTERRUPTED for outcome in self.outcomes)
-
-    def but(self, number: int, outcome: Outcome) -> Rehearsal:
-        """The same with another outcome of this notebook."""
-        outcomes = (*self.outcomes[:number], outcome, *self.outcomes[number + 1 :])
-        return replace(self, outcomes=outcomes)
 
 
 def matching(pattern: str = "*") -> list[Path]:
@@ -75,7 +39,9 @@ def matching(pattern: str = "*") -> list[Path]:
     Raises:
         ValueError: none fits; the message lists those there are.
     """
-    known = sorted(FOLDER.glob("*.ipynb"))
+    there = sorted(FOLDER.glob("*.ipynb"))
+    of_labs = [FOLDER / f"{lab.notebook}.ipynb" for lab in days.LABS]
+    known = [*filter(there.__contains__, of_labs), *(each for each in there if each not in of_labs)]
     found = [path for path in known if fnmatch(path.stem, pattern) or fnmatch(path.name, pattern)]
     if not found:
         names = ", ".join(path.stem for path in known)

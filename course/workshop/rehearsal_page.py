@@ -6,7 +6,7 @@ import os
 import platform
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -16,14 +16,15 @@ from urllib.parse import quote
 from course.jobs import launch
 from course.jobs.sites import Site
 from course.jobs.slurm_commands import ask
-from course.runs.record import digits, write_atomically
+from course.runs.files import write_atomically
 from course.runs.run import Run, all_runs, git_sha, runs_root
+from course.text import digits
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-    from course.workshop.rehearsal import Rehearsal
-
+NOT_RUN, RUNNING, OK, FAILED, INTERRUPTED = "not run", "running", "ok", "failed", "interrupted"
+REPORT = "report.html"
 TEMPLATE = Path(__file__).with_name("rehearsal_page.html.j2")
 PACKAGES = ("torch", "torchvision", "submitit", "papermill", "jupyterlab")
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # as a traceback in a terminal has them
@@ -56,6 +57,53 @@ class UsedRun:
     images_per_s: float | None
     error: str
     folder: Path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One notebook: not run, running, ok, failed or interrupted, and where its output lies."""
+
+    notebook: str
+    status: str
+    executed: Path
+    page: Path
+    seconds: float = 0.0
+    error: str = ""
+    cell: Cell | None = None  # where it stopped, unless it is ok
+    slowest: tuple[Cell, ...] = ()
+    runs: tuple[UsedRun, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """Notebooks executed one after the other for one site, and how each went so far."""
+
+    site: str
+    script: str
+    quick: bool
+    cell_minutes: float
+    folder: Path
+    facts: dict[str, str]  # what was done where, in words
+    started_at: str
+    outcomes: tuple[Outcome, ...]
+    ended_at: str = ""  # empty: it goes on, or was cut off
+
+    @property
+    def report(self) -> Path:
+        return self.folder / REPORT
+
+    @property
+    def passed(self) -> bool:
+        return all(outcome.status == OK for outcome in self.outcomes)
+
+    @property
+    def interrupted(self) -> bool:
+        return any(outcome.status == INTERRUPTED for outcome in self.outcomes)
+
+    def but(self, number: int, outcome: Outcome) -> Rehearsal:
+        """The same with another outcome of this notebook."""
+        outcomes = (*self.outcomes[:number], outcome, *self.outcomes[number + 1 :])
+        return replace(self, outcomes=outcomes)
 
 
 def begun_cells(executed: Path) -> list[Cell]:

@@ -1,4 +1,4 @@
-"""Write and draw what README and docs show of the recorded runs: python -m tools.pages [--check]."""
+"""Write what README and docs show of the recorded runs: python -m tools.pages [--check]."""
 
 import sys
 

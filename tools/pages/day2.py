@@ -11,10 +11,11 @@ import pandas as pd
 
 from course.config import rung
 from course.runs import recordings
-from course.runs.record import digits
 from course.runs.run import Run
+from course.text import digits
+from course.topics.communication import report
 from course.topics.loading import feeding
-from course.topics.parallel import communication, scaling
+from course.topics.scaling import efficiency
 from course.traces import tables
 
 HEAD = ("rung", "data", "GPUs", "images/s", "efficiency", "W, all GPUs", "J/image",
@@ -137,7 +138,7 @@ def messages(machine: str) -> str:
     Raises:
         ValueError: no traced run on several GPUs is recorded there.
     """
-    shown = list(communication.recorded_runs(machine).values())
+    shown = list(report.recorded_runs(machine).values())
     if not shown:
         raise ValueError(f"no traced run on several GPUs is recorded on {machine}")
     shown.sort(key=lambda run: ("bucket" not in run.config.rung, run.config.bucket_mb))
@@ -150,10 +151,10 @@ def messages(machine: str) -> str:
 
 def _message(run: Run) -> list[str]:
     found = tables.of_run(run)
-    told = communication.compared({"": communication.comm_report(found)}).iloc[0]
+    told = report.compared({"": report.comm_report(found)}).iloc[0]
     kernels = found.kernels
     whole_s = (kernels["start_s"] + kernels["duration_s"]).max() - kernels["start_s"].min()
-    computed_s = sum(end - begin for begin, end in communication.computing(found))
+    computed_s = sum(end - begin for begin, end in report.computing(found))
     name = f"buckets of {run.config.bucket_mb:g} MB"
     return [name if "bucket" in run.config.rung else run.config.rung, f"{told.collectives:g}",
             f"{told.megabytes:.1f}", f"{told.under_way_ms:.1f}", f"{computed_s * 1e3:.0f}",
@@ -178,10 +179,10 @@ def _fed(machine: str) -> Iterator[list[str]]:
 
 def _scaled(machine: str, rungs: Iterable[str] = SCALED) -> Iterator[tuple[str, pd.DataFrame]]:
     for name in rungs:
-        found = scaling.recorded_runs(machine, name)
+        found = efficiency.recorded_runs(machine, name)
         if not found:
             raise ValueError(f"{name} on several GPUs is not recorded on {machine}")
-        yield name, scaling.scaling(found)
+        yield name, efficiency.scaling(found)
 
 
 def _measured(row: Any, *, interval: bool = False) -> list[str]:
@@ -214,7 +215,7 @@ def _share(run: Run) -> int:
 
 
 def _by_name(machine: str) -> dict[str, Run]:
-    return {run.name: run for run in recordings.runs(machine)}
+    return {run.name: run for run in recordings.recorded_runs(machine)}
 
 
 def _source(machine: str) -> str:

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course.config import from_dict, rung
+from course.days import LABS
 from course.runs import recordings
-from course.runs.record import Record, digits
+from course.runs.record import Record
 from course.runs.run import PROJECT
+from course.text import digits
 from course.topics.loading import feeding
 from course.topics.memory import peaks
 from course.traces import tables as trace
@@ -22,10 +24,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # A rung in its precision, in the order of the ladder; and the lab that teaches it.
-RUNGS = {("baseline", "fp32"): "1.1", ("device", "fp32"): "1.1", ("device", "tf32"): "1.2",
-         ("amp", "bf16"): "1.2", ("amp", "fp16"): "1.2", ("channels_last", "bf16"): "1.3",
-         ("channels_last", "fp16"): "1.3", ("fused", "bf16"): "day 3",
-         ("compile", "bf16"): "day 3"}  # fmt: skip
+RUNGS = {rung: lab.number for lab in LABS for rung in lab.rungs} | {
+    ("fused", "bf16"): "day 3", ("compile", "bf16"): "day 3"}  # fmt: skip
 FIRST = {"GPU": ("device", "fp32"), "CPU": ("baseline", "fp32")}  # what ratios are to
 HEAD = ("rung", "GPU images/s", "× device", "peak GiB", "J/image", "Tensor Cores", "CPU images/s",
         "× baseline", "lab")  # fmt: skip

@@ -12,8 +12,8 @@ import pandas as pd
 from course.config import BEYOND, LADDER, from_dict, rung
 from course.runs.recordings import SETUP, ladders
 from course.runs.run import PROJECT
-from course.topics.roofline.ceilings import points, recorded_ceilings
-from course.topics.roofline.step_cost import operators
+from course.topics.roofline.bounds import points, recorded_ceilings
+from course.topics.roofline.cost import operators
 
 # The step that is no rung, by the machine on which it was measured.
 FAST_STEP = "fast step"

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from course.plots.base import ACCENT, BLUE, DARK, GREY, ORANGE, PURPLE, Picture, clean
-from course.runs.record import digits
+from course.text import digits
 
 WIDTH = 0.8  # of a bar
 COLOURS = (PURPLE, ORANGE, GREY)  # of the walls, in their order

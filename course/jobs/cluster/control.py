@@ -31,7 +31,7 @@ from course.jobs.cluster.setup import (
     which,
     write_files,
 )
-from course.jobs.local import alive, identity
+from course.jobs.processes import alive, identity
 
 UP_S = 60  # until the nodes are idle
 DOWN_S = 15  # until the jobs are over; Slurm kills those that do not heed it after KillWait

@@ -115,7 +115,7 @@ def start_controller(folder: Path, env: dict[str, str]) -> list[float] | None:
 
 def user() -> list[float]:
     """Who launches: the head of this session, a shell or a Jupyter kernel; else this process."""
-    from course.jobs.local import identity
+    from course.jobs.processes import identity
 
     try:
         return identity(os.getsid(0))

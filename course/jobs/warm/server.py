@@ -54,6 +54,8 @@ def import_all() -> None:
     """Import what a training script does, and what its controller and supervisor do."""
     from submitit.core import plugins
 
+    from course.jobs import supervise  # noqa: F401
+
     start.prepare()
     import torch._dynamo  # noqa: F401 - of the first optimizer
 
@@ -89,7 +91,7 @@ class Server:
                 self.path.unlink()
 
     def _is_wanted(self) -> bool:
-        from course.jobs.local import alive
+        from course.jobs.processes import alive
 
         self.jobs = [job for job in self.jobs if job.poll() is None]
         try:
@@ -137,7 +139,7 @@ def _tell(client: socket.socket, **answer: Any) -> None:
 
 def _control(client: socket.socket, folder: Path) -> None:
     """Be a job's controller, once its launcher says that it counts on that."""
-    from course.jobs.local import identity
+    from course.jobs.processes import identity
 
     client.settimeout(None)
     _tell(client, controller=identity(os.getpid()))

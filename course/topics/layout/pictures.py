@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, Rectangle
@@ -134,5 +135,42 @@ def parts(tables: dict[str, pd.DataFrame]) -> Picture:
     machines = {machine for table in tables.values() for machine in table["machine"]}
     axes.set_xlabel(f"milliseconds of GPU time in the traced step ({', '.join(sorted(machines))})")
     picture.legend(loc="outside upper center", ncols=len(PARTS), frameon=False, fontsize=9)
+    clean(axes)
+    return picture
+
+
+def convolution_times(table: pd.DataFrame) -> Picture:
+    """A convolution's speed in both layouts over its channels; multiples of 8 are marked.
+
+    Args:
+        table: what `convolution.convolution_times` or `recorded_convolution` returns.
+
+    Raises:
+        ValueError: rows of several machines, precisions or sizes, which are not comparable.
+    """
+    alike = ["machine", "precision", "passes", "batch_size", "image_px"]
+    if len(table[alike].drop_duplicates()) != 1:
+        raise ValueError(f"rows must agree in {', '.join(alike)}: choose one of each")
+    picture = Picture(8.5, 3.6)
+    axes = picture.add_subplot()
+    first, channels = table.iloc[0], np.unique(table["channels"])
+    scale, unit = (1, "TFLOP/s") if table["tflop_per_s"].max() >= 1 else (1e3, "GFLOP/s")
+    for count in channels[channels % 8 == 0]:
+        axes.axvline(count, color=GREY, lw=8, alpha=0.3)
+    for (layout, rows), colour in zip(table.groupby("layout"), (ORANGE, BLUE)):
+        speed = rows["tflop_per_s"] * scale
+        fastest, slowest = (speed * rows["ms"] / rows[name] for name in ("ms_q1", "ms_q3"))
+        axes.errorbar(rows["channels"], speed, yerr=[speed - slowest, fastest - speed], fmt="o-",
+                      color=colour, capsize=3, lw=1.5, label=layout)  # fmt: skip
+    axes.set_ylim(bottom=0)
+    axes.set_xticks(channels if np.ptp(channels) <= 20 else channels[channels % 8 == 0])
+    axes.set_xlabel("channels, in and out (grey: multiples of 8)")
+    spread = ", quartiles" if table["ms_q1"].notna().any() else ""
+    axes.set_ylabel(f"{unit}: median{spread}")
+    axes.set_title(
+        f"{first.machine}\n3×3 convolution, {first.passes}, {first.precision}, "
+        f"batch {first.batch_size}, {first.image_px} px", loc="left", fontsize=9,
+    )  # fmt: skip
+    axes.legend(frameon=False)
     clean(axes)
     return picture

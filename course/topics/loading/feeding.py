@@ -24,8 +24,7 @@ from torchvision.transforms import v2
 from course.config import rung
 from course.data import default_set
 from course.data.loader import normalised, train_view
-from course.runs.recordings import TRACE
-from course.runs.recordings import runs as recorded_runs
+from course.runs.recordings import TRACE, recorded_runs
 from course.runs.run import Run
 
 # What a trial may change, by the column that shows it.

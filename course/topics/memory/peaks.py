@@ -1,4 +1,4 @@
-"""Peaks that `memory.predict` tells beside peaks that runs measured: how far to trust it."""
+"""Peaks that `predict` tells beside peaks that runs measured: how far to trust it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pandas as pd
 from course.config import Config, from_dict
 from course.runs import recordings
 from course.runs.run import RECORDED, Run
-from course.topics.memory.sweep import finished
+from course.topics.memory.batch_sizes import finished
 
 MACHINE = "nvidia-h100"
 SAVED = "predicted.json"  # predictions beside the recorded runs of a machine
@@ -32,7 +32,7 @@ Key = frozenset[tuple[str, Any]]  # of all that a prediction depends on: (field,
 
 
 def predicted(runs: Iterable[Run] | pd.DataFrame) -> pd.DataFrame:
-    """Runs on a GPU beside what `memory.predict` says of them here, some seconds for each config.
+    """Runs on a GPU beside what `predict` says of them here, some seconds for each config.
 
     One row for each run that ended ok or out of memory; runs that are alike in all columns are
     one row. Columns: setting (in words), batch_size, model, precision, tf32, channels_last,
@@ -138,10 +138,10 @@ def _key(config: Config) -> Key:
 
 
 def _told(compared: list[dict[str, Any]]) -> dict[Key, float]:
-    from course.training import memory
+    from course.training.fake_step import predict
 
     configs = {_key(config): config for config in (from_dict(row["config"]) for row in compared)}
-    return {key: memory.predict(config).peak_gib for key, config in configs.items()}
+    return {key: predict(config).peak_gib for key, config in configs.items()}
 
 
 def _torch() -> str:

@@ -10,8 +10,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator
 
 from course.plots.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean
-from course.runs.record import digits
-from course.topics.memory.sweep import Fit
+from course.text import digits
+from course.topics.memory.batch_sizes import Fit
 
 KIND_COLOURS = {
     "weights": BLUE, "gradients": ORANGE, "optimizer state": GREEN, "weight copies": PURPLE,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from course.runs.run import Run
 
 __all__ = [
-    "Verdict", "classify", "describe", "labelled", "of_run", "score", "tensor_core_kernels",
+    "Verdict", "classify", "describe", "labelled", "kernels_of_run", "score", "tensor_core_kernels",
     "tensor_core_report", "tensor_core_summary", "unknown",
 ]  # fmt: skip
 
@@ -162,7 +162,7 @@ def _eligible(operator: str, types: list[str], device: str, used: bool) -> str:
 
 
 def _cpu_report(trace: Trace) -> pd.DataFrame:
-    operators = tables.operators.assign(types=[_types(v) for v in tables.operators["input_types"]])
+    operators = trace.operators.assign(types=[_types(v) for v in trace.operators["input_types"]])
     rows = []
     for name, group in operators.groupby("name"):
         types = list(dict.fromkeys(group["types"].explode().dropna()))
@@ -229,7 +229,7 @@ def describe(report: pd.DataFrame, cpu: pd.DataFrame | None = None) -> str:
     )
 
 
-def of_run(run: Run) -> pd.DataFrame:
+def kernels_of_run(run: Run) -> pd.DataFrame:
     """The table for a run that was traced: the report; of a CPU run oneDNN's kernels instead.
 
     Its `attrs["text"]` says in words what it shows.

@@ -15,8 +15,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from course.traces.reader import Trace
-
 RULES = Path(__file__).with_name("rules.toml")
 USED, NOT, UNKNOWN = VERDICTS = ("used", "not", "unknown")
 LABELLED = Path(__file__).with_name("kernels_labelled.csv")
@@ -113,17 +111,6 @@ def labelled() -> pd.DataFrame:
     lines = LABELLED.read_text().splitlines()
     head = next(at for at, line in enumerate(lines) if not line.startswith("#"))
     return pd.read_csv(LABELLED, skiprows=head)
-
-
-def by_counter(trace: Trace) -> pd.DataFrame:
-    """Labels of your own: kernel, truth, evidence, from `read_ncu`, where a counter is sure."""
-    counted = trace.kernels.groupby("kernel")["tensor_active"].agg(["min", "max"])
-    counted = counted[(counted["max"] <= NONE) | (counted["min"] >= SURE)]
-    return pd.DataFrame({
-        "kernel": counted.index,
-        "truth": np.where(counted["min"] >= SURE, USED, NOT),
-        "evidence": [f"ncu: {share:.1%} of Tensor Core cycles" for share in counted["max"]],
-    })  # fmt: skip
 
 
 def score(

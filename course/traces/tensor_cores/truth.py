@@ -238,10 +238,3 @@ def summary(compared: pd.DataFrame) -> pd.DataFrame:
             "matched_share": traced.sum() if group["trace_share"].notna().any() else np.nan,
         })  # fmt: skip
     return pd.DataFrame(rows).sort_values("gpu_s", ascending=False, ignore_index=True)
-
-
-def doubtful(compared: pd.DataFrame) -> pd.DataFrame:
-    """What is to be looked at, largest first: not judged right, or between `NONE` and `SURE`."""
-    between = compared["tensor_active"].between(NONE, SURE, inclusive="neither")
-    table = compared[(compared["result"] != RIGHT) | between]
-    return table.sort_values("largest", ascending=False, ignore_index=True)

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from course.plots.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean
-from course.runs.record import digits
-from course.topics.parallel.ring import Link, all_reduce_s
+from course.text import digits
+from course.topics.scaling.ring import Link, all_reduce_s
 
 RANK_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, ACCENT, DARK, GREY)
 
@@ -22,7 +22,7 @@ def shares(tables: Mapping[str, pd.DataFrame]) -> Picture:
     An image that several ranks take is striped; one that nobody takes is left white.
 
     Args:
-        tables: of `course.topics.parallel.shares.shares`, by title.
+        tables: of `course.topics.scaling.seen.shares`, by title.
     """
     height = max(table["epoch"].max() + 1 for table in tables.values())
     picture = Picture(10, 0.9 + len(tables) * (0.45 + 0.34 * height))
@@ -57,7 +57,7 @@ def measured(table: pd.DataFrame) -> Picture:
     """Images per second beside the ideal, efficiency, and energy, for each count of GPUs.
 
     Args:
-        table: what `course.topics.parallel.scaling.scaling` returns; a colour for each size of a
+        table: what `course.topics.scaling.efficiency.scaling` returns; a colour for each size of a
             GPU's share.
     """
     picture = Picture(10, 3.6)
@@ -94,7 +94,7 @@ def overlap(table: pd.DataFrame, backward_s: float, title: str = "") -> Picture:
     """Backward above, and under it when each bucket of gradients is ready, sent, and arrived.
 
     Args:
-        table: what `course.topics.parallel.ring.timeline` returns.
+        table: what `course.topics.scaling.ring.timeline` returns.
     """
     picture = Picture(10, 1.3 + 0.26 * min(len(table) + 1, 14))
     axes = picture.add_subplot()
@@ -124,7 +124,7 @@ def messages(table: pd.DataFrame, link: Link, title: str = "") -> Picture:
     """How long all-reduces were under way by their bytes, and what a link needs at least.
 
     Args:
-        table: the messages of a `course.topics.parallel.scaling.Fit`, whose link it is.
+        table: the messages of a `course.topics.scaling.efficiency.Fit`, whose link it is.
     """
     picture = Picture(10, 3.9)
     axes = picture.add_subplot()
@@ -146,9 +146,9 @@ def beyond(curves: Mapping[str, pd.DataFrame], published: pd.DataFrame) -> Pictu
     """Efficiency to thousands of GPUs: what a model says, beside what was published.
 
     Args:
-        curves: of `course.topics.parallel.scaling.predicted`, by name; columns low and high,
+        curves: of `course.topics.scaling.efficiency.predicted`, by name; columns low and high,
             where they are there, are drawn as a band.
-        published: what `course.topics.parallel.scaling.published` returns.
+        published: what `course.topics.scaling.efficiency.published` returns.
     """
     picture = Picture(10, 4.6)
     axes = picture.add_subplot()

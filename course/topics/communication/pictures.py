@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from course.plots.base import ACCENT, DARK, GREEN, GREY, ORANGE, PHASE_COLOURS, Picture, clean
-from course.topics.parallel.communication import Spans, computing, exposed
+from course.topics.communication.report import Spans, computing, exposed
 from course.traces.tables import PHASES, Trace, steps
 
 NARROW = 0.035  # of the picture's width: a bar that is narrower has no room for words

@@ -1,6 +1,6 @@
 """How training scales over GPUs: as measured, as a small model continues it, and as published.
 
-The model knows one thing, what DDP sends (`course.topics.parallel.ring`).
+The model knows one thing, what DDP sends (`course.topics.scaling.ring`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from course.topics.loading.feeding import trials
-from course.topics.parallel.ring import Link, all_reduce_s, buckets, exposed_s
+from course.topics.scaling.ring import Link, all_reduce_s, buckets, exposed_s
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +26,18 @@ ALPHAS, BETAS = (1e-7, 1e-2), (1e8, 1e13)  # seconds, bytes/s: between these a f
 GRID = 61  # values of each that are tried at once
 WIDE = 0.3  # decades to each side of the best link, in which the intervals lie
 FASTEST = 0.1  # the share of messages that stays below the fitted line
+# Of all three checks of data parallelism, so that one run serves them: two epochs, to see them
+# shuffled; ResNet-18, since what is looked for is the same; a batch of which each rank has a share
+# that BatchNorm can use; a small step, so that what differs does not grow. The validation images
+# are odd in number, and more than one rank's share of val_steps batches: whoever repeats one, or
+# forgets a rank's, counts another number. Buckets of another size than DDP's own show whether the
+# script hands theirs on.
+TRAINED: dict[str, Any] = {
+    "model": "resnet18", "image_px": 64, "epochs": 2, "steps": 8, "budget_s": 0.0,
+    "batch_size": 16, "lr": 0.001, "val_images": 61, "save_weights": True, "bucket_mb": 10.0,
+}  # fmt: skip
+# On top, at full size.
+FULL = {"model": "resnet50", "image_px": 224, "steps": 16, "batch_size": 128, "val_images": 253}
 
 
 @dataclass(frozen=True)
@@ -239,7 +251,7 @@ def recorded_runs(machine: str, rung: str = "channels_last") -> list[Run]:
     """
     from course.runs import recordings
 
-    known = recordings.runs(machine) if machine in recordings.machines() else []
+    known = recordings.recorded_runs(machine) if machine in recordings.machines() else []
     found = [run for run in known if run.config.rung == rung and run.record.status == "ok"
              and not run.record.trace]  # fmt: skip
     if not any(run.record.gpus > 1 for run in found):

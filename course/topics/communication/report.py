@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from course.runs import recordings
-from course.runs.record import wrapped
+from course.text import wrapped
 from course.traces import tables
 from course.traces.collectives import NCCL
 from course.traces.tables import Trace
@@ -173,7 +173,7 @@ def recorded_runs(machine: str, gpus: int = 0) -> dict[str, Run]:
     Args:
         gpus: those on so many; 0: on the most.
     """
-    known = recordings.runs(machine) if machine in recordings.machines() else []
+    known = recordings.recorded_runs(machine) if machine in recordings.machines() else []
     traced = [run for run in known if run.record.trace and run.record.gpus > 1]
     gpus = gpus or max((run.record.gpus for run in traced), default=0)
     found = {run.config.rung: run for run in traced if run.record.gpus == gpus}

@@ -17,8 +17,8 @@ import torch
 from course.config import from_dict
 from course.runs.recordings import load, origin
 from course.runs.run import Run
-from course.topics.memory.sweep import rows
-from course.topics.roofline.step_cost import step_cost
+from course.topics.memory.batch_sizes import rows
+from course.topics.roofline.cost import step_cost
 from course.topics.roofline.timing import FORMATS, check_format, number_format, seconds
 from course.training.precision import has_units
 from course.training.recorder import Recorder

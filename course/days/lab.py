@@ -1,0 +1,53 @@
+"""What a lab is to the course, and what a check is: all else reads these entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from course.runs.run import Run
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """What a check looks at: its TODO, the run to launch, the rung to compare with."""
+
+    title: str
+    todo: int
+    rung: str
+    against: str
+    faults: Callable[[Run, Run], Iterator[str]]  # what did not happen; nothing: all is well
+    seen: Callable[[Run], str]  # the evidence in words, where it did happen
+    limits: Callable[[Run], str]  # why the effect cannot be measured here, or ""
+    word: str  # a line of the script with it is the one to look at
+    needed: Callable[[Run], bool]  # does this run ask for what the TODO brings?
+    changes: dict[str, Any] = field(default_factory=dict)  # of the rung's config
+    settings: dict[str, Any] = field(default_factory=dict)  # of both runs' configs
+    faster: bool = True  # should it be, or only not slower?
+    gpus: int = 1  # of the run; the one before it has one
+    tolerance: float | None = None  # relative, of the losses; None: that of the precision
+    timed: bool = True  # has it an effect on the speed at all?
+
+
+@dataclass(frozen=True)
+class Lab:
+    """One lab. Whoever adds one writes a notebook, this entry, and the file of a quiz."""
+
+    number: str  # as people call it: "1.1"
+    notebook: str  # its file in notebooks/, without .ipynb
+    title: str
+    minutes: int  # that a learner takes
+    quiz: str = ""  # its file in days/quizzes/, without .toml; "": it has none
+    checks: dict[str, Mechanism] = field(default_factory=dict)  # by name, "day1.amp"
+    # The ladder's rungs that it teaches, each with its precision, "tf32" where that is on.
+    rungs: tuple[tuple[str, str], ...] = ()
+    # For whoever gives it: jobs of each learner, what to prepare, where people get stuck.
+    jobs: str = ""
+    prepare: str = ""
+    stuck: str = ""
+
+    @property
+    def todos(self) -> list[int]:
+        """The TODOs of exercises/train.py that it fills."""
+        return sorted({check.todo for check in self.checks.values()})

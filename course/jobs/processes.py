@@ -1,0 +1,61 @@
+"""Which processes of this machine belong to a run, and ending them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+import psutil
+
+from course.runs.run import FOLDER_VARIABLE, GROUP, Run
+
+
+def mark(run: Run) -> str:
+    """What tells the processes of a run's job apart from all others."""
+    return str(run.job.folder) + GROUP * (len(run.together) > 1)
+
+
+def is_alive(run: Run) -> bool:
+    """Are the processes of this run's job there, or about to be?"""
+    asked, started = run.launched, run.started
+    if started:
+        return alive(started["supervisor"]) is not None
+    if "controller" in asked:
+        return alive(asked["controller"]) is not None
+    return run.is_being_submitted
+
+
+def kill_left(run: Run) -> None:
+    """End what is left of a run's job: every process that was started for its folder."""
+    found = [*of_run(run)]
+    for process in found:
+        with suppress(psutil.Error):  # it ended meanwhile
+            process.kill()
+    psutil.wait_procs(found, timeout=2)  # the kernel takes a moment, or longer for much memory
+
+
+def of_run(run: Run) -> Iterator[psutil.Process]:
+    """What runs for this run; what runs for its group too, where the others are over."""
+    marks = {str(run.folder)}
+    if all(each.record for each in run.together if each != run):
+        marks.add(mark(run))
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # another user's, or it ended meanwhile
+            alive = process.status() != psutil.STATUS_ZOMBIE
+            if alive and process.environ().get(FOLDER_VARIABLE) in marks:
+                yield process
+
+
+def alive(known: Sequence[float]) -> psutil.Process | None:
+    """The process of this identity; None where it has ended."""
+    try:
+        process = psutil.Process(int(known[0]))
+        same = abs(process.create_time() - known[1]) < 1
+        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+    except psutil.Error:
+        return None
+
+
+def identity(pid: int) -> list[float]:
+    """A process as [pid, time of creation]: a pid alone is soon given to another process."""
+    return [pid, psutil.Process(pid).create_time()]

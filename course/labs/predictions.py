@@ -1,0 +1,134 @@
+"""Predictions: what a learner expects, kept before it can be known."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from course.config import LADDER
+from course.labs.store import changing, now, read
+from course.runs.run import all_runs
+
+BLANK = "replace ... by your number (a choice goes in quotes) and run the cell again"
+
+
+@dataclass(frozen=True, repr=False)
+class Prediction:
+    """What a learner expected, of a run or as the answer to a question.
+
+    `late`: a run of the rung had been launched before. `stands`: it cannot be changed any more.
+    """
+
+    key: str
+    value: float | str
+    note: str = ""
+    rung: str = ""  # "": it is about no run
+    made_at: str = ""
+    late: bool = False
+    stands: bool = True
+
+    @property
+    def text(self) -> str:
+        """The value for people: a number in at most six digits, a choice as it was given."""
+        return self.value if isinstance(self.value, str) else f"{self.value:.6g}"
+
+    def __repr__(self) -> str:
+        said = f"You predicted {self.text} for {self.key}" + (f" ({self.note})" * bool(self.note))
+        if self.late:
+            return f"{said}, after a run of {self.rung} had been launched."
+        if self.stands:
+            return f"{said}. That is kept, right or wrong."
+        return f"{said}. You can change it until a run of {self.rung} is launched."
+
+
+def predict(
+    key: str, value: Any, note: str = "", *, rung: str | None = None, choices: Sequence[str] = ()
+) -> Prediction | None:
+    """Store what you expect before you can know it. Once a run is launched, it stands.
+
+    Args:
+        key: what it is about, a rung of the ladder or the name of a question.
+        value: a finite number, or one of the choices. `...`, the blank, stores nothing and
+            gives back what is stored, if anything is.
+        note: why, in your own words.
+        rung: label of the runs that settle it, where `key` is not itself a rung. Without one
+            it is a question, and its first answer stands at once.
+        choices: the texts to choose from, where a number is not what is asked for.
+
+    Raises:
+        ValueError: an empty key, or a value that is no finite number, or none of the choices.
+    """
+    key = _text(key, "the key of a prediction")
+    if value is ...:
+        if (stored := prediction(key)) is None:
+            print(f"{key}: {BLANK}")
+        return stored
+    value = _choice(key, value, choices) if choices else _number(key, value)
+    if rung is None:
+        rung = key if key in LADDER else ""
+    launched = launched_rungs()
+    with changing() as store:
+        entry = store["predictions"].get(key)
+        if entry is None or not _stands(entry, launched):
+            store["predictions"][key] = entry = {
+                "value": value, "note": str(note), "rung": rung, "made_at": now(),
+                "late": rung in launched,
+            }  # fmt: skip
+    stored = as_stored(key, entry, launched)
+    if stored.value != value:
+        reason = f"a run of {stored.rung} has been launched" if stored.rung else "it was the first"
+        print(f"{key}: your {stored.text} stands, since {reason}; {value!r} is not stored.")
+    return stored
+
+
+def prediction(key: str) -> Prediction | None:
+    """The prediction stored for a key, or None."""
+    entry = read()["predictions"].get(key)
+    return as_stored(key, entry, launched_rungs()) if entry else None
+
+
+def recall(key: str) -> None:
+    """Print what was predicted, beside the answer; it asks for nothing any more."""
+    stored = prediction(key)
+    print(f"{key}: you made no prediction." if stored is None else stored)
+
+
+def launched_rungs() -> set[str]:
+    return {str(run.launched.get("rung", "")) for run in all_runs()} - {""}
+
+
+def as_stored(key: str, entry: dict[str, Any], launched: set[str]) -> Prediction:
+    kept = {field: entry[field] for field in ("value", "note", "rung", "made_at", "late")}
+    return Prediction(key, **kept, stands=_stands(entry, launched))
+
+
+def _stands(entry: dict[str, Any], launched: set[str]) -> bool:
+    return not entry["rung"] or entry["rung"] in launched
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{what} is {value!r}: it must be a text that is not empty")
+    return value.strip()
+
+
+def _choice(key: str, value: Any, choices: Sequence[str]) -> str:
+    if str(value).strip().lower() not in choices:
+        wanted = " or ".join(f'"{choice}"' for choice in choices)
+        raise ValueError(f"your prediction for {key} is {value!r}: choose {wanted}, in quotes")
+    return str(value).strip().lower()
+
+
+def _number(key: str, value: Any) -> float:
+    try:
+        number = float(value)
+        if isinstance(value, bool) or not math.isfinite(number):
+            raise ValueError
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"your prediction for {key} is {value!r}: give a finite number, as in 2.0"
+        ) from None
+    return int(value) if isinstance(value, numbers.Integral) else number

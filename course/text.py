@@ -1,0 +1,26 @@
+"""Numbers and words for people."""
+
+from __future__ import annotations
+
+from textwrap import TextWrapper
+
+
+def digits(value: float) -> str:
+    """A number for people: three digits that count, and no exponent."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def clock(passed_s: float) -> str:
+    """A time that has passed, as Slurm's squeue shows it: 0:07, 1:00:07, 2-01:00:07."""
+    minutes, secs = divmod(max(0, int(passed_s)), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}-{hours:02}:{minutes:02}:{secs:02}"
+    return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
+
+
+def wrapped(text: str, width: int = 96) -> str:
+    """A text in lines that JupyterLab shows whole: it would break longer ones within a word."""
+    whole = TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(whole.fill(line) for line in text.splitlines())

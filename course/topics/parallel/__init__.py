@@ -1,1 +1,0 @@
-"""Several devices: shares, messages, scaling."""

@@ -1,0 +1,15 @@
+"""Several devices: who sees which image, how long messages take, what N devices bring."""
+
+from course.runs.ranks import told
+from course.topics.scaling import pictures
+from course.topics.scaling.efficiency import (
+    FULL,
+    TRAINED,
+    fit,
+    predicted,
+    published,
+    recorded_runs,
+    scaling,
+)
+from course.topics.scaling.ring import Link, buckets, timeline
+from course.topics.scaling.seen import shares

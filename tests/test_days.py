@@ -1,0 +1,76 @@
+"""A lab has one place: its entry. Whoever adds one touches nothing else."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import nbformat
+import pytest
+from job_helpers import prepared
+
+from course import days
+from course.config import rung
+from course.days.lab import Lab
+from course.labs import checks, exercises, quizzes, report
+from course.labs.progress import progress
+from course.runs.run import PROJECT
+from course.widgets.quiz import quiz
+from course.workshop import rehearsal
+
+QUIZ = """title = "tiny"
+[[questions]]
+text = "Which?"
+choices = [{text = "a", right = true, explanation = "a"},
+           {text = "b", right = false, explanation = "b"},
+           {text = "c", right = false, explanation = "c"}]
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    """A lab in a temporary folder: a notebook, an entry, the file of a quiz."""
+    check = replace(days.checks()["day1.amp"], title="it is tiny")
+    lab = Lab("9.1", "day9_1_tiny", "a tiny lab", 1, "day9_1", {"day9.tiny": check})
+    nbformat.write(nbformat.v4.new_notebook(), tmp_path / "day9_1_tiny.ipynb")
+    (tmp_path / "day9_1.toml").write_text(QUIZ)
+    monkeypatch.setattr(days, "LABS", (*days.LABS, lab))
+    monkeypatch.setattr(rehearsal, "FOLDER", tmp_path)
+    monkeypatch.setattr(quizzes, "FOLDER", tmp_path)
+    return lab
+
+
+def test_a_new_lab_is_known_everywhere(
+    tiny: Lab, monkeypatch: pytest.MonkeyPatch, runs_root: Path
+) -> None:
+    assert rehearsal.matching("day9*") == [rehearsal.FOLDER / "day9_1_tiny.ipynb"]
+    assert quiz("day9_1").title == "tiny"
+    with pytest.raises(ValueError, match="no check 'day9': there are .*, day9.tiny"):
+        checks.check("day9")
+    monkeypatch.setattr(days, "LABS", (tiny,))  # the others' quizzes lie elsewhere
+    found = progress()
+    assert found.checks[["check", "state", "title"]].values.tolist() == [
+        ["day9.tiny", "open", "it is tiny"]
+    ]
+    assert found.quizzes[["quiz", "questions"]].values.tolist() == [["day9_1", 1]]
+
+
+def test_every_lab_has_its_files() -> None:
+    for lab in days.LABS:
+        book = nbformat.read(PROJECT / "notebooks" / f"{lab.notebook}.ipynb", as_version=4)
+        assert f"bout {lab.minutes} minutes" in book.cells[0].source, lab.notebook
+        assert lab.title in book.cells[0].source.splitlines()[0], lab.notebook
+        assert quiz(lab.quiz).questions
+    of_labs = {f"{lab.notebook}.ipynb" for lab in days.LABS}
+    assert of_labs == {path.name for path in (PROJECT / "notebooks").glob("*.ipynb")}
+    assert {lab.quiz for lab in days.LABS} == {path.stem for path in quizzes.FOLDER.iterdir()}
+
+
+@pytest.mark.parametrize("name", days.checks())
+def test_a_report_knows_every_todo_that_its_run_needed(name: str, tmp_path: Path) -> None:
+    check = days.checks()[name]
+    text = (exercises.SOLUTIONS / "train.py").read_text()
+    config = rung(check.rung, quick=True, **check.settings | check.changes)
+    for solved, still_open in ((check.todo - 1, True), (check.todo, False)):
+        run = prepared(
+            tmp_path / str(solved), exercises.render(text, solved), config, gpus=check.gpus
+        )
+        assert (check.todo in report.still_open(run)) == still_open

@@ -20,12 +20,12 @@ from course.labs.exercises import variant
 from course.runs import recordings
 from course.runs import run as course_runs
 from course.runs.run import Run
-from course.topics.communication import pictures, stochastic_depth
+from course.topics.communication import batchnorm, pictures
 from course.topics.communication import report as communication
 from course.topics.communication.report import comm_report, covered, exposed, joined
 from course.traces import tables
 from course.traces.collectives import collectives
-from course.training import models, sync_batchnorm
+from course.training import models, stochastic_depth, sync_batchnorm
 from course.workshop import record
 
 SMALL = {"model": "resnet18", "image_px": 32, "steps": 6, "warmup_steps": 4, "profile_steps": 1,
@@ -394,7 +394,7 @@ def test_statistics_differ_unless_they_are_shared(runs_root: Path) -> None:
                variant("shared", SAVING | different | shared)]  # fmt: skip
     runs = [launch.launch(script, TINY, gpus=2) for script in scripts]
     launch.wait(runs, timeout_s=300)
-    plain, same = (sync_batchnorm.spread(sync_batchnorm.statistics(run)) for run in runs)
+    plain, same = (batchnorm.spread(batchnorm.statistics(run)) for run in runs)
     assert len(plain) == 20  # BatchNorms of ResNet-18
     assert plain.loc[0, "spread"] > 0.01
     assert same["largest"].max() == 0
@@ -432,4 +432,4 @@ def test_a_variant_of_a_line_that_is_there_twice(runs_root: Path) -> None:
 
 def test_statistics_of_a_run_without(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="save_statistics"):
-        sync_batchnorm.statistics(Run(tmp_path))
+        batchnorm.statistics(Run(tmp_path))

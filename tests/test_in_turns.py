@@ -246,7 +246,7 @@ def test_strangers_do_not_stop_the_conductor(runs_root: Path) -> None:
         Client((told["host"], told["port"]), authkey=b"wrong")
     key = bytes.fromhex(told["key"])
     waiting = [
-        turn.Shared(Client((told["host"], told["port"]), authkey=key), SLEEPY, str(folder), 0)
+        turn.Shared(Client((told["host"], told["port"]), authkey=key), SLEEPY, str(folder), 0, 1)
         for folder in folders
     ]
     for each in waiting:

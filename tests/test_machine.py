@@ -13,9 +13,9 @@ import pytest
 from job_helpers import eventually, small_disk
 from matplotlib.patches import Rectangle
 
-from course import plots
 from course.jobs.cluster.control import environment
-from course.topics.supercomputer import history, machine
+from course.topics.supercomputer import history, nodes
+from course.topics.supercomputer import pictures as plots
 from course.topics.supercomputer.drawing import size
 from course.topics.supercomputer.nodes import Cluster, Disk, Gpu, Machine, Node
 from course.topics.supercomputer.pictures import USE_COLOURS
@@ -52,7 +52,7 @@ CLUSTER = Cluster(
      ("", 0), ("gpu", 1), ("nvme:2", 0), ("gpu:a100:2,gpu:mig:7", 9)],
 )  # fmt: skip
 def test_counts_gpus_in_words_of_slurm(gres: str, count: int) -> None:
-    assert machine.gpu_count(gres) == count
+    assert nodes.gpu_count(gres) == count
 
 
 def test_a_node_in_two_partitions_is_one_node() -> None:
@@ -60,7 +60,7 @@ def test_a_node_in_two_partitions_is_one_node() -> None:
     n1|urgent|mixed|16|5/11/0/16|4096|gpu:4|gpu:3(IDX:0-2)|
     a line of another form
     n2|gpu|drained|16|0/0/16/16|4096|gpu:4|gpu:0|"""
-    first, second = machine.nodes(told)
+    first, second = nodes.nodes(told)
     assert first == Node("n1", ("gpu", "urgent"), "mixed", 16, 5, 4.0, 4, 3)
     assert (first.free_gpus, second.free_gpus) == (1, 0)
 
@@ -87,9 +87,9 @@ def test_the_table_of_partitions_counts() -> None:
 
 
 def test_this_machine_is_what_the_system_says() -> None:
-    found = machine.machine()
+    found = nodes.machine()
     assert found.threads == psutil.cpu_count()
-    assert found.memory_gib * machine.GIB == psutil.virtual_memory().total
+    assert found.memory_gib * nodes.GIB == psutil.virtual_memory().total
     assert 1 <= found.sockets <= found.cores <= found.threads
     assert {use for disk in found.disks for use in disk.uses} == {"runs", "data", "home"}
 
@@ -98,7 +98,7 @@ def test_this_machine_is_what_the_system_says() -> None:
 def test_only_cores_that_may_be_used_are_called_usable() -> None:
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "from course.topics.supercomputer import machine; print(machine.machine().usable)"
+        "from course.topics.supercomputer import machine; print(machine().usable)"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "1"
@@ -106,11 +106,11 @@ def test_only_cores_that_may_be_used_are_called_usable() -> None:
 
 def test_folders_on_one_disk_are_one_disk_and_others_another(tmp_path: Path) -> None:
     places = {"runs": tmp_path / "not" / "made" / "yet", "data": tmp_path}
-    (only,) = machine.disks(places)
+    (only,) = nodes.disks(places)
     assert only.uses == ("runs", "data")
-    assert only.total_gib * machine.GIB == shutil.disk_usage(tmp_path).total
+    assert only.total_gib * nodes.GIB == shutil.disk_usage(tmp_path).total
     with small_disk(tmp_path / "small", "64M") as small:
-        own, other = machine.disks({"runs": tmp_path, "data": small / "data"})
+        own, other = nodes.disks({"runs": tmp_path, "data": small / "data"})
         assert (other.kind, other.path, other.total_gib) == ("tmpfs", str(small), 64 / 1024)
         assert own.uses == ("runs",)
 
@@ -119,16 +119,16 @@ def test_folders_on_one_disk_are_one_disk_and_others_another(tmp_path: Path) -> 
     "kind, shared", [("nfs4", True), ("lustre", True), ("fuse.beegfs", True), ("ext4", False)]
 )
 def test_knows_file_systems_that_nodes_share(kind: str, shared: bool) -> None:
-    assert machine.is_shared(kind) == shared
+    assert nodes.is_shared(kind) == shared
 
 
 def test_no_cluster_without_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert machine.cluster() is None
+    assert nodes.cluster() is None
 
 
 def test_a_real_cluster_tells_nodes_and_what_is_free(slurm: Path) -> None:
-    found = machine.cluster()
+    found = nodes.cluster()
     assert [(node.name, node.gpus, node.is_free) for node in found.nodes] == [
         ("node1", 4, True), ("node2", 4, True),
     ]  # fmt: skip
@@ -139,8 +139,8 @@ def test_a_real_cluster_tells_nodes_and_what_is_free(slurm: Path) -> None:
     words = ["sbatch", "--parsable", "--gres=gpu:3", "--cpus-per-task=5", "--output=/dev/null"]
     job = subprocess.run([*words, "--wrap=sleep 60"], env=env, capture_output=True, text=True)
     assert job.returncode == 0, job.stderr
-    eventually(lambda: machine.cluster().running == 1, "the job runs", timeout_s=30)
-    busy = machine.cluster()
+    eventually(lambda: nodes.cluster().running == 1, "the job runs", timeout_s=30)
+    busy = nodes.cluster()
     subprocess.run(["scancel", job.stdout.strip()], env=env, check=True)
     assert sum(node.free_gpus for node in busy.nodes) == 5
     assert sorted(node.cores_used for node in busy.nodes) == [0, 5]
@@ -197,7 +197,7 @@ def test_sizes_for_people(gib: float, words: str) -> None:
     [(45, "45 min"), (120, "2 h"), (1200, "20 h"), (7200, "5 days"), (float("inf"), "no limit")],
 )
 def test_times_for_people(minutes: float, words: str) -> None:
-    assert machine.clock(minutes) == words
+    assert nodes.clock(minutes) == words
 
 
 def test_every_published_figure_has_its_source() -> None:

@@ -327,8 +327,8 @@ class Pretence:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A live table that looks more often, and is ended after the test."""
-    monkeypatch.setattr(queue, "FIRST_S", 0.05)
-    monkeypatch.setattr(queue, "SLOWEST_S", 0.1)
+    monkeypatch.setattr(widgets_queue, "FIRST_S", 0.05)
+    monkeypatch.setattr(widgets_queue, "SLOWEST_S", 0.1)
     yield
     if widgets_queue._current:
         widgets_queue._current.stop()

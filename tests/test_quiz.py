@@ -13,7 +13,7 @@ from nbconvert import HTMLExporter
 
 from course.labs.quizzes import FOLDER, Quiz, QuizError, as_html, load, names
 from course.labs.store import answers, path
-from course.widgets.quiz import quiz, quiz_form
+from course.widgets.quiz import quiz, quiz_form, static_html
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -221,7 +221,7 @@ class TestWithoutFrontEnd:
 
     def test_html_holds_every_explanation_closed(self, file: Path) -> None:
         file.write_text(GOOD.replace('"q"', '"is `a < b` <i>safe</i>?"'))
-        page = load(file)._repr_mimebundle_()["text/html"]
+        page = static_html(load(file))
         assert "is <code>a &lt; b</code> &lt;i&gt;safe&lt;/i&gt;?" in page
         assert page.count("<details>") == 3
         assert "<details><summary>b) y</summary><p><b>Right.</b> yes</p></details>" in page

@@ -310,6 +310,6 @@ def test_one_rung_at_a_time_is_recorded_scaling(
     runs = [run_of(tmp_path, 1, 64, 0.02), run_of(tmp_path, 2, 64, 0.02),
             run_of(tmp_path, 2, 32, 0.02, rung="compile", compile="default")]  # fmt: skip
     monkeypatch.setattr(recordings, "machines", lambda: ["two"])
-    monkeypatch.setattr(recordings, "runs", lambda machine: runs)
+    monkeypatch.setattr(recordings, "recorded_runs", lambda machine: runs)
     assert efficiency.recorded_runs("two") == runs[:2]
     assert efficiency.recorded_runs("two", "compile") == runs[2:]

@@ -97,10 +97,12 @@ def recall(key: str) -> None:
 
 
 def launched_rungs() -> set[str]:
+    """Of which rungs a run was ever launched."""
     return {str(run.launched.get("rung", "")) for run in all_runs()} - {""}
 
 
 def as_stored(key: str, entry: dict[str, Any], launched: set[str]) -> Prediction:
+    """A prediction from its entry in the store."""
     kept = {field: entry[field] for field in ("value", "note", "rung", "made_at", "late")}
     return Prediction(key, **kept, stands=_stands(entry, launched))
 

@@ -21,6 +21,7 @@ from job_helpers import (
 )
 
 from course.config import rung
+from course.jobs import conductor as conducting
 from course.jobs import launch
 from course.jobs.conductor import Conductor
 from course.runs import ratio
@@ -292,3 +293,58 @@ def test_the_interval_is_that_of_the_tables() -> None:
     """Critical values of Wilcoxon's signed-rank test, two-sided 5 %, as any table has them."""
     known = {6: 0, 7: 2, 8: 3, 9: 5, 10: 8, 15: 25, 20: 52, 25: 89}
     assert {n: ratio._left_out(n) for n in known} == known
+
+
+# ---- a neighbour, pretended: a real one would depend on what else this machine does --------------
+
+PICKY = replace(SLEEPY, budget_s=60.0, steps=12, warmup_steps=0)
+
+
+def blocks_of_two(runs_root: Path) -> list[dict]:
+    """What two members are told, until one has had eight turns; each reports blocks of a step."""
+    members = [prepared(runs_root / name, "", PICKY) for name in ("a", "b")]
+    conductor = Conductor(members, "127.0.0.1")
+    conductor.publish(runs_root / "turns.json")
+    told = json.loads((runs_root / "turns.json").read_text())
+    conductor.start()
+    place, heard = (told["host"], told["port"]), []
+
+    def train(folder: Path) -> None:
+        client = Client(place, authkey=bytes.fromhex(told["key"]))
+        shared = turn.Shared(client, PICKY, str(folder), 0, os.cpu_count())
+        for _ in range(turn_count + 20):
+            shared.wait(turn.Block(seconds=0.1, steps=1, last_s=0.1))
+            heard.append({"run": folder.name, "turn": shared.number, "again": shared.again})
+            if shared.number == turn.NO_MORE:
+                break
+
+    turn_count = 8
+    threads = [threading.Thread(target=train, args=[run.folder]) for run in members]
+    [each.start() for each in threads]
+    [each.join(30) for each in threads]
+    return heard
+
+
+def test_a_block_waits_for_a_neighbours_pause(
+    runs_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = iter([2.0, 2.0, 2.0])
+    looks = []
+    monkeypatch.setattr(conducting, "_core_seconds", lambda: 0.0)
+    monkeypatch.setattr(conducting, "busy_cores", lambda: (looks.append(1), next(seen, 0.0))[1])
+    heard = blocks_of_two(runs_root)
+    given = [each for each in heard if each["turn"] not in (0, turn.NO_MORE)]
+    assert given and len(looks) >= len(given) + 3
+    assert {each["again"] for each in given} == {0}
+
+
+def test_a_disturbed_block_is_repeated_and_given_up_where_that_is_in_vain(
+    runs_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 10**9, 1000))  # others use all there is, whenever it is asked
+    monkeypatch.setattr(conducting, "busy_cores", lambda: 0.0)
+    monkeypatch.setattr(conducting, "_core_seconds", lambda: float(next(clock)))
+    heard = blocks_of_two(runs_root)
+    first = [each["again"] for each in heard if each["turn"] == 1]
+    assert sorted(set(first)) == [*range(conducting.AGAIN + 1)]
+    assert {each["again"] for each in heard if each["turn"] == 3} == {0}

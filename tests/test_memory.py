@@ -1,5 +1,7 @@
 """Memory: the peak, which errors mean that there is none left, and how well it is predicted."""
 
+import subprocess
+import sys
 from dataclasses import asdict
 
 import pandas as pd
@@ -196,3 +198,28 @@ def test_picture_names_machine_and_predictor_and_marks_what_did_not_fit(
     assert [text.get_text() for text in left.texts] == ["79.2 GiB: all there is"]
     alone = predicted_peaks(told[told["status"] == "oom"])
     assert alone.axes[1].get_title(loc="left") == "error: none fitted"
+
+
+FAULTS = """
+import resource, sys, torch
+from course.training import memory
+if sys.argv[1] == "keeps":
+    memory.keep_freed()
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(2**24).sum()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults()
+print(faults())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator is Linux's")
+def test_what_was_freed_is_used_again() -> None:
+    """64 MiB a second time: 16,384 pages that the system hands out anew, or none."""
+    found = {}
+    for how in ("keeps", "as it comes"):
+        command = [sys.executable, "-c", FAULTS, how]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        found[how] = int(done.stdout)
+    assert found["keeps"] < 100 < 10_000 < found["as it comes"], found

@@ -176,19 +176,26 @@ class Conductor:
         return there if any(not each.is_repeat for each in there) else []
 
     def _give(self, member: Member, turn: int) -> None:
-        """Let a member compute a block of steps, and wait until all its ranks are through."""
+        """Let a member compute a block of steps, and wait until all its ranks are through.
+
+        Where a budget ends the turns, there is time to have it undisturbed.
+        """
         for again in range(AGAIN + 1):
             steps = self._block(member, turn) if turn else member.asked["warmup_steps"]
             if not steps:
                 return
             member.given += steps
-            self._let_pass(member)
+            is_picky = turn and member.asked["budget_s"] and self._waited_in_vain < IN_VAIN
+            if is_picky:
+                self._let_pass(member)
             self._tell(member, turn, steps, again)
             others = self._hear(member, turn, again)
-            may_repeat = turn and member.asked["budget_s"] and self._waited_in_vain < IN_VAIN
-            if not may_repeat or others <= max(DISTURBED, self._spare(member)):
+            if not is_picky:
                 return
-        self._waited_in_vain += 1
+            if others <= max(DISTURBED, self._spare(member)):
+                self._waited_in_vain = 0
+                return
+        self._waited_in_vain += 1  # a pause before each, and none lasted
 
     def _hear(self, member: Member, turn: int, again: int) -> float:
         """Wait until all ranks of a member are through: how many cores others used meanwhile."""
@@ -208,13 +215,11 @@ class Conductor:
 
     def _let_pass(self, member: Member) -> None:
         """While none of the group computes, whoever is busy is a neighbour: wait for a pause."""
-        deadline = time.monotonic() + PATIENCE_S
-        while self._waited_in_vain < IN_VAIN and busy_cores() > max(BUSY, self._spare(member)):
+        most, deadline = max(BUSY, self._spare(member)), time.monotonic() + PATIENCE_S
+        while busy_cores() > most:
             if time.monotonic() > deadline:
                 self._waited_in_vain += 1
                 return
-        if self._waited_in_vain < IN_VAIN:
-            self._waited_in_vain = 0
 
     def _block(self, member: Member, turn: int) -> int:
         """How many steps a member gets: all are to be through with theirs in the same turn."""

@@ -37,8 +37,8 @@ benchmark: setup
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: requirements.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else \
-	  "Python %d.%d is not supported: make PYTHON=python3.12 (3.11 to 3.13) chooses another" % v)'
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 14) else \
+	  "Python %d.%d is not supported: make PYTHON=python3.12 (3.11 to 3.14) chooses another" % v)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet uv
 	@echo "Installing PyTorch and JupyterLab: about 5 GB with CUDA's libraries, a minute or more."

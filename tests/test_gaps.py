@@ -1,6 +1,7 @@
 """Exercises from solutions: seams, views that run, and nothing of the learner's lost."""
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -29,13 +30,12 @@ print(f())
 
 @pytest.fixture
 def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of solutions/ and exercises/ to work in; returns the path of its exercise."""
-    for name in ("SOLUTIONS", "EXERCISES"):
-        source = getattr(exercises, name)
-        copied = shutil.copytree(
-            source, tmp_path / source.name, ignore=shutil.ignore_patterns("*.backup-*")
-        )
-        monkeypatch.setattr(exercises, name, copied)
+    """solutions/ and untouched exercises/ to work in; returns the path of its exercise."""
+    for name, text in (("SOLUTIONS", TEXT), ("EXERCISES", exercises.render(TEXT, 0))):
+        folder = tmp_path / name.lower()
+        folder.mkdir()
+        (folder / "train.py").write_text(text)
+        monkeypatch.setattr(exercises, name, folder)
     monkeypatch.setattr(exercises, "PROJECT", tmp_path)
     return tmp_path / "exercises" / "train.py"
 
@@ -138,6 +138,18 @@ def test_drift_is_noticed(workshop: Path) -> None:
     assert exercises.drifted() == ["train.py"]
     workshop.with_name("orphan.py").touch()
     assert exercises.drifted() == ["orphan.py", "train.py"]
+
+
+def test_what_a_learner_wrote_in_a_clone_is_no_drift(workshop: Path) -> None:
+    git = ["git", "-C", str(workshop.parent)]
+    for words in (["init", "-q"], ["add", "."]):
+        subprocess.run([*git, *words], check=True)
+    workshop.write_text(exercises.render(TEXT, 1) + EDIT)
+    (workshop.parent / ".ipynb_checkpoints").mkdir()
+    (workshop.parent / ".ipynb_checkpoints" / "train-checkpoint.py").touch()
+    assert exercises.drifted() == []
+    subprocess.run([*git, "add", "train.py"], check=True)
+    assert exercises.drifted() == ["train.py"]  # about to be committed
 
 
 def test_edits_are_backed_up_byte_for_byte(workshop: Path) -> None:

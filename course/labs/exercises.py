@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -141,10 +142,27 @@ def solutions() -> list[Path]:
 
 
 def drifted() -> list[str]:
-    """Names of exercises that are not the untouched view of their solution."""
+    """Names of exercises that are not the untouched view of their solution.
+
+    In a clone it is asked of what git would commit: what a learner has written there since, and
+    what editors leave beside it, is no drift.
+    """
     wanted = {path.name: render(path.read_text(), 0, path.name) for path in solutions()}
-    found = {path.name: path.read_text() for path in EXERCISES.glob("*.py")}
+    found = _as_in_git() or {path.name: path.read_text() for path in EXERCISES.glob("*.py")}
     return sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
+
+
+def _as_in_git() -> dict[str, str]:
+    """The exercises as they stand in git's index; {} where they are in no clone."""
+
+    def ask(*words: str) -> str:
+        command = ["git", "-C", str(EXERCISES), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    try:
+        return {name: ask("show", f":./{name}") for name in ask("ls-files", "*.py").split()}
+    except (OSError, subprocess.CalledProcessError):
+        return {}
 
 
 def write(solved: int, name: str = "train.py") -> Path | None:

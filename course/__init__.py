@@ -24,7 +24,7 @@ _HOME = {
     "show_todo": "labs.exercises", "variant": "labs.exercises",
     "autocast": "training.precision", "channels_last": "training.precision",
     "has_units": "training.precision", "comm_report": "topics.communication.report",
-    "wrapped": "text",
+    "wrapped": "text", "TRAINED": "days.day2", "FULL": "days.day2",
 }  # fmt: skip
 _MODULES = {"models": "training.models", "plots": "plots", "doctor": "workshop.doctor",
             "default_set": "data.default_set"}  # fmt: skip

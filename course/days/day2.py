@@ -9,7 +9,6 @@ from typing import Any
 
 from course.days.lab import Lab, Mechanism
 from course.runs.run import Run
-from course.topics.scaling.efficiency import TRAINED
 
 RANKS = 2  # that a check launches: as many as any laptop has cores
 # Of the first gradients' norm beside that of one process on the joined batch. What may differ are
@@ -143,6 +142,20 @@ def _once_faults(run: Run, against: Run) -> Iterator[str]:
 
 def _once_seen(run: Run) -> str:
     return f"{run.record.val_images} images validated, each once; weights.pt written by rank 0"
+
+
+# Of all three checks of data parallelism, so that one run serves them: two epochs, to see them
+# shuffled; ResNet-18, since what is looked for is the same; a batch of which each rank has a share
+# that BatchNorm can use; a small step, so that what differs does not grow. The validation images
+# are odd in number, and more than one rank's share of val_steps batches: whoever repeats one, or
+# forgets a rank's, counts another number. Buckets of another size than DDP's own show whether the
+# script hands theirs on.
+TRAINED: dict[str, Any] = {
+    "model": "resnet18", "image_px": 64, "epochs": 2, "steps": 8, "budget_s": 0.0,
+    "batch_size": 16, "lr": 0.001, "val_images": 61, "save_weights": True, "bucket_mb": 10.0,
+}  # fmt: skip
+# On top, at full size.
+FULL = {"model": "resnet50", "image_px": 224, "steps": 16, "batch_size": 128, "val_images": 253}
 
 
 def _is_parallel(run: Run) -> bool:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from course.config import Config, rung, vary
+from course.days.day2 import FULL, TRAINED
 from course.jobs.launch import launch, wait
 from course.runs.files import write_atomically
 from course.runs.recordings import INDEX, SITE, TRACE, origin, trace_name
 from course.runs.run import SCRIPTS, Run, git_sha, rank_file
-from course.topics.scaling.efficiency import FULL, TRAINED
 from course.traces import thin as trace_thin
 
 SCRIPT = "solutions/train.py"

@@ -3,8 +3,6 @@
 from course.runs.ranks import told
 from course.topics.scaling import pictures
 from course.topics.scaling.efficiency import (
-    FULL,
-    TRAINED,
     fit,
     predicted,
     published,

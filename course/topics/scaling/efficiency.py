@@ -26,18 +26,6 @@ ALPHAS, BETAS = (1e-7, 1e-2), (1e8, 1e13)  # seconds, bytes/s: between these a f
 GRID = 61  # values of each that are tried at once
 WIDE = 0.3  # decades to each side of the best link, in which the intervals lie
 FASTEST = 0.1  # the share of messages that stays below the fitted line
-# Of all three checks of data parallelism, so that one run serves them: two epochs, to see them
-# shuffled; ResNet-18, since what is looked for is the same; a batch of which each rank has a share
-# that BatchNorm can use; a small step, so that what differs does not grow. The validation images
-# are odd in number, and more than one rank's share of val_steps batches: whoever repeats one, or
-# forgets a rank's, counts another number. Buckets of another size than DDP's own show whether the
-# script hands theirs on.
-TRAINED: dict[str, Any] = {
-    "model": "resnet18", "image_px": 64, "epochs": 2, "steps": 8, "budget_s": 0.0,
-    "batch_size": 16, "lr": 0.001, "val_images": 61, "save_weights": True, "bucket_mb": 10.0,
-}  # fmt: skip
-# On top, at full size.
-FULL = {"model": "resnet50", "image_px": 224, "steps": 16, "batch_size": 128, "val_images": 253}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from course.topics.loading import feeding
 from course.topics.memory import peaks
 from course.traces import tables as trace
 from course.traces.tensor_cores import report as tensor_cores
-from tools.pages import day2
+from tools.pages import day2, instructors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,6 +124,7 @@ PLACES: list[Block | Waterfall] = [
     Block(PERFORMANCE, "scaling", lambda: day2.scales("nvidia-h200-x4")),
     Block(PERFORMANCE, "cost of DDP", lambda: day2.ddp_costs(DDP)),
     Block(PERFORMANCE, "messages", lambda: day2.messages("nvidia-h200-x4")),
+    Block(PROJECT / "docs" / "instructors.md", "labs", instructors.labs),
     Block(PERFORMANCE, "short epochs", lambda: day2.epochs("nvidia-h200-x4")),
     Block(PROJECT / "docs" / "memory.md", "peaks", lambda: peaks.memory_table("nvidia-h100")),
     Block(

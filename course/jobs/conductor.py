@@ -89,8 +89,10 @@ class Member:
         if block["steps"]:
             self.fastest_step_s = min(self.fastest_step_s, block["last_s"])
         if block["steps"] and turn:
-            self.measured_s += block["seconds"]
-            del self.images_per_s[len(self.images_per_s) - min(again, 1) :]
+            if again:
+                self.images_per_s.pop()
+            else:
+                self.measured_s += block["seconds"]
             self.images_per_s.append(self.asked["batch_size"] * block["steps"] / block["seconds"])
 
 
@@ -107,6 +109,7 @@ class Conductor:
         self._is_closing = False
         self._last_turn = 0
         self._waited_in_vain = 0
+        self._lost_s = 0.0  # waited for neighbours, or spent on blocks that they disturbed
 
     def publish(self, path: Path) -> None:
         """Write where the members reach this conductor; for this user's eyes only."""
@@ -184,18 +187,26 @@ class Conductor:
             steps = self._block(member, turn) if turn else member.asked["warmup_steps"]
             if not steps:
                 return
-            member.given += steps
-            is_picky = turn and member.asked["budget_s"] and self._waited_in_vain < IN_VAIN
+            is_picky = bool(turn and member.asked["budget_s"]) and self._has_patience()
+            began = time.monotonic()
             if is_picky:
                 self._let_pass(member)
+            member.given += steps
             self._tell(member, turn, steps, again)
             others = self._hear(member, turn, again)
-            if not is_picky:
+            is_calm = others <= max(DISTURBED, self._spare(member))
+            # Steps that are kept for the turns that a ratio needs are not there to be repeated.
+            needed = steps * (1 + max(0, LEAST_TURNS - len(member.images_per_s)))
+            if not is_picky or member.is_gone or is_calm or member.steps_left < needed:
+                self._waited_in_vain *= not is_calm
                 return
-            if others <= max(DISTURBED, self._spare(member)):
-                self._waited_in_vain = 0
-                return
+            self._lost_s += time.monotonic() - began
         self._waited_in_vain += 1  # a pause before each, and none lasted
+
+    def _has_patience(self) -> bool:
+        """Shall a neighbour be waited for, and what it disturbed be done again?"""
+        budget_s = sum(each.asked["budget_s"] for each in self._playing())
+        return self._waited_in_vain < IN_VAIN and self._lost_s < budget_s
 
     def _hear(self, member: Member, turn: int, again: int) -> float:
         """Wait until all ranks of a member are through: how many cores others used meanwhile."""
@@ -207,19 +218,21 @@ class Conductor:
                 own += block["cpu_s"]
                 if connection is member.connections.get(0):
                     member.took(block, turn, again)
-        return (_core_seconds() - before - own) / (time.monotonic() - began)
+        return (_core_seconds() - before - own) / max(LOOK_S, time.monotonic() - began)
 
     def _spare(self, member: Member) -> int:
         """Cores of this machine that others may use without taking any from the member."""
-        return len(_own_cores()) - member.asked["cores"]
+        there = min(len(_own_cores()), psutil.cpu_count(logical=False) or math.inf)
+        return int(there) - member.ranks * member.asked["cores"]
 
     def _let_pass(self, member: Member) -> None:
         """While none of the group computes, whoever is busy is a neighbour: wait for a pause."""
-        most, deadline = max(BUSY, self._spare(member)), time.monotonic() + PATIENCE_S
+        most, began = max(BUSY, self._spare(member)), time.monotonic()
         while busy_cores() > most:
-            if time.monotonic() > deadline:
+            if time.monotonic() > began + PATIENCE_S:
                 self._waited_in_vain += 1
-                return
+                break
+        self._lost_s += time.monotonic() - began - LOOK_S
 
     def _block(self, member: Member, turn: int) -> int:
         """How many steps a member gets: all are to be through with theirs in the same turn."""
@@ -275,13 +288,15 @@ def busy_cores() -> float:
 def _core_seconds() -> float:
     """How long these cores have computed so far, or the host of a virtual machine took them."""
     times = psutil.cpu_times(percpu=True)
-    return sum(getattr(times[core], kind, 0.0) for core in _own_cores() for kind in WORK)
+    cores = [core for core in _own_cores() if core < len(times)]  # a container may show fewer
+    return sum(getattr(times[core], kind, 0.0) for core in cores for kind in WORK)
 
 
 def _own_cores() -> list[int]:
-    there = range(psutil.cpu_count() or 1)
-    own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(there)
-    return sorted(own & set(there)) or [*there]
+    """The cores that this process may use, by number."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return [*range(os.cpu_count() or 1)]
 
 
 def _ratios(member: Member, first: Member) -> np.ndarray:

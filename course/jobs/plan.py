@@ -88,7 +88,7 @@ def plan(
     script: str | Path, config: Config, *, site: str = "local", gpus: int = 1,
     time_min: float | None = None,
 ) -> Plan:  # fmt: skip
-    """Check what a launch asks for; the arguments are those of `jobs.launch`.
+    """Check what a launch asks for; the arguments are those of `launch.launch`.
 
     Raises:
         ValueError: no such script or site, or an impossible request.

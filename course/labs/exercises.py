@@ -148,12 +148,14 @@ def drifted() -> list[str]:
     what editors leave beside it, is no drift.
     """
     wanted = {path.name: render(path.read_text(), 0, path.name) for path in solutions()}
-    found = _as_in_git() or {path.name: path.read_text() for path in EXERCISES.glob("*.py")}
+    found = _as_in_git()
+    if found is None:
+        found = {path.name: path.read_text() for path in EXERCISES.glob("*.py")}
     return sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
 
 
-def _as_in_git() -> dict[str, str]:
-    """The exercises as they stand in git's index; {} where they are in no clone."""
+def _as_in_git() -> dict[str, str] | None:
+    """The exercises as they stand in git's index; None where they are in no clone."""
 
     def ask(*words: str) -> str:
         command = ["git", "-C", str(EXERCISES), *words]
@@ -162,7 +164,7 @@ def _as_in_git() -> dict[str, str]:
     try:
         return {name: ask("show", f":./{name}") for name in ask("ls-files", "*.py").split()}
     except (OSError, subprocess.CalledProcessError):
-        return {}
+        return None
 
 
 def write(solved: int, name: str = "train.py") -> Path | None:

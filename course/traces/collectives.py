@@ -34,7 +34,7 @@ TYPES = {  # a type's name in a trace, here in small letters: PyTorch's name and
 def collectives(
     events: list[dict[str, Any]], origin: float, group: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Every collective of a Chrome trace as a row of `trace_sources.COLUMNS`.
+    """Every collective of a Chrome trace as a row of `reader.COLUMNS`.
 
     `bytes` is what one rank puts in. A row of NCCL has the kernel's `correlation`, by which its
     launch is found; gloo's are dated by their begin.

@@ -101,6 +101,7 @@ class Meter:
         self._block = turn.Block()
         self._finished: deque[tuple[int, int, dict[str, int], list[Any]]] = deque()
         self._seconds: list[list[float]] = []  # one row a step: the phases
+        self._blocks: list[dict[str, int]] = []  # and the block that it belongs to
         self._measured_s = 0.0  # in steps after warm-up
         self._turns = 0  # that this run has had since then
         # The loss is copied to here without waiting; it is read once the step's end is past.
@@ -115,7 +116,8 @@ class Meter:
             memory.limit(device, self.config.memory_gib)
         memory.reset_peak(device)
         threads = torch.get_num_threads() if device.type == "cpu" else 1
-        self.turn = turn.of_this_process(self.config, run.rank, threads)
+        cores = threads + self.config.workers
+        self.turn = turn.of_this_process(self.config, run.rank, cores)
 
     def steps(self, batches: Iterable, epoch: int) -> Iterator:
         """At most `config.steps` batches of this epoch, timed."""
@@ -243,6 +245,7 @@ class Meter:
             step, epoch, turns, marks = self._finished.popleft()
             seconds = [self.clock.seconds(a, b) for a, b in zip(marks, marks[1:])]
             self._seconds.append(seconds)
+            self._blocks.append(turns)
             self._count(step, turns.get("turn", 0), sum(seconds))
             rows.append({
                 "step": step, "epoch": epoch, **turns,
@@ -256,6 +259,12 @@ class Meter:
         """Of the block that a step belongs to; nothing, where the run takes no turns."""
         number = self.turn.number
         return {} if number is None else {"turn": number, "again": self.turn.again}
+
+    def _counted(self) -> list[bool]:
+        """Of each step after warm-up: is its block one that was not repeated afterwards?"""
+        blocks = self._blocks[self.config.warmup_steps :]
+        last = {each.get("turn"): each.get("again") for each in blocks}
+        return [each.get("again") == last[each.get("turn")] for each in blocks]
 
     def _count(self, step: int, number: int, seconds: float) -> None:
         self._block.seconds += seconds
@@ -275,7 +284,7 @@ class Meter:
 
     def summary(self) -> dict[str, Any]:
         """Medians and quartiles over the steps after warm-up; first and last loss."""
-        kept = np.array(self._seconds)[self.config.warmup_steps :]
+        kept = np.array(self._seconds)[self.config.warmup_steps :][self._counted()]
         losses = [_finite(value) for value in self._losses[: len(self._seconds)].tolist()]
         if len(kept) == 0:
             return {"steps_measured": 0}

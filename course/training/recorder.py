@@ -39,9 +39,10 @@ def recording() -> Iterator[Recorder]:
     trained, a summary printed and nothing written, which suits a debugger. An exception is
     recorded, as `oom` where memory ran out and as `failed` otherwise, and raised again.
     """
-    memory.keep_freed()
     folder = os.environ.get(FOLDER_VARIABLE)
     run = Recorder(Run(Path(folder)) if folder else None)
+    if not run.config.memory_gib:  # where memory is short, what was freed must be given back
+        memory.keep_freed()
     try:
         yield run
     except Exception as error:

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import distributed, nn
 
 from course.runs.run import FOLDER_VARIABLE
-
-if TYPE_CHECKING:
-    pass
 
 FILE = "batchnorm-{}.pt"  # of a rank, in the run's folder
 

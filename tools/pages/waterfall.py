@@ -56,7 +56,7 @@ def walls(machine: str) -> pd.DataFrame:
     """What holds a training step in half precision on a machine, whatever its speed so far.
 
     Columns: wall, cost (of an image, in words), low and high (images/s; they differ where the
-    bytes are known within limits only). Bytes and FLOP are counted (`step_cost.operators`), the
+    bytes are known within limits only). Bytes and FLOP are counted (`cost.operators`), the
     machine's ceilings were measured.
 
     Raises:
@@ -92,7 +92,7 @@ def fused_megabytes(table: pd.DataFrame) -> tuple[float, float]:
     fusing can do: a compiler's schedule may move more.
 
     Args:
-        table: what `step_cost.operators` returns, by operator.
+        table: what `cost.operators` returns, by operator.
     """
     of = table["megabytes"]
     added = of["add"] + of["add_"]

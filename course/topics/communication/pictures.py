@@ -135,7 +135,7 @@ def statistics(spreads: Mapping[str, pd.DataFrame]) -> Picture:
     """How far the ranks' running means lie apart, from the first BatchNorm to the last.
 
     Args:
-        spreads: what `sync_batchnorm.spread` returned, by the name of the line.
+        spreads: what `batchnorm.spread` returned, by the name of the line.
     """
     picture = Picture(9, 3.2)
     axes = picture.add_subplot()

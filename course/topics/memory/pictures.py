@@ -31,8 +31,8 @@ def batch_sweep(
     A run that ran out of memory is a cross at its batch size, where the line would have it.
 
     Args:
-        table: what `sweep.sweep` returns.
-        fit: what `sweep.fit` returns; drawn as the part that grows on the part that does not.
+        table: what `batch_sizes.sweep` returns.
+        fit: what `batch_sizes.fit` returns; drawn as the part that grows on the part that does not.
         predicted: peak GiB without running, indexed by batch size.
         limit_gib: the memory of the device, a dashed line; limits that runs had (`memory_gib`)
             are drawn in any case.
@@ -111,7 +111,7 @@ def anatomy(table: pd.DataFrame) -> Picture:
     """Where a step's memory is: by part of the network (left) and by kind, in all (right).
 
     Args:
-        table: what `anatomy.anatomy` returns.
+        table: what `held.anatomy` returns.
     """
     wide = table.pivot_table("gib", "part", "kind", "sum", sort=False)[list(KIND_COLOURS)]
     growing, fixed = wide[["batch", "activations"]], wide.drop(columns=["batch", "activations"])

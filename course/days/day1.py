@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from course.config import Config
-from course.days.lab import Lab, Mechanism
+from course.days.lab import Lab, Mechanism, chosen
 from course.runs.run import Run
 
 NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
@@ -172,32 +172,28 @@ DAY1 = {
 }  # fmt: skip
 
 
-def _checks(*names: str) -> dict[str, Mechanism]:
-    return {name: DAY1[name] for name in names}
-
-
 LABS = (
     Lab(
-        "1.1", "day1_1_gpu", "one script, one device", 45, "day1_1", _checks("day1.device"),
+        "1.1", "day1_1_gpu", "one script, one device", 45, "day1_1", chosen(DAY1, "day1.device"),
         (("baseline", "fp32"), ("device", "fp32")),
         jobs="5 (3 at once)", prepare="default set made; the script open in JupyterLab",
         stuck="editing without saving; TODO 1 is in three places; the dots of `predict`",
     ),
     Lab(
         "1.2", "day1_2_mixed_precision", "half the bits, and what they cost", 60, "day1_2",
-        _checks("day1.amp", "day1.scaler"),
+        chosen(DAY1, "day1.amp", "day1.scaler"),
         (("device", "tf32"), ("amp", "bf16"), ("amp", "fp16")), jobs="3 (2 at once)",
         prepare="which formats has the GPU units for? A V100 has fp16 only",
         stuck="TODO 3, the order of `scale`, `step`, `update`",
     ),
     Lab(
         "1.3", "day1_3_channels_last", "the same numbers, in another order", 45, "day1_3",
-        _checks("day1.channels_last"), (("channels_last", "bf16"), ("channels_last", "fp16")),
+        chosen(DAY1, "day1.channels_last"), (("channels_last", "bf16"), ("channels_last", "fp16")),
         jobs="2", prepare="nothing", stuck="shape against memory layout: only strides differ",
     ),
     Lab(
         "1.4", "day1_4_profiler", "the profiler, and proof", 60, "day1_4",
-        _checks("day1.profile"), jobs="2 (at once)",
+        chosen(DAY1, "day1.profile"), jobs="2 (at once)",
         prepare="Perfetto needs the internet in the *browser*; the lab does without",
         stuck="reading two clocks; a traced step is slower, and is not timed",
     ),

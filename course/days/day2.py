@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from course.days.lab import Lab, Mechanism
+from course.days.lab import Lab, Mechanism, chosen
 from course.runs.run import Run
 
 RANKS = 2  # that a check launches: as many as any laptop has cores
@@ -188,19 +188,15 @@ DAY2 = {
 }  # fmt: skip
 
 
-def _checks(*names: str) -> dict[str, Mechanism]:
-    return {name: DAY2[name] for name in names}
-
-
 LABS = (
     Lab(
-        "2.1", "day2_1_dataloader", "feed it", 60, "day2_1", _checks("day2.dataloader"),
+        "2.1", "day2_1_dataloader", "feed it", 60, "day2_1", chosen(DAY2, "day2.dataloader"),
         jobs="6", prepare="`cpus_per_gpu`: with one core for a task there is nothing to load with",
         stuck="a median hides the step that waits; `non_blocking` belongs into TODO 1's lines",
     ),
     Lab(
         "2.2", "day2_2_data_parallel", "one network, many GPUs", 60, "day2_2",
-        _checks("day2.ranks", "day2.data_parallel", "day2.once"),
+        chosen(DAY2, "day2.ranks", "day2.data_parallel", "day2.once"),
         jobs="3 to 7, most of 2 processes", prepare="two GPUs for each learner, or the CPU",
         stuck="batch size of a rank or of all; the lab's hang is meant",
     ),

@@ -47,7 +47,7 @@ class Lab:
     prepare: str = ""
     stuck: str = ""
 
-    @property
-    def todos(self) -> list[int]:
-        """The TODOs of exercises/train.py that it fills."""
-        return sorted({check.todo for check in self.checks.values()})
+
+def chosen(checks: dict[str, Mechanism], *names: str) -> dict[str, Mechanism]:
+    """Those of a day's checks that belong to one lab."""
+    return {name: checks[name] for name in names}

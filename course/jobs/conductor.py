@@ -48,8 +48,6 @@ BUSY = 0.4  # cores that others use; less is what any machine does by itself
 DISTURBED = 0.15  # cores that others used during a block, and it is repeated
 AGAIN = 3  # times at most
 IN_VAIN = 2  # so often in a row, and it is no burst: whoever is there stays
-
-
 WORK = ("user", "nice", "system", "irq", "softirq", "steal")  # what a core's time goes to
 
 
@@ -197,8 +195,9 @@ class Conductor:
             is_calm = others <= max(DISTURBED, self._spare(member))
             # Steps that are kept for the turns that a ratio needs are not there to be repeated.
             needed = steps * (1 + max(0, LEAST_TURNS - len(member.images_per_s)))
+            if is_calm:  # who was there has left, perhaps
+                self._waited_in_vain = 0
             if not is_picky or member.is_gone or is_calm or member.steps_left < needed:
-                self._waited_in_vain *= not is_calm
                 return
             self._lost_s += time.monotonic() - began
         self._waited_in_vain += 1  # a pause before each, and none lasted

@@ -83,10 +83,10 @@ def total_gib(device: torch.device) -> float:
 def keep_freed() -> None:
     """Let this process use memory that it has freed for its next step, in large pages (Linux).
 
-    By default glibc gives large blocks back at once and has each of their pages handed out anew,
-    some 40,000 a step of the quick baseline, more in one process than in its equal; and which
-    pages those are decides how fast an optimizer that reads all weights gets through them. A
-    variable THP_MEM_ALLOC_ENABLE that is set stays as it is.
+    By default glibc gives large blocks back at once and has each of their pages handed out anew
+    in every step, more in one process than in its equal; and which pages those are decides how
+    fast an optimizer that reads all weights gets through them. A variable THP_MEM_ALLOC_ENABLE
+    that is set stays as it is.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):

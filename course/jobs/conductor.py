@@ -65,6 +65,7 @@ class Member:
     fastest_step_s: float = math.inf
     measured_s: float = 0.0
     is_gone: bool = False
+    has_left: bool = False  # before its time: it failed, or hung up with steps to go
 
     @property
     def is_ready(self) -> bool:
@@ -103,7 +104,6 @@ class Conductor:
         self.members = [*self._by_folder.values()]
         self._key = secrets.token_bytes(16)
         self._listener = Listener((host, 0), backlog=64)
-        self._left: list[str] = []
         self._is_closing = False
         self._last_turn = 0
         self._waited_in_vain = 0
@@ -122,9 +122,9 @@ class Conductor:
 
     def is_over(self, run: Run, status: str) -> None:
         """The processes of this run have ended, perhaps before they asked for a turn."""
-        if status != "ok":
-            self._left.append(run.name)
-        self._by_folder[str(run.folder)].is_gone = True
+        member = self._by_folder[str(run.folder)]
+        member.has_left |= status != "ok"
+        member.is_gone = True
 
     def _admit(self) -> None:
         """Take in the members' processes as they come."""
@@ -245,9 +245,10 @@ class Conductor:
         self._last_turn = min(turns, default=0)
 
     def _tell(self, member: Member, turn: int, steps: int, again: int = 0) -> None:
+        left = [each.name for each in self.members if each.has_left]
         for connection in member.connections.values():
             with contextlib.suppress(OSError):  # it has just ended, as will be heard
-                connection.send({"turn": turn, "steps": steps, "again": again, "left": self._left})
+                connection.send({"turn": turn, "steps": steps, "again": again, "left": left})
 
     def _listen(self) -> list[tuple[Connection, dict[str, float]]]:
         """The blocks that were reported just now; processes that have ended are let go."""
@@ -262,6 +263,8 @@ class Conductor:
                 del member.connections[rank]
                 connection.close()
                 member.is_gone = member.is_gone or not member.connections
+                # Its processes may take a while to end: the others need not wait to be told.
+                member.has_left |= member.steps_left > 0 and not self._is_closing
         return reported
 
     def _is_enough(self) -> bool:

@@ -77,3 +77,11 @@ def tiny_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A default set of 48 files, real in everything but their number."""
     recipe = Recipe(train_per_class=2, val_per_class=1)
     return default_set.ensure(tmp_path_factory.mktemp("data") / "tiny", recipe)
+
+
+@pytest.fixture
+def user_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's own file of sites."""
+    path = tmp_path / "my_sites.toml"
+    monkeypatch.setenv("COURSE_SITES", str(path))
+    return path

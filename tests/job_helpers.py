@@ -17,6 +17,7 @@ import pytest
 
 from course.config import Config, rung
 from course.jobs import launch as jobs
+from course.jobs.cluster import control
 from course.jobs.warm import client
 from course.runs import run as runs
 from course.runs.run import Run
@@ -176,6 +177,14 @@ def end_all_runs(root: Path) -> None:
     finally:
         for process in processes_of(root):
             process.kill()
+
+
+def slurm_says(*words: str) -> str:
+    """What a command of Slurm prints."""
+    env = os.environ | control.environment()
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 @pytest.fixture(autouse=True)

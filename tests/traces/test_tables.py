@@ -9,6 +9,16 @@ import pytest
 import torch
 from torch import nn
 from torch.profiler import record_function
+from trace_files import (
+    CONV,
+    COUNT,
+    DURATION,
+    SHARE,
+    WGRAD,
+    ncu_row,
+    ncu_text,
+    onednn_line,
+)
 
 from course.plots.base import PHASE_COLOURS
 from course.traces import tables
@@ -91,8 +101,6 @@ ENGINE = "autograd::engine::evaluate_function"
 MAIN, AUTOGRAD, GPU = {"pid": 9, "tid": 9}, {"pid": 9, "tid": 31}, {"pid": 0, "tid": 7}
 CAST = "void at::native::vectorized_elementwise_kernel<4, at::native::bfloat16_copy_kernel_cuda>"
 LAYOUT = "void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16, __nv_bfloat16, float>"
-CONV = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64"
-WGRAD = "sm90_xmma_wgrad_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc"
 
 
 def event(cat: str, name: str, ts: float, dur: float, where: dict, **args) -> dict:
@@ -268,57 +276,6 @@ def test_files_that_are_no_trace_are_named(tmp_path, cpu_file) -> None:
 
 # ---- Nsight Systems ----------------------------------------------------------------------------
 
-NSYS = """
-CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE TARGET_INFO_GPU (vmId INTEGER, id INTEGER, name TEXT);
-CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER NOT NULL, end INTEGER NOT NULL,
-  eventClass INTEGER, globalTid INTEGER, correlationId INTEGER, nameId INTEGER NOT NULL,
-  returnValue INTEGER NOT NULL);
-CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER NOT NULL, end INTEGER NOT NULL,
-  deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL, streamId INTEGER NOT NULL,
-  correlationId INTEGER, globalPid INTEGER, demangledName INTEGER NOT NULL,
-  shortName INTEGER NOT NULL);
-CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INTEGER NOT NULL, end INTEGER NOT NULL,
-  deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL, streamId INTEGER NOT NULL,
-  correlationId INTEGER, globalPid INTEGER, bytes INTEGER NOT NULL, copyKind INTEGER NOT NULL,
-  srcKind INTEGER, dstKind INTEGER);
-CREATE TABLE ENUM_CUDA_MEM_KIND (id INTEGER PRIMARY KEY, name TEXT, label TEXT);
-CREATE TABLE NVTX_EVENTS (start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL,
-  rangeId INTEGER, category INTEGER, color INTEGER, text TEXT, globalTid INTEGER,
-  endGlobalTid INTEGER, textId INTEGER, domainId INTEGER);
-"""
-PROCESS = 70 << 24
-TEXTS = [(1, "cudaLaunchKernel_v7000"), (2, CONV), (3, "short"), (4, "forward"), (5, WGRAD)]
-
-
-@pytest.fixture
-def nsys_file(tmp_path: Path) -> Path:
-    path = tmp_path / "report.sqlite"
-    base = 8_000_000_000
-    with sqlite3.connect(path) as db:
-        db.executescript(NSYS)
-        db.executemany("INSERT INTO StringIds VALUES (?,?)", TEXTS)
-        db.execute("INSERT INTO TARGET_INFO_GPU VALUES (0, 0, 'NVIDIA A100')")
-        db.executemany("INSERT INTO ENUM_CUDA_MEM_KIND VALUES (?,?,?)",
-                       [(1, "PINNED", "Pinned"), (2, "DEVICE", "Device")])  # fmt: skip
-        calls = [(200, 71, 11, 1), (700, 88, 12, 1), (210, 71, 13, 1)]
-        db.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,0,?,?,?,0)", [
-            (base + at, base + at + 5, PROCESS + tid, number, name)
-            for at, tid, number, name in calls])  # fmt: skip
-        db.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?,?,0,1,7,?,?,?,3)", [
-            (base + 300, base + 390, 11, PROCESS, 2), (base + 800, base + 900, 12, PROCESS, 5)
-        ])  # fmt: skip
-        db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?,?,0,1,7,13,?,4096,1,1,2)",
-                   (base + 250, base + 290, PROCESS))  # fmt: skip
-        db.executemany("INSERT INTO NVTX_EVENTS VALUES (?,?,59,0,0,0,?,?,0,?,0)", [
-            (base, base + 1000, "ProfilerStep#5", PROCESS + 71, None),
-            (base + 100, base + 500, None, PROCESS + 71, 4),  # its text is in StringIds
-            (base + 500, base + 990, "backward", PROCESS + 71, None),
-            (base + 150, base + 400, "aten::conv2d, seq = 3", PROCESS + 71, None),
-            (base + 995, None, "a mark, no range", PROCESS + 71, None)])  # fmt: skip
-    db.close()
-    return path
-
 
 def test_nsight_systems_gives_the_same_tables(nsys_file) -> None:
     found = tables.read_nsys(nsys_file)
@@ -359,25 +316,6 @@ def test_nsight_systems_refuses_other_files(tmp_path) -> None:
 
 
 # ---- Nsight Compute ----------------------------------------------------------------------------
-
-HEAD = (
-    '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size",'
-    '"Grid Size","Device","CC","Section Name","Metric Name","Metric Unit","Metric Value"'
-)
-DURATION = "gpu__time_duration.sum"
-COUNT = "sm__inst_executed_pipe_tensor.sum"
-SHARE = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
-
-
-def ncu_row(number: int, name: str, metric: str, unit: str, value: str) -> str:
-    cells = (number, 512, "python", "127.0.0.1", name, 1, 7, "(128, 1, 1)", "(8, 1, 1)", 0, "9.0",
-             "Command line profiler metrics", metric, unit, value)  # fmt: skip
-    return ",".join(f'"{cell}"' for cell in cells)
-
-
-def ncu_text(*rows: str) -> str:
-    noise = ["==PROF== Connected to process 512 (/usr/bin/python3)", "step 1, loss 6.9"]
-    return "\n".join([*noise, HEAD, *rows, "==PROF== Disconnected from process 512", ""])
 
 
 def test_nsight_compute_gives_durations_and_tensor_core_counters(tmp_path) -> None:
@@ -436,13 +374,6 @@ def test_onednn_account_of_a_real_convolution(tmp_path, capfd) -> None:
     assert table["share"].sum() == pytest.approx(1)
     assert table.attrs["isa"]
     assert "No kernel of oneDNN ran in half precision" in tables.onednn_summary(table)
-
-
-def onednn_line(kernel: str, kind: str, milliseconds: float) -> str:
-    return (f"onednn_verbose,v1,primitive,exec,cpu,convolution,{kernel},forward_training,"
-            f"src:{kind}::blocked:acdb::f0 wei:{kind}:a:blocked:Acdb16a::f0 dst:{kind}::blocked:"
-            f"acdb::f0,attr-scratchpad:user,alg:convolution_direct,mb8_ic16oc32,{milliseconds}\n"
-            )  # fmt: skip
 
 
 @pytest.mark.parametrize(("kernel", "kind", "words"), [

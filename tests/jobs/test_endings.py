@@ -199,7 +199,9 @@ def test_a_script_that_ignores_every_signal_can_be_cancelled(runs_root, tmp_path
     assert processes_of(runs_root) == []
 
 
-NCCL = Path(__file__).parent / "golden" / "nccl_hang"  # of two H200s, PyTorch 2.11; a log a rank
+NCCL = (
+    Path(__file__).parent.parent / "golden" / "nccl_hang"
+)  # of two H200s, PyTorch 2.11; a log a rank
 ENDS_AS_NCCL_DID = f"""
 import os, sys, time
 from pathlib import Path

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from job_helpers import (
     over,
     printed,
     release,
+    slurm_says,
 )
 
 from course.config import rung
@@ -36,24 +36,9 @@ TINY = rung("device", quick=True, model="resnet18", data="synthetic", image_px=3
             steps=3, warmup_steps=1, val_steps=0)  # fmt: skip
 
 
-def slurm_says(*words: str) -> str:
-    env = os.environ | control.environment()
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=30)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
 def state(run: runs.Run) -> str:
     number = run.launched["job_id"]
     return slurm_says("sacct", "-X", "-n", "-P", "-j", number, "-o", "State").partition(" ")[0]
-
-
-@pytest.fixture
-def user_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's own file of sites."""
-    path = tmp_path / "my_sites.toml"
-    monkeypatch.setenv("COURSE_SITES", str(path))
-    return path
 
 
 def test_a_training_run_is_recorded_as_on_this_machine(runs_root: Path) -> None:

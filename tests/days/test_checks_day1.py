@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from check_helpers import SOLVED, TEXT, verdicts
 from job_helpers import prepared, train_together
 
 from course.config import Config, rung
@@ -19,8 +20,6 @@ from course.runs.ratio import Ratio
 from course.runs.run import Run
 from course.training.pretended import device_of_first_step
 
-TEXT = (exercises.SOLUTIONS / "train.py").read_text()
-SOLVED = exercises.render(TEXT, exercises.count(TEXT))
 TINY = dict(quick=True, model="resnet18", data="synthetic", image_px=32, batch_size=4, val_steps=0,
             steps=2, warmup_steps=1, lr=0.001)  # fmt: skip
 
@@ -110,10 +109,6 @@ def checked(trained: Path, runs_root: Path):
         return check(name, run, against=against)
 
     return of
-
-
-def verdicts(done: Checked) -> dict[str, str]:
-    return {part.part: part.verdict for part in done.parts}
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from check_helpers import SOLVED, TEXT, verdicts
 from job_helpers import SCRIPTS, prepared
-from test_checks import verdicts
 
 from course import days
 from course.config import Config, rung
@@ -20,8 +20,6 @@ from course.labs import exercises
 from course.labs.checks import FAILED, PASSED, UNMEASURABLE, UNTIMED, Checked, check
 from course.runs.run import Run
 
-TEXT = (exercises.SOLUTIONS / "train.py").read_text()
-SOLVED = exercises.render(TEXT, exercises.count(TEXT))
 PARALLEL = [name for name in DAY2 if DAY2[name].gpus > 1]
 # 32 images to train on, 15 to validate on: each rank's share is 8 or 7, more than two batches of 4
 # of one process hold.

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from check_helpers import SOLVED, TEXT, verdicts
 from job_helpers import prepared, train_together
-from test_checks import SOLVED, TEXT, verdicts
 
 from course.config import Config, rung
 from course.days.day2 import DAY2

@@ -9,16 +9,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from test_trace import (  # noqa: F401
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from trace_files import (
     CONV,
     DURATION,
     SHARE,
     ncu_row,
     ncu_text,
-    nsys_file,
     onednn_line,
 )
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from course.runs.record import Record, write_record
 from course.runs.recordings import trace_path

@@ -14,7 +14,7 @@ from course.jobs import plan, sites, slurm_commands
 from course.jobs.slurm_commands import Partition
 from course.runs import run as runs
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parent.parent / "golden"
 CONFIG = rung("baseline", quick=True)
 OWN = """
 [jean-zay-v100]

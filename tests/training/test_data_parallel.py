@@ -10,8 +10,7 @@ from threading import Thread
 
 import pytest
 import torch
-from job_helpers import eventually, over, runs_root_at
-from test_slurm import slurm_says, user_sites  # noqa: F401 - a fixture
+from job_helpers import eventually, over, runs_root_at, slurm_says
 
 from course.config import Config, rung
 from course.jobs import launch

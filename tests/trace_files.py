@@ -1,0 +1,29 @@
+"""What profilers write: a few kernels in Nsight's and oneDNN's formats."""
+
+CONV = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64"
+WGRAD = "sm90_xmma_wgrad_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc"
+HEAD = (
+    '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size",'
+    '"Grid Size","Device","CC","Section Name","Metric Name","Metric Unit","Metric Value"'
+)
+DURATION = "gpu__time_duration.sum"
+COUNT = "sm__inst_executed_pipe_tensor.sum"
+SHARE = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
+
+
+def ncu_row(number: int, name: str, metric: str, unit: str, value: str) -> str:
+    cells = (number, 512, "python", "127.0.0.1", name, 1, 7, "(128, 1, 1)", "(8, 1, 1)", 0, "9.0",
+             "Command line profiler metrics", metric, unit, value)  # fmt: skip
+    return ",".join(f'"{cell}"' for cell in cells)
+
+
+def ncu_text(*rows: str) -> str:
+    noise = ["==PROF== Connected to process 512 (/usr/bin/python3)", "step 1, loss 6.9"]
+    return "\n".join([*noise, HEAD, *rows, "==PROF== Disconnected from process 512", ""])
+
+
+def onednn_line(kernel: str, kind: str, milliseconds: float) -> str:
+    return (f"onednn_verbose,v1,primitive,exec,cpu,convolution,{kernel},forward_training,"
+            f"src:{kind}::blocked:acdb::f0 wei:{kind}:a:blocked:Acdb16a::f0 dst:{kind}::blocked:"
+            f"acdb::f0,attr-scratchpad:user,alg:convolution_direct,mb8_ic16oc32,{milliseconds}\n"
+            )  # fmt: skip

@@ -83,17 +83,24 @@ def measure(compiled: bool, args: argparse.Namespace) -> list[dict]:
     running = {name: training(options, compiled, args) for name, options in VARIANTS.items()}
     for steps in running.values():
         block_s(steps, 1 if on_cpu else WARMUP, wait)
-    took = [[block_s(steps, args.steps, wait) for steps in running.values()]
-            for _ in range(args.turns)]  # fmt: skip
+    took = [
+        [block_s(steps, args.steps, wait) for steps in running.values()] for _ in range(args.turns)
+    ]
     slowest = torch.tensor(took, device=args.device)
     distributed.all_reduce(slowest, distributed.ReduceOp.MAX)
     step_ms = slowest.cpu().numpy() / args.steps * 1e3  # turns × variants
     ratio = step_ms[:, :1] / step_ms
     return [
-        {"variant": name, "compiled": compiled, "step_ms": quartiles(step_ms[:, at]),
-         "ratio": quartiles(ratio[:, at]), "turns": args.turns, "steps_a_turn": args.steps}
+        {
+            "variant": name,
+            "compiled": compiled,
+            "step_ms": quartiles(step_ms[:, at]),
+            "ratio": quartiles(ratio[:, at]),
+            "turns": args.turns,
+            "steps_a_turn": args.steps,
+        }
         for at, name in enumerate(VARIANTS)
-    ]  # fmt: skip
+    ]
 
 
 def quartiles(values: np.ndarray) -> list[float]:
@@ -119,10 +126,14 @@ def main() -> None:
         torch.accelerator.set_device_index(args.device.index)
     distributed.init_process_group()
     rank, on_cpu = distributed.get_rank(), args.device.type == "cpu"
-    where = {"machine": cpu_name() if on_cpu else device_name(args.device),
-             "ranks": distributed.get_world_size(), "model": args.model,
-             "image_px": args.image_px, "batch_size": args.batch_size,
-             "torch": torch.__version__}  # fmt: skip
+    where = {
+        "machine": cpu_name() if on_cpu else device_name(args.device),
+        "ranks": distributed.get_world_size(),
+        "model": args.model,
+        "image_px": args.image_px,
+        "batch_size": args.batch_size,
+        "torch": torch.__version__,
+    }
     for compiled in (False, True)[: 1 + args.compile]:
         lines = [json.dumps(found | where) for found in measure(compiled, args)]
         if rank == 0:

@@ -113,9 +113,12 @@ def bare_loop(cfg: Config, batch, device) -> Iterator[torch.Tensor]:
         model = torch.compile(model, mode=cfg.compile)
     criterion = torch.nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(
-        model.parameters(), cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay,
+        model.parameters(),
+        cfg.lr,
+        momentum=cfg.momentum,
+        weight_decay=cfg.weight_decay,
         fused=cfg.fused or None,
-    )  # fmt: skip
+    )
     if cfg.fused:  # as in the course's: a loss that is NaN would be fast
         for weight in model.parameters():
             optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
@@ -158,13 +161,20 @@ def measure(cfg: Config, turns: int) -> dict:
         raise ValueError(f"they did not train alike: loss {loss:.4g}, and {bare_loss:.4g} bare")
     seconds = {loop: np.array(times) for loop, times in both.seconds.items()}
     q1, median, q3 = np.percentile(seconds["bare"] / seconds["course"], [25, 50, 75])
-    speed = {loop: both.block * cfg.batch_size / np.median(times)
-             for loop, times in seconds.items()}  # fmt: skip
+    speed = {
+        loop: both.block * cfg.batch_size / np.median(times) for loop, times in seconds.items()
+    }
     return {
-        "ratio": median, "ratio_q1": q1, "ratio_q3": q3, "images_per_s": speed["course"],
-        "bare_images_per_s": speed["bare"], "turns": turns, "steps_a_turn": both.block,
-        "loss": loss, "bare_loss": bare_loss,
-    }  # fmt: skip
+        "ratio": median,
+        "ratio_q1": q1,
+        "ratio_q3": q3,
+        "images_per_s": speed["course"],
+        "bare_images_per_s": speed["bare"],
+        "turns": turns,
+        "steps_a_turn": both.block,
+        "loss": loss,
+        "bare_loss": bare_loss,
+    }
 
 
 def device_of(cfg: Config) -> torch.device:
@@ -192,11 +202,17 @@ def line(text: str, cfg: Config, turns: int, aim: float | None) -> dict:
     if aim is None:
         aim = AIM_CPU if device.type == "cpu" else AIM_GPU
     said = {
-        "run": text, "rung": cfg.rung, "precision": cfg.precision, "tf32": cfg.tf32,
-        "batch_size": cfg.batch_size, "image_px": cfg.image_px, "device": device.type,
+        "run": text,
+        "rung": cfg.rung,
+        "precision": cfg.precision,
+        "tf32": cfg.tf32,
+        "batch_size": cfg.batch_size,
+        "image_px": cfg.image_px,
+        "device": device.type,
         "machine": cpu_name() if device.type == "cpu" else device_name(device),
-        "torch": torch.__version__, "aim": aim,
-    }  # fmt: skip
+        "torch": torch.__version__,
+        "aim": aim,
+    }
     began = time.perf_counter()
     try:
         said |= measure(cfg, turns)

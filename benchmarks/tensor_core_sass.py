@@ -77,11 +77,13 @@ def row(kernel: str, library: str, counted: Counter) -> dict:
     first = {name.partition(".")[0] for name in counted}  # HMMA.16816.F32.BF16 is an HMMA
     hfma2 = {name: count for name, count in counted.items() if name.startswith("HFMA2.MMA")}
     return {
-        "kernel": kernel, "library": library, "instructions": counted.total(),
+        "kernel": kernel,
+        "library": library,
+        "instructions": counted.total(),
         "mma": " ".join(sorted(name for name in first if name.endswith("MMA"))),
         "hfma2_mma": sum(hfma2.values()),
         "constants": sum(count for name, count in hfma2.items() if name.endswith(SETS)),
-    }  # fmt: skip
+    }
 
 
 def disassemble(library: Path, arch: str, wanted: set[str]) -> list[dict]:

@@ -55,10 +55,15 @@ def settings(**changes) -> dict[str, Config]:
     few = BUSY | {"steps": WATCHED + 2, "warmup_steps": WATCHED} | changes
     half = few | {"precision": "fp16"}
     configs = [
-        rung("channels_last", **few), rung("amp", **few), rung("device", **few),
-        rung("device", **few | {"tf32": True}), rung("channels_last", **half),
-        rung("amp", **half), rung("compile", **few), rung("fused", **few),
-    ]  # fmt: skip
+        rung("channels_last", **few),
+        rung("amp", **few),
+        rung("device", **few),
+        rung("device", **few | {"tf32": True}),
+        rung("channels_last", **half),
+        rung("amp", **half),
+        rung("compile", **few),
+        rung("fused", **few),
+    ]
     return {trace_name(config): config for config in configs}
 
 
@@ -120,11 +125,27 @@ def profile(ncu: str, name: str, report: Path, metrics: dict[str, str], limit_s:
         RuntimeError: it failed, or was not done within `limit_s` seconds.
     """
     command = [
-        ncu, "--force-overwrite", "--export", report, "--metrics", ",".join(metrics.values()),
-        "--profile-from-start", "off", "--replay-mode", "kernel", "--cache-control", "none",
-        "--clock-control", "none", "--target-processes", "application-only",
-        sys.executable, __file__, "--step", name,
-    ]  # fmt: skip
+        ncu,
+        "--force-overwrite",
+        "--export",
+        report,
+        "--metrics",
+        ",".join(metrics.values()),
+        "--profile-from-start",
+        "off",
+        "--replay-mode",
+        "kernel",
+        "--cache-control",
+        "none",
+        "--clock-control",
+        "none",
+        "--target-processes",
+        "application-only",
+        sys.executable,
+        __file__,
+        "--step",
+        name,
+    ]
     with report.with_suffix(".log").open("w+") as log:
         # In a session of its own, so that what it started ends with it where it is late.
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
@@ -144,10 +165,21 @@ def profile(ncu: str, name: str, report: Path, metrics: dict[str, str], limit_s:
 
 def printed(ncu: str, report: Path, names: str) -> str:
     """A report as CSV, a line for each kernel and metric; names "mangled" or "demangled"."""
-    command = [ncu, "--import", report, "--csv", "--page", "details", "--print-units", "base",
-               "--print-kernel-base", names]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120,
-                          env=os.environ | {"LC_ALL": "C"})  # fmt: skip
+    command = [
+        ncu,
+        "--import",
+        report,
+        "--csv",
+        "--page",
+        "details",
+        "--print-units",
+        "base",
+        "--print-kernel-base",
+        names,
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env=os.environ | {"LC_ALL": "C"}
+    )
     if done.returncode:
         raise RuntimeError(f"ncu --import: {done.stdout[-500:]} {done.stderr[-500:]}")
     return done.stdout
@@ -166,12 +198,16 @@ def collect(
         rows[names] = launches(text, metrics)
     table = by_kernel(name, rows["mangled"])
     passes = " or ".join(sorted(set(re.findall(r"(\d+) pass", said))))
-    print(f"{name}: {table['count'].sum()} launches of {len(table)} kernels, "
-          f"{table['seconds'].sum() * 1e3:.1f} ms; {passes or 'unknown'} passes; "
-          f"took {time.monotonic() - begin:.0f} s")  # fmt: skip
+    print(
+        f"{name}: {table['count'].sum()} launches of {len(table)} kernels, "
+        f"{table['seconds'].sum() * 1e3:.1f} ms; {passes or 'unknown'} passes; "
+        f"took {time.monotonic() - begin:.0f} s"
+    )
     again = read_ncu(folder / f"{name}.demangled.csv").kernels
-    print(f"  read_ncu: {len(again)} launches, {again['duration_s'].sum() * 1e3:.1f} "
-          f"ms, busiest {again['tensor_active'].max():.1%}")  # fmt: skip
+    print(
+        f"  read_ncu: {len(again)} launches, {again['duration_s'].sum() * 1e3:.1f} "
+        f"ms, busiest {again['tensor_active'].max():.1%}"
+    )
     pairs = zip(rows["mangled"]["kernel"].map(demangled), rows["demangled"]["kernel"])
     for one, other in sorted(set(pairs)):
         if classify(one).verdict != classify(other).verdict:

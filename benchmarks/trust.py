@@ -35,15 +35,22 @@ from course.training.precision import autocast, channels_last
 
 SCRIPT = "solutions/train.py"
 BARE_TURNS, BARE_BLOCK_S = 12, 0.5
-GPU = {"data": "synthetic", "val_steps": 0, "epochs": 1, "batch_size": 256, "steps": 260,
-       "warmup_steps": 20}  # fmt: skip
+GPU = {
+    "data": "synthetic",
+    "val_steps": 0,
+    "epochs": 1,
+    "batch_size": 256,
+    "steps": 260,
+    "warmup_steps": 20,
+}
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 def told(**values: object) -> dict[str, object]:
     """Print a measurement as a JSON line."""
-    rounded = {key: round(value, 4) if isinstance(value, float) else value
-               for key, value in values.items()}  # fmt: skip
+    rounded = {
+        key: round(value, 4) if isinstance(value, float) else value for key, value in values.items()
+    }
     print(json.dumps(rounded), flush=True)
     return values
 
@@ -66,12 +73,25 @@ def itself(case: str, config: Config, pairs: int) -> None:
             run = wait(launch(SCRIPT, config, against=base, rerun=True))
         pair = ratio(run, base)
         found.append(pair)
-        told(case=case, pair=number, ratio=pair.value, low=pair.low, high=pair.high,
-             turns=pair.turns, seconds=time.perf_counter() - began)  # fmt: skip
+        told(
+            case=case,
+            pair=number,
+            ratio=pair.value,
+            low=pair.low,
+            high=pair.high,
+            turns=pair.turns,
+            seconds=time.perf_counter() - began,
+        )
     distances = [abs(each.value - 1) for each in found]
-    told(case=case, summary=True, pairs=pairs, holding_1=sum(p.low <= 1 <= p.high for p in found),
-         median_distance=median(distances), largest_distance=max(distances),
-         median_turns=median(each.turns for each in found))  # fmt: skip
+    told(
+        case=case,
+        summary=True,
+        pairs=pairs,
+        holding_1=sum(p.low <= 1 <= p.high for p in found),
+        median_distance=median(distances),
+        largest_distance=max(distances),
+        median_turns=median(each.turns for each in found),
+    )
 
 
 @contextmanager
@@ -129,9 +149,14 @@ def ladder(times: int = 5) -> None:
             ratios[name].append(value)
         for one, other in combinations(runs, 2):
             verdicts[one.config.rung, other.config.rung].add(faster(ratio(other, one)))
-        told(case="ladder", time=number, turns=runs[0].record.turns,
-             order=sorted(found, key=found.get), seconds=time.perf_counter() - began,
-             **found)  # fmt: skip
+        told(
+            case="ladder",
+            time=number,
+            turns=runs[0].record.turns,
+            order=sorted(found, key=found.get),
+            seconds=time.perf_counter() - began,
+            **found,
+        )
     told(
         case="ladder",
         summary=True,
@@ -159,8 +184,13 @@ def bare(times: int = 3, other: str = "channels_last", against: str = "device") 
         course.append(ratio(second, first).value)
         loops.append(bare_ratio(*pair))
         told(case="bare", time=number, course=course[-1], bare_loop=loops[-1])
-    told(case="bare", summary=True, course=median(course), bare_loop=median(loops),
-         course_over_bare=median(course) / median(loops))  # fmt: skip
+    told(
+        case="bare",
+        summary=True,
+        course=median(course),
+        bare_loop=median(loops),
+        course_over_bare=median(course) / median(loops),
+    )
 
 
 def bare_ratio(first: Config, second: Config) -> float:
@@ -189,8 +219,9 @@ def bare_step(config: Config):
     shape = (config.batch_size, 3, config.image_px, config.image_px)
     images = channels_last(torch.randn(shape, device=device), on=config.channels_last)
     labels = torch.randint(16, (config.batch_size,), device=device)
-    optimizer = torch.optim.SGD(model.parameters(), config.lr, config.momentum,
-                                weight_decay=config.weight_decay)  # fmt: skip
+    optimizer = torch.optim.SGD(
+        model.parameters(), config.lr, config.momentum, weight_decay=config.weight_decay
+    )
 
     def step() -> None:
         with autocast(device, config.precision):

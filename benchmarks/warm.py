@@ -38,9 +38,11 @@ NOTE = """            if not os.path.exists("{name}"):
 def script(folder: Path) -> Path:
     """The course's solution, which notes when its first step begins and ends."""
     text = (PROJECT / "solutions" / "train.py").read_text()
-    for line, new in ((BEGINS, NOTE.format(name="began") + BEGINS),
-                      (ENDS, ENDS + NOTE.format(name="ended")),
-                      ("import torch\n", "import os\nimport time\n\nimport torch\n")):  # fmt: skip
+    for line, new in (
+        (BEGINS, NOTE.format(name="began") + BEGINS),
+        (ENDS, ENDS + NOTE.format(name="ended")),
+        ("import torch\n", "import os\nimport time\n\nimport torch\n"),
+    ):
         if text.count(line) != 1:
             raise ValueError(f"solutions/train.py has changed: it holds {line!r} not once")
         text = text.replace(line, new)
@@ -88,8 +90,14 @@ def case(how: str, path: Path, name: str, repeat: int) -> dict:
     times = [measure(path, name) for _ in range(repeat)]
     found = {key: [round(each[key], 3) for each in times] for key in times[0]}
     medians = {key: round(statistics.median(each), 3) for key, each in found.items()}
-    return {"case": how, "rung": name, "machine": f"{cpu_name()}, {os.cpu_count()} cores",
-            "load": round(os.getloadavg()[0], 2), "median": medians, **found}  # fmt: skip
+    return {
+        "case": how,
+        "rung": name,
+        "machine": f"{cpu_name()}, {os.cpu_count()} cores",
+        "load": round(os.getloadavg()[0], 2),
+        "median": medians,
+        **found,
+    }
 
 
 def main() -> int:

@@ -26,8 +26,12 @@ _HOME = {
     "has_units": "training.precision", "comm_report": "topics.communication.report",
     "wrapped": "text", "TRAINED": "days.day2", "FULL": "days.day2",
 }  # fmt: skip
-_MODULES = {"models": "training.models", "plots": "plots", "doctor": "workshop.doctor",
-            "default_set": "data.default_set"}  # fmt: skip
+_MODULES = {
+    "models": "training.models",
+    "plots": "plots",
+    "doctor": "workshop.doctor",
+    "default_set": "data.default_set",
+}
 __all__ = sorted(_HOME | _MODULES)
 
 

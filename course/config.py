@@ -129,9 +129,14 @@ QUICK_WORKERS = 2  # at most
 # pixels, what a step costs at any size hides it. The model stays ResNet-50: only what it is fed
 # shrinks, and the learning rate with the batch.
 QUICK: dict[str, Any] = {
-    "image_px": 160, "batch_size": 8, "epochs": 1, "steps": 64, "warmup_steps": 2,
-    "budget_s": 15.0, "lr": 0.003,
-}  # fmt: skip
+    "image_px": 160,
+    "batch_size": 8,
+    "epochs": 1,
+    "steps": 64,
+    "warmup_steps": 2,
+    "budget_s": 15.0,
+    "lr": 0.003,
+}
 
 
 def rung(name: str, *, quick: bool = False, **changes: Any) -> Config:

@@ -76,8 +76,13 @@ def prepared(
     folder.mkdir(parents=True)
     (folder / "train.py").write_text(text)
     (folder / "config.json").write_text(config.to_json())
-    asked = {"rung": config.rung, "site": "local", "script": script, "gpus": gpus,
-             "config": asdict(config)}  # fmt: skip
+    asked = {
+        "rung": config.rung,
+        "site": "local",
+        "script": script,
+        "gpus": gpus,
+        "config": asdict(config),
+    }
     (folder / "launch.json").write_text(json.dumps(asked))
     return Run(folder)
 
@@ -86,8 +91,9 @@ def train_together(of: Iterable[Run], timeout_s: float = 900, **env: str) -> Non
     """Train prepared runs one after another in one process: importing torch takes longer."""
     command = [sys.executable, str(SCRIPTS / "train_variants.py")]
     alone = os.environ | {"RANK": "0", "WORLD_SIZE": "1"} | env
-    subprocess.run([*command, *(str(run.folder) for run in of)], env=alone, check=True,
-                   timeout=timeout_s)  # fmt: skip
+    subprocess.run(
+        [*command, *(str(run.folder) for run in of)], env=alone, check=True, timeout=timeout_s
+    )
 
 
 def launch_running(script: str, **options: Any) -> Run:

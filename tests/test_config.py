@@ -113,8 +113,11 @@ def test_settings_get_the_type_of_their_field() -> None:
     wanted = {"batch_size": 32, "tf32": True, "channels_last": False, "lr": 0.5}
     assert settings == {**wanted, "model": "resnet18"}
     assert {key: type(settings[key]) for key in wanted} == {
-        "batch_size": int, "tf32": bool, "channels_last": bool, "lr": float
-    }  # fmt: skip
+        "batch_size": int,
+        "tf32": bool,
+        "channels_last": bool,
+        "lr": float,
+    }
 
 
 def test_setting_may_hold_an_equals_sign() -> None:
@@ -148,8 +151,13 @@ def test_number_that_cannot_train_is_refused_before_the_queue(setting: str) -> N
 def test_vary_gives_each_combination_a_label_of_its_own() -> None:
     found = vary(rung("device"), batch_size=range(8, 25, 8), precision=["fp32", "bf16"])
     assert [(cfg.batch_size, cfg.precision) for cfg in found] == [
-        (8, "fp32"), (8, "bf16"), (16, "fp32"), (16, "bf16"), (24, "fp32"), (24, "bf16"),
-    ]  # fmt: skip
+        (8, "fp32"),
+        (8, "bf16"),
+        (16, "fp32"),
+        (16, "bf16"),
+        (24, "fp32"),
+        (24, "bf16"),
+    ]
     labels = [cfg.rung for cfg in found]
     assert labels[0] == "device-batch_size-8-precision-fp32"
     assert len(set(labels)) == 6 and not set(labels) & set(LADDER)

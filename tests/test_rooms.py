@@ -10,8 +10,24 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parent.parent
 # From the ground up: a room may import from itself and from those before it.
-ROOMS = ("config", "text", "runs", "data", "plots", "training", "jobs", "idr_pytools", "traces",
-         "topics", "days", "labs", "workshop", "widgets", "cli", "__main__")  # fmt: skip
+ROOMS = (
+    "config",
+    "text",
+    "runs",
+    "data",
+    "plots",
+    "training",
+    "jobs",
+    "idr_pytools",
+    "traces",
+    "topics",
+    "days",
+    "labs",
+    "workshop",
+    "widgets",
+    "cli",
+    "__main__",
+)
 FACE = "course"  # of a notebook: it names everything, and imports it when it is asked for
 MOST_FILES = 14
 
@@ -63,8 +79,11 @@ def test_every_room_imports_from_those_below_it() -> None:
 
 def test_no_circle() -> None:
     known = modules(PROJECT)
-    arrows = {name: {each for each in imports(path, known) if each in known and each != name}
-              for name, path in known.items() if name != FACE}  # fmt: skip
+    arrows = {
+        name: {each for each in imports(path, known) if each in known and each != name}
+        for name, path in known.items()
+        if name != FACE
+    }
     try:
         TopologicalSorter(arrows).prepare()
     except CycleError as error:

@@ -12,8 +12,23 @@ SHARE = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
 
 
 def ncu_row(number: int, name: str, metric: str, unit: str, value: str) -> str:
-    cells = (number, 512, "python", "127.0.0.1", name, 1, 7, "(128, 1, 1)", "(8, 1, 1)", 0, "9.0",
-             "Command line profiler metrics", metric, unit, value)  # fmt: skip
+    cells = (
+        number,
+        512,
+        "python",
+        "127.0.0.1",
+        name,
+        1,
+        7,
+        "(128, 1, 1)",
+        "(8, 1, 1)",
+        0,
+        "9.0",
+        "Command line profiler metrics",
+        metric,
+        unit,
+        value,
+    )
     return ",".join(f'"{cell}"' for cell in cells)
 
 
@@ -23,7 +38,8 @@ def ncu_text(*rows: str) -> str:
 
 
 def onednn_line(kernel: str, kind: str, milliseconds: float) -> str:
-    return (f"onednn_verbose,v1,primitive,exec,cpu,convolution,{kernel},forward_training,"
-            f"src:{kind}::blocked:acdb::f0 wei:{kind}:a:blocked:Acdb16a::f0 dst:{kind}::blocked:"
-            f"acdb::f0,attr-scratchpad:user,alg:convolution_direct,mb8_ic16oc32,{milliseconds}\n"
-            )  # fmt: skip
+    return (
+        f"onednn_verbose,v1,primitive,exec,cpu,convolution,{kernel},forward_training,"
+        f"src:{kind}::blocked:acdb::f0 wei:{kind}:a:blocked:Acdb16a::f0 dst:{kind}::blocked:"
+        f"acdb::f0,attr-scratchpad:user,alg:convolution_direct,mb8_ic16oc32,{milliseconds}\n"
+    )

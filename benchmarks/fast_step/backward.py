@@ -24,9 +24,14 @@ Copies = list[tuple[torch.Tensor, torch.Tensor]]  # (where to, what)
 
 
 def backward(
-    model: nn.Module, state: State, choices: Choices, tape: Tape, logits: torch.Tensor,
-    labels: torch.Tensor, scale: torch.Tensor,
-) -> torch.Tensor:  # fmt: skip
+    model: nn.Module,
+    state: State,
+    choices: Choices,
+    tape: Tape,
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    scale: torch.Tensor,
+) -> torch.Tensor:
     """The mean cross entropy of logits [n, classes]; fills the state's gradients, times scale."""
     loss, d_pooled = head_backward(model, state, tape, logits, labels, scale)
     n, last = logits.shape[0], tape.blocks[-1]
@@ -47,9 +52,13 @@ def backward(
 
 
 def head_backward(
-    model: nn.Module, state: State, tape: Tape, logits: torch.Tensor, labels: torch.Tensor,
+    model: nn.Module,
+    state: State,
+    tape: Tape,
+    logits: torch.Tensor,
+    labels: torch.Tensor,
     scale: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Loss and the gradient of the pooled features [n, C]: softmax minus one hot, in fp32."""
     n = logits.shape[0]
     log_probabilities = F.log_softmax(logits.float(), 1)
@@ -64,18 +73,28 @@ def head_backward(
 
 
 def block_backward(
-    state: State, choices: Choices, tape: BlockTape, below: BlockTape | None, d: torch.Tensor,
-    d_total: torch.Tensor, n: int, copies: Copies,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    state: State,
+    choices: Choices,
+    tape: BlockTape,
+    below: BlockTape | None,
+    d: torch.Tensor,
+    d_total: torch.Tensor,
+    n: int,
+    copies: Copies,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """From d of this block's output to d of the block below; under the first: of the max pool."""
     block, x = tape.block, tape.x
     norm1, norm2 = state.norms[block.bn1], state.norms[block.bn2]
     dz2 = linear_norm_backward(state, choices, d, d_total, tape.conv3, (tape.y2, norm2))
     dy2 = norm_relu_backward(choices, dz2, tape.y2, norm2)
     dz1, dw2 = convolution_backward(
-        as_images(dy2, n, tape.height2), as_images(tape.z1, n, tape.height),
-        state.weight[block.conv2], block.conv2.stride, (1, 1), with_input=True,
-    )  # fmt: skip
+        as_images(dy2, n, tape.height2),
+        as_images(tape.z1, n, tape.height),
+        state.weight[block.conv2],
+        block.conv2.stride,
+        (1, 1),
+        with_input=True,
+    )
     copies.append((state.weight_gradient[block.conv2], dw2))
     dz1 = as_rows(dz1)
     add_norm_gradients(choices, dz1, tape.y1, norm1)
@@ -94,9 +113,13 @@ def block_backward(
 
 
 def convolution_backward(
-    dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor, stride: tuple, padding: tuple,
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    stride: tuple,
+    padding: tuple,
     with_input: bool,
-) -> tuple[torch.Tensor | None, torch.Tensor]:  # fmt: skip
+) -> tuple[torch.Tensor | None, torch.Tensor]:
     """The gradients of x (unless not wanted) and of w, by cuDNN; no bias, dilation or groups."""
     wanted = (with_input, True, False)
     dx, dw, _ = torch.ops.aten.convolution_backward(

@@ -112,10 +112,15 @@ class Choices:
 
     def product_candidates(self, depth: int, columns: int, launch: Callable) -> Candidates:
         """launch(BM, BN, BK, options) with every tile that divides depth and columns."""
-        tiles = [(64, min(columns, 256), min(depth, 256), 4, 1)] if self.interpreted else [
-            tile for tile in PRODUCT_TILES
-            if columns % tile[1] == 0 and depth % min(tile[2], depth) == 0
-        ]  # fmt: skip
+        tiles = (
+            [(64, min(columns, 256), min(depth, 256), 4, 1)]
+            if self.interpreted
+            else [
+                tile
+                for tile in PRODUCT_TILES
+                if columns % tile[1] == 0 and depth % min(tile[2], depth) == 0
+            ]
+        )
 
         def candidate(BM: int, BN: int, BK: int, warps: int, stages: int) -> Callable:
             options = {"num_warps": warps, "num_stages": stages}

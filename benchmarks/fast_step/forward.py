@@ -78,9 +78,14 @@ def forward(
 
 
 def block_forward(
-    block: nn.Module, state: State, choices: Choices, x: torch.Tensor, total: torch.Tensor, n: int,
+    block: nn.Module,
+    state: State,
+    choices: Choices,
+    x: torch.Tensor,
+    total: torch.Tensor,
+    n: int,
     height: int,
-) -> tuple[torch.Tensor, BlockTape]:  # fmt: skip
+) -> tuple[torch.Tensor, BlockTape]:
     """A bottleneck of x [n height², C]; total [C] are x's column sums, if anyone made them."""
     norm1, norm2 = state.norms[block.bn1], state.norms[block.bn2]
     y1 = x @ state.weight[block.conv1].flatten(1).t()
@@ -103,9 +108,14 @@ def block_forward(
 
 
 def shortcut_forward(
-    block: nn.Module, state: State, choices: Choices, x: torch.Tensor, total: torch.Tensor, n: int,
+    block: nn.Module,
+    state: State,
+    choices: Choices,
+    x: torch.Tensor,
+    total: torch.Tensor,
+    n: int,
     height: int,
-) -> tuple[torch.Tensor, Linear]:  # fmt: skip
+) -> tuple[torch.Tensor, Linear]:
     """bn(x W') on the shortcut, with or without stride."""
     conv, norm = block.downsample[0], state.norms[block.downsample[1]]
     if is_strided(block):

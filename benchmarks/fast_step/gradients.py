@@ -27,9 +27,12 @@ def autograd_gradients(
 
 
 def fast_gradients(
-    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, dtype: torch.dtype,
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    dtype: torch.dtype,
     chosen: dict[str, str],
-) -> dict[str, torch.Tensor]:  # fmt: skip
+) -> dict[str, torch.Tensor]:
     """The same by the fast step."""
     scale = SCALE if dtype == torch.float16 else None
     fast = FastResNet(copy.deepcopy(model), dtype, len(images), loss_scale=scale, chosen=chosen)
@@ -51,9 +54,12 @@ def distances(
 
 
 def check(
-    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, dtype: torch.dtype,
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    dtype: torch.dtype,
     chosen: dict[str, str],
-) -> list[dict]:  # fmt: skip
+) -> list[dict]:
     """One record each for autocast and the fast step. Large distances are rounding's, not errors'.
 
     The fast step is right where it is no farther from fp32 than autocast is. TF32 is off for the

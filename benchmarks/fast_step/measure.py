@@ -180,8 +180,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--ways", nargs="+", default=["eager", "compile", "fast"],
-                        choices=["eager", "compile", "fast"])  # fmt: skip
+    parser.add_argument(
+        "--ways",
+        nargs="+",
+        default=["eager", "compile", "fast"],
+        choices=["eager", "compile", "fast"],
+    )
     parser.add_argument("--dtype", choices=HALF, default="fp16")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--steps", type=int, default=20, help="of a window")

@@ -24,9 +24,19 @@ def find_overflow_kernel(G, OVERFLOW, n, B: tl.constexpr):
 
 @triton.jit
 def sgd_kernel(
-    P, V, G, P_HALF, INVERSE_SCALE, OVERFLOW, n, lr, momentum, decay,
-    B: tl.constexpr, ROUND: tl.constexpr,
-):  # fmt: skip
+    P,
+    V,
+    G,
+    P_HALF,
+    INVERSE_SCALE,
+    OVERFLOW,
+    n,
+    lr,
+    momentum,
+    decay,
+    B: tl.constexpr,
+    ROUND: tl.constexpr,
+):
     """v = momentum v + g / scale + decay p, p -= lr v; with ROUND, P_HALF = p in half precision."""
     at = tl.program_id(0) * B + tl.arange(0, B)
     keep = at < n
@@ -79,11 +89,25 @@ class SGD:
         settings = self.lr, self.momentum, self.weight_decay
         shared = state.half_weights, loss_scale.inverse, state.overflow
         sgd_kernel[(triton.cdiv(n, B),)](
-            state.weights, state.momenta, state.half_gradients, *shared, n, *settings, B, True,
+            state.weights,
+            state.momenta,
+            state.half_gradients,
+            *shared,
+            n,
+            *settings,
+            B,
+            True,
             num_warps=8,
-        )  # fmt: skip
+        )
         sgd_kernel[(triton.cdiv(m, B),)](
-            state.vectors, state.vector_momenta, state.vector_gradients, *shared, m, *settings, B,
-            False, num_warps=8,
-        )  # fmt: skip
+            state.vectors,
+            state.vector_momenta,
+            state.vector_gradients,
+            *shared,
+            m,
+            *settings,
+            B,
+            False,
+            num_warps=8,
+        )
         loss_scale.update(state.overflow)

@@ -14,9 +14,24 @@ from row_kernels import affine, pack, unpack, update_running
 
 @triton.jit
 def gram_stats_kernel(
-    W, WG, S, GAMMA, BETA, RM, RV, SCALE, SHIFT, MEAN, RSTD, M, eps, momentum,
-    K: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
+    W,
+    WG,
+    S,
+    GAMMA,
+    BETA,
+    RM,
+    RV,
+    SCALE,
+    SHIFT,
+    MEAN,
+    RSTD,
+    M,
+    eps,
+    momentum,
+    K: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+):
     """Statistics of y = z W' from s = sum(z) [K] and WG = W (z'z) [N, K], before y exists."""
     c = tl.program_id(0) * BN + tl.arange(0, BN)
     m = tl.zeros((BN,), tl.float32)
@@ -39,9 +54,25 @@ def gram_stats_kernel(
 
 @triton.jit
 def gram_bwd_kernel(
-    P, W, WG, S, TOTAL, MEAN, RSTD, SCALE, DBETA, DGAMMA, DW, A, KW, CONSTANT, M,
-    K: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
+    P,
+    W,
+    WG,
+    S,
+    TOTAL,
+    MEAN,
+    RSTD,
+    SCALE,
+    DBETA,
+    DGAMMA,
+    DW,
+    A,
+    KW,
+    CONSTANT,
+    M,
+    K: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+):
     """The gradients of gamma, beta and W from P = d'z, and the factors of dz = d A + z (W' KW) + c.
 
     TOTAL [N] = sum(d); A = k1 W, KW = -k3 W [N, K]; c = CONSTANT [K] += -k2' W stays fp32: rounded,
@@ -76,9 +107,21 @@ def gram_bwd_kernel(
 
 @triton.jit
 def conv3_kernel(
-    X, W, SCALE, SHIFT, IDENTITY, OUT, BITS, M, K: tl.constexpr, N: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, JOINS: tl.constexpr,
-):  # fmt: skip
+    X,
+    W,
+    SCALE,
+    SHIFT,
+    IDENTITY,
+    OUT,
+    BITS,
+    M,
+    K: tl.constexpr,
+    N: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    JOINS: tl.constexpr,
+):
     """OUT = relu((X W') * scale + shift + IDENTITY) [M, N] and the ReLU's mask in BITS [M, N/8].
 
     Without JOINS (the shortcut's convolution) there is neither identity nor ReLU.
@@ -108,9 +151,21 @@ def conv3_kernel(
 
 @triton.jit
 def dgrad1_kernel(
-    DY, W, SHORTCUT, BITS, D, TOTAL, M, K: tl.constexpr, N: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STRIDED: tl.constexpr, H: tl.constexpr,
-):  # fmt: skip
+    DY,
+    W,
+    SHORTCUT,
+    BITS,
+    D,
+    TOTAL,
+    M,
+    K: tl.constexpr,
+    N: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    STRIDED: tl.constexpr,
+    H: tl.constexpr,
+):
     """D = mask * (DY W + SHORTCUT) [M, N], TOTAL [N] += its column sums.
 
     The gradient of a block's input, through its conv1 and its shortcut, behind the ReLU of the
@@ -146,10 +201,27 @@ def dgrad1_kernel(
 
 @triton.jit
 def dz_kernel(
-    D, A, Z, B, CONSTANT, OUT, Y, SUMS, GAMMA, BETA, GRADS, M, eps,
-    N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    BK: tl.constexpr, BZ: tl.constexpr, WITH_SUMS: tl.constexpr,
-):  # fmt: skip
+    D,
+    A,
+    Z,
+    B,
+    CONSTANT,
+    OUT,
+    Y,
+    SUMS,
+    GAMMA,
+    BETA,
+    GRADS,
+    M,
+    eps,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    BZ: tl.constexpr,
+    WITH_SUMS: tl.constexpr,
+):
     """OUT = D A + Z B + c [M, K], rounded once: both products go into one accumulator.
 
     WITH_SUMS: Z = relu(bn(Y)), and the two sums that this BatchNorm's backward needs are made from

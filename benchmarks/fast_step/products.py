@@ -69,37 +69,74 @@ class Linear:
 
 
 def linear_norm(
-    state: State, choices: Choices, z: torch.Tensor, total: torch.Tensor, conv: nn.Conv2d,
-    norm: Norm, identity: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor | None, Linear]:  # fmt: skip
+    state: State,
+    choices: Choices,
+    z: torch.Tensor,
+    total: torch.Tensor,
+    conv: nn.Conv2d,
+    norm: Norm,
+    identity: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor | None, Linear]:
     """relu(bn(z W') + identity) [M, N] and its mask [M, N/8]; without identity bn(z W') alone."""
     W = state.weight[conv].flatten(1)
     (N, K), M = W.shape, z.shape[0]
     G = tall_product(choices, "gram", z, z)
     WG = state.rounded[conv] @ G  # statistics of the weights that are used, not of unrounded ones
     gram_stats_kernel[(triton.cdiv(N, 16),)](
-        W, WG, total, norm.gamma, norm.beta, norm.running_mean, norm.running_var, norm.scale,
-        norm.shift, norm.mean, norm.rstd, M, norm.eps, norm.momentum, K, 16, min(K, 64),
+        W,
+        WG,
+        total,
+        norm.gamma,
+        norm.beta,
+        norm.running_mean,
+        norm.running_var,
+        norm.scale,
+        norm.shift,
+        norm.mean,
+        norm.rstd,
+        M,
+        norm.eps,
+        norm.momentum,
+        K,
+        16,
+        min(K, 64),
         num_warps=4,
-    )  # fmt: skip
+    )
     out = torch.empty(M, N, device=z.device, dtype=z.dtype)
     joins = identity is not None
     bits = torch.empty(M, N // 8, device=z.device, dtype=torch.uint8) if joins else None
 
     def launch(BM, BN, BK, options):
         conv3_kernel[(triton.cdiv(M, BM) * (N // BN),)](
-            z, W, norm.scale, norm.shift, identity if joins else out, out, bits if joins else out,
-            M, K, N, BM, BN, BK, joins, **options,
-        )  # fmt: skip
+            z,
+            W,
+            norm.scale,
+            norm.shift,
+            identity if joins else out,
+            out,
+            bits if joins else out,
+            M,
+            K,
+            N,
+            BM,
+            BN,
+            BK,
+            joins,
+            **options,
+        )
 
     choices.run("conv3", M, (K, N, joins), choices.product_candidates(K, N, launch))
     return out, bits, Linear(conv, norm, z, total, WG)
 
 
 def linear_norm_backward(
-    state: State, choices: Choices, d: torch.Tensor, d_total: torch.Tensor, linear: Linear,
+    state: State,
+    choices: Choices,
+    d: torch.Tensor,
+    d_total: torch.Tensor,
+    linear: Linear,
     below: tuple[torch.Tensor, Norm] | None = None,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """The gradient of z [M, K]; those of conv and norm go into the state.
 
     d [M, N] is the gradient of bn(z W'), d_total [N] its column sums. below = (y, norm) says that
@@ -112,18 +149,53 @@ def linear_norm_backward(
     A, KW, dz = torch.empty_like(W), torch.empty_like(W), torch.empty_like(z)
     constant = state.workspace.named((conv, "constant"), K)
     gram_bwd_kernel[(triton.cdiv(N, 16),)](
-        P, W, linear.WG, linear.total, d_total, norm.mean, norm.rstd, norm.scale, norm.gradients,
-        norm.gradients[N:], state.weight_gradient[conv], A, KW, constant, M, K, 16, min(K, 64),
+        P,
+        W,
+        linear.WG,
+        linear.total,
+        d_total,
+        norm.mean,
+        norm.rstd,
+        norm.scale,
+        norm.gradients,
+        norm.gradients[N:],
+        state.weight_gradient[conv],
+        A,
+        KW,
+        constant,
+        M,
+        K,
+        16,
+        min(K, 64),
         num_warps=4,
-    )  # fmt: skip
+    )
     B = W.t() @ KW
     y, under = below or (z, norm)
 
     def launch(BM, BN, BK, options):
         dz_kernel[(triton.cdiv(M, BM) * (K // BN),)](
-            d, A, z, B, constant, dz, y, under.sums, under.gamma, under.beta, under.gradients, M,
-            under.eps, N, K, BM, BN, BK, min(BK, K), below is not None, **options,
-        )  # fmt: skip
+            d,
+            A,
+            z,
+            B,
+            constant,
+            dz,
+            y,
+            under.sums,
+            under.gamma,
+            under.beta,
+            under.gradients,
+            M,
+            under.eps,
+            N,
+            K,
+            BM,
+            BN,
+            BK,
+            min(BK, K),
+            below is not None,
+            **options,
+        )
 
     touched = (under.gradients,) if below else ()
     candidates = choices.product_candidates(N, K, launch)
@@ -132,9 +204,15 @@ def linear_norm_backward(
 
 
 def input_gradient(
-    choices: Choices, dy: torch.Tensor, W: torch.Tensor, shortcut: torch.Tensor,
-    bits: torch.Tensor, total: torch.Tensor, height: int, strided: bool,
-) -> torch.Tensor:  # fmt: skip
+    choices: Choices,
+    dy: torch.Tensor,
+    W: torch.Tensor,
+    shortcut: torch.Tensor,
+    bits: torch.Tensor,
+    total: torch.Tensor,
+    height: int,
+    strided: bool,
+) -> torch.Tensor:
     """mask * (dy W + shortcut) [M, N] for dy [M, K], W [K, N]; total [N] += its column sums.
 
     strided: shortcut holds every second pixel of images of height x height.

@@ -45,9 +45,22 @@ def stats_kernel(Y, SUMS, M, C: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr
 
 @triton.jit
 def bn_relu_kernel(
-    Y, SUMS, GAMMA, BETA, RM, RV, Z, TOTAL, M, eps, momentum,
-    C: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, WITH_TOTAL: tl.constexpr,
-):  # fmt: skip
+    Y,
+    SUMS,
+    GAMMA,
+    BETA,
+    RM,
+    RV,
+    Z,
+    TOTAL,
+    M,
+    eps,
+    momentum,
+    C: tl.constexpr,
+    BR: tl.constexpr,
+    BC: tl.constexpr,
+    WITH_TOTAL: tl.constexpr,
+):
     """Z = relu(bn(Y)) [M, C]; running statistics; with WITH_TOTAL, TOTAL [C] += sum(z)."""
     col = tl.program_id(1) * BC + tl.arange(0, BC)
     mean, var, rstd, scale, shift = affine(SUMS, GAMMA, BETA, col, M, eps, C)
@@ -69,9 +82,18 @@ def bn_relu_kernel(
 
 @triton.jit
 def bn_relu_bwd_sums_kernel(
-    DZ, Y, SUMS, GAMMA, BETA, GRADS, M, eps,
-    C: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
-):  # fmt: skip
+    DZ,
+    Y,
+    SUMS,
+    GAMMA,
+    BETA,
+    GRADS,
+    M,
+    eps,
+    C: tl.constexpr,
+    BR: tl.constexpr,
+    BC: tl.constexpr,
+):
     """GRADS [2, C] += the gradients of beta, sum(d), and of gamma, sum(d xhat); d = mask * DZ.
 
     The mask is made again from y, which is read anyway: cheaper than a stored one.
@@ -95,9 +117,19 @@ def bn_relu_bwd_sums_kernel(
 
 @triton.jit
 def bn_relu_bwd_kernel(
-    DZ, Y, SUMS, GAMMA, BETA, GRADS, DY, M, eps,
-    C: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
-):  # fmt: skip
+    DZ,
+    Y,
+    SUMS,
+    GAMMA,
+    BETA,
+    GRADS,
+    DY,
+    M,
+    eps,
+    C: tl.constexpr,
+    BR: tl.constexpr,
+    BC: tl.constexpr,
+):
     """DY = k1 d - k2 - k3 y [M, C], from the sums of the kernel above (algebra.py has the k's)."""
     col = tl.program_id(1) * BC + tl.arange(0, BC)
     mean, var, rstd, scale, shift = affine(SUMS, GAMMA, BETA, col, M, eps, C)
@@ -130,9 +162,16 @@ def unpack(byte, BR: tl.constexpr, BC: tl.constexpr):
 
 @triton.jit
 def unpool_mask_kernel(
-    G, BITS, D, TOTAL, M,
-    C: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, POOL: tl.constexpr,
-):  # fmt: skip
+    G,
+    BITS,
+    D,
+    TOTAL,
+    M,
+    C: tl.constexpr,
+    BR: tl.constexpr,
+    BC: tl.constexpr,
+    POOL: tl.constexpr,
+):
     """D = mask * G / POOL [M, C], TOTAL [C] += its column sums.
 
     G [M / POOL, C] is the gradient of the average pool: one row for the POOL pixels of an image.

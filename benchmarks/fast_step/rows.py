@@ -45,9 +45,23 @@ def norm_relu(
 
     def launch(grid, BR, BC, warps):
         bn_relu_kernel[grid](
-            y, norm.sums, norm.gamma, norm.beta, norm.running_mean, norm.running_var, z, added,
-            M, norm.eps, norm.momentum, C, BR, BC, wanted, num_warps=warps,
-        )  # fmt: skip
+            y,
+            norm.sums,
+            norm.gamma,
+            norm.beta,
+            norm.running_mean,
+            norm.running_var,
+            z,
+            added,
+            M,
+            norm.eps,
+            norm.momentum,
+            C,
+            BR,
+            BC,
+            wanted,
+            num_warps=warps,
+        )
 
     touched = (norm.running_mean, norm.running_var, *([total] if wanted else []))
     choices.run("bn_relu", M, (C, wanted), choices.row_candidates(M, C, launch), touched)
@@ -60,9 +74,19 @@ def add_norm_gradients(choices: Choices, dz: torch.Tensor, y: torch.Tensor, norm
 
     def launch(grid, BR, BC, warps):
         bn_relu_bwd_sums_kernel[grid](
-            dz, y, norm.sums, norm.gamma, norm.beta, norm.gradients, M, norm.eps, C, BR, BC,
+            dz,
+            y,
+            norm.sums,
+            norm.gamma,
+            norm.beta,
+            norm.gradients,
+            M,
+            norm.eps,
+            C,
+            BR,
+            BC,
             num_warps=warps,
-        )  # fmt: skip
+        )
 
     candidates = choices.row_candidates(M, C, launch)
     choices.run("bwd_sums", M, (C,), candidates, (norm.gradients,))
@@ -77,9 +101,20 @@ def norm_relu_backward(
 
     def launch(grid, BR, BC, warps):
         bn_relu_bwd_kernel[grid](
-            dz, y, norm.sums, norm.gamma, norm.beta, norm.gradients, dy, M, norm.eps, C, BR, BC,
+            dz,
+            y,
+            norm.sums,
+            norm.gamma,
+            norm.beta,
+            norm.gradients,
+            dy,
+            M,
+            norm.eps,
+            C,
+            BR,
+            BC,
             num_warps=warps,
-        )  # fmt: skip
+        )
 
     choices.run("bwd", M, (C,), choices.row_candidates(M, C, launch))
     return dy
@@ -111,9 +146,24 @@ def stem_pool(
 
     def launch(BP, warps):
         stem_pool_kernel[(triton.cdiv(pooled, BP),)](
-            y, norm.sums, norm.gamma, norm.beta, norm.running_mean, norm.running_var, p, winner,
-            total, M, n, norm.eps, norm.momentum, height, C, BP, num_warps=warps,
-        )  # fmt: skip
+            y,
+            norm.sums,
+            norm.gamma,
+            norm.beta,
+            norm.running_mean,
+            norm.running_var,
+            p,
+            winner,
+            total,
+            M,
+            n,
+            norm.eps,
+            norm.momentum,
+            height,
+            C,
+            BP,
+            num_warps=warps,
+        )
 
     touched = (total, norm.running_mean, norm.running_var)
     choices.run("pool", M, (C,), choices.stem_candidates(launch), touched)
@@ -121,9 +171,13 @@ def stem_pool(
 
 
 def stem_backward(
-    choices: Choices, dp: torch.Tensor, winner: torch.Tensor, y: torch.Tensor, norm: Norm,
+    choices: Choices,
+    dp: torch.Tensor,
+    winner: torch.Tensor,
+    y: torch.Tensor,
+    norm: Norm,
     height: int,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """The gradient of the stem's y [n height², C] from that of the pooled; fills norm.gradients."""
     M, C = y.shape
     dy = torch.empty_like(y)

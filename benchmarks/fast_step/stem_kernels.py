@@ -11,9 +11,23 @@ from row_kernels import affine, update_running
 
 @triton.jit
 def stem_pool_kernel(
-    Y, SUMS, GAMMA, BETA, RM, RV, P, WINNER, TOTAL, M, n_images, eps, momentum,
-    H: tl.constexpr, C: tl.constexpr, BP: tl.constexpr,
-):  # fmt: skip
+    Y,
+    SUMS,
+    GAMMA,
+    BETA,
+    RM,
+    RV,
+    P,
+    WINNER,
+    TOTAL,
+    M,
+    n_images,
+    eps,
+    momentum,
+    H: tl.constexpr,
+    C: tl.constexpr,
+    BP: tl.constexpr,
+):
     """P = maxpool3x3 stride 2 (relu(bn(Y))) [n H/2 H/2, C]; TOTAL [C] += its column sums.
 
     WINNER holds the tap 0..8 that won, or 9 where P is 0 and no gradient flows.
@@ -75,9 +89,19 @@ def unpool(DP, WINNER, pixel, col, keep, BP: tl.constexpr, H: tl.constexpr, C: t
 
 @triton.jit
 def stem_bwd_sums_kernel(
-    DP, WINNER, Y, SUMS, GAMMA, BETA, GRADS, M, eps,
-    H: tl.constexpr, C: tl.constexpr, BP: tl.constexpr,
-):  # fmt: skip
+    DP,
+    WINNER,
+    Y,
+    SUMS,
+    GAMMA,
+    BETA,
+    GRADS,
+    M,
+    eps,
+    H: tl.constexpr,
+    C: tl.constexpr,
+    BP: tl.constexpr,
+):
     """GRADS [2, C] += the gradients of the stem's beta and gamma."""
     col = tl.arange(0, C)
     mean, var, rstd, scale, shift = affine(SUMS, GAMMA, BETA, col, M, eps, C)
@@ -99,9 +123,20 @@ def stem_bwd_sums_kernel(
 
 @triton.jit
 def stem_bwd_kernel(
-    DP, WINNER, Y, SUMS, GAMMA, BETA, GRADS, DY, M, eps,
-    H: tl.constexpr, C: tl.constexpr, BP: tl.constexpr,
-):  # fmt: skip
+    DP,
+    WINNER,
+    Y,
+    SUMS,
+    GAMMA,
+    BETA,
+    GRADS,
+    DY,
+    M,
+    eps,
+    H: tl.constexpr,
+    C: tl.constexpr,
+    BP: tl.constexpr,
+):
     """DY = k1 d - k2 - k3 y [n H H, C], the gradient of the stem's convolution."""
     col = tl.arange(0, C)
     mean, var, rstd, scale, shift = affine(SUMS, GAMMA, BETA, col, M, eps, C)

@@ -16,12 +16,17 @@ from course.cli.runs import AsJson, Quick, Script, SiteName, app, prints_to_stde
 
 @app.command()
 def exercises(
-    check: Annotated[bool, typer.Option("--check", help="Fail if exercises/ is not what "
-                                        "solutions/ generates.")] = False,
-    upto: Annotated[int | None, typer.Option(help="Fill the TODOs up to this one, to catch up; "
-                                             "your edits are backed up first.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Fail if exercises/ is not what solutions/ generates.")
+    ] = False,
+    upto: Annotated[
+        int | None,
+        typer.Option(
+            help="Fill the TODOs up to this one, to catch up; your edits are backed up first."
+        ),
+    ] = None,
     json_: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Show which TODOs are filled; or write the exercise with some of them filled."""
     from course.labs import exercises as gaps
 
@@ -56,8 +61,10 @@ def check(
     from course.labs import checks
 
     with prints_to_stderr(json_):
-        done = [checks.check(name, script=script, site=site, quick=not full)
-                for name in names or days.checks()]  # fmt: skip
+        done = [
+            checks.check(name, script=script, site=site, quick=not full)
+            for name in names or days.checks()
+        ]
     if json_:
         tables.as_json([asdict(each) for each in done])
     else:
@@ -82,17 +89,25 @@ def notebooks(
     script: Script = "solutions/train.py",
     site: SiteName = "local",
     quick: Quick = False,
-    cell_minutes: Annotated[float, typer.Option(help="A notebook fails whose cell takes longer, "
-                                                "in the queue or computing.")] = 60,
+    cell_minutes: Annotated[
+        float,
+        typer.Option(help="A notebook fails whose cell takes longer, in the queue or computing."),
+    ] = 60,
     json_: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Execute notebooks with papermill, and report on them; exit code 1 if one fails."""
     from course.workshop import rehearsal as books
 
     command = shlex.join(["course", *sys.argv[1:]])
     with prints_to_stderr(json_):
-        done = books.rehearse(books.matching(pattern), site=site, script=script, quick=quick,
-                              cell_minutes=cell_minutes, command=command)  # fmt: skip
+        done = books.rehearse(
+            books.matching(pattern),
+            site=site,
+            script=script,
+            quick=quick,
+            cell_minutes=cell_minutes,
+            command=command,
+        )
     if json_:
         tables.as_json(asdict(done) | {"report": done.report})
     else:
@@ -132,14 +147,22 @@ def slurm(
 @app.command()
 def record(
     machine: Annotated[str, typer.Argument(help="The recordings' name, as nvidia-h100.")],
-    out: Annotated[str, typer.Option(help="The folder to pack into; without: the course's "
-                                     "own.")] = "",
-    only: Annotated[str, typer.Option(help="A shell pattern for the rungs, as --list shows "
-                                      "them.")] = "*",
-    gpus: Annotated[int, typer.Option(min=1, help="GPUs of this machine; with several, how the "
-                                      "last rungs scale over them is recorded.")] = 1,
+    out: Annotated[
+        str, typer.Option(help="The folder to pack into; without: the course's own.")
+    ] = "",
+    only: Annotated[
+        str, typer.Option(help="A shell pattern for the rungs, as --list shows them.")
+    ] = "*",
+    gpus: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="GPUs of this machine; with several, how the "
+            "last rungs scale over them is recorded.",
+        ),
+    ] = 1,
     list_: Annotated[bool, typer.Option("--list", help="Show it; run nothing.")] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Run rungs, sweeps and traces on this machine, and pack them for learners without it."""
     from pathlib import Path
 
@@ -148,8 +171,10 @@ def record(
 
     planned = packing.plan(only, gpus)
     if list_:
-        rows = [[packing.label(each), str(count), each.device, each.precision, each.setup]
-                for each, count in planned]  # fmt: skip
+        rows = [
+            [packing.label(each), str(count), each.device, each.precision, each.setup]
+            for each, count in planned
+        ]
         tables.show_table(["rung", "GPUs", "device", "precision", "trained on"], rows)
         return
     typer.echo(packing.record(machine, planned, Path(out) if out else RECORDED))

@@ -18,8 +18,10 @@ BESIDE = "nvidia-h100"  # the recorded machine whose ladder is drawn beside one'
 
 app = typer.Typer(
     help="Make deep-learning training fast, one measured step at a time.",
-    no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
-)  # fmt: skip
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Small images, small batch, few steps.")]
@@ -81,10 +83,14 @@ def run(
     rerun: Annotated[bool, typer.Option(help="Run again even if this run exists.")] = False,
     against: Annotated[str, typer.Option(help="A run to repeat beside it, in turns.")] = "",
     wait: Annotated[bool, typer.Option(help="Follow the run until it is over.")] = True,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the batch script that would "
-                                          "be submitted; submit nothing.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Print the batch script that would be submitted; submit nothing."
+        ),
+    ] = False,
     json_: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Launch one run of SCRIPT, follow it, print what it measured."""
     from course.config import parse_settings
     from course.config import rung as rung_of
@@ -96,8 +102,15 @@ def run(
         typer.echo(plan.preview(script, config, site=site, gpus=gpus, time_min=time_min))
         return
     with prints_to_stderr(json_):
-        launched = launch.launch(script, config, site=site, gpus=gpus, time_min=time_min,
-                               rerun=rerun, against=get(against) if against else None)  # fmt: skip
+        launched = launch.launch(
+            script,
+            config,
+            site=site,
+            gpus=gpus,
+            time_min=time_min,
+            rerun=rerun,
+            against=get(against) if against else None,
+        )
         if wait:
             launch.wait(launched, check=False)
     if json_:

@@ -57,9 +57,11 @@ def show_ladder(table: pd.DataFrame) -> None:
         if row.status == "ok" and pd.notna(row.images_per_s):
             spread = f"{digits(row.images_per_s_q1)} to {digits(row.images_per_s_q3)}"
             interval = f" ({cell(row.ratio_low)} to {cell(row.ratio_high)})"
-            measured = [f"{digits(row.images_per_s)} ({spread})",
-                        digits(row.ratio) + interval * pd.notna(row.ratio_low),
-                        f"{row.peak_gib:.2f}"]  # fmt: skip
+            measured = [
+                f"{digits(row.images_per_s)} ({spread})",
+                digits(row.ratio) + interval * pd.notna(row.ratio_low),
+                f"{row.peak_gib:.2f}",
+            ]
         rows.append([row.rung, row.status, *measured, cell(row.last_loss), cell(row.val_top1)])
     heads = ["rung", "status", "images/s (quartiles)", "ratio (95 %)", "peak GiB", "loss", "top-1"]
     show_table(heads, rows)

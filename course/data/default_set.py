@@ -40,8 +40,15 @@ PHOTOGRAPHS = {
 
 # Width × height and share. ImageNet's photographs come from a web service that scaled the
 # longer side to 500 pixels; landscape is commonest, and some are larger.
-SIZES = [((500, 375), 0.46), ((375, 500), 0.14), ((500, 333), 0.20), ((333, 500), 0.06),
-         ((500, 500), 0.05), ((640, 480), 0.06), ((800, 600), 0.03)]  # fmt: skip
+SIZES = [
+    ((500, 375), 0.46),
+    ((375, 500), 0.14),
+    ((500, 333), 0.20),
+    ((333, 500), 0.06),
+    ((500, 500), 0.05),
+    ((640, 480), 0.06),
+    ((800, 600), 0.03),
+]
 MANIFEST = "manifest.json"
 
 
@@ -61,8 +68,12 @@ class Recipe:
     def jobs(self) -> list[tuple[str, str, int]]:
         """(split, class, index) of every file."""
         counts = {"train": self.train_per_class, "val": self.val_per_class}
-        return [(split, name, index) for split, count in counts.items()
-                for name in PHOTOGRAPHS for index in range(count)]  # fmt: skip
+        return [
+            (split, name, index)
+            for split, count in counts.items()
+            for name in PHOTOGRAPHS
+            for index in range(count)
+        ]
 
 
 def default_root() -> Path:

@@ -69,9 +69,15 @@ def _check_enough(images: int, cfg: Config, root: Path) -> None:
 
 
 def loaders(
-    sets: ImageSets, cfg: Config, device: torch.device, share: int | None = None, *,
-    sampler: Sampler | None = None, val_sampler: Iterable[int] | None = None, **loading: Any,
-) -> tuple[Batches, Batches]:  # fmt: skip
+    sets: ImageSets,
+    cfg: Config,
+    device: torch.device,
+    share: int | None = None,
+    *,
+    sampler: Sampler | None = None,
+    val_sampler: Iterable[int] | None = None,
+    **loading: Any,
+) -> tuple[Batches, Batches]:
     """Training batches and validation batches.
 
     A batch is (images, labels): float32 of shape (N, 3, image_px, image_px), normalised, or with
@@ -94,8 +100,15 @@ def loaders(
         sampler = Noted(sampler)
         if distributed.is_available() and distributed.is_initialized():  # workers draw from it
             order.manual_seed(cfg.seed + distributed.get_rank())
-    train = DataLoader(sets.train, share, sampler=sampler, shuffle=sampler is None,
-                       drop_last=cfg.drop_last, generator=order, **loading)  # fmt: skip
+    train = DataLoader(
+        sets.train,
+        share,
+        sampler=sampler,
+        shuffle=sampler is None,
+        drop_last=cfg.drop_last,
+        generator=order,
+        **loading,
+    )
     val = DataLoader(sets.val, share, sampler=val_sampler, **loading)
     for batches in (train, val):
         failures.give_up_in_time(batches)

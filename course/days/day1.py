@@ -55,8 +55,12 @@ def _device_limits(run: Run) -> str:
 def _amp_faults(run: Run, against: Run) -> Iterator[str]:
     seen, wanted = run.record.evidence, run.config.precision
     yield from _wrong_types(seen, "forward_types", wanted, "forward")
-    yield from _wrong_types(against.record.evidence, "forward_types", against.config.precision,
-                            f"forward of the {against.config.rung} run")  # fmt: skip
+    yield from _wrong_types(
+        against.record.evidence,
+        "forward_types",
+        against.config.precision,
+        f"forward of the {against.config.rung} run",
+    )
     if seen["autocast_in_backward"]:
         yield "autocast was still on in backward: only the forward pass and the loss lie inside"
     if halves := {NAMES[name] for name in seen.get("updated_types", {})} - {"fp32"}:
@@ -71,8 +75,9 @@ def _wrong_types(seen: dict[str, Any], key: str, wanted: str, where: str) -> Ite
 
 
 def _amp_seen(run: Run) -> str:
-    forward, backward = (sum(run.record.evidence[key].values())
-                         for key in ("forward_types", "backward_types"))  # fmt: skip
+    forward, backward = (
+        sum(run.record.evidence[key].values()) for key in ("forward_types", "backward_types")
+    )
     precision = run.config.precision
     return f"{forward} convolutions forward and {backward} backward in {precision}; weights fp32"
 
@@ -110,8 +115,10 @@ def _layout_faults(run: Run, against: Run) -> Iterator[str]:
 
 def _layout_seen(run: Run) -> str:
     seen = run.record.evidence
-    return (f"inputs of {seen['input_layouts']['NHWC']} convolutions in NHWC, and all weights in "
-            f"which the two layouts differ ({seen['weight_layouts']['NHWC']})")  # fmt: skip
+    return (
+        f"inputs of {seen['input_layouts']['NHWC']} convolutions in NHWC, and all weights in "
+        f"which the two layouts differ ({seen['weight_layouts']['NHWC']})"
+    )
 
 
 def _trace_faults(run: Run, _: Run) -> Iterator[str]:
@@ -119,8 +126,10 @@ def _trace_faults(run: Run, _: Run) -> Iterator[str]:
 
     path = run.folder / run.record.trace
     if not run.record.trace:
-        yield ("no trace was written: start() the profiler, step() it after every step, and give "
-               "it on_trace_ready=run.save_trace")  # fmt: skip
+        yield (
+            "no trace was written: start() the profiler, step() it after every step, and give "
+            "it on_trace_ready=run.save_trace"
+        )
         return
     found = tables.read(path)
     steps = found.ranges["name"].str.startswith("ProfilerStep").sum()
@@ -136,8 +145,10 @@ def _trace_seen(run: Run) -> str:
     from course.traces import tables
 
     found = tables.read(run.folder / run.record.trace)
-    return (f"{run.config.profile_steps} traced step(s), {len(found.operators)} operators with "
-            f"shapes, {len(found.kernels)} GPU kernels")  # fmt: skip
+    return (
+        f"{run.config.profile_steps} traced step(s), {len(found.operators)} operators with "
+        f"shapes, {len(found.kernels)} GPU kernels"
+    )
 
 
 TRACED = {"profile_steps": 1, "warmup_steps": 4}

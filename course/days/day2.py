@@ -22,9 +22,12 @@ DDP_ARGUMENTS = {"bucket_mb": "bucket_cap_mb", "find_unused": "find_unused_param
 
 def _loader_faults(run: Run, against: Run) -> Iterator[str]:
     seen, cfg = run.record.evidence["loader"], run.config
-    asked = {"num_workers": cfg.workers, "persistent_workers": cfg.persistent_workers,
-             "prefetch_factor": cfg.prefetch_factor if cfg.workers else None,
-             "pin_memory": cfg.pin_memory}  # fmt: skip
+    asked = {
+        "num_workers": cfg.workers,
+        "persistent_workers": cfg.persistent_workers,
+        "prefetch_factor": cfg.prefetch_factor if cfg.workers else None,
+        "pin_memory": cfg.pin_memory,
+    }
     for name, wanted in asked.items():
         if seen.get(name) != wanted:
             yield f"the DataLoader has {name}={seen.get(name)}, and the config asks {wanted}"
@@ -64,14 +67,18 @@ def _parallel_faults(run: Run, against: Run) -> Iterator[str]:
     share = run.config.batch_size // world
     for rank, each in enumerate(seen):
         if each["share"] != share:
-            yield (f"rank {rank} took {each['share']} images a step, not {share}: batch_size is "
-                   f"what one update sees over all ranks")  # fmt: skip
+            yield (
+                f"rank {rank} took {each['share']} images a step, not {share}: batch_size is "
+                f"what one update sees over all ranks"
+            )
             break
     if _same_images(seen):
         yield "two ranks began an epoch with the same images: give loaders your sampler"
     elif shared := _taken_twice(seen):
-        yield (f"in one epoch two ranks took the same {len(shared)} images (number {shared[0]}, "
-               f"say): they need one order, in which each has its own places")  # fmt: skip
+        yield (
+            f"in one epoch two ranks took the same {len(shared)} images (number {shared[0]}, "
+            f"say): they need one order, in which each has its own places"
+        )
     epochs = seen[0]["labels"]
     if len(epochs) > 1 and epochs[0] and epochs[0] == epochs[1]:
         yield "both epochs began with the same images: sampler.set_epoch(epoch)"
@@ -112,9 +119,11 @@ def _wrong_mean(run: Run, against: Run) -> Iterator[str]:
 
 def _parallel_seen(run: Run) -> str:
     seen = run.record.evidence
-    return (f"{len(run.ranks)} ranks, {seen['share']} images each, no two alike; "
-            f"{seen['collectives']['allreduce']} all-reduce(s) in the first step; equal weights at "
-            f"the end")  # fmt: skip
+    return (
+        f"{len(run.ranks)} ranks, {seen['share']} images each, no two alike; "
+        f"{seen['collectives']['allreduce']} all-reduce(s) in the first step; equal weights at "
+        f"the end"
+    )
 
 
 def _shared_cores(run: Run) -> str:
@@ -126,15 +135,21 @@ def _shared_cores(run: Run) -> str:
 def _once_faults(run: Run, against: Run) -> Iterator[str]:
     found, wanted = run.record.val_images, against.record.val_images
     if found != wanted:
-        yield (f"the validation counted {found} images, and one process {wanted}: each rank a "
-               f"share without repeats, then one all_reduce of the sums")  # fmt: skip
+        yield (
+            f"the validation counted {found} images, and one process {wanted}: each rank a "
+            f"share without repeats, then one all_reduce of the sums"
+        )
     elif wanted and wanted % run.record.gpus == 0:  # as many as shares with a repeat would have
-        yield (f"{wanted} validation images make equal shares, in which a repeated one is not "
-               f"noticed: launch both runs with val_images={TRAINED['val_images']}")  # fmt: skip
+        yield (
+            f"{wanted} validation images make equal shares, in which a repeated one is not "
+            f"noticed: launch both runs with val_images={TRAINED['val_images']}"
+        )
     losses = run.record.val_loss, against.record.val_loss
     if all(losses) and not 1 / SAME_VAL_LOSS <= losses[0] / losses[1] <= SAME_VAL_LOSS:
-        yield (f"the validation loss is {losses[0]:.3g}, and one process finds {losses[1]:.3g}: "
-               f"add up sums and counts over the ranks, and divide once")  # fmt: skip
+        yield (
+            f"the validation loss is {losses[0]:.3g}, and one process finds {losses[1]:.3g}: "
+            f"add up sums and counts over the ranks, and divide once"
+        )
     writers = [rank["rank"] for rank in run.ranks if rank.get("weights_by")]
     if writers != [0]:
         yield f"weights.pt was written by ranks {writers or 'none'}: by rank 0 alone"
@@ -151,9 +166,17 @@ def _once_seen(run: Run) -> str:
 # forgets a rank's, counts another number. Buckets of another size than DDP's own show whether the
 # script hands theirs on.
 TRAINED: dict[str, Any] = {
-    "model": "resnet18", "image_px": 64, "epochs": 2, "steps": 8, "budget_s": 0.0,
-    "batch_size": 16, "lr": 0.001, "val_images": 61, "save_weights": True, "bucket_mb": 10.0,
-}  # fmt: skip
+    "model": "resnet18",
+    "image_px": 64,
+    "epochs": 2,
+    "steps": 8,
+    "budget_s": 0.0,
+    "batch_size": 16,
+    "lr": 0.001,
+    "val_images": 61,
+    "save_weights": True,
+    "bucket_mb": 10.0,
+}
 # On top, at full size.
 FULL = {"model": "resnet50", "image_px": 224, "steps": 16, "batch_size": 128, "val_images": 253}
 

@@ -34,13 +34,24 @@ ELSEWHERE = {"partition": r"gpu_p\w+", "constraint": r"[avh]100(-\w+)?"}
 
 
 def gpu_jobs_submitter(
-    srun_commands: str | Iterable[str], n_gpu: int | Iterable[int] = 1, module: str | None = None,
-    singularity: str | None = None, name: str | None = None, n_gpu_per_task: int = 1,
-    time_max: str = "02:00:00", qos: str | None = None, partition: str | None = None,
-    constraint: str | None = None, cpus_per_task: int | None = None, exclusive: bool = False,
-    account: str | None = None, verbose: int = 0, email: str | None = None,
-    slurm_addon: str | None = None, script_addon: str | None = None,
-) -> list[str]:  # fmt: skip
+    srun_commands: str | Iterable[str],
+    n_gpu: int | Iterable[int] = 1,
+    module: str | None = None,
+    singularity: str | None = None,
+    name: str | None = None,
+    n_gpu_per_task: int = 1,
+    time_max: str = "02:00:00",
+    qos: str | None = None,
+    partition: str | None = None,
+    constraint: str | None = None,
+    cpus_per_task: int | None = None,
+    exclusive: bool = False,
+    account: str | None = None,
+    verbose: int = 0,
+    email: str | None = None,
+    slurm_addon: str | None = None,
+    script_addon: str | None = None,
+) -> list[str]:
     """Submit a job for each GPU count and each command, and return their ids.
 
     Args:
@@ -65,8 +76,11 @@ def gpu_jobs_submitter(
     asked = {key: value for key, value in locals().items() if key not in ("srun_commands", "n_gpu")}
     place = _place(account, partition)
     asked |= _left_out(place, asked)
-    jobs = [BatchJob(place, command, gpus, asked)
-            for gpus in _several(n_gpu) for command in _several(srun_commands)]  # fmt: skip
+    jobs = [
+        BatchJob(place, command, gpus, asked)
+        for gpus in _several(n_gpu)
+        for command in _several(srun_commands)
+    ]
     return _submit_all(jobs)
 
 
@@ -111,8 +125,10 @@ def search_log(
         with_err: False: .out files. True: {"stdout": […], "stderr": […]}, whose [0] is the first
             of "stderr".
     """
-    parts = [f"*_{each}_*" if each.isdecimal() else f"*{_literal(each)}*"
-             for each in map(str, _several(contains))]  # fmt: skip
+    parts = [
+        f"*_{each}_*" if each.isdecimal() else f"*{_literal(each)}*"
+        for each in map(str, _several(contains))
+    ]
     found, kinds = Logs(stdout=[], stderr=[]), {".out": "stdout", ".err": "stderr"}
     for path in sorted(LOGS.iterdir()) if LOGS.is_dir() else ():
         job, _, rest = path.stem.partition("@")
@@ -166,8 +182,7 @@ def _left_out(place: Site, asked: Mapping[str, Any]) -> dict[str, None]:
     spoken_to = {**os.environ, **control.environment()}.get("SLURM_CONF")
     if place.executor != "slurm" or spoken_to != str(control.folder() / "slurm.conf"):
         return {}
-    names = [name for name, theirs in ELSEWHERE.items()
-             if re.fullmatch(theirs, str(asked[name]))]  # fmt: skip
+    names = [name for name, theirs in ELSEWHERE.items() if re.fullmatch(theirs, str(asked[name]))]
     for name in names:
         print(f"{name}={asked[name]} is left out: the course's own cluster has none of that name.")
     return dict.fromkeys(names)
@@ -195,14 +210,20 @@ def _submit(job: BatchJob) -> str:
     write_atomically(Path("slurm") / f"{job.name}.slurm", text)
     if job.place.executor == "local":
         limit_s = seconds(job.asked["time_max"])
-        return batch.submit(text, log, name=job.name, gpus=job.gpus, tasks=job.tasks,
-                                  cpus=job.cpus, limit_s=limit_s)  # fmt: skip
+        return batch.submit(
+            text, log, name=job.name, gpus=job.gpus, tasks=job.tasks, cpus=job.cpus, limit_s=limit_s
+        )
     program = control.which("sbatch")
     if not program:
         raise ValueError("there is no sbatch here: use a login node, or set COURSE_SITE=local")
     # By its standard input: another job of this name may write the file meanwhile.
-    done = subprocess.run([program, "--parsable"], input=text, capture_output=True, text=True,
-                          env={**os.environ, **control.environment()})  # fmt: skip
+    done = subprocess.run(
+        [program, "--parsable"],
+        input=text,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **control.environment()},
+    )
     if done.returncode:
         words = " ".join(line.partition("error: ")[2] or line for line in done.stderr.splitlines())
         raise ValueError(f"Slurm refused the job {job}: {words}")

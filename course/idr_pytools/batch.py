@@ -139,9 +139,12 @@ def submit(text: str, log: str, **asked: Any) -> str:
         (job.folder / "script.sh").write_text(text)
         # A session of its own: interrupting a notebook signals the whole group of its kernel.
         runner = subprocess.Popen(
-            [*RUNNER, "run", str(job.folder)], start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            [*RUNNER, "run", str(job.folder)],
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         job.note("runner.json", identity=identity(runner.pid))
     except BaseException:
         job.note("ended.json", state="FAILED")  # or the next would wait for it

@@ -87,8 +87,9 @@ def _end_tasks(tasks: list[subprocess.Popen]) -> None:
 
 def _take_turn(job: LocalJob, lock: FileLock, ending: threading.Event) -> bool:
     while not ending.is_set():
-        before = [other for other in all_jobs(job.folder.parent)
-                  if int(other.job_id) < int(job.job_id)]  # fmt: skip
+        before = [
+            other for other in all_jobs(job.folder.parent) if int(other.job_id) < int(job.job_id)
+        ]
         if all(other.is_over() for other in before):
             try:
                 lock.acquire(timeout=WAIT_S)
@@ -105,9 +106,13 @@ def _run_script(job: LocalJob, ending: threading.Event) -> str:
     with open(f"{log}.out", "ab") as out, open(f"{log}.err", "ab") as err:
         job.note("started.json")
         script = subprocess.Popen(
-            ["bash", f"{folder}/script.sh"], env=_variables(job), start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-        )  # fmt: skip
+            ["bash", f"{folder}/script.sh"],
+            env=_variables(job),
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+        )
         state = _watch(script, time.monotonic() + asked["limit_s"], ending)
         if state in ("TIMEOUT", "CANCELLED"):
             why = "its time was over" if state == "TIMEOUT" else "it was cancelled"
@@ -130,19 +135,40 @@ def _variables(job: LocalJob) -> dict[str, str]:
     tasks, number = str(asked["tasks"]), job.job_id
     numbers = ",".join(map(str, range(asked["gpus"])))
     slurm = {
-        "JOB_ID": number, "JOBID": number, "JOB_NAME": asked["name"], "SUBMIT_DIR": os.getcwd(),
-        "NTASKS": tasks, "NPROCS": tasks, "NTASKS_PER_NODE": tasks, "TASKS_PER_NODE": tasks,
-        "STEP_NUM_TASKS": tasks, "STEP_TASKS_PER_NODE": tasks, "NNODES": "1",
-        "JOB_NUM_NODES": "1", "STEP_NUM_NODES": "1", "NODEID": "0", "STEP_ID": "0", "STEPID": "0",
-        "JOB_NODELIST": HOST, "NODELIST": HOST, "STEP_NODELIST": HOST, "SUBMIT_HOST": HOST,
-        "LAUNCH_NODE_IPADDR": "127.0.0.1", "CPUS_PER_TASK": str(asked["cpus"]),
+        "JOB_ID": number,
+        "JOBID": number,
+        "JOB_NAME": asked["name"],
+        "SUBMIT_DIR": os.getcwd(),
+        "NTASKS": tasks,
+        "NPROCS": tasks,
+        "NTASKS_PER_NODE": tasks,
+        "TASKS_PER_NODE": tasks,
+        "STEP_NUM_TASKS": tasks,
+        "STEP_TASKS_PER_NODE": tasks,
+        "NNODES": "1",
+        "JOB_NUM_NODES": "1",
+        "STEP_NUM_NODES": "1",
+        "NODEID": "0",
+        "STEP_ID": "0",
+        "STEPID": "0",
+        "JOB_NODELIST": HOST,
+        "NODELIST": HOST,
+        "STEP_NODELIST": HOST,
+        "SUBMIT_HOST": HOST,
+        "LAUNCH_NODE_IPADDR": "127.0.0.1",
+        "CPUS_PER_TASK": str(asked["cpus"]),
         "CPUS_ON_NODE": str(asked["cpus"] * asked["tasks"]),
-        "GPUS_ON_NODE": str(asked["gpus"]), "JOB_GPUS": numbers, "STEP_GPUS": numbers,
-    }  # fmt: skip
+        "GPUS_ON_NODE": str(asked["gpus"]),
+        "JOB_GPUS": numbers,
+        "STEP_GPUS": numbers,
+    }
     kept = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
     found = kept | {f"SLURM_{key}": value for key, value in slurm.items()}
-    found |= {"SLURMD_NODENAME": HOST, JOB_VARIABLE: str(job.folder),
-              "BASH_FUNC_srun%%": f'() {{ {shlex.join(RUNNER)} srun "$@"; }}'}  # fmt: skip
+    found |= {
+        "SLURMD_NODENAME": HOST,
+        JOB_VARIABLE: str(job.folder),
+        "BASH_FUNC_srun%%": f'() {{ {shlex.join(RUNNER)} srun "$@"; }}',
+    }
     if asked["tasks"] > 1:  # or each would start a thread for every core
         threads = max(1, (os.cpu_count() or 1) // asked["tasks"])
         found.setdefault("OMP_NUM_THREADS", str(threads))

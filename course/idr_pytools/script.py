@@ -49,8 +49,10 @@ class BatchJob:
             check_gpus(self.gpus)
         per_task = self.asked["n_gpu_per_task"]
         if self.gpus // self.nodes % per_task:
-            raise ValueError(f"n_gpu={self.gpus} on {self.nodes} nodes: the GPUs of each must be a "
-                             f"multiple of n_gpu_per_task={per_task}")  # fmt: skip
+            raise ValueError(
+                f"n_gpu={self.gpus} on {self.nodes} nodes: the GPUs of each must be a "
+                f"multiple of n_gpu_per_task={per_task}"
+            )
         command_words(self.command)
 
     @property
@@ -89,11 +91,16 @@ class BatchJob:
         """The whole script, for logs at this path."""
         asked, site = self.asked, dict(line.partition("=")[::2] for line in self.place.sbatch)
         values = {
-            "job-name": self.name, "output": f"{log}.out", "error": f"{log}.err",
-            "nodes": self.nodes, "ntasks-per-node": self.tasks,
-            "gres": f"gpu:{self.gpus // self.nodes}", "cpus-per-task": self.cpus,
-            **site, "time": asked["time_max"],
-        }  # fmt: skip
+            "job-name": self.name,
+            "output": f"{log}.out",
+            "error": f"{log}.err",
+            "nodes": self.nodes,
+            "ntasks-per-node": self.tasks,
+            "gres": f"gpu:{self.gpus // self.nodes}",
+            "cpus-per-task": self.cpus,
+            **site,
+            "time": asked["time_max"],
+        }
         for key in ("qos", "partition", "constraint", "account"):
             values[key] = asked[key] or getattr(self.place, key) or None
         values["exclusive"] = "" if asked["exclusive"] else site.get("exclusive")
@@ -112,8 +119,13 @@ class BatchJob:
             *(talk if self.asked["verbose"] else []),
             *self._modules(),
             *filter(None, [self.asked["script_addon"]]),
-            "", "set -x", f"time srun {self._srun_words()}", "status=$?", "date", "exit $status",
-        ]  # fmt: skip
+            "",
+            "set -x",
+            f"time srun {self._srun_words()}",
+            "status=$?",
+            "date",
+            "exit $status",
+        ]
 
     def _modules(self) -> list[str]:
         """The site's setup, and the module where there are such: a job elsewhere goes on."""
@@ -123,10 +135,11 @@ class BatchJob:
         names = shlex.join(wanted.split())
         there = "type module > /dev/null 2>&1"
         return [
-            f"{there} && module purge", *self.place.preparation,
+            f"{there} && module purge",
+            *self.place.preparation,
             f"if {there}; then module load {names}",
             f"else echo 'No module command here: went on without {wanted}'; fi",
-        ]  # fmt: skip
+        ]
 
     def _srun_words(self) -> str:
         words = command_words(self.command)
@@ -169,8 +182,10 @@ def seconds(time_max: str) -> int:
     units = (3600, 60, 1) if days or len(clock) == 3 else (60, 1)
     total = int(days or 0) * 86400 + sum(int(part) * unit for part, unit in zip(clock, units))
     if not total:
-        raise ValueError(f"time_max={time_max!r}: it must be above 0, and written as minutes, "
-                         f"hours:minutes:seconds or days-hours, such as 02:00:00")  # fmt: skip
+        raise ValueError(
+            f"time_max={time_max!r}: it must be above 0, and written as minutes, "
+            f"hours:minutes:seconds or days-hours, such as 02:00:00"
+        )
     return total
 
 

@@ -99,8 +99,9 @@ class Conductor:
     """Decides whose turn it is, in a thread of the job's first supervisor."""
 
     def __init__(self, runs: Sequence[Run], host: str) -> None:
-        self._by_folder = {str(run.folder): Member(run.name, run.launched["gpus"], run.is_repeat)
-                           for run in runs}  # fmt: skip
+        self._by_folder = {
+            str(run.folder): Member(run.name, run.launched["gpus"], run.is_repeat) for run in runs
+        }
         self.members = [*self._by_folder.values()]
         self._key = secrets.token_bytes(16)
         self._listener = Listener((host, 0), backlog=64)
@@ -252,8 +253,11 @@ class Conductor:
 
     def _listen(self) -> list[tuple[Connection, dict[str, float]]]:
         """The blocks that were reported just now; processes that have ended are let go."""
-        owners = {connection: (member, rank) for member in self.members
-                  for rank, connection in member.connections.items()}  # fmt: skip
+        owners = {
+            connection: (member, rank)
+            for member in self.members
+            for rank, connection in member.connections.items()
+        }
         reported = []
         for connection in wait([*owners], timeout=POLL_S):
             try:

@@ -37,9 +37,15 @@ class JobError(RuntimeError):
 
 
 def launch(
-    script: str | Path, config: Config, *, site: str = "local", gpus: int = 1,
-    time_min: float | None = None, rerun: bool = False, against: Run | None = None,
-) -> Run:  # fmt: skip
+    script: str | Path,
+    config: Config,
+    *,
+    site: str = "local",
+    gpus: int = 1,
+    time_min: float | None = None,
+    rerun: bool = False,
+    against: Run | None = None,
+) -> Run:
     """Start a job that runs `script`, and return at once.
 
     The same script text, config, site and GPU count are the same run: launched again it is
@@ -142,8 +148,10 @@ def wait(
             for repeat in run.repeats:  # it ends with the run, or moments later
                 _follow(repeat, deadline, quiet=True)
     except KeyboardInterrupt:
-        print("Stopped waiting; the job goes on. wait(run) follows it again, cancel(run) ends it; "
-              "in a terminal: course runs, course cancel NAME")  # fmt: skip
+        print(
+            "Stopped waiting; the job goes on. wait(run) follows it again, cancel(run) ends it; "
+            "in a terminal: course runs, course cancel NAME"
+        )
         return of
     for run in wanted:
         if check and run.status != "ok":
@@ -203,8 +211,11 @@ def explain(run: Run) -> str:
         "oom": "It needs more memory than there is: lower batch_size or image_px.",
         "timeout": "Give it more time (time_min=…) or fewer steps.",
         "cancelled": "Launch it again, if it is wanted after all.",
-    }.get(record.status, f"Mend the cause in {run.source} (what ran is a copy of it), and "
-                         f"launch again; rerun=True where the script is not to blame.")  # fmt: skip
+    }.get(
+        record.status,
+        f"Mend the cause in {run.source} (what ran is a copy of it), and "
+        f"launch again; rerun=True where the script is not to blame.",
+    )
     return f"{run.name}: {record.status}. {record.error}\n{advice} Logs: {run.folder / 'logs'}"
 
 
@@ -216,8 +227,12 @@ def _start(folders: Sequence[Path], group: Sequence[Plan]) -> list[Run]:
     """Start one job for all these runs; its logs and scripts lie in the first one's folder."""
     started, place = [Run(folder) for folder in folders], group[0].place
     now = datetime.now().isoformat(timespec="seconds")
-    common = {"time_min": place.time_min, "git_sha": runs.git_sha(), "executor": place.executor,
-              "launched_at": now}  # fmt: skip
+    common = {
+        "time_min": place.time_min,
+        "git_sha": runs.git_sha(),
+        "executor": place.executor,
+        "launched_at": now,
+    }
     try:
         for run, asked in zip(started, group):
             _write_folder(run, asked, common | _togetherness(run, started))

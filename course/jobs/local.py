@@ -119,9 +119,12 @@ class DetachedExecutor(LocalExecutor):
         if controller is None:
             process = subprocess.Popen(
                 [sys.executable, "-m", "submitit.local._local", str(self.folder)],
-                env=env, start_new_session=True, stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+                env=env,
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
             controller = identity(process.pid)
             client.start_server()  # for the launches that come after this one
         self.controller = controller

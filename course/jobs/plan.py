@@ -35,8 +35,11 @@ class Plan:
         What it takes turns with is part of it: such a run measures more than one by itself. A
         repetition has the name of what it repeats.
         """
-        request = {key: value for key, value in self.request.items()
-                   if key != "beside" or not self.is_repeat}  # fmt: skip
+        request = {
+            key: value
+            for key, value in self.request.items()
+            if key != "beside" or not self.is_repeat
+        }
         known = json.dumps([self.text, request], sort_keys=True)
         return f"{self.config.rung}-{hashlib.sha256(known.encode()).hexdigest()[:8]}"
 
@@ -66,8 +69,12 @@ def beside(asked: Plan, against: Run) -> tuple[Plan, Plan]:
         The launch, and that of the repetition.
     """
     _check_budgets([asked.config, against.config])
-    values = {"rung": against.config.rung, "site": asked.place.name,
-              "gpus": against.launched["gpus"], "config": asdict(against.config)}  # fmt: skip
+    values = {
+        "rung": against.config.rung,
+        "site": asked.place.name,
+        "gpus": against.launched["gpus"],
+        "config": asdict(against.config),
+    }
     source = Path(against.launched["script"])
     text, config = against.script.read_text(), against.config
     repeat = Plan(source, text, config, asked.place, values, is_repeat=True)
@@ -85,9 +92,13 @@ def _check_budgets(configs: Sequence[Config]) -> None:
 
 
 def plan(
-    script: str | Path, config: Config, *, site: str = "local", gpus: int = 1,
+    script: str | Path,
+    config: Config,
+    *,
+    site: str = "local",
+    gpus: int = 1,
     time_min: float | None = None,
-) -> Plan:  # fmt: skip
+) -> Plan:
     """Check what a launch asks for; the arguments are those of `launch.launch`.
 
     Raises:
@@ -164,6 +175,9 @@ def _find_script(script: str | Path) -> Path:
     for candidate in (path, PROJECT / path):
         if candidate.is_file():
             return candidate.resolve()
-    known = [f"{folder}/{file.name}" for folder in ("exercises", "solutions")
-             for file in sorted((PROJECT / folder).glob("*.py"))]  # fmt: skip
+    known = [
+        f"{folder}/{file.name}"
+        for folder in ("exercises", "solutions")
+        for file in sorted((PROJECT / folder).glob("*.py"))
+    ]
     raise ValueError(f"no script {str(script)!r} here or in {PROJECT}: the course has {known}")

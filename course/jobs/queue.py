@@ -93,7 +93,11 @@ def _row(run: Run, said: dict[str, Any]) -> dict[str, Any]:
     written = (run.folder / "config.json").stat().st_mtime_ns  # once, at its launch
     return {
         "order": (asked.get("launched_at", ""), written),
-        "job": str(asked.get("job_id", "")), "name": run.name, "site": asked.get("site", ""),
-        **said, "gpus": asked.get("gpus", 1), "step": step,
+        "job": str(asked.get("job_id", "")),
+        "name": run.name,
+        "site": asked.get("site", ""),
+        **said,
+        "gpus": asked.get("gpus", 1),
+        "step": step,
         "steps": run.config.epochs * run.config.steps,
-    }  # fmt: skip
+    }

@@ -24,8 +24,13 @@ FRESH_S = 2.0  # squeue is asked no more often, however many runs are waited for
 CANCEL_S = 10.0  # so long is Slurm asked to cancel
 ACCOUNTED_S = 10.0  # until sacct knows that a job is over
 BEHIND_S = 60.0  # so long it may call a job alive that is not: accounting that was away is behind
-OVER = {"CANCELLED": "cancelled", "TIMEOUT": "timeout", "DEADLINE": "timeout",
-        "OUT_OF_MEMORY": "oom", "FAILED": "failed"}  # fmt: skip
+OVER = {
+    "CANCELLED": "cancelled",
+    "TIMEOUT": "timeout",
+    "DEADLINE": "timeout",
+    "OUT_OF_MEMORY": "oom",
+    "FAILED": "failed",
+}
 ALIVE = ("PENDING", "RUNNING", "REQUEUED", "COMPLETING", "CONFIGURING", "SUSPENDED", "RESIZING")
 # The name last: only in it may there be a further bar.
 FIELDS = "%i|%T|%r|%M|%D|%N|%j"

@@ -49,19 +49,26 @@ def executor(folder: Path, request: dict[str, Any], site: Site) -> SlurmExecutor
 def _parameters(folder: Path, request: dict[str, Any], site: Site) -> dict[str, Any]:
     nodes, tasks = site.shape(request["gpus"])
     named = {name: getattr(site, name) for name in ("partition", "account", "qos", "constraint")}
-    extra = {name: value if given else True
-             for name, given, value in (line.partition("=") for line in site.sbatch)}  # fmt: skip
+    extra = {
+        name: value if given else True
+        for name, given, value in (line.partition("=") for line in site.sbatch)
+    }
     return {
-        "job_name": folder.name, "nodes": nodes, "ntasks_per_node": tasks,
-        "cpus_per_task": site.cpus_per_gpu, "gres": f"gpu:{tasks}", "wckey": None,
+        "job_name": folder.name,
+        "nodes": nodes,
+        "ntasks_per_node": tasks,
+        "cpus_per_task": site.cpus_per_gpu,
+        "gres": f"gpu:{tasks}",
+        "wckey": None,
         "time": math.ceil(site.time_min) + GRACE_MIN,
         "setup": [
             *site.preparation,
             'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',  # srun of 22.05 and later needs it
             f"export {FOLDER_VARIABLE}={shlex.quote(str(folder))}",
         ],
-        "additional_parameters": extra, **{key: value for key, value in named.items() if value},
-    }  # fmt: skip
+        "additional_parameters": extra,
+        **{key: value for key, value in named.items() if value},
+    }
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,11 @@ def supervise(folder: str) -> None:
     first, task = Run(Path(folder)), JobEnvironment()
     signal.signal(signal.SIGTERM, _cancelled)
     by_slurm = first.launched.get("executor") == "slurm"
-    members = [Member(run, task, number) for number, run in enumerate(first.together)
-               if task.global_rank < run.launched["gpus"]]  # fmt: skip
+    members = [
+        Member(run, task, number)
+        for number, run in enumerate(first.together)
+        if task.global_rank < run.launched["gpus"]
+    ]
     if by_slurm:
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # submitit's warning before Slurm's limit
         _begin_anew(first.together, task)
@@ -178,9 +181,10 @@ class Member:
             self._child = self._start_process(env)
             if self.rank == 0:
                 started = {
-                    "host": self._task.hostname, "supervisor": identity(os.getpid()),
+                    "host": self._task.hostname,
+                    "supervisor": identity(os.getpid()),
                     "started_at": datetime.now().isoformat(timespec="seconds"),
-                }  # fmt: skip
+                }
                 write_atomically(self.run.folder / "started.json", json.dumps(started))
         except OSError as error:  # a run that nobody can see must not compute
             self.kill()
@@ -208,10 +212,12 @@ class Member:
         within = min(self.ranks, int(os.environ["LOCAL_WORLD_SIZE"]))
         port = int(os.environ["MASTER_PORT"]) + self.number  # each run has a process group
         env = os.environ | {
-            "MASTER_ADDR": group.first_node(self.run), "MASTER_PORT": str(port),
-            "WORLD_SIZE": str(self.ranks), "LOCAL_WORLD_SIZE": str(within),
+            "MASTER_ADDR": group.first_node(self.run),
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": str(self.ranks),
+            "LOCAL_WORLD_SIZE": str(within),
             FOLDER_VARIABLE: str(self.run.folder),
-        }  # fmt: skip
+        }
         cores = (os.cpu_count() or 1) // self.ranks
         if self.run.launched.get("executor") == "slurm":
             cores = int(os.environ.get("SLURM_CPUS_PER_TASK", cores))

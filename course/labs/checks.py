@@ -83,9 +83,14 @@ class Checked:
 
 
 def check(
-    name: str, run: Run | None = None, *, against: Run | None = None,
-    script: str = "exercises/train.py", site: str = "local", quick: bool = True,
-) -> Checked:  # fmt: skip
+    name: str,
+    run: Run | None = None,
+    *,
+    against: Run | None = None,
+    script: str = "exercises/train.py",
+    site: str = "local",
+    quick: bool = True,
+) -> Checked:
     """Check a TODO by a run of your script and the run of the step before it.
 
     Args:

@@ -230,8 +230,12 @@ def _changed(items: list[str | Seam], solved: bool, exercise: list[str]) -> set[
             return begin < first <= end
         return first < end and last > begin
 
-    return {number for number, begin, end in places for kind, first, last, _, _ in edits
-            if kind != "equal" and touches(first, last, begin, end)}  # fmt: skip
+    return {
+        number
+        for number, begin, end in places
+        for kind, first, last, _, _ in edits
+        if kind != "equal" and touches(first, last, begin, end)
+    }
 
 
 def show_todo(number: int, script: str = "exercises/train.py") -> None:
@@ -241,8 +245,7 @@ def show_todo(number: int, script: str = "exercises/train.py") -> None:
         ValueError: the script has no such TODO.
     """
     lines = (PROJECT / script).read_text().splitlines()
-    heads = [i for i, line in enumerate(lines)
-             if re.match(rf"\s*# (>>> )?TODO {number}\b", line)]  # fmt: skip
+    heads = [i for i, line in enumerate(lines) if re.match(rf"\s*# (>>> )?TODO {number}\b", line)]
     if not heads and 1 <= number <= count((SOLUTIONS / Path(script).name).read_text()):
         print(f"{script}: TODO {number} is filled, no comment of it is left. (course check …)")
     elif not heads:

@@ -74,9 +74,12 @@ def predict(
         entry = store["predictions"].get(key)
         if entry is None or not _stands(entry, launched):
             store["predictions"][key] = entry = {
-                "value": value, "note": str(note), "rung": rung, "made_at": now(),
+                "value": value,
+                "note": str(note),
+                "rung": rung,
+                "made_at": now(),
                 "late": rung in launched,
-            }  # fmt: skip
+            }
     stored = as_stored(key, entry, launched)
     if stored.value != value:
         reason = f"a run of {stored.rung} has been launched" if stored.rung else "it was the first"

@@ -42,8 +42,10 @@ class Progress:
         so_far = (self.checks["state"] == UNMEASURABLE).sum()
         also = f", {so_far} more as far as this machine can show" if so_far else ""
         yield f"Checks: {passed.sum()} of {len(passed)} passed{also}", self.checks
-        yield (f"Quizzes: {quizzes['right'].sum()} of {quizzes['questions'].sum()} answered right",
-               quizzes)  # fmt: skip
+        yield (
+            f"Quizzes: {quizzes['right'].sum()} of {quizzes['questions'].sum()} answered right",
+            quizzes,
+        )
         after = f", {int(late.sum())} of them after a run" if late.any() else ""
         yield f"Predictions: {len(late)}{after}", self.predictions
 
@@ -67,25 +69,32 @@ def progress() -> Progress:
     import pandas as pd
 
     stored, launched = read(), launched_rungs()
-    made = [vars(as_stored(key, entry, launched))
-            for key, entry in stored["predictions"].items()]  # fmt: skip
+    made = [vars(as_stored(key, entry, launched)) for key, entry in stored["predictions"].items()]
     return Progress(
         pd.DataFrame(exercises.states(), columns=["todo", "state", "title"]),
-        pd.DataFrame(_check_rows(stored["checks"]),
-                     columns=["check", "state", *PARTS, "title"]),
-        pd.DataFrame(_quiz_rows(stored["answers"]),
-                     columns=["quiz", "right", "answered", "questions", "title"]),
-        pd.DataFrame(made, columns=["key", "value", "rung", "note", "made_at", "late", "stands"],
-                     dtype=object),
-    )  # fmt: skip
+        pd.DataFrame(_check_rows(stored["checks"]), columns=["check", "state", *PARTS, "title"]),
+        pd.DataFrame(
+            _quiz_rows(stored["answers"]),
+            columns=["quiz", "right", "answered", "questions", "title"],
+        ),
+        pd.DataFrame(
+            made,
+            columns=["key", "value", "rung", "note", "made_at", "late", "stands"],
+            dtype=object,
+        ),
+    )
 
 
 def _check_rows(stored: dict[str, Any]) -> Iterator[dict[str, str]]:
     checks = {name: check.title for name, check in days.checks().items()}
     for name in dict.fromkeys([*checks, *stored]):
         verdicts = {part: stored.get(name, {}).get(part, "") for part in PARTS}
-        yield {"check": name, "state": _state(set(verdicts.values())), **verdicts,
-               "title": checks.get(name, "")}  # fmt: skip
+        yield {
+            "check": name,
+            "state": _state(set(verdicts.values())),
+            **verdicts,
+            "title": checks.get(name, ""),
+        }
 
 
 def _state(verdicts: set[str]) -> str:
@@ -105,10 +114,12 @@ def _quiz_rows(stored: dict[str, Any]) -> Iterator[dict[str, Any]]:
         name = each.name
         given = [stored.get(name, {}).get(str(q.number)) for q in each.questions]
         yield {
-            "quiz": name, "right": sum(bool(a and a["right"]) for a in given),
-            "answered": sum(a is not None for a in given), "questions": len(given),
+            "quiz": name,
+            "right": sum(bool(a and a["right"]) for a in given),
+            "answered": sum(a is not None for a in given),
+            "questions": len(given),
             "title": each.title,
-        }  # fmt: skip
+        }
 
 
 def _lines(table: pd.DataFrame) -> list[str]:

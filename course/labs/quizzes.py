@@ -105,8 +105,11 @@ class Quiz:
         """What was answered before, by question number; the latest answer to each."""
         known = {q.number: {c.letter: c for c in q.choices} for q in self.questions}
         stored = {number: str(entry["choice"]) for number, entry in answers(self.name).items()}
-        return {number: known[number][letter] for number, letter in stored.items()
-                if letter in known.get(number, {})}  # fmt: skip
+        return {
+            number: known[number][letter]
+            for number, letter in stored.items()
+            if letter in known.get(number, {})
+        }
 
     def __repr__(self) -> str:
         given = self.answered()

@@ -109,15 +109,25 @@ def ladder(runs: Sequence[Run]) -> pd.DataFrame:
         ok = status == "ok" and record.images_per_s is not None
         first = first or (run if ok else None)
         found = ratio(run, first) if ok else Ratio(float("nan"))
-        rows.append({
-            "rung": run.config.rung, "status": status, "images_per_s": record.images_per_s,
-            "images_per_s_q1": record.images_per_s_q1, "images_per_s_q3": record.images_per_s_q3,
-            "ratio": found.value, "ratio_low": found.low, "ratio_high": found.high,
-            "turns": found.turns,
-            "peak_gib": record.peak_gib, "last_loss": record.last_loss,
-            "val_top1": record.val_top1, "machine": record.machine,
-            "setup": run.config.setup, "run": run.name,
-        })  # fmt: skip
+        rows.append(
+            {
+                "rung": run.config.rung,
+                "status": status,
+                "images_per_s": record.images_per_s,
+                "images_per_s_q1": record.images_per_s_q1,
+                "images_per_s_q3": record.images_per_s_q3,
+                "ratio": found.value,
+                "ratio_low": found.low,
+                "ratio_high": found.high,
+                "turns": found.turns,
+                "peak_gib": record.peak_gib,
+                "last_loss": record.last_loss,
+                "val_top1": record.val_top1,
+                "machine": record.machine,
+                "setup": run.config.setup,
+                "run": run.name,
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -138,21 +148,32 @@ def _predicted(run: Run) -> float | None:
 def _names(runs: Sequence[Run]) -> list[str]:
     rungs = [run.config.rung for run in runs]
     names = rungs if len(set(rungs)) == len(rungs) else [run.name for run in runs]
-    return [name + f" (recorded, {run.folder.parent.name})" * run.is_recorded
-            for name, run in zip(names, runs)]  # fmt: skip
+    return [
+        name + f" (recorded, {run.folder.parent.name})" * run.is_recorded
+        for name, run in zip(names, runs)
+    ]
 
 
 def _numbers(names: Sequence[str], records: Sequence[Record]) -> pd.DataFrame:
-    return pd.DataFrame({
-        name: {
-            "images/s (median)": digits(r.images_per_s),
-            "images/s (quartiles)": f"{digits(r.images_per_s_q1)} to {digits(r.images_per_s_q3)}",
-            f"peak GiB ({r.memory_kind})": f"{r.peak_gib:.2f}" if r.peak_gib is not None else "–",
-            "loss, first to last step": f"{_loss(r.first_loss)} to {_loss(r.last_loss)}",
-            "validation top-1": f"{r.val_top1:.1%}" if r.val_top1 is not None else "–",
-            "steps measured": r.steps_measured, "data": r.data, "machine": r.machine,
-        } for name, r in zip(names, records)
-    }).fillna("–")  # fmt: skip
+    return pd.DataFrame(
+        {
+            name: {
+                "images/s (median)": digits(r.images_per_s),
+                "images/s (quartiles)": (
+                    f"{digits(r.images_per_s_q1)} to {digits(r.images_per_s_q3)}"
+                ),
+                f"peak GiB ({r.memory_kind})": f"{r.peak_gib:.2f}"
+                if r.peak_gib is not None
+                else "–",
+                "loss, first to last step": f"{_loss(r.first_loss)} to {_loss(r.last_loss)}",
+                "validation top-1": f"{r.val_top1:.1%}" if r.val_top1 is not None else "–",
+                "steps measured": r.steps_measured,
+                "data": r.data,
+                "machine": r.machine,
+            }
+            for name, r in zip(names, records)
+        }
+    ).fillna("–")
 
 
 def _sentences(
@@ -170,8 +191,10 @@ def _sentences(
         yield "No accelerator was used: this ran on the CPU."
     imitated = config.precision not in ("fp32", *record.hardware.get("half_units", []))
     if imitated and 2 not in unfilled:
-        yield (f"{record.machine} has no instructions for {config.precision}: software imitates "
-               f"the format, and that is slow.")  # fmt: skip
+        yield (
+            f"{record.machine} has no instructions for {config.precision}: software imitates "
+            f"the format, and that is slow."
+        )
     if reason := held_by_host(run):
         yield f"Mind that {reason}."
     if record.last_loss is None:

@@ -88,8 +88,10 @@ def save_check(name: str, outcome: dict[str, str]) -> None:
     """
     for part in PARTS:
         if not isinstance(outcome.get(part), str) or not outcome[part]:
-            raise ValueError(f"check {name!r}: the verdict of {part} is {outcome.get(part)!r}: "
-                             f"a text is needed, for each of {', '.join(PARTS)}")  # fmt: skip
+            raise ValueError(
+                f"check {name!r}: the verdict of {part} is {outcome.get(part)!r}: "
+                f"a text is needed, for each of {', '.join(PARTS)}"
+            )
     with changing() as store:
         store["checks"][name] = {**{part: outcome[part] for part in PARTS}, "checked_at": now()}
 

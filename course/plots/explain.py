@@ -37,9 +37,11 @@ def layers(table: pd.DataFrame) -> Picture:
     table = table[table["parameters"] > 0]
     picture = Picture(8, 2.6)
     for axes, column, title, unit in zip(
-        picture.subplots(1, 2, sharey=True), ("parameters", "forward_gflop"),
-        ("parameters (millions)", "arithmetic of one image (GFLOP, forward)"), (1e6, 1),
-    ):  # fmt: skip
+        picture.subplots(1, 2, sharey=True),
+        ("parameters", "forward_gflop"),
+        ("parameters (millions)", "arithmetic of one image (GFLOP, forward)"),
+        (1e6, 1),
+    ):
         axes.barh(table["part"], table[column] / unit, color="#0072B2", height=0.65)
         axes.set_title(title, loc="left", fontsize=10)
         clean(axes)
@@ -56,13 +58,22 @@ def queue_sketch() -> Picture:
         axes.barh(1, 0.4, left=start, color="#56B4E9", height=0.45)
         axes.text(start + 0.2, 1, f"ask {number + 1}", ha="center", va="center", fontsize=8)
         axes.barh(0, 1.9, left=0.3 + 2 * number, color="#0072B2", height=0.45)
-        axes.text(1.25 + 2 * number, 0, f"compute {number + 1}", ha="center", va="center",
-                  color="white", fontsize=8)  # fmt: skip
+        axes.text(
+            1.25 + 2 * number,
+            0,
+            f"compute {number + 1}",
+            ha="center",
+            va="center",
+            color="white",
+            fontsize=8,
+        )
     end = 0.3 + 2 * 3 + 1.9
     axes.barh(1, end - 2.0, left=2.0, color="white", edgecolor=GREY, hatch="///", height=0.45)
     axes.text((2 + end) / 2, 1.36, "synchronize(): the host waits", ha="center", fontsize=8)
-    for place, text in ((2.0, "a clock read here times the asking"),
-                        (end, "read here it times the work")):  # fmt: skip
+    for place, text in (
+        (2.0, "a clock read here times the asking"),
+        (end, "read here it times the work"),
+    ):
         axes.axvline(place, color=ACCENT, lw=1.2, ls="--")
         axes.text(place + 0.06, 0.5, text, color=ACCENT, fontsize=8, va="center")
     axes.set_yticks([0, 1], ["device", "host"])

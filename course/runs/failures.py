@@ -171,11 +171,15 @@ os.register_at_fork(after_in_child=_count_kills)
 def _worker_died() -> str:
     now = oom_kills()
     if now is not None and _kills_before is not None and now > _kills_before:
-        return (f"The system ran out of memory and ended a process: every worker needs its own "
-                f"(host_gib in the record tells how much all took). Take {LIGHTER}, or ask the "
-                f"scheduler for more memory")  # fmt: skip
-    return (f"A worker was ended from outside. If nobody did it by hand, it was the scheduler or "
-            f"the container, for lack of memory: take {LIGHTER}")  # fmt: skip
+        return (
+            f"The system ran out of memory and ended a process: every worker needs its own "
+            f"(host_gib in the record tells how much all took). Take {LIGHTER}, or ask the "
+            f"scheduler for more memory"
+        )
+    return (
+        f"A worker was ended from outside. If nobody did it by hand, it was the scheduler or "
+        f"the container, for lack of memory: take {LIGHTER}"
+    )
 
 
 def _shared_full() -> str:

@@ -30,11 +30,16 @@ def told(run: Run) -> pd.DataFrame:
         in_log = {"status": "failed", "error": str(hung[rank])} if rank in hung else {}
         own = known.get(rank, in_log)
         device = (own.get("evidence") or {}).get("device", own.get("device") or "")
-        rows.append({
-            "rank": rank, "host": own.get("host", ""), "device": device,
-            "status": own.get("status", ""), "steps": len(run.rank_steps(rank)),
-            "error": own.get("error", ""),
-        })  # fmt: skip
+        rows.append(
+            {
+                "rank": rank,
+                "host": own.get("host", ""),
+                "device": device,
+                "status": own.get("status", ""),
+                "steps": len(run.rank_steps(rank)),
+                "error": own.get("error", ""),
+            }
+        )
     return pd.DataFrame(rows).set_index("rank")
 
 

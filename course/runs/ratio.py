@@ -68,8 +68,9 @@ def ratio(run: Run, against: Run) -> Ratio:
     if min(len(t) for t in times) == 0:
         return Ratio(value)
     random = np.random.default_rng(0)
-    speeds = [n / np.median(random.choice(t, (RESAMPLES, len(t))), axis=1)
-              for n, t in zip(images, times)]  # fmt: skip
+    speeds = [
+        n / np.median(random.choice(t, (RESAMPLES, len(t))), axis=1) for n, t in zip(images, times)
+    ]
     low, high = np.percentile(speeds[0] / speeds[1], [2.5, 97.5])
     return Ratio(value, float(low), float(high))
 

@@ -96,13 +96,18 @@ def recorded(machine: str, data: str = "synthetic", device: str = "auto") -> pd.
     if device not in CHOICES["device"]:
         raise ValueError(f"device={device!r}: choose {' or '.join(CHOICES['device'])}")
     saved = load(machine)  # the machine of each record says that it is recorded, and when
-    measured = [each for each in saved["records"]
-                if each["data"] == data and not each["rung"].startswith(TRACE)]  # fmt: skip
+    measured = [
+        each
+        for each in saved["records"]
+        if each["data"] == data and not each["rung"].startswith(TRACE)
+    ]
     table = pd.DataFrame([each for each in measured if _is_asked_for(each, device)])
     if table.empty:
         known = sorted({each["data"] for each in saved["records"]})
-        raise ValueError(f"no run on {data} data is recorded on {machine}: there is "
-                         f"{', '.join(known) or 'nothing'}")  # fmt: skip
+        raise ValueError(
+            f"no run on {data} data is recorded on {machine}: there is "
+            f"{', '.join(known) or 'nothing'}"
+        )
     for setting in ("precision", "tf32", "channels_last", "batch_size", "workers"):
         table[setting] = [config[setting] for config in table["config"]]
     table["setup"] = [Config(**config).setup for config in table["config"]]
@@ -140,8 +145,11 @@ def trace_path(machine: str, name: str) -> Path:
     Raises:
         ValueError: no traced run of this name; the message lists those of the machine.
     """
-    traced = {run.config.rung.removeprefix(TRACE): run.folder / run.record.trace
-              for run in recorded_runs(machine) if run.config.rung.startswith(TRACE)}  # fmt: skip
+    traced = {
+        run.config.rung.removeprefix(TRACE): run.folder / run.record.trace
+        for run in recorded_runs(machine)
+        if run.config.rung.startswith(TRACE)
+    }
     if name not in traced:
         raise ValueError(
             f"{machine} has no trace {name!r}: there are {', '.join(traced) or 'none'}"

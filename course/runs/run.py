@@ -240,8 +240,11 @@ def git_sha() -> str:
 def record_of(run: Run, values: dict[str, Any]) -> Record:
     """A record of `values` (fields of Record), completed by what was asked for at launch."""
     asked = run.launched
-    known = {key: asked[key] for key in ("rung", "site", "gpus", "git_sha", "config", "job_id")
-             if key in asked}  # fmt: skip
+    known = {
+        key: asked[key]
+        for key in ("rung", "site", "gpus", "git_sha", "config", "job_id")
+        if key in asked
+    }
     known["data"] = asked.get("config", {}).get("data", "")
     known["logs"] = [str(path.relative_to(run.folder)) for path in run.logs]
     return Record(**{**known, **values, "ended_at": datetime.now().isoformat(timespec="seconds")})
@@ -260,10 +263,17 @@ def _row(run: Run) -> dict[str, Any]:
         return {"run": run.name, **vars(record)}
     launched = run.launched
     config = launched.get("config", {})
-    return {"run": run.name, "status": run.status, "rung": launched.get("rung", ""),
-            "site": launched.get("site", ""), "gpus": launched.get("gpus", 1),
-            "job_id": launched.get("job_id", ""), "data": config.get("data", ""),
-            "started_at": launched.get("launched_at", ""), "config": config}  # fmt: skip
+    return {
+        "run": run.name,
+        "status": run.status,
+        "rung": launched.get("rung", ""),
+        "site": launched.get("site", ""),
+        "gpus": launched.get("gpus", 1),
+        "job_id": launched.get("job_id", ""),
+        "data": config.get("data", ""),
+        "started_at": launched.get("launched_at", ""),
+        "config": config,
+    }
 
 
 def _read_json(path: Path) -> dict[str, Any]:

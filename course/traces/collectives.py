@@ -70,9 +70,11 @@ def _of_gloo(name: str, args: dict[str, Any], group: dict[str, Any]) -> dict[str
     elements = sum(math.prod(shape) for shape in shapes if shape)
     operation = name.removeprefix(GLOO)
     return {
-        "operation": _operation(operation), **_size(elements, types[0]),
-        "group_size": group.get("world_size"), "lane": "gloo",
-    }  # fmt: skip
+        "operation": _operation(operation),
+        **_size(elements, types[0]),
+        "group_size": group.get("world_size"),
+        "lane": "gloo",
+    }
 
 
 def _of_nccl(name: str, args: dict[str, Any]) -> dict[str, Any]:
@@ -81,9 +83,11 @@ def _of_nccl(name: str, args: dict[str, Any]) -> dict[str, Any]:
     return {
         "operation": _operation(said),
         **_size(args.get("In msg nelems", 0), args.get("dtype", "")),
-        "group_size": args.get("Group size"), "lane": f"stream {stream}",
-        "correlation": args.get("correlation"), "external": args.get("External id"),
-    }  # fmt: skip
+        "group_size": args.get("Group size"),
+        "lane": f"stream {stream}",
+        "correlation": args.get("correlation"),
+        "external": args.get("External id"),
+    }
 
 
 def _operation(name: str) -> str:

@@ -18,8 +18,16 @@ _NCU = (
     "write one with: ncu --csv --metrics gpu__time_duration.sum,"
     "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active python train.py > ncu.csv"
 )
-UNITS = {"nsecond": 1e-9, "ns": 1e-9, "usecond": 1e-6, "us": 1e-6, "msecond": 1e-3, "ms": 1e-3,
-         "second": 1.0, "s": 1.0}  # fmt: skip
+UNITS = {
+    "nsecond": 1e-9,
+    "ns": 1e-9,
+    "usecond": 1e-6,
+    "us": 1e-6,
+    "msecond": 1e-3,
+    "ms": 1e-3,
+    "second": 1.0,
+    "s": 1.0,
+}
 TENSOR = re.compile(r"sm__(inst_executed_pipe_tensor|pipe_tensor\w*_cycles_active)")
 
 
@@ -59,21 +67,31 @@ def _nsys_rows(connection: sqlite3.Connection, names: set[str]) -> tuple[dict[st
         return [dict(row) for row in connection.execute(f"SELECT * FROM {name}")]
 
     texts = {row["id"]: row["value"] for row in events("StringIds")}
-    kernels = [_event(row, _text(texts, row, "demangledName", "shortName"))
-               for row in events("CUPTI_ACTIVITY_KIND_KERNEL")]  # fmt: skip
+    kernels = [
+        _event(row, _text(texts, row, "demangledName", "shortName"))
+        for row in events("CUPTI_ACTIVITY_KIND_KERNEL")
+    ]
     # The export explains its own numbers of kinds of memory, which differ from CUPTI's.
     kinds = {row["id"]: row.get("label", row.get("name")) for row in events("ENUM_CUDA_MEM_KIND")}
     copies = [_event(row, "") | _copy(row, kinds) for row in events("CUPTI_ACTIVITY_KIND_MEMCPY")]
     fills = events("CUPTI_ACTIVITY_KIND_MEMSET")
-    copies += [_event(row, "") | {"kind": "memset", "memory": "", "bytes": row.get("bytes", 0)}
-               for row in fills]  # fmt: skip
-    calls = [_event(row, _text(texts, row, "nameId"))
-             for row in events("CUPTI_ACTIVITY_KIND_RUNTIME")]  # fmt: skip
+    copies += [
+        _event(row, "") | {"kind": "memset", "memory": "", "bytes": row.get("bytes", 0)}
+        for row in fills
+    ]
+    calls = [
+        _event(row, _text(texts, row, "nameId")) for row in events("CUPTI_ACTIVITY_KIND_RUNTIME")
+    ]
     marked = [row for row in events("NVTX_EVENTS") if row["end"]]
     ranges = [_event(row, row.get("text") or _text(texts, row, "textId")) for row in marked]
     operators = [row | {"name": row["name"].split(",")[0]} for row in ranges if "::" in row["name"]]
-    rows = {"kernels": kernels, "copies": copies, "calls": calls, "operators": operators,
-            "ranges": [row for row in ranges if "::" not in row["name"]]}  # fmt: skip
+    rows = {
+        "kernels": kernels,
+        "copies": copies,
+        "calls": calls,
+        "operators": operators,
+        "ranges": [row for row in ranges if "::" not in row["name"]],
+    }
     origin = min((row["start_s"] for found in rows.values() for row in found), default=0)
     for row in (row for found in rows.values() for row in found):
         row["start_s"] = (row["start_s"] - origin) / 1e9
@@ -88,10 +106,13 @@ def _event(row: dict[str, Any], name: str) -> dict[str, Any]:
     process = int(process) >> 24 if process is not None else 0
     number = row.get("correlationId")
     return {
-        "name": name, "start_s": row["start"], "duration_s": (row["end"] - row["start"]) / 1e9,
-        "thread": thread, "stream": row.get("streamId"),
+        "name": name,
+        "start_s": row["start"],
+        "duration_s": (row["end"] - row["start"]) / 1e9,
+        "thread": thread,
+        "stream": row.get("streamId"),
         "correlation": None if number is None else (process, number),
-    }  # fmt: skip
+    }
 
 
 def _text(texts: dict[int, str], row: dict[str, Any], *columns: str) -> str:
@@ -125,18 +146,30 @@ def read_ncu(path: str | Path) -> Trace:
     kernels: dict[tuple, dict[str, Any]] = {}
     for row in _long(list(csv.reader(lines[begin:]))):
         number = (row.get("Process ID"), row["ID"])
-        kernel = kernels.setdefault(number, {
-            "name": row["Kernel Name"], "start_s": np.nan, "duration_s": np.nan,
-            "stream": row.get("Stream"), "tensor_active": np.nan,
-            "tensor_instructions": np.nan, "cc": row.get("CC", ""),
-        })  # fmt: skip
+        kernel = kernels.setdefault(
+            number,
+            {
+                "name": row["Kernel Name"],
+                "start_s": np.nan,
+                "duration_s": np.nan,
+                "stream": row.get("Stream"),
+                "tensor_active": np.nan,
+                "tensor_instructions": np.nan,
+                "cc": row.get("CC", ""),
+            },
+        )
         _set_metric(kernel, row)
     measured = ("duration_s", "tensor_active", "tensor_instructions")
     values = [kernel[key] for kernel in kernels.values() for key in measured]
     if not np.isfinite(values).any():
         raise TraceError(f"{path} has neither durations nor Tensor Core counters: {_NCU}")
-    rows = {"kernels": list(kernels.values()), "copies": [], "calls": [], "operators": [],
-            "ranges": []}  # fmt: skip
+    rows = {
+        "kernels": list(kernels.values()),
+        "copies": [],
+        "calls": [],
+        "operators": [],
+        "ranges": [],
+    }
     capability = next(iter(kernels.values()))["cc"]
     device = f"GPU of compute capability {capability}" if capability else ""
     return assemble(rows, device=device, source=f"{path.name}, Nsight Compute")
@@ -156,8 +189,10 @@ def _long(lines: list[list[str]]) -> list[dict[str, str]]:
     kernels = [dict(zip(head, line)) for line in body if line and line[0].isdigit()]
     return [
         {**kernel, "Metric Name": name, "Metric Unit": units[name], "Metric Value": kernel[name]}
-        for kernel in kernels for name in kernel if "__" in name
-    ]  # fmt: skip
+        for kernel in kernels
+        for name in kernel
+        if "__" in name
+    ]
 
 
 def _set_metric(kernel: dict[str, Any], row: dict[str, str]) -> None:

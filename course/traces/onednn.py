@@ -68,8 +68,13 @@ def _row(line: str) -> dict[str, object] | None:
     if primitive == "reorder" and types.get("dst", kind) != kind:
         kind = f"{kind}->{types['dst']}"
     direction = "" if direction == "undef" else direction
-    return {"primitive": primitive, "kernel": kernel, "type": kind, "pass": direction,
-            "seconds": seconds}  # fmt: skip
+    return {
+        "primitive": primitive,
+        "kernel": kernel,
+        "type": kind,
+        "pass": direction,
+        "seconds": seconds,
+    }
 
 
 def units(kernel: str) -> str:
@@ -91,8 +96,10 @@ def onednn_summary(table: pd.DataFrame) -> str:
     work = work if len(work) else table
     groups = work.assign(units=work["kernel"].map(units)).groupby(["type", "units"])["seconds"]
     seconds = groups.sum().sort_values(ascending=False)
-    parts = [f"{share:.0%} in {kind} by {how}" for (kind, how), share in
-             (seconds / seconds.sum()).items()]  # fmt: skip
+    parts = [
+        f"{share:.0%} in {kind} by {how}"
+        for (kind, how), share in (seconds / seconds.sum()).items()
+    ]
     top = work.iloc[0]
     text = (
         f"oneDNN's time: {', '.join(parts)}; the longest kernel was {top.kernel} "

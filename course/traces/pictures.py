@@ -93,8 +93,14 @@ def _legend(axes: Axes, phases: pd.Series) -> None:
     handles = [Patch(color=PHASE_COLOURS[phase], label=phase) for phase in shown]
     if (~phases.isin(PHASES)).any():
         handles.append(Patch(color=GREY, label="outside any phase"))
-    axes.legend(handles=handles, ncols=len(handles) or 1, frameon=False, fontsize=9,
-                loc="upper center", bbox_to_anchor=(0.5, -0.2))  # fmt: skip
+    axes.legend(
+        handles=handles,
+        ncols=len(handles) or 1,
+        frameon=False,
+        fontsize=9,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.2),
+    )
 
 
 def time_by(table: pd.DataFrame, top: int = 10) -> Picture:

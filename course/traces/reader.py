@@ -34,8 +34,18 @@ COLUMNS = {
     "collectives": ["operation", "bytes", "type", "elements", "group_size", "start_s",
                     "duration_s", "launch_s", "lane", "phase", "step"],
 }  # fmt: skip
-TEXTS = ("kernel", "operator", "inner_operator", "phase", "name", "kind", "memory", "operation",
-         "type", "lane")  # fmt: skip
+TEXTS = (
+    "kernel",
+    "operator",
+    "inner_operator",
+    "phase",
+    "name",
+    "kind",
+    "memory",
+    "operation",
+    "type",
+    "lane",
+)
 # Inside a convolution these still only move or convert data: a cast under autocast is no product.
 MOVES = ("aten::to", "aten::_to_copy", "aten::contiguous", "aten::clone", "aten::copy_")
 
@@ -138,19 +148,25 @@ def kind_of(event: dict[str, Any]) -> str:
     if category.endswith(("_runtime", "_driver")):
         return "calls"
     return {
-        "kernel": "kernels", "cpu_op": "operators", "user_annotation": "ranges",
-        "gpu_memcpy": "copies", "gpu_memset": "copies",
-    }.get(category, "")  # fmt: skip
+        "kernel": "kernels",
+        "cpu_op": "operators",
+        "user_annotation": "ranges",
+        "gpu_memcpy": "copies",
+        "gpu_memset": "copies",
+    }.get(category, "")
 
 
 def _row(event: dict[str, Any], where: str, origin: float) -> dict[str, Any]:
     """One event as a row, microseconds made seconds; `correlation` and `external` join rows."""
     args = event.get("args", {})
     row = {
-        "name": event["name"], "start_s": (event["ts"] - origin) / 1e6,
-        "duration_s": event["dur"] / 1e6, "thread": event.get("tid"),
-        "correlation": args.get("correlation"), "external": args.get("External id"),
-    }  # fmt: skip
+        "name": event["name"],
+        "start_s": (event["ts"] - origin) / 1e6,
+        "duration_s": event["dur"] / 1e6,
+        "thread": event.get("tid"),
+        "correlation": args.get("correlation"),
+        "external": args.get("External id"),
+    }
     if where == "operators":
         row["input_types"] = _tuples(args.get("Input type", []))
         row["input_shapes"] = _tuples(args.get("Input Dims", []))
@@ -216,6 +232,8 @@ def _operator(operators: list[dict], at: int | None) -> dict[str, Any]:
     named = [name for name in chain if "::" in name and "autograd::" not in name] or chain[:1]
     moves = [name for name in named if name in MOVES]
     return {
-        "operator": (moves or named)[-1], "inner_operator": row["name"],
-        "input_types": row.get("input_types", ()), "input_shapes": row.get("input_shapes", ()),
-    }  # fmt: skip
+        "operator": (moves or named)[-1],
+        "inner_operator": row["name"],
+        "input_types": row.get("input_types", ()),
+        "input_shapes": row.get("input_shapes", ()),
+    }

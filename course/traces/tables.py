@@ -66,8 +66,9 @@ def by_operator(trace: Trace) -> pd.DataFrame:
     on the host, without that of the operators within it.
     """
     on_gpu = len(trace.kernels) > 0
-    data = (trace.kernels, "operator", "duration_s") if on_gpu else (
-        trace.operators, "name", "self_s")  # fmt: skip
+    data = (
+        (trace.kernels, "operator", "duration_s") if on_gpu else (trace.operators, "name", "self_s")
+    )
     return _by(*data).assign(measured="GPU" if on_gpu else "CPU")
 
 
@@ -83,11 +84,17 @@ def _by(rows: pd.DataFrame, name: str, seconds: str) -> pd.DataFrame:
 def steps(trace: Trace) -> pd.DataFrame:
     """The steps that the trace holds whole, by the host's clock: step, start_s, end_s."""
     rows = trace.ranges[trace.ranges["name"].str.fullmatch(STEP.pattern, case=False).astype(bool)]
-    return pd.DataFrame({
-        "step": [int(STEP.fullmatch(name).group(1)) for name in rows["name"]],
-        "start_s": rows["start_s"].to_numpy(float),
-        "end_s": (rows["start_s"] + rows["duration_s"]).to_numpy(float),
-    }).drop_duplicates("step").reset_index(drop=True)  # fmt: skip
+    return (
+        pd.DataFrame(
+            {
+                "step": [int(STEP.fullmatch(name).group(1)) for name in rows["name"]],
+                "start_s": rows["start_s"].to_numpy(float),
+                "end_s": (rows["start_s"] + rows["duration_s"]).to_numpy(float),
+            }
+        )
+        .drop_duplicates("step")
+        .reset_index(drop=True)
+    )
 
 
 def by_phase(trace: Trace) -> pd.DataFrame:
@@ -100,12 +107,14 @@ def by_phase(trace: Trace) -> pd.DataFrame:
     gpu = trace.kernels.groupby("phase")["duration_s"].agg(["sum", "count"])
     names = [name for name in PHASES if name in host or name in gpu.index]
     rest = [""] if "" in gpu.index else []
-    table = pd.DataFrame({
-        "phase": [*names, *("(outside)" for _ in rest)],
-        "host_s": host.reindex([*names, *rest]).to_numpy(float),
-        "gpu_s": gpu["sum"].reindex([*names, *rest], fill_value=0).to_numpy(float),
-        "kernels": gpu["count"].reindex([*names, *rest], fill_value=0).to_numpy(int),
-    })  # fmt: skip
+    table = pd.DataFrame(
+        {
+            "phase": [*names, *("(outside)" for _ in rest)],
+            "host_s": host.reindex([*names, *rest]).to_numpy(float),
+            "gpu_s": gpu["sum"].reindex([*names, *rest], fill_value=0).to_numpy(float),
+            "kernels": gpu["count"].reindex([*names, *rest], fill_value=0).to_numpy(int),
+        }
+    )
     column = table["gpu_s"] if len(trace.kernels) else table["host_s"]
     return table.assign(share=column / column.sum())
 
@@ -132,8 +141,18 @@ def layout_kernels(trace: Trace) -> pd.DataFrame:
     return table[table["name"].str.contains(LAYOUT).astype(bool)].reset_index(drop=True)
 
 
-IDLE = ["step", "span_s", "busy_s", "busy_share", "gaps", "gap_s", "largest_gap_s",
-        "largest_gap_start_s", "host_in_largest_gap", "launch_delay_s"]  # fmt: skip
+IDLE = [
+    "step",
+    "span_s",
+    "busy_s",
+    "busy_share",
+    "gaps",
+    "gap_s",
+    "largest_gap_s",
+    "largest_gap_start_s",
+    "host_in_largest_gap",
+    "launch_delay_s",
+]
 
 
 def idle(trace: Trace) -> pd.DataFrame:
@@ -160,8 +179,20 @@ def idle(trace: Trace) -> pd.DataFrame:
         span_s, delay = end - begin, group["start_s"] - group["launch_s"]
         busy_share = (span_s - gap_s) / span_s if span_s else 0.0
         doing = host_between(trace, first, last) if gaps else ""
-        rows.append([number, span_s, span_s - gap_s, busy_share, len(gaps), gap_s,
-                     last - first, first, doing, delay.median()])  # fmt: skip
+        rows.append(
+            [
+                number,
+                span_s,
+                span_s - gap_s,
+                busy_share,
+                len(gaps),
+                gap_s,
+                last - first,
+                first,
+                doing,
+                delay.median(),
+            ]
+        )
     return pd.DataFrame(rows, columns=IDLE)
 
 

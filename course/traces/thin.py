@@ -38,8 +38,11 @@ def thin(path: str | Path, target: str | Path) -> Path:
     calls = {_number(event) for event in spans if kind_of(event) == "calls"}
     kept = [_small(event, origin, calls) for event in spans if id(event) not in useless]
     names = [event for event in events if event["ph"] == "M" and event.get("args")]
-    names = [{key: event[key] for key in ("ph", "name", "pid", "tid", "args") if key in event}
-             for event in names if event["name"].endswith("_name")]  # fmt: skip
+    names = [
+        {key: event[key] for key in ("ph", "name", "pid", "tid", "args") if key in event}
+        for event in names
+        if event["name"].endswith("_name")
+    ]
     head = {key: content[key] for key in HEAD if key in content}
     text = json.dumps({**head, "traceEvents": [*names, *kept]}, separators=(",", ":"))
     Path(target).write_bytes(gzip.compress(text.encode(), 9, mtime=0))
@@ -94,7 +97,11 @@ def _waits(call: dict[str, Any]) -> bool:
 def _row(event: dict[str, Any]) -> dict[str, Any]:
     args = event.get("args", {})
     return {
-        "name": event["name"], "start_s": event["ts"], "duration_s": event["dur"],
-        "thread": event.get("tid"), "identity": id(event),
-        "number": args.get("correlation"), "external": args.get("External id"),
-    }  # fmt: skip
+        "name": event["name"],
+        "start_s": event["ts"],
+        "duration_s": event["dur"],
+        "thread": event.get("tid"),
+        "identity": id(event),
+        "number": args.get("correlation"),
+        "external": args.get("External id"),
+    }

@@ -71,8 +71,10 @@ class Observer(TorchDispatchMode):
         self._count("weight_layouts", layout(weight))
         # PyTorch sets it while the forward pass of a DDP model runs.
         if wrapper := getattr(DDP, "_active_ddp_module", None):
-            self._ddp = {"bucket_mb": wrapper.bucket_bytes_cap / 2**20,
-                         "find_unused": wrapper.find_unused_parameters}  # fmt: skip
+            self._ddp = {
+                "bucket_mb": wrapper.bucket_bytes_cap / 2**20,
+                "find_unused": wrapper.find_unused_parameters,
+            }
 
     def _note_update(self, target: Any) -> None:
         for tensor in target if isinstance(target, list | tuple) else [target]:
@@ -84,8 +86,7 @@ class Observer(TorchDispatchMode):
 
     def evidence(self) -> dict[str, Any]:
         """What was seen, for the record: counts of operators by type, layout and device."""
-        flags = ("loss_scaled", "unscaled", "scale_updated", "autocast_in_backward",
-                 "non_blocking")  # fmt: skip
+        flags = ("loss_scaled", "unscaled", "scale_updated", "autocast_in_backward", "non_blocking")
         counts = {what: dict(counter) for what, counter in self._counts.items()}
         found = {**counts, **{flag: flag in self._seen for flag in flags}}
         return found | ({"ddp": self._ddp} if self._ddp else {})

@@ -133,8 +133,12 @@ def predict(config: Config) -> Prediction:
         step.run()
         with tracked(step) as held:
             step.run()
-    parts = {"weights_gib": ("Parameter", "Buffer"), "gradients_gib": ("Gradient",),
-             "optimizer_gib": ("Optstate",), "activations_gib": ("Activation",),
-             "other_gib": ("Temp", "Other")}  # fmt: skip
+    parts = {
+        "weights_gib": ("Parameter", "Buffer"),
+        "gradients_gib": ("Gradient",),
+        "optimizer_gib": ("Optstate",),
+        "activations_gib": ("Activation",),
+        "other_gib": ("Temp", "Other"),
+    }
     split = {name: sum(held[kind] for kind in kinds) for name, kinds in parts.items()}
     return Prediction(peak_gib=held["Total"], **split)

@@ -247,11 +247,16 @@ class Meter:
             self._seconds.append(seconds)
             self._blocks.append(turns)
             self._count(step, turns.get("turn", 0), sum(seconds))
-            rows.append({
-                "step": step, "epoch": epoch, **turns,
-                **{f"{phase}_s": value for phase, value in zip(PHASES, seconds)},
-                "step_s": sum(seconds), "loss": _finite(self._losses[step].item()),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "step": step,
+                    "epoch": epoch,
+                    **turns,
+                    **{f"{phase}_s": value for phase, value in zip(PHASES, seconds)},
+                    "step_s": sum(seconds),
+                    "loss": _finite(self._losses[step].item()),
+                }
+            )
         self.run.write_steps(rows)
         self._written_at = time.perf_counter()
 
@@ -292,14 +297,19 @@ class Meter:
         batch = self.config.batch_size
         return {
             "steps_measured": len(kept),
-            "step_s": float(median), "step_s_q1": float(q1), "step_s_q3": float(q3),
+            "step_s": float(median),
+            "step_s_q1": float(q1),
+            "step_s_q3": float(q3),
             "images_per_s": float(batch / median),
-            "images_per_s_q1": float(batch / q3), "images_per_s_q3": float(batch / q1),
+            "images_per_s_q1": float(batch / q3),
+            "images_per_s_q3": float(batch / q1),
             **{f"{phase}_s": float(value) for phase, value in zip(PHASES, np.median(kept, axis=0))},
-            "first_loss": losses[0], "last_loss": losses[-1],
-            "turns": self._turns, "left": self.turn.left,
+            "first_loss": losses[0],
+            "last_loss": losses[-1],
+            "turns": self._turns,
+            "left": self.turn.left,
             **self._energy.summary(float(batch / median) / self.run.world_size),
-        }  # fmt: skip
+        }
 
 
 def _finite(value: float) -> float | None:

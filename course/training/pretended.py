@@ -65,8 +65,11 @@ def device_of_first_step(text: str, cfg: Config) -> tuple[str, str]:
         with _pretended(script, devices), redirect_stdout(None):
             script.main(_Run(cfg))
     except Exception as error:
-        places = [frame for frame in traceback.extract_tb(error.__traceback__)
-                  if frame.filename == "train.py"]  # fmt: skip
+        places = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename == "train.py"
+        ]
         where = f" (train.py, line {places[-1].lineno})" if places else ""
         return "", f"{type(error).__name__}: {str(error).splitlines()[0]}{where}"
     return (devices[0].type, "") if devices else ("", "no step called backward()")

@@ -27,8 +27,17 @@ from course.training.precision import HALF, has_units
 
 TRACE_FILE = "trace.json.gz"  # Chrome's trace format, which Perfetto opens too
 ECHO_S = 3.0  # so long a rank waits for what others have to write
-RANKS_OWN = ("device", "machine", "step_s", "load_s", "watts", "peak_gib", "host_gib",
-             "evidence", "weights_by")  # fmt: skip
+RANKS_OWN = (
+    "device",
+    "machine",
+    "step_s",
+    "load_s",
+    "watts",
+    "peak_gib",
+    "host_gib",
+    "evidence",
+    "weights_by",
+)
 
 
 @contextmanager
@@ -145,15 +154,20 @@ class Recorder:
             "device": device.type,
             "machine": f"{name}, {cores} cores" if device.type == "cpu" else name,
             "hardware": {
-                "cpu": cpu, "cores": cores, "threads": torch.get_num_threads(),
+                "cpu": cpu,
+                "cores": cores,
+                "threads": torch.get_num_threads(),
                 "memory_gib": round(psutil.virtual_memory().total / memory.GIB, 1),
                 "device_gib": round(memory.total_gib(device), 1),
                 "half_units": [name for name in HALF if has_units(device, name)],
             },
-            "versions": {"python": platform.python_version(), "torch": torch.__version__,
-                         "cuda": torch.version.cuda if device.type == "cuda" else "",
-                         "driver": driver_version(device)},
-        }  # fmt: skip
+            "versions": {
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "cuda": torch.version.cuda if device.type == "cuda" else "",
+                "driver": driver_version(device),
+            },
+        }
 
     def finish(self, status: str, error: str = "") -> None:
         """Write the record; started by hand, print what it would have said."""

@@ -93,7 +93,9 @@ def save_statistics(model: nn.Module) -> None:
     folder, rank = os.environ.get(FOLDER_VARIABLE), os.environ.get("RANK", "0")
     if folder is None:  # started by hand
         return
-    layers = {name: (layer.running_mean.cpu(), layer.running_var.cpu())
-              for name, layer in model.named_modules()
-              if isinstance(layer, nn.modules.batchnorm._BatchNorm)}  # fmt: skip
+    layers = {
+        name: (layer.running_mean.cpu(), layer.running_var.cpu())
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm)
+    }
     torch.save(layers, Path(folder) / FILE.format(rank))

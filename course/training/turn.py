@@ -103,11 +103,17 @@ class Shared:
         self.again = 0
         self.left: list[str] = []
         self._cpu_s = 0.0  # used before this block
-        connection.send({
-            "folder": folder, "rank": rank, "batch_size": config.batch_size,
-            "warmup_steps": config.warmup_steps, "steps": config.epochs * config.steps,
-            "budget_s": config.budget_s, "cores": cores,
-        })  # fmt: skip
+        connection.send(
+            {
+                "folder": folder,
+                "rank": rank,
+                "batch_size": config.batch_size,
+                "warmup_steps": config.warmup_steps,
+                "steps": config.epochs * config.steps,
+                "budget_s": config.budget_s,
+                "cores": cores,
+            }
+        )
 
     def is_due(self) -> bool:
         """Are the steps done that were given?"""

@@ -168,8 +168,10 @@ class LiveQueue:
     def _show_rows(self, table: pd.DataFrame | None) -> None:
         shown = [] if table is None else as_text(table.head(MOST_ROWS)).to_dict("records")
         before = self._rows
-        self._rows = {cells["name"]: before.get(cells["name"]) or Row(cells["name"], self._cancel)
-                      for cells in shown}  # fmt: skip
+        self._rows = {
+            cells["name"]: before.get(cells["name"]) or Row(cells["name"], self._cancel)
+            for cells in shown
+        }
         for row, cells in zip(self._rows.values(), shown):
             row.show(cells)
         if before.keys() != self._rows.keys():

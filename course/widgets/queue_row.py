@@ -34,10 +34,12 @@ class Row:
     def __init__(self, name: str, cancel: Callable[[Row], None]) -> None:
         self.run, self._cells, self._asked = Run(runs_root() / name), {}, False
         self.text = HTML(layout=_fills())
-        self.opener = ToggleButton(description="Log", tooltip=f"Show the log of {name}",
-                                   layout=_fixed(LOG_BUTTON))  # fmt: skip
-        self.cancel = Button(description="Cancel", tooltip=f"Cancel {name}",
-                             layout=_fixed(CANCEL_BUTTON))  # fmt: skip
+        self.opener = ToggleButton(
+            description="Log", tooltip=f"Show the log of {name}", layout=_fixed(LOG_BUTTON)
+        )
+        self.cancel = Button(
+            description="Cancel", tooltip=f"Cancel {name}", layout=_fixed(CANCEL_BUTTON)
+        )
         self.log = HTML(layout=Layout(width="auto"))
         self.parts = HBox([self.text, self.opener, self.cancel])
         self.box = VBox([self.parts])
@@ -86,8 +88,10 @@ def head() -> HBox:
     """The names of the columns."""
     names = ("job", "name", "site", "state", "reason", "elapsed", "nodes", "GPUs", "steps")
     spans = "".join(f"<span>{name}</span>" for name in names)
-    text = HTML(f'<div class="course-queue-row course-queue-head" aria-hidden="true">{spans}</div>',
-                layout=_fills())  # fmt: skip
+    text = HTML(
+        f'<div class="course-queue-row course-queue-head" aria-hidden="true">{spans}</div>',
+        layout=_fills(),
+    )
     spaces = [HTML(layout=_fixed(width)) for width in (LOG_BUTTON, CANCEL_BUTTON)]
     return HBox([text, *spaces])
 
@@ -113,8 +117,10 @@ def _cells(cells: dict[str, str]) -> str:
 def _log(run: Run) -> str:
     """The end of what a run printed, for a page."""
     try:
-        parts = [(kind, logs.text(run, err=err, lines=LOG_LINES).strip())
-                 for kind, err in (("output", False), ("errors", True))]  # fmt: skip
+        parts = [
+            (kind, logs.text(run, err=err, lines=LOG_LINES).strip())
+            for kind, err in (("output", False), ("errors", True))
+        ]
     except OSError as error:
         parts = [("log", f"cannot be read just now: {error}")]
     texts = [f"<b>{kind}</b><pre>{escape(text)}</pre>" for kind, text in parts if text]
@@ -122,8 +128,10 @@ def _log(run: Run) -> str:
     body = "No log yet: the run has printed nothing so far."
     if texts:
         body = "".join([*texts, f"<small>The last lines; all of it lies in {where}</small>"])
-    return (f'<div class="course-queue-log" role="region" tabindex="0" aria-label="log of {name}">'
-            f"<div>{body}</div></div>")  # fmt: skip
+    return (
+        f'<div class="course-queue-log" role="region" tabindex="0" aria-label="log of {name}">'
+        f"<div>{body}</div></div>"
+    )
 
 
 def _set(shown: HTML, value: str) -> None:

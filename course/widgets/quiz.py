@@ -82,8 +82,11 @@ def quiz_form(quiz: Quiz) -> VBox:
         return choice
 
     count()
-    parts = [part for question in quiz.questions
-             for part in _question_parts(question, given.get(question.number), answer)]  # fmt: skip
+    parts = [
+        part
+        for question in quiz.questions
+        for part in _question_parts(question, given.get(question.number), answer)
+    ]
     head = f"{STYLE}<b>Quiz: {as_html(quiz.title)}</b><br><small>{KEYS}</small>"
     form = VBox([HTML(head), *parts, score])
     form.add_class("course-quiz")
@@ -96,10 +99,13 @@ def _question_parts(
     text = HTML(
         f'<p style="margin-top:14px"><b>{question.number}.</b> {as_html(question.text)}</p>'
     )
-    options = [(f"{choice.letter}) {choice.text.replace('`', '')}", choice.letter)
-               for choice in question.choices]  # fmt: skip
-    choices = RadioButtons(options=options, value=given.letter if given else None,
-                           layout=Layout(width="auto"))  # fmt: skip
+    options = [
+        (f"{choice.letter}) {choice.text.replace('`', '')}", choice.letter)
+        for choice in question.choices
+    ]
+    choices = RadioButtons(
+        options=options, value=given.letter if given else None, layout=Layout(width="auto")
+    )
     check = Button(
         description=f"Check answer {question.number}", layout=Layout(width="max-content")
     )

@@ -58,8 +58,17 @@ def examine(*, job: bool = True, site: str = "local") -> Iterator[Check]:
         job: also launch a job of ten seconds, on this site.
     """
     checks: list[Callable[[], Check]] = [
-        python, packages, clone, memory, disk, write_access, data_set, accelerator, slurm, kernel,
-    ]  # fmt: skip
+        python,
+        packages,
+        clone,
+        memory,
+        disk,
+        write_access,
+        data_set,
+        accelerator,
+        slurm,
+        kernel,
+    ]
     for check in [*checks, partial(ten_second_job, site)] if job else checks:
         try:
             yield check()

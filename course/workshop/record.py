@@ -61,8 +61,11 @@ def label(config: Config) -> str:
 
 def _at_large_batch() -> Iterator[Config]:
     half = [rung(name, precision="fp16", **BUSY) for name in ("amp", "channels_last")]
-    rungs = [*(rung(name, **BUSY) for name in ("device", "amp", "channels_last")),
-             rung("device", tf32=True, **BUSY), *half]  # fmt: skip
+    rungs = [
+        *(rung(name, **BUSY) for name in ("device", "amp", "channels_last")),
+        rung("device", tf32=True, **BUSY),
+        *half,
+    ]
     yield rung("baseline", **ON_CPU)
     yield from rungs
     yield from (_traced(config) for config in rungs)
@@ -99,12 +102,17 @@ def _loading() -> Iterator[Config]:
     whole = {"epochs": 3, "warmup_steps": 16, "val_steps": 0}
     yield rung("channels_last", **whole)
     yield rung("dataloader", **whole)
-    changes = {"one-worker": {"workers": 1}, "persistent": {"persistent_workers": True},
-               "pinned": FED, "everything": FED | {"prefetch_factor": 4}}  # fmt: skip
+    changes = {
+        "one-worker": {"workers": 1},
+        "persistent": {"persistent_workers": True},
+        "pinned": FED,
+        "everything": FED | {"prefetch_factor": 4},
+    }
     changes["sixteen"] = changes["everything"] | {"workers": 16}
     changes["bytes"] = changes["sixteen"] | {"uint8": True}
-    yield from (rung("dataloader", **whole, **change, rung=name)
-                for name, change in changes.items())  # fmt: skip
+    yield from (
+        rung("dataloader", **whole, **change, rung=name) for name, change in changes.items()
+    )
 
 
 def _on_several(gpus: int) -> Iterator[Planned]:
@@ -122,8 +130,9 @@ def _on_several(gpus: int) -> Iterator[Planned]:
     yield from ((rung("dataloader", **files, batch_size=64 * count), count) for count in counts)
     lab = TRAINED | FULL
     yield from ((rung("device", **lab), count) for count in (1, 2))
-    yield from ((rung("compile", **BUSY | {"batch_size": 512 * count}), count)
-                for count in (1, gpus))  # fmt: skip
+    yield from (
+        (rung("compile", **BUSY | {"batch_size": 512 * count}), count) for count in (1, gpus)
+    )
 
 
 def record(machine: str, planned: Iterable[Planned], folder: Path) -> Path:
@@ -209,10 +218,12 @@ def _write_index(run: Run, target: Path) -> None:
     saved |= {
         "machine": f"{record.machine}, with {record.hardware.get('cores', '?')} cores",
         "gpus": gpus,
-        "date": _day(run), "driver": record.versions.get("driver", ""),
-        "versions": record.versions, "git_sha": git_sha(),
+        "date": _day(run),
+        "driver": record.versions.get("driver", ""),
+        "versions": record.versions,
+        "git_sha": git_sha(),
         "command": f"course record {target.name}" + f" --gpus {gpus}" * (gpus > 1),
-    }  # fmt: skip
+    }
     write_atomically(path, json.dumps(saved, indent=1) + "\n")
 
 

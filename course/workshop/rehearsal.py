@@ -56,9 +56,14 @@ def output_folder(site: str) -> Path:
 
 
 def rehearse(
-    notebooks: Sequence[Path], *, site: str = "local", script: str = "solutions/train.py",
-    quick: bool = False, cell_minutes: float = 60, command: str = "",
-) -> Rehearsal:  # fmt: skip
+    notebooks: Sequence[Path],
+    *,
+    site: str = "local",
+    script: str = "solutions/train.py",
+    quick: bool = False,
+    cell_minutes: float = 60,
+    command: str = "",
+) -> Rehearsal:
     """Execute notebooks, one after the other, and write the report before and after each.
 
     One that fails does not stop the others. Ctrl-C ends the one that is executed, and the
@@ -75,10 +80,13 @@ def rehearse(
     if not 0 < cell_minutes < math.inf:
         raise ValueError(f"cell_minutes={cell_minutes:g}: it must be above 0")
     folder = output_folder(site)
-    waiting = tuple(Outcome(path.stem, NOT_RUN, folder / path.name,
-                            folder / f"{path.stem}.html") for path in notebooks)  # fmt: skip
-    rehearsal = Rehearsal(site, script, quick, cell_minutes, folder, facts(place, command),
-                          _now(), waiting)  # fmt: skip
+    waiting = tuple(
+        Outcome(path.stem, NOT_RUN, folder / path.name, folder / f"{path.stem}.html")
+        for path in notebooks
+    )
+    rehearsal = Rehearsal(
+        site, script, quick, cell_minutes, folder, facts(place, command), _now(), waiting
+    )
     _begin(rehearsal)
     for number, source in enumerate(notebooks):
         running = replace(rehearsal.outcomes[number], status=RUNNING)
@@ -127,8 +135,14 @@ def _papermill(source: Path, target: Path, rehearsal: Rehearsal) -> None:
     if unknown := set(wanted) - set(known):
         raise ValueError(f"it has no parameter {sorted(unknown)}; it has {sorted(known)}")
     limit_s = math.ceil(rehearsal.cell_minutes * 60)
-    papermill.execute_notebook(str(source), str(target), wanted, cwd=str(FOLDER),
-                               progress_bar=True, execution_timeout=limit_s)  # fmt: skip
+    papermill.execute_notebook(
+        str(source),
+        str(target),
+        wanted,
+        cwd=str(FOLDER),
+        progress_bar=True,
+        execution_timeout=limit_s,
+    )
 
 
 def _words(problem: Exception, rehearsal: Rehearsal) -> str:
@@ -153,10 +167,12 @@ def _examined(outcome: Outcome, since: str) -> Outcome:
                 launch.cancel(run.Run(used.folder))
     told = f"\nCancelled, since it left them behind: {', '.join(left)}" if left else ""
     return replace(
-        outcome, error=outcome.error + told, runs=tuple(used_runs(outcome.executed, since)),
+        outcome,
+        error=outcome.error + told,
+        runs=tuple(used_runs(outcome.executed, since)),
         slowest=tuple(sorted(slow, key=lambda cell: -cell.seconds)[:SLOWEST]),
         cell=cells[-1] if cells and outcome.status != OK else None,
-    )  # fmt: skip
+    )
 
 
 def _begin(rehearsal: Rehearsal) -> None:

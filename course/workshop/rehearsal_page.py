@@ -110,12 +110,14 @@ def begun_cells(executed: Path) -> list[Cell]:
     """The code cells that papermill began to execute, in order; the last may not have ended."""
     return [
         Cell(
-            cell.execution_count, cell.get("id", ""), _first_line(cell.source),
+            cell.execution_count,
+            cell.get("id", ""),
+            _first_line(cell.source),
             cell.metadata.papermill.duration or 0.0,
         )
         for cell in _read(executed).cells
         if cell.cell_type == "code" and cell.metadata.get("papermill", {}).get("start_time")
-    ]  # fmt: skip
+    ]
 
 
 def used_runs(executed: Path, since: str) -> list[UsedRun]:
@@ -125,8 +127,9 @@ def used_runs(executed: Path, since: str) -> list[UsedRun]:
     folder are not counted.
     """
     printed = "\n".join(_printed(_read(executed)))
-    used = [run for run in all_runs()
-            if re.search(rf"(?<!\w){re.escape(run.name)}(?!\.?\w)", printed)]  # fmt: skip
+    used = [
+        run for run in all_runs() if re.search(rf"(?<!\w){re.escape(run.name)}(?!\.?\w)", printed)
+    ]
     for run in used:
         launch.refresh(run)
     nodes = _nodes(used)
@@ -138,18 +141,29 @@ def _used(run: Run, since: str, nodes: str) -> UsedRun:
     asked, began, record = run.launched, run.started.get("started_at", ""), run.record
     launched_at = asked.get("launched_at", "")
     return UsedRun(
-        run.name, run.status, launched_at >= since, asked.get("gpus", 1),
-        str(asked.get("job_id", "")), nodes or run.started.get("host", ""),
-        record.machine if record else "", launched_at, _seconds(launched_at, began),
+        run.name,
+        run.status,
+        launched_at >= since,
+        asked.get("gpus", 1),
+        str(asked.get("job_id", "")),
+        nodes or run.started.get("host", ""),
+        record.machine if record else "",
+        launched_at,
+        _seconds(launched_at, began),
         _seconds(began, record.ended_at) if record else None,
-        record.images_per_s if record else None, record.error if record else "", run.folder,
-    )  # fmt: skip
+        record.images_per_s if record else None,
+        record.error if record else "",
+        run.folder,
+    )
 
 
 def _nodes(used: Iterable[Run]) -> dict[str, str]:
     """The nodes of each run's job, by the run's name, as far as Slurm's accounting tells."""
-    numbers = [str(run.launched["job_id"]) for run in used
-               if run.launched.get("executor") == "slurm" and "job_id" in run.launched]  # fmt: skip
+    numbers = [
+        str(run.launched["job_id"])
+        for run in used
+        if run.launched.get("executor") == "slurm" and "job_id" in run.launched
+    ]
     if not numbers:
         return {}
     done = ask("sacct", "-n", "-P", "-X", "-j", ",".join(numbers), "-o", "JobName,NodeList")
@@ -192,15 +206,17 @@ def write_page(rehearsal: Rehearsal) -> None:
     """
     import jinja2
 
-    surroundings = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined,
-                                      trim_blocks=True, lstrip_blocks=True)  # fmt: skip
+    surroundings = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     surroundings.filters |= {"took": took, "digits": digits, "plain": _plain, "quoted": quote}
     template = surroundings.from_string(TEMPLATE.read_text(encoding="utf-8"))
     page = template.render(
-        rehearsal=rehearsal, counts=_counts(rehearsal),
+        rehearsal=rehearsal,
+        counts=_counts(rehearsal),
         written_at=datetime.now().isoformat(sep=" ", timespec="seconds"),
         link=lambda path: quote(os.path.relpath(path, rehearsal.folder)),
-    )  # fmt: skip
+    )
     write_atomically(rehearsal.report, page)
 
 
@@ -230,8 +246,11 @@ def facts(site: Site, command: str) -> dict[str, str]:
     """What is done where, in words: for whoever reads the page on another day."""
     meant = ("executor", "time_min", "data_root") if site.executor == "local" else asdict(site)
     settings = {key: getattr(site, key) for key in meant if key != "name" and getattr(site, key)}
-    versions = [f"Python {platform.python_version()}",
-                *(f"{name} {metadata.version(name)}" for name in PACKAGES), *_slurm()]  # fmt: skip
+    versions = [
+        f"Python {platform.python_version()}",
+        *(f"{name} {metadata.version(name)}" for name in PACKAGES),
+        *_slurm(),
+    ]
     return {
         "command": command,
         "site": ", ".join(f"{key} {_setting(value)}" for key, value in settings.items()),
@@ -239,7 +258,7 @@ def facts(site: Site, command: str) -> dict[str, str]:
         "runs folder": str(runs_root()),
         "versions": ", ".join(versions),
         "commit": git_sha() or "not a git clone",
-    }  # fmt: skip
+    }
 
 
 def _setting(value: Any) -> str:

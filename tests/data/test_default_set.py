@@ -91,8 +91,9 @@ def test_bytes_are_those_of_every_machine(tiny_set: Path) -> None:
 
 def test_layout_is_that_of_imagenet(tiny_set: Path) -> None:
     for split, count in (("train", TINY.train_per_class), ("val", TINY.val_per_class)):
-        files = {folder.name: len(list(folder.glob("*.jpg")))
-                 for folder in (tiny_set / split).iterdir()}  # fmt: skip
+        files = {
+            folder.name: len(list(folder.glob("*.jpg"))) for folder in (tiny_set / split).iterdir()
+        }
         assert files == dict.fromkeys(PHOTOGRAPHS, count)
 
 
@@ -172,10 +173,13 @@ def test_damaged_manifest_is_not_whole(own_copy: Path, manifest: str) -> None:
     assert not is_whole(own_copy, TINY)
 
 
-@pytest.mark.parametrize("name, text", [
-    ("thesis.txt", "three years of work"),
-    ("manifest.json", '{"name": "the manifest of something else"}'),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("thesis.txt", "three years of work"),
+        ("manifest.json", '{"name": "the manifest of something else"}'),
+    ],
+)
 def test_foreign_folder_is_refused_and_left_alone(tmp_path: Path, name: str, text: str) -> None:
     root = tmp_path / "mine"
     root.mkdir()

@@ -37,8 +37,13 @@ def imagenet(tiny_set: Path, tmp_path: Path) -> Path:
 
 
 def config(root: Path, **changes) -> Config:
-    files = {"data": "imagenet", "data_root": str(root), "batch_size": 4, "image_px": 32,
-             "warmup_steps": 0}  # fmt: skip
+    files = {
+        "data": "imagenet",
+        "data_root": str(root),
+        "batch_size": 4,
+        "image_px": 32,
+        "warmup_steps": 0,
+    }
     return rung("baseline", quick=True, **{**files, **changes})
 
 
@@ -102,8 +107,10 @@ def test_same_seed_gives_the_same_batches(tiny_set: Path, split: int) -> None:
 
 @pytest.mark.parametrize("split", (0, 1), ids=("train", "val"))
 def test_another_seed_gives_another_order(tiny_set: Path, split: int) -> None:
-    orders = [torch.cat([labels for _, labels in read_all(config(tiny_set, seed=seed), split)])
-              for seed in (0, 1)]  # fmt: skip
+    orders = [
+        torch.cat([labels for _, labels in read_all(config(tiny_set, seed=seed), split)])
+        for seed in (0, 1)
+    ]
     assert not torch.equal(*orders)
 
 

@@ -20,8 +20,17 @@ from course.runs.ratio import Ratio
 from course.runs.run import Run
 from course.training.pretended import device_of_first_step
 
-TINY = dict(quick=True, model="resnet18", data="synthetic", image_px=32, batch_size=4, val_steps=0,
-            steps=2, warmup_steps=1, lr=0.001)  # fmt: skip
+TINY = dict(
+    quick=True,
+    model="resnet18",
+    data="synthetic",
+    image_px=32,
+    batch_size=4,
+    val_steps=0,
+    steps=2,
+    warmup_steps=1,
+    lr=0.001,
+)
 
 # check: {name of the mistake: (part that must fail, text to replace, replacement)}
 MISTAKES = {
@@ -73,8 +82,10 @@ def configs(name: str) -> dict[str, Config]:
     """The two configs of a check, small."""
     wanted = DAY1[name]
     both = {**TINY, **wanted.settings, **({"steps": 6} if wanted.settings else {})}
-    return {"against": rung(wanted.against, **both),
-            "run": rung(wanted.rung, **{**both, **wanted.changes})}  # fmt: skip
+    return {
+        "against": rung(wanted.against, **both),
+        "run": rung(wanted.rung, **{**both, **wanted.changes}),
+    }
 
 
 def scripts(name: str) -> dict[str, str]:
@@ -154,10 +165,15 @@ def test_effect_is_not_measurable_without_units(checked) -> None:
     assert progress().checks.set_index("check").loc["day1.device", "state"] == UNMEASURABLE
 
 
-@pytest.mark.parametrize("flag, said", [
-    ("loss_scaled", "the loss was not multiplied"), ("unscaled", "never unscaled"),
-    ("scale_updated", "never updated"), ("", "device run scales its loss too"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "flag, said",
+    [
+        ("loss_scaled", "the loss was not multiplied"),
+        ("unscaled", "never unscaled"),
+        ("scale_updated", "never updated"),
+        ("", "device run scales its loss too"),
+    ],
+)
 def test_each_half_of_the_scaler_is_looked_for(flag: str, said: str) -> None:
     flags = dict.fromkeys(("loss_scaled", "unscaled", "scale_updated"), True)
 

@@ -23,13 +23,22 @@ from course.runs.run import Run
 PARALLEL = [name for name in DAY2 if DAY2[name].gpus > 1]
 # 32 images to train on, 15 to validate on: each rank's share is 8 or 7, more than two batches of 4
 # of one process hold.
-TINY = dict(quick=True, data="imagenet", image_px=32, batch_size=8, steps=4, warmup_steps=1,
-            val_steps=2, val_images=15, collective_timeout_s=30)  # fmt: skip
+TINY = dict(
+    quick=True,
+    data="imagenet",
+    image_px=32,
+    batch_size=8,
+    steps=4,
+    warmup_steps=1,
+    val_steps=2,
+    val_images=15,
+    collective_timeout_s=30,
+)
 
 SAMPLER = "    sampler = DistributedSampler(sets.train, run.world_size, run.rank, seed=cfg.seed)\n"
 SET_EPOCH = "        sampler.set_epoch(epoch)\n"
 WRAP = """        model = DDP(model, bucket_cap_mb=cfg.bucket_mb, gradient_as_bucket_view=True,
-                    find_unused_parameters=cfg.find_unused)  # fmt: skip
+                    find_unused_parameters=cfg.find_unused)
 """
 BACKWARD = "            scaler.scale(loss).backward()\n"
 VAL_SAMPLER = "    val_sampler = range(run.rank, len(sets.val), run.world_size)\n"
@@ -86,8 +95,12 @@ def train(every: list[Run], ranks: int, port: int) -> None:
     """Train all runs, one after another, on so many ranks at once."""
     folders = [str(run.folder) for run in every]
     command = [sys.executable, str(SCRIPTS / "train_ranks.py"), str(port), *folders]
-    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "WORLD_SIZE": str(ranks),
-           "OMP_NUM_THREADS": "1"}  # fmt: skip
+    env = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": "",
+        "WORLD_SIZE": str(ranks),
+        "OMP_NUM_THREADS": "1",
+    }
     processes = [subprocess.Popen(command, env={**env, "RANK": str(rank)}) for rank in range(ranks)]
     try:
         assert [process.wait(timeout=900) for process in processes] == [0] * ranks
@@ -102,8 +115,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_set: Path) -> Path:
     root = tmp_path_factory.mktemp("trained")
     alone = config(PARALLEL[0], "against", tiny_set)
     train([prepared(root / "against", SOLVED, alone)], 1, 29500)
-    every = [prepared(root / name / label, text, config(name, "run", tiny_set), gpus=2)
-             for name in PARALLEL for label, text in scripts(name).items()]  # fmt: skip
+    every = [
+        prepared(root / name / label, text, config(name, "run", tiny_set), gpus=2)
+        for name in PARALLEL
+        for label, text in scripts(name).items()
+    ]
     train(every, 2, 29510)
     return root
 
@@ -139,15 +155,22 @@ def test_untouched_exercise_fails_and_names_its_line(checked, name: str) -> None
 
 
 def test_what_ddp_has_and_the_config_does_not_ask_is_named() -> None:
-    seen = {"share": 8, "labels": [[1]], "weights_sum": 1.0, "collectives": {"allreduce": 1},
-            "gradient_norm": 1.0, "ddp": {"bucket_mb": 0.2999, "find_unused": False}}  # fmt: skip
+    seen = {
+        "share": 8,
+        "labels": [[1]],
+        "weights_sum": 1.0,
+        "collectives": {"allreduce": 1},
+        "gradient_norm": 1.0,
+        "ddp": {"bucket_mb": 0.2999, "find_unused": False},
+    }
     cfg = rung("device", batch_size=16, bucket_mb=0.3, find_unused=True)
     record = SimpleNamespace(gpus=2, evidence=seen)
     ranks = [{"evidence": seen | {"labels": [[rank]]}} for rank in (0, 1)]
     run = SimpleNamespace(record=record, config=cfg, ranks=ranks)
     (found,) = DAY2["day2.data_parallel"].faults(run, run)
-    assert found == ("DDP has find_unused_parameters=False, and the config asks True: "
-                     "cfg.find_unused")  # fmt: skip
+    assert found == (
+        "DDP has find_unused_parameters=False, and the config asks True: cfg.find_unused"
+    )
 
 
 @pytest.mark.slow
@@ -167,8 +190,10 @@ def test_every_todo_of_the_script_has_a_check() -> None:
 
 
 def ranks_on(*devices: tuple[str, str]) -> SimpleNamespace:
-    ranks = [{"rank": rank, "host": host, "evidence": {"world_size": 2, "device": device}}
-             for rank, (host, device) in enumerate(devices)]  # fmt: skip
+    ranks = [
+        {"rank": rank, "host": host, "evidence": {"world_size": 2, "device": device}}
+        for rank, (host, device) in enumerate(devices)
+    ]
     return SimpleNamespace(record=SimpleNamespace(gpus=2), ranks=ranks)
 
 

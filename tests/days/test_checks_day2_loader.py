@@ -15,8 +15,18 @@ from course.runs.run import Run
 NAME = "day2.dataloader"
 WANTED = DAY2[NAME]
 # Of 32 files; the crops are others in every worker, so a small step keeps the losses together.
-TINY = dict(quick=True, precision="fp32", model="resnet18", data="imagenet", image_px=32,
-            batch_size=16, steps=2, val_steps=0, warmup_steps=1, lr=0.0003)  # fmt: skip
+TINY = dict(
+    quick=True,
+    precision="fp32",
+    model="resnet18",
+    data="imagenet",
+    image_px=32,
+    batch_size=16,
+    steps=2,
+    val_steps=0,
+    warmup_steps=1,
+    lr=0.0003,
+)
 # All that TODO 6 is about, none of it at PyTorch's default.
 LOADING = dict(workers=2, persistent_workers=True, prefetch_factor=3, pin_memory=True)
 

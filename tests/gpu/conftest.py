@@ -85,8 +85,10 @@ def train_together(root: Path) -> None:
     """Train the runs of TOGETHER in one process, unless that was done."""
     if root.exists():
         return
-    every = [prepared(root / name, OVERFLOWING if name == "overflows" else TEXT, config)
-             for name, config in TOGETHER.items()]  # fmt: skip
+    every = [
+        prepared(root / name, OVERFLOWING if name == "overflows" else TEXT, config)
+        for name, config in TOGETHER.items()
+    ]
     job_helpers.train_together(every, timeout_s=120)
 
 

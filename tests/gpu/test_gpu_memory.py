@@ -32,9 +32,14 @@ def test_a_batch_that_is_too_large_runs_out_of_memory(trained: Trained) -> None:
     assert card_gib / 2 < run.record.peak_gib < card_gib
 
 
-@pytest.mark.parametrize("name, left_out_gib", [
-    ("amp", 0), ("channels_last", 0), ("device", 0.5),  # cuDNN's workspaces in fp32
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, left_out_gib",
+    [
+        ("amp", 0),
+        ("channels_last", 0),
+        ("device", 0.5),  # cuDNN's workspaces in fp32
+    ],
+)
 def test_the_peak_is_as_predicted(trained: Trained, name: str, left_out_gib: float) -> None:
     run = trained(name)
     measured, predicted = run.record.peak_gib, predict(run.config).peak_gib

@@ -20,10 +20,13 @@ pytestmark = pytest.mark.gpu
 Trained = Callable[..., Run]
 
 
-@pytest.mark.parametrize("name, against, least", [
-    ("amp", "device", 1.5),  # 2.6 on an H100, of which these are far below
-    ("channels_last", "amp", 1.3),  # 1.7
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, against, least",
+    [
+        ("amp", "device", 1.5),  # 2.6 on an H100, of which these are far below
+        ("channels_last", "amp", 1.3),  # 1.7
+    ],
+)
 def test_a_rung_is_faster_by_more_than_its_spread(
     trained: Trained, name: str, against: str, least: float
 ) -> None:

@@ -36,8 +36,9 @@ from course.text import clock
 
 TELLS = "idr_tells.py"
 SLEEPS = "bash -c 'exec sleep 300'"
-DEFAULTS = {each.name: each.default
-            for each in inspect.signature(gpu_jobs_submitter).parameters.values()}  # fmt: skip
+DEFAULTS = {
+    each.name: each.default for each in inspect.signature(gpu_jobs_submitter).parameters.values()
+}
 
 
 @pytest.fixture(autouse=True)
@@ -109,8 +110,11 @@ def complaints(number: str) -> str:
 
 def made() -> set[str]:
     """Files that appeared in and beside the current folder, but for its scripts."""
-    return {str(path.relative_to(Path.cwd().parent)) for path in Path.cwd().parent.rglob("*")
-            if not path.is_dir() and not path.name.startswith("idr_")}  # fmt: skip
+    return {
+        str(path.relative_to(Path.cwd().parent))
+        for path in Path.cwd().parent.rglob("*")
+        if not path.is_dir() and not path.name.startswith("idr_")
+    }
 
 
 # What is asked for
@@ -118,19 +122,35 @@ def made() -> set[str]:
 
 def test_the_signatures_are_those_of_the_original() -> None:
     assert {
-        "srun_commands": inspect.Parameter.empty, "n_gpu": 1, "module": None, "singularity": None,
-        "name": None, "n_gpu_per_task": 1, "time_max": "02:00:00", "qos": None, "partition": None,
-        "constraint": None, "cpus_per_task": None, "exclusive": False, "account": None,
-        "verbose": 0, "email": None, "slurm_addon": None, "script_addon": None,
-    } == DEFAULTS  # fmt: skip
+        "srun_commands": inspect.Parameter.empty,
+        "n_gpu": 1,
+        "module": None,
+        "singularity": None,
+        "name": None,
+        "n_gpu_per_task": 1,
+        "time_max": "02:00:00",
+        "qos": None,
+        "partition": None,
+        "constraint": None,
+        "cpus_per_task": None,
+        "exclusive": False,
+        "account": None,
+        "verbose": 0,
+        "email": None,
+        "slurm_addon": None,
+        "script_addon": None,
+    } == DEFAULTS
     assert list(DEFAULTS)[:4] == ["srun_commands", "n_gpu", "module", "singularity"]
     queue, search = inspect.signature(display_slurm_queue), inspect.signature(search_log)
     assert [(each.name, each.default) for each in queue.parameters.values()] == [
-        ("name", None), ("timestep", 5),
-    ]  # fmt: skip
+        ("name", None),
+        ("timestep", 5),
+    ]
     assert [(each.name, each.default) for each in search.parameters.values()] == [
-        ("name", "*"), ("contains", ""), ("with_err", False),
-    ]  # fmt: skip
+        ("name", "*"),
+        ("contains", ""),
+        ("with_err", False),
+    ]
 
 
 def batch_job(command: str = "dlojz.py --batch-size 128", gpus: int = 1, **asked: Any) -> BatchJob:
@@ -146,10 +166,18 @@ def jean_zay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_whole_script_for_an_a100_of_jean_zay(jean_zay: None) -> None:
     job = batch_job(
-        gpus=16, module="pytorch-gpu/py3/1.11.0", account="xyz@a100", time_max="05:00:00",
-        n_gpu_per_task=2, exclusive=True, verbose=1, email="me@home.org", qos="qos_gpu-dev",
-        slurm_addon="#SBATCH --reservation=dlojz", script_addon="unset http_proxy",
-    )  # fmt: skip
+        gpus=16,
+        module="pytorch-gpu/py3/1.11.0",
+        account="xyz@a100",
+        time_max="05:00:00",
+        n_gpu_per_task=2,
+        exclusive=True,
+        verbose=1,
+        email="me@home.org",
+        qos="qos_gpu-dev",
+        slurm_addon="#SBATCH --reservation=dlojz",
+        script_addon="unset http_proxy",
+    )
     text = job.text(job.log(datetime(2021, 2, 12, 22, 5, 9)))
     log = "slurm/log/dlojz@JZ_%j_2nodes_4tasks_2021-02-12_22.05.09"
     assert (
@@ -220,8 +248,14 @@ def test_a_site_that_is_named_comes_first(
     )
     monkeypatch.setenv("COURSE_SITE", "ours")
     lines = batch_job(gpus=4, qos="short").text("log").splitlines()
-    assert {"#SBATCH --nodes=2", "#SBATCH --account=team", "#SBATCH --qos=short", "ulimit -n 4096",
-            "#SBATCH --requeue", "#SBATCH --time=02:00:00"} <= set(lines)  # fmt: skip
+    assert {
+        "#SBATCH --nodes=2",
+        "#SBATCH --account=team",
+        "#SBATCH --qos=short",
+        "ulimit -n 4096",
+        "#SBATCH --requeue",
+        "#SBATCH --time=02:00:00",
+    } <= set(lines)
     assert not [line for line in lines if "qos=long" in line or "time=99" in line]
 
 
@@ -275,10 +309,19 @@ def test_a_later_mistake_submits_nothing_either(here: None) -> None:
     assert made() == set()
 
 
-@pytest.mark.parametrize("limit, expected", [
-    ("02:00:00", 7200), ("30", 1800), ("1:30", 90), ("1-0", 86400), ("1-2:30", 95400),
-    ("0-0:0:5", 5), (10, 600), ("100:00:00", 360000),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "limit, expected",
+    [
+        ("02:00:00", 7200),
+        ("30", 1800),
+        ("1:30", 90),
+        ("1-0", 86400),
+        ("1-2:30", 95400),
+        ("0-0:0:5", 5),
+        (10, 600),
+        ("100:00:00", 360000),
+    ],
+)
 def test_time_limits_are_read_as_slurm_does(limit: str, expected: int) -> None:
     assert seconds(limit) == expected
 
@@ -352,9 +395,12 @@ def logs(folder: Path) -> Path:
     """Logs of four jobs, and files beside them that no pattern may find."""
     log = folder / "slurm" / "log"
     log.mkdir(parents=True)
-    for name in ("a@JZ_12_1nodes_1tasks_2021-02-12_22.05.09", "a[1]@JZ_9_1nodes_1tasks_x",
-                 "a@JZ_123_2nodes_4tasks_2021-02-12_22.06.00",
-                 "b@JZ_7_1nodes_12tasks_2022-01-01_00.00.00"):  # fmt: skip
+    for name in (
+        "a@JZ_12_1nodes_1tasks_2021-02-12_22.05.09",
+        "a[1]@JZ_9_1nodes_1tasks_x",
+        "a@JZ_123_2nodes_4tasks_2021-02-12_22.06.00",
+        "b@JZ_7_1nodes_12tasks_2022-01-01_00.00.00",
+    ):
         for suffix in (".out", ".err"):
             (log / f"{name}{suffix}").write_text("")
     (folder.parent / "secret@JZ_1_.out").write_text("")
@@ -397,11 +443,16 @@ def test_a_job_for_each_pair_in_order(here: None) -> None:
     assert ids == ["1", "2", "3", "4"]
     assert [ended(number) for number in ids] == ["COMPLETED"] * 4
     assert [[task["arguments"] for task in told(number)] for number in ids] == [
-        [["a"]], [["b"]], [["a"], ["a"]], [["b"], ["b"]],
-    ]  # fmt: skip
+        [["a"]],
+        [["b"]],
+        [["a"], ["a"]],
+        [["b"], ["b"]],
+    ]
     assert len(search_log("pairs", contains=ids)) == 4
-    assert re.fullmatch(r"\./slurm/log/pairs@JZ_3_1nodes_2tasks_[\d-]{10}_\d\d\.\d\d\.\d\d\.out",
-                        search_log(contains="3")[0])  # fmt: skip
+    assert re.fullmatch(
+        r"\./slurm/log/pairs@JZ_3_1nodes_2tasks_[\d-]{10}_\d\d\.\d\d\.\d\d\.out",
+        search_log(contains="3")[0],
+    )
     script = Path("slurm/pairs.slurm").read_text()
     assert script.startswith("#!/bin/bash\n#SBATCH --job-name=pairs\n")
 
@@ -414,23 +465,42 @@ def test_tasks_have_slurms_variables(here: None, monkeypatch: pytest.MonkeyPatch
     first, second = told(number)
     assert (first["SLURM_PROCID"], first["SLURM_LOCALID"]) == ("0", "0")
     expected = {
-        "SLURM_PROCID": "1", "SLURM_LOCALID": "1",
-        "SLURM_JOB_ID": number, "SLURM_JOBID": number, "SLURM_NODEID": "0", "SLURM_NTASKS": "2",
-        "SLURM_NPROCS": "2", "SLURM_NNODES": "1", "SLURM_JOB_NUM_NODES": "1",
-        "SLURM_NTASKS_PER_NODE": "2", "SLURM_TASKS_PER_NODE": "2", "SLURM_CPUS_PER_TASK": "3",
-        "SLURM_JOB_NODELIST": "localhost", "SLURM_NODELIST": "localhost",
-        "SLURMD_NODENAME": "localhost", "SLURM_JOB_NAME": "idr_tells",
-        "SLURM_SUBMIT_DIR": os.getcwd(), "SLURM_GPUS_ON_NODE": "4", "SLURM_STEP_GPUS": "0,1,2,3",
-        "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1", "NCCL_DEBUG": "INFO",
+        "SLURM_PROCID": "1",
+        "SLURM_LOCALID": "1",
+        "SLURM_JOB_ID": number,
+        "SLURM_JOBID": number,
+        "SLURM_NODEID": "0",
+        "SLURM_NTASKS": "2",
+        "SLURM_NPROCS": "2",
+        "SLURM_NNODES": "1",
+        "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_NTASKS_PER_NODE": "2",
+        "SLURM_TASKS_PER_NODE": "2",
+        "SLURM_CPUS_PER_TASK": "3",
+        "SLURM_JOB_NODELIST": "localhost",
+        "SLURM_NODELIST": "localhost",
+        "SLURMD_NODENAME": "localhost",
+        "SLURM_JOB_NAME": "idr_tells",
+        "SLURM_SUBMIT_DIR": os.getcwd(),
+        "SLURM_GPUS_ON_NODE": "4",
+        "SLURM_STEP_GPUS": "0,1,2,3",
+        "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
+        "NCCL_DEBUG": "INFO",
         "python": sys.executable,
-    }  # fmt: skip
+    }
     assert expected.items() <= second.items()
     assert "SLURM_ARRAY_TASK_ID" not in first
 
 
-@pytest.mark.parametrize("devices, seen, expected", [
-    (8, None, "0,1"), (8, "5,3,1,0,2,4,6,7", "5,3"), (2, None, None), (0, None, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "devices, seen, expected",
+    [
+        (8, None, "0,1"),
+        (8, "5,3,1,0,2,4,6,7", "5,3"),
+        (2, None, None),
+        (0, None, None),
+    ],
+)
 def test_a_job_sees_as_many_gpus_as_it_asked_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch, devices: int, seen: str, expected: str
 ) -> None:
@@ -446,8 +516,9 @@ def test_two_processes_reduce_together(here: None) -> None:
     (number,) = gpu_jobs_submitter("idr_reduces.py", 2)
     assert ended(number) == "COMPLETED", complaints(number)
     assert sorted(line for line in printed(number).splitlines() if line.startswith("rank")) == [
-        "rank 0 of 2, 0 on localhost: sum 3", "rank 1 of 2, 1 on localhost: sum 3",
-    ]  # fmt: skip
+        "rank 0 of 2, 0 on localhost: sum 3",
+        "rank 1 of 2, 1 on localhost: sum 3",
+    ]
 
 
 def test_a_task_that_fails_ends_the_others_and_the_job(here: None, folder: Path) -> None:
@@ -522,12 +593,16 @@ def test_jobs_take_turns_in_their_order(here: None) -> None:
         time.sleep(2)
         rows = batch.queue("true")
         assert [(row.job_id, row.state, row.reason) for row in rows] == [
-            ("1", "PENDING", "Resources"), *((str(n), "PENDING", "Priority") for n in range(2, 6)),
-        ]  # fmt: skip
+            ("1", "PENDING", "Resources"),
+            *((str(n), "PENDING", "Priority") for n in range(2, 6)),
+        ]
         assert batch.queue("other") == []
     assert [ended(number) for number in numbers] == ["COMPLETED"] * 5
-    times = [local_job(number)._read(f"{what}.json")["at"]
-             for number in numbers for what in ("started", "ended")]  # fmt: skip
+    times = [
+        local_job(number)._read(f"{what}.json")["at"]
+        for number in numbers
+        for what in ("started", "ended")
+    ]
     assert times == sorted(times)
 
 
@@ -568,8 +643,10 @@ def test_modules_are_loaded_where_there_are_such(
     assert [ended(number), ended(second)] == ["COMPLETED", "COMPLETED"]
     assert "No module command here: went on without pytorch-gpu/py3/1.11.0" in printed(number)
     assert printed(second).splitlines()[:3] == [
-        "module-was-called purge", "module-was-called load a/1 b", "an-addon",
-    ]  # fmt: skip
+        "module-was-called purge",
+        "module-was-called load a/1 b",
+        "an-addon",
+    ]
 
 
 def test_an_image_wraps_the_command(
@@ -621,9 +698,15 @@ def test_interrupting_the_display_leaves_the_jobs(here: None) -> None:
     assert local_job(number).state == "RUNNING"
 
 
-@pytest.mark.parametrize("passed, shown", [
-    (7.9, "0:07"), (600, "10:00"), (3607, "1:00:07"), (2 * 86400 + 3607, "2-01:00:07"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "passed, shown",
+    [
+        (7.9, "0:07"),
+        (600, "10:00"),
+        (3607, "1:00:07"),
+        (2 * 86400 + 3607, "2-01:00:07"),
+    ],
+)
 def test_times_are_written_as_squeue_does(passed: float, shown: str) -> None:
     assert clock(passed) == shown
 
@@ -652,10 +735,13 @@ def run_slides(folder: Path) -> list[str]:
     shutil.copy(folder / TELLS, folder / "dlojz.py")
     cells = [nbformat.v4.new_code_cell(source) for source in SLIDES]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    NotebookClient(notebook, timeout=200, kernel_name="python3",
-                   resources={"metadata": {"path": str(folder)}}).execute()  # fmt: skip
-    return ["".join(output.get("text", "") or output.data["text/plain"] for output in cell.outputs)
-            for cell in notebook.cells]  # fmt: skip
+    NotebookClient(
+        notebook, timeout=200, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+    ).execute()
+    return [
+        "".join(output.get("text", "") or output.data["text/plain"] for output in cell.outputs)
+        for cell in notebook.cells
+    ]
 
 
 def check_slides(folder: Path, results: list[str]) -> list[dict]:
@@ -722,8 +808,9 @@ class TestOnSlurm:
         (number,) = gpu_jobs_submitter("idr_reduces.py", 4)
         assert self.ended(number) == "COMPLETED", complaints(number)
         lines = sorted(line for line in printed(number).splitlines() if line.startswith("rank"))
-        assert lines == [f"rank {rank} of 4, {rank % 2} on node{1 + rank // 2}: sum 10"
-                         for rank in range(4)]  # fmt: skip
+        assert lines == [
+            f"rank {rank} of 4, {rank % 2} on node{1 + rank // 2}: sum 10" for rank in range(4)
+        ]
 
     def test_what_slurm_refuses_is_raised_in_its_words(self) -> None:
         with pytest.raises(ValueError, match=r"refused.*[Ii]nvalid partition.*before it: none"):
@@ -735,8 +822,9 @@ class TestOnSlurm:
 
     def test_jean_zays_names_are_left_out(self, capsys: pytest.CaptureFixture) -> None:
         theirs = {"account": "x@v100", "qos": "qos_gpu-dev", "email": "a@b.org"}
-        (number,) = gpu_jobs_submitter(TELLS, name="réseau", constraint="v100-32g",
-                                       partition="gpu_p2", **theirs)  # fmt: skip
+        (number,) = gpu_jobs_submitter(
+            TELLS, name="réseau", constraint="v100-32g", partition="gpu_p2", **theirs
+        )
         assert "partition=gpu_p2 is left out" in capsys.readouterr().out
         assert self.ended(number) == "COMPLETED"
         assert search_log("réseau", contains=number)

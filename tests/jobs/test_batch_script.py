@@ -42,10 +42,16 @@ def without_places(text: str, folder: Path) -> str:
     return text.replace(str(folder), "RUN_FOLDER").replace(sys.executable, "PYTHON")
 
 
-@pytest.mark.parametrize("site, gpus, time_min", [
-    ("slurm", 2, 5), ("jean-zay-v100", 8, None), ("jean-zay-v100-octo", 1, 20),
-    ("jean-zay-a100", 16, 90.5), ("local", 2, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "site, gpus, time_min",
+    [
+        ("slurm", 2, 5),
+        ("jean-zay-v100", 8, None),
+        ("jean-zay-v100-octo", 1, 20),
+        ("jean-zay-a100", 16, 90.5),
+        ("local", 2, None),
+    ],
+)
 def test_the_whole_script(
     runs_root: Path, own_sites: None, site: str, gpus: int, time_min: float | None
 ) -> None:
@@ -69,15 +75,22 @@ def test_what_a_shell_reads_in_it_is_quoted(
     text = slurm_commands.batch_script(root / "run", {"gpus": 1}, site)
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     stub = "srun() { printf '%s\\n' \"$@\"; }\n"
-    done = subprocess.run(["bash", "-c", stub + "\n".join(lines)], cwd=tmp_path,
-                          capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        ["bash", "-c", stub + "\n".join(lines)], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.stdout.splitlines()[-1] == str(root / "run" / "logs")
     assert not (tmp_path / "hacked").exists()
 
 
-@pytest.mark.parametrize("written, minutes", [
-    ("infinite", math.inf), ("20:00:00", 1200), ("1-00:30:00", 1470), ("30:00", 30),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "written, minutes",
+    [
+        ("infinite", math.inf),
+        ("20:00:00", 1200),
+        ("1-00:30:00", 1470),
+        ("30:00", 30),
+    ],
+)
 def test_times_as_slurm_writes_them(written: str, minutes: float) -> None:
     assert slurm_commands.seconds(written) == minutes * 60
 

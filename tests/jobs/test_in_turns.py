@@ -153,12 +153,22 @@ def test_the_same_run_twice_is_refused(runs_root: Path) -> None:
 
 
 def test_training_is_that_of_the_run_alone(tiny_set: Path) -> None:
-    config = rung("dataloader", quick=True, model="resnet18", image_px=32, data="imagenet",
-                  data_root=str(tiny_set), batch_size=4, steps=6, workers=1)  # fmt: skip
+    config = rung(
+        "dataloader",
+        quick=True,
+        model="resnet18",
+        image_px=32,
+        data="imagenet",
+        data_root=str(tiny_set),
+        batch_size=4,
+        steps=6,
+        workers=1,
+    )
     other = replace(config, rung="other", precision="fp32", workers=0)
     alone = over(launch.launch("solutions/train.py", config))
-    together = launch.launch("solutions/train.py", config, against=over(
-        launch.launch("solutions/train.py", other)))  # fmt: skip
+    together = launch.launch(
+        "solutions/train.py", config, against=over(launch.launch("solutions/train.py", other))
+    )
     launch.wait(together, timeout_s=120)
     assert together.record.turns > 0
     assert alone.steps["loss"].tolist() == together.steps["loss"].tolist()
@@ -167,9 +177,20 @@ def test_training_is_that_of_the_run_alone(tiny_set: Path) -> None:
 
 def test_workers_of_a_waiting_run_stand_still(tiny_set: Path) -> None:
     """A loader that writes when it loads: no image is loaded outside its run's own blocks."""
-    first = rung("dataloader", quick=True, model="resnet18", image_px=32, data="imagenet",
-                 data_root=str(tiny_set), batch_size=2, steps=12, warmup_steps=2, workers=1,
-                 val_steps=0, persistent_workers=True)  # fmt: skip
+    first = rung(
+        "dataloader",
+        quick=True,
+        model="resnet18",
+        image_px=32,
+        data="imagenet",
+        data_root=str(tiny_set),
+        batch_size=2,
+        steps=12,
+        warmup_steps=2,
+        workers=1,
+        val_steps=0,
+        persistent_workers=True,
+    )
     a, b = launch_pair(replace(first, rung="other", seed=1), first, script="train_noting.py")
     assert [over(a).status, over(b).status] == ["ok", "ok"]
     for run, other in ((a, b), (b, a)):
@@ -181,8 +202,18 @@ def test_workers_of_a_waiting_run_stand_still(tiny_set: Path) -> None:
 
 
 def test_several_ranks_take_one_turn() -> None:
-    config = rung("device", quick=True, device="cpu", model="resnet18", image_px=32, batch_size=4,
-                  data="synthetic", val_steps=0, steps=6, warmup_steps=2)  # fmt: skip
+    config = rung(
+        "device",
+        quick=True,
+        device="cpu",
+        model="resnet18",
+        image_px=32,
+        batch_size=4,
+        data="synthetic",
+        val_steps=0,
+        steps=6,
+        warmup_steps=2,
+    )
     before = over(launch.launch("solutions/train.py", config))
     run = launch.launch("solutions/train.py", config, gpus=2, against=before)
     launch.wait(run, timeout_s=180)
@@ -193,8 +224,18 @@ def test_several_ranks_take_one_turn() -> None:
 
 
 def test_ranks_alone_end_in_the_same_step_whatever_their_budget() -> None:
-    config = rung("device", quick=True, device="cpu", model="resnet18", image_px=32, batch_size=4,
-                  data="synthetic", val_steps=1, steps=12, budget_s=0.05)  # fmt: skip
+    config = rung(
+        "device",
+        quick=True,
+        device="cpu",
+        model="resnet18",
+        image_px=32,
+        batch_size=4,
+        data="synthetic",
+        val_steps=1,
+        steps=12,
+        budget_s=0.05,
+    )
     run = over(launch.launch("solutions/train.py", config, gpus=2))
     assert run.status == "ok", launch.explain(run)
     assert len(run.rank_steps(0)) == len(run.rank_steps(1)) == 12

@@ -71,10 +71,18 @@ def test_settings_of_slurm_alone_are_refused_elsewhere(user_sites: Path) -> None
         sites.get("local")
 
 
-@pytest.mark.parametrize("line", [
-    "nodes = 0", "gpus_per_node = 1.5", 'sbatch = ["--nice=5"]', 'sbatch = ["nice; touch x=5"]',
-    'sbatch = ["comment=a\\ntouch x"]', 'account = "a\\ntouch x"', "qos = 3",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nodes = 0",
+        "gpus_per_node = 1.5",
+        'sbatch = ["--nice=5"]',
+        'sbatch = ["nice; touch x=5"]',
+        'sbatch = ["comment=a\\ntouch x"]',
+        'account = "a\\ntouch x"',
+        "qos = 3",
+    ],
+)
 def test_settings_of_slurm_are_checked(user_sites: Path, line: str) -> None:
     user_sites.write_text(f"[slurm]\n{line}\n")
     with pytest.raises(ValueError, match=line.partition(" ")[0]):

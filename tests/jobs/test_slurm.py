@@ -32,8 +32,17 @@ from course.runs import run as runs
 from course.runs.ratio import ratio
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("slurm")]
-TINY = rung("device", quick=True, model="resnet18", data="synthetic", image_px=32, batch_size=2,
-            steps=3, warmup_steps=1, val_steps=0)  # fmt: skip
+TINY = rung(
+    "device",
+    quick=True,
+    model="resnet18",
+    data="synthetic",
+    image_px=32,
+    batch_size=2,
+    steps=3,
+    warmup_steps=1,
+    val_steps=0,
+)
 
 
 def state(run: runs.Run) -> str:
@@ -44,8 +53,10 @@ def state(run: runs.Run) -> str:
 def test_a_training_run_is_recorded_as_on_this_machine(runs_root: Path) -> None:
     run = jobs.wait(jobs.launch("solutions/train.py", TINY, site="slurm"))
     assert (run.status, run.record.site, run.record.job_id) == (
-        "ok", "slurm", run.launched["job_id"],
-    )  # fmt: skip
+        "ok",
+        "slurm",
+        run.launched["job_id"],
+    )
     assert run.record.images_per_s > 0 and len(run.steps) == 3
     eventually(lambda: state(run) == "COMPLETED", "Slurm says so too")
     again = jobs.launch("solutions/train.py", TINY, site="slurm")
@@ -111,10 +122,20 @@ def test_what_is_shown_is_what_sbatch_got(
     run = over(launch("ok_light.py", **asked))
     assert run.status == "ok", jobs.explain(run)
     assert before == plan.batch_script(run)
-    words = ("sacct", "-X", "-n", "-P", "-j", run.launched["job_id"], "-o",
-             "JobName,Partition,QOS,TimelimitRaw,ReqTRES")  # fmt: skip
-    eventually(lambda: slurm_says(*words).startswith(f"{run.name}|urgent|normal|9|"),
-               "accounting has what was asked for")  # fmt: skip
+    words = (
+        "sacct",
+        "-X",
+        "-n",
+        "-P",
+        "-j",
+        run.launched["job_id"],
+        "-o",
+        "JobName,Partition,QOS,TimelimitRaw,ReqTRES",
+    )
+    eventually(
+        lambda: slurm_says(*words).startswith(f"{run.name}|urgent|normal|9|"),
+        "accounting has what was asked for",
+    )
     assert "gres/gpu=1" in slurm_says(*words)
 
 
@@ -273,8 +294,9 @@ def test_preempted_put_back_and_begun_anew(runs_root: Path, user_sites: Path) ->
     release(run)
     assert over(run).status == "ok", jobs.explain(run)
     eventually(lambda: state(run) == "COMPLETED", "Slurm says so too")
-    restarts = slurm_says("sacct", "-n", "-X", "-D", "-P", "-j", run.launched["job_id"], "-o",
-                          "State").splitlines()  # fmt: skip
+    restarts = slurm_says(
+        "sacct", "-n", "-X", "-D", "-P", "-j", run.launched["job_id"], "-o", "State"
+    ).splitlines()
     assert restarts == ["PREEMPTED", "COMPLETED"]
 
 
@@ -289,8 +311,10 @@ def test_a_node_goes_down_under_a_run(
     for process in [control._pids(slurm)[node], *control._strays(slurm)]:
         process.kill()  # as by a power cut: the node says nothing more
     if put_back:
-        eventually(lambda: slurm_says("squeue", "-h", "-j", number, "-o", "%T") == "PENDING",
-                   "Slurm has noticed, and put it back")  # fmt: skip
+        eventually(
+            lambda: slurm_says("squeue", "-h", "-j", number, "-o", "%T") == "PENDING",
+            "Slurm has noticed, and put it back",
+        )
         restart_now(run)
         eventually(lambda: run.started not in ({}, first_start), "it has begun anew")
         release(run)

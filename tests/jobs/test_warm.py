@@ -125,19 +125,28 @@ def start_warm(paths, envs):
     process = start_python("starts_warm.py", asked, env=env, stdin=subprocess.DEVNULL)
     assert process.wait(300) == 0
     return {
-        name: (int(path.with_suffix(".code").read_text()), path.with_suffix(".out").read_text(),
-               path.with_suffix(".err").read_text())
+        name: (
+            int(path.with_suffix(".code").read_text()),
+            path.with_suffix(".out").read_text(),
+            path.with_suffix(".err").read_text(),
+        )
         for name, path in paths.items()
-    }  # fmt: skip
+    }
 
 
 def start_cold(paths, envs):
     ended = {}
     for name, path in paths.items():
         done = subprocess.run(
-            [sys.executable, "-u", path], cwd=path.parent, env=envs[name], start_new_session=True,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
+            [sys.executable, "-u", path],
+            cwd=path.parent,
+            env=envs[name],
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
         ended[name] = (done.returncode, done.stdout, done.stderr)
     return ended
 
@@ -252,8 +261,9 @@ def test_the_server_has_no_threads_and_no_device(runs_root, monkeypatch):
     only("warm", monkeypatch)
     found = server()
     assert found.num_threads() == 1 and not found.net_connections("inet")
-    files = [os.readlink(f"/proc/{found.pid}/fd/{each}") for each in
-             os.listdir(f"/proc/{found.pid}/fd")]  # fmt: skip
+    files = [
+        os.readlink(f"/proc/{found.pid}/fd/{each}") for each in os.listdir(f"/proc/{found.pid}/fd")
+    ]
     assert not [path for path in files if "nvidia" in path or "dri/" in path]
     assert "COURSE_RUNS" not in found.environ()
 

@@ -40,8 +40,10 @@ class TestPrediction:
         predict("amp", 2.0, "half the bits")
         found = prediction("amp")
         assert (found.value, found.note, found.rung) == (2.0, "half the bits", "amp")
-        assert repr(found) == ("You predicted 2 for amp (half the bits). "
-                               "You can change it until a run of amp is launched.")  # fmt: skip
+        assert repr(found) == (
+            "You predicted 2 for amp (half the bits). "
+            "You can change it until a run of amp is launched."
+        )
 
     def test_changes_before_a_run_and_not_after(
         self, runs_root: Path, capsys: pytest.CaptureFixture
@@ -157,12 +159,16 @@ class TestStore:
             ('{"schema": 9}', "its schema is 9"),
             ('{"schema": 1}', "predictions is None"),
             ('{"schema": 1, "predictions": {"amp": 2}, "checks": {}, "answers": {}}', "amp is 2"),
-            ('{"schema": 1, "predictions": {}, "checks": {"c": {}}, "answers": {}}',
-             "checks, c: correct is None"),
-            ('{"schema": 1, "predictions": {}, "checks": {}, "answers": {"q": {"x": {}}}}',
-             "'x' is no question's number"),
+            (
+                '{"schema": 1, "predictions": {}, "checks": {"c": {}}, "answers": {}}',
+                "checks, c: correct is None",
+            ),
+            (
+                '{"schema": 1, "predictions": {}, "checks": {}, "answers": {"q": {"x": {}}}}',
+                "'x' is no question's number",
+            ),
         ],
-    )  # fmt: skip
+    )
     def test_that_is_broken_is_kept_as_a_copy(
         self, runs_root: Path, capsys: pytest.CaptureFixture, content: str, problem: str
     ) -> None:

@@ -41,9 +41,15 @@ class TestShippedFile:
 
 
 def _texts(each: Quiz) -> list[str]:
-    return [text for question in each.questions
-            for text in (question.text, *(c.text for c in question.choices),
-                         *(c.explanation for c in question.choices))]  # fmt: skip
+    return [
+        text
+        for question in each.questions
+        for text in (
+            question.text,
+            *(c.text for c in question.choices),
+            *(c.explanation for c in question.choices),
+        )
+    ]
 
 
 def test_every_notebook_of_the_day_has_its_file() -> None:
@@ -226,12 +232,15 @@ class TestWithoutFrontEnd:
         assert page.count("<details>") == 3
         assert "<details><summary>b) y</summary><p><b>Right.</b> yes</p></details>" in page
 
-    @pytest.mark.parametrize("text, shown", [
-        ("not *all* of it", "not <em>all</em> of it"),
-        ("2 * 3 * 4", "2 * 3 * 4"),
-        ("4*8*16", "4*8*16"),
-        ("`a*b*c` is *so*", "<code>a*b*c</code> is <em>so</em>"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        "text, shown",
+        [
+            ("not *all* of it", "not <em>all</em> of it"),
+            ("2 * 3 * 4", "2 * 3 * 4"),
+            ("4*8*16", "4*8*16"),
+            ("`a*b*c` is *so*", "<code>a*b*c</code> is <em>so</em>"),
+        ],
+    )
     def test_stress_is_slanted_and_code_stays(self, text: str, shown: str) -> None:
         assert as_html(text) == shown
 

@@ -30,8 +30,15 @@ def make_run(runs_root: Path):
         (folder / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         middle = sorted(step_s[config.warmup_steps :])[len(step_s[config.warmup_steps :]) // 2]
         speed = config.batch_size / middle
-        values = {"images_per_s": speed, "images_per_s_q1": speed, "images_per_s_q3": speed,
-                  "peak_gib": 1.0, "first_loss": 1.0, "last_loss": 1.0, **fields}  # fmt: skip
+        values = {
+            "images_per_s": speed,
+            "images_per_s_q1": speed,
+            "images_per_s_q3": speed,
+            "peak_gib": 1.0,
+            "first_loss": 1.0,
+            "last_loss": 1.0,
+            **fields,
+        }
         record = Record("ok", rung=config.rung, config=asdict(config), **values)
         (folder / "record.json").write_text(json.dumps(asdict(record)))
         return Run(folder)
@@ -114,8 +121,10 @@ def test_ladder_keeps_a_failed_rung_and_can_be_drawn(make_run, tmp_path: Path) -
 def test_a_gpu_with_little_to_do_is_said_to_wait_for_python(make_run) -> None:
     large = replace(CONFIG, batch_size=256, image_px=224)
     for name, config, device, held in [
-        ("gpu", CONFIG, "cuda", True), ("cpu", CONFIG, "cpu", False), ("big", large, "cuda", False)
-    ]:  # fmt: skip
+        ("gpu", CONFIG, "cuda", True),
+        ("cpu", CONFIG, "cpu", False),
+        ("big", large, "cuda", False),
+    ]:
         run = make_run(name, [1, 1, 0.1], config, device=device)
         assert bool(held_by_host(run)) == held
         assert ("Python may set the pace" in " ".join(report(run).sentences)) == held

@@ -22,10 +22,19 @@ BUSY = {"data": "synthetic", "batch_size": 256, "val_steps": 0, "epochs": 1}
 
 def of(machine: str, name: str, **wanted: object) -> runs.Run:
     """The one untraced recorded run of a rung with these settings, at batch 256."""
-    settings = {"rung": name, "batch_size": 256, "data": "synthetic", "tf32": False,
-                "device": "auto", **wanted}  # fmt: skip
-    found = [run for run in recordings.recorded_runs(machine)
-             if settings.items() <= vars(run.config).items()]  # fmt: skip
+    settings = {
+        "rung": name,
+        "batch_size": 256,
+        "data": "synthetic",
+        "tf32": False,
+        "device": "auto",
+        **wanted,
+    }
+    found = [
+        run
+        for run in recordings.recorded_runs(machine)
+        if settings.items() <= vars(run.config).items()
+    ]
     assert found
     return found[0]
 
@@ -148,8 +157,10 @@ def test_the_processors_ladder_is_apart_from_the_gpus() -> None:
 
 def test_a_launch_is_answered_by_the_run_on_the_asked_device() -> None:
     asked = [of("nvidia-h100", "amp", device=each, precision="bf16") for each in ("cpu", "auto")]
-    found = [launch.launch("exercises/train.py", run.config, site="recorded-nvidia-h100")
-             for run in asked]  # fmt: skip
+    found = [
+        launch.launch("exercises/train.py", run.config, site="recorded-nvidia-h100")
+        for run in asked
+    ]
     assert [run.record.device for run in found] == ["cpu", "cuda"]
 
 

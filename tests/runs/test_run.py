@@ -64,9 +64,17 @@ def test_find_without_a_runs_folder_is_an_empty_table(runs_root):
 
 
 @pytest.mark.parametrize(
-    "damaged", ['{"status": "ok", "step_s": 0.', "", "\0" * 300, '["ok"]', '{"step_s": 1}',
-                '{"status": "splendid"}', '{"status": ["ok"]}']
-)  # fmt: skip
+    "damaged",
+    [
+        '{"status": "ok", "step_s": 0.',
+        "",
+        "\0" * 300,
+        '["ok"]',
+        '{"step_s": 1}',
+        '{"status": "splendid"}',
+        '{"status": ["ok"]}',
+    ],
+)
 def test_a_damaged_record_is_lost_and_left_as_it_is(runs_root, damaged):
     make_run(runs_root, "good", text_of(step_s=0.5))
     run = make_run(runs_root, "bad", damaged)

@@ -19,9 +19,12 @@ from tools.pages import day2, readme, waterfall
 from tools.pages.waterfall_picture import waterfall as draw
 
 SEVERAL = "nvidia-h200-x4"
-DAY_2 = [place for place in readme.PLACES if isinstance(place, readme.Block)
-         and place.name in ("ladder of Day 2", "scaling", "cost of DDP", "messages",
-                            "short epochs")]  # fmt: skip
+DAY_2 = [
+    place
+    for place in readme.PLACES
+    if isinstance(place, readme.Block)
+    and place.name in ("ladder of Day 2", "scaling", "cost of DDP", "messages", "short epochs")
+]
 PICTURE = next(place for place in readme.PLACES if isinstance(place, readme.Waterfall))
 
 
@@ -71,8 +74,11 @@ def test_a_picture_without_its_data_is_stale(tmp_path: Path) -> None:
 def test_a_pictures_word_changes_with_what_is_shown_and_no_more() -> None:
     table = pd.DataFrame({"machine": ["a GPU"], "images_per_s": [5684.474666275121]})
     word = readme.digest([table], "bars")
-    assert word == readme.digest([table * 1], "bars") == readme.digest(
-        [table.assign(images_per_s=5684.48)], "bars")  # fmt: skip
+    assert (
+        word
+        == readme.digest([table * 1], "bars")
+        == readme.digest([table.assign(images_per_s=5684.48)], "bars")
+    )
     others = [
         readme.digest([table.assign(images_per_s=5685.6)], "bars"),
         readme.digest([table.assign(machine="a GPU (recorded later)")], "bars"),
@@ -112,10 +118,13 @@ def test_the_picture_says_what_where_and_when(steps, walls) -> None:
     (axes,) = picture.axes
     said = words(axes)
     for word in (
-        "device to compile: NVIDIA H100 80GB HBM3 (recorded 20", "baseline: Intel(R) Xeon",
+        "device to compile: NVIDIA H100 80GB HBM3 (recorded 20",
+        "baseline: Intel(R) Xeon",
         "fast step: NVIDIA H100 80GB HBM3 (benchmarks/fast_step/measured_h100.jsonl, PyTorch",
-        "batch 256", "fast step\nfp16", "baseline\nfp32",
-    ):  # fmt: skip
+        "batch 256",
+        "fast step\nfp16",
+        "baseline\nfp32",
+    ):
         assert word in said
     for row in steps.itertuples():
         assert f"{row.images_per_s:,.0f}" in said or f"{row.images_per_s:.1f}" in said
@@ -141,9 +150,12 @@ def rows_of(text: str) -> list[list[str]]:
 
 def saved(gpus: int, batch_size: int, name: str) -> Path:
     """The folder of the one run that is named by its rung, GPUs and batch: nothing of `course`."""
-    found = [path.parent for path in (RECORDED / SEVERAL).glob(f"{name}-????????/config.json")
-             if json.loads(path.read_text())["batch_size"] == batch_size
-             and json.loads((path.parent / "record.json").read_text())["gpus"] == gpus]  # fmt: skip
+    found = [
+        path.parent
+        for path in (RECORDED / SEVERAL).glob(f"{name}-????????/config.json")
+        if json.loads(path.read_text())["batch_size"] == batch_size
+        and json.loads((path.parent / "record.json").read_text())["gpus"] == gpus
+    ]
     (folder,) = found
     return folder
 
@@ -200,8 +212,12 @@ def test_the_ladder_of_day_2_has_speed_efficiency_and_joules_of_the_files(of_day
         one, folder = saved(1, each, name), saved(gpus, each * gpus, name)
         speed, watts = speed_of(folder, middle), watts_of(folder)
         efficiency = speed / gpus / speed_of(one, middle)
-        wanted = [f"{speed:,.0f}", f"{efficiency:.1%}".replace("100.0", "100"), f"{watts:,.0f}",
-                  f"{watts / speed:.3f}"]  # fmt: skip
+        wanted = [
+            f"{speed:,.0f}",
+            f"{efficiency:.1%}".replace("100.0", "100"),
+            f"{watts:,.0f}",
+            f"{watts / speed:.3f}",
+        ]
         assert shown.pop((name, f"{gpus} × H200")) == wanted
     assert list(shown) == [("channels_last", "1 × H100"), ("dataloader", "1 × H100")]
 
@@ -217,8 +233,11 @@ def test_feeding_is_that_of_all_steps_beside_synthetic_data(of_day_2) -> None:
 
 def test_all_runs_that_scale_are_shown_with_their_intervals() -> None:
     rows = rows_of(day2.scales(SEVERAL))
-    known = [run for run in recordings.recorded_runs(SEVERAL)
-             if run.config.rung in day2.SCALED and not run.record.trace]  # fmt: skip
+    known = [
+        run
+        for run in recordings.recorded_runs(SEVERAL)
+        if run.config.rung in day2.SCALED and not run.record.trace
+    ]
     assert len(rows) == len(known) == 11
     for name, gpus, each, speed, share, step_ms, *_ in rows:
         folder = saved(int(gpus), int(gpus) * int(each), name)
@@ -240,17 +259,23 @@ def test_the_wait_at_the_beginning_of_an_epoch_is_that_of_all_ranks() -> None:
         folder = saved(gpus, 64 * gpus, "dataloader")
         in_epoch = 1024 // 64 // gpus  # drop_last; the default set has so many training images
         ranks = [steps_of(folder, rank) for rank in range(gpus)]
-        firsts = [step["load_s"] for steps in ranks for step in steps
-                  if step["step"] % in_epoch == 0]  # fmt: skip
+        firsts = [
+            step["load_s"] for steps in ranks for step in steps if step["step"] % in_epoch == 0
+        ]
         others = [step["load_s"] for steps in ranks for step in steps if step["step"] % in_epoch]
         first_s = statistics.mean(firsts)
         epoch_s = in_epoch * statistics.mean(step["step_s"] for step in ranks[0])
         rest_s = statistics.median(step["step_s"] - step["load_s"] for step in ranks[0])
         assert row == [
-            str(gpus), str(in_epoch), f"{epoch_s:.2f}", f"{first_s:.2f}",
-            f"{sum(others) / len(firsts):.2f}", f"{first_s / epoch_s:.0%}", f"{64 / first_s:.0f}",
+            str(gpus),
+            str(in_epoch),
+            f"{epoch_s:.2f}",
+            f"{first_s:.2f}",
+            f"{sum(others) / len(firsts):.2f}",
+            f"{first_s / epoch_s:.0%}",
+            f"{64 / first_s:.0f}",
             f"{rest_s * 1e3:.0f}",
-        ]  # fmt: skip
+        ]
 
 
 def test_the_wait_of_a_rank_that_is_slow_counts(tmp_path: Path) -> None:
@@ -259,8 +284,12 @@ def test_the_wait_of_a_rank_that_is_slow_counts(tmp_path: Path) -> None:
     path = folder / "steps-1.jsonl"
     steps = [json.loads(line) for line in path.read_text().splitlines()]
     path.write_text("\n".join(json.dumps(each | {"load_s": 3 * each["load_s"]}) for each in steps))
-    wait_s = statistics.mean(step["load_s"] for rank in (0, 1) for step in steps_of(folder, rank)
-                             if step["step"] % 8 == 0)  # fmt: skip
+    wait_s = statistics.mean(
+        step["load_s"]
+        for rank in (0, 1)
+        for step in steps_of(folder, rank)
+        if step["step"] % 8 == 0
+    )
     assert wait_s > 0.8 and day2._epoch(Run(folder))[3] == f"{wait_s:.2f}"
 
 

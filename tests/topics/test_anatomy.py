@@ -71,8 +71,11 @@ def test_half_precision_halves_activations_and_copies_the_weights(fp32):
     for kind in ("weights", "gradients", "optimizer state"):
         assert half[kind] == fp32[kind]
     network = models.create("resnet18", 1000)
-    copied = [each.weight for each in network.modules() if hasattr(each, "weight")
-              and not isinstance(each, torch.nn.BatchNorm2d)]  # fmt: skip
+    copied = [
+        each.weight
+        for each in network.modules()
+        if hasattr(each, "weight") and not isinstance(each, torch.nn.BatchNorm2d)
+    ]
     sizes = 2 * sum(weight.numel() for weight in copied) / memory.GIB
     assert half["weight copies"] == pytest.approx(sizes, rel=0.001)
 

@@ -28,8 +28,14 @@ from course.traces.collectives import collectives
 from course.training import models, stochastic_depth, sync_batchnorm
 from course.workshop import record
 
-SMALL = {"model": "resnet18", "image_px": 32, "steps": 6, "warmup_steps": 4, "profile_steps": 1,
-         "val_steps": 0}  # fmt: skip
+SMALL = {
+    "model": "resnet18",
+    "image_px": 32,
+    "steps": 6,
+    "warmup_steps": 4,
+    "profile_steps": 1,
+    "val_steps": 0,
+}
 TINY = rung("baseline", quick=True, **SMALL, data="synthetic")
 WEIGHTS = 4 * models.parameter_count(models.create("resnet18", 1000))  # bytes of all gradients
 
@@ -51,14 +57,29 @@ def test_stretches_are_joined_and_cut() -> None:
 
 def event(cat: str, name: str, ts: float, dur: float, tid: int = 1, **args: object) -> dict:
     args = {key.replace("_", " "): value for key, value in args.items()}
-    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": ts, "dur": dur,
-            "args": args}  # fmt: skip
+    return {
+        "ph": "X",
+        "cat": cat,
+        "name": name,
+        "pid": 1,
+        "tid": tid,
+        "ts": ts,
+        "dur": dur,
+        "args": args,
+    }
 
 
 def sent(collective: str, elements: int, dtype: str, correlation: int) -> dict[str, object]:
-    return {"stream": 20, "correlation": correlation, "Collective name": collective,
-            "In msg nelems": elements, "Out msg nelems": elements, "Group size": 2,
-            "dtype": dtype, "Process Group Name": "0"}  # fmt: skip
+    return {
+        "stream": 20,
+        "correlation": correlation,
+        "Collective name": collective,
+        "In msg nelems": elements,
+        "Out msg nelems": elements,
+        "Group size": 2,
+        "dtype": dtype,
+        "Process Group Name": "0",
+    }
 
 
 @pytest.fixture
@@ -69,24 +90,52 @@ def nccl(tmp_path: Path) -> Path:
     700; the broadcast runs 50 to 100, the all-reduces 300 to 550 and 550 to 650.
     """
     launches = [(10, 1), (60, 2), (110, 3), (120, 4), (130, 5)]
-    calls = [event("cuda_runtime", "cudaLaunchKernel", ts, 2, correlation=number)
-             for ts, number in launches]  # fmt: skip
+    calls = [
+        event("cuda_runtime", "cudaLaunchKernel", ts, 2, correlation=number)
+        for ts, number in launches
+    ]
     kernels = [
-        event("kernel", "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-              50, 50, 20, **sent("broadcast", 100, "Float", 1)),
+        event(
+            "kernel",
+            "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            50,
+            50,
+            20,
+            **sent("broadcast", 100, "Float", 1),
+        ),
         event("kernel", "sm90_xmma_fprop", 100, 400, 7, stream=7, correlation=2),
-        event("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 300, 250, 20,
-              **sent("allreduce", 1_000_000, "Float", 3)),
-        event("kernel", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", 550, 100, 20,
-              **sent("allreduce", 500, "BFloat16", 4)),
+        event(
+            "kernel",
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)",
+            300,
+            250,
+            20,
+            **sent("allreduce", 1_000_000, "Float", 3),
+        ),
+        event(
+            "kernel",
+            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)",
+            550,
+            100,
+            20,
+            **sent("allreduce", 500, "BFloat16", 4),
+        ),
         event("kernel", "sm90_xmma_wgrad", 600, 100, 7, stream=7, correlation=5),
-    ]  # fmt: skip
-    ranges = [event("user_annotation", name, ts, dur) for name, ts, dur in [
-        ("ProfilerStep#2", 0, 1000), ("forward", 0, 100), ("backward", 100, 100)]]  # fmt: skip
+    ]
+    ranges = [
+        event("user_annotation", name, ts, dur)
+        for name, ts, dur in [
+            ("ProfilerStep#2", 0, 1000),
+            ("forward", 0, 100),
+            ("backward", 100, 100),
+        ]
+    ]
     operators = [event("cpu_op", "aten::conv2d", 58, 10, External_id=1)]
-    content = {"traceEvents": [*ranges, *operators, *calls, *kernels],
-               "deviceProperties": [{"name": "hand-made"}],
-               "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2}}  # fmt: skip
+    content = {
+        "traceEvents": [*ranges, *operators, *calls, *kernels],
+        "deviceProperties": [{"name": "hand-made"}],
+        "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2},
+    }
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(content))
     return path
@@ -118,10 +167,20 @@ def test_a_thin_nccl_trace_tells_the_same(nccl: Path, tmp_path: Path) -> None:
 def test_fields_come_from_the_operator_where_the_kernel_has_none() -> None:
     told = sent("_allgather_base", 30, "Half", 1) | {"External id": 9}
     rows = collectives(
-        [event("cpu_op", "record_param_comms", 0, 5) | {"args": told},
-         event("kernel", "ncclKernel_AllGather_RING_LL_Sum_int8_t(x)", 5, 10, External_id=9,
-               stream=20)], 0, {},
-    )  # fmt: skip
+        [
+            event("cpu_op", "record_param_comms", 0, 5) | {"args": told},
+            event(
+                "kernel",
+                "ncclKernel_AllGather_RING_LL_Sum_int8_t(x)",
+                5,
+                10,
+                External_id=9,
+                stream=20,
+            ),
+        ],
+        0,
+        {},
+    )
     (row,) = rows
     assert (row["operation"], row["bytes"], row["type"]) == ("all_gather", 60, "float16")
 
@@ -390,8 +449,7 @@ def test_statistics_differ_unless_they_are_shared(runs_root: Path) -> None:
     made = "model = models.create(cfg.model, sets.classes)"
     shared = {made: "model = sync_batchnorm.convert(model)"}
     different = {'meter.lap("load")': "images = images + run.rank"}  # synthetic ones are alike
-    scripts = [variant("plain", SAVING | different),
-               variant("shared", SAVING | different | shared)]  # fmt: skip
+    scripts = [variant("plain", SAVING | different), variant("shared", SAVING | different | shared)]
     runs = [launch.launch(script, TINY, gpus=2) for script in scripts]
     launch.wait(runs, timeout_s=300)
     plain, same = (batchnorm.spread(batchnorm.statistics(run)) for run in runs)
@@ -411,12 +469,16 @@ def test_statistics_differ_unless_they_are_shared(runs_root: Path) -> None:
 def test_a_variant_keeps_all_lines_and_adds_some(runs_root: Path, capsys) -> None:
     path = variant("more", {"loss = criterion(scores, labels)": "if True:\n    print(loss)"})
     text = path.read_text()
-    assert ("                loss = criterion(scores, labels)\n"
-            "                if True:\n"
-            "                    print(loss)\n") in text  # fmt: skip
+    assert (
+        "                loss = criterion(scores, labels)\n"
+        "                if True:\n"
+        "                    print(loss)\n"
+    ) in text
     compile(text, "train.py", "exec")
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("+")] == [
-        "+                if True:", "+                    print(loss)"]  # fmt: skip
+        "+                if True:",
+        "+                    print(loss)",
+    ]
 
 
 @pytest.mark.parametrize("anchor, times", [("no_such_line()", 0), ("else:", 0), ("# <<<", 0)])

@@ -33,8 +33,18 @@ from course.training.recorder import Recorder
 SOLVED = exercises.render(
     text := (exercises.SOLUTIONS / "train.py").read_text(), exercises.count(text)
 )
-TINY = {"quick": True, "precision": "fp32", "model": "resnet18", "data": "imagenet", "image_px": 32,
-        "batch_size": 4, "epochs": 2, "steps": 3, "warmup_steps": 1, "val_steps": 0}  # fmt: skip
+TINY = {
+    "quick": True,
+    "precision": "fp32",
+    "model": "resnet18",
+    "data": "imagenet",
+    "image_px": 32,
+    "batch_size": 4,
+    "epochs": 2,
+    "steps": 3,
+    "warmup_steps": 1,
+    "val_steps": 0,
+}
 ENDS_WITHIN_S = 240  # or it hangs; a busy machine takes a minute to import torch
 
 
@@ -44,8 +54,12 @@ def tiny(name: str, root: Path, **changes) -> Config:
 
 def train(run: Run, *before: str) -> Run:
     """Execute the run's script, perhaps by another program; it must end by itself."""
-    env = {**os.environ, runs.FOLDER_VARIABLE: str(run.folder), "CUDA_VISIBLE_DEVICES": "",
-           "OMP_NUM_THREADS": "1"}  # fmt: skip
+    env = {
+        **os.environ,
+        runs.FOLDER_VARIABLE: str(run.folder),
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+    }
     command = [*before, sys.executable, "-u", str(run.script)]
     done = subprocess.run(command, env=env, capture_output=True, timeout=ENDS_WITHIN_S)
     assert run.record, done.stderr.decode(errors="replace")[-2000:]
@@ -59,9 +73,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_set: Path) -> dict[st
     configs = {
         "none": tiny("channels_last", tiny_set),
         "one": tiny("dataloader", tiny_set, workers=1),
-        "all": tiny("dataloader", tiny_set, persistent_workers=True, prefetch_factor=3,
-                    pin_memory=True, non_blocking=True, drop_last=False, uint8=True),
-    }  # fmt: skip
+        "all": tiny(
+            "dataloader",
+            tiny_set,
+            persistent_workers=True,
+            prefetch_factor=3,
+            pin_memory=True,
+            non_blocking=True,
+            drop_last=False,
+            uint8=True,
+        ),
+    }
     return {name: train(prepared(root / name, SOLVED, config)) for name, config in configs.items()}
 
 
@@ -99,8 +121,10 @@ class TestTrials:
         """Three of four steps find their batch there; a median would say that none ever waited."""
         run = prepared(tmp_path / "bursts", SOLVED, rung("dataloader", steps=16, epochs=1))
         waits = [0.4, 0.0, 0.0, 0.0] * 4
-        rows = [{"step": i, "epoch": 0, "load_s": wait, "step_s": 0.1 + wait}
-                for i, wait in enumerate(waits)]  # fmt: skip
+        rows = [
+            {"step": i, "epoch": 0, "load_s": wait, "step_s": 0.1 + wait}
+            for i, wait in enumerate(waits)
+        ]
         (run.folder / "steps.jsonl").write_text("\n".join(map(json.dumps, rows)))
         row = feeding.trials([run]).iloc[0]
         assert row["load_s"] == pytest.approx(0.1)
@@ -110,9 +134,16 @@ class TestTrials:
 
 
 class TestRule:
-    @pytest.mark.parametrize("model, core, cores", [
-        (4000, 200, 20), (4001, 200, 21), (858, 200, 5), (30, 200, 1), (0.6, 0.2, 3),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        "model, core, cores",
+        [
+            (4000, 200, 20),
+            (4001, 200, 21),
+            (858, 200, 5),
+            (30, 200, 1),
+            (0.6, 0.2, 3),
+        ],
+    )
     def test_cores(self, model: float, core: float, cores: int) -> None:
         assert feeding.cores_needed(model, core) == cores
 
@@ -125,8 +156,10 @@ class TestRule:
         eaten = feeding.appetites("nvidia-h100").set_index(["rung", "precision"])["images_per_s"]
         assert eaten.index.is_unique and eaten.is_monotonic_increasing
         assert round(eaten["device", "fp32"]) == 858 and round(eaten["compile", "bf16"]) == 5684
-        runs = {(run.config.rung, run.config.data, run.config.workers): run
-                for run in recordings.recorded_runs("nvidia-h100")}  # fmt: skip
+        runs = {
+            (run.config.rung, run.config.data, run.config.workers): run
+            for run in recordings.recorded_runs("nvidia-h100")
+        }
         core = feeding.loaded_by_one(runs["channels_last", "default", 0])
         assert 150 < core < 300
         assert 14 <= feeding.cores_needed(eaten["channels_last", "bf16"], core) <= 27
@@ -268,8 +301,14 @@ def fails(folder: Path, *before: str, item="pass", collate="pass", first="pass",
 
 def small_shm(size: str) -> list[str]:
     """Run the rest of the command where /dev/shm is so small; nothing outside changes."""
-    mounts = ["unshare", "--mount", "sh", "-c",
-              f'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"', "sh"]  # fmt: skip
+    mounts = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        f'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"',
+        "sh",
+    ]
     tried = subprocess.run([*mounts, "true"], capture_output=True, text=True)
     if tried.returncode:
         pytest.skip(f"no /dev/shm of our own can be mounted here: {tried.stderr.strip()}")
@@ -311,8 +350,11 @@ class TestTrouble:
         script.write_text(SOLVED)
         run = launch.launch(script, config, time_min=2)
         eventually(lambda: launch.steps_done(run) > 2, "it trains")
-        mine = [each for each in psutil.process_iter(["cmdline"])
-                if str(run.script) in (each.info["cmdline"] or [])]  # fmt: skip
+        mine = [
+            each
+            for each in psutil.process_iter(["cmdline"])
+            if str(run.script) in (each.info["cmdline"] or [])
+        ]
         worker = max(mine, key=lambda each: each.create_time())
         worker.send_signal(signal.SIGKILL)
         assert over(run).status == "failed"

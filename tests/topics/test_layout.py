@@ -138,16 +138,20 @@ class TestParts:
         before, after = (strides.parts(each).set_index("part")["ms"] for each in traces.values())
         saved = before - after
         assert saved["BatchNorm"] > 2 * saved[strides.CONVERSIONS] > saved["all else"]
-        ms = [strides.ms_by_channels(each, "aten::native_batch_norm_backward")
-              for each in traces.values()]  # fmt: skip
+        ms = [
+            strides.ms_by_channels(each, "aten::native_batch_norm_backward")
+            for each in traces.values()
+        ]
         ratio = ms[0] / ms[1]
         assert ratio[64] > 5
         assert ratio.is_monotonic_decreasing
 
     def test_what_lab_2_says_of_bf16_and_fp16(self, traces: dict[str, trace.Trace]) -> None:
         half = trace.read(trace_path("nvidia-h100", "channels_last_fp16"))
-        bf16, fp16 = (strides.parts(each).set_index("part")["ms"].round()
-                      for each in (traces["channels_last"], half))  # fmt: skip
+        bf16, fp16 = (
+            strides.parts(each).set_index("part")["ms"].round()
+            for each in (traces["channels_last"], half)
+        )
         assert (bf16["BatchNorm"], fp16["BatchNorm"]) == (27, 17)
         assert (bf16["convolutions"], fp16["convolutions"]) == (18, 16)
 

@@ -100,9 +100,14 @@ def test_activation_gradients_match_autograd() -> None:
     assert found == set(output.grad.abs().double().flatten().tolist())
 
 
-@pytest.mark.parametrize("scale, zero, subnormal, overflow", [
-    (1, 0.25, 0.5, 0), (2**2, 0, 0.5, 0), (2**26, 0, 0, 0.25),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "scale, zero, subnormal, overflow",
+    [
+        (1, 0.25, 0.5, 0),
+        (2**2, 0, 0.5, 0),
+        (2**26, 0, 0, 0.25),
+    ],
+)
 def test_lost_share(scale: float, zero: float, subnormal: float, overflow: float) -> None:
     magnitudes = pd.Series([0.0, 2.0**-26, 2.0**-24, 2.0**-15, 2.0**-9])  # zeros do not count
     share = rounding.lost_share(magnitudes, scale)
@@ -111,10 +116,16 @@ def test_lost_share(scale: float, zero: float, subnormal: float, overflow: float
     assert sum(share.values()) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("value, fate", [
-    (2.0**-25, "zero"), (2.0**-25 * 1.01, "subnormal"), (2.0**-14, "normal"),
-    (65_519.0, "normal"), (65_520.0, "overflow"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "value, fate",
+    [
+        (2.0**-25, "zero"),
+        (2.0**-25 * 1.01, "subnormal"),
+        (2.0**-14, "normal"),
+        (65_519.0, "normal"),
+        (65_520.0, "overflow"),
+    ],
+)
 def test_borders_of_fp16(value: float, fate: str) -> None:
     assert rounding.lost_share(pd.Series([value]))[fate] == 1
 
@@ -203,9 +214,11 @@ def test_training_starts_on_the_default_set(tiny_set, monkeypatch: pytest.Monkey
 def test_pictures_show_their_numbers(gradients: pd.DataFrame) -> None:
     course = rounding.scaler_course(steps=12)
     drawn = [
-        pictures.bits(FORMATS), pictures.range_and_precision(FORMATS),
-        pictures.gradient_histogram(gradients, 2.0**16), pictures.scale_course(course),
-    ]  # fmt: skip
+        pictures.bits(FORMATS),
+        pictures.range_and_precision(FORMATS),
+        pictures.gradient_histogram(gradients, 2.0**16),
+        pictures.scale_course(course),
+    ]
     for picture in drawn:
         assert isinstance(picture, Picture)
         assert picture._repr_png_().startswith(b"\x89PNG")

@@ -35,8 +35,9 @@ def test_operators_by_hand(small):
         network(torch.zeros(1, 3, 64, 64))
     inputs = sum(given.numel() for given, _ in sizes)
     outputs = sum(made.numel() for _, made in sizes)
-    weights = sum(each.weight.numel() for each in network.modules()
-                  if isinstance(each, torch.nn.Conv2d))  # fmt: skip
+    weights = sum(
+        each.weight.numel() for each in network.modules() if isinstance(each, torch.nn.Conv2d)
+    )
     megabyte = 1e6 / 4
     assert small["megabytes"]["convolution"] * megabyte == pytest.approx(
         inputs + outputs + weights / 16
@@ -151,8 +152,14 @@ def test_recorded_picture_names_machine_ceilings_and_runs():
 
 def cpu_row(**changes) -> dict:
     config = vars(rung("baseline", **SMALL))
-    return {"status": "ok", "machine": "a CPU, 2 cores", "device": "cpu", "images_per_s": 10.0,
-            "config": config, **changes}  # fmt: skip
+    return {
+        "status": "ok",
+        "machine": "a CPU, 2 cores",
+        "device": "cpu",
+        "images_per_s": 10.0,
+        "config": config,
+        **changes,
+    }
 
 
 CPU_CEILINGS = Ceilings("a CPU, 2 cores", {"fp32": 1e11}, 1e10, "measured")

@@ -26,9 +26,16 @@ SYNTHETIC = {"data": "synthetic", "val_steps": 0, "epochs": 1, "steps": 12, "war
 
 
 def run_of(
-    folder: Path, gpus: int, each: int, step_s: float, *, watts: float = 500.0, long_s: float = 0.0,
-    machine: str = "GPU", **changes: object,
-) -> Run:  # fmt: skip
+    folder: Path,
+    gpus: int,
+    each: int,
+    step_s: float,
+    *,
+    watts: float = 500.0,
+    long_s: float = 0.0,
+    machine: str = "GPU",
+    **changes: object,
+) -> Run:
     """A run's folder as it is after a run on so many GPUs, of so many images each.
 
     Args:
@@ -42,12 +49,27 @@ def run_of(
     (run.folder / "launch.json").write_text(json.dumps(asked))
     (run.folder / "config.json").write_text(config.to_json())
     record = Record(
-        "ok", rung=config.rung, gpus=gpus, machine=machine, device="cuda", step_s=step_s,
-        backward_s=0.6 * step_s, images_per_s=gpus * each / step_s, watts=watts,
-    )  # fmt: skip
+        "ok",
+        rung=config.rung,
+        gpus=gpus,
+        machine=machine,
+        device="cuda",
+        step_s=step_s,
+        backward_s=0.6 * step_s,
+        images_per_s=gpus * each / step_s,
+        watts=watts,
+    )
     (run.folder / "record.json").write_text(json.dumps(asdict(record)))
-    rows = [{"step": n, "epoch": 0, "load_s": 0.0, "step_s": step_s + long_s * (n % 5 == 4),
-             "loss": 1.0} for n in range(12)]  # fmt: skip
+    rows = [
+        {
+            "step": n,
+            "epoch": 0,
+            "load_s": 0.0,
+            "step_s": step_s + long_s * (n % 5 == 4),
+            "loss": 1.0,
+        }
+        for n in range(12)
+    ]
     (run.folder / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for rank in range(gpus if gpus > 1 else 0):
         own = {"rank": rank, "watts": watts + rank}
@@ -56,8 +78,12 @@ def run_of(
 
 
 def test_efficiency_is_against_one_gpu_with_the_same_images_on_each(tmp_path: Path) -> None:
-    runs = [run_of(tmp_path, 1, 64, 0.020), run_of(tmp_path, 2, 64, 0.025),
-            run_of(tmp_path, 1, 128, 0.030), run_of(tmp_path, 2, 128, 0.032)]  # fmt: skip
+    runs = [
+        run_of(tmp_path, 1, 64, 0.020),
+        run_of(tmp_path, 2, 64, 0.025),
+        run_of(tmp_path, 1, 128, 0.030),
+        run_of(tmp_path, 2, 128, 0.032),
+    ]
     table = efficiency.scaling(runs).set_index(["images_each", "gpus"])
     assert table.loc[(64, 2), "efficiency"] == pytest.approx(0.8)
     assert table.loc[(128, 2), "efficiency"] == pytest.approx(0.9375)
@@ -66,8 +92,10 @@ def test_efficiency_is_against_one_gpu_with_the_same_images_on_each(tmp_path: Pa
 
 
 def test_bursts_of_batches_count_where_files_are_loaded(tmp_path: Path) -> None:
-    runs = [run_of(tmp_path, 1, 64, 0.02, data="default"),
-            run_of(tmp_path, 2, 64, 0.02, data="default", long_s=0.1)]  # fmt: skip
+    runs = [
+        run_of(tmp_path, 1, 64, 0.02, data="default"),
+        run_of(tmp_path, 2, 64, 0.02, data="default", long_s=0.1),
+    ]
     table = efficiency.scaling(runs).set_index("gpus")
     assert table.loc[2, "images_per_s"] == pytest.approx(2 * 64 / 0.04)
     assert table.loc[2, "efficiency"] == pytest.approx(0.5)
@@ -191,9 +219,19 @@ def messages_of(link: Link, *, late: float = 0.0, sizes: object = (500, 3e6, 3e7
         late: the share of those that wait for a rank that is late, up to a thousandfold.
     """
     dice = np.random.default_rng(0)
-    rows = [(ranks, int(size), all_reduce_s(size, ranks, link) * dice.uniform(1, 1.05)
-             * (10 ** dice.uniform(0, 3) if dice.random() < late else 1.0), "run")
-            for ranks in (2, 4) for size in sizes for _ in range(20)]  # fmt: skip
+    rows = [
+        (
+            ranks,
+            int(size),
+            all_reduce_s(size, ranks, link)
+            * dice.uniform(1, 1.05)
+            * (10 ** dice.uniform(0, 3) if dice.random() < late else 1.0),
+            "run",
+        )
+        for ranks in (2, 4)
+        for size in sizes
+        for _ in range(20)
+    ]
     return pd.DataFrame(rows, columns=["ranks", "bytes", "duration_s", "run"])
 
 
@@ -236,8 +274,10 @@ def test_nothing_to_fit_is_said(tmp_path: Path) -> None:
 
 def test_the_recorded_link_is_nvlink_and_the_steps_are_explained() -> None:
     runs = efficiency.recorded_runs("nvidia-h200-x4")
-    traced = [*report.recorded_runs("nvidia-h200-x4", 2).values(),
-              *report.recorded_runs("nvidia-h200-x4").values()]  # fmt: skip
+    traced = [
+        *report.recorded_runs("nvidia-h200-x4", 2).values(),
+        *report.recorded_runs("nvidia-h200-x4").values(),
+    ]
     messages = report.messages(traced)
     assert set(messages["ranks"]) == {2, 4} and len(messages) > 100
     found = efficiency.fit(runs, messages)
@@ -287,9 +327,12 @@ def test_pictures_are_drawn(tmp_path: Path) -> None:
     curve = efficiency.predicted(runs[0], LINK, [1, 2, 4, 8])
     band = curve.assign(low=curve["efficiency"] - 0.1, high=1.0)
     sent = ring.timeline([Bucket(10**8, 0.5)], 2, LINK, 0.01)
-    for picture in (pictures.measured(efficiency.scaling(runs)), pictures.overlap(sent, 0.01),
-                    pictures.beyond({"model": band}, efficiency.published()),
-                    pictures.shares({"two": shares(9, 2, 2)})):  # fmt: skip
+    for picture in (
+        pictures.measured(efficiency.scaling(runs)),
+        pictures.overlap(sent, 0.01),
+        pictures.beyond({"model": band}, efficiency.published()),
+        pictures.shares({"two": shares(9, 2, 2)}),
+    ):
         assert picture._repr_png_().startswith(b"\x89PNG")
 
 
@@ -307,8 +350,11 @@ def test_what_is_not_recorded_is_said(capsys: pytest.CaptureFixture) -> None:
 def test_one_rung_at_a_time_is_recorded_scaling(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = [run_of(tmp_path, 1, 64, 0.02), run_of(tmp_path, 2, 64, 0.02),
-            run_of(tmp_path, 2, 32, 0.02, rung="compile", compile="default")]  # fmt: skip
+    runs = [
+        run_of(tmp_path, 1, 64, 0.02),
+        run_of(tmp_path, 2, 64, 0.02),
+        run_of(tmp_path, 2, 32, 0.02, rung="compile", compile="default"),
+    ]
     monkeypatch.setattr(recordings, "machines", lambda: ["two"])
     monkeypatch.setattr(recordings, "recorded_runs", lambda machine: runs)
     assert efficiency.recorded_runs("two") == runs[:2]

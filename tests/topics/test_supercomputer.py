@@ -80,9 +80,14 @@ def test_only_a_node_that_answers_is_free(state: str, up: bool, free: bool) -> N
 def test_the_table_of_partitions_counts() -> None:
     rows = CLUSTER.table().set_index("partition")
     assert rows.loc["gpu"].to_dict() == {
-        "nodes": 140, "free nodes": 28, "GPUs a node": "4", "GPUs": 560,
-        "free GPUs": 28 * 4 + 28 * 2, "cores a node": "40", "longest job": "4.17 days",
-    }  # fmt: skip
+        "nodes": 140,
+        "free nodes": 28,
+        "GPUs a node": "4",
+        "GPUs": 560,
+        "free GPUs": 28 * 4 + 28 * 2,
+        "cores a node": "40",
+        "longest job": "4.17 days",
+    }
     assert rows.loc["large", "longest job"] == "no limit"
 
 
@@ -130,8 +135,9 @@ def test_no_cluster_without_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_real_cluster_tells_nodes_and_what_is_free(slurm: Path) -> None:
     found = nodes.cluster()
     assert [(node.name, node.gpus, node.is_free) for node in found.nodes] == [
-        ("node1", 4, True), ("node2", 4, True),
-    ]  # fmt: skip
+        ("node1", 4, True),
+        ("node2", 4, True),
+    ]
     assert set(found.limits_min) == {"gpu", "urgent"}
     assert {*found.nodes[0].partitions} == {"gpu", "urgent"}
     assert found.table()["free GPUs"].tolist() == [8, 8]
@@ -157,8 +163,11 @@ def test_the_drawing_of_a_node_has_each_core_and_gpu(here: Machine) -> None:
 
 def test_cores_that_may_not_be_used_are_grey() -> None:
     picture = plots.node(LARGE_NODE)  # 4 of 256 threads: 2 cores
-    blue = [patch for patch in picture.axes[0].patches
-            if patch.get_facecolor() == pytest.approx(rgb(USE_COLOURS["full"]))]  # fmt: skip
+    blue = [
+        patch
+        for patch in picture.axes[0].patches
+        if patch.get_facecolor() == pytest.approx(rgb(USE_COLOURS["full"]))
+    ]
     assert len(blue) == 2
 
 
@@ -168,9 +177,13 @@ def test_the_drawing_of_a_cluster_has_each_node_in_the_colour_of_its_use() -> No
     legend = [text.get_text() for text in picture.axes[0].get_legend().get_texts()]
     assert legend == ["free: 60", "partly used: 60", "full: 60", "not available: 120"]
     for use, count in (("partly used", 58), ("not available", 116)):  # ten nodes are tiles
-        drawn = [patch for patch in picture.axes[0].patches if isinstance(patch, Rectangle)
-                 and patch.get_facecolor() == pytest.approx(rgb(USE_COLOURS[use]))
-                 and patch.get_height() > 0.15]  # fmt: skip
+        drawn = [
+            patch
+            for patch in picture.axes[0].patches
+            if isinstance(patch, Rectangle)
+            and patch.get_facecolor() == pytest.approx(rgb(USE_COLOURS[use]))
+            and patch.get_height() > 0.15
+        ]
         assert len(drawn) == count, use
 
 
@@ -186,8 +199,9 @@ def test_the_sketch_fits_its_page() -> None:
     assert_words_are_on_the_page(plots.supercomputer())
 
 
-@pytest.mark.parametrize("gib, words", [(3.91, "3.9 GiB"), (252, "252 GiB"), (2015, "2.0 TiB"),
-                                        (4.6e6, "4.4 PiB")])  # fmt: skip
+@pytest.mark.parametrize(
+    "gib, words", [(3.91, "3.9 GiB"), (252, "252 GiB"), (2015, "2.0 TiB"), (4.6e6, "4.4 PiB")]
+)
 def test_sizes_for_people(gib: float, words: str) -> None:
     assert size(gib) == words
 
@@ -235,8 +249,9 @@ def test_finds_the_most_that_a_gpu_may_draw(name: str, watts: float | None) -> N
 
 def test_a_full_training_is_epochs_by_speed() -> None:
     speeds = [history.IMAGENET_IMAGES / 3600, 100.0]  # an epoch an hour
-    runs = pd.DataFrame({"rung": ["a", "b"], "machine": ["NVIDIA H200", "a CPU"],
-                         "images_per_s": speeds})  # fmt: skip
+    runs = pd.DataFrame(
+        {"rung": ["a", "b"], "machine": ["NVIDIA H200", "a CPU"], "images_per_s": speeds}
+    )
     table = history.full_training(runs, epochs=10)
     assert table["hours"][0] == pytest.approx(10)
     assert table["kwh"][0] == pytest.approx(7.0)
@@ -246,15 +261,22 @@ def test_a_full_training_is_epochs_by_speed() -> None:
 
 @pytest.mark.parametrize("missing", [None, float("nan")])
 def test_what_a_meter_said_goes_before_the_table(missing: float | None) -> None:
-    runs = pd.DataFrame({"rung": ["a", "b"], "machine": ["NVIDIA H200"] * 2,
-                         "images_per_s": [1000.0] * 2, "watts": [512.5, missing]})  # fmt: skip
+    runs = pd.DataFrame(
+        {
+            "rung": ["a", "b"],
+            "machine": ["NVIDIA H200"] * 2,
+            "images_per_s": [1000.0] * 2,
+            "watts": [512.5, missing],
+        }
+    )
     table = history.full_training(runs)
     assert table["watts"].tolist() == [512.5, 700]
     assert table["watts_are"].tolist() == ["measured", "its maximum"]
 
 
-@pytest.mark.parametrize("draw, read", [(plots.training_times, history.training_times),
-                                        (plots.power, history.power)])  # fmt: skip
+@pytest.mark.parametrize(
+    "draw, read", [(plots.training_times, history.training_times), (plots.power, history.power)]
+)
 def test_pictures_of_facts_say_what_was_not_told(draw, read) -> None:
     picture = draw(read())
     assert_words_are_on_the_page(picture)

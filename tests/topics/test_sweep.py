@@ -107,9 +107,16 @@ def test_a_run_that_is_not_over_is_refused():
 @pytest.mark.slow
 def test_real_sweep_on_this_machine_ends_out_of_memory(runs_root):
     config = rung(
-        "device", quick=True, device="cpu", model="resnet18", data="synthetic", val_steps=0,
-        steps=2, warmup_steps=1, memory_gib=1.5,
-    )  # fmt: skip
+        "device",
+        quick=True,
+        device="cpu",
+        model="resnet18",
+        data="synthetic",
+        val_steps=0,
+        steps=2,
+        warmup_steps=1,
+        memory_gib=1.5,
+    )
     runs = launch.launch_all(PROJECT / "solutions/train.py", vary(config, batch_size=[8, 96, 448]))
     launch.wait(runs, check=False, timeout_s=DEADLINE_S)
     table = sweep(runs)

@@ -39,22 +39,35 @@ def nsys_file(tmp_path: Path) -> Path:
         db.executescript(NSYS)
         db.executemany("INSERT INTO StringIds VALUES (?,?)", TEXTS)
         db.execute("INSERT INTO TARGET_INFO_GPU VALUES (0, 0, 'NVIDIA A100')")
-        db.executemany("INSERT INTO ENUM_CUDA_MEM_KIND VALUES (?,?,?)",
-                       [(1, "PINNED", "Pinned"), (2, "DEVICE", "Device")])  # fmt: skip
+        db.executemany(
+            "INSERT INTO ENUM_CUDA_MEM_KIND VALUES (?,?,?)",
+            [(1, "PINNED", "Pinned"), (2, "DEVICE", "Device")],
+        )
         calls = [(200, 71, 11, 1), (700, 88, 12, 1), (210, 71, 13, 1)]
-        db.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,0,?,?,?,0)", [
-            (base + at, base + at + 5, PROCESS + tid, number, name)
-            for at, tid, number, name in calls])  # fmt: skip
-        db.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?,?,0,1,7,?,?,?,3)", [
-            (base + 300, base + 390, 11, PROCESS, 2), (base + 800, base + 900, 12, PROCESS, 5)
-        ])  # fmt: skip
-        db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?,?,0,1,7,13,?,4096,1,1,2)",
-                   (base + 250, base + 290, PROCESS))  # fmt: skip
-        db.executemany("INSERT INTO NVTX_EVENTS VALUES (?,?,59,0,0,0,?,?,0,?,0)", [
-            (base, base + 1000, "ProfilerStep#5", PROCESS + 71, None),
-            (base + 100, base + 500, None, PROCESS + 71, 4),  # its text is in StringIds
-            (base + 500, base + 990, "backward", PROCESS + 71, None),
-            (base + 150, base + 400, "aten::conv2d, seq = 3", PROCESS + 71, None),
-            (base + 995, None, "a mark, no range", PROCESS + 71, None)])  # fmt: skip
+        db.executemany(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,0,?,?,?,0)",
+            [
+                (base + at, base + at + 5, PROCESS + tid, number, name)
+                for at, tid, number, name in calls
+            ],
+        )
+        db.executemany(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?,?,0,1,7,?,?,?,3)",
+            [(base + 300, base + 390, 11, PROCESS, 2), (base + 800, base + 900, 12, PROCESS, 5)],
+        )
+        db.execute(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?,?,0,1,7,13,?,4096,1,1,2)",
+            (base + 250, base + 290, PROCESS),
+        )
+        db.executemany(
+            "INSERT INTO NVTX_EVENTS VALUES (?,?,59,0,0,0,?,?,0,?,0)",
+            [
+                (base, base + 1000, "ProfilerStep#5", PROCESS + 71, None),
+                (base + 100, base + 500, None, PROCESS + 71, 4),  # its text is in StringIds
+                (base + 500, base + 990, "backward", PROCESS + 71, None),
+                (base + 150, base + 400, "aten::conv2d, seq = 3", PROCESS + 71, None),
+                (base + 995, None, "a mark, no range", PROCESS + 71, None),
+            ],
+        )
     db.close()
     return path

@@ -67,8 +67,13 @@ def test_a_cpu_trace_has_operators_in_their_phases_and_empty_tables_of_a_gpu(cpu
     assert back["input_shapes"].iloc[0][:2] == ((2, 8, 6, 6), (2, 3, 8, 8))
     assert back["input_types"].iloc[0][0] == "float"
     assert found.device == ""
-    for table in (found.kernels, tables.by_kernel(found), tables.idle(found), tables.copies(found),
-                  tables.layout_kernels(found)):  # fmt: skip
+    for table in (
+        found.kernels,
+        tables.by_kernel(found),
+        tables.idle(found),
+        tables.copies(found),
+        tables.layout_kernels(found),
+    ):
         assert table.empty and len(table.columns) > 2
 
 
@@ -149,8 +154,11 @@ EVENTS = [
     {"ph": "s", "id": 3, "cat": "ac2g", "name": "ac2g", "ts": 5e12, **MAIN},
     {"ph": "M", "name": "process_name", "ts": 0, "pid": 9, "tid": 0, "args": {"name": "python"}},
 ]  # fmt: skip
-TRACE = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}],
-         "traceEvents": EVENTS}  # fmt: skip
+TRACE = {
+    "schemaVersion": 1,
+    "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}],
+    "traceEvents": EVENTS,
+}
 
 
 @pytest.fixture
@@ -165,8 +173,12 @@ def test_a_kernel_finds_its_operator_phase_and_types(gpu_file) -> None:
     rows = found.kernels.set_index("kernel")
     assert found.device == "NVIDIA H100"
     assert list(rows["operator"]) == [
-        "aten::to", "aten::conv2d", "aten::conv2d", "aten::convolution_backward",
-        "aten::convolution_backward"]  # fmt: skip
+        "aten::to",
+        "aten::conv2d",
+        "aten::conv2d",
+        "aten::convolution_backward",
+        "aten::convolution_backward",
+    ]
     assert list(rows["phase"]) == ["forward", "forward", "forward", "backward", "backward"]
     assert set(rows["step"]) == {3}
     assert rows.loc[CONV, "inner_operator"] == "aten::cudnn_convolution"
@@ -294,8 +306,13 @@ def test_nsight_systems_gives_the_same_tables(nsys_file) -> None:
 
 def test_nsight_systems_with_kernels_alone(nsys_file) -> None:
     with sqlite3.connect(nsys_file) as db:
-        for name in ("NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_MEMCPY", "TARGET_INFO_GPU",
-                     "CUPTI_ACTIVITY_KIND_RUNTIME", "ENUM_CUDA_MEM_KIND"):  # fmt: skip
+        for name in (
+            "NVTX_EVENTS",
+            "CUPTI_ACTIVITY_KIND_MEMCPY",
+            "TARGET_INFO_GPU",
+            "CUPTI_ACTIVITY_KIND_RUNTIME",
+            "ENUM_CUDA_MEM_KIND",
+        ):
             db.execute(f"DROP TABLE {name}")
     db.close()
     found = tables.read_nsys(nsys_file)
@@ -321,11 +338,16 @@ def test_nsight_systems_refuses_other_files(tmp_path) -> None:
 def test_nsight_compute_gives_durations_and_tensor_core_counters(tmp_path) -> None:
     path = tmp_path / "ncu.csv"
     copy = "void copy<int>(int, T2)"
-    path.write_text(ncu_text(
-        ncu_row(0, CONV, DURATION, "ns", "26,784"), ncu_row(0, CONV, COUNT, "inst", "1,048,576"),
-        ncu_row(0, CONV, SHARE, "%", "53.50"), ncu_row(1, copy, DURATION, "usecond", "3.5"),
-        ncu_row(1, copy, COUNT, "inst", "0"), ncu_row(1, copy, SHARE, "%", "n/a"),
-    ))  # fmt: skip
+    path.write_text(
+        ncu_text(
+            ncu_row(0, CONV, DURATION, "ns", "26,784"),
+            ncu_row(0, CONV, COUNT, "inst", "1,048,576"),
+            ncu_row(0, CONV, SHARE, "%", "53.50"),
+            ncu_row(1, copy, DURATION, "usecond", "3.5"),
+            ncu_row(1, copy, COUNT, "inst", "0"),
+            ncu_row(1, copy, SHARE, "%", "n/a"),
+        )
+    )
     found = tables.read_ncu(path)
     conv, other = found.kernels.set_index("kernel").loc[[CONV, copy]].itertuples()
     assert conv.duration_s == pytest.approx(26.784e-6) and other.duration_s == pytest.approx(3.5e-6)
@@ -340,8 +362,10 @@ def test_nsight_compute_gives_durations_and_tensor_core_counters(tmp_path) -> No
 
 def test_nsight_compute_raw_page_has_a_column_a_metric(tmp_path) -> None:
     path = tmp_path / "ncu.csv"
-    path.write_text(f'"ID","Process ID","Kernel Name","{DURATION}","{SHARE}"\n"","","","ms","%"\n'
-                    f'"0","5","{CONV}","1.5","12,5"\n')  # fmt: skip
+    path.write_text(
+        f'"ID","Process ID","Kernel Name","{DURATION}","{SHARE}"\n"","","","ms","%"\n'
+        f'"0","5","{CONV}","1.5","12,5"\n'
+    )
     (row,) = tables.read_ncu(path).kernels.itertuples()
     assert (row.duration_s, row.tensor_active) == pytest.approx((1.5e-3, 0.125))
 

@@ -42,8 +42,7 @@ FLIPPED = {"used": "not", "not": "used", "unknown": "not"}
 @pytest.fixture(scope="module")
 def h100() -> dict[str, tables.Trace]:
     names = {"fp32": "device", "amp": "amp", "channels_last": "channels_last"}
-    return {rung: tables.read(trace_path("nvidia-h100", file))
-            for rung, file in names.items()}  # fmt: skip
+    return {rung: tables.read(trace_path("nvidia-h100", file)) for rung, file in names.items()}
 
 
 # ---- rules -------------------------------------------------------------------------------------
@@ -53,8 +52,7 @@ def h100() -> dict[str, tables.Trace]:
 def test_every_rule_decides_its_own_example(rule) -> None:
     found = classify(rule.example)
     assert found.pattern == rule.pattern, f"an earlier rule decides it: {found.pattern}"
-    assert (found.verdict, found.generation, found.why) == (
-        rule.verdict, rule.generation, rule.why)  # fmt: skip
+    assert (found.verdict, found.generation, found.why) == (rule.verdict, rule.generation, rule.why)
 
 
 # Names as DESIGN lists them, newest first; then those that only look so; then what no name tells.
@@ -147,7 +145,14 @@ def test_precision_and_recall_on_labelled_kernels() -> None:
     table = score()
     print(table.round(3).to_string())
     assert set(table["generation"]) == {
-        "all", "volta", "turing", "ampere", "ada", "hopper", "blackwell"}  # fmt: skip
+        "all",
+        "volta",
+        "turing",
+        "ampere",
+        "ada",
+        "hopper",
+        "blackwell",
+    }
     whole = table[table["generation"] == "all"].set_index("part")
     for part in ("development", "held-out"):
         row = whole.loc[part]
@@ -179,8 +184,12 @@ def test_a_short_name_is_never_decided_wrongly() -> None:
 
 
 def test_score_counts_by_hand() -> None:
-    names = [CONV.replace("tilesize", "warpgroupsize1x1x1_"), "ampere_sgemm_128x64_nn", "Kernel2",
-             "volta_sgemm_128x64_nn"]  # fmt: skip
+    names = [
+        CONV.replace("tilesize", "warpgroupsize1x1x1_"),
+        "ampere_sgemm_128x64_nn",
+        "Kernel2",
+        "volta_sgemm_128x64_nn",
+    ]
     (row,) = score(pd.DataFrame({"kernel": names, "truth": ["used"] * 3 + ["not"]})).itertuples()
     assert (row.part, row.generation, row.kernels, row.used) == ("yours", "all", 4, 3)
     assert (row.found, row.false_alarms, row.denied, row.unknown) == (1, 0, 1, 1)
@@ -194,10 +203,14 @@ def test_the_h100_used_them_with_amp_and_not_in_fp32(h100) -> None:
     table = tensor_cores.tensor_core_summary(**h100).set_index("name")
     assert table.loc["fp32", "tensor_core_share"] == 0
     assert table.loc["fp32", "eligible_share"] > 0.6
-    assert 0.1 < table.loc["amp", "tensor_core_share"] < table.loc["channels_last"][
-        "tensor_core_share"]  # fmt: skip
-    assert table.loc["amp", "layout_share"] > 0.05 > 0.02 > table.loc[
-        "channels_last", "layout_share"]  # fmt: skip
+    assert (
+        0.1
+        < table.loc["amp", "tensor_core_share"]
+        < table.loc["channels_last"]["tensor_core_share"]
+    )
+    assert (
+        table.loc["amp", "layout_share"] > 0.05 > 0.02 > table.loc["channels_last", "layout_share"]
+    )
     parts = ["tensor_core_share", "eligible_share", "not_eligible_share", "unknown_share"]
     assert table[parts].sum(axis=1).tolist() == pytest.approx([1, 1, 1])
     assert table["unknown_share"].max() < 0.005
@@ -241,8 +254,11 @@ def test_report_agrees_with_the_trace(h100) -> None:
     ],
 )
 def test_eligible_by_operator_type_and_gpu(h100, device, operator, kind, eligible) -> None:
-    kernels = h100["fp32"].kernels.head(1).assign(
-        kernel="elementwise_kernel", operator=operator, input_types=[(kind, kind, "")])  # fmt: skip
+    kernels = (
+        h100["fp32"]
+        .kernels.head(1)
+        .assign(kernel="elementwise_kernel", operator=operator, input_types=[(kind, kind, "")])
+    )
     found = replace(h100["fp32"], kernels=kernels, device=device)
     assert tensor_cores.tensor_core_report(found)["eligible"].item() == eligible
 
@@ -273,9 +289,12 @@ def test_nsight_systems_and_compute_go_through(nsys_file, tmp_path) -> None:  # 
     name = "nvjet_sm90_tst_64x64_64x13_2x1_v_bz_NTT"
     path = tmp_path / "ncu.csv"
     rows = [(0, name, "52.0"), (1, "void copy<int>(int, T2)", "0"), (2, "at::gelu", "12.0")]
-    path.write_text(ncu_text(*(ncu_row(*row[:2], SHARE, "%", row[2]) for row in rows),
-                             *(ncu_row(*row[:2], "gpu__time_duration.sum", "ns", "1,000")
-                               for row in rows)))  # fmt: skip
+    path.write_text(
+        ncu_text(
+            *(ncu_row(*row[:2], SHARE, "%", row[2]) for row in rows),
+            *(ncu_row(*row[:2], "gpu__time_duration.sum", "ns", "1,000") for row in rows),
+        )
+    )
     found = tables.read_ncu(path)
     table = tensor_cores.tensor_core_kernels(found).set_index("kernel")
     assert table.loc[name, ["verdict", "generation"]].tolist() == ["used", "hopper"]
@@ -350,31 +369,39 @@ def code(**mma: str) -> pd.DataFrame:
     """By kernel the products in its machine code, as `read_sass` returns them."""
     table = pd.DataFrame({"kernel": mma.keys(), "mma": mma.values()}, dtype=object)
     return table.assign(library="libcudnn.so", instructions=99, hfma2_mma=3, constants=0)[
-        truth.SASS_COLUMNS]  # fmt: skip
+        truth.SASS_COLUMNS
+    ]
 
 
 def test_what_ncu_printed_is_summed_up_by_kernel() -> None:
     launches = [(PRODUCT, "26,784", "53.5"), (MANGLED, "3,500", "3.6"), (MANGLED, "4,500", "n/a")]
-    text = ncu_text(*(
-        ncu_row(number, name, metric, unit, value)
-        for number, (name, *values) in enumerate(launches)
-        for metric, unit, value in zip(METRICS.values(), ("ns", "%"), values)
-    ))  # fmt: skip
+    text = ncu_text(
+        *(
+            ncu_row(number, name, metric, unit, value)
+            for number, (name, *values) in enumerate(launches)
+            for metric, unit, value in zip(METRICS.values(), ("ns", "%"), values)
+        )
+    )
     rows = truth.launches(text, METRICS)
     table = truth.by_kernel("amp", rows).set_index("kernel")
     assert table.loc[PRODUCT, ["count", "tensor_active"]].tolist() == pytest.approx([1, 0.535])
     small = table.loc[POINTWISE]  # named as PyTorch names it
     assert small[["setting", "count"]].tolist() == ["amp", 2]
     assert small[["seconds", "share", "tensor_active"]].tolist() == pytest.approx(
-        [8e-6, 8 / 34.784, 0.036])  # fmt: skip
+        [8e-6, 8 / 34.784, 0.036]
+    )
     with pytest.raises(ValueError, match="printed no kernel, but: ==ERROR=="):
         truth.launches("==ERROR== no permission", METRICS)
 
 
 def test_written_counters_are_read_again(tmp_path: Path) -> None:
     path = tmp_path / "ncu.csv"
-    table = counted((POINTWISE, "tf32", 2e-3, 0.03), (PRODUCT, "tf32", 3e-3, 0.5),
-                    (PRODUCT, "amp", 1e-3, 0.4), (CONV, "amp", 2e-3, NAN))  # fmt: skip
+    table = counted(
+        (POINTWISE, "tf32", 2e-3, 0.03),
+        (PRODUCT, "tf32", 3e-3, 0.5),
+        (PRODUCT, "amp", 1e-3, 0.4),
+        (CONV, "amp", 2e-3, NAN),
+    )
     truth.write_counters(path, table, ["NVIDIA H100, driver 5"])
     assert path.read_text().count(PRODUCT) == 1
     again = truth.read_counters(path)
@@ -443,13 +470,27 @@ def test_machine_code_tells_products_from_pairs(cubin: Path, tmp_path: Path) -> 
     pairs = again.loc["void pointwise<float>(float)"]
     assert pairs["mma"] == "" and pairs["hfma2_mma"] in (1, 2, 3)  # the others are HFMA2
     assert pairs["constants"] == 0 and 8 <= pairs["instructions"] < 16  # without what fills up
-    text = "Function : k\n" + "".join(f"  /*{at:04x}*/  {line} ;\n" for at, line in enumerate([
-        "HFMA2.MMA R11, -RZ, RZ, 0, 0", "@!P0 HFMA2.MMA R4, -RZ, RZ, 1.875, 0", "HFMA2 R1, R2, R3",
-        "HFMA2.MMA.BF16_V2 R5, -RZ, R5, R0", "HGMMA.64x8x16.F32 R24, gdesc[UR4]", "NOP",
-    ]))  # fmt: skip
+    text = "Function : k\n" + "".join(
+        f"  /*{at:04x}*/  {line} ;\n"
+        for at, line in enumerate(
+            [
+                "HFMA2.MMA R11, -RZ, RZ, 0, 0",
+                "@!P0 HFMA2.MMA R4, -RZ, RZ, 1.875, 0",
+                "HFMA2 R1, R2, R3",
+                "HFMA2.MMA.BF16_V2 R5, -RZ, R5, R0",
+                "HGMMA.64x8x16.F32 R24, gdesc[UR4]",
+                "NOP",
+            ]
+        )
+    )
     assert script.row("k", "lib", script.instructions(text)["k"]) == {
-        "kernel": "k", "library": "lib", "instructions": 5, "mma": "HGMMA", "hfma2_mma": 3,
-        "constants": 2}  # fmt: skip
+        "kernel": "k",
+        "library": "lib",
+        "instructions": 5,
+        "mma": "HGMMA",
+        "hfma2_mma": 3,
+        "constants": 2,
+    }
     assert "cuobjdump V" in path.read_text()
     assert script.disassemble(cubin, "sm_90", {"product"})[0]["kernel"] == "product"
     with pytest.raises(ValueError, match="different machine code by one name.*product"):
@@ -466,9 +507,13 @@ def test_no_machine_code_is_no_answer(tmp_path: Path) -> None:
 def test_names_are_held_against_counters(h100, tmp_path: Path) -> None:
     names = tables.by_kernel(h100["amp"])["name"]
     batch_norm = names[names.str.contains("batch_norm_backward")].iloc[0]
-    rows = [(batch_norm, "amp", 7e-3, 0.03), (PRODUCT, "amp", 1e-3, 0.4),
-            ("acme_frobnicate", "amp", 1e-3, 0.4), ("nvjet_sm90_y", "amp", 1e-3, 0.0),
-            ("nvjet_sm90_x", "none", 1e-3, 0.1)]  # fmt: skip
+    rows = [
+        (batch_norm, "amp", 7e-3, 0.03),
+        (PRODUCT, "amp", 1e-3, 0.4),
+        ("acme_frobnicate", "amp", 1e-3, 0.4),
+        ("nvjet_sm90_y", "amp", 1e-3, 0.0),
+        ("nvjet_sm90_x", "none", 1e-3, 0.1),
+    ]
     path = tmp_path / "ncu.csv"
     truth.write_counters(path, counted(*rows), [])
     truth.write(tmp_path / "sass.csv", code(**{batch_norm: "", PRODUCT: "HGMMA"}), [])
@@ -484,8 +529,7 @@ def test_names_are_held_against_counters(h100, tmp_path: Path) -> None:
     amp, other = truth.summary(compared).itertuples()
     assert (amp.right, amp.wrong, amp.unknown, amp.by_code) == (2, 1, 1, 1)
     assert amp.large == 4 + amp.unclear and amp.unclear == (only_traced["largest"] > 0.005).sum()
-    assert (amp.right_share, amp.used_by_name, amp.used_in_truth) == pytest.approx(
-        (0.8, 0.2, 0.2))  # fmt: skip
+    assert (amp.right_share, amp.used_by_name, amp.used_in_truth) == pytest.approx((0.8, 0.2, 0.2))
     assert amp.matched_share == pytest.approx(by_name.loc[batch_norm, "trace_share"])
     assert other.matched_share != other.matched_share and other.unclear == 1
 
@@ -495,8 +539,10 @@ def test_names_are_spelled_as_in_a_trace(h100) -> None:
     (long,) = (name for name in names if name.startswith("_Z"))  # its profiler left this one
     assert truth.demangled(long) == long
     assert truth.demangled(PRODUCT) == PRODUCT
-    fill = ("_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEE"
-            "St5arrayIPcLm1EEEEviT0_T1_")  # fmt: skip
+    fill = (
+        "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEE"
+        "St5arrayIPcLm1EEEEviT0_T1_"
+    )
     assert truth.demangled(fill) in names
 
 
@@ -554,8 +600,15 @@ def test_ncu_sees_one_whole_step_of_the_course_script() -> None:
     assert switched == [(True, script.WATCHED), (False, script.WATCHED + 1)]
     assert {cfg.precision for cfg in tiny.values()} == {"fp32", "bf16", "fp16"}
     assert list(script.settings()) == [
-        "channels_last", "amp", "device", "tf32", "channels_last_fp16", "amp_fp16", "compile",
-        "fused"]  # fmt: skip
+        "channels_last",
+        "amp",
+        "device",
+        "tf32",
+        "channels_last_fp16",
+        "amp_fp16",
+        "compile",
+        "fused",
+    ]
 
 
 # ---- a CPU -------------------------------------------------------------------------------------
@@ -618,7 +671,8 @@ def test_picture_of_rungs_adds_up(h100) -> None:
     axes = picture(summary, machine=h100["amp"].device).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == list(h100)
     assert sum(bar.get_width() for bar in axes.patches) == pytest.approx(
-        summary["gpu_s"].sum() * 1e3)  # fmt: skip
+        summary["gpu_s"].sum() * 1e3
+    )
     assert picture(summary)._repr_png_()
 
 

@@ -41,9 +41,20 @@ if meter.step == 0:
 
 def config(data: Path, **changes: object) -> Config:
     """32 images to train on, in two epochs of four steps; 15 to validate on, an odd number."""
-    values = {"model": "resnet18", "data": "imagenet", "data_root": str(data), "image_px": 32,
-              "batch_size": 8, "steps": 4, "epochs": 2, "warmup_steps": 1, "val_images": 15,
-              "save_weights": True, "collective_timeout_s": 30, "lr": 0.001}  # fmt: skip
+    values = {
+        "model": "resnet18",
+        "data": "imagenet",
+        "data_root": str(data),
+        "image_px": 32,
+        "batch_size": 8,
+        "steps": 4,
+        "epochs": 2,
+        "warmup_steps": 1,
+        "val_images": 15,
+        "save_weights": True,
+        "collective_timeout_s": 30,
+        "lr": 0.001,
+    }
     return rung("baseline", quick=True, **{**values, **changes})
 
 
@@ -69,8 +80,9 @@ def gradients(run: Run, rank: int = 0) -> dict[str, torch.Tensor]:
 
 def apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
     """The largest distance of two gradients of a weight, in lengths of the first."""
-    return max(float((one[name] - other[name]).norm() / one[name].norm().clamp(min=1e-8))
-               for name in one)  # fmt: skip
+    return max(
+        float((one[name] - other[name]).norm() / one[name].norm().clamp(min=1e-8)) for name in one
+    )
 
 
 def test_gradients_are_those_of_one_process_on_the_joined_batch(trained) -> None:
@@ -136,8 +148,10 @@ def test_two_nodes_of_two_tasks_train_together(
     assert len({each["weights_sum"] for each in seen}) == 1
     assert sorted(sum((each["taken"][0] for each in seen), [])) == list(range(32))
     assert run.record.val_images == 15
-    eventually(lambda: slurm_says("sacct", "-X", "-n", "-P", "-j", number, "-o", "State")
-               == "COMPLETED", "Slurm says so too")  # fmt: skip
+    eventually(
+        lambda: slurm_says("sacct", "-X", "-n", "-P", "-j", number, "-o", "State") == "COMPLETED",
+        "Slurm says so too",
+    )
 
 
 SKIPS = {

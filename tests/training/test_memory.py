@@ -65,10 +65,14 @@ SMALL = {"model": "resnet18", "image_px": 64, "batch_size": 16, "data": "synthet
 def row(name: str = "device", *, status: str = "ok", peak_gib: float = 0.5, **changes) -> dict:
     """A record of a small run on a GPU of 2 GiB, as far as a prediction is compared with it."""
     return {
-        "status": status, "peak_gib": peak_gib, "reserved_gib": 0.6, "machine": "a GPU",
-        "memory_kind": "device allocator", "hardware": {"device_gib": 2.0},
+        "status": status,
+        "peak_gib": peak_gib,
+        "reserved_gib": 0.6,
+        "machine": "a GPU",
+        "memory_kind": "device allocator",
+        "hardware": {"device_gib": 2.0},
         "config": asdict(rung(name, **SMALL | changes)),
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +90,14 @@ def test_median_error_over_all_recorded_runs_is_within_five_per_cent(told: pd.Da
 def test_every_recorded_run_on_the_gpu_is_there(told: pd.DataFrame) -> None:
     table = recorded(H100)
     table = table[table["device"] != "cpu"]
-    measured = {(each["batch_size"], each["precision"], each["tf32"], each["channels_last"],
-                 each["status"]) for _, each in table.iterrows()}  # fmt: skip
-    assert measured == {(each.batch_size, each.precision, each.tf32, each.channels_last,
-                         each.status) for each in told.itertuples()}  # fmt: skip
+    measured = {
+        (each["batch_size"], each["precision"], each["tf32"], each["channels_last"], each["status"])
+        for _, each in table.iterrows()
+    }
+    assert measured == {
+        (each.batch_size, each.precision, each.tf32, each.channels_last, each.status)
+        for each in told.itertuples()
+    }
     known = dict(zip(table["peak_gib"].round(6), table["batch_size"]))
     for each in told[told["status"] == "ok"].itertuples():
         assert known[round(each.measured_gib, 6)] == each.batch_size
@@ -117,8 +125,10 @@ def test_saved_predictions_are_what_is_predicted_here(
     table = recorded(H100)
     wanted = {"rung": name, "tf32": False, **settings}
     (found,) = peaks.predicted(table[(table[list(wanted)] == wanted).all(axis=1)])["predicted_gib"]
-    saved = told[(told[list(settings)] == settings).all(axis=1) & told["channels_last"].eq(
-        name == "channels_last")]  # fmt: skip
+    saved = told[
+        (told[list(settings)] == settings).all(axis=1)
+        & told["channels_last"].eq(name == "channels_last")
+    ]
     assert found == pytest.approx(saved["predicted_gib"].iloc[0], rel=0.005)
 
 
@@ -129,9 +139,15 @@ def test_the_table_tells_of_what_fitted_and_what_did_not() -> None:
 
 
 def test_runs_are_predicted_with_their_own_settings() -> None:
-    given = [row(batch_size=32, status="oom", memory_gib=0.125), row(), row(),
-             row(tf32=True, peak_gib=0.25), row("amp"), row(status="failed"),
-             row() | {"memory_kind": "process, resident"}]  # fmt: skip
+    given = [
+        row(batch_size=32, status="oom", memory_gib=0.125),
+        row(),
+        row(),
+        row(tf32=True, peak_gib=0.25),
+        row("amp"),
+        row(status="failed"),
+        row() | {"memory_kind": "process, resident"},
+    ]
     table = peaks.predicted(pd.DataFrame(given))
     assert list(table["setting"]) == ["fp32", "fp32", "tf32", "bf16"]  # alike: one row
     assert list(table["batch_size"]) == [16, 32, 16, 16]
@@ -145,10 +161,23 @@ def test_runs_are_predicted_with_their_own_settings() -> None:
 
 
 def test_what_is_ignored_changes_no_prediction() -> None:
-    changes = {"rung": "other", "data_root": "there", "epochs": 3, "steps": 50, "lr": 1.0,
-               "warmup_steps": 9, "profile_steps": 2, "val_steps": 1, "workers": 2, "seed": 3,
-               "weight_decay": 0.1, "memory_gib": 7, "tf32": True, "fused": True,
-               "compile": "default"}  # fmt: skip
+    changes = {
+        "rung": "other",
+        "data_root": "there",
+        "epochs": 3,
+        "steps": 50,
+        "lr": 1.0,
+        "warmup_steps": 9,
+        "profile_steps": 2,
+        "val_steps": 1,
+        "workers": 2,
+        "seed": 3,
+        "weight_decay": 0.1,
+        "memory_gib": 7,
+        "tf32": True,
+        "fused": True,
+        "compile": "default",
+    }
     assert set(changes) == peaks.IGNORED
     first = predict(rung("device", **SMALL)).peak_gib
     assert predict(rung("device", **SMALL | changes)).peak_gib == first
@@ -156,8 +185,9 @@ def test_what_is_ignored_changes_no_prediction() -> None:
 
 @pytest.mark.parametrize("change", [{"momentum": 0.0}, {"data": "default"}])
 def test_what_changes_a_prediction_is_not_shared(change: dict) -> None:
-    table = peaks.predicted(pd.DataFrame([row(channels_last=True),
-                                          row(channels_last=True, **change)]))  # fmt: skip
+    table = peaks.predicted(
+        pd.DataFrame([row(channels_last=True), row(channels_last=True, **change)])
+    )
     assert table["predicted_gib"].nunique() == 2
 
 

@@ -101,10 +101,16 @@ def test_flops_follow_the_pixels() -> None:
     assert ratio == pytest.approx(4, rel=0.01)
 
 
-@pytest.mark.parametrize("name, parameters", [
-    ("resnet18", 11_689_512), ("resnet34", 21_797_672), ("resnet50", 25_557_032),
-    ("resnet101", 44_549_160), ("resnet152", 60_192_808),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, parameters",
+    [
+        ("resnet18", 11_689_512),
+        ("resnet34", 21_797_672),
+        ("resnet50", 25_557_032),
+        ("resnet101", 44_549_160),
+        ("resnet152", 60_192_808),
+    ],
+)
 def test_every_model_has_its_published_size(name: str, parameters: int) -> None:
     with torch.device("meta"):
         assert models.parameter_count(models.create(name, 1000)) == parameters

@@ -17,8 +17,14 @@ CHANCE = 1 / len(default_set.PHOTOGRAPHS)
 
 @pytest.mark.slow
 def test_training_on_the_default_set_beats_chance(runs_root: Path) -> None:
-    changes = {"model": "resnet18", "batch_size": 16, "steps": 32, "epochs": 2, "val_steps": 16,
-               "lr": 0.01}  # fmt: skip
+    changes = {
+        "model": "resnet18",
+        "batch_size": 16,
+        "steps": 32,
+        "epochs": 2,
+        "val_steps": 16,
+        "lr": 0.01,
+    }
     run = launch("solutions/train.py", rung("baseline", quick=True, **changes), time_min=10)
     wait(run)
     # 256 images: chance has a standard deviation of 1.5 %, so this is many of them away.
@@ -28,8 +34,15 @@ def test_training_on_the_default_set_beats_chance(runs_root: Path) -> None:
     assert len(run.record.epochs) == 2
 
 
-TINY = {"image_px": 32, "batch_size": 2, "steps": 3, "warmup_steps": 1, "val_steps": 1,
-        "data": "synthetic", "model": "resnet18"}  # fmt: skip
+TINY = {
+    "image_px": 32,
+    "batch_size": 2,
+    "steps": 3,
+    "warmup_steps": 1,
+    "val_steps": 1,
+    "data": "synthetic",
+    "model": "resnet18",
+}
 
 
 def first_loss(config: Config) -> float:
@@ -67,8 +80,10 @@ def test_a_skipped_first_step_leaves_fused_momentum_defined() -> None:
     junk = [torch.full((300, 300), 1e30) for _ in range(8)]
     del junk  # so that unset memory is not zero by chance
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, fused=True)
-    exec(textwrap.dedent(lines), {"cfg": rung("fused"), "model": model, "torch": torch,
-                                  "optimizer": optimizer})  # fmt: skip
+    exec(
+        textwrap.dedent(lines),
+        {"cfg": rung("fused"), "model": model, "torch": torch, "optimizer": optimizer},
+    )
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
     for factor in (math.inf, 1e-3):
         optimizer.zero_grad()

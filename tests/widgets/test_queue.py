@@ -35,9 +35,18 @@ from course.runs import run as runs
 from course.widgets import queue as widgets_queue
 from course.widgets.queue import LiveQueue
 
-FIRST = {"job": "7", "name": "amp-1", "site": "slurm", "state": "pending",
-         "reason": "Priority: others are before it", "elapsed_s": 0, "nodes": 2, "gpus": 8,
-         "step": 0, "steps": 20}  # fmt: skip
+FIRST = {
+    "job": "7",
+    "name": "amp-1",
+    "site": "slurm",
+    "state": "pending",
+    "reason": "Priority: others are before it",
+    "elapsed_s": 0,
+    "nodes": 2,
+    "gpus": 8,
+    "step": 0,
+    "steps": 20,
+}
 SECOND = {**FIRST, "job": "8", "name": "amp-2", "state": "running", "elapsed_s": 3725, "step": 9}
 
 
@@ -198,9 +207,16 @@ def test_is_what_the_package_offers() -> None:
     assert course.queue is widgets_queue.queue
 
 
-@pytest.mark.parametrize("used, seconds", [
-    ("0:07", 7), ("12:34", 754), ("1:02:03", 3723), ("2-01:00:00", 176400), ("INVALID", 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "used, seconds",
+    [
+        ("0:07", 7),
+        ("12:34", 754),
+        ("1:02:03", 3723),
+        ("2-01:00:00", 176400),
+        ("INVALID", 0),
+    ],
+)
 def test_times_of_squeue(used: str, seconds: int) -> None:
     assert slurm._elapsed(used) == seconds
 
@@ -279,8 +295,9 @@ def test_a_click_is_heard_while_a_cell_computes(runs_root: Path, tmp_path: Path)
     try:
         said: list[dict] = []
         client.execute_interactive(BUTTON, timeout=60, output_hook=said.append)
-        (button,) = (each["content"]["text"].strip() for each in said
-                     if each["msg_type"] == "stream")  # fmt: skip
+        (button,) = (
+            each["content"]["text"].strip() for each in said if each["msg_type"] == "stream"
+        )
         # As JupyterLab does: what concerns widgets goes to a loop beside that of the cells.
         client.control_channel.send(client.session.msg("create_subshell_request"))
         beside = client.get_control_msg(timeout=20)["content"]["subshell_id"]
@@ -349,8 +366,9 @@ class TestTable:
         assert "1 pending, 1 running." in text_of(live)
         assert [each.tooltip for each in parts(live, Button)] == ["Cancel amp-1", "Cancel amp-2"]
         assert [each.tooltip for each in parts(live, ToggleButton)] == [
-            "Show the log of amp-1", "Show the log of amp-2",
-        ]  # fmt: skip
+            "Show the log of amp-1",
+            "Show the log of amp-2",
+        ]
 
     def test_escapes_names_reasons_and_errors(self) -> None:
         bad = "<script>x</script>"

@@ -14,11 +14,20 @@ from course.runs import run as runs
 from course.traces import tables
 from course.workshop import record
 
-TINY = {"model": "resnet18", "data": "synthetic", "image_px": 32, "batch_size": 2, "epochs": 1,
-        "steps": 4, "warmup_steps": 1, "val_steps": 0}  # fmt: skip
+TINY = {
+    "model": "resnet18",
+    "data": "synthetic",
+    "image_px": 32,
+    "batch_size": 2,
+    "epochs": 1,
+    "steps": 4,
+    "warmup_steps": 1,
+    "val_steps": 0,
+}
 PLAIN = rung("device", **TINY)
-TRACED = rung("device", **TINY | {"rung": "trace-device", "steps": 6, "warmup_steps": 5,
-                                  "profile_steps": 1})  # fmt: skip
+TRACED = rung(
+    "device", **TINY | {"rung": "trace-device", "steps": 6, "warmup_steps": 5, "profile_steps": 1}
+)
 
 
 def test_the_plan_holds_no_run_twice_and_all_that_the_notebooks_ask_for() -> None:
@@ -41,7 +50,8 @@ def test_the_processors_rungs_are_chosen_by_their_label() -> None:
     for config in on_cpu:
         alike = {"precision", "channels_last", "rung"}
         assert {key: value for key, value in vars(config).items() if key not in alike} == {
-            key: value for key, value in vars(first).items() if key not in alike}  # fmt: skip
+            key: value for key, value in vars(first).items() if key not in alike
+        }
     assert "cpu" not in {config.device for config, _ in record.plan("amp")}
 
 
@@ -78,7 +88,10 @@ def test_recorded_packed_and_answered_from(
 
     found = {run.config.rung: run for run in recordings.recorded_runs("here")}
     assert {name: run.status for name, run in found.items()} == {
-        "device": "ok", "trace-device": "ok", "edge": "oom"}  # fmt: skip
+        "device": "ok",
+        "trace-device": "ok",
+        "edge": "oom",
+    }
     for path in folder.rglob("*.json*"):
         if path.suffix != ".gz":
             assert str(runs_root) not in path.read_text()

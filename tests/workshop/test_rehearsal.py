@@ -75,8 +75,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_notebook(folder, "a_passes", LAUNCH.format(script=str(measures)), "wait(run)")
     write_notebook(folder, "b_raises", RAISES, "print('not reached')")
     write_notebook(folder, "c_hangs", LAUNCH.format(script=str(SCRIPTS / "holds.py")), HANGS)
-    write_notebook(folder, "d_passes", "print(quick, script, site)",
-                   "import time\ntime.sleep(1.1)", "time.sleep(4)")  # fmt: skip
+    write_notebook(
+        folder,
+        "d_passes",
+        "print(quick, script, site)",
+        "import time\ntime.sleep(1.1)",
+        "time.sleep(4)",
+    )
     return folder
 
 
@@ -87,9 +92,12 @@ def rehearsed(folder: Path, own_turns: None, tmp_path_factory: pytest.TempPathFa
     with runs_root_at(place), pytest.MonkeyPatch.context() as patch:
         patch.setattr(rehearsal, "FOLDER", folder)
         return rehearsal.rehearse(
-            rehearsal.matching(), quick=True, script="s.py", cell_minutes=LIMIT_MIN,
+            rehearsal.matching(),
+            quick=True,
+            script="s.py",
+            cell_minutes=LIMIT_MIN,
             command="course notebooks --site 'a < b'",
-        )  # fmt: skip
+        )
 
 
 @pytest.fixture
@@ -106,8 +114,11 @@ class TestRehearsal:
     def test_each_has_its_result_and_none_stops_the_others(self, rehearsed: Rehearsal) -> None:
         states = {name: outcome.status for name, outcome in by_name(rehearsed).items()}
         assert states == {
-            "a_passes": "ok", "b_raises": "failed", "c_hangs": "failed", "d_passes": "ok",
-        }  # fmt: skip
+            "a_passes": "ok",
+            "b_raises": "failed",
+            "c_hangs": "failed",
+            "d_passes": "ok",
+        }
         assert not rehearsed.passed and rehearsed.ended_at
         assert all(outcome.seconds > 0 for outcome in rehearsed.outcomes)
 
@@ -147,8 +158,9 @@ class TestRehearsal:
 
     def test_the_page_has_a_row_for_each(self, rehearsed: Rehearsal, page: str) -> None:
         for outcome in rehearsed.outcomes:
-            assert re.search(rf'href="#{outcome.notebook}".*?</a></td>\s*<td>.*{outcome.status}',
-                             page)  # fmt: skip
+            assert re.search(
+                rf'href="#{outcome.notebook}".*?</a></td>\s*<td>.*{outcome.status}', page
+            )
         assert "<h1>Rehearsal on local: 2 ok, 2 failed</h1>" in page
         assert "Unfinished" not in page
 
@@ -169,8 +181,14 @@ class TestRehearsal:
             assert not anchor or f'id="{anchor}"' in there.read_text(), target
 
     def test_it_says_what_was_done_where(self, page: str) -> None:
-        for wanted in ("executor local", "torch ", "papermill ", "Python ", "cores",
-                       runs.git_sha()[:12]):  # fmt: skip
+        for wanted in (
+            "executor local",
+            "torch ",
+            "papermill ",
+            "Python ",
+            "cores",
+            runs.git_sha()[:12],
+        ):
             assert wanted in page
 
 
@@ -180,8 +198,9 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path
     home = tmp_path / "books"
     home.mkdir()
     monkeypatch.setattr(rehearsal, "FOLDER", home)
-    return lambda *cells, **options: write_notebook(home, options.pop("name", "book"), *cells,
-                                                    **options)  # fmt: skip
+    return lambda *cells, **options: write_notebook(
+        home, options.pop("name", "book"), *cells, **options
+    )
 
 
 @pytest.mark.slow
@@ -223,16 +242,26 @@ def start_command(tmp_path: Path, folder: Path, *options: str) -> subprocess.Pop
     """`course notebooks` on another folder of notebooks, as typed in a terminal of its own."""
     script = tmp_path / "command.py"
     script.write_text(COMMAND)
-    return start_python(str(script), folder, "notebooks", "[cd]*", "--quick", *options,
-                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    return start_python(
+        str(script),
+        folder,
+        "notebooks",
+        "[cd]*",
+        "--quick",
+        *options,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def begin_to_hang(runs_root: Path) -> Path:
     """Wait until the hanging notebook's run computes and its last cell sleeps."""
     executed = runs_root / "notebooks" / "local" / "c_hangs.ipynb"
     eventually(lambda: any(run.started for run in runs.all_runs()), "its run computes")
-    eventually(lambda: executed.exists() and len(rehearsal_page.begun_cells(executed)) == 4,
-               "its last cell sleeps")  # fmt: skip
+    eventually(
+        lambda: executed.exists() and len(rehearsal_page.begun_cells(executed)) == 4,
+        "its last cell sleeps",
+    )
     return executed.with_name("report.html")
 
 
@@ -306,10 +335,18 @@ def test_a_folder_that_cannot_be_written_is_a_message(tmp_path: Path, monkeypatc
         rehearsal.rehearse([Path("none.ipynb")])
 
 
-@pytest.mark.parametrize("seconds, said", [
-    (None, "–"), (0.44, "0.4 s"), (9.96, "10 s"), (59.4, "59 s"), (59.7, "60 s"),
-    (200.0, "3 min 20 s"), (3900.0, "1 h 5 min"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "seconds, said",
+    [
+        (None, "–"),
+        (0.44, "0.4 s"),
+        (9.96, "10 s"),
+        (59.4, "59 s"),
+        (59.7, "60 s"),
+        (200.0, "3 min 20 s"),
+        (3900.0, "1 h 5 min"),
+    ],
+)
 def test_seconds_for_people(seconds: float | None, said: str) -> None:
     assert rehearsal_page.took(seconds) == said
 
@@ -318,8 +355,11 @@ GUIDE = (runs.PROJECT / "docs" / "instructors.md").read_text()
 
 
 def test_the_guide_explains_every_setting_of_a_site() -> None:
-    told = {name for row in re.findall(r"^\|([^|]*)\|", GUIDE, re.M)
-            for name in re.findall(r"`(\w+)`", row)}  # fmt: skip
+    told = {
+        name
+        for row in re.findall(r"^\|([^|]*)\|", GUIDE, re.M)
+        for name in re.findall(r"`(\w+)`", row)
+    }
     assert told >= {field.name for field in fields(sites.Site)} - {"name"}
 
 

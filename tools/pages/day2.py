@@ -18,20 +18,40 @@ from course.topics.loading import feeding
 from course.topics.scaling import efficiency
 from course.traces import tables
 
-HEAD = ("rung", "data", "GPUs", "images/s", "efficiency", "W, all GPUs", "J/image",
-        "lab")  # fmt: skip
+HEAD = ("rung", "data", "GPUs", "images/s", "efficiency", "W, all GPUs", "J/image", "lab")
 SCALED = {"channels_last": "2.2", "compile": "day 3", "dataloader": "2.2"}  # and their labs
 EACH = 256  # images of a GPU and step: what the README shows of synthetic data
 FREE = {"data": "synthetic", "val_steps": 0, "epochs": 1, "steps": 20, "warmup_steps": 5}
-SCALING_HEAD = ("rung", "GPUs", "images each", "images/s", "efficiency", "step, ms",
-                "W, all GPUs", "J/image")  # fmt: skip
-EPOCHS_HEAD = ("GPUs", "batches of a rank in an epoch", "epoch, s", "wait for its first batch, s",
-               "all its other waits, s", "of the epoch, the first wait", "images/s of one worker",
-               "rest of a step, ms")  # fmt: skip
-DDP_HEAD = ("each of the GPUs trains", "step, ms", "of alone", "compiled: step, ms",
-            "of alone")  # fmt: skip
-MESSAGES_HEAD = ("run", "collectives a step", "MB of a rank", "under way, ms",
-                 "traced step: the GPU computes, ms", "of, ms", "other steps, ms")  # fmt: skip
+SCALING_HEAD = (
+    "rung",
+    "GPUs",
+    "images each",
+    "images/s",
+    "efficiency",
+    "step, ms",
+    "W, all GPUs",
+    "J/image",
+)
+EPOCHS_HEAD = (
+    "GPUs",
+    "batches of a rank in an epoch",
+    "epoch, s",
+    "wait for its first batch, s",
+    "all its other waits, s",
+    "of the epoch, the first wait",
+    "images/s of one worker",
+    "rest of a step, ms",
+)
+DDP_HEAD = ("each of the GPUs trains", "step, ms", "of alone", "compiled: step, ms", "of alone")
+MESSAGES_HEAD = (
+    "run",
+    "collectives a step",
+    "MB of a rank",
+    "under way, ms",
+    "traced step: the GPU computes, ms",
+    "of, ms",
+    "other steps, ms",
+)
 
 
 def ladder(one: str = "nvidia-h100", several: str = "nvidia-h200-x4") -> str:
@@ -48,13 +68,18 @@ def ladder(one: str = "nvidia-h100", several: str = "nvidia-h200-x4") -> str:
             if row.gpus >= least and (run.config.data != "synthetic" or row.images_each == EACH):
                 rows.append([name, _data(run), _gpus(run), *_measured(row), SCALED[name]])
     indexes = [recordings.load(each) for each in (one, several)]
-    made = [f"{each['machine']}: {recordings.origin(each)}, by `{each['command']}`"
-            for each in indexes]  # fmt: skip
-    return markdown(HEAD, rows, (
-        f"ResNet-50, bf16, 224 px; {EACH} synthetic images for each GPU and step (median step), or "
-        f"64 from files (all steps). Efficiency: of as many single GPUs; for the H100, of "
-        f"synthetic data. {'. '.join(made)}."
-    ))  # fmt: skip
+    made = [
+        f"{each['machine']}: {recordings.origin(each)}, by `{each['command']}`" for each in indexes
+    ]
+    return markdown(
+        HEAD,
+        rows,
+        (
+            f"ResNet-50, bf16, 224 px; {EACH} synthetic images for each GPU and step (median step), "
+            f"or 64 from files (all steps). Efficiency: of as many single GPUs; for the H100, of "
+            f"synthetic data. {'. '.join(made)}."
+        ),
+    )
 
 
 def scales(machine: str) -> str:
@@ -69,8 +94,10 @@ def scales(machine: str) -> str:
             speed, share, *power = _measured(row, interval=True)
             step_ms = f"{row.step_s * 1e3:.1f}"
             rows.append([name, str(row.gpus), str(row.images_each), speed, share, step_ms, *power])
-    said = ("In brackets: 95 % of the bootstrapped ratios. Of dataloader, JPEG files, images/s are "
-            "those of all steps, and the step is the median")  # fmt: skip
+    said = (
+        "In brackets: 95 % of the bootstrapped ratios. Of dataloader, JPEG files, images/s are "
+        "those of all steps, and the step is the median"
+    )
     return markdown(SCALING_HEAD, rows, f"{_source(machine)} {said}.")
 
 
@@ -86,10 +113,14 @@ def epochs(machine: str) -> str:
     runs = _by_name(machine)
     rows = [_epoch(runs[name]) for name in table["run"]]
     run = runs[table["run"].iloc[0]]
-    return markdown(EPOCHS_HEAD, rows, (
-        f"{_source(machine)} {run.config.workers} workers a rank, {_share(run)} images for each "
-        f"GPU and step, {run.record.hardware['cores']} cores."
-    ))  # fmt: skip
+    return markdown(
+        EPOCHS_HEAD,
+        rows,
+        (
+            f"{_source(machine)} {run.config.workers} workers a rank, {_share(run)} images for "
+            f"each GPU and step, {run.record.hardware['cores']} cores."
+        ),
+    )
 
 
 def _epoch(run: Run) -> list[str]:
@@ -100,9 +131,16 @@ def _epoch(run: Run) -> list[str]:
     waits_s = sum(steps["load_s"].sum() for steps in ranks) / len(ranks) / count
     epoch_s = ranks[0]["step_s"].sum() / count
     rest_s = (ranks[0]["step_s"] - ranks[0]["load_s"]).median()
-    return [str(run.record.gpus), f"{len(ranks[0]) / count:g}", f"{epoch_s:.2f}", f"{first_s:.2f}",
-            f"{waits_s - first_s:.2f}", f"{first_s / epoch_s:.0%}", f"{_share(run) / first_s:.0f}",
-            f"{rest_s * 1e3:.0f}"]  # fmt: skip
+    return [
+        str(run.record.gpus),
+        f"{len(ranks[0]) / count:g}",
+        f"{epoch_s:.2f}",
+        f"{first_s:.2f}",
+        f"{waits_s - first_s:.2f}",
+        f"{first_s / epoch_s:.0%}",
+        f"{_share(run) / first_s:.0f}",
+        f"{rest_s * 1e3:.0f}",
+    ]
 
 
 def ddp_costs(path: Path) -> str:
@@ -124,12 +162,16 @@ def ddp_costs(path: Path) -> str:
             cells += [f"{row.step_ms[1]:.1f}", spread]
         rows.append(cells)
     one = where.iloc[0]
-    return markdown(DDP_HEAD, rows, (
-        f"{one.ranks} × {one.machine}, PyTorch {one.torch.partition('+')[0]}; ResNet-50, bf16, "
-        f"channels_last, fused SGD, {one.batch_size} synthetic images each; medians and quartiles "
-        f"of {one.turns} turns of {one.steps_a_turn} steps. Measured by `torchrun --standalone "
-        f"--nproc-per-node {one.ranks} benchmarks/ddp.py --compile`."
-    ))  # fmt: skip
+    return markdown(
+        DDP_HEAD,
+        rows,
+        (
+            f"{one.ranks} × {one.machine}, PyTorch {one.torch.partition('+')[0]}; ResNet-50, bf16, "
+            f"channels_last, fused SGD, {one.batch_size} synthetic images each; medians and "
+            f"quartiles of {one.turns} turns of {one.steps_a_turn} steps. Measured by `torchrun --standalone "
+            f"--nproc-per-node {one.ranks} benchmarks/ddp.py --compile`."
+        ),
+    )
 
 
 def messages(machine: str) -> str:
@@ -142,11 +184,15 @@ def messages(machine: str) -> str:
     if not shown:
         raise ValueError(f"no traced run on several GPUs is recorded on {machine}")
     shown.sort(key=lambda run: ("bucket" not in run.config.rung, run.config.bucket_mb))
-    return markdown(MESSAGES_HEAD, map(_message, shown), (
-        f"{_source(machine)} {shown[0].record.gpus} GPUs, {_share(shown[0])} images each. The "
-        f"middle columns are of rank 0's one traced step, the last is the median of steps that "
-        f"were not traced."
-    ))  # fmt: skip
+    return markdown(
+        MESSAGES_HEAD,
+        map(_message, shown),
+        (
+            f"{_source(machine)} {shown[0].record.gpus} GPUs, {_share(shown[0])} images each. The "
+            f"middle columns are of rank 0's one traced step, the last is the median of steps that "
+            f"were not traced."
+        ),
+    )
 
 
 def _message(run: Run) -> list[str]:
@@ -156,9 +202,15 @@ def _message(run: Run) -> list[str]:
     whole_s = (kernels["start_s"] + kernels["duration_s"]).max() - kernels["start_s"].min()
     computed_s = sum(end - begin for begin, end in report.computing(found))
     name = f"buckets of {run.config.bucket_mb:g} MB"
-    return [name if "bucket" in run.config.rung else run.config.rung, f"{told.collectives:g}",
-            f"{told.megabytes:.1f}", f"{told.under_way_ms:.1f}", f"{computed_s * 1e3:.0f}",
-            f"{whole_s * 1e3:.0f}", f"{run.record.step_s * 1e3:.1f}"]  # fmt: skip
+    return [
+        name if "bucket" in run.config.rung else run.config.rung,
+        f"{told.collectives:g}",
+        f"{told.megabytes:.1f}",
+        f"{told.under_way_ms:.1f}",
+        f"{computed_s * 1e3:.0f}",
+        f"{whole_s * 1e3:.0f}",
+        f"{run.record.step_s * 1e3:.1f}",
+    ]
 
 
 def markdown(head: Iterable[str], rows: Iterable[Sequence[str]], source: str) -> str:
@@ -173,8 +225,13 @@ def _fed(machine: str) -> Iterator[list[str]]:
     for name in ("channels_last", "dataloader"):  # without workers, and with eight
         run = recordings.answer(machine, rung(name))
         speed, watts = feeding.trials([run])["images_per_s"].iloc[0], run.record.watts or math.nan
-        yield [name, _data(run), _gpus(run),
-               *_cells(speed, f"{speed / eats:.1%}", watts, watts / speed), "2.1"]  # fmt: skip
+        yield [
+            name,
+            _data(run),
+            _gpus(run),
+            *_cells(speed, f"{speed / eats:.1%}", watts, watts / speed),
+            "2.1",
+        ]
 
 
 def _scaled(machine: str, rungs: Iterable[str] = SCALED) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -220,5 +277,7 @@ def _by_name(machine: str) -> dict[str, Run]:
 
 def _source(machine: str) -> str:
     saved = recordings.load(machine)
-    return (f"{saved['machine']} and {saved['gpus']} GPUs, {recordings.origin(saved)}, driver "
-            f"{saved['driver']}; ResNet-50, 224 px. Recorded by `{saved['command']}`.")  # fmt: skip
+    return (
+        f"{saved['machine']} and {saved['gpus']} GPUs, {recordings.origin(saved)}, driver "
+        f"{saved['driver']}; ResNet-50, 224 px. Recorded by `{saved['command']}`."
+    )

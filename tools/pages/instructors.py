@@ -8,8 +8,14 @@ from course.days import LABS
 from course.runs.run import PROJECT
 
 REHEARSED = PROJECT / "benchmarks" / "rehearsal_2_cores.jsonl"
-HEAD = ("lab", "plan, min", "jobs of each learner", "rehearsed, s", "prepare",
-        "where people get stuck")  # fmt: skip
+HEAD = (
+    "lab",
+    "plan, min",
+    "jobs of each learner",
+    "rehearsed, s",
+    "prepare",
+    "where people get stuck",
+)
 
 
 def labs() -> str:
@@ -17,10 +23,16 @@ def labs() -> str:
     first, *lines = [json.loads(line) for line in REHEARSED.read_text().splitlines()]
     seconds = {line["notebook"]: line["seconds"] for line in lines}
     rows = [
-        [f"{lab.number} {lab.title}", str(lab.minutes), lab.jobs or "none",
-         f"{seconds[lab.notebook]:.0f}", lab.prepare, lab.stuck]
+        [
+            f"{lab.number} {lab.title}",
+            str(lab.minutes),
+            lab.jobs or "none",
+            f"{seconds[lab.notebook]:.0f}",
+            lab.prepare,
+            lab.stuck,
+        ]
         for lab in LABS
-    ]  # fmt: skip
+    ]
     table = [f"| {' | '.join(cells)} |" for cells in (HEAD, ["---"] * len(HEAD), *rows)]
     source = f"{first['machine']}, {first['date']}, recorded by `{first['command']}`."
     return "\n".join([*table, "", f"*{source}*", ""])

@@ -25,13 +25,30 @@ if TYPE_CHECKING:
 
 # A rung in its precision, in the order of the ladder; and the lab that teaches it.
 RUNGS = {rung: lab.number for lab in LABS for rung in lab.rungs} | {
-    ("fused", "bf16"): "day 3", ("compile", "bf16"): "day 3"}  # fmt: skip
+    ("fused", "bf16"): "day 3",
+    ("compile", "bf16"): "day 3",
+}
 FIRST = {"GPU": ("device", "fp32"), "CPU": ("baseline", "fp32")}  # what ratios are to
-HEAD = ("rung", "GPU images/s", "× device", "peak GiB", "J/image", "Tensor Cores", "CPU images/s",
-        "× baseline", "lab")  # fmt: skip
+HEAD = (
+    "rung",
+    "GPU images/s",
+    "× device",
+    "peak GiB",
+    "J/image",
+    "Tensor Cores",
+    "CPU images/s",
+    "× baseline",
+    "lab",
+)
 FED_BY = (0, 4, 8, 16)  # workers of the recorded runs with JPEG files
-FED_HEAD = ("workers", "images/s, all steps", "of synthetic", "images/s, median step", "load, ms",
-            "rest of the step, ms")  # fmt: skip
+FED_HEAD = (
+    "workers",
+    "images/s, all steps",
+    "of synthetic",
+    "images/s, median step",
+    "load, ms",
+    "rest of the step, ms",
+)
 NONE = "–"
 DIGEST = "Data"  # the word in a picture's file before the digest of what it was drawn from
 
@@ -156,8 +173,10 @@ def table(machine: str) -> str:
     Raises:
         ValueError: nothing is recorded for the machine.
     """
-    shown = {device: {key: record for key, record in ladder.items() if key in RUNGS}
-             for device, ladder in recordings.ladders(machine).items()}  # fmt: skip
+    shown = {
+        device: {key: record for key, record in ladder.items() if key in RUNGS}
+        for device, ladder in recordings.ladders(machine).items()
+    }
     lines = [f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
     for key, lab in RUNGS.items():
         on_gpu = [*_speed(shown["GPU"], key, FIRST["GPU"]), *_cost(shown["GPU"].get(key), machine)]
@@ -166,8 +185,10 @@ def table(machine: str) -> str:
     setup = from_dict(recordings.SETUP).setup
     where = [f"{device}: {_source(ladder.values())}" for device, ladder in shown.items() if ladder]
     command = recordings.load(machine)["command"]
-    source = (f"ResNet-50, {setup}; medians, ± half the distance of the quartiles. "
-              f"{'. '.join(where)}. Recorded by `{command}`.")  # fmt: skip
+    source = (
+        f"ResNet-50, {setup}; medians, ± half the distance of the quartiles. "
+        f"{'. '.join(where)}. Recorded by `{command}`."
+    )
     return "\n".join([*lines, "", f"*{source}*", ""])
 
 
@@ -230,5 +251,8 @@ def _tensor_core_share(record: Record, machine: str) -> str:
 def _source(records: Iterable[Record]) -> str:
     """On what, when and with what records were made; several where they differ."""
     drivers = [(record.machine, record.versions.get("driver", "")) for record in records]
-    return "; ".join(dict.fromkeys(f"{machine}, driver {driver}" if driver else machine
-                                   for machine, driver in drivers))  # fmt: skip
+    return "; ".join(
+        dict.fromkeys(
+            f"{machine}, driver {driver}" if driver else machine for machine, driver in drivers
+        )
+    )

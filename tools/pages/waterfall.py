@@ -49,7 +49,7 @@ def steps(machine: str) -> pd.DataFrame:
         added=table["images_per_s"] - before.fillna(0),
         ratio=(table["images_per_s"] / before).where(comparable),
         setup=f"ResNet-50, {from_dict(SETUP).setup}",
-    )  # fmt: skip
+    )
 
 
 def walls(machine: str) -> pd.DataFrame:
@@ -65,14 +65,28 @@ def walls(machine: str) -> pd.DataFrame:
     ceilings = recorded_ceilings(machine)
     gflop, eager, least, most = _image()
     memory, arithmetic = ceilings.bytes_per_s / 1e6, ceilings.flop_per_s[PRECISION] / 1e9
-    return pd.DataFrame([
-        {"wall": "memory, eager", "cost": f"{eager:.0f} MB",
-         "low": memory / eager, "high": memory / eager},
-        {"wall": "memory, compiled", "cost": f"{least:.0f} to {most:.0f} MB",
-         "low": memory / most, "high": memory / least},
-        {"wall": f"arithmetic, {PRECISION}", "cost": f"{gflop:.1f} GFLOP",
-         "low": arithmetic / gflop, "high": arithmetic / gflop},
-    ])  # fmt: skip
+    return pd.DataFrame(
+        [
+            {
+                "wall": "memory, eager",
+                "cost": f"{eager:.0f} MB",
+                "low": memory / eager,
+                "high": memory / eager,
+            },
+            {
+                "wall": "memory, compiled",
+                "cost": f"{least:.0f} to {most:.0f} MB",
+                "low": memory / most,
+                "high": memory / least,
+            },
+            {
+                "wall": f"arithmetic, {PRECISION}",
+                "cost": f"{gflop:.1f} GFLOP",
+                "low": arithmetic / gflop,
+                "high": arithmetic / gflop,
+            },
+        ]
+    )
 
 
 @lru_cache
@@ -104,8 +118,11 @@ def _shares(rows: list[dict[str, Any]], machine: str) -> pd.DataFrame:
     placed = points(pd.DataFrame(rows), recorded_ceilings(machine))
     shares = placed[["rung", "nearer", "share"]].rename(columns={"nearer": "wall"})
     low = walls(machine).set_index("wall")["low"]["memory, compiled"]
-    fused = [{"rung": row["rung"], "wall": "memory", "share": row["images_per_s"] / low}
-             for row in rows if row["config"].get("compile")]  # fmt: skip
+    fused = [
+        {"rung": row["rung"], "wall": "memory", "share": row["images_per_s"] / low}
+        for row in rows
+        if row["config"].get("compile")
+    ]
     return pd.concat([shares, pd.DataFrame(fused)], ignore_index=True)
 
 
@@ -117,7 +134,13 @@ def _fast_step(machine: str) -> list[dict[str, Any]]:
     where = next(line for line in lines if line["record"] == "machine")
     found = next(line for line in lines if line.get("way") == "fast" and line.get("batch") == 256)
     source = f"{FAST[machine].relative_to(PROJECT)}, PyTorch {where['torch'].partition('+')[0]}"
-    return [{"rung": FAST_STEP, "precision": found["dtype"],
-             "images_per_s": found["images_per_s"], "images_per_s_q1": found["images_per_s_low"],
-             "images_per_s_q3": found["images_per_s_high"],
-             "machine": f"{where['gpu']} ({source})"}]  # fmt: skip
+    return [
+        {
+            "rung": FAST_STEP,
+            "precision": found["dtype"],
+            "images_per_s": found["images_per_s"],
+            "images_per_s_q1": found["images_per_s_low"],
+            "images_per_s_q3": found["images_per_s_high"],
+            "machine": f"{where['gpu']} ({source})",
+        }
+    ]

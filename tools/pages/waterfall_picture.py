@@ -39,8 +39,13 @@ def waterfall(steps: pd.DataFrame, walls: pd.DataFrame) -> Picture:
 def _bars(axes: Axes, steps: pd.DataFrame, top: float) -> None:
     for place, row in enumerate(steps.itertuples()):
         is_rung = place == 0 or pd.notna(row.share)
-        axes.bar(place, row.added, WIDTH, bottom=row.images_per_s - row.added,
-                 color=BLUE if is_rung else ACCENT)  # fmt: skip
+        axes.bar(
+            place,
+            row.added,
+            WIDTH,
+            bottom=row.images_per_s - row.added,
+            color=BLUE if is_rung else ACCENT,
+        )
         axes.vlines(place, row.images_per_s_q1, row.images_per_s_q3, DARK, lw=1.5)
         if place + 1 < len(steps):  # the next one stands here
             axes.hlines(row.images_per_s, place + WIDTH / 2, place + 1 - WIDTH / 2, GREY, lw=1)
@@ -51,12 +56,20 @@ def _bars(axes: Axes, steps: pd.DataFrame, top: float) -> None:
             unit = f" {row.precision}" * (row.wall == "arithmetic")  # the wall drawn is another's
             share = f"{row.share:.0%} of{unit}\n{row.wall}"
             if row.added > 0.09 * top:  # room for two lines
-                axes.text(place, row.images_per_s - top * 0.01, share, ha="center", va="top",
-                          fontsize=9, color="white")  # fmt: skip
+                axes.text(
+                    place,
+                    row.images_per_s - top * 0.01,
+                    share,
+                    ha="center",
+                    va="top",
+                    fontsize=9,
+                    color="white",
+                )
             else:
                 said += f"\n{share}"
-        axes.text(place, row.images_per_s_q3 + top * 0.012, said, ha="center", va="bottom",
-                  fontsize=9)  # fmt: skip
+        axes.text(
+            place, row.images_per_s_q3 + top * 0.012, said, ha="center", va="bottom", fontsize=9
+        )
 
 
 def _walls(axes: Axes, walls: pd.DataFrame, top: float) -> None:
@@ -65,10 +78,20 @@ def _walls(axes: Axes, walls: pd.DataFrame, top: float) -> None:
         speeds = dict.fromkeys(f"{round(speed, -2):,.0f}" for speed in (row.low, row.high))
         said = f"{row.wall}: {row.cost} an image, {' to '.join(speeds)} images/s"
         if row.low > top:
-            axes.annotate(said, (left + 0.12, top), (left + 0.22, top * 0.985), va="top",
-                          fontsize=9, color=DARK)  # fmt: skip
-            axes.annotate("", (left + 0.12, top), (left + 0.12, top * 0.93),
-                          arrowprops={"arrowstyle": "->", "color": DARK})  # fmt: skip
+            axes.annotate(
+                said,
+                (left + 0.12, top),
+                (left + 0.22, top * 0.985),
+                va="top",
+                fontsize=9,
+                color=DARK,
+            )
+            axes.annotate(
+                "",
+                (left + 0.12, top),
+                (left + 0.12, top * 0.93),
+                arrowprops={"arrowstyle": "->", "color": DARK},
+            )
             continue
         axes.axhspan(row.low, row.high, color=colour, alpha=0.3, lw=0)
         axes.axhline(row.low, color=colour, lw=1.5)

@@ -120,8 +120,10 @@ def status() -> dict[str, str]:
     """What runs: a word for each program, and how many nodes take jobs."""
     home = folder()
     running = _pids(home)
-    said = {daemon.name: "running" if daemon.name in running else "not running"
-            for daemon in daemons(home)}  # fmt: skip
+    said = {
+        daemon.name: "running" if daemon.name in running else "not running"
+        for daemon in daemons(home)
+    }
     ready = _ready(home) if "slurmctld" in running else 0
     return {**said, "nodes": f"{ready} of {len(NODES)} ready", "folder": str(home)}
 
@@ -132,19 +134,32 @@ def _start(daemon: Daemon, home: Path) -> None:
         daemon.socket.unlink(missing_ok=True)  # left by a crash, it would look like an answer
     elif daemon.answers():
         port = ports()[daemon.name]
-        raise ClusterError(f"port {port} is taken by another program, and {daemon.name} needs it: "
-                           f"end that, or choose others by COURSE_SLURM_PORT=NUMBER")  # fmt: skip
+        raise ClusterError(
+            f"port {port} is taken by another program, and {daemon.name} needs it: "
+            f"end that, or choose others by COURSE_SLURM_PORT=NUMBER"
+        )
     program, *arguments = daemon.command
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "USER", "LANG", "TZ")
-            if name in os.environ}  # fmt: skip
+    kept = {
+        name: os.environ[name]
+        for name in ("PATH", "HOME", "USER", "LANG", "TZ")
+        if name in os.environ
+    }
     # No more of the user's variables: those of a notebook are not a service's.
-    env = {**kept, "SLURM_CONF": str(home / "slurm.conf"),
-           "MYSQL_UNIX_PORT": str(home / "run" / "database.sock")}  # fmt: skip
+    env = {
+        **kept,
+        "SLURM_CONF": str(home / "slurm.conf"),
+        "MYSQL_UNIX_PORT": str(home / "run" / "database.sock"),
+    }
     with (home / "log" / f"{daemon.name}.out").open("w") as output:
         process = subprocess.Popen(
-            [which(program), *arguments], env=env, stdin=subprocess.DEVNULL, stdout=output,
-            stderr=output, start_new_session=True, cwd=home,
-        )  # fmt: skip
+            [which(program), *arguments],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            cwd=home,
+        )
     pid, created = identity(process.pid)
     (home / "run" / f"{daemon.name}.pid").write_text(f"{pid} {created}")
     _wait(lambda: daemon.answers() or process.poll() is not None, daemon.name, home)

@@ -14,10 +14,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
-PACKAGES = ("munge", "mariadb-server-core", "mariadb-client-core", "slurmdbd", "slurmctld",
-            "slurmd", "slurm-client")  # fmt: skip
-PROGRAMS = ("munged", "mariadbd", "mariadb-install-db", "my_print_defaults", "slurmdbd",
-            "slurmctld", "slurmd", "sinfo", "sbatch", "srun", "sacct")  # fmt: skip
+PACKAGES = (
+    "munge",
+    "mariadb-server-core",
+    "mariadb-client-core",
+    "slurmdbd",
+    "slurmctld",
+    "slurmd",
+    "slurm-client",
+)
+PROGRAMS = (
+    "munged",
+    "mariadbd",
+    "mariadb-install-db",
+    "my_print_defaults",
+    "slurmdbd",
+    "slurmctld",
+    "slurmd",
+    "sinfo",
+    "sbatch",
+    "srun",
+    "sacct",
+)
 NODES, GPUS = ("node1", "node2"), 4  # GPUs of each node
 FIRST_PORT = 16817  # of seven; COURSE_SLURM_PORT names another, say for two people on one machine
 JOBS_A_START, MOST_JOBS = 10_000, 60_000_000  # Slurm itself begins anew after 67 million
@@ -75,8 +93,12 @@ def install() -> None:
     try:
         env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         subprocess.run(["apt-get", "update", "-qq"], env=env, check=False, capture_output=True)
-        done = subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends",
-                               *PACKAGES], env=env, capture_output=True, text=True)  # fmt: skip
+        done = subprocess.run(
+            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *PACKAGES],
+            env=env,
+            capture_output=True,
+            text=True,
+        )
     finally:
         if created:
             blocker.unlink()
@@ -110,17 +132,28 @@ def write_files(home: Path) -> None:
     if not key.exists():
         key.write_bytes(secrets.token_bytes(1024))
         key.chmod(0o400)
-    values = {"home": home, "user": getpass.getuser(), "host": socket.gethostname().split(".")[0],
-              "last_gpu": GPUS - 1, "gpus": GPUS, "first_job": _first_job(home / "slurm.conf"),
-              **ports()}  # fmt: skip
+    values = {
+        "home": home,
+        "user": getpass.getuser(),
+        "host": socket.gethostname().split(".")[0],
+        "last_gpu": GPUS - 1,
+        "gpus": GPUS,
+        "first_job": _first_job(home / "slurm.conf"),
+        **ports(),
+    }
     for template in TEMPLATES.glob("*.conf"):
         target = home / template.name
         target.write_text(Template(template.read_text()).substitute(values))
         target.chmod(0o600 if template.stem == "slurmdbd" else 0o644)
     if not (home / "database" / "mysql").exists():
-        command = [which("mariadb-install-db"), "--no-defaults", f"--user={getpass.getuser()}",
-                   f"--datadir={home / 'database'}", "--skip-test-db",
-                   "--auth-root-authentication-method=normal"]  # fmt: skip
+        command = [
+            which("mariadb-install-db"),
+            "--no-defaults",
+            f"--user={getpass.getuser()}",
+            f"--datadir={home / 'database'}",
+            "--skip-test-db",
+            "--auth-root-authentication-method=normal",
+        ]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             shutil.rmtree(home / "database")
@@ -148,14 +181,27 @@ def listens(port: int) -> bool:
 def daemons(home: Path) -> list[Daemon]:
     """In the order in which they need each other. Each stays in the foreground of its session."""
     munge, database = home / "munge" / "socket", home / "run" / "database.sock"
-    munged = ["munged", "--foreground", "--force", f"--socket={munge}",
-              f"--key-file={home}/munge/key", f"--seed-file={home}/munge/seed",
-              f"--pid-file={home}/run/munged.own.pid",
-              f"--log-file={home}/log/munged.log"]  # fmt: skip
+    munged = [
+        "munged",
+        "--foreground",
+        "--force",
+        f"--socket={munge}",
+        f"--key-file={home}/munge/key",
+        f"--seed-file={home}/munge/seed",
+        f"--pid-file={home}/run/munged.own.pid",
+        f"--log-file={home}/log/munged.log",
+    ]
     # Without a network it is reached by its socket alone, which lies in this user's folder.
-    mariadbd = ["mariadbd", "--no-defaults", f"--user={getpass.getuser()}",
-                f"--datadir={home}/database", f"--socket={database}", "--skip-networking",
-                "--skip-grant-tables", "--innodb-buffer-pool-size=64M"]  # fmt: skip
+    mariadbd = [
+        "mariadbd",
+        "--no-defaults",
+        f"--user={getpass.getuser()}",
+        f"--datadir={home}/database",
+        f"--socket={database}",
+        "--skip-networking",
+        "--skip-grant-tables",
+        "--innodb-buffer-pool-size=64M",
+    ]
     return [
         Daemon("munged", munged, munge),
         Daemon("mariadbd", mariadbd, database),

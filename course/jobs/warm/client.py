@@ -48,14 +48,22 @@ def name() -> str:
     """The name of the server that suits this process: what its forks take over from it."""
     wanted = ("Umask", "SigIgn", "Uid", "Gid", "Groups", "NoNewPrivs", "Seccomp", "CapEff")
     status = Path("/proc/self/status").read_text().splitlines()
-    limits = [resource.getrlimit(getattr(resource, each)) for each in sorted(dir(resource))
-              if each.startswith("RLIMIT_")]  # fmt: skip
+    limits = [
+        resource.getrlimit(getattr(resource, each))
+        for each in sorted(dir(resource))
+        if each.startswith("RLIMIT_")
+    ]
     taken_over = [
-        sys.executable, str(SOURCE), early_variables(os.environ), limits,
-        [line for line in status if line.startswith(wanted)], Path("/proc/self/cgroup").read_text(),
-        sorted(os.sched_getaffinity(0)), os.sched_getscheduler(0),
+        sys.executable,
+        str(SOURCE),
+        early_variables(os.environ),
+        limits,
+        [line for line in status if line.startswith(wanted)],
+        Path("/proc/self/cgroup").read_text(),
+        sorted(os.sched_getaffinity(0)),
+        os.sched_getscheduler(0),
         os.getpriority(os.PRIO_PROCESS, 0),
-    ]  # fmt: skip
+    ]
     return _digest(taken_over)
 
 
@@ -169,11 +177,14 @@ def start_server() -> None:
     ours = ("COURSE_", "SUBMITIT_", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     env = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     env["OPENBLAS_NUM_THREADS"] = "1"  # numpy's library starts its threads when it is loaded
-    command = [sys.executable, "-u", "-c", SERVER, name(), signature(),
-               json.dumps(user())]  # fmt: skip
+    command = [sys.executable, "-u", "-c", SERVER, name(), signature(), json.dumps(user())]
     with suppress(OSError):
         _started[:] = [each for each in _started if each.poll() is None]
-        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL,
-                 "stderr": subprocess.DEVNULL}  # fmt: skip
-        _started.append(subprocess.Popen(command, cwd="/", env=env, start_new_session=True,
-                                         **quiet))  # fmt: skip
+        quiet = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.DEVNULL,
+            "stderr": subprocess.DEVNULL,
+        }
+        _started.append(
+            subprocess.Popen(command, cwd="/", env=env, start_new_session=True, **quiet)
+        )

@@ -165,8 +165,11 @@ def execute(script: Path, path: list[str], before: Callable[[], None]) -> None:
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
     main = types.ModuleType("__main__")
     vars(main).update(
-        __file__=name, __cached__=None, __builtins__=builtins, __annotations__={},
+        __file__=name,
+        __cached__=None,
+        __builtins__=builtins,
+        __annotations__={},
         __loader__=SourceFileLoader("__main__", name),
-    )  # fmt: skip
+    )
     sys.modules["__main__"] = main
     exec(compile(script.read_bytes(), name, "exec", dont_inherit=True), vars(main))

@@ -19,8 +19,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PR_SET_MM, PR_SET_MM_MAP = 35, 14
-FIELDS = ("start_code", "end_code", "start_data", "end_data", "start_brk", "brk", "start_stack",
-          "arg_start", "arg_end", "env_start", "env_end", "auxv")  # fmt: skip
+FIELDS = (
+    "start_code",
+    "end_code",
+    "start_data",
+    "end_data",
+    "start_brk",
+    "brk",
+    "start_stack",
+    "arg_start",
+    "arg_end",
+    "env_start",
+    "env_end",
+    "auxv",
+)
 
 
 @dataclass(frozen=True)
@@ -38,8 +50,11 @@ class Process:
 class _Map(ctypes.Structure):
     """The kernel's `struct prctl_mm_map`: where the parts of a process lie in its memory."""
 
-    _fields_ = [*((name, ctypes.c_uint64) for name in FIELDS),
-                ("auxv_size", ctypes.c_uint32), ("exe_fd", ctypes.c_uint32)]  # fmt: skip
+    _fields_ = [
+        *((name, ctypes.c_uint64) for name in FIELDS),
+        ("auxv_size", ctypes.c_uint32),
+        ("exe_fd", ctypes.c_uint32),
+    ]
 
 
 def become(process: Process, keep: Iterable[int] = ()) -> None:
@@ -78,8 +93,18 @@ def show(command: list[str], env: dict[str, str]) -> None:
     middle, end = begin + len(words), begin + len(words) + len(settings)
     stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     code, stack, data = stat[23:25], stat[25:26], stat[42:45]  # as in proc(5), from field 3 on
-    parts = _Map(*map(int, [*code, *data]), libc.sbrk(0), *map(int, stack),
-                 begin, middle, middle, end, 0, 0, 2**32 - 1)  # fmt: skip
+    parts = _Map(
+        *map(int, [*code, *data]),
+        libc.sbrk(0),
+        *map(int, stack),
+        begin,
+        middle,
+        middle,
+        end,
+        0,
+        0,
+        2**32 - 1,
+    )
     size = ctypes.sizeof(parts)
     if libc.prctl(PR_SET_MM, PR_SET_MM_MAP, ctypes.byref(parts), size, 0) != 0:
         error = ctypes.get_errno()

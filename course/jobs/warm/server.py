@@ -125,8 +125,14 @@ class Server:
         folder, user = Path(job["folder"]), job["user"]
         command = [sys.executable, "-m", "submitit.local._local", str(folder)]
         with open(os.devnull, "w") as nowhere:
-            process = Process(command, job["env"], Path(job["cwd"]), session=True,
-                              stdout=nowhere.fileno(), stderr=nowhere.fileno())  # fmt: skip
+            process = Process(
+                command,
+                job["env"],
+                Path(job["cwd"]),
+                session=True,
+                stdout=nowhere.fileno(),
+                stderr=nowhere.fileno(),
+            )
             body = partial(_control, client, folder)
             self.jobs.append(forks.fork(body, process, keep=[client.fileno()], finalize=False))
         if user not in self.users:
@@ -157,10 +163,18 @@ class _Controller(Controller):
         self.stdouts = [each.stdout.open("a") for each in paths]
         self.stderrs = [each.stderr.open("a") for each in paths]
         for task in range(self.ntasks):
-            env = os.environ | {"SUBMITIT_LOCAL_LOCALID": str(task), "SUBMITIT_LOCAL_GLOBALID":
-                                str(task), "SUBMITIT_LOCAL_JOB_ID": self.pid}  # fmt: skip
-            process = Process(self.command, env, Path.cwd(), stdout=self.stdouts[task].fileno(),
-                              stderr=self.stderrs[task].fileno())  # fmt: skip
+            env = os.environ | {
+                "SUBMITIT_LOCAL_LOCALID": str(task),
+                "SUBMITIT_LOCAL_GLOBALID": str(task),
+                "SUBMITIT_LOCAL_JOB_ID": self.pid,
+            }
+            process = Process(
+                self.command,
+                env,
+                Path.cwd(),
+                stdout=self.stdouts[task].fileno(),
+                stderr=self.stderrs[task].fileno(),
+            )
             self.tasks.append(
                 forks.fork(partial(process_job, self.folder), process, finalize=False)
             )

@@ -25,9 +25,31 @@ MODULES = (
     "course.training.recorder", "course.training.sync_batchnorm",
 )  # fmt: skip
 # Variables that libraries read while they are loaded, and not again.
-READ_EARLY = ("ATEN_", "CUBLAS", "CUDA_", "CUDNN", "DNNL_", "GLIBC_", "GOMP_", "GOTO_", "KINETO_",
-              "KMP_", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "NVIDIA_", "OMP_", "ONEDNN_",
-              "OPENBLAS_", "PYTHON", "PYTORCH_", "TORCH", "TZ")  # fmt: skip
+READ_EARLY = (
+    "ATEN_",
+    "CUBLAS",
+    "CUDA_",
+    "CUDNN",
+    "DNNL_",
+    "GLIBC_",
+    "GOMP_",
+    "GOTO_",
+    "KINETO_",
+    "KMP_",
+    "LANG",
+    "LC_",
+    "LD_",
+    "MALLOC_",
+    "MKL_",
+    "NVIDIA_",
+    "OMP_",
+    "ONEDNN_",
+    "OPENBLAS_",
+    "PYTHON",
+    "PYTORCH_",
+    "TORCH",
+    "TZ",
+)
 # Of these names, but read when they are needed, or given to a fork by _set_threads.
 READ_LATE = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCH_NCCL_")
 _prepared: dict[str, Any] = {}
@@ -70,9 +92,13 @@ def is_prepared() -> bool:
 
 
 def start_script(
-    script: Path, *, cwd: Path, env: dict[str, str], stdout: int | None = None,
+    script: Path,
+    *,
+    cwd: Path,
+    env: dict[str, str],
+    stdout: int | None = None,
     stderr: int | None = None,
-) -> Forked | subprocess.Popen:  # fmt: skip
+) -> Forked | subprocess.Popen:
     """Start `python -u script` in a session of its own: forked where this process is prepared.
 
     Args:
@@ -83,8 +109,9 @@ def start_script(
     """
     command = [sys.executable, "-u", str(script)]
     if not _suits(env):
-        return subprocess.Popen(command, cwd=cwd, env=env, start_new_session=True,
-                                stdout=stdout, stderr=stderr)  # fmt: skip
+        return subprocess.Popen(
+            command, cwd=cwd, env=env, start_new_session=True, stdout=stdout, stderr=stderr
+        )
     body = partial(forks.execute, script, _prepared["path"], before=_finish_imports)
     process = Process(command, env, cwd, session=True, stdout=stdout, stderr=stderr)
     return forks.fork(body, process)
@@ -92,8 +119,11 @@ def start_script(
 
 def early_variables(env: os._Environ[str] | dict[str, str]) -> dict[str, str]:
     """The variables that a library has read once it is imported."""
-    return {name: value for name, value in sorted(env.items())
-            if name.startswith(READ_EARLY) and not name.startswith(READ_LATE)}  # fmt: skip
+    return {
+        name: value
+        for name, value in sorted(env.items())
+        if name.startswith(READ_EARLY) and not name.startswith(READ_LATE)
+    }
 
 
 def _suits(env: dict[str, str]) -> bool:

@@ -47,7 +47,7 @@ def main(run):
     optimizer = torch.optim.SGD(
         model.parameters(), cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay,
         fused=cfg.fused or None,
-    )  # fmt: skip
+    )
     if cfg.fused:  # or momentum begins as unset memory where the scaler skips the first step
         for weight in model.parameters():
             optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)

@@ -47,7 +47,7 @@ def main(run):
     optimizer = torch.optim.SGD(
         model.parameters(), cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay,
         fused=cfg.fused or None,
-    )  # fmt: skip
+    )
 
     # >>> TODO 2: run the forward pass under autocast, in the config's precision
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)

@@ -46,7 +46,7 @@ def main(run):
     # >>> TODO 6: who loads batches, how far ahead, into which memory: DataLoader's arguments
     loading = {"num_workers": cfg.workers, "persistent_workers": cfg.persistent_workers,
                "prefetch_factor": cfg.prefetch_factor if cfg.workers else None,
-               "pin_memory": cfg.pin_memory}  # fmt: skip
+               "pin_memory": cfg.pin_memory}
     # --- before
     # loading = {}
     # <<<
@@ -83,7 +83,7 @@ def main(run):
         model = DDP(
             model, bucket_cap_mb=cfg.bucket_mb, find_unused_parameters=cfg.find_unused,
             gradient_as_bucket_view=True,
-        )  # fmt: skip
+        )
     # --- before
     # <<<
     if cfg.compile:  # a later day's rung
@@ -92,7 +92,7 @@ def main(run):
     optimizer = torch.optim.SGD(
         model.parameters(), cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay,
         fused=cfg.fused or None,
-    )  # fmt: skip
+    )
     if cfg.fused:  # or momentum begins as unset memory where the scaler skips the first step
         for weight in model.parameters():
             optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)

@@ -28,10 +28,18 @@ def statistics(run: Run) -> pd.DataFrame:
             raise ValueError(f"{run.name} has no {path.name}: its script must call save_statistics")
         layers = torch.load(path)
         for depth, (name, (mean, var)) in enumerate(layers.items()):
-            tables.append(pd.DataFrame({
-                "layer": name, "depth": depth, "rank": rank, "channel": range(len(mean)),
-                "mean": mean.numpy(), "var": var.numpy(),
-            }))  # fmt: skip
+            tables.append(
+                pd.DataFrame(
+                    {
+                        "layer": name,
+                        "depth": depth,
+                        "rank": rank,
+                        "channel": range(len(mean)),
+                        "mean": mean.numpy(),
+                        "var": var.numpy(),
+                    }
+                )
+            )
     return pd.concat(tables, ignore_index=True)
 
 

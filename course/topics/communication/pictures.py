@@ -44,12 +44,20 @@ def timeline(trace: Trace, step: int | None = None) -> Picture:
     axes.set_ylim(2.6 + max(lanes), -0.6)
     axes.set_xlim(0, (end - start) * 1e3)
     axes.set_xlabel("milliseconds since the step began on the host", fontsize=9)
-    axes.set_title(f"step {number}: {trace.device or 'CPU'}, {trace.source}", loc="left",
-                   fontsize=10)  # fmt: skip
+    axes.set_title(
+        f"step {number}: {trace.device or 'CPU'}, {trace.source}", loc="left", fontsize=10
+    )
     handles = [Patch(color=PHASE_COLOURS[name], label=name) for name in PHASES]
     handles += [Patch(color=GREY, label="sending, hidden"), Patch(color=ACCENT, label="exposed")]
-    axes.legend(handles=handles, ncols=len(handles), frameon=False, fontsize=9, columnspacing=1.2,
-                loc="upper center", bbox_to_anchor=(0.46, -0.22))  # fmt: skip
+    axes.legend(
+        handles=handles,
+        ncols=len(handles),
+        frameon=False,
+        fontsize=9,
+        columnspacing=1.2,
+        loc="upper center",
+        bbox_to_anchor=(0.46, -0.22),
+    )
     clean(axes)
     return picture
 
@@ -77,8 +85,9 @@ def _bar(axes: Axes, row: pd.Series, place: int, busy: Spans, start: float, end:
     if row["duration_s"] > NARROW * (end - start) and row["bytes"] > SMALL:
         words = f"{row['bytes'] / 1e6:.0f} MB"
         centre = (sum(span) / 2 - start) * 1e3
-        axes.text(centre, place, words, ha="center", va="center", fontsize=8, color="white",
-                  clip_on=True)  # fmt: skip
+        axes.text(
+            centre, place, words, ha="center", va="center", fontsize=8, color="white", clip_on=True
+        )
 
 
 def _spans(
@@ -124,8 +133,11 @@ def buckets(reports: Mapping[str, pd.DataFrame]) -> Picture:
     left.margins(x=0.1)
     left.set_xlabel("MB in each collective of backward, in order; their number", fontsize=9)
     right.set_xlabel("milliseconds under way, in one step", fontsize=9)
-    right.legend(handles=[Patch(color=GREY, label="hidden"), Patch(color=ACCENT, label="exposed")],
-                 frameon=False, fontsize=9)  # fmt: skip
+    right.legend(
+        handles=[Patch(color=GREY, label="hidden"), Patch(color=ACCENT, label="exposed")],
+        frameon=False,
+        fontsize=9,
+    )
     for axes in (left, right):
         clean(axes)
     return picture
@@ -141,8 +153,15 @@ def statistics(spreads: Mapping[str, pd.DataFrame]) -> Picture:
     axes = picture.add_subplot()
     for (name, table), colour in zip(spreads.items(), (ACCENT, GREEN, ORANGE, GREY)):
         axes.plot(table["depth"], table["spread"], "o-", color=colour, label=f"{name}: median")
-        axes.fill_between(table["depth"], table["spread"], table["largest"], color=colour,
-                          alpha=0.15, lw=0, label=f"{name}: up to the largest")  # fmt: skip
+        axes.fill_between(
+            table["depth"],
+            table["spread"],
+            table["largest"],
+            color=colour,
+            alpha=0.15,
+            lw=0,
+            label=f"{name}: up to the largest",
+        )
     layers = max(spreads.values(), key=len)
     shown = layers[layers.index % max(1, len(layers) // 10) == 0]
     axes.set_xticks(shown["depth"], shown["layer"], rotation=35, ha="right", fontsize=8)

@@ -16,8 +16,19 @@ from course.traces.tables import Trace
 if TYPE_CHECKING:
     from course.runs.run import Run
 
-REPORT = ["step", "phase", "operation", "bytes", "type", "group_size", "start_s", "duration_s",
-          "backward_s", "overlapped_s", "exposed_s"]  # fmt: skip
+REPORT = [
+    "step",
+    "phase",
+    "operation",
+    "bytes",
+    "type",
+    "group_size",
+    "start_s",
+    "duration_s",
+    "backward_s",
+    "overlapped_s",
+    "exposed_s",
+]
 # Operators on the host that wait for others, or enclose such as do: while they run, nothing need
 # be computed.
 NO_COMPUTING = r"c10d::|autograd::|torch::distributed|torch\.distributed|record_param|nccl:"
@@ -123,9 +134,10 @@ def _told(report: pd.DataFrame) -> str:
     ]
     for phase, rows in report.groupby("phase", sort=False):
         kinds = rows.groupby(["operation", "type"], sort=False)["bytes"].agg(["size", "sum"])
-        said = ", ".join(f"{number} {operation} of {type_ or 'nothing'}, {size / 1e6:.3g} MB"
-                         for (operation, type_), (number, size) in zip(kinds.index, kinds.values)
-                         )  # fmt: skip
+        said = ", ".join(
+            f"{number} {operation} of {type_ or 'nothing'}, {size / 1e6:.3g} MB"
+            for (operation, type_), (number, size) in zip(kinds.index, kinds.values)
+        )
         lines.append(f"{phase or 'outside any phase'}: {said}")
     return wrapped("\n".join(lines))
 

@@ -54,12 +54,21 @@ def convolution_times(
     for (count, layout), measured in times.items():
         q1, median, q3 = quartiles(measured)
         flop = 3 * 2 * 9 * count**2 * px**2 * batch  # forward once, backward twice as much
-        table.append({
-            "channels": count, "layout": layout, "ms": median * 1e3, "ms_q1": q1 * 1e3,
-            "ms_q3": q3 * 1e3, "tflop_per_s": flop / median / 1e12, "precision": precision,
-            "passes": "forward and backward", "batch_size": batch, "image_px": px,
-            "machine": machine,
-        })  # fmt: skip
+        table.append(
+            {
+                "channels": count,
+                "layout": layout,
+                "ms": median * 1e3,
+                "ms_q1": q1 * 1e3,
+                "ms_q3": q3 * 1e3,
+                "tflop_per_s": flop / median / 1e12,
+                "precision": precision,
+                "passes": "forward and backward",
+                "batch_size": batch,
+                "image_px": px,
+                "machine": machine,
+            }
+        )
     return pd.DataFrame(table)
 
 
@@ -76,14 +85,21 @@ def recorded_convolution(machine: str, precision: str = "bf16") -> pd.DataFrame:
     saved = load(machine)
     rows = [
         {
-            "channels": row["channels"], "layout": row["layout"], "ms": row["median_s"] * 1e3,
-            "ms_q1": float("nan"), "ms_q3": float("nan"), "tflop_per_s": row["tflop_per_s"],
-            "precision": precision, "passes": "forward", "batch_size": 64, "image_px": 56,
+            "channels": row["channels"],
+            "layout": row["layout"],
+            "ms": row["median_s"] * 1e3,
+            "ms_q1": float("nan"),
+            "ms_q3": float("nan"),
+            "tflop_per_s": row["tflop_per_s"],
+            "precision": precision,
+            "passes": "forward",
+            "batch_size": 64,
+            "image_px": 56,
             "machine": f"{saved['machine']} ({origin(saved)})",
         }
         for row in saved.get("convolution", {}).get("rows", [])
         if NAMES[row["precision"]] == precision
-    ]  # fmt: skip
+    ]
     if not rows:
         raise ValueError(
             f"no convolution in {precision!r} is recorded for {machine!r}: nvidia-h100 has "

@@ -95,8 +95,16 @@ def _memory(axes: Axes, name: str, table: pd.DataFrame, base: float) -> None:
 
 
 def _arrow(axes: Axes, step: int, y: float, text: str) -> None:
-    arrow = FancyArrowPatch((0.47, y), (step + 0.47, y), arrowstyle="->", mutation_scale=7,
-                            shrinkA=0, shrinkB=0, color=DARK, lw=1)  # fmt: skip
+    arrow = FancyArrowPatch(
+        (0.47, y),
+        (step + 0.47, y),
+        arrowstyle="->",
+        mutation_scale=7,
+        shrinkA=0,
+        shrinkB=0,
+        color=DARK,
+        lw=1,
+    )
     axes.add_patch(arrow)
     axes.text(step + 0.9, y, text, fontsize=8, va="center", color=DARK)
 
@@ -124,8 +132,15 @@ def parts(tables: dict[str, pd.DataFrame]) -> Picture:
             label = row.part if place == 0 else None
             axes.barh(place, row.ms, left=begin, color=colour, height=0.66, label=label)
             if row.share >= 0.05:
-                axes.text(begin + row.ms / 2, place, f"{row.ms:.1f}", ha="center", va="center",
-                          color="white", fontsize=9)  # fmt: skip
+                axes.text(
+                    begin + row.ms / 2,
+                    place,
+                    f"{row.ms:.1f}",
+                    ha="center",
+                    va="center",
+                    color="white",
+                    fontsize=9,
+                )
             begin += row.ms
         axes.text(begin, place, f" {begin:.1f}", va="center", fontsize=9, color=DARK)
     axes.set_yticks(range(len(tables)), list(tables))
@@ -160,8 +175,16 @@ def convolution_times(table: pd.DataFrame) -> Picture:
     for (layout, rows), colour in zip(table.groupby("layout"), (ORANGE, BLUE)):
         speed = rows["tflop_per_s"] * scale
         fastest, slowest = (speed * rows["ms"] / rows[name] for name in ("ms_q1", "ms_q3"))
-        axes.errorbar(rows["channels"], speed, yerr=[speed - slowest, fastest - speed], fmt="o-",
-                      color=colour, capsize=3, lw=1.5, label=layout)  # fmt: skip
+        axes.errorbar(
+            rows["channels"],
+            speed,
+            yerr=[speed - slowest, fastest - speed],
+            fmt="o-",
+            color=colour,
+            capsize=3,
+            lw=1.5,
+            label=layout,
+        )
     axes.set_ylim(bottom=0)
     axes.set_xticks(channels if np.ptp(channels) <= 20 else channels[channels % 8 == 0])
     axes.set_xlabel("channels, in and out (grey: multiples of 8)")
@@ -169,8 +192,10 @@ def convolution_times(table: pd.DataFrame) -> Picture:
     axes.set_ylabel(f"{unit}: median{spread}")
     axes.set_title(
         f"{first.machine}\n3×3 convolution, {first.passes}, {first.precision}, "
-        f"batch {first.batch_size}, {first.image_px} px", loc="left", fontsize=9,
-    )  # fmt: skip
+        f"batch {first.batch_size}, {first.image_px} px",
+        loc="left",
+        fontsize=9,
+    )
     axes.legend(frameon=False)
     clean(axes)
     return picture

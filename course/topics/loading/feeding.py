@@ -33,10 +33,16 @@ SETTINGS = {
     "pinned": "pin_memory", "non_blocking": "non_blocking", "drop_last": "drop_last",
     "uint8": "uint8",
 }  # fmt: skip
-TIMES = ("load_s", "step_s", "images_per_s", "images_per_s_median", "first_batch_s",
-         "next_epoch_s")  # fmt: skip
-STAGES = ("read the file", "decode JPEG", "crop and resize", "flip", "to tensor", "normalise",
-          "into the batch")  # fmt: skip
+TIMES = ("load_s", "step_s", "images_per_s", "images_per_s_median", "first_batch_s", "next_epoch_s")
+STAGES = (
+    "read the file",
+    "decode JPEG",
+    "crop and resize",
+    "flip",
+    "to tensor",
+    "normalise",
+    "into the batch",
+)
 MB = 1e6
 ROUNDS = 4
 
@@ -54,10 +60,13 @@ def trials(runs: Iterable[Run]) -> pd.DataFrame:
     for run in runs:
         config, record = run.config, run.record
         settings = {column: getattr(config, name) for column, name in SETTINGS.items()}
-        known = {"status": run.status, "error": record.error if record else "",
-                 "machine": record.machine if record else "",
-                 "images_per_s_median": record.images_per_s if record else None,
-                 "host_gib": record.host_gib if record else None}  # fmt: skip
+        known = {
+            "status": run.status,
+            "error": record.error if record else "",
+            "machine": record.machine if record else "",
+            "images_per_s_median": record.images_per_s if record else None,
+            "host_gib": record.host_gib if record else None,
+        }
         rows.append({"run": config.rung, **settings, **_waits(run), **known})
     columns = ["run", *SETTINGS, *TIMES, "host_gib", "status", "error", "machine"]
     numbers = dict.fromkeys([*TIMES, "host_gib"], float)
@@ -72,9 +81,13 @@ def _waits(run: Run) -> dict[str, float]:
         return {}
     firsts = steps.groupby("epoch")["load_s"].first().tolist()
     mean = float(measured["step_s"].mean())
-    return {"load_s": float(measured["load_s"].mean()), "step_s": mean,
-            "images_per_s": run.config.batch_size / mean, "first_batch_s": firsts[0],
-            "next_epoch_s": firsts[1] if len(firsts) > 1 else math.nan}  # fmt: skip
+    return {
+        "load_s": float(measured["load_s"].mean()),
+        "step_s": mean,
+        "images_per_s": run.config.batch_size / mean,
+        "first_batch_s": firsts[0],
+        "next_epoch_s": firsts[1] if len(firsts) > 1 else math.nan,
+    }
 
 
 def appetite(run: Run) -> float:
@@ -132,13 +145,20 @@ def appetites(machine: str, batch_size: int = 256) -> pd.DataFrame:
     Columns: rung, precision, images_per_s. Batches that cost nothing are always there in time.
     """
     rows = [
-        (run.config.rung, "tf32" if run.config.tf32 else run.config.precision,
-         run.record.images_per_s)
+        (
+            run.config.rung,
+            "tf32" if run.config.tf32 else run.config.precision,
+            run.record.images_per_s,
+        )
         for run in recorded_runs(machine)
-        if run.config.data == "synthetic" and run.config.batch_size == batch_size
-        and run.status == "ok" and run.record.device != "cpu" and run.config.steps > 8
-        and not run.config.rung.startswith(TRACE) and run.launched["gpus"] == 1
-    ]  # fmt: skip
+        if run.config.data == "synthetic"
+        and run.config.batch_size == batch_size
+        and run.status == "ok"
+        and run.record.device != "cpu"
+        and run.config.steps > 8
+        and not run.config.rung.startswith(TRACE)
+        and run.launched["gpus"] == 1
+    ]
     table = pd.DataFrame(rows, columns=["rung", "precision", "images_per_s"])
     table = table.drop_duplicates(["rung", "precision"])
     return table.sort_values("images_per_s", ignore_index=True)
@@ -224,7 +244,7 @@ def bytes_or_floats(
             "worker_ms": batch_size * profile[["to tensor", "normalise", "into the batch"]].sum(),
             "copy_ms": _ms(lambda batch=batch: batch.to(device, copy=True), device),
             "normalise_ms": _ms(lambda there=there: normalised(there), device) if uint8 else 0.0,
-        }  # fmt: skip
+        }
     return pd.DataFrame(rows).T
 
 

@@ -46,8 +46,9 @@ def _step_bars(axes: Axes, steps: pd.DataFrame, warmup_steps: int) -> None:
     load, computing = steps["load_s"] * 1e3, _computing(steps) * 1e3
     opacity = np.where(steps["step"] < warmup_steps, 0.35, 1.0)
     for bottom, height, colour, label in (
-        (0 * load, load, ORANGE, "waiting for the batch"), (load, computing, BLUE, "computing"),
-    ):  # fmt: skip
+        (0 * load, load, ORANGE, "waiting for the batch"),
+        (load, computing, BLUE, "computing"),
+    ):
         bars = axes.bar(steps["step"], height, bottom=bottom, color=colour, width=0.85)
         for bar, alpha in zip(bars, opacity):
             bar.set_alpha(alpha)
@@ -99,11 +100,23 @@ def decoding(profiles: dict[str, pd.DataFrame]) -> Picture:
             axes.barh(place, row.ms, left=left, color=colour, height=0.6, label=label)
             if row.share > 0.07:
                 middle = left + row.ms / 2
-                axes.text(middle, place, f"{row.share:.0%}", ha="center", va="center",
-                          color="white", fontsize=9)  # fmt: skip
+                axes.text(
+                    middle,
+                    place,
+                    f"{row.share:.0%}",
+                    ha="center",
+                    va="center",
+                    color="white",
+                    fontsize=9,
+                )
             left += row.ms
-        axes.text(left, place, f"  {left:.1f} ms: {digits(1e3 / left)} images/s a core",
-                  va="center", fontsize=9)  # fmt: skip
+        axes.text(
+            left,
+            place,
+            f"  {left:.1f} ms: {digits(1e3 / left)} images/s a core",
+            va="center",
+            fontsize=9,
+        )
     axes.set_yticks(range(len(profiles)), profiles)
     axes.invert_yaxis()
     axes.set_xlim(0, axes.get_xlim()[1] * 1.35)
@@ -133,14 +146,25 @@ def rule(
     axes = picture.add_subplot()
     top = appetites["images_per_s"].max() * 1.12
     most = max(top / images_per_core, cores * 1.1)
-    axes.plot([0, most], [0, most * images_per_core], color=ORANGE, lw=2.2,
-              label=f"supply: {digits(images_per_core)} images/s a core")  # fmt: skip
+    axes.plot(
+        [0, most],
+        [0, most * images_per_core],
+        color=ORANGE,
+        lw=2.2,
+        label=f"supply: {digits(images_per_core)} images/s a core",
+    )
     _appetite_lines(axes, appetites, images_per_core, top, most)
     axes.axvline(cores, color=ACCENT, lw=1.2, ls="--", label=f"it has {cores} cores")
     if measured is not None and (measured["workers"] > 0).any():
         by_workers = measured[measured["workers"] > 0]
-        axes.plot(by_workers["workers"], by_workers["images_per_s"], "D", color=GREEN, ms=6,
-                  label="measured, by number of workers")  # fmt: skip
+        axes.plot(
+            by_workers["workers"],
+            by_workers["images_per_s"],
+            "D",
+            color=GREEN,
+            ms=6,
+            label="measured, by number of workers",
+        )
     axes.set(xlim=(0, most), ylim=(0, top), xlabel="cores that load", ylabel="images per second")
     axes.legend(edgecolor="white", framealpha=1, fontsize=9, loc="lower right")
     axes.set_title(title, loc="left", fontsize=9)
@@ -158,10 +182,13 @@ def _appetite_lines(
         axes.plot(needed, row.images_per_s, "o", color=BLUE, ms=4)
         speed, whole = digits(row.images_per_s), f"{np.ceil(needed):.0f} cores"
         axes.annotate(
-            f"{row.rung} {row.precision}: {speed}, {whole}", (needed, row.images_per_s),
-            (most * 1.03, height), va="center", fontsize=8.5,
+            f"{row.rung} {row.precision}: {speed}, {whole}",
+            (needed, row.images_per_s),
+            (most * 1.03, height),
+            va="center",
+            fontsize=8.5,
             arrowprops={"arrowstyle": "-", "color": GREY, "lw": 0.6},
-        )  # fmt: skip
+        )
 
 
 def _apart(heights: pd.Series, top: float) -> list[float]:

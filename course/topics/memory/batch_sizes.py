@@ -13,8 +13,15 @@ import pandas as pd
 from course.config import from_dict
 from course.runs.run import Run
 
-MEASURED = ("status", "peak_gib", "images_per_s", "images_per_s_q1", "images_per_s_q3",
-            "machine", "memory_kind")  # fmt: skip
+MEASURED = (
+    "status",
+    "peak_gib",
+    "images_per_s",
+    "images_per_s_q1",
+    "images_per_s_q3",
+    "machine",
+    "memory_kind",
+)
 SETTINGS = ("batch_size", "model", "precision", "tf32", "channels_last", "memory_gib")
 # What must be alike for runs to lie on one line.
 ALIKE = ("machine", "memory_kind", "model", "precision", "tf32", "channels_last", "inputs")

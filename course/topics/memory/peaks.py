@@ -24,9 +24,22 @@ HEAD = ("setting", "batch", "measured GiB", "predicted GiB", "difference", "erro
 SETTINGS = ("batch_size", "model", "precision", "tf32", "channels_last", "fused", "compile")
 # Of a config, what its prediction does not depend on.
 IGNORED = {
-    "rung", "data_root", "epochs", "steps", "warmup_steps", "profile_steps", "val_steps", "workers",
-    "lr", "weight_decay", "seed", "memory_gib", "tf32", "fused", "compile",
-}  # fmt: skip
+    "rung",
+    "data_root",
+    "epochs",
+    "steps",
+    "warmup_steps",
+    "profile_steps",
+    "val_steps",
+    "workers",
+    "lr",
+    "weight_decay",
+    "seed",
+    "memory_gib",
+    "tf32",
+    "fused",
+    "compile",
+}
 
 Key = frozenset[tuple[str, Any]]  # of all that a prediction depends on: (field, value)
 
@@ -103,9 +116,11 @@ def memory_table(machine: str = MACHINE) -> str:
         f"did not fit, {told_rightly(oom).sum()} were told not to."
     )
     saved = recordings.load(machine)
-    source = (f"Measured: {saved['machine']}; {recordings.origin(saved)}; ResNet-50, "
-              f"{', '.join(dict.fromkeys(table['inputs']))}. Predicted: "
-              f"PyTorch {table['predictor'].iloc[0]}, without a GPU.")  # fmt: skip
+    source = (
+        f"Measured: {saved['machine']}; {recordings.origin(saved)}; ResNet-50, "
+        f"{', '.join(dict.fromkeys(table['inputs']))}. Predicted: "
+        f"PyTorch {table['predictor'].iloc[0]}, without a GPU."
+    )
     return "\n".join([*lines, "", said, "", f"*{source}*", ""])
 
 
@@ -116,14 +131,22 @@ def _cells(row: Any) -> list[str]:
         over = row.predicted_gib - row.limit_gib
         told = f"{over:.1f} more than there is" if over > 0 else "told to fit"
         return [*setting, f"out of {row.limit_gib:.1f}", f"{row.predicted_gib:.2f}", told, "–", "–"]
-    return [*setting, f"{row.measured_gib:.2f}", f"{row.predicted_gib:.2f}",
-            f"{row.predicted_gib - row.measured_gib:+.2f}", f"{row.error:+.1%}",
-            f"{row.reserved_gib:.2f}"]  # fmt: skip
+    return [
+        *setting,
+        f"{row.measured_gib:.2f}",
+        f"{row.predicted_gib:.2f}",
+        f"{row.predicted_gib - row.measured_gib:+.2f}",
+        f"{row.error:+.1%}",
+        f"{row.reserved_gib:.2f}",
+    ]
 
 
 def _comparable(runs: Iterable[Run] | pd.DataFrame) -> list[dict[str, Any]]:
-    found = [row for row in finished(runs)
-             if row["status"] in ("ok", "oom") and row.get("memory_kind") == COUNTED]  # fmt: skip
+    found = [
+        row
+        for row in finished(runs)
+        if row["status"] in ("ok", "oom") and row.get("memory_kind") == COUNTED
+    ]
     if not found:
         raise ValueError(
             f"none of these runs has a peak of the kind {COUNTED!r}, which is what is predicted: "
@@ -154,13 +177,21 @@ def _beside(compared: list[dict[str, Any]], known: dict[Key, float], by: str) ->
         config = from_dict(row["config"])
         measured = row["peak_gib"] if row["status"] == "ok" else np.nan
         had = config.memory_gib or (row.get("hardware") or {}).get("device_gib", np.nan)
-        table.append({
-            "setting": _setting(config), **{name: getattr(config, name) for name in SETTINGS},
-            "inputs": f"{config.data} data, {config.image_px} px", "status": row["status"],
-            "measured_gib": measured, "predicted_gib": known[_key(config)],
-            "error": known[_key(config)] / measured - 1, "reserved_gib": row["reserved_gib"],
-            "limit_gib": had, "machine": row["machine"], "predictor": by,
-        })  # fmt: skip
+        table.append(
+            {
+                "setting": _setting(config),
+                **{name: getattr(config, name) for name in SETTINGS},
+                "inputs": f"{config.data} data, {config.image_px} px",
+                "status": row["status"],
+                "measured_gib": measured,
+                "predicted_gib": known[_key(config)],
+                "error": known[_key(config)] / measured - 1,
+                "reserved_gib": row["reserved_gib"],
+                "limit_gib": had,
+                "machine": row["machine"],
+                "predictor": by,
+            }
+        )
     found = pd.DataFrame(table).drop_duplicates()
     order = ["model", "precision", "tf32", "channels_last", "compile", "fused", "batch_size"]
     ascending = [True, False, *[True] * 5]  # fp32 before fp16 before bf16

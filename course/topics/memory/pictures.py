@@ -14,9 +14,13 @@ from course.text import digits
 from course.topics.memory.batch_sizes import Fit
 
 KIND_COLOURS = {
-    "weights": BLUE, "gradients": ORANGE, "optimizer state": GREEN, "weight copies": PURPLE,
-    "batch": GREY, "activations": SKY,
-}  # fmt: skip
+    "weights": BLUE,
+    "gradients": ORANGE,
+    "optimizer state": GREEN,
+    "weight copies": PURPLE,
+    "batch": GREY,
+    "activations": SKY,
+}
 FORMAT_COLOURS = {"fp32": BLUE, "tf32": GREEN, "bf16": ACCENT, "fp16": PURPLE}
 
 
@@ -58,10 +62,24 @@ def _peaks(axes: Axes, table: pd.DataFrame, fit: Fit | None, predicted: pd.Serie
     if fit is not None:
         ends = np.array([0, edge])
         line = fit.fixed_gib + fit.per_image_gib * ends
-        axes.fill_between(ends, fit.fixed_gib, line, color=SKY, alpha=0.45, lw=0,
-                          label=f"grows: {fit.per_image_gib * 1024:.1f} MiB an image")  # fmt: skip
-        axes.fill_between(ends, 0, fit.fixed_gib, color=GREY, alpha=0.6, lw=0,
-                          label=f"does not grow: {fit.fixed_gib:.2f} GiB")  # fmt: skip
+        axes.fill_between(
+            ends,
+            fit.fixed_gib,
+            line,
+            color=SKY,
+            alpha=0.45,
+            lw=0,
+            label=f"grows: {fit.per_image_gib * 1024:.1f} MiB an image",
+        )
+        axes.fill_between(
+            ends,
+            0,
+            fit.fixed_gib,
+            color=GREY,
+            alpha=0.6,
+            lw=0,
+            label=f"does not grow: {fit.fixed_gib:.2f} GiB",
+        )
         axes.plot(ends, line, color=BLUE, lw=1, label=f"line: within {fit.misfit:.1%} of each run")
     if len(ok):
         axes.plot(ok["batch_size"], ok["peak_gib"], "o", color=BLUE, label="measured")
@@ -103,8 +121,15 @@ def _crosses(axes: Axes, missing: pd.DataFrame, heights: pd.Series) -> None:
     words = {"oom": "out of memory"}
     axes.plot(missing["batch_size"], heights, "X", color=ACCENT, ms=11, clip_on=False, zorder=5)
     for batch, status, height in zip(missing["batch_size"], missing["status"], heights):
-        axes.annotate(f"{words.get(status, status)} at {batch}", (batch, height), (-9, 9),
-                      textcoords="offset points", ha="right", fontsize=8, color=ACCENT)  # fmt: skip
+        axes.annotate(
+            f"{words.get(status, status)} at {batch}",
+            (batch, height),
+            (-9, 9),
+            textcoords="offset points",
+            ha="right",
+            fontsize=8,
+            color=ACCENT,
+        )
 
 
 def anatomy(table: pd.DataFrame) -> Picture:
@@ -165,8 +190,16 @@ def predicted_peaks(table: pd.DataFrame) -> Picture:
         left.plot(ok["batch_size"], ok["measured_gib"], marker, color=colour, ms=7, mec="white")
         left.plot(oom["batch_size"], oom["predicted_gib"], "X", color=colour, ms=10, mec="white")
         aside = 2 ** (0.05 * (place - (len(groups) - 1) / 2))  # or points would hide each other
-        right.plot(ok["batch_size"] * aside, ok["error"] * 100, marker + "-", color=colour, lw=0.6,
-                   ms=7, mec="white", label=setting)  # fmt: skip
+        right.plot(
+            ok["batch_size"] * aside,
+            ok["error"] * 100,
+            marker + "-",
+            color=colour,
+            lw=0.6,
+            ms=7,
+            mec="white",
+            label=setting,
+        )
     _predicted_frame(left, right, table)
     picture.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     titles = dict.fromkeys(table["machine"] + "; predicted by PyTorch " + table["predictor"])
@@ -187,12 +220,27 @@ def _predicted_frame(left: Axes, right: Axes, table: pd.DataFrame) -> None:
     batches = np.unique(table["batch_size"])
     for limit in table["limit_gib"].dropna().unique():
         left.axhline(limit, color=DARK, lw=1, ls="--")
-        left.annotate(f"{limit:.1f} GiB: all there is", (batches[0], limit), (0, 4), va="bottom",
-                      textcoords="offset points", fontsize=8, color=DARK)  # fmt: skip
-    marks = [Line2D([], [], color=DARK, lw=1), Line2D([], [], color=DARK, marker="o", ls="none"),
-             Line2D([], [], color=DARK, marker="X", ms=9, ls="none")]  # fmt: skip
-    left.legend(marks, ["predicted", "measured", "ran out of memory"], frameon=False, fontsize=8,
-                loc="lower right")  # fmt: skip
+        left.annotate(
+            f"{limit:.1f} GiB: all there is",
+            (batches[0], limit),
+            (0, 4),
+            va="bottom",
+            textcoords="offset points",
+            fontsize=8,
+            color=DARK,
+        )
+    marks = [
+        Line2D([], [], color=DARK, lw=1),
+        Line2D([], [], color=DARK, marker="o", ls="none"),
+        Line2D([], [], color=DARK, marker="X", ms=9, ls="none"),
+    ]
+    left.legend(
+        marks,
+        ["predicted", "measured", "ran out of memory"],
+        frameon=False,
+        fontsize=8,
+        loc="lower right",
+    )
     left.set(yscale="log", ylabel="GiB")
     left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     left.yaxis.set_major_formatter(lambda value, _: f"{value:g}")

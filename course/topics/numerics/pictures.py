@@ -31,8 +31,11 @@ def bits(table: pd.DataFrame) -> Picture:
     axes.set_yticks(range(len(table)), table.index)
     axes.set_xlim(-0.3, 32.3)
     axes.set_ylim(len(table) - 0.4, -1.1)
-    legend = (("sign", ACCENT, 0), ("exponent: the range", ORANGE, 2.5),
-              ("mantissa: the precision", SKY, 10.5))  # fmt: skip
+    legend = (
+        ("sign", ACCENT, 0),
+        ("exponent: the range", ORANGE, 2.5),
+        ("mantissa: the precision", SKY, 10.5),
+    )
     for text, colour, begin in legend:
         axes.add_patch(Rectangle((begin, -0.93), 0.5, 0.34, color=colour, lw=0))
         axes.text(begin + 0.7, -0.76, text, va="center", fontsize=9)
@@ -52,9 +55,13 @@ def range_and_precision(table: pd.DataFrame) -> Picture:
             row[["smallest_subnormal", "smallest_normal", "largest"]].to_numpy(dtype=float)
         )
         axes.plot(
-            [low, low, normal, high, high], [-0.6, 0, row.mantissa_bits, row.mantissa_bits, -0.6],
-            color=FORMAT_COLOURS[name], lw=2.2, label=name, ls="--" if name == "TF32" else "-",
-        )  # fmt: skip
+            [low, low, normal, high, high],
+            [-0.6, 0, row.mantissa_bits, row.mantissa_bits, -0.6],
+            color=FORMAT_COLOURS[name],
+            lw=2.2,
+            label=name,
+            ls="--" if name == "TF32" else "-",
+        )
     axes.axvline(0, color=GREY, lw=0.8, ls=":")
     axes.set_ylim(-0.6, 25.5)
     powers = (-149, -126, -64, -24, 0, 16, 64, 128)
@@ -122,8 +129,15 @@ def _shade_fp16(axes: Axes, positive: pd.DataFrame, factor: float) -> None:
         axes.axvspan(left, right, color=colour, alpha=0.16, lw=0, zorder=0)
         shares = "\n".join(f"{kind}: {found[key]:.1%}" for kind, found in lost.items())
         said = f"{text}\n{shares}" if right - left > 5 else text
-        axes.text((left + right) / 2, 0.97, said, transform=axes.get_xaxis_transform(),
-                  ha="center", va="top", fontsize=8)  # fmt: skip
+        axes.text(
+            (left + right) / 2,
+            0.97,
+            said,
+            transform=axes.get_xaxis_transform(),
+            ha="center",
+            va="top",
+            fontsize=8,
+        )
     axes.set_xlim(-50, 20)
     axes.margins(y=0.55)
     clean(axes)

@@ -35,10 +35,13 @@ def formats() -> pd.DataFrame:
     spacing = 2.0**-TF32_MANTISSA
     dropped = FP32_MANTISSA - TF32_MANTISSA
     tf32 = {
-        **rows["fp32"], "bits": rows["fp32"]["bits"] - dropped, "mantissa_bits": TF32_MANTISSA,
+        **rows["fp32"],
+        "bits": rows["fp32"]["bits"] - dropped,
+        "mantissa_bits": TF32_MANTISSA,
         "largest": (2 - spacing) * 2.0**127,  # every bit of the mantissa set
-        "smallest_subnormal": rows["fp32"]["smallest_normal"] * spacing, "spacing_at_1": spacing,
-    }  # fmt: skip
+        "smallest_subnormal": rows["fp32"]["smallest_normal"] * spacing,
+        "spacing_at_1": spacing,
+    }
     return pd.DataFrame({"fp32": rows["fp32"], "TF32": tf32, **rows}).T.astype(
         {"bits": int, "exponent_bits": int, "mantissa_bits": int}
     )
@@ -200,11 +203,14 @@ def _types(tensors: list[torch.Tensor]) -> str:
 def _format(info: torch.finfo) -> dict[str, float]:
     mantissa_bits = -round(torch.tensor(info.eps).log2().item())
     return {
-        "bits": info.bits, "exponent_bits": info.bits - 1 - mantissa_bits,
-        "mantissa_bits": mantissa_bits, "largest": info.max,
+        "bits": info.bits,
+        "exponent_bits": info.bits - 1 - mantissa_bits,
+        "mantissa_bits": mantissa_bits,
+        "largest": info.max,
         "smallest_normal": info.smallest_normal,
-        "smallest_subnormal": info.smallest_normal * info.eps, "spacing_at_1": info.eps,
-    }  # fmt: skip
+        "smallest_subnormal": info.smallest_normal * info.eps,
+        "spacing_at_1": info.eps,
+    }
 
 
 def _drawn(values: torch.Tensor, count: int, draw: torch.Generator) -> Any:

@@ -104,11 +104,14 @@ def points(runs: Iterable[Run] | pd.DataFrame, ceilings: Ceilings) -> pd.DataFra
     """
     given = rows(runs)
     kept = [
-        row for row in given
-        if row["status"] == "ok" and row.get("images_per_s")
+        row
+        for row in given
+        if row["status"] == "ok"
+        and row.get("images_per_s")
         and row["machine"].startswith(ceilings.machine)
-        and _precision(row) in ceilings.flop_per_s and not row.get("config", {}).get("compile")
-    ]  # fmt: skip
+        and _precision(row) in ceilings.flop_per_s
+        and not row.get("config", {}).get("compile")
+    ]
     if not kept:
         seen = sorted(
             {f"{_precision(r)} on {r.get('machine') or '?'} ({r['status']})" for r in given}
@@ -126,12 +129,18 @@ def _point(row: dict[str, Any], ceilings: Ceilings) -> dict[str, Any]:
     arithmetic = ceilings.flop_per_s[precision] / cost.flop
     memory = ceilings.bytes_per_s / cost.bytes
     return {
-        "rung": config.rung, "precision": precision, "batch_size": config.batch_size,
-        "images_per_s": row["images_per_s"], "flop_per_byte": cost.flop_per_byte,
-        "flop_per_s": row["images_per_s"] * cost.flop, "arithmetic_images_per_s": arithmetic,
-        "memory_images_per_s": memory, "nearer": "memory" if memory < arithmetic else "arithmetic",
-        "share": row["images_per_s"] / min(arithmetic, memory), "machine": row["machine"],
-    }  # fmt: skip
+        "rung": config.rung,
+        "precision": precision,
+        "batch_size": config.batch_size,
+        "images_per_s": row["images_per_s"],
+        "flop_per_byte": cost.flop_per_byte,
+        "flop_per_s": row["images_per_s"] * cost.flop,
+        "arithmetic_images_per_s": arithmetic,
+        "memory_images_per_s": memory,
+        "nearer": "memory" if memory < arithmetic else "arithmetic",
+        "share": row["images_per_s"] / min(arithmetic, memory),
+        "machine": row["machine"],
+    }
 
 
 def _precision(row: dict[str, Any]) -> str:

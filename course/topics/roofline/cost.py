@@ -96,10 +96,17 @@ def step_cost(config: Config) -> Cost:
     """
     precision = "bf16" if config.precision in HALF else "fp32"  # both halves have two bytes
     return _step_cost(
-        Config(model=config.model, image_px=config.image_px, batch_size=config.batch_size,
-               precision=precision, channels_last=config.channels_last, data="synthetic",
-               momentum=config.momentum, weight_decay=config.weight_decay)
-    )  # fmt: skip
+        Config(
+            model=config.model,
+            image_px=config.image_px,
+            batch_size=config.batch_size,
+            precision=precision,
+            channels_last=config.channels_last,
+            data="synthetic",
+            momentum=config.momentum,
+            weight_decay=config.weight_decay,
+        )
+    )
 
 
 @lru_cache(maxsize=32)

@@ -57,15 +57,29 @@ def _roofs(axes: Axes, ceilings: Ceilings, left: float, right: float) -> None:
     slope = np.array([left, max(by_rate) / ceilings.bytes_per_s])
     axes.plot(slope, slope * ceilings.bytes_per_s, color=DARK, lw=2)
     memory = f"memory: {_unit(ceilings.bytes_per_s, 'B/s')}"
-    axes.annotate(memory, (left * 1.3, left * 1.3 * ceilings.bytes_per_s), (10, -4), va="top",
-                  textcoords="offset points", fontsize=9, color=DARK)  # fmt: skip
+    axes.annotate(
+        memory,
+        (left * 1.3, left * 1.3 * ceilings.bytes_per_s),
+        (10, -4),
+        va="top",
+        textcoords="offset points",
+        fontsize=9,
+        color=DARK,
+    )
     place = 0.0
     for rate, precisions in sorted(by_rate.items()):
         colour = COLOURS[precisions[0]]
         axes.plot([rate / ceilings.bytes_per_s, right], [rate, rate], lw=2, color=colour)
         place = max(rate * 1.08, place * LABEL_GAP)
-        axes.text(right, place, f"{', '.join(precisions)}: {_unit(rate, 'FLOP/s')}",
-                  ha="right", va="bottom", fontsize=9, color=colour)  # fmt: skip
+        axes.text(
+            right,
+            place,
+            f"{', '.join(precisions)}: {_unit(rate, 'FLOP/s')}",
+            ha="right",
+            va="bottom",
+            fontsize=9,
+            color=colour,
+        )
 
 
 def _points(axes: Axes, points: pd.DataFrame) -> None:
@@ -76,9 +90,15 @@ def _points(axes: Axes, points: pd.DataFrame) -> None:
         axes.vlines(row.flop_per_byte, row.flop_per_s, bound, color=colour, lw=0.8, alpha=0.5)
         name = f"{row.rung}, {row.precision}" + f", batch {row.batch_size}" * row.twice
         axes.plot(
-            row.flop_per_byte, row.flop_per_s, MARKERS[number % len(MARKERS)], ms=8, mec="white",
-            color=colour, ls="none", label=f"{name}:\n{row.share:.0%} of the {row.nearer} bound",
-        )  # fmt: skip
+            row.flop_per_byte,
+            row.flop_per_s,
+            MARKERS[number % len(MARKERS)],
+            ms=8,
+            mec="white",
+            color=colour,
+            ls="none",
+            label=f"{name}:\n{row.share:.0%} of the {row.nearer} bound",
+        )
 
 
 def _unit(value: float, unit: str) -> str:

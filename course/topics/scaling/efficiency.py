@@ -73,15 +73,24 @@ def scaling(runs: Iterable[Run]) -> pd.DataFrame:
             value, low, high = (share or math.nan for share in (found.value, found.low, found.high))
         elif base:
             value = speed / _speed(base)
-        rows.append({
-            "gpus": gpus, "images_each": run.config.batch_size // gpus,
-            "bucket_mb": run.config.bucket_mb, "images_per_s": speed,
-            "efficiency": value / gpus, "efficiency_low": low / gpus,
-            "efficiency_high": high / gpus, "watts": watts,
-            "joules_per_image": watts / speed, "step_s": record.step_s,
-            "backward_s": record.backward_s, "machine": record.machine,
-            "setup": run.config.setup, "run": run.name,
-        })  # fmt: skip
+        rows.append(
+            {
+                "gpus": gpus,
+                "images_each": run.config.batch_size // gpus,
+                "bucket_mb": run.config.bucket_mb,
+                "images_per_s": speed,
+                "efficiency": value / gpus,
+                "efficiency_low": low / gpus,
+                "efficiency_high": high / gpus,
+                "watts": watts,
+                "joules_per_image": watts / speed,
+                "step_s": record.step_s,
+                "backward_s": record.backward_s,
+                "machine": record.machine,
+                "setup": run.config.setup,
+                "run": run.name,
+            }
+        )
     return pd.DataFrame(rows).sort_values(["images_each", "gpus"], ignore_index=True)
 
 
@@ -135,9 +144,11 @@ def fit(runs: Iterable[Run], messages: pd.DataFrame, classes: int = 1000) -> Fit
     pairs = [(run, _single(run, known)) for run in known if run.record.gpus > 1]
     pairs = [(run, base) for run, base in pairs if base]
     if not pairs or messages.empty:
-        raise ValueError("nothing to fit: traced runs on several GPUs are needed, others that "
-                         "were not traced, and for each one on a single GPU with the same images "
-                         "per GPU")  # fmt: skip
+        raise ValueError(
+            "nothing to fit: traced runs on several GPUs are needed, others that "
+            "were not traced, and for each one on a single GPU with the same images "
+            "per GPU"
+        )
     link, low, high = _best(messages)
     rows = []
     for run, base in pairs:
@@ -145,10 +156,16 @@ def fit(runs: Iterable[Run], messages: pd.DataFrame, classes: int = 1000) -> Fit
         model = models.create(config.model, classes)
         sent = buckets(model, config.image_px, config.bucket_mb)
         shown = float(exposed_s(sent, gpus, link, base.record.backward_s))
-        rows.append({
-            "gpus": gpus, "images_each": config.batch_size // gpus, "bucket_mb": config.bucket_mb,
-            "one_gpu_s": base.record.step_s, "measured_s": run.record.step_s, "exposed_s": shown,
-        })  # fmt: skip
+        rows.append(
+            {
+                "gpus": gpus,
+                "images_each": config.batch_size // gpus,
+                "bucket_mb": config.bucket_mb,
+                "one_gpu_s": base.record.step_s,
+                "measured_s": run.record.step_s,
+                "exposed_s": shown,
+            }
+        )
     table = pd.DataFrame(rows)
     own_s = float((table["measured_s"] - table["one_gpu_s"] - table["exposed_s"]).median())
     table["model_s"] = table["one_gpu_s"] + own_s + table["exposed_s"]
@@ -175,23 +192,32 @@ def _best(messages: pd.DataFrame) -> tuple[Link, Link, Link]:
             ends = [np.percentile(axis[of], [2.5, 97.5]) for axis, of in zip((alphas, betas), each)]
         centre = np.log10([alphas[at[0]], betas[at[1]]])
     best = 10**centre
-    low, high = (Link(*(float(value) for value in pick(best, each)))
-                 for pick, each in zip((np.minimum, np.maximum), zip(*ends)))  # fmt: skip
+    low, high = (
+        Link(*(float(value) for value in pick(best, each)))
+        for pick, each in zip((np.minimum, np.maximum), zip(*ends))
+    )
     return Link(float(best[0]), float(best[1])), low, high
 
 
 def _misses(messages: pd.DataFrame, tried: Link) -> np.ndarray:
     """How far each message is off each link; what is slower counts little, what is faster much."""
     sent = zip(messages["bytes"], messages["ranks"], messages["duration_s"])
-    over = np.array([np.log(took / all_reduce_s(size, ranks, tried)).ravel()
-                     for size, ranks, took in sent])  # fmt: skip
+    over = np.array(
+        [np.log(took / all_reduce_s(size, ranks, tried)).ravel() for size, ranks, took in sent]
+    )
     return np.where(over < 0, (FASTEST - 1) * over, FASTEST * over)
 
 
 def predicted(
-    base: Run, link: Link, gpus: Sequence[int], *, own_s: float = 0.0, rows: int = 1,
-    bucket_mb: float = 25.0, classes: int = 1000,
-) -> pd.DataFrame:  # fmt: skip
+    base: Run,
+    link: Link,
+    gpus: Sequence[int],
+    *,
+    own_s: float = 0.0,
+    rows: int = 1,
+    bucket_mb: float = 25.0,
+    classes: int = 1000,
+) -> pd.DataFrame:
     """What the model says for more GPUs, each with the images that `base` has on one.
 
     Columns: gpus, sent_s (all buckets, hidden or not), exposed_s, step_s, efficiency, images_per_s.
@@ -213,11 +239,16 @@ def predicted(
         shown = float(exposed_s(sent, count, link, record.backward_s, rows)) if count > 1 else 0.0
         step_s = record.step_s + shown + own_s * (count > 1)
         taken = sum(all_reduce_s(each.size, count, link, rows) for each in sent)
-        found.append({
-            "gpus": count, "sent_s": taken, "exposed_s": shown, "step_s": step_s,
-            "efficiency": record.step_s / step_s,
-            "images_per_s": count * config.batch_size / step_s,
-        })  # fmt: skip
+        found.append(
+            {
+                "gpus": count,
+                "sent_s": taken,
+                "exposed_s": shown,
+                "step_s": step_s,
+                "efficiency": record.step_s / step_s,
+                "images_per_s": count * config.batch_size / step_s,
+            }
+        )
     return pd.DataFrame(found)
 
 
@@ -240,8 +271,11 @@ def recorded_runs(machine: str, rung: str = "channels_last") -> list[Run]:
     from course.runs import recordings
 
     known = recordings.recorded_runs(machine) if machine in recordings.machines() else []
-    found = [run for run in known if run.config.rung == rung and run.record.status == "ok"
-             and not run.record.trace]  # fmt: skip
+    found = [
+        run
+        for run in known
+        if run.config.rung == rung and run.record.status == "ok" and not run.record.trace
+    ]
     if not any(run.record.gpus > 1 for run in found):
         print(f"{machine}: {rung} on several GPUs is not recorded yet.")
         return []

@@ -32,8 +32,14 @@ def shares(tables: Mapping[str, pd.DataFrame]) -> Picture:
         axes.set_title(title, loc="left", fontsize=10)
     ranks = sorted(set(pd.concat(list(tables.values()))["rank"]))
     marks = [Patch(color=RANK_COLOURS[rank % 8]) for rank in ranks]
-    picture.legend(marks, [f"rank {rank}" for rank in ranks], loc="outside lower center",
-                   ncols=8, frameon=False, fontsize=9)  # fmt: skip
+    picture.legend(
+        marks,
+        [f"rank {rank}" for rank in ranks],
+        loc="outside lower center",
+        ncols=8,
+        frameon=False,
+        fontsize=9,
+    )
     return picture
 
 
@@ -44,8 +50,9 @@ def _share_rows(axes: Axes, table: pd.DataFrame) -> None:
             low = epoch - 0.43 + place * high
             colour = RANK_COLOURS[row.rank % 8]
             axes.broken_barh([(image - 0.46, 0.92)], (low, high), color=colour, lw=0)
-            axes.text(image, low + high / 2, row.step, ha="center", va="center", fontsize=7,
-                      color="white")  # fmt: skip
+            axes.text(
+                image, low + high / 2, row.step, ha="center", va="center", fontsize=7, color="white"
+            )
     epochs = range(table["epoch"].max() + 1)
     axes.set_yticks(epochs, [f"epoch {epoch}" for epoch in epochs])
     axes.set(ylim=(max(epochs) + 0.5, -0.5), xlim=(-0.5, table["image"].max() + 0.5))
@@ -72,8 +79,14 @@ def measured(table: pd.DataFrame) -> Picture:
         if len(alone):
             speed.plot(gpus, alone.iloc[0] * gpus, "--", color=colour, lw=1, alpha=0.6)
         spread = np.clip([rows["efficiency"] - low, high - rows["efficiency"]], 0, None)
-        share.errorbar(gpus, rows["efficiency"] * 100, np.nan_to_num(spread) * 100, fmt="o-",
-                       color=colour, capsize=3)  # fmt: skip
+        share.errorbar(
+            gpus,
+            rows["efficiency"] * 100,
+            np.nan_to_num(spread) * 100,
+            fmt="o-",
+            color=colour,
+            capsize=3,
+        )
         energy.plot(gpus, rows["joules_per_image"], "o-", color=colour)
     speed.set_title("images per second (dashed: ideal)", loc="left", fontsize=10)
     share.set_title("efficiency, %, with 95 % interval", loc="left", fontsize=10)
@@ -101,8 +114,10 @@ def overlap(table: pd.DataFrame, backward_s: float, title: str = "") -> Picture:
     axes.broken_barh([(0, backward_s * 1e3)], (-0.4, 0.8), color=GREY, label="backward")
     for place, row in enumerate(table.itertuples(), 1):
         lasts, hidden = row.end_s - row.start_s, max(0.0, backward_s - row.start_s)
-        pieces = [(row.start_s, min(lasts, hidden), SKY),
-                  (max(row.start_s, backward_s), lasts - hidden, ACCENT)]  # fmt: skip
+        pieces = [
+            (row.start_s, min(lasts, hidden), SKY),
+            (max(row.start_s, backward_s), lasts - hidden, ACCENT),
+        ]
         for begin, width, colour in pieces:
             if width > 0:
                 axes.broken_barh([(begin * 1e3, width * 1e3)], (place - 0.4, 0.8), color=colour)
@@ -113,8 +128,13 @@ def overlap(table: pd.DataFrame, backward_s: float, title: str = "") -> Picture:
     axes.invert_yaxis()
     axes.set_xlabel("milliseconds since backward began; a dash: the bucket is ready", fontsize=9)
     marks = [Patch(color=SKY), Patch(color=ACCENT)]
-    axes.legend(marks, ["sent under backward", "sent after it: the step is longer by this"],
-                frameon=False, fontsize=8, loc="lower left")  # fmt: skip
+    axes.legend(
+        marks,
+        ["sent under backward", "sent after it: the step is longer by this"],
+        frameon=False,
+        fontsize=8,
+        loc="lower left",
+    )
     axes.set_title(title, loc="left", fontsize=10)
     clean(axes)
     return picture
@@ -130,12 +150,28 @@ def messages(table: pd.DataFrame, link: Link, title: str = "") -> Picture:
     axes = picture.add_subplot()
     sizes = np.geomspace(table["bytes"].min(), table["bytes"].max(), 99)
     for colour, (ranks, rows) in zip((BLUE, ORANGE, GREEN), table.groupby("ranks")):
-        axes.plot(rows["bytes"], rows["duration_s"] * 1e6, "o", color=colour, ms=4, alpha=0.6,
-                  label=f"{ranks} GPUs, as traced")  # fmt: skip
-        axes.plot(sizes, all_reduce_s(sizes, ranks, link) * 1e6, "-", color=colour,
-                  label=f"{ranks} GPUs, α and β alone")  # fmt: skip
-    axes.set(xscale="log", yscale="log", xlabel="bytes that each rank puts in",
-             ylabel="µs under way, waiting included")  # fmt: skip
+        axes.plot(
+            rows["bytes"],
+            rows["duration_s"] * 1e6,
+            "o",
+            color=colour,
+            ms=4,
+            alpha=0.6,
+            label=f"{ranks} GPUs, as traced",
+        )
+        axes.plot(
+            sizes,
+            all_reduce_s(sizes, ranks, link) * 1e6,
+            "-",
+            color=colour,
+            label=f"{ranks} GPUs, α and β alone",
+        )
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="bytes that each rank puts in",
+        ylabel="µs under way, waiting included",
+    )
     axes.legend(frameon=False, fontsize=8.5, loc="upper left")
     axes.set_title(title, loc="left", fontsize=10)
     clean(axes)
@@ -155,8 +191,14 @@ def beyond(curves: Mapping[str, pd.DataFrame], published: pd.DataFrame) -> Pictu
     for colour, (name, table) in zip((BLUE, ACCENT, GREEN, PURPLE, SKY), curves.items()):
         axes.plot(table["gpus"], table["efficiency"] * 100, "-", color=colour, label=name)
         if "low" in table:
-            axes.fill_between(table["gpus"], table["low"] * 100, table["high"] * 100, color=colour,
-                              alpha=0.2, lw=0)  # fmt: skip
+            axes.fill_between(
+                table["gpus"],
+                table["low"] * 100,
+                table["high"] * 100,
+                color=colour,
+                alpha=0.2,
+                lw=0,
+            )
     for letter, row in zip("ABCDEFGHIJ", published.itertuples()):
         device = row.device if isinstance(row.device, str) else "GPUs"
         spot = (row.gpus, row.efficiency * 100)

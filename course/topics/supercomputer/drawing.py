@@ -23,22 +23,39 @@ def canvas(width: float, height: float) -> tuple[Picture, Axes]:
 
 
 def box(
-    axes: Axes, left: float, low: float, wide: float, tall: float, title: str, *,
+    axes: Axes,
+    left: float,
+    low: float,
+    wide: float,
+    tall: float,
+    title: str,
+    *,
     dashed: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """A rounded box with its title in the upper left corner; dashed for what is not there."""
     shape = FancyBboxPatch(
-        (left + 0.06, low + 0.06), wide - 0.12, tall - 0.12, boxstyle="round,pad=0.06",
-        facecolor="white" if dashed else PAPER, edgecolor=GREY, ls="--" if dashed else "-", lw=0.9,
-    )  # fmt: skip
+        (left + 0.06, low + 0.06),
+        wide - 0.12,
+        tall - 0.12,
+        boxstyle="round,pad=0.06",
+        facecolor="white" if dashed else PAPER,
+        edgecolor=GREY,
+        ls="--" if dashed else "-",
+        lw=0.9,
+    )
     axes.add_patch(shape)
     axes.text(left + 0.12, low + tall - 0.1, title, va="top", fontsize=9, color=DARK, weight="bold")
 
 
 def tile(
-    axes: Axes, left: float, low: float, wide: float, tall: float, squares: Sequence[str],
+    axes: Axes,
+    left: float,
+    low: float,
+    wide: float,
+    tall: float,
+    squares: Sequence[str],
     edge: str = GREY,
-) -> None:  # fmt: skip
+) -> None:
     """One node, with a small square of a colour for each of its GPUs along its lower edge."""
     shape = Rectangle((left, low), wide, tall, facecolor="white", edgecolor=edge, lw=1.4)
     axes.add_patch(shape)

@@ -48,9 +48,11 @@ def max_watts(machine: str) -> float | None:
     Where a name fits several forms ("NVIDIA A100"), the largest: it is a ceiling.
     """
     words = machine.upper().replace("-", " ").split()
-    fits = [(len({*words} & {*name.upper().split()}), watts)
-            for name, watts in power()[["device", "max_w"]].itertuples(index=False)
-            if name.split()[0].upper() in words]  # fmt: skip
+    fits = [
+        (len({*words} & {*name.upper().split()}), watts)
+        for name, watts in power()[["device", "max_w"]].itertuples(index=False)
+        if name.split()[0].upper() in words
+    ]
     return float(max(fits)[1]) if fits else None
 
 
@@ -67,8 +69,9 @@ def full_training(runs: pd.DataFrame, epochs: int = EPOCHS) -> pd.DataFrame:
     hours = epochs * IMAGENET_IMAGES / table["images_per_s"] / 3600
     told = [power_of(machine, watts) for machine, watts in zip(table["machine"], _measured(runs))]
     watts = [each[0] for each in told]
-    return table.assign(hours=hours, watts=watts, watts_are=[each[1] for each in told],
-                        kwh=hours * watts / 1000)  # fmt: skip
+    return table.assign(
+        hours=hours, watts=watts, watts_are=[each[1] for each in told], kwh=hours * watts / 1000
+    )
 
 
 def power_of(machine: str, measured: float | None = None) -> tuple[float, str]:

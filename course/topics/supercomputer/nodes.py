@@ -67,8 +67,10 @@ class Machine:
     def __str__(self) -> str:
         gpus = ", ".join(f"{n} × {gpu}" for gpu, n in Counter(g.name for g in self.gpus).items())
         place = f"inside Slurm job {self.job_id}" if self.job_id else "in no Slurm job"
-        return (f"{self.host}: {self.cpu}, {self.cores} cores ({self.usable} usable), "
-                f"{self.memory_gib:.0f} GiB, {gpus or 'no GPU'}; {place}")  # fmt: skip
+        return (
+            f"{self.host}: {self.cpu}, {self.cores} cores ({self.usable} usable), "
+            f"{self.memory_gib:.0f} GiB, {gpus or 'no GPU'}; {place}"
+        )
 
 
 @dataclass(frozen=True)
@@ -115,15 +117,18 @@ class Cluster:
         rows = []
         for name, limit in self.limits_min.items():
             nodes = [node for node in self.nodes if name in node.partitions]
-            rows.append({
-                "partition": name, "nodes": len(nodes),
-                "free nodes": sum(node.is_free for node in nodes),
-                "GPUs a node": span(node.gpus for node in nodes),
-                "GPUs": sum(node.gpus for node in nodes),
-                "free GPUs": sum(node.free_gpus for node in nodes),
-                "cores a node": span(node.cores for node in nodes),
-                "longest job": clock(limit),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "partition": name,
+                    "nodes": len(nodes),
+                    "free nodes": sum(node.is_free for node in nodes),
+                    "GPUs a node": span(node.gpus for node in nodes),
+                    "GPUs": sum(node.gpus for node in nodes),
+                    "free GPUs": sum(node.free_gpus for node in nodes),
+                    "cores a node": span(node.cores for node in nodes),
+                    "longest job": clock(limit),
+                }
+            )
         return pd.DataFrame(rows)
 
 
@@ -146,11 +151,17 @@ def machine(**places: Path) -> Machine:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else threads
     return Machine(
         host=os.uname().nodename.split(".")[0] if hasattr(os, "uname") else "this machine",
-        cpu=cpu_name(), sockets=_sockets(), cores=psutil.cpu_count(logical=False) or threads,
-        threads=threads, usable=usable, memory_gib=host.total / GIB,
-        memory_free_gib=host.available / GIB, gpus=_gpus(), disks=disks(places),
+        cpu=cpu_name(),
+        sockets=_sockets(),
+        cores=psutil.cpu_count(logical=False) or threads,
+        threads=threads,
+        usable=usable,
+        memory_gib=host.total / GIB,
+        memory_free_gib=host.available / GIB,
+        gpus=_gpus(),
+        disks=disks(places),
         job_id=os.environ.get("SLURM_JOB_ID", ""),
-    )  # fmt: skip
+    )
 
 
 def cluster() -> Cluster | None:
@@ -175,17 +186,24 @@ def nodes(told: str) -> tuple[Node, ...]:
         before = found[name].partitions if name in found else ()
         taken = int(use.split("/")[0])  # of allocated/idle/other/total
         found[name] = Node(
-            name, (*before, partition), state, int(cores), taken, int(memory) / 1024,
-            gpu_count(gres), gpu_count(used),
-        )  # fmt: skip
+            name,
+            (*before, partition),
+            state,
+            int(cores),
+            taken,
+            int(memory) / 1024,
+            gpu_count(gres),
+            gpu_count(used),
+        )
     return tuple(found.values())
 
 
 def gpu_count(gres: str) -> int:
     """GPUs in Slurm's words for generic resources: 4 in `gpu:a100:4(S:0-1),nvme:2`."""
     entries = [each.split(":") for each in re.sub(r"\([^)]*\)", "", gres).split(",")]
-    return sum(int(words[-1]) if words[-1].isdigit() else 1
-               for words in entries if words[0] == "gpu")  # fmt: skip
+    return sum(
+        int(words[-1]) if words[-1].isdigit() else 1 for words in entries if words[0] == "gpu"
+    )
 
 
 def disks(places: dict[str, Path]) -> tuple[Disk, ...]:

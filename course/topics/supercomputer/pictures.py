@@ -17,8 +17,13 @@ from course.topics.supercomputer.drawing import LINE, arrow, box, canvas, gauge,
 from course.topics.supercomputer.nodes import Cluster, Disk, Machine, Node, clock
 
 # By generation of the device, so that like stands beside like.
-DEVICE_COLOURS = {"NVIDIA M40": GREY, "Tesla P100": SKY, "Tesla P40": GREEN, "Tesla V100": BLUE,
-                  "CPUs": ORANGE}  # fmt: skip
+DEVICE_COLOURS = {
+    "NVIDIA M40": GREY,
+    "Tesla P100": SKY,
+    "Tesla P40": GREEN,
+    "Tesla V100": BLUE,
+    "CPUs": ORANGE,
+}
 USE_COLOURS = {"free": GREEN, "partly used": ORANGE, "full": BLUE, "not available": LINE}
 LARGE = 10  # so many nodes of a kind are drawn one by one, with their names and GPUs
 SQUARE = 0.19  # inches: the side of a node where there are more
@@ -76,8 +81,15 @@ def cluster(found: Cluster, machine: Machine) -> Picture:
     counts = Counter(_use(node) for node in found.nodes)
     marks = [Patch(color=USE_COLOURS[use], label=f"{use}: {counts[use]}") for use in USE_COLOURS]
     say(axes, 0.5, 0.19, f"{len(found.nodes)} nodes:")
-    axes.legend(handles=marks, ncols=4, frameon=False, fontsize=9, borderpad=0, loc="lower left",
-                bbox_to_anchor=(0.1, 0.08 / total))  # fmt: skip
+    axes.legend(
+        handles=marks,
+        ncols=4,
+        frameon=False,
+        fontsize=9,
+        borderpad=0,
+        loc="lower left",
+        bbox_to_anchor=(0.1, 0.08 / total),
+    )
     return picture
 
 
@@ -101,10 +113,13 @@ def supercomputer() -> Picture:
         arrow(axes, (begin, 3.25), (end, 3.25), words)
     axes.plot([2.2, 9.95], [1.62, 1.62], color=PURPLE, lw=4, solid_capstyle="round")
     say(axes, 4.6, 1.82, "fast network: all nodes see the same files", colour=PURPLE)
-    spaces = {"HOME": "settings;\nsmall, backed up", "WORK": "code, runs, logs;\nlarge",
-              "SCRATCH": "what a job reads and\nwrites fast; cleaned up",
-              "STORE": "archives;\nslow, lasting",
-              "DSDIR": "public data sets;\nread only"}  # fmt: skip
+    spaces = {
+        "HOME": "settings;\nsmall, backed up",
+        "WORK": "code, runs, logs;\nlarge",
+        "SCRATCH": "what a job reads and\nwrites fast; cleaned up",
+        "STORE": "archives;\nslow, lasting",
+        "DSDIR": "public data sets;\nread only",
+    }
     for number, (name, use) in enumerate(spaces.items()):
         left = 2.2 + 1.57 * number
         box(axes, left, 0.1, 1.47, 1.2, name)
@@ -204,8 +219,15 @@ def _height(count: int) -> float:
 def _kind(axes: Axes, partitions: str, nodes: list[Node], low: float, tall: float) -> None:
     first, count = nodes[0], len(nodes)
     gpus = f", {first.gpus} GPU" + "s" * (first.gpus > 1) if first.gpus else ""
-    box(axes, 0.05, low, 9.9, tall, f"{partitions}: {count} node{'s' * (count > 1)} of "
-        f"{first.cores} cores, {size(first.memory_gib)}{gpus}")  # fmt: skip
+    box(
+        axes,
+        0.05,
+        low,
+        9.9,
+        tall,
+        f"{partitions}: {count} node{'s' * (count > 1)} of "
+        f"{first.cores} cores, {size(first.memory_gib)}{gpus}",
+    )
     if count > LARGE:
         columns, side = _squares(count)
         order = [*USE_COLOURS]

@@ -61,13 +61,15 @@ def _parts(table: pd.DataFrame, top: int) -> pd.DataFrame:
         return pd.DataFrame(parts).fillna(0.0)
     eligible = table["eligible"] == "yes"
     layout = table["layout_s"].where(eligible, 0.0)
-    parts = pd.DataFrame({
-        "tensor_core": table["tensor_core_s"],
-        "eligible": table["other_s"].where(eligible, 0.0) - layout,
-        "layout": layout,
-        "not_eligible": table["other_s"].where(~eligible, 0.0),
-        "unknown": table["unknown_s"],
-    }).set_axis(table["operator"])  # fmt: skip
+    parts = pd.DataFrame(
+        {
+            "tensor_core": table["tensor_core_s"],
+            "eligible": table["other_s"].where(eligible, 0.0) - layout,
+            "layout": layout,
+            "not_eligible": table["other_s"].where(~eligible, 0.0),
+            "unknown": table["unknown_s"],
+        }
+    ).set_axis(table["operator"])
     rest = parts.iloc[top:]
     if rest.empty:
         return parts

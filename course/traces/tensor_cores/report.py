@@ -18,9 +18,17 @@ if TYPE_CHECKING:
     from course.runs.run import Run
 
 __all__ = [
-    "Verdict", "classify", "describe", "labelled", "kernels_of_run", "score", "tensor_core_kernels",
-    "tensor_core_report", "tensor_core_summary", "unknown",
-]  # fmt: skip
+    "Verdict",
+    "classify",
+    "describe",
+    "labelled",
+    "kernels_of_run",
+    "score",
+    "tensor_core_kernels",
+    "tensor_core_report",
+    "tensor_core_summary",
+    "unknown",
+]
 
 # Operators that are a matrix product inside, by whatever library: Tensor Cores could do them.
 PRODUCT = re.compile(
@@ -28,8 +36,15 @@ PRODUCT = re.compile(
     r"|attention|_attn_|::_?(\w+_)?(lstm|gru|rnn)(_\w+)?$|ConvolutionBackward|MmBackward"
 )
 INTERPOLATION = re.compile(r"upsample|interpolate|im2col|depthwise")  # the words, but no product
-TYPES = {"c10::Half": "fp16", "c10::BFloat16": "bf16", "float": "fp32", "double": "fp64",
-         "signed char": "int8", "c10::Float8_e4m3fn": "fp8", "c10::Float8_e5m2": "fp8"}  # fmt: skip
+TYPES = {
+    "c10::Half": "fp16",
+    "c10::BFloat16": "bf16",
+    "float": "fp32",
+    "double": "fp64",
+    "signed char": "int8",
+    "c10::Float8_e4m3fn": "fp8",
+    "c10::Float8_e5m2": "fp8",
+}
 # The types that a GPU's Tensor Cores take, by its name; fp32 is taken as TF32, where that is on.
 UNITS = (
     (r"\b[KMP]\d{1,4}\b|GTX|capability [2-6]\.", ()),
@@ -45,17 +60,33 @@ def tensor_core_kernels(source: Trace | pd.DataFrame) -> pd.DataFrame:
     seconds, share, tensor_active (its highest share of cycles by a counter, NaN without), why.
     """
     table = _kernels(source)
-    table = table.groupby("kernel").agg(
-        count=("duration_s", "size"), seconds=("duration_s", "sum"),
-        tensor_active=("tensor_active", "max"),
-    ).reset_index()  # fmt: skip
+    table = (
+        table.groupby("kernel")
+        .agg(
+            count=("duration_s", "size"),
+            seconds=("duration_s", "sum"),
+            tensor_active=("tensor_active", "max"),
+        )
+        .reset_index()
+    )
     verdicts = [classify(name) for name in table["kernel"]]
     for column in ("verdict", "generation", "formats", "why"):
         table[column] = [getattr(verdict, column) for verdict in verdicts]
     table["share"] = table["seconds"] / table["seconds"].sum()
     table = table.sort_values("seconds", ascending=False, kind="stable").reset_index(drop=True)
-    return table[["kernel", "verdict", "generation", "formats", "count", "seconds", "share",
-                  "tensor_active", "why"]]  # fmt: skip
+    return table[
+        [
+            "kernel",
+            "verdict",
+            "generation",
+            "formats",
+            "count",
+            "seconds",
+            "share",
+            "tensor_active",
+            "why",
+        ]
+    ]
 
 
 def unknown(source: Trace | pd.DataFrame) -> pd.DataFrame:
@@ -102,8 +133,10 @@ def tensor_core_report(source: Trace | pd.DataFrame) -> pd.DataFrame:
     device, calls = "", {}
     if isinstance(source, Trace):
         device, calls = source.device, _calls(source.operators)
-    rows = [_row(name, group, device) | {"calls": calls.get(name, pd.NA)}
-            for name, group in kernels.groupby("operator")]  # fmt: skip
+    rows = [
+        _row(name, group, device) | {"calls": calls.get(name, pd.NA)}
+        for name, group in kernels.groupby("operator")
+    ]
     table = pd.DataFrame(rows, columns=COLUMNS).astype({"calls": "Int64"})
     table["gpu_share"] = table["gpu_s"] / table["gpu_s"].sum()
     table = table.sort_values("gpu_s", ascending=False, kind="stable").reset_index(drop=True)
@@ -111,10 +144,27 @@ def tensor_core_report(source: Trace | pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-COLUMNS = ["operator", "types", "eligible", "uses_tensor_cores", "calls", "gpu_s", "gpu_share",
-           "tensor_core_s", "other_s", "unknown_s", "layout_s", "tensor_core_share", "kernels",
-           "tensor_core_kernels", "other_kernels", "unknown_kernels", "tensor_core_names",
-           "other_names", "unknown_names"]  # fmt: skip
+COLUMNS = [
+    "operator",
+    "types",
+    "eligible",
+    "uses_tensor_cores",
+    "calls",
+    "gpu_s",
+    "gpu_share",
+    "tensor_core_s",
+    "other_s",
+    "unknown_s",
+    "layout_s",
+    "tensor_core_share",
+    "kernels",
+    "tensor_core_kernels",
+    "other_kernels",
+    "unknown_kernels",
+    "tensor_core_names",
+    "other_names",
+    "unknown_names",
+]
 PARTS = {USED: "tensor_core", NOT: "other", UNKNOWN: "unknown"}
 
 
@@ -124,18 +174,23 @@ def _row(operator: str, kernels: pd.DataFrame, device: str) -> dict[str, Any]:
     for verdict, part in PARTS.items():
         group = kernels[kernels["verdict"] == verdict]
         seconds = group.groupby("kernel")["duration_s"].sum().sort_values(ascending=False)
-        row |= {f"{part}_s": seconds.sum(), f"{part}_kernels": len(group),
-                f"{part}_names": tuple(seconds.index)}  # fmt: skip
+        row |= {
+            f"{part}_s": seconds.sum(),
+            f"{part}_kernels": len(group),
+            f"{part}_names": tuple(seconds.index),
+        }
     times = kernels.explode("types").groupby("types")["duration_s"].sum()
     types = list(times.sort_values(ascending=False).index)
     used = row["tensor_core_kernels"] > 0
     verdict = USED if used else UNKNOWN if row["unknown_kernels"] else NOT
     return row | {
-        "types": ", ".join(types), "eligible": _eligible(operator, types, device, used),
-        "uses_tensor_cores": verdict, "kernels": len(kernels),
+        "types": ", ".join(types),
+        "eligible": _eligible(operator, types, device, used),
+        "uses_tensor_cores": verdict,
+        "kernels": len(kernels),
         "layout_s": kernels["layout_s"].sum(),
         "tensor_core_share": row["tensor_core_s"] / row["gpu_s"] if row["gpu_s"] else 0.0,
-    }  # fmt: skip
+    }
 
 
 def _calls(operators: pd.DataFrame) -> pd.Series:
@@ -166,8 +221,16 @@ def _cpu_report(trace: Trace) -> pd.DataFrame:
     rows = []
     for name, group in operators.groupby("name"):
         types = list(dict.fromkeys(group["types"].explode().dropna()))
-        rows.append([name, ", ".join(types), _eligible(name, types, "", False), NOT, len(group),
-                     group["self_s"].sum()])  # fmt: skip
+        rows.append(
+            [
+                name,
+                ", ".join(types),
+                _eligible(name, types, "", False),
+                NOT,
+                len(group),
+                group["self_s"].sum(),
+            ]
+        )
     table = pd.DataFrame(rows, columns=[*COLUMNS[:5], "cpu_s"])
     table["cpu_share"] = table["cpu_s"] / table["cpu_s"].sum()
     return table.sort_values("cpu_s", ascending=False, kind="stable").reset_index(drop=True)
@@ -184,8 +247,9 @@ def tensor_core_summary(**sources: Trace | pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for name, source in sources.items():
-        report = source if "eligible" in getattr(source, "columns", ()) else (
-            tensor_core_report(source))  # fmt: skip
+        report = (
+            source if "eligible" in getattr(source, "columns", ()) else (tensor_core_report(source))
+        )
         rows.append({"name": name, **_summary(report)})
     return pd.DataFrame(rows)
 

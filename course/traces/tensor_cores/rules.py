@@ -145,11 +145,16 @@ def _counts(table: pd.DataFrame) -> dict[str, float]:
     found, alarms = int((used & (said == USED)).sum()), int((~used & (said == USED)).sum())
     unknown = int((said == UNKNOWN).sum())
     return {
-        "kernels": len(table), "used": int(used.sum()), "found": found, "false_alarms": alarms,
-        "denied": int((used & (said == NOT)).sum()), "unknown": unknown,
-        "precision": _share(found, found + alarms), "recall": _share(found, int(used.sum())),
+        "kernels": len(table),
+        "used": int(used.sum()),
+        "found": found,
+        "false_alarms": alarms,
+        "denied": int((used & (said == NOT)).sum()),
+        "unknown": unknown,
+        "precision": _share(found, found + alarms),
+        "recall": _share(found, int(used.sum())),
         "decided": _share(len(table) - unknown, len(table)),
-    }  # fmt: skip
+    }
 
 
 def _share(part: int, whole: int) -> float:

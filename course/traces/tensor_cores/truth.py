@@ -82,9 +82,10 @@ def by_kernel(setting: str, rows: pd.DataFrame) -> pd.DataFrame:
     """Launches of one setting (`launches`, names mangled) summed up by kernel: COLUMNS."""
     groups = rows.assign(kernel=rows["kernel"].map(demangled)).groupby("kernel", sort=False)
     table = groups.agg(
-        count=("duration_s", "size"), seconds=("duration_s", "sum"),
+        count=("duration_s", "size"),
+        seconds=("duration_s", "sum"),
         tensor_active=("tensor_active", "max"),
-    ).reset_index()  # fmt: skip
+    ).reset_index()
     table["share"] = table["seconds"] / table["seconds"].sum()
     return table.assign(setting=setting)[COLUMNS]
 
@@ -161,10 +162,13 @@ def truth(counted: pd.DataFrame, code: pd.DataFrame) -> pd.DataFrame:
     cycles = np.select([active >= SURE, active <= NONE], [USED, NOT], UNCLEAR)
     products = np.select([mma.isna(), mma == ""], [UNCLEAR, NOT], USED)
     sure = cycles != UNCLEAR
-    return pd.DataFrame({
-        "truth": np.where(sure, cycles, products),
-        "evidence": np.select([sure, products != UNCLEAR], [CYCLES, CODE], ""),
-    }, index=active.index)  # fmt: skip
+    return pd.DataFrame(
+        {
+            "truth": np.where(sure, cycles, products),
+            "evidence": np.select([sure, products != UNCLEAR], [CYCLES, CODE], ""),
+        },
+        index=active.index,
+    )
 
 
 def compare(machine: str = "nvidia-h100", path: Path | None = None) -> pd.DataFrame:
@@ -227,14 +231,18 @@ def summary(compared: pd.DataFrame) -> pd.DataFrame:
         large = big["result"].value_counts()
         share = group["share"].fillna(0)
         traced = group["trace_share"].where(group["share"].notna())
-        rows.append({
-            "setting": setting, "gpu_s": group["seconds"].sum(), "kernels": len(group),
-            "large": len(big),
-            **{name: int(large.get(name, 0)) for name in (RIGHT, WRONG, UNKNOWN, UNCLEAR)},
-            "by_code": int((big["evidence"] == CODE).sum()),
-            "right_share": share[group["result"] == RIGHT].sum(),
-            "used_by_name": share[group["verdict"] == USED].sum(),
-            "used_in_truth": share[group["truth"] == USED].sum(),
-            "matched_share": traced.sum() if group["trace_share"].notna().any() else np.nan,
-        })  # fmt: skip
+        rows.append(
+            {
+                "setting": setting,
+                "gpu_s": group["seconds"].sum(),
+                "kernels": len(group),
+                "large": len(big),
+                **{name: int(large.get(name, 0)) for name in (RIGHT, WRONG, UNKNOWN, UNCLEAR)},
+                "by_code": int((big["evidence"] == CODE).sum()),
+                "right_share": share[group["result"] == RIGHT].sum(),
+                "used_by_name": share[group["verdict"] == USED].sum(),
+                "used_in_truth": share[group["truth"] == USED].sum(),
+                "matched_share": traced.sum() if group["trace_share"].notna().any() else np.nan,
+            }
+        )
     return pd.DataFrame(rows).sort_values("gpu_s", ascending=False, ignore_index=True)

@@ -176,7 +176,7 @@ def expect_no_process(root: Path, timeout_s: float = 10) -> None:
 
 def end_all_runs(root: Path) -> None:
     """Cancel every run; fail, and kill, where a process is left after that."""
-    for run in runs.all_runs():
+    for run in runs.all_jobs():
         jobs.cancel(run)
     try:
         expect_no_process(root)

@@ -199,12 +199,12 @@ def cancel(
     """End runs that wait or compute; runs that are over stay as they are."""
     from course.jobs import launch
     from course.jobs import queue as queues
-    from course.runs.run import get
+    from course.runs.run import all_jobs, get
 
     if not names and not all_:
         raise ValueError("name the runs to end, or say --all; course runs lists them")
     for name in [*(names or []), *(queues.table()["name"] if all_ else [])]:
-        typer.echo(launch.cancel(get(name)))
+        typer.echo(launch.cancel(get(name, of=all_jobs())))
 
 
 @app.command()
@@ -228,9 +228,9 @@ def logs(
 ) -> None:
     """Print the end of what a run printed."""
     from course.runs.logs import text
-    from course.runs.run import get
+    from course.runs.run import all_jobs, get
 
-    found = get(name)
+    found = get(name, of=all_jobs())
     ending = text(found, err=err, lines=lines)
     if json_:
         tables.as_json({"run": found.name, "files": [str(p) for p in found.logs], "text": ending})

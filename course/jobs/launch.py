@@ -7,7 +7,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -98,11 +99,22 @@ def launch_all(
 
 def _launch(group: Sequence[Plan], rerun: bool) -> list[Run]:
     """Find or start the runs of one job; the first of them, or all, are what was asked for."""
+    with launching():
+        return _find_or_start(group, rerun)
+
+
+@contextmanager
+def launching() -> Iterator[Path]:
+    """Hold the runs folder, which is handed out, for a launch: two may not take the same name.
+
+    Raises:
+        JobError: it cannot be written.
+    """
     root = runs.runs_root()
     try:
         root.mkdir(parents=True, exist_ok=True)
         with FileLock(root / ".launch.lock", timeout=60):
-            return _find_or_start(group, rerun)
+            yield root
     except Timeout as error:
         raise JobError("another launch still waits for the scheduler: try again") from error
     except OSError as error:

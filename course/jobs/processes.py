@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import psutil
 
 from course.runs.run import FOLDER_VARIABLE, GROUP, Run
+
+COMMAND_VARIABLE = "COURSE_COMMAND_FOLDER"  # set for every process that a job's command starts
+GRACE_S = 5.0  # between SIGTERM and SIGKILL
+POLL_S = 0.1
 
 
 def mark(run: Run) -> str:
@@ -34,15 +39,32 @@ def kill_left(run: Run) -> None:
     psutil.wait_procs(found, timeout=2)  # the kernel takes a moment, or longer for much memory
 
 
+def end_command(run: Run) -> None:
+    """End all that the command of a job started, with GRACE_S to do so by itself."""
+    for signalled in (psutil.Process.terminate, psutil.Process.kill):
+        for process in (left := [*_marked(COMMAND_VARIABLE, {str(run.folder)})]):
+            with suppress(psutil.Error):  # it ended meanwhile
+                signalled(process)
+        deadline = time.monotonic() + GRACE_S
+        while left and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+            left = [*_marked(COMMAND_VARIABLE, {str(run.folder)})]
+
+
 def of_run(run: Run) -> Iterator[psutil.Process]:
     """What runs for this run; what runs for its group too, where the others are over."""
     marks = {str(run.folder)}
     if all(each.record for each in run.together if each != run):
         marks.add(mark(run))
+    yield from _marked(FOLDER_VARIABLE, marks)
+    yield from _marked(COMMAND_VARIABLE, marks)
+
+
+def _marked(variable: str, marks: set[str]) -> Iterator[psutil.Process]:
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # another user's, or it ended meanwhile
             alive = process.status() != psutil.STATUS_ZOMBIE
-            if alive and process.environ().get(FOLDER_VARIABLE) in marks:
+            if alive and process.environ().get(variable) in marks:
                 yield process
 
 

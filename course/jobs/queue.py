@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from course.jobs.engines import engine
 from course.jobs.launch import refresh, steps_done
-from course.runs.run import Run, all_runs
+from course.runs.run import Run, all_jobs
 from course.text import clock
 
 if TYPE_CHECKING:
@@ -23,8 +23,9 @@ def table() -> pd.DataFrame:
 
     Columns: job, name, site, state (pending, running, or another word of Slurm's in small
     letters), reason (why it waits, or where it computes), elapsed_s (since it began to compute),
-    nodes (asked for, or in use), gpus, step (how many are done), steps. elapsed_s and nodes are
-    missing where nobody says. A run that turns out to be over is recorded as such, and left out.
+    nodes (asked for, or in use), gpus, step (how many are done), steps (0: a batch script's).
+    elapsed_s and nodes are missing where nobody says. A run that turns out to be over is recorded
+    as such, and left out.
     """
     import pandas as pd
 
@@ -41,7 +42,8 @@ def as_text(table: pd.DataFrame) -> pd.DataFrame:
     shown["elapsed"] = elapsed.fillna(0).map(clock).where(elapsed.notna(), "?")
     shown["nodes"] = table["nodes"].astype("string").fillna("?")
     shown["GPUs"] = table["gpus"].astype(str)
-    shown["steps"] = [f"{step} of {steps}" for step, steps in zip(table["step"], table["steps"])]
+    steps = zip(table["step"], table["steps"])
+    shown["steps"] = [f"{step} of {all_}" if all_ else "–" for step, all_ in steps]
     return shown
 
 
@@ -60,7 +62,7 @@ def as_page(table: pd.DataFrame | None) -> str:
 
 
 def _rows() -> list[dict[str, Any]]:
-    open_runs = [run for run in all_runs() if not (run.folder / "record.json").exists()]
+    open_runs = [run for run in all_jobs() if not (run.folder / "record.json").exists()]
     by_engine: dict[str, list[Run]] = {}
     for run in open_runs:
         by_engine.setdefault(run.launched.get("executor", "local"), []).append(run)
@@ -90,7 +92,7 @@ def _row(run: Run, said: dict[str, Any]) -> dict[str, Any]:
     asked = run.launched
     # A job that was put back begins anew: its steps so far do not count.
     step = 0 if said["state"] == "pending" else steps_done(run)
-    written = (run.folder / "config.json").stat().st_mtime_ns  # once, at its launch
+    written = run.script.stat().st_mtime_ns  # once, at its launch
     return {
         "order": (asked.get("launched_at", ""), written),
         "job": str(asked.get("job_id", "")),
@@ -99,5 +101,5 @@ def _row(run: Run, said: dict[str, Any]) -> dict[str, Any]:
         **said,
         "gpus": asked.get("gpus", 1),
         "step": step,
-        "steps": run.config.epochs * run.config.steps,
+        "steps": 0 if run.is_command else run.config.epochs * run.config.steps,
     }

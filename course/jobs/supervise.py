@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 from subprocess import Popen
@@ -24,7 +24,7 @@ from submitit import JobEnvironment
 from submitit.helpers import TorchDistributedEnvironment
 
 from course.jobs import group
-from course.jobs.processes import identity
+from course.jobs.processes import COMMAND_VARIABLE, end_command, identity
 from course.jobs.tickets import is_first, machine_lock
 from course.jobs.warm import client
 from course.jobs.warm import start as warm
@@ -51,9 +51,9 @@ def supervise(folder: str) -> None:
     signal.signal(signal.SIGTERM, _cancelled)
     by_slurm = first.launched.get("executor") == "slurm"
     members = [
-        Member(run, task, number)
+        (CommandMember if run.is_command else Member)(run, task, number)
         for number, run in enumerate(first.together)
-        if task.global_rank < run.launched["gpus"]
+        if run.is_command or task.global_rank < run.launched["gpus"]
     ]
     if by_slurm:
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # submitit's warning before Slurm's limit
@@ -174,11 +174,8 @@ class Member:
 
     def start(self, *, in_turns: bool) -> None:
         """Start the training process; rank 0 notes that the run has begun."""
-        env = self._environment()
-        if in_turns:
-            env[turn.VARIABLE] = str(group.address_file(self.run))
         try:
-            self._child = self._start_process(env)
+            self._child = self._start_process(in_turns)
             if self.rank == 0:
                 started = {
                     "host": self._task.hostname,
@@ -195,8 +192,10 @@ class Member:
         alone = len(self.run.together) == 1
         return alone or self.rank == 0 or bool(self.run.started or self.run.record)
 
-    def _start_process(self, env: dict[str, str]) -> Popen | Forked:
-        script, folder = self.run.script, self.run.folder
+    def _start_process(self, in_turns: bool) -> Popen | Forked:
+        script, folder, env = self.run.script, self.run.folder, self._environment()
+        if in_turns:
+            env[turn.VARIABLE] = str(group.address_file(self.run))
         if self.run == self.run.job:
             return warm.start_script(script, cwd=folder, env=env)
         # The job's own logs are those of the run in whose folder they lie.
@@ -310,6 +309,39 @@ class Member:
             except OSError as error:  # the others of the group go on
                 print(f"{self.run.name}: no record could be written: {error}", file=sys.stderr)
         self.verdict = self.verdict or verdict
+
+
+class CommandMember(Member):
+    """A command that is no training script: it ends as its process does, with all it started."""
+
+    def __init__(self, run: Run, task: JobEnvironment, number: int) -> None:
+        super().__init__(run, task, number)
+        self.ranks = 1  # whatever it starts itself
+
+    def _start_process(self, in_turns: bool) -> Popen:
+        asked = self.run.launched
+        dropped = (FOLDER_VARIABLE, "SUBMITIT_", *asked["without"])  # it is no run of the course
+        env = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
+        env |= asked["variables"] | {COMMAND_VARIABLE: str(self.run.folder)}
+        out, err = self.run.logs
+        with out.open("ab") as stdout, err.open("ab") as stderr, open(os.devnull) as nothing:
+            streams = {"stdin": nothing, "stdout": stdout, "stderr": stderr}
+            return Popen(
+                asked["command"], cwd=asked["cwd"], env=env, start_new_session=True, **streams
+            )
+
+    def kill(self) -> None:
+        """End the command, and what it started in whatever process group, not all at once."""
+        if self._child is not None:
+            end_command(self.run)
+            self._child.wait()
+
+    def give(self, verdict: Record) -> None:
+        """Leave a record, and say in its own log that it did not end by itself."""
+        if self.verdict is None and verdict.status in ("timeout", "cancelled"):
+            with suppress(OSError), self.run.logs[1].open("a") as err:
+                err.write(f"course: job {self.run.name} is ended: {verdict.error}\n")
+        super().give(verdict)
 
 
 def _unwritable(error: OSError) -> Record:

@@ -9,6 +9,9 @@ rank-0.json    of a run of several ranks: what each alone knows
 record.json    written once, atomically, when the run is over: the source of every number
 beside/        a run that was repeated for this one to take turns with: a folder like this one
 logs/          standard output and error
+
+A job that runs a command of anybody's instead (`course.jobs.commands`) has such a folder too, with
+launch.json, started.json and record.json; it has no config, and measures nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cached_property
@@ -32,6 +36,7 @@ SUBMIT_GRACE_S = 60  # a busy scheduler may take so long to give a job its id
 BESIDE = "beside"  # the folder, in a run's, of the run that was repeated for it
 FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set for every process of a run's job
 GROUP = "#group"  # behind the folder in that variable: what serves several runs, and none alone
+COMMAND = "command.sh"  # the script of a job that is no training run
 PROJECT = Path(__file__).resolve().parents[2]
 SCRIPTS = "scripts"  # in RECORDED: the versions of the script that recorded runs ran
 RECORDED = PROJECT / "course" / "recorded"  # a folder a machine, a folder a run
@@ -60,7 +65,12 @@ class Run:
         """The snapshot that ran; recorded runs share one copy of each version."""
         if self.is_recorded:
             return RECORDED / SCRIPTS / self.launched["snapshot"]
-        return self.folder / "train.py"
+        return self.folder / (COMMAND if self.is_command else "train.py")
+
+    @property
+    def is_command(self) -> bool:
+        """Is it no training run, but a command that somebody put into the queue?"""
+        return (self.folder / COMMAND).exists()
 
     @property
     def is_recorded(self) -> bool:
@@ -165,6 +175,8 @@ class Run:
     @property
     def logs(self) -> list[Path]:
         """Log files, standard output of each task first, then standard error."""
+        if stem := self.launched.get("log"):  # a command's, where its owner wants them
+            return [Path(f"{stem}.{kind}") for kind in ("out", "err")]
         found = sorted((self.folder / "logs").glob("*_log.*"))
         return sorted(found, key=lambda path: path.suffix != ".out")
 
@@ -205,19 +217,27 @@ def find(**wanted: Any) -> pd.DataFrame:
 
 def all_runs() -> list[Run]:
     """Every run in the runs folder, by name."""
+    return [job for job in all_jobs() if not job.is_command]
+
+
+def all_jobs() -> list[Run]:
+    """Every run, and every command that has or had its place in the queue, by name."""
     root = runs_root()
     if not root.is_dir():
         return []
     return [Run(path.parent) for path in sorted(root.glob("*/launch.json"))]
 
 
-def get(name: str) -> Run:
+def get(name: str, *, of: Iterable[Run] | None = None) -> Run:
     """The run whose name is, or alone begins with or contains, `name`.
+
+    Args:
+        of: those to look among; None: every run.
 
     Raises:
         ValueError: none or several; the message lists the candidates.
     """
-    runs = {run.name: run for run in all_runs()}
+    runs = {run.name: run for run in (all_runs() if of is None else of)}
     if name in runs:
         return runs[name]
     near = [key for key in runs if name and name in key]
@@ -246,7 +266,7 @@ def record_of(run: Run, values: dict[str, Any]) -> Record:
         if key in asked
     }
     known["data"] = asked.get("config", {}).get("data", "")
-    known["logs"] = [str(path.relative_to(run.folder)) for path in run.logs]
+    known["logs"] = [os.path.relpath(path, run.folder) for path in run.logs]
     return Record(**{**known, **values, "ended_at": datetime.now().isoformat(timespec="seconds")})
 
 

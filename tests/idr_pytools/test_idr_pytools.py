@@ -15,23 +15,32 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-import psutil
 import pytest
-from filelock import FileLock
-from job_helpers import SCRIPTS, end_all_runs, eventually, launch_running, start_python
+from job_helpers import (
+    SCRIPTS,
+    end_all_runs,
+    eventually,
+    expect_no_process,
+    launch_running,
+    processes_of,
+    release,
+    start_python,
+)
+from typer.testing import CliRunner
 
+from course.cli.runs import app
 from course.idr_pytools import (
     _place,
     batch,
     display_slurm_queue,
     gpu_jobs_submitter,
-    runner,
     search_log,
 )
-from course.idr_pytools.batch import JOB_VARIABLE, LocalJob
 from course.idr_pytools.script import BatchJob, command_words, seconds
-from course.jobs import sites
+from course.jobs import launch, sites
 from course.jobs.cluster import control
+from course.jobs.processes import COMMAND_VARIABLE, alive
+from course.runs.run import Run, all_jobs, all_runs, runs_root
 from course.text import clock
 
 TELLS = "idr_tells.py"
@@ -42,8 +51,14 @@ DEFAULTS = {
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Path]:
     """The current folder, with the scripts of these tests; no process of it outlives the test."""
+    root = tmp_path_factory.mktemp("jobs")
+    monkeypatch.setenv("COURSE_RUNS", str(root))
     work = tmp_path / "a notebook's folder"
     work.mkdir()
     for script in SCRIPTS.glob("idr_*.py"):
@@ -53,13 +68,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("COURSE_SITE", "IDRPROJ"):
         monkeypatch.delenv(name, raising=False)
     yield work
-    for row in batch.queue():
-        batch.cancel(row.job_id)
-    try:
-        eventually(lambda: not processes(work), "nothing of a job is left", 20)
-    finally:
-        for process in processes(work):
-            process.kill()
+    end_all_runs(root)
 
 
 @pytest.fixture
@@ -68,28 +77,22 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COURSE_SITE", "local")
 
 
-def processes(work: Path) -> list[psutil.Process]:
-    """What jobs of this folder started and what runs them."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            job = process.environ().get(JOB_VARIABLE, "")
-            words = [job, *process.cmdline()]
-        except psutil.Error:
-            continue
-        found += [process] if any(f"{work}/slurm/.local" in word for word in words) else []
+def job(number: str) -> Run:
+    """The job of this id on this machine."""
+    (found,) = (each for each in all_jobs() if each.launched["job_id"] == number)
     return found
 
 
-def local_job(number: str) -> LocalJob:
-    return LocalJob(batch.JOBS.resolve() / number)
-
-
 def ended(number: str) -> str:
-    """How a local job ended, once it has."""
-    job = local_job(number)
-    eventually(job.is_over, f"job {number} is over")
-    return job.state
+    """How a job of this machine ended, once it has."""
+    eventually(lambda: launch.refresh(job(number)) not in ("queued", "running"), "it is over")
+    return job(number).status
+
+
+def tasks_of(number: str) -> int:
+    """How many processes the job's script and its tasks have."""
+    found = [process.environ() for process in processes_of(runs_root())]
+    return sum(env.get(COMMAND_VARIABLE) == str(job(number).folder) for env in found)
 
 
 def printed(number: str) -> str:
@@ -271,7 +274,7 @@ def test_without_a_slurm_it_is_this_machine(
     monkeypatch.setenv("PATH", str(programs))
     (number,) = gpu_jobs_submitter(TELLS)
     assert _place(None, None).name == "local"
-    assert ended(number) == "COMPLETED"
+    assert ended(number) == "ok"
     assert told(number)[0]["SLURM_JOB_ID"] == number
     monkeypatch.setenv("COURSE_SITE", "slurm")
     for call in (lambda: gpu_jobs_submitter(TELLS), display_slurm_queue):
@@ -380,7 +383,7 @@ def test_a_command_that_is_none_is_refused(command: object) -> None:
 def test_a_hostile_command_is_one_of_arguments(here: None, tmp_path: Path) -> None:
     hostile = f'--x "a b; touch {tmp_path}/1" ; touch {tmp_path}/2 | $(touch {tmp_path}/3) > out'
     (number,) = gpu_jobs_submitter(f"{TELLS} {hostile}")
-    assert ended(number) == "COMPLETED"
+    assert ended(number) == "ok"
     (task,) = told(number)
     assert task["arguments"][:2] == ["--x", f"a b; touch {tmp_path}/1"]
     assert task["arguments"][2:5] == [";", "touch", f"{tmp_path}/2"]
@@ -441,7 +444,7 @@ def test_no_logs_are_an_empty_list() -> None:
 def test_a_job_for_each_pair_in_order(here: None) -> None:
     ids = gpu_jobs_submitter([f"{TELLS} a", f"{TELLS} b"], [1, 2], name="pairs")
     assert ids == ["1", "2", "3", "4"]
-    assert [ended(number) for number in ids] == ["COMPLETED"] * 4
+    assert [ended(number) for number in ids] == ["ok"] * 4
     assert [[task["arguments"] for task in told(number)] for number in ids] == [
         [["a"]],
         [["b"]],
@@ -461,7 +464,7 @@ def test_tasks_have_slurms_variables(here: None, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("SLURM_PROCID", "77")  # of a job that the notebook itself runs in
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "77")
     (number,) = gpu_jobs_submitter(TELLS, 4, n_gpu_per_task=2, cpus_per_task=3, verbose=1)
-    assert ended(number) == "COMPLETED"
+    assert ended(number) == "ok"
     first, second = told(number)
     assert (first["SLURM_PROCID"], first["SLURM_LOCALID"]) == ("0", "0")
     expected = {
@@ -502,19 +505,19 @@ def test_tasks_have_slurms_variables(here: None, monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_a_job_sees_as_many_gpus_as_it_asked_for(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, devices: int, seen: str, expected: str
+    monkeypatch: pytest.MonkeyPatch, devices: int, seen: str, expected: str
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if seen:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
-    job = LocalJob(folder)
-    job.note("job.json", name="x", gpus=2, tasks=2, cpus=1, devices=devices)
-    assert runner._variables(job).get("CUDA_VISIBLE_DEVICES") == expected
+    monkeypatch.setattr(batch, "devices", lambda: devices)
+    found = batch._variables("1", "x", gpus=2, tasks=2, cpus=1)
+    assert found.get("CUDA_VISIBLE_DEVICES") == expected
 
 
 def test_two_processes_reduce_together(here: None) -> None:
     (number,) = gpu_jobs_submitter("idr_reduces.py", 2)
-    assert ended(number) == "COMPLETED", complaints(number)
+    assert ended(number) == "ok", complaints(number)
     assert sorted(line for line in printed(number).splitlines() if line.startswith("rank")) == [
         "rank 0 of 2, 0 on localhost: sum 3",
         "rank 1 of 2, 1 on localhost: sum 3",
@@ -523,96 +526,72 @@ def test_two_processes_reduce_together(here: None) -> None:
 
 def test_a_task_that_fails_ends_the_others_and_the_job(here: None, folder: Path) -> None:
     (number,) = gpu_jobs_submitter("idr_fails.py", 3)
-    assert ended(number) == "FAILED"
+    assert ended(number) == "failed"
     assert "task 1 has a mistake" in complaints(number)
     assert "srun: task 1 failed with exit code 1: the others are ended" in complaints(number)
     assert "real" in complaints(number) and "+ srun python -u idr_fails.py" in complaints(number)
-    eventually(lambda: not processes(folder), "nothing is left", 10)
+    expect_no_process(runs_root())
 
 
 def test_a_program_that_is_not_there_fails(here: None) -> None:
     numbers = gpu_jobs_submitter(["no_such_program x", "no_such.py"])
-    assert [ended(number) for number in numbers] == ["FAILED", "FAILED"]
+    assert [ended(number) for number in numbers] == ["failed", "failed"]
     assert "srun: cannot start 'no_such_program'" in complaints(numbers[0])
     assert "can't open file" in complaints(numbers[1])
 
 
 def test_the_time_limit_is_kept(here: None, folder: Path) -> None:
     (number,) = gpu_jobs_submitter(SLEEPS, time_max="0:1")
-    assert ended(number) == "TIMEOUT"
-    assert f"job {number} is ended: its time was over" in complaints(number)
-    eventually(lambda: not processes(folder), "nothing is left", 10)
+    assert ended(number) == "timeout"
+    assert "is ended: still running after its" in complaints(number)
+    expect_no_process(runs_root())
 
 
 def running(command: str = SLEEPS, **options: Any) -> str:
     (number,) = gpu_jobs_submitter(command, **options)
-    eventually(lambda: local_job(number).state == "RUNNING", "it runs")
-    eventually(lambda: len(local_job(number)._processes()) > 2, "its tasks run")
+    eventually(lambda: job(number).status == "running" and tasks_of(number) > 2, "its tasks run")
     return number
 
 
 def test_cancelling_ends_all_of_a_job(here: None, folder: Path) -> None:
     first = running(n_gpu=2)
     (second,) = gpu_jobs_submitter(SLEEPS)
-    batch.cancel(second)
-    batch.cancel(first)
-    assert [ended(first), ended(second)] == ["CANCELLED", "CANCELLED"]
-    assert "it was cancelled" in complaints(first)
-    eventually(lambda: not processes(folder), "nothing is left", 10)
-    with pytest.raises(ValueError, match="no job '77'"):
-        batch.cancel("77")
+    told = CliRunner().invoke(app, ["cancel", f"bash-{second}"])
+    assert told.output == f"bash-{second} [cancelled]\n", told
+    launch.cancel(job(first))
+    assert [ended(first), ended(second)] == ["cancelled", "cancelled"]
+    assert f"course: job bash-{first} is ended: cancelled on request" in complaints(first)
+    expect_no_process(runs_root())
+    assert not all_runs()  # nor is it ever taken for a training run
 
 
-def test_a_job_whose_runner_was_killed_has_failed_and_the_next_runs(
+def test_a_job_whose_supervisor_was_killed_is_lost_and_the_next_runs(
     here: None, folder: Path
 ) -> None:
     number = running("bash -c 'trap : TERM; sleep 300; sleep 300'")
     (second,) = gpu_jobs_submitter(TELLS)
-    local_job(number)._runner().kill()
-    assert ended(second) == "COMPLETED"
-    assert ended(number) == "FAILED"
-    eventually(lambda: not processes(folder), "nothing is left", 10)
+    alive(job(number).started["supervisor"]).kill()
+    assert ended(second) == "ok"
+    assert ended(number) == "lost"
+    expect_no_process(runs_root())
 
 
-def machine_lock() -> FileLock:
-    """As the jobs of these tests find it: their TMPDIR is not that of this process's beginning."""
-    return FileLock(Path(os.environ["TMPDIR"]) / Path(runner.machine_lock().lock_file).name)
-
-
-def is_free(lock: FileLock) -> bool:
-    try:
-        with lock.acquire(timeout=0):
-            return True
-    except TimeoutError:
-        return False
-
-
-def test_jobs_take_turns_in_their_order(here: None) -> None:
-    with machine_lock():
-        numbers = gpu_jobs_submitter(["true"] * 5)
-        time.sleep(2)
-        rows = batch.queue("true")
-        assert [(row.job_id, row.state, row.reason) for row in rows] == [
-            ("1", "PENDING", "Resources"),
-            *((str(n), "PENDING", "Priority") for n in range(2, 6)),
-        ]
-        assert batch.queue("other") == []
-    assert [ended(number) for number in numbers] == ["COMPLETED"] * 5
-    times = [
-        local_job(number)._read(f"{what}.json")["at"]
-        for number in numbers
-        for what in ("started", "ended")
+def test_jobs_and_runs_wait_in_one_queue(
+    here: None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = launch_running("holds.py")
+    numbers = gpu_jobs_submitter(["true"] * 3)
+    rows = [(row.job_id, row.state, row.reason) for row in batch.queue("true")]
+    assert rows == [
+        (number, "PENDING", f"one job at a time: {run.name} computes") for number in numbers
     ]
-    assert times == sorted(times)
-
-
-def test_they_take_turns_with_the_courses_own_runs_too(runs_root: Path) -> None:
-    try:
-        launch_running("holds.py")
-        assert not is_free(machine_lock())
-    finally:
-        end_all_runs(runs_root)
-    eventually(lambda: is_free(machine_lock()), "the lock is free again", 20)
+    assert [row.name for row in batch.queue()] == [run.name, "true", "true", "true"]
+    assert batch.queue("other") == []
+    release(run)
+    assert [ended(number) for number in numbers] == ["ok"] * 3
+    began = [job(number).started["started_at"] for number in numbers]
+    assert began == sorted(began)
+    assert launch.refresh(run) == "ok"
 
 
 def test_a_job_outlives_the_program_that_submitted_it(here: None, folder: Path) -> None:
@@ -640,7 +619,7 @@ def test_modules_are_loaded_where_there_are_such(
     (number,) = gpu_jobs_submitter(TELLS, module="pytorch-gpu/py3/1.11.0")
     monkeypatch.setenv("BASH_FUNC_module%%", '() { echo module-was-called "$@"; }')
     (second,) = gpu_jobs_submitter(TELLS, module="a/1 b", script_addon="echo an-addon; ADDED=1")
-    assert [ended(number), ended(second)] == ["COMPLETED", "COMPLETED"]
+    assert [ended(number), ended(second)] == ["ok", "ok"]
     assert "No module command here: went on without pytorch-gpu/py3/1.11.0" in printed(number)
     assert printed(second).splitlines()[:3] == [
         "module-was-called purge",
@@ -658,7 +637,7 @@ def test_an_image_wraps_the_command(
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setenv("SINGULARITY_ALLOWED_DIR", "/im ages")
     (number,) = gpu_jobs_submitter("train.py --x 1", singularity="torch.sif")
-    assert ended(number) == "COMPLETED", complaints(number)
+    assert ended(number) == "ok", complaints(number)
     assert "exec|--nv|/im ages/torch.sif|python|-u|train.py|--x|1|" in printed(number)
 
 
@@ -671,7 +650,7 @@ def test_the_queue_is_shown_until_it_is_empty(here: None, capsys: pytest.Capture
     display_slurm_queue(timestep=0)
     text = capsys.readouterr().out
     assert text.splitlines()[0].split() == ["JOBID", "NAME", "STATE", "TIME", "NODES", "REASON"]
-    assert re.search(r"^2 +bash +RUNNING +0:0\d +1 +None$", text, re.MULTILINE)
+    assert re.search(r"^2 +bash +RUNNING +0:\d\d +1 +None$", text, re.MULTILINE)
     assert text.endswith("No job waits or runs any more.\n")
     blocks = text.split("JOBID")[1:]
     assert len(blocks) == len(set(re.sub(r"\d:\d\d", "", block) for block in blocks))
@@ -695,7 +674,7 @@ def test_interrupting_the_display_leaves_the_jobs(here: None) -> None:
     shown = interrupted_display()
     assert "RUNNING" in shown and "Traceback" not in shown
     assert shown.endswith("Stopped looking: the jobs go on.\nand the program goes on\n")
-    assert local_job(number).state == "RUNNING"
+    assert job(number).status == "running"
 
 
 @pytest.mark.parametrize(

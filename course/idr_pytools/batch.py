@@ -1,6 +1,6 @@
 """Batch scripts on this machine, for `course.idr_pytools` where there is no Slurm.
 
-They are jobs as the course's own runs are (`course.jobs.commands`): `course queue` shows them,
+They are jobs as the course's own runs are (`course.idr_pytools.commands`): `course queue` shows them,
 `course cancel` ends them. Here stands what Slurm would give such a script.
 """
 
@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from course.jobs import commands
-from course.jobs.commands import Command
+from course.idr_pytools import commands
+from course.idr_pytools.commands import Command
 from course.jobs.queue import table
 from course.runs.run import Run, runs_root
 from course.text import clock

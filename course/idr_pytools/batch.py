@@ -1,7 +1,7 @@
 """Batch scripts on this machine, for `course.idr_pytools` where there is no Slurm.
 
-They are jobs as the course's own runs are (`course.idr_pytools.commands`): `course queue` shows them,
-`course cancel` ends them. Here stands what Slurm would give such a script.
+They are jobs as the course's own runs are (`course.idr_pytools.commands`): `course queue` shows
+them, `course cancel` ends them. Here stands what Slurm would give such a script.
 """
 
 from __future__ import annotations

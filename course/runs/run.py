@@ -10,8 +10,8 @@ record.json    written once, atomically, when the run is over: the source of eve
 beside/        a run that was repeated for this one to take turns with: a folder like this one
 logs/          standard output and error
 
-A job that runs a command of anybody's instead (`course.idr_pytools.commands`) has such a folder too, with
-launch.json, started.json and record.json; it has no config, and measures nothing.
+A job that runs a script of anybody's instead, command.sh, has such a folder too, with launch.json,
+started.json and record.json (`course.idr_pytools.commands`); it has no config, and measures nothing.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ beside/        a run that was repeated for this one to take turns with: a folder
 logs/          standard output and error
 
 A job that runs a script of anybody's instead, command.sh, has such a folder too, with launch.json,
-started.json and record.json (`course.idr_pytools.commands`); it has no config, and measures nothing.
+started.json and record.json (`course.idr_pytools.commands`); it has no config and measures nothing.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ TINY = dict(
 SAMPLER = "    sampler = DistributedSampler(sets.train, run.world_size, run.rank, seed=cfg.seed)\n"
 SET_EPOCH = "        sampler.set_epoch(epoch)\n"
 WRAP = """        model = DDP(model, bucket_cap_mb=cfg.bucket_mb, gradient_as_bucket_view=True,
-                    find_unused_parameters=cfg.find_unused)
+                    find_unused_parameters=cfg.find_unused)  # fmt: skip
 """
 BACKWARD = "            scaler.scale(loss).backward()\n"
 VAL_SAMPLER = "    val_sampler = range(run.rank, len(sets.val), run.world_size)\n"

@@ -8,6 +8,9 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # In a container one is root, and JupyterLab would not start without being told that this is known.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
+# Each job starts a Python: without compiled files it would spend most of its time on compiling.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test lab slurm setup benchmark clean
 
 # In a folder of its own: its runs are of the solution, and must not count as the learner's.
@@ -22,7 +25,7 @@ test: setup
 	ruff format --check .
 	course exercises --check
 	python -m tools.pages --check
-	python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+	python -m pytest --numprocesses=3 --dist=loadgroup --no-loadscope-reorder
 
 lab: setup
 	jupyter lab $(AS_ROOT) --notebook-dir=. \
@@ -42,7 +45,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet uv
 	@echo "Installing PyTorch and JupyterLab: about 5 GB with CUDA's libraries, a minute or more."
-	$(BIN)/uv pip install --python $(BIN)/python -r requirements.lock
+	$(BIN)/uv pip install --python $(BIN)/python --compile-bytecode -r requirements.lock
 	$(BIN)/uv pip install --python $(BIN)/python --no-deps --quiet --editable .
 	@touch $@
 

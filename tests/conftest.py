@@ -3,11 +3,11 @@
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import job_helpers
 import pytest
-from filelock import FileLock
 
 # Test processes that share the cores: threads that wait for each other would mostly wait.
 if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
@@ -22,6 +22,31 @@ from course.jobs.warm import client
 
 # What the tests look at shows at any size, but for speeds, which no test asserts.
 config.QUICK |= {"image_px": 64, "steps": 8, "budget_s": 0.0}
+
+
+# What takes longest begins first, or a worker would be alone with it at the end.
+SLOWEST_FIRST: tuple[str, ...] = ()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests go to a worker together: those of a file, and all that need the Slurm."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(group_of(item)))
+    items.sort(key=lambda item: place_of(group_of(item)))  # stable: files stay in their order
+
+
+def group_of(item: pytest.Item) -> str:
+    """Tests of a group run one after another in the same process, and share what they made."""
+    if "slurm" in item.fixturenames:
+        return "slurm"
+    file = item.path.relative_to(Path(__file__).parent).as_posix()
+    return item.nodeid if file.startswith("notebooks/") else file
+
+
+def place_of(group: str) -> int:
+    """A group's place in the order of the slowest."""
+    found = [place for place, name in enumerate(SLOWEST_FIRST) if name in group]
+    return found[0] if found else len(SLOWEST_FIRST)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -42,19 +67,35 @@ def own_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             client.stop_all()
 
 
-@pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A real Slurm of the test file's own; skipped where its programs cannot be had."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("SLURM_CONF", raising=False)
-        patch.setenv("COURSE_SLURM", str(tmp_path_factory.mktemp("slurm")))
-        try:  # one test process after another: the first may have to install packages
-            with FileLock(tmp_path_factory.getbasetemp().parent / "slurm.lock"):
-                control.up()
+@pytest.fixture(scope="session")
+def cluster(own_turns: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A real Slurm of the test run's own; skipped where its programs cannot be had."""
+    home = tmp_path_factory.mktemp("slurm")
+    with in_cluster(home):
+        try:
+            control.up()
         except ClusterError as error:
             pytest.skip(f"no Slurm here: {error}")
-        yield control.folder()
+    yield home
+    with in_cluster(home):
         control.down()
+
+
+@pytest.fixture(scope="module")
+def slurm(cluster: Path) -> Iterator[Path]:
+    """The folder of the Slurm that the tests of this file speak to."""
+    with in_cluster(cluster):
+        control.up()  # the file before may have ended some of it
+        yield cluster
+
+
+@contextmanager
+def in_cluster(home: Path) -> Iterator[None]:
+    """Let Slurm's commands speak to the cluster in this folder, and to no other."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("SLURM_CONF", raising=False)
+        patch.setenv("COURSE_SLURM", str(home))
+        yield
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from course import plots, recorded, report, rung
-from course.jobs import launch, sites
+from course.jobs import launch, plan, sites
 from course.runs import recordings
 from course.runs import run as runs
 from course.runs.run import RECORDED
@@ -100,6 +100,23 @@ def test_a_launch_is_answered_at_once_and_nothing_is_written(runs_root: Path, ca
     assert "NVIDIA H100" in (said := capsys.readouterr().out) and "nothing runs here" in said
     assert launch.wait(run) is run and launch.cancel(run).status == "ok"
     assert not runs_root.exists()
+
+
+def test_runs_in_turns_are_answered_too(runs_root: Path) -> None:
+    known = [of("nvidia-h100", name, precision="bf16") for name in ("amp", "channels_last")]
+    asked = [run.config for run in known]
+    found = launch.launch_all("exercises/train.py", asked, turns=True, site="recorded-nvidia-h100")
+    assert [run.name for run in found] == [run.name for run in known]
+    assert not runs_root.exists()
+
+
+def test_it_has_no_batch_script(tmp_path: Path) -> None:
+    known, site = of("nvidia-h100", "amp", precision="bf16"), "recorded-nvidia-h100"
+    for elsewhere in (None, "jean-zay-v100"):
+        with pytest.raises(ValueError, match="ran on another machine, which left no batch script"):
+            plan.batch_script(known, site=elsewhere)
+    with pytest.raises(ValueError, match=f"site '{site}' starts no jobs, so there is no batch"):
+        plan.preview("exercises/train.py", known.config, site=site)
 
 
 def test_a_name_alone_makes_no_other_run() -> None:

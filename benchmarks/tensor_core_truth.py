@@ -30,6 +30,7 @@ import torch
 
 from course.config import Config, rung
 from course.data.loader import Synthetic
+from course.days.lab import BUSY
 from course.labs import exercises
 from course.runs.recordings import trace_name
 from course.runs.run import PROJECT
@@ -37,7 +38,6 @@ from course.traces.tables import read_ncu
 from course.traces.tensor_cores.rules import classify
 from course.traces.tensor_cores.truth import by_kernel, demangled, launches, write_counters
 from course.training.recorder import Recorder
-from course.workshop.record import BUSY
 
 METRICS = {
     "duration_s": "gpu__time_duration.sum",

@@ -172,9 +172,10 @@ def record(
     planned = packing.plan(only, gpus)
     if list_:
         rows = [
-            [packing.label(each), str(count), each.device, each.precision, each.setup]
-            for each, count in planned
+            [packing.label(each), str(count), purpose, each.device, each.precision, each.setup]
+            for each, count, purpose in planned
         ]
-        tables.show_table(["rung", "GPUs", "device", "precision", "trained on"], rows)
+        head = ["rung", "GPUs", "for", "device", "precision", "trained on"]
+        tables.show_table(head, rows)
         return
     typer.echo(packing.record(machine, planned, Path(out) if out else RECORDED))

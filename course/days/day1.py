@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from course.config import Config
-from course.days.lab import Lab, Mechanism, chosen
+from course.config import Config, rung, vary
+from course.days.lab import BUSY, SYNTHETIC, Lab, Mechanism, Recording, chosen
+from course.runs.recordings import TRACE, trace_name
 from course.runs.run import Run
 
 NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
@@ -183,28 +184,97 @@ DAY1 = {
 }  # fmt: skip
 
 
+ON_CPU = BUSY | {"device": "cpu", "steps": 4, "warmup_steps": 1}  # where a step takes seconds
+SWEPT = SYNTHETIC | {"steps": 20, "warmup_steps": 5}
+FEW = SYNTHETIC | {"steps": 3, "warmup_steps": 1}
+# The ladder as one GPU climbs it, and the same in the other formats, as their traces are named.
+LARGE = {
+    "device": rung("device", **BUSY),
+    "amp": rung("amp", **BUSY),
+    "channels_last": rung("channels_last", **BUSY),
+    "tf32": rung("device", tf32=True, **BUSY),
+    "amp_fp16": rung("amp", precision="fp16", **BUSY),
+    "channels_last_fp16": rung("channels_last", precision="fp16", **BUSY),
+}
+
+
+def _traced(config: Config) -> Config:
+    """A short run of the same, one step of it traced; named by what it differs in."""
+    name = TRACE + trace_name(config)
+    return replace(config, rung=name, steps=8, warmup_steps=5, profile_steps=1)
+
+
+RECORDINGS = {
+    "1.1": (
+        Recording("throughput", [rung("baseline", **ON_CPU), LARGE["device"]]),
+        Recording(
+            "batch sizes",
+            [
+                rung(name, **SWEPT, batch_size=size)
+                for name in ("channels_last", "amp", "device")
+                for size in (64, 128, 512, 1024, 2048)
+            ],
+        ),
+        Recording(
+            "notebook",
+            [
+                *vary(rung("device", **FEW), batch_size=[32, 64, 256, 1024, 2048]),
+                rung("device"),
+                rung("baseline"),
+            ],
+        ),
+    ),
+    "1.2": (
+        Recording(
+            "throughput", [LARGE["amp"], LARGE["tf32"], LARGE["amp_fp16"], rung("amp", **ON_CPU)]
+        ),
+        Recording("notebook", [rung("amp"), rung("amp", rung="fp16", precision="fp16")]),
+    ),
+    "1.3": (
+        Recording(
+            "throughput",
+            [
+                LARGE["channels_last"],
+                LARGE["channels_last_fp16"],
+                rung("channels_last", **ON_CPU),
+            ],
+        ),
+        Recording("notebook", [rung("channels_last")]),
+    ),
+    "1.4": (
+        Recording("trace", [_traced(config) for config in LARGE.values()]),
+        Recording(
+            "notebook",
+            [rung("device", warmup_steps=4), rung("device", warmup_steps=4, profile_steps=1)],
+        ),
+    ),
+}
+
+
 LABS = (
     Lab(
         "1.1", "day1_1_gpu", "one script, one device", 45, "day1_1", chosen(DAY1, "day1.device"),
-        (("baseline", "fp32"), ("device", "fp32")),
+        (("baseline", "fp32"), ("device", "fp32")), RECORDINGS["1.1"],
         jobs="5 (3 at once)", prepare="default set made; the script open in JupyterLab",
         stuck="editing without saving; TODO 1 is in three places; the dots of `predict`",
     ),
     Lab(
         "1.2", "day1_2_mixed_precision", "half the bits, and what they cost", 60, "day1_2",
         chosen(DAY1, "day1.amp", "day1.scaler"),
-        (("device", "tf32"), ("amp", "bf16"), ("amp", "fp16")), jobs="3 (2 at once)",
+        (("device", "tf32"), ("amp", "bf16"), ("amp", "fp16")), RECORDINGS["1.2"],
+        jobs="3 (2 at once)",
         prepare="which formats has the GPU units for? A V100 has fp16 only",
         stuck="TODO 3, the order of `scale`, `step`, `update`",
     ),
     Lab(
         "1.3", "day1_3_channels_last", "the same numbers, in another order", 45, "day1_3",
         chosen(DAY1, "day1.channels_last"), (("channels_last", "bf16"), ("channels_last", "fp16")),
-        jobs="2", prepare="nothing", stuck="shape against memory layout: only strides differ",
+        RECORDINGS["1.3"], jobs="2", prepare="nothing",
+        stuck="shape against memory layout: only strides differ",
     ),
     Lab(
         "1.4", "day1_4_profiler", "the profiler, and proof", 60, "day1_4",
-        chosen(DAY1, "day1.profile"), jobs="2 (at once)",
+        chosen(DAY1, "day1.profile"), recordings=RECORDINGS["1.4"], jobs="2 (at once)",
         prepare="Perfetto needs the internet in the *browser*; the lab does without",
         stuck="reading two clocks; a traced step is slower, and is not timed",
     ),

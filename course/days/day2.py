@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from course.days.lab import Lab, Mechanism, chosen
+from course.config import Config, rung, vary
+from course.days.lab import BUSY, Lab, Mechanism, Recording, chosen
 from course.runs.run import Run
 
 RANKS = 2  # that a check launches: as many as any laptop has cores
@@ -211,21 +213,91 @@ DAY2 = {
 }  # fmt: skip
 
 
+FED = {"persistent_workers": True, "pin_memory": True, "non_blocking": True}
+
+
+def _loading() -> Iterator[Config]:
+    """The trials of lab 2.1 at full size, after what it shows of workers alone."""
+    yield from (rung("channels_last", workers=workers) for workers in (4, 8, 16))
+    whole = {"epochs": 3, "warmup_steps": 16, "val_steps": 0}
+    yield rung("channels_last", **whole)
+    yield rung("dataloader", **whole)
+    changes = {
+        "one-worker": {"workers": 1},
+        "persistent": {"persistent_workers": True},
+        "pinned": FED,
+        "everything": FED | {"prefetch_factor": 4},
+    }
+    changes["sixteen"] = changes["everything"] | {"workers": 16}
+    changes["bytes"] = changes["sixteen"] | {"uint8": True}
+    yield from (
+        rung("dataloader", **whole, **change, rung=name) for name, change in changes.items()
+    )
+
+
+def _counts(gpus: int) -> list[int]:
+    return sorted({*(count for count in (1, 2, 4, 8) if count < gpus), gpus})
+
+
+def _scaling(gpus: int) -> Iterator[tuple[Config, int]]:
+    """How the last rungs scale, on synthetic images and on files, and lab 2.2's pair of runs."""
+    counts = _counts(gpus)
+    for name in ("channels_last", "compile"):
+        yield from ((rung(name, **BUSY | {"batch_size": 256 * count}), count) for count in counts)
+    # All of the default set in every epoch: what workers load and nobody takes costs time, too.
+    files = FED | {"epochs": 12, "steps": 16, "warmup_steps": 16, "val_steps": 0}
+    yield from ((rung("dataloader", **files, batch_size=64 * count), count) for count in counts)
+    yield from ((rung("device", **TRAINED | FULL), count) for count in (1, 2))
+    yield from (
+        (rung("compile", **BUSY | {"batch_size": 512 * count}), count) for count in (1, gpus)
+    )
+
+
+def _communication(gpus: int) -> Iterator[tuple[Config, int]]:
+    """Buckets: the largest tell bytes per second, the smallest latency; then other messages."""
+    for count in _counts(gpus)[:0:-1]:
+        yield from ((config, count) for config in vary(_sent(count), bucket_mb=[25.0, 1.0, 100.0]))
+    yield replace(_sent(gpus), rung="sync_batchnorm", sync_batchnorm=True), gpus
+    yield replace(_sent(gpus), rung="find_unused", find_unused=True), gpus
+
+
+def _sent(gpus: int) -> Config:
+    return rung("channels_last", **BUSY | {"batch_size": 256 * gpus, "profile_steps": 1})
+
+
+RECORDINGS = {
+    "2.1": (
+        Recording(  # the largest appetites
+            "throughput",
+            [
+                rung("fused", **BUSY),
+                *(rung("compile", precision=each, **BUSY) for each in ("bf16", "fp16")),
+            ],
+        ),
+        Recording("loading", [*_loading()]),
+    ),
+    "2.2": (Recording("scaling", several=_scaling),),
+    "2.3": (Recording("communication", several=_communication),),
+}
+
+
 LABS = (
     Lab(
         "2.1", "day2_1_dataloader", "feed it", 60, "day2_1", chosen(DAY2, "day2.dataloader"),
-        jobs="6", prepare="`cpus_per_gpu`: with one core for a task there is nothing to load with",
+        recordings=RECORDINGS["2.1"], jobs="6",
+        prepare="`cpus_per_gpu`: with one core for a task there is nothing to load with",
         stuck="a median hides the step that waits; `non_blocking` belongs into TODO 1's lines",
     ),
     Lab(
         "2.2", "day2_2_data_parallel", "one network, many GPUs", 60, "day2_2",
         chosen(DAY2, "day2.ranks", "day2.data_parallel", "day2.once"),
+        recordings=RECORDINGS["2.2"],
         jobs="3 to 7, most of 2 processes", prepare="two GPUs for each learner, or the CPU",
         stuck="batch size of a rank or of all; the lab's hang is meant",
     ),
     Lab(
         "2.3", "day2_3_communication", "what the ranks say to each other", 50, "day2_3",
-        jobs="10, of 2 processes", prepare="as 2.2",
+        recordings=RECORDINGS["2.3"], jobs="10, of 2 processes", prepare="as 2.2",
         stuck="the first step has one bucket; a run that fails on purpose",
     ),
 )  # fmt: skip

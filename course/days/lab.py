@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from course.config import Config
+from course.runs.recordings import check_purpose
 from course.runs.run import Run
+
+# Sizes at which machines are recorded.
+SYNTHETIC = {"data": "synthetic", "val_steps": 0, "epochs": 1}
+BUSY = SYNTHETIC | {"batch_size": 256, "steps": 60, "warmup_steps": 20}  # a large GPU is busy
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,36 @@ class Mechanism:
     timed: bool = True  # has it an effect on the speed at all?
 
 
+class Planned(NamedTuple):
+    """One run that `course record` makes."""
+
+    config: Config
+    gpus: int
+    purpose: str
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Runs that a lab has recorded on a machine for one purpose, what matters most first."""
+
+    purpose: str  # of recordings.PURPOSES
+    configs: Iterable[Config] = ()  # on a machine with one GPU
+    # On a machine with so many GPUs: configs, each with how many of them it takes.
+    several: Callable[[int], Iterable[tuple[Config, int]]] | None = None
+
+    def __post_init__(self) -> None:
+        check_purpose(self.purpose)
+
+    def planned(self, gpus: int) -> Iterator[Planned]:
+        """The runs on a machine with so many GPUs."""
+        runs: Iterable[tuple[Config, int]] = ()
+        if gpus == 1:
+            runs = ((config, 1) for config in self.configs)
+        elif self.several:
+            runs = self.several(gpus)
+        yield from (Planned(config, count, self.purpose) for config, count in runs)
+
+
 @dataclass(frozen=True)
 class Lab:
     """One lab. Whoever adds one writes a notebook, this entry, and the file of a quiz."""
@@ -42,6 +78,8 @@ class Lab:
     checks: dict[str, Mechanism] = field(default_factory=dict)  # by name, "day1.amp"
     # The ladder's rungs that it teaches, each with its precision, "tf32" where that is on.
     rungs: tuple[tuple[str, str], ...] = ()
+    # What it shows of machines that a learner does not have, and what a site answers from.
+    recordings: tuple[Recording, ...] = ()
     # For whoever gives it: jobs of each learner, what to prepare, where people get stuck.
     jobs: str = ""
     prepare: str = ""

@@ -17,11 +17,9 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from course.config import Config
-from course.jobs import sites
-from course.jobs.engines import Engine, engine
+from course.jobs.engines import engine, engine_of
 from course.jobs.plan import Plan, beside, in_turns, plan
 from course.runs import record as records
-from course.runs import recordings
 from course.runs import run as runs
 from course.runs.files import write_atomically
 from course.runs.record import write_record
@@ -67,10 +65,8 @@ def launch(
         JobError: the runs folder cannot be written.
     """
     asked = plan(script, config, site=site, gpus=gpus, time_min=time_min)
-    if asked.place.executor == "recorded":
-        run = recordings.answer(asked.place.name.removeprefix(recordings.SITE), config, gpus)
-        print(f"{run}: nothing runs here; from\n    {run.record.machine}")
-        return run
+    if answered := _answer(asked):
+        return answered
     if against is not None and against.launched.get("site") != site:
         where = against.launched.get("site")
         print(f"{against.name} ran on site {where!r}: it cannot be repeated on {site!r}, beside it")
@@ -90,11 +86,20 @@ def launch_all(
             is of them together; `against` cannot be given.
     """
     configs = list(configs)
-    site = sites.get(options.get("site", "local"))
-    if not turns or len(configs) < 2 or site.executor == "recorded":
+    if not turns or len(configs) < 2:
         return [launch(script, config, **options) for config in configs]
     rerun = options.pop("rerun", False)
-    return _launch(in_turns([plan(script, config, **options) for config in configs]), rerun)
+    plans = [plan(script, config, **options) for config in configs]
+    answers = [_answer(each) for each in plans]
+    return answers if all(answers) else _launch(in_turns(plans), rerun)
+
+
+def _answer(asked: Plan) -> Run | None:
+    """The run that the site has already, if it is one that starts none."""
+    run = engine(asked.place.executor).answer(asked.config, asked.request["gpus"], asked.place)
+    if run:
+        print(f"{run}: nothing runs here; from\n    {run.record.machine}")
+    return run
 
 
 def _launch(group: Sequence[Plan], rerun: bool) -> list[Run]:
@@ -178,15 +183,15 @@ def cancel(run: Run) -> Run:
         JobError: Slurm does not take the request just now; the run is as it was.
     """
     if refresh(run) in ("queued", "running"):
-        engine = _engine(run)
+        ran_by = engine_of(run)
         try:
-            engine.call_off(run)
+            ran_by.call_off(run)
         except TimeoutError as error:
             raise JobError(f"{run.name} is not cancelled: {error}") from error
         # The record comes before the end: whatever still runs sees the verdict and stops.
         values = {"status": "cancelled", "error": "cancelled on request"}
         write_record(run.folder, record_of(run, values))
-        engine.stop(run)
+        ran_by.stop(run)
     for repeat in run.repeats:  # nobody else needs them
         cancel(repeat)
     return run
@@ -194,9 +199,9 @@ def cancel(run: Run) -> Run:
 
 def refresh(run: Run) -> str:
     """The run's status; a run whose processes are gone without a record is recorded as lost."""
-    engine = _engine(run)
-    if run.record is None and not engine.is_alive(run) and run.record is None:
-        status, error = engine.ending(run)
+    ran_by = engine_of(run)
+    if run.record is None and not ran_by.is_alive(run) and run.record is None:
+        status, error = ran_by.ending(run)
         if status in ("queued", "running"):  # it was put back, or nobody can say just now
             return status
         started_at = run.started.get("started_at", run.launched.get("launched_at", ""))
@@ -207,7 +212,7 @@ def refresh(run: Run) -> str:
             print(f"{run.name} is lost, and no record could be written: {problem}", file=sys.stderr)
             return "lost"
     status = run.status
-    if status == "running" and engine.tell([run]).get(run.name, {}).get("state") == "pending":
+    if status == "running" and ran_by.tell([run]).get(run.name, {}).get("state") == "pending":
         return "queued"  # it was put back, and waits to begin anew
     return status
 
@@ -229,10 +234,6 @@ def explain(run: Run) -> str:
         f"launch again; rerun=True where the script is not to blame.",
     )
     return f"{run.name}: {record.status}. {record.error}\n{advice} Logs: {run.folder / 'logs'}"
-
-
-def _engine(run: Run) -> Engine:
-    return engine(run.launched.get("executor", "local"))
 
 
 def _start(folders: Sequence[Path], group: Sequence[Plan]) -> list[Run]:

@@ -15,12 +15,18 @@ from typing import Any
 from submitit import LocalExecutor
 from submitit.local.local import LocalJob
 
+from course.config import Config
 from course.jobs.processes import identity, is_alive, kill_left, mark, of_run
 from course.jobs.sites import Site
 from course.jobs.tickets import take_ticket, waits_for
 from course.jobs.warm import client
 from course.runs import logs
+from course.runs.logs import submitted as submitted
 from course.runs.run import FOLDER_VARIABLE, Run
+
+
+def answer(_config: Config, _gpus: int, _site: Site) -> None:
+    """Nothing is known before a job has run."""
 
 
 def submit(folder: Path, request: dict[str, Any], _site: Site) -> dict[str, Any]:

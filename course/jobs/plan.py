@@ -11,7 +11,7 @@ from typing import Any
 
 from course.config import Config
 from course.jobs import sites
-from course.jobs.engines import engine
+from course.jobs.engines import engine, engine_of
 from course.jobs.sites import Site
 from course.runs import run as runs
 from course.runs.run import PROJECT, Run
@@ -147,12 +147,13 @@ def batch_script(run: Run, site: str | None = None) -> str:
 
     Args:
         site: a name of sites.toml; None: that of the run, and what really was submitted there.
+
+    Raises:
+        ValueError: no such site, or a recorded run, or a site that only answers with such.
     """
-    if run.is_recorded:
-        raise ValueError(f"{run.name} ran on another machine, which left no batch script here")
-    submitted = [*run.job.folder.glob("logs/*_submission.sh")]
+    submitted = engine_of(run).submitted(run)
     if site is None and submitted:
-        return submitted[-1].read_text()
+        return submitted
     place = sites.get(site or run.launched["site"])
     place = replace(place, time_min=run.launched["time_min"])
     return engine(place.executor).batch_script(run.folder, run.launched, place)

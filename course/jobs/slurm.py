@@ -13,11 +13,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from course.config import Config
 from course.jobs.cluster import control
 from course.jobs.sites import Site, user_file
 from course.jobs.slurm_commands import ask, check_partition, executor, partitions, seconds
 from course.jobs.slurm_commands import batch_script as batch_script
 from course.runs import logs
+from course.runs.logs import submitted as submitted
 from course.runs.run import Run
 
 FRESH_S = 2.0  # squeue is asked no more often, however many runs are waited for
@@ -55,6 +57,10 @@ REASONS = {
 SILENT = "Slurm does not answer just now"
 _asking = threading.Lock()
 _seen: tuple[float, dict[str, list[str]] | None] = (-math.inf, None)
+
+
+def answer(_config: Config, _gpus: int, _site: Site) -> None:
+    """Nothing is known before a job has run."""
 
 
 def submit(folder: Path, request: dict[str, Any], site: Site) -> dict[str, Any]:

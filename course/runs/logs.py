@@ -28,6 +28,12 @@ def text(run: Run, *, err: bool = False, lines: int = 1000) -> str:
     return "\n".join(tail(path, lines) for path in run.logs if path.suffix == suffix)
 
 
+def submitted(run: Run) -> str:
+    """The batch script that a run's job was submitted as; empty where there is none."""
+    scripts = sorted(run.job.folder.glob("logs/*_submission.sh"))
+    return scripts[-1].read_text() if scripts else ""
+
+
 def search_log(
     name: str = "*", contains: str = "", with_err: bool = False
 ) -> list[Path] | dict[str, list[Path]]:

@@ -3,7 +3,8 @@
 recorded/MACHINE/index.json   machine, date, driver, versions, git_sha, command, and what else was
                               measured there once: ceilings, convolutions
 recorded/scripts/             the versions of the script that they ran, one copy for all machines
-recorded/MACHINE/RUN/         config, launch, record, steps, and the thin trace of a traced run
+recorded/MACHINE/RUN/         config, launch with the run's purpose, record, steps, and the thin
+                              trace of a traced run
 """
 
 from __future__ import annotations
@@ -24,7 +25,19 @@ if TYPE_CHECKING:
 
 INDEX = "index.json"
 SITE = "recorded-"  # in front of a machine's name: the site that answers from its recordings
-TRACE = "trace-"  # in front of the rung of a run that was made for its trace
+TRACE = "trace-"  # in front of the label of a run that was made for its trace
+# Why a run was recorded, which is stored with it and is what runs are chosen by. What matters most
+# comes first, and `course record` runs them in this order, should the time run out.
+PURPOSES = {
+    "throughput": "a rung at a batch that keeps a large device busy",
+    "trace": "a short run of such a rung, made for the trace of one step",
+    "scaling": "a rung on one GPU and on several",
+    "communication": "one traced step on several GPUs, to see what they send each other",
+    "batch sizes": "a rung at other batch sizes, until memory is out",
+    "notebook": "what a notebook launches at full size",
+    "loading": "ways of loading files for one GPU",
+}
+FULL_BATCH = ("throughput", "scaling")  # on one GPU, either tells how fast a rung is at its best
 LABELS = ("rung", "data_root")  # of a config: they change nothing that is computed
 SETUP = {"model": "resnet50", "data": "synthetic", "image_px": 224, "batch_size": 256}
 NEAREST = 4  # so many recorded runs are named where none fits
@@ -45,10 +58,26 @@ def load(machine: str) -> dict[str, Any]:
     return saved | {"records": [asdict(run.record) for run in recorded_runs(machine)]}
 
 
-def recorded_runs(machine: str) -> list[Run]:
-    """The recorded runs of a machine, in the order in which they ran."""
+def recorded_runs(machine: str, *purposes: str) -> list[Run]:
+    """The recorded runs of a machine, in the order in which they ran.
+
+    Args:
+        purposes: only those that were recorded for one of these; without any: all.
+
+    Raises:
+        ValueError: nothing was recorded there, or no such purpose; the message lists what there is.
+    """
+    for purpose in purposes:
+        check_purpose(purpose)
     found = [Run(path.parent) for path in _folder(machine).glob("*/record.json")]
+    found = [run for run in found if not purposes or run.purpose in purposes]
     return sorted(found, key=lambda run: (run.record.started_at, run.name))
+
+
+def check_purpose(purpose: str) -> None:
+    """Raise ValueError, with a list of them, if there is no such purpose."""
+    if purpose not in PURPOSES:
+        raise ValueError(f"no purpose {purpose!r} of a recorded run: choose {', '.join(PURPOSES)}")
 
 
 def origin(saved: dict[str, Any]) -> str:
@@ -68,7 +97,7 @@ def ladders(machine: str) -> dict[str, dict[tuple[str, str], Record]]:
         ValueError: nothing was recorded there; the message lists the machines.
     """
     found: dict[str, dict[tuple[str, str], Record]] = {"GPU": {}, "CPU": {}}
-    for record in (run.record for run in recorded_runs(machine)):
+    for record in (run.record for run in recorded_runs(machine, *FULL_BATCH)):
         config, is_rung = record.config, record.rung in LADDER | BEYOND and record.gpus == 1
         if is_rung and record.images_per_s and SETUP.items() <= config.items():
             precision = "tf32" if config["tf32"] else config["precision"]
@@ -91,23 +120,35 @@ def recorded(machine: str, data: str = "synthetic", device: str = "auto") -> pd.
         ValueError: nothing was recorded on that machine, or with that data there, or another
             device; the message lists what there is.
     """
-    import pandas as pd
-
     if device not in CHOICES["device"]:
         raise ValueError(f"device={device!r}: choose {' or '.join(CHOICES['device'])}")
-    saved = load(machine)  # the machine of each record says that it is recorded, and when
-    measured = [
-        each
-        for each in saved["records"]
-        if each["data"] == data and not each["rung"].startswith(TRACE)
+    return _table(_on_device(machine, data, device))
+
+
+def _on_device(machine: str, data: str, device: str) -> list[Run]:
+    """The runs of the ladder on this device and data. The baseline begins those on either."""
+    known = recorded_runs(machine)
+    found = [
+        run
+        for run in known
+        if run.purpose != "trace"
+        and run.config.data == data
+        and (run.config.rung == "baseline" or run.config.device == device)
     ]
-    table = pd.DataFrame([each for each in measured if _is_asked_for(each, device)])
-    if table.empty:
-        known = sorted({each["data"] for each in saved["records"]})
+    if not found:
+        there = sorted({run.config.data for run in known})
         raise ValueError(
             f"no run on {data} data is recorded on {machine}: there is "
-            f"{', '.join(known) or 'nothing'}"
+            f"{', '.join(there) or 'nothing'}"
         )
+    return found
+
+
+def _table(runs: Iterable[Run]) -> pd.DataFrame:
+    import pandas as pd
+
+    # The machine of each record says that it is recorded, and when.
+    table = pd.DataFrame([asdict(run.record) for run in runs])
     for setting in ("precision", "tf32", "channels_last", "batch_size", "workers"):
         table[setting] = [config[setting] for config in table["config"]]
     table["setup"] = [Config(**config).setup for config in table["config"]]
@@ -122,21 +163,21 @@ def large(machine: str, rungs: Iterable[str]) -> pd.DataFrame:
     Args:
         rungs: names of the ladder; those that were not recorded so are left out.
     """
-    table = recorded(machine)
-    settings = [config == {**config, **_setting_of(config["rung"])} for config in table["config"]]
-    large = table["batch_size"].eq(256) & table["rung"].isin([*rungs])
-    return table[large.to_numpy() & settings]
+    runs, wanted = _on_device(machine, "synthetic", "auto"), set(rungs)
+    large = [
+        run.purpose in FULL_BATCH
+        and run.config.batch_size == SETUP["batch_size"]
+        and run.config.rung in wanted
+        and _setting_of(run.config.rung).items() <= vars(run.config).items()
+        for run in runs
+    ]
+    return _table(runs)[large]
 
 
 def _setting_of(name: str) -> dict[str, Any]:
     """What a rung of the ladder sets, beside sizes."""
     config = (LADDER | BEYOND).get(name, Config())
     return {key: getattr(config, key) for key in ("precision", "tf32", "channels_last", "compile")}
-
-
-def _is_asked_for(record: dict[str, Any], device: str) -> bool:
-    """Is the run of the ladder on this device? The baseline begins both."""
-    return record["rung"] == "baseline" or record["config"]["device"] == device
 
 
 def trace_path(machine: str, name: str) -> Path:
@@ -147,8 +188,7 @@ def trace_path(machine: str, name: str) -> Path:
     """
     traced = {
         run.config.rung.removeprefix(TRACE): run.folder / run.record.trace
-        for run in recorded_runs(machine)
-        if run.config.rung.startswith(TRACE)
+        for run in recorded_runs(machine, "trace")
     }
     if name not in traced:
         raise ValueError(

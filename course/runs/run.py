@@ -78,6 +78,11 @@ class Run:
         return self.folder.parent.parent == RECORDED
 
     @property
+    def purpose(self) -> str:
+        """Why it was recorded, one of `recordings.PURPOSES`; "": it is a run of one's own."""
+        return self.launched.get("purpose", "")
+
+    @property
     def source(self) -> str:
         """The script that it was launched from, with its folder: exercises/train.py."""
         return "/".join(Path(self.launched.get("script", self.script)).parts[-2:])

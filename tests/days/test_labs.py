@@ -9,12 +9,12 @@ from job_helpers import prepared
 
 from course import days
 from course.config import rung
-from course.days.lab import Lab
+from course.days.lab import Lab, Recording
 from course.labs import checks, exercises, quizzes, report
 from course.labs.progress import progress
 from course.runs.run import PROJECT
 from course.widgets.quiz import quiz
-from course.workshop import rehearsal
+from course.workshop import record, rehearsal
 
 QUIZ = """title = "tiny"
 [[questions]]
@@ -29,7 +29,13 @@ choices = [{text = "a", right = true, explanation = "a"},
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     """A lab in a temporary folder: a notebook, an entry, the file of a quiz."""
     check = replace(days.checks()["day1.amp"], title="it is tiny")
-    lab = Lab("9.1", "day9_1_tiny", "a tiny lab", 1, "day9_1", {"day9.tiny": check})
+    tiny = rung("device", rung="tiny", steps=9)
+    recordings = (
+        Recording("throughput", [tiny]),
+        Recording("scaling", several=lambda gpus: [(tiny, count) for count in (1, gpus)]),
+    )
+    own = {"day9.tiny": check}
+    lab = Lab("9.1", "day9_1_tiny", "a tiny lab", 1, "day9_1", own, recordings=recordings)
     nbformat.write(nbformat.v4.new_notebook(), tmp_path / "day9_1_tiny.ipynb")
     (tmp_path / "day9_1.toml").write_text(QUIZ)
     monkeypatch.setattr(days, "LABS", (*days.LABS, lab))
@@ -51,6 +57,19 @@ def test_a_new_lab_is_known_everywhere(
         ["day9.tiny", "open", "it is tiny"]
     ]
     assert found.quizzes[["quiz", "questions"]].values.tolist() == [["day9_1", 1]]
+
+
+def test_a_new_lab_is_recorded_too(tiny: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    (own,) = tiny.recordings[0].configs
+    assert record.plan("tiny") == [(own, 1, "throughput")]
+    assert record.plan("tiny", gpus=4) == [(own, 1, "scaling"), (own, 4, "scaling")]
+    rungs = [planned.config.rung for planned in record.plan()]
+    last, next_purpose = rungs.index("compile"), rungs.index("trace-device")
+    assert last < rungs.index("tiny") < next_purpose  # after those of the labs before it
+    monkeypatch.setattr(days, "LABS", (tiny,))
+    assert record.plan() == [(own, 1, "throughput")]
+    with pytest.raises(ValueError, match="no purpose 'fun' of a recorded run: choose throughput, "):
+        Recording("fun", [own])
 
 
 def test_every_lab_has_its_files() -> None:

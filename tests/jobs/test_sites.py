@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from course.config import Config
-from course.jobs import plan, sites
+from course.jobs import engines, plan, sites
 
 
 @pytest.fixture
@@ -105,6 +105,13 @@ def test_wrong_value_names_site_and_setting(user_sites: Path, line: str, said: s
     user_sites.write_text(f"[local]\n{line}\n")
     with pytest.raises(ValueError, match=f"site 'local': {said}"):
         sites.get("local")
+
+
+@pytest.mark.parametrize("executor", sites.EXECUTORS)
+def test_an_engine_does_all_that_is_asked_of_one(executor: str) -> None:
+    asked = [name for name in vars(engines.Engine) if not name.startswith("_")]
+    assert {"answer", "submit", "tell"} < set(asked)
+    assert [name for name in asked if not callable(getattr(engines.engine(executor), name))] == []
 
 
 def test_gpus_out_of_range() -> None:

@@ -8,10 +8,11 @@ import pandas as pd
 import pytest
 
 from course import plots, recorded, report, rung
-from course.jobs import launch, sites
+from course.jobs import launch, plan, sites
 from course.runs import recordings
 from course.runs import run as runs
 from course.runs.run import RECORDED
+from course.topics.loading import feeding
 from course.traces import tables
 from tools.pages import readme
 
@@ -50,6 +51,7 @@ def test_every_run_is_whole_and_says_where_it_ran(machine: str) -> None:
         assert saved[key]
     for run in recordings.recorded_runs(machine):
         assert run.is_recorded and run.script.is_file()
+        assert run.purpose in recordings.PURPOSES
         assert run.record.site == run.launched["site"] == f"recorded-{machine}"
         assert run.record.machine and run.record.versions["torch"]
         assert run.record.config == json.loads((run.folder / "config.json").read_text())
@@ -100,6 +102,23 @@ def test_a_launch_is_answered_at_once_and_nothing_is_written(runs_root: Path, ca
     assert not runs_root.exists()
 
 
+def test_runs_in_turns_are_answered_too(runs_root: Path) -> None:
+    known = [of("nvidia-h100", name, precision="bf16") for name in ("amp", "channels_last")]
+    asked = [run.config for run in known]
+    found = launch.launch_all("exercises/train.py", asked, turns=True, site="recorded-nvidia-h100")
+    assert [run.name for run in found] == [run.name for run in known]
+    assert not runs_root.exists()
+
+
+def test_it_has_no_batch_script(tmp_path: Path) -> None:
+    known, site = of("nvidia-h100", "amp", precision="bf16"), "recorded-nvidia-h100"
+    for elsewhere in (None, "jean-zay-v100"):
+        with pytest.raises(ValueError, match="ran on another machine, which left no batch script"):
+            plan.batch_script(known, site=elsewhere)
+    with pytest.raises(ValueError, match=f"site '{site}' starts no jobs, so there is no batch"):
+        plan.preview("exercises/train.py", known.config, site=site)
+
+
 def test_a_name_alone_makes_no_other_run() -> None:
     known = of("nvidia-h100", "amp", precision="bf16")
     renamed = rung("amp", **{**vars(known.config), "rung": "mine"})
@@ -134,9 +153,11 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "nvidia-h100"
 
 
-def pretend(folder: Path, model: runs.Run, name: str, **changed: object) -> None:
-    """A later run beside others: a copy of one, with other figures."""
+def pretend(folder: Path, model: runs.Run, name: str, purpose: str = "", **changed: object) -> None:
+    """A later run beside others: a copy of one, with other figures, or another purpose."""
     shutil.copytree(model.folder, folder / name)
+    launched = model.launched | {"purpose": purpose or model.purpose}
+    (folder / name / "launch.json").write_text(json.dumps(launched))
     path = folder / name / "record.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changed | {"started_at": "2999"}))
 
@@ -192,6 +213,20 @@ def test_of_runs_on_several_gpus_none_is_taken_for_a_rung(copied: Path) -> None:
     assert recordings.ladders("nvidia-h100") == known
     pretend(copied, amp, "amp-1111", images_per_s=9000.0)
     assert recordings.ladders("nvidia-h100")["GPU"]["amp", "bf16"].images_per_s == 9000
+
+
+def test_runs_are_chosen_by_their_purpose_and_not_by_their_name(copied: Path) -> None:
+    ladders, eaten = recordings.ladders("nvidia-h100"), feeding.appetites("nvidia-h100")
+    amp, trace = of("nvidia-h100", "amp", precision="bf16"), of("nvidia-h100", "trace-amp")
+    pretend(copied, amp, "amp-1111", "notebook", images_per_s=9000.0)
+    pretend(copied, trace, "trace-1111", "notebook", images_per_s=9000.0)
+    assert recordings.ladders("nvidia-h100") == ladders
+    assert feeding.appetites("nvidia-h100").equals(eaten)
+    assert recordings.trace_path("nvidia-h100", "amp").parent.name == trace.name
+    assert len(recordings.large("nvidia-h100", ["amp"])) == 1
+    assert "amp-1111" in [run.name for run in recordings.recorded_runs("nvidia-h100", "notebook")]
+    with pytest.raises(ValueError, match="no purpose 'fun' of a recorded run: choose throughput, "):
+        recordings.recorded_runs("nvidia-h100", "fun")
 
 
 def test_a_run_on_the_processor_has_no_trace_of_the_gpu() -> None:

@@ -356,6 +356,7 @@ def test_one_rung_at_a_time_is_recorded_scaling(
         run_of(tmp_path, 2, 32, 0.02, rung="compile", compile="default"),
     ]
     monkeypatch.setattr(recordings, "machines", lambda: ["two"])
-    monkeypatch.setattr(recordings, "recorded_runs", lambda machine: runs)
+    known = {("two", "scaling"): runs}
+    monkeypatch.setattr(recordings, "recorded_runs", lambda *asked: known[asked])
     assert efficiency.recorded_runs("two") == runs[:2]
     assert efficiency.recorded_runs("two", "compile") == runs[2:]

@@ -8,6 +8,7 @@ import pytest
 
 from course.config import Config, rung
 from course.data import default_set
+from course.days.lab import Planned
 from course.jobs import launch
 from course.runs import recordings
 from course.runs import run as runs
@@ -24,6 +25,7 @@ TINY = {
     "warmup_steps": 1,
     "val_steps": 0,
 }
+SEVERAL = {"scaling", "communication"}  # purposes of runs on several GPUs
 PLAIN = rung("device", **TINY)
 TRACED = rung(
     "device", **TINY | {"rung": "trace-device", "steps": 6, "warmup_steps": 5, "profile_steps": 1}
@@ -31,38 +33,57 @@ TRACED = rung(
 
 
 def test_the_plan_holds_no_run_twice_and_all_that_the_notebooks_ask_for() -> None:
-    plan = [config for config, gpus in record.plan() if gpus == 1]
+    plan = [planned.config for planned in record.plan()]
+    assert {planned.gpus for planned in record.plan()} == {1}
     assert len({json.dumps(vars(config) | {"rung": ""}) for config in plan}) == len(plan) > 50
     for name in ("baseline", "device", "amp", "channels_last"):
         assert rung(name) in plan
 
 
 def test_a_part_of_the_plan_or_the_known_parts() -> None:
-    assert {config.rung for config, _ in record.plan("trace-*")} > {"trace-device", "trace-amp"}
+    assert {planned.config.rung for planned in record.plan("trace-*")} > {
+        "trace-device",
+        "trace-amp",
+    }
     with pytest.raises(ValueError, match="no rung fits 'moon': there are .*channels_last"):
         record.plan("moon")
 
 
 def test_the_processors_rungs_are_chosen_by_their_label() -> None:
-    on_cpu = [config for config, _ in record.plan("*-cpu")]
+    on_cpu = [planned.config for planned in record.plan("*-cpu")]
     assert [config.rung for config in on_cpu] == ["amp", "channels_last"]
-    first = record.plan("baseline")[0][0]
+    first = record.plan("baseline")[0].config
     for config in on_cpu:
         alike = {"precision", "channels_last", "rung"}
         assert {key: value for key, value in vars(config).items() if key not in alike} == {
             key: value for key, value in vars(first).items() if key not in alike
         }
-    assert "cpu" not in {config.device for config, _ in record.plan("amp")}
+    assert "cpu" not in {planned.config.device for planned in record.plan("amp")}
+
+
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_what_matters_most_is_recorded_first(gpus: int) -> None:
+    purposes = [planned.purpose for planned in record.plan(gpus=gpus)]
+    assert purposes == sorted(purposes, key=[*recordings.PURPOSES].index)
+    assert set(purposes) == (SEVERAL if gpus > 1 else {*recordings.PURPOSES} - SEVERAL)
+
+
+@pytest.mark.parametrize("machine", recordings.machines())
+def test_what_is_shipped_was_recorded_for_the_purpose_that_the_plan_has(machine: str) -> None:
+    gpus = recordings.load(machine).get("gpus", 1)
+    planned = {(each.config.rung, each.gpus, each.purpose) for each in record.plan(gpus=gpus)}
+    runs = recordings.recorded_runs(machine)
+    assert {(run.config.rung, run.launched["gpus"], run.purpose) for run in runs} <= planned
 
 
 @pytest.mark.parametrize("gpus, counts", [(2, {1, 2}), (3, {1, 2, 3}), (8, {1, 2, 4, 8})])
 def test_each_run_on_several_gpus_has_one_of_its_images_on_one(gpus: int, counts: set) -> None:
     plan = record.plan(gpus=gpus)
-    assert len({json.dumps(vars(config)) + str(count) for config, count in plan}) == len(plan)
-    assert {count for _, count in plan} == counts
-    alone = [vars(config) for config, count in plan if count == 1]
+    assert len({json.dumps(vars(each.config)) + str(each.gpus) for each in plan}) == len(plan)
+    assert {each.gpus for each in plan} == counts
+    alone = [vars(each.config) for each in plan if each.gpus == 1]
     files = sum(split == "train" for split, *_ in default_set.Recipe().jobs())
-    for config, count in plan:
+    for config, count, _ in plan:
         if config.rung == "device":  # lab 2's, of one batch on one GPU and on two
             continue
         if not config.profile_steps:
@@ -81,8 +102,13 @@ def test_recorded_packed_and_answered_from(
     shipped = tmp_path / "shipped"
     large = {"rung": "edge", "memory_gib": 1.5, "image_px": 64, "batch_size": 512}
     too_much = Config(**vars(PLAIN) | large)
+    planned = [
+        Planned(PLAIN, 1, "throughput"),
+        Planned(TRACED, 1, "trace"),
+        Planned(too_much, 1, "batch sizes"),
+    ]
     for _ in range(2):  # a second time finds the runs, and packs the same again
-        folder = record.record("here", [(PLAIN, 1), (TRACED, 1), (too_much, 1)], shipped)
+        folder = record.record("here", planned, shipped)
     monkeypatch.setattr(runs, "RECORDED", shipped)
     monkeypatch.setattr(recordings, "RECORDED", shipped)
 
@@ -95,6 +121,7 @@ def test_recorded_packed_and_answered_from(
     for path in folder.rglob("*.json*"):
         if path.suffix != ".gz":
             assert str(runs_root) not in path.read_text()
+    assert [run.config.rung for run in recordings.recorded_runs("here", "batch sizes")] == ["edge"]
     index = json.loads((folder / "index.json").read_text())
     assert index["command"] == "course record here" and index["versions"]["torch"]
 
@@ -113,7 +140,7 @@ def test_what_cannot_be_packed_leaves_no_half(
     with monkeypatch.context() as patch:
         patch.setattr(record, "TRACE_BYTES", 100)
         with pytest.raises(ValueError, match="its trace has [0-9,]+ bytes, more than 100"):
-            record.pack(traced, tmp_path / "small", "here")
+            record.pack(traced, tmp_path / "small", "here", "trace")
     assert not list((tmp_path / "small").iterdir())
 
 
@@ -126,7 +153,10 @@ def test_a_run_of_another_version_keeps_the_script_that_it_ran(
         run = runs.Run(tmp_path / "runs" / name)
         shutil.copytree(known.folder, run.folder)
         run.script.write_text(text)
-        packed += [record.pack(run, shipped / machine, machine) for machine in ("here", "there")]
+        packed += [
+            record.pack(run, shipped / machine, machine, "notebook")
+            for machine in ("here", "there")
+        ]
     monkeypatch.setattr(runs, "RECORDED", shipped)
     texts = [runs.Run(folder).script.read_text() for folder in packed]
     assert texts == ["what ran before"] * 2 + ["what ran now"] * 2

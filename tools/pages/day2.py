@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from course.config import rung
+from course.days.day1 import SWEPT
 from course.runs import recordings
 from course.runs.run import Run
 from course.text import digits
@@ -21,7 +22,6 @@ from course.traces import tables
 HEAD = ("rung", "data", "GPUs", "images/s", "efficiency", "W, all GPUs", "J/image", "lab")
 SCALED = {"channels_last": "2.2", "compile": "day 3", "dataloader": "2.2"}  # and their labs
 EACH = 256  # images of a GPU and step: what the README shows of synthetic data
-FREE = {"data": "synthetic", "val_steps": 0, "epochs": 1, "steps": 20, "warmup_steps": 5}
 SCALING_HEAD = (
     "rung",
     "GPUs",
@@ -75,9 +75,9 @@ def ladder(one: str = "nvidia-h100", several: str = "nvidia-h200-x4") -> str:
         HEAD,
         rows,
         (
-            f"ResNet-50, bf16, 224 px; {EACH} synthetic images for each GPU and step (median step), "
-            f"or 64 from files (all steps). Efficiency: of as many single GPUs; for the H100, of "
-            f"synthetic data. {'. '.join(made)}."
+            f"ResNet-50, bf16, 224 px; {EACH} synthetic images for each GPU and step (median "
+            f"step), or 64 from files (all steps). Efficiency: of as many single GPUs; for "
+            f"the H100, of synthetic data. {'. '.join(made)}."
         ),
     )
 
@@ -168,8 +168,8 @@ def ddp_costs(path: Path) -> str:
         (
             f"{one.ranks} × {one.machine}, PyTorch {one.torch.partition('+')[0]}; ResNet-50, bf16, "
             f"channels_last, fused SGD, {one.batch_size} synthetic images each; medians and "
-            f"quartiles of {one.turns} turns of {one.steps_a_turn} steps. Measured by `torchrun --standalone "
-            f"--nproc-per-node {one.ranks} benchmarks/ddp.py --compile`."
+            f"quartiles of {one.turns} turns of {one.steps_a_turn} steps. Measured by "
+            f"`torchrun --standalone --nproc-per-node {one.ranks} benchmarks/ddp.py --compile`."
         ),
     )
 
@@ -221,7 +221,7 @@ def markdown(head: Iterable[str], rows: Iterable[Sequence[str]], source: str) ->
 
 
 def _fed(machine: str) -> Iterator[list[str]]:
-    eats = recordings.answer(machine, rung("channels_last", **FREE)).record.images_per_s
+    eats = recordings.answer(machine, rung("channels_last", **SWEPT)).record.images_per_s
     for name in ("channels_last", "dataloader"):  # without workers, and with eight
         run = recordings.answer(machine, rung(name))
         speed, watts = feeding.trials([run])["images_per_s"].iloc[0], run.record.watts or math.nan

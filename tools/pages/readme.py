@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from course.config import from_dict, rung
 from course.days import LABS
+from course.days.day1 import SWEPT
 from course.runs import recordings
 from course.runs.record import Record
 from course.runs.run import PROJECT
@@ -199,8 +200,7 @@ def loading(machine: str) -> str:
         ValueError: one of the runs is not recorded for the machine.
     """
     last = "channels_last"
-    free = {"data": "synthetic", "val_steps": 0, "epochs": 1, "steps": 20, "warmup_steps": 5}
-    eats = recordings.answer(machine, rung(last, **free)).record.images_per_s
+    eats = recordings.answer(machine, rung(last, **SWEPT)).record.images_per_s
     lines = [f"| {' | '.join(FED_HEAD)} |", f"|{'---|' * len(FED_HEAD)}"]
     for workers in FED_BY:
         run = recordings.answer(machine, rung(last, workers=workers))

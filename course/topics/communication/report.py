@@ -185,8 +185,9 @@ def recorded_runs(machine: str, gpus: int = 0) -> dict[str, Run]:
     Args:
         gpus: those on so many; 0: on the most.
     """
-    known = recordings.recorded_runs(machine) if machine in recordings.machines() else []
-    traced = [run for run in known if run.record.trace and run.record.gpus > 1]
+    known = machine in recordings.machines()
+    runs = recordings.recorded_runs(machine, "communication") if known else []
+    traced = [run for run in runs if run.record.trace]
     gpus = gpus or max((run.record.gpus for run in traced), default=0)
     found = {run.config.rung: run for run in traced if run.record.gpus == gpus}
     if not found:

@@ -24,7 +24,7 @@ from torchvision.transforms import v2
 from course.config import rung
 from course.data import default_set
 from course.data.loader import normalised, train_view
-from course.runs.recordings import TRACE, recorded_runs
+from course.runs.recordings import recorded_runs
 from course.runs.run import Run
 
 # What a trial may change, by the column that shows it.
@@ -150,13 +150,11 @@ def appetites(machine: str, batch_size: int = 256) -> pd.DataFrame:
             "tf32" if run.config.tf32 else run.config.precision,
             run.record.images_per_s,
         )
-        for run in recorded_runs(machine)
+        for run in recorded_runs(machine, "throughput", "scaling", "batch sizes")
         if run.config.data == "synthetic"
         and run.config.batch_size == batch_size
         and run.status == "ok"
         and run.record.device != "cpu"
-        and run.config.steps > 8
-        and not run.config.rung.startswith(TRACE)
         and run.launched["gpus"] == 1
     ]
     table = pd.DataFrame(rows, columns=["rung", "precision", "images_per_s"])

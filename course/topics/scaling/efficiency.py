@@ -264,18 +264,15 @@ def published() -> pd.DataFrame:
 
 
 def recorded_runs(machine: str, rung: str = "channels_last") -> list[Run]:
-    """The runs of one rung that tell how a machine scales: those that were not made for a trace.
+    """The runs of one rung that tell how a machine scales, on one GPU and on several.
 
     Empty, with a line that says so, where none on several GPUs was recorded yet.
     """
     from course.runs import recordings
 
-    known = recordings.recorded_runs(machine) if machine in recordings.machines() else []
-    found = [
-        run
-        for run in known
-        if run.config.rung == rung and run.record.status == "ok" and not run.record.trace
-    ]
+    known = machine in recordings.machines()
+    runs = recordings.recorded_runs(machine, "scaling") if known else []
+    found = [run for run in runs if run.config.rung == rung and run.record.status == "ok"]
     if not any(run.record.gpus > 1 for run in found):
         print(f"{machine}: {rung} on several GPUs is not recorded yet.")
         return []

@@ -162,6 +162,12 @@ def record(
         ),
     ] = 1,
     list_: Annotated[bool, typer.Option("--list", help="Show it; run nothing.")] = False,
+    variants: Annotated[
+        bool,
+        typer.Option(
+            "--variants", help="Pack what notebooks ran here of scripts with lines put in."
+        ),
+    ] = False,
 ) -> None:
     """Run rungs, sweeps and traces on this machine, and pack them for learners without it."""
     from pathlib import Path
@@ -169,6 +175,9 @@ def record(
     from course.runs.run import RECORDED
     from course.workshop import record as packing
 
+    if variants:
+        typer.echo(packing.pack_variants(machine, Path(out) if out else RECORDED))
+        return
     planned = packing.plan(only, gpus)
     if list_:
         rows = [

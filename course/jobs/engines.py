@@ -16,7 +16,7 @@ from course.runs.run import Run
 class Engine(Protocol):
     """What `launch`, `wait`, `cancel` and `queue` need of whatever runs jobs."""
 
-    def answer(self, config: Config, gpus: int, site: Site, /) -> Run | None:
+    def answer(self, config: Config, request: dict[str, Any], site: Site, /) -> Run | None:
         """The run that a launch would be, if it is known without a job; None: submit one."""
 
     def submit(self, folder: Path, request: dict[str, Any], site: Site, /) -> dict[str, Any]:
@@ -50,9 +50,10 @@ class Engine(Protocol):
 class Recorded:
     """Another machine, of which there are recordings: it answers with them, and starts nothing."""
 
-    def answer(self, config: Config, gpus: int, site: Site) -> Run:
+    def answer(self, config: Config, request: dict[str, Any], site: Site) -> Run:
         """The run that was recorded with this config. Raises ValueError: there is none."""
-        return recordings.answer(site.name.removeprefix(recordings.SITE), config, gpus)
+        machine = site.name.removeprefix(recordings.SITE)
+        return recordings.answer(machine, config, request["gpus"], request.get("added"))
 
     def submit(self, _folder: Path, _request: dict[str, Any], site: Site) -> dict[str, Any]:
         """Raise ValueError: there is nothing to submit to."""

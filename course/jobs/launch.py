@@ -96,7 +96,7 @@ def launch_all(
 
 def _answer(asked: Plan) -> Run | None:
     """The run that the site has already, if it is one that starts none."""
-    run = engine(asked.place.executor).answer(asked.config, asked.request["gpus"], asked.place)
+    run = engine(asked.place.executor).answer(asked.config, asked.request, asked.place)
     if run:
         print(f"{run}: nothing runs here; from\n    {run.record.machine}")
     return run

@@ -25,7 +25,7 @@ from course.runs.logs import submitted as submitted
 from course.runs.run import FOLDER_VARIABLE, Run
 
 
-def answer(_config: Config, _gpus: int, _site: Site) -> None:
+def answer(_config: Config, _request: dict[str, Any], _site: Site) -> None:
     """Nothing is known before a job has run."""
 
 

@@ -14,7 +14,7 @@ from course.jobs import sites
 from course.jobs.engines import engine, engine_of
 from course.jobs.sites import Site
 from course.runs import run as runs
-from course.runs.run import PROJECT, Run
+from course.runs.run import ADDED, PROJECT, Run
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,8 @@ def plan(
         place = replace(place, time_min=time_min)
     config = _with_data_root(config, place)
     request = {"rung": config.rung, "site": site, "gpus": gpus, "config": asdict(config)}
+    if (added := source.with_name(ADDED)).exists():
+        request["added"] = json.loads(added.read_text())
     return Plan(source, source.read_text(), config, place, request)
 
 

@@ -59,7 +59,7 @@ _asking = threading.Lock()
 _seen: tuple[float, dict[str, list[str]] | None] = (-math.inf, None)
 
 
-def answer(_config: Config, _gpus: int, _site: Site) -> None:
+def answer(_config: Config, _request: dict[str, Any], _site: Site) -> None:
     """Nothing is known before a job has run."""
 
 

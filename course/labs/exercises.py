@@ -15,6 +15,7 @@ is at most k, and elsewhere the lines after "before", so every view runs.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -25,7 +26,7 @@ from pathlib import Path
 from textwrap import dedent
 
 from course.runs.files import write_atomically
-from course.runs.run import PROJECT, runs_root
+from course.runs.run import ADDED, PROJECT, runs_root
 
 SOLUTION = "solutions/train.py"
 OPEN = re.compile(r"^(\s*)# >>> TODO (\d+): (.+)$")
@@ -285,6 +286,8 @@ def variant(name: str, after: Mapping[str, str], script: str = SOLUTION) -> Path
     target = runs_root() / "variants" / name / Path(script).name
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text("\n".join(lines) + "\n")
+    added = {anchor.strip(): dedent(new).strip() for anchor, new in after.items()}
+    target.with_name(ADDED).write_text(json.dumps(added, indent=1))
     print("\n".join(_shown(solved.splitlines(), lines)))
     return target
 

@@ -36,6 +36,7 @@ PURPOSES = {
     "batch sizes": "a rung at other batch sizes, until memory is out",
     "notebook": "what a notebook launches at full size",
     "loading": "ways of loading files for one GPU",
+    "variant": "a script with lines put in, which a notebook launches to show what they do",
 }
 FULL_BATCH = ("throughput", "scaling")  # on one GPU, either tells how fast a rung is at its best
 LABELS = ("rung", "data_root")  # of a config: they change nothing that is computed
@@ -203,16 +204,26 @@ def trace_name(config: Config) -> str:
     return name + "_fp16" * (config.precision == "fp16") + "_cpu" * (config.device == "cpu")
 
 
-def answer(machine: str, config: Config, gpus: int = 1) -> Run:
+def answer(machine: str, config: Config, gpus: int = 1, added: dict[str, str] | None = None) -> Run:
     """The run on so many GPUs that was recorded with this config; its labels may differ.
 
-    The script is not compared: what ran is solutions/train.py of the recorded commit.
+    The script is not compared: what ran is solutions/train.py of the recorded commit, or a
+    variant of it.
+
+    Args:
+        added: of a variant, the lines that were put into the solution, by the line before them.
 
     Raises:
         ValueError: no such run was recorded; the message names those that come nearest.
     """
     wanted = _computed(config)
-    known = [(run, _differences(run, wanted, gpus)) for run in recorded_runs(machine)]
+    same = [run for run in recorded_runs(machine) if run.launched.get("added") == added]
+    if not same:
+        raise ValueError(
+            f"no script with these lines put in was recorded on {machine}: {added}. Launch it on "
+            f"another site, as site='local'"
+        )
+    known = [(run, _differences(run, wanted, gpus)) for run in same]
     known.sort(key=lambda each: len(each[1]))
     for run, differences in known:
         if not differences:

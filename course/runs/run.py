@@ -37,6 +37,7 @@ BESIDE = "beside"  # the folder, in a run's, of the run that was repeated for it
 FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set for every process of a run's job
 GROUP = "#group"  # behind the folder in that variable: what serves several runs, and none alone
 COMMAND = "command.sh"  # the script of a job that is no training run
+ADDED = "added.json"  # beside a variant of a script: {line: what was put in behind it}
 PROJECT = Path(__file__).resolve().parents[2]
 SCRIPTS = "scripts"  # in RECORDED: the versions of the script that recorded runs ran
 RECORDED = PROJECT / "course" / "recorded"  # a folder a machine, a folder a run

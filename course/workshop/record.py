@@ -18,7 +18,7 @@ from course.days.lab import Planned
 from course.jobs.launch import launch, wait
 from course.runs.files import write_atomically
 from course.runs.recordings import INDEX, PURPOSES, SITE, check_purpose, origin
-from course.runs.run import SCRIPTS, Run, git_sha, rank_file
+from course.runs.run import SCRIPTS, Run, all_runs, git_sha, rank_file, runs_root
 from course.traces import thin as trace_thin
 
 SCRIPT = "solutions/train.py"
@@ -84,6 +84,23 @@ def record(machine: str, planned: Iterable[Planned], folder: Path) -> Path:
     return target
 
 
+def pack_variants(machine: str, folder: Path) -> Path:
+    """Pack what a notebook has run here, live, of scripts with lines put in.
+
+    Such lines stand in the notebook alone, so it is what launches them.
+
+    Raises:
+        ValueError: there is no such run, or one cannot be packed.
+    """
+    target = folder / machine
+    made = [run for run in all_runs() if "added" in run.launched]
+    if not made:
+        raise ValueError(f"no variant of a script has run in {runs_root()}: run a notebook first")
+    for run in made:
+        pack(run, target, machine, "variant")
+    return target
+
+
 def pack(run: Run, target: Path, machine: str, purpose: str) -> Path:
     """Copy a run into a machine's folder, without this machine's paths, its trace thinned.
 
@@ -116,6 +133,7 @@ def _copy(run: Run, draft: Path, machine: str, version: str, purpose: str) -> No
     asked = run.launched
     kept = {"rung": asked["rung"], "purpose": purpose}
     kept |= {key: asked[key] for key in ("gpus", "executor", "git_sha", "launched_at")}
+    kept |= {key: asked[key] for key in ("added",) if key in asked}
     kept |= {"site": SITE + machine, "script": run.source, "snapshot": version}
     values = asdict(run.record) | {"site": SITE + machine, "logs": []}
     # In the data itself, so that no table and no picture can show it unlabelled.
@@ -127,8 +145,9 @@ def _copy(run: Run, draft: Path, machine: str, version: str, purpose: str) -> No
             raise ValueError(f"{run}: its trace has {size:,} bytes, more than {TRACE_BYTES:,}")
     (draft / "launch.json").write_text(json.dumps(kept, indent=1) + "\n")
     (draft / "record.json").write_text(json.dumps(values, indent=1) + "\n")
-    for path in (run.folder / "config.json", *run.folder.glob("steps*.jsonl")):
-        shutil.copy(path, draft / path.name)
+    for pattern in ("config.json", "steps*.jsonl", "batchnorm-*.pt"):
+        for path in run.folder.glob(pattern):
+            shutil.copy(path, draft / path.name)
     hosts = list(dict.fromkeys(rank["host"] for rank in run.ranks))
     for rank in run.ranks:  # which ranks shared a node matters, and not what it was called
         shown = rank | {"host": f"node-{hosts.index(rank['host'])}"}
@@ -139,7 +158,7 @@ def _write_index(run: Run, target: Path) -> None:
     """What holds for the machine; figures of other tools that stand there already stay."""
     path, record = target / INDEX, run.record
     saved: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    if record.device == "cpu" and saved:  # a rung on the machine's processor
+    if saved and (record.device == "cpu" or "added" in run.launched):  # it is of the rungs there
         return
     gpus = max(run.launched["gpus"], saved.get("gpus", 1))  # the first run there may have had one
     saved |= {

@@ -32,15 +32,14 @@ def test_at_full_size_from_recorded_runs(name: str, runs_root: Path) -> None:
     assert not list(runs_root.glob("*/launch.json"))  # nothing was launched here
 
 
-@pytest.mark.parametrize(
-    "name, statuses",
-    [("day2_2_data_parallel", {"failed"}), ("day2_3_communication", {"ok", "failed"})],
-)
-def test_two_ranks_at_full_size_from_recorded_runs(
-    name: str, statuses: set[str], runs_root: Path
-) -> None:
-    used = passes(name, site="recorded-nvidia-h200-x4", quick=False)
-    assert {run.status for run in used} == statuses  # one of them fails on purpose
-    # What runs here are copies of the script with a line more, which nobody recorded.
+def test_two_ranks_at_full_size_from_recorded_runs(runs_root: Path) -> None:
+    used = passes("day2_2_data_parallel", site="recorded-nvidia-h200-x4", quick=False)
+    assert {run.status for run in used} == {"failed"}  # on purpose
+    # The rank that hangs runs here: of NCCL's end there is no record.
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]
     assert launched and not [run for run in launched if run.source == "solutions/train.py"]
+
+
+def test_variants_of_the_script_answer_from_recorded_runs(runs_root: Path) -> None:
+    passes("day2_3_communication", site="recorded-nvidia-h200-x4", quick=False)
+    assert not [*runs_root.glob("*/launch.json")]

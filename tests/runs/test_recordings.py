@@ -59,7 +59,7 @@ def test_every_run_is_whole_and_says_where_it_ran(machine: str) -> None:
 
 def test_it_stays_small_and_names_no_place() -> None:
     files = [path for path in RECORDED.rglob("*") if path.is_file()]
-    assert {path.suffix for path in files} <= {".json", ".jsonl", ".py", ".gz", ".csv"}
+    assert {path.suffix for path in files} <= {".json", ".jsonl", ".py", ".gz", ".csv", ".pt"}
     assert sum(path.stat().st_size for path in files) < ALL_OF_IT
     for path in files:
         if path.suffix != ".gz":

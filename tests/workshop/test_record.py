@@ -65,14 +65,15 @@ def test_the_processors_rungs_are_chosen_by_their_label() -> None:
 def test_what_matters_most_is_recorded_first(gpus: int) -> None:
     purposes = [planned.purpose for planned in record.plan(gpus=gpus)]
     assert purposes == sorted(purposes, key=[*recordings.PURPOSES].index)
-    assert set(purposes) == (SEVERAL if gpus > 1 else {*recordings.PURPOSES} - SEVERAL)
+    planned = {*recordings.PURPOSES} - {"variant"}  # those are launched by a notebook alone
+    assert set(purposes) == (SEVERAL if gpus > 1 else planned - SEVERAL)
 
 
 @pytest.mark.parametrize("machine", recordings.machines())
 def test_what_is_shipped_was_recorded_for_the_purpose_that_the_plan_has(machine: str) -> None:
     gpus = recordings.load(machine).get("gpus", 1)
     planned = {(each.config.rung, each.gpus, each.purpose) for each in record.plan(gpus=gpus)}
-    runs = recordings.recorded_runs(machine)
+    runs = [run for run in recordings.recorded_runs(machine) if run.purpose != "variant"]
     assert {(run.config.rung, run.launched["gpus"], run.purpose) for run in runs} <= planned
 
 

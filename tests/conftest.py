@@ -28,11 +28,14 @@ config.QUICK |= {"image_px": 64, "steps": 8, "budget_s": 0.0}
 SLOWEST_FIRST: tuple[str, ...] = ()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """Say which tests go to a worker together: those of a file, and all that need the Slurm."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group_of(item)))
-    items.sort(key=lambda item: place_of(group_of(item)))  # stable: files stay in their order
+    item.add_marker(pytest.mark.xdist_group(group_of(item)))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the slowest first; tests of a file stay in their order."""
+    items.sort(key=lambda item: place_of(group_of(item)))
 
 
 def group_of(item: pytest.Item) -> str:

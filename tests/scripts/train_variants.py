@@ -10,9 +10,12 @@ import os
 import sys
 import traceback
 
+import narrow
+
 from course.runs.run import FOLDER_VARIABLE
 from course.training.recorder import recording
 
+narrow.use()
 for folder in sys.argv[1:]:
     os.environ[FOLDER_VARIABLE] = folder
     spec = importlib.util.spec_from_file_location("train", f"{folder}/train.py")

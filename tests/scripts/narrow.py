@@ -1,0 +1,32 @@
+"""ResNet-18 with an eighth of the channels: what the checks look at shows at any width.
+
+It trains in a tenth of the time, most of all in fp16, which a processor only emulates.
+"""
+
+from typing import Any
+
+from torch import nn
+from torchvision.models import resnet
+
+from course.training import models
+
+
+class Narrow(resnet.ResNet):
+    """As torchvision makes it, but for the width of its layers."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__(resnet.BasicBlock, [2, 2, 2, 2], zero_init_residual=True)
+        self.fc = nn.Linear(self.inplanes, classes)
+
+    def _make_layer(self, block: type, planes: int, *rest: Any, **options: Any) -> nn.Sequential:
+        return super()._make_layer(block, planes // 8, *rest, **options)
+
+
+def use() -> None:
+    """From here on, scripts of this process train it as their resnet18."""
+    known = models.create
+
+    def create(name: str, classes: int) -> nn.Module:
+        return Narrow(classes) if name == "resnet18" else known(name, classes)
+
+    models.create = create

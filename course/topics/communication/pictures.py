@@ -47,6 +47,12 @@ def timeline(trace: Trace, step: int | None = None) -> Picture:
     axes.set_title(
         f"step {number}: {trace.device or 'CPU'}, {trace.source}", loc="left", fontsize=10
     )
+    _timeline_legend(axes)
+    clean(axes)
+    return picture
+
+
+def _timeline_legend(axes: Axes) -> None:
     handles = [Patch(color=PHASE_COLOURS[name], label=name) for name in PHASES]
     handles += [Patch(color=GREY, label="sending, hidden"), Patch(color=ACCENT, label="exposed")]
     axes.legend(
@@ -58,8 +64,6 @@ def timeline(trace: Trace, step: int | None = None) -> Picture:
         loc="upper center",
         bbox_to_anchor=(0.46, -0.22),
     )
-    clean(axes)
-    return picture
 
 
 def _window(trace: Trace, rows: pd.DataFrame, number: int) -> tuple[float, float]:

@@ -173,18 +173,7 @@ def convolution_times(table: pd.DataFrame) -> Picture:
     for count in channels[channels % 8 == 0]:
         axes.axvline(count, color=GREY, lw=8, alpha=0.3)
     for (layout, rows), colour in zip(table.groupby("layout"), (ORANGE, BLUE)):
-        speed = rows["tflop_per_s"] * scale
-        fastest, slowest = (speed * rows["ms"] / rows[name] for name in ("ms_q1", "ms_q3"))
-        axes.errorbar(
-            rows["channels"],
-            speed,
-            yerr=[speed - slowest, fastest - speed],
-            fmt="o-",
-            color=colour,
-            capsize=3,
-            lw=1.5,
-            label=layout,
-        )
+        _speeds(axes, rows, scale, color=colour, label=layout)
     axes.set_ylim(bottom=0)
     axes.set_xticks(channels if np.ptp(channels) <= 20 else channels[channels % 8 == 0])
     axes.set_xlabel("channels, in and out (grey: multiples of 8)")
@@ -199,3 +188,11 @@ def convolution_times(table: pd.DataFrame) -> Picture:
     axes.legend(frameon=False)
     clean(axes)
     return picture
+
+
+def _speeds(axes: Axes, rows: pd.DataFrame, scale: float, **look: str) -> None:
+    """A line over the channels, with quartiles: the least time is the highest speed."""
+    speed = rows["tflop_per_s"] * scale
+    fastest, slowest = (speed * rows["ms"] / rows[name] for name in ("ms_q1", "ms_q3"))
+    spread = [speed - slowest, fastest - speed]
+    axes.errorbar(rows["channels"], speed, yerr=spread, fmt="o-", capsize=3, lw=1.5, **look)

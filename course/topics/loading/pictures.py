@@ -155,16 +155,8 @@ def rule(
     )
     _appetite_lines(axes, appetites, images_per_core, top, most)
     axes.axvline(cores, color=ACCENT, lw=1.2, ls="--", label=f"it has {cores} cores")
-    if measured is not None and (measured["workers"] > 0).any():
-        by_workers = measured[measured["workers"] > 0]
-        axes.plot(
-            by_workers["workers"],
-            by_workers["images_per_s"],
-            "D",
-            color=GREEN,
-            ms=6,
-            label="measured, by number of workers",
-        )
+    if measured is not None:
+        _measured_supply(axes, measured[measured["workers"] > 0])
     axes.set(xlim=(0, most), ylim=(0, top), xlabel="cores that load", ylabel="images per second")
     axes.legend(edgecolor="white", framealpha=1, fontsize=9, loc="lower right")
     axes.set_title(title, loc="left", fontsize=9)
@@ -189,6 +181,12 @@ def _appetite_lines(
             fontsize=8.5,
             arrowprops={"arrowstyle": "-", "color": GREY, "lw": 0.6},
         )
+
+
+def _measured_supply(axes: Axes, trials: pd.DataFrame) -> None:
+    if len(trials):
+        said = "measured, by number of workers"
+        axes.plot(trials["workers"], trials["images_per_s"], "D", color=GREEN, ms=6, label=said)
 
 
 def _apart(heights: pd.Series, top: float) -> list[float]:

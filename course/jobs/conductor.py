@@ -35,13 +35,13 @@ from typing import Any
 import numpy as np
 import psutil
 
+from course.jobs.processes import POLL_S
 from course.runs.files import write_atomically
 from course.runs.ratio import LEAST_TURNS, is_sure
 from course.runs.run import Run
 from course.training.turn import NO_MORE
 
 BLOCK_S = 0.5  # a block is at least so long: shorter ones measure how a process wakes up
-POLL_S = 0.1
 LOOK_S = 0.05  # how long the cores are looked at before a block
 PATIENCE_S = 4.0  # and how long a neighbour's burst of work is waited for
 BUSY = 0.4  # cores that others use; less is what any machine does by itself

@@ -35,7 +35,7 @@ from course.runs.record import Record, write_record
 from course.runs.run import FOLDER_VARIABLE, Run, record_of
 from course.training import turn
 
-POLL_S = 0.2
+WATCH_S = 0.2  # between two looks at runs that are timed meanwhile: not too often
 EXIT_CODES = {"timeout": 124}  # as the command of that name has it
 DUMP_MS = 1000  # for one attempt; there are two, and up to a second passes before the first
 GRACE_S = 15.0  # for the processes that are left once the run's verdict is in
@@ -92,17 +92,17 @@ def _turn(run: Run, rank: int) -> Iterator[None]:
     if rank > 0:
         while not any(each.started for each in run.together):
             _leave_if_over(run)
-            time.sleep(POLL_S)
+            time.sleep(WATCH_S)
         yield
         return
     lock = machine_lock()
     while not lock.is_locked:
         _leave_if_over(run)
         if not is_first(run):
-            time.sleep(POLL_S)
+            time.sleep(WATCH_S)
             continue
         try:
-            lock.acquire(timeout=POLL_S)
+            lock.acquire(timeout=WATCH_S)
         except Timeout:  # a run of another runs folder computes
             continue
     try:
@@ -138,7 +138,7 @@ def _compute(members: Sequence[SupervisedRun], task: JobEnvironment) -> None:
                     running.remove(member)
                     if turns:
                         turns.is_over(member.run, member.verdict.status)
-            time.sleep(POLL_S)
+            time.sleep(WATCH_S)
     finally:
         for member in running:
             member.kill()

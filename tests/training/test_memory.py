@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from course.config import rung
+from course.config import GIB, rung
 from course.runs.recordings import recorded
 from course.runs.run import RECORDED
 from course.topics.memory import peaks
@@ -21,10 +21,10 @@ CPU = torch.device("cpu")
 
 def test_memory_peak_of_a_process_holds_what_it_allocated() -> None:
     before = memory.peak(CPU)
-    held = torch.ones(int(0.25 * memory.GIB) // 4)
+    held = torch.ones(int(0.25 * GIB) // 4)
     after = memory.peak(CPU)
     assert before["memory_kind"] == "process, resident"
-    assert after["peak_gib"] >= held.nbytes / memory.GIB
+    assert after["peak_gib"] >= held.nbytes / GIB
     assert before["peak_gib"] <= after["peak_gib"] < 1024  # GiB, not KiB
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from course.traces.join import PHASES, STEP
+from course.runs.record import PHASES
+from course.traces.join import STEP
 from course.traces.nsight import read_ncu, read_nsys
 from course.traces.onednn import onednn, onednn_summary
 from course.traces.reader import Trace, TraceError, read

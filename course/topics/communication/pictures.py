@@ -9,9 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from course.plots.base import ACCENT, DARK, GREEN, GREY, ORANGE, PHASE_COLOURS, Picture, clean
+from course.runs.record import PHASES
 from course.topics.communication.report import computing
 from course.traces.spans import Spans, exposed
-from course.traces.tables import PHASES, Trace, steps
+from course.traces.tables import Trace, steps
 
 NARROW = 0.035  # of the picture's width: a bar that is narrower has no room for words
 SMALL = 5e5  # bytes below which a collective has no words

@@ -9,7 +9,19 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator
 
-from course.plots.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean
+from course.plots.base import (
+    ACCENT,
+    BLUE,
+    DARK,
+    FORMAT_COLOURS,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    Picture,
+    clean,
+)
 from course.text import digits
 from course.topics.memory.batch_sizes import Fit
 
@@ -21,7 +33,6 @@ KIND_COLOURS = {
     "batch": GREY,
     "activations": SKY,
 }
-FORMAT_COLOURS = {"fp32": BLUE, "tf32": GREEN, "bf16": ACCENT, "fp16": PURPLE}
 
 
 def batch_sweep(

@@ -132,12 +132,6 @@ def test_saved_predictions_are_what_is_predicted_here(
     assert found == pytest.approx(saved["predicted_gib"].iloc[0], rel=0.005)
 
 
-def test_the_table_tells_of_what_fitted_and_what_did_not() -> None:
-    shown = peaks.memory_table()
-    assert "| fp32 | 2048 | out of 79.2 | 165.57 | 86.4 more than there is |" in shown
-    assert "recorded 20" in shown and "4 that did not fit, 4 were told not to" in shown
-
-
 def test_runs_are_predicted_with_their_own_settings() -> None:
     given = [
         row(batch_size=32, status="oom", memory_gib=0.125),

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Spans = list[tuple[float, float]]  # (begin, end) each
+
+
+def stretches(rows: pd.DataFrame) -> Spans:
+    """When each row of a trace's table was under way, row by row."""
+    return list(zip(rows["start_s"], rows["start_s"] + rows["duration_s"]))
 
 
 def joined(spans: Iterable[tuple[float, float]]) -> Spans:

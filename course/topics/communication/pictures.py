@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from course.plots.base import ACCENT, DARK, GREEN, GREY, ORANGE, PHASE_COLOURS, Picture, clean
 from course.runs.record import PHASES
 from course.topics.communication.report import computing
-from course.traces.spans import Spans, exposed
+from course.traces.spans import Spans, exposed, stretches
 from course.traces.tables import Trace, steps
 
 NARROW = 0.035  # of the picture's width: a bar that is narrower has no room for words
@@ -78,8 +78,7 @@ def _window(trace: Trace, rows: pd.DataFrame, number: int) -> tuple[float, float
 
 def _computed(axes: Axes, trace: Trace, start: float, end: float) -> None:
     for name, rows in trace.ranges[trace.ranges["name"].isin(PHASES)].groupby("name"):
-        spans = list(zip(rows["start_s"], rows["start_s"] + rows["duration_s"]))
-        _spans(axes, spans, 0, 0.6, PHASE_COLOURS[name], start, end)
+        _spans(axes, stretches(rows), 0, 0.6, PHASE_COLOURS[name], start, end)
     for phase in PHASES:
         _spans(axes, computing(trace, phase), 1, 0.8, PHASE_COLOURS[phase], start, end)
 

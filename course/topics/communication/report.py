@@ -11,7 +11,7 @@ from course.runs import recordings
 from course.text import wrapped
 from course.traces import tables
 from course.traces.collectives import NCCL
-from course.traces.spans import Spans, covered, exposed, joined
+from course.traces.spans import Spans, covered, exposed, joined, stretches
 from course.traces.tables import Trace
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def comm_report(of: Run | Trace) -> pd.DataFrame:
         )
     begins = tables.steps(found).set_index("step")["start_s"]
     rows = found.collectives.copy()
-    spans = list(zip(rows["start_s"], rows["start_s"] + rows["duration_s"]))
+    spans = stretches(rows)
     for column, phase in (("overlapped_s", None), ("backward_s", "backward")):
         busy = computing(found, phase)
         rows[column] = [covered(span, busy) for span in spans]
@@ -83,13 +83,13 @@ def computing(found: Trace, phase: str | None = None) -> Spans:
         rows, name = found.operators, "name"
         own = rows[name].str.contains("::") & ~rows[name].str.match(NO_COMPUTING)
     rows = rows[own.astype(bool) & (rows["phase"].eq(phase) if phase else True)]
-    return joined(zip(rows["start_s"], rows["start_s"] + rows["duration_s"]))
+    return joined(stretches(rows))
 
 
 def _exposed(found: Trace) -> float:
     """Seconds in which something was sent and nothing computed; two at once count once."""
-    rows, busy = found.collectives, computing(found)
-    sent = joined(zip(rows["start_s"], rows["start_s"] + rows["duration_s"]))
+    busy = computing(found)
+    sent = joined(stretches(found.collectives))
     return sum(end - begin for span in sent for begin, end in exposed(span, busy))
 
 

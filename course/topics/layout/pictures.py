@@ -7,7 +7,19 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from course.plots.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean
+from course.plots.base import (
+    ACCENT,
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    Picture,
+    clean,
+    stacked_bar,
+)
 
 CHANNELS = (SKY, ORANGE, GREEN, PURPLE, ACCENT, BLUE)  # a channel's colour
 NEIGHBOURS = {"w": "next column", "h": "next row", "c": "next channel", "n": "next image"}
@@ -127,22 +139,12 @@ def parts(tables: dict[str, pd.DataFrame]) -> Picture:
     picture = Picture(9, 0.9 + 0.55 * len(tables))
     axes = picture.add_subplot()
     for place, table in enumerate(tables.values()):
-        begin = 0.0
-        for row, colour in zip(table.itertuples(), PARTS):
-            label = row.part if place == 0 else None
-            axes.barh(place, row.ms, left=begin, color=colour, height=0.66, label=label)
-            if row.share >= 0.05:
-                axes.text(
-                    begin + row.ms / 2,
-                    place,
-                    f"{row.ms:.1f}",
-                    ha="center",
-                    va="center",
-                    color="white",
-                    fontsize=9,
-                )
-            begin += row.ms
-        axes.text(begin, place, f" {begin:.1f}", va="center", fontsize=9, color=DARK)
+        drawn = [
+            (row.part, row.ms, colour, f"{row.ms:.1f}" if row.share >= 0.05 else "")
+            for row, colour in zip(table.itertuples(), PARTS)
+        ]
+        end = stacked_bar(axes, place, drawn, height=0.66)
+        axes.text(end, place, f" {end:.1f}", va="center", fontsize=9, color=DARK)
     axes.set_yticks(range(len(tables)), list(tables))
     axes.invert_yaxis()
     axes.margins(x=0.08)

@@ -9,7 +9,19 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from course.plots.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean
+from course.plots.base import (
+    ACCENT,
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    Picture,
+    clean,
+    stacked_bar,
+)
 from course.text import digits
 
 STAGE_COLOURS = (GREY, ACCENT, ORANGE, PURPLE, SKY, BLUE, GREEN)
@@ -94,29 +106,13 @@ def decoding(profiles: dict[str, pd.DataFrame]) -> Picture:
     picture = Picture(9.5, 1.5 + 0.5 * len(profiles))
     axes = picture.add_subplot()
     for place, (_, profile) in enumerate(profiles.items()):
-        left = 0.0
-        for colour, row in zip(STAGE_COLOURS, profile.itertuples()):
-            label = row.stage if place == 0 else None
-            axes.barh(place, row.ms, left=left, color=colour, height=0.6, label=label)
-            if row.share > 0.07:
-                middle = left + row.ms / 2
-                axes.text(
-                    middle,
-                    place,
-                    f"{row.share:.0%}",
-                    ha="center",
-                    va="center",
-                    color="white",
-                    fontsize=9,
-                )
-            left += row.ms
-        axes.text(
-            left,
-            place,
-            f"  {left:.1f} ms: {digits(1e3 / left)} images/s a core",
-            va="center",
-            fontsize=9,
-        )
+        stages = [
+            (row.stage, row.ms, colour, f"{row.share:.0%}" if row.share > 0.07 else "")
+            for colour, row in zip(STAGE_COLOURS, profile.itertuples())
+        ]
+        end = stacked_bar(axes, place, stages, height=0.6)
+        said = f"  {end:.1f} ms: {digits(1e3 / end)} images/s a core"
+        axes.text(end, place, said, va="center", fontsize=9)
     axes.set_yticks(range(len(profiles)), profiles)
     axes.invert_yaxis()
     axes.set_xlim(0, axes.get_xlim()[1] * 1.35)

@@ -119,13 +119,9 @@ def _speeds(axes: Axes, table: pd.DataFrame) -> None:
     spread = np.array([speed - ok["images_per_s_q1"], ok["images_per_s_q3"] - speed])
     axes.errorbar(ok["batch_size"], speed, yerr=spread, fmt="o-", color=BLUE, capsize=3, lw=1.2)
     _crosses(axes, missing, pd.Series(0.0, index=missing.index))
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(table["batch_size"], table["batch_size"])
-    axes.minorticks_off()
+    _batches(axes, table, "images in a batch")
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("images in a batch")
     axes.set_title("images per second: median, quartiles", loc="left", fontsize=10)
-    clean(axes)
 
 
 def _crosses(axes: Axes, missing: pd.DataFrame, heights: pd.Series) -> None:
@@ -272,6 +268,7 @@ def _errors_frame(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def _batches(axes: Axes, table: pd.DataFrame, label: str) -> None:
+    """The axis of batch sizes: evenly spaced where each is twice the last, and all with a tick."""
     batches = np.unique(table["batch_size"])
     axes.set_xscale("log", base=2)
     axes.set_xticks(batches, batches)

@@ -19,10 +19,10 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import pandas as pd
+from tensor_core_truth import demangled, write
 
 from course.runs.run import RECORDED
-from course.traces.tensor_cores import truth
-from course.traces.tensor_cores.truth import SASS, SASS_COLUMNS, demangled, read_counters, write
+from course.traces.tensor_cores.truth import FILE, SASS, SASS_COLUMNS, read_counters
 
 NOTES = """\
 What the machine code of ncu.csv's kernels holds: those that are in a library, read without a GPU.
@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("--arch", default="sm_90", help="of its GPU")
     asked = parser.parse_args()
     home = RECORDED / asked.machine
-    wanted, rows = set(read_counters(home / truth.FILE)["kernel"]), []
+    wanted, rows = set(read_counters(home / FILE)["kernel"]), []
     for library in sorted(asked.folder.rglob("*.so*")):
         found = disassemble(library, asked.arch, wanted)
         print(f"{library.name}: {len(found)} kernels", flush=True)

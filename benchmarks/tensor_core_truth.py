@@ -13,6 +13,7 @@ leaves no time.
 
 import argparse
 import contextlib
+import ctypes
 import os
 import re
 import shutil
@@ -36,7 +37,7 @@ from course.runs.recordings import trace_name
 from course.runs.run import PROJECT
 from course.traces.tables import read_ncu
 from course.traces.tensor_cores.rules import classify
-from course.traces.tensor_cores.truth import by_kernel, demangled, launches, write_counters
+from course.traces.tensor_cores.truth import COLUMNS, FILE
 from course.training.recorder import Recorder
 
 METRICS = {
@@ -48,6 +49,12 @@ METRICS = {
 # benchmarks/tensor_core_sass.py reads the machine code instead.
 WATCHED = 5  # the step that ncu sees, counted from 0: libraries have chosen their kernels by then
 LEAST_S, MOST_S, COMPILE_S = 30, 120, 240  # no setting is begun with less, none gets more
+LONGEST = 1024
+NOTES = """\
+What ncu counted in one training step of ResNet-50, by kernel and setting (batch 256, 224 px).
+kernel         as PyTorch's profiler names it; empty: that of the line above
+count, seconds launches, and their time under ncu, one after another; share: of its setting's step
+tensor_active  share of cycles in which the Tensor Cores' pipe was busy, in the busiest launch"""
 
 
 def settings(**changes) -> dict[str, Config]:
@@ -182,6 +189,8 @@ def printed(ncu: str, report: Path, names: str) -> str:
     )
     if done.returncode:
         raise RuntimeError(f"ncu --import: {done.stdout[-500:]} {done.stderr[-500:]}")
+    if "Kernel Name" not in done.stdout:
+        raise RuntimeError(f"ncu printed no kernel, but: {done.stdout[-500:]}")
     return done.stdout
 
 
@@ -193,20 +202,15 @@ def collect(
     said = profile(ncu, name, report, metrics, limit_s)
     rows = {}
     for names in ("mangled", "demangled"):
-        text = printed(ncu, report, names)
-        (folder / f"{name}.{names}.csv").write_text(text)
-        rows[names] = launches(text, metrics)
+        path = folder / f"{name}.{names}.csv"
+        path.write_text(printed(ncu, report, names))
+        rows[names] = read_ncu(path).kernels
     table = by_kernel(name, rows["mangled"])
     passes = " or ".join(sorted(set(re.findall(r"(\d+) pass", said))))
     print(
         f"{name}: {table['count'].sum()} launches of {len(table)} kernels, "
-        f"{table['seconds'].sum() * 1e3:.1f} ms; {passes or 'unknown'} passes; "
-        f"took {time.monotonic() - begin:.0f} s"
-    )
-    again = read_ncu(folder / f"{name}.demangled.csv").kernels
-    print(
-        f"  read_ncu: {len(again)} launches, {again['duration_s'].sum() * 1e3:.1f} "
-        f"ms, busiest {again['tensor_active'].max():.1%}"
+        f"{table['seconds'].sum() * 1e3:.1f} ms, busiest {table['tensor_active'].max():.1%}; "
+        f"{passes or 'unknown'} passes; took {time.monotonic() - begin:.0f} s"
     )
     pairs = zip(rows["mangled"]["kernel"].map(demangled), rows["demangled"]["kernel"])
     for one, other in sorted(set(pairs)):
@@ -214,6 +218,56 @@ def collect(
             print(f"  judged differently by ncu's name for it: {one!r}, {other!r}")
     sys.stdout.flush()
     return table
+
+
+def demangled(name: str) -> str:
+    """A kernel's name as PyTorch's profiler writes it on Linux: as the C++ library spells it.
+
+    The profiler leaves names of more than `LONGEST` characters as they are.
+    """
+    if len(name) > LONGEST:
+        return name
+    library = ctypes.CDLL("libstdc++.so.6")
+    library.__cxa_demangle.restype = ctypes.c_void_p
+    status = ctypes.c_int()
+    found = library.__cxa_demangle(name.encode(), None, None, ctypes.byref(status))
+    if not found:  # it was no mangled name
+        return name
+    text = ctypes.string_at(found).decode()
+    ctypes.CDLL(None).free(ctypes.c_void_p(found))
+    return text
+
+
+def by_kernel(setting: str, rows: pd.DataFrame) -> pd.DataFrame:
+    """Launches of one setting (of `read_ncu`, names mangled) summed up by kernel: COLUMNS."""
+    groups = rows.assign(kernel=rows["kernel"].map(demangled)).groupby("kernel", sort=False)
+    table = groups.agg(
+        count=("duration_s", "size"),
+        seconds=("duration_s", "sum"),
+        tensor_active=("tensor_active", "max"),
+    ).reset_index()
+    table["share"] = table["seconds"] / table["seconds"].sum()
+    return table.assign(setting=setting)[COLUMNS]
+
+
+def write_counters(path: Path, table: pd.DataFrame, origin: list[str]) -> None:
+    """Write a machine's ncu.csv.
+
+    Args:
+        table: COLUMNS, one row a kernel and setting.
+        origin: lines about machine, versions, date and command, put at the top.
+    """
+    table = table.astype({"count": "Int64"})
+    table = table.sort_values(["kernel", "setting"], kind="stable")[COLUMNS]
+    # Names are most of the bytes, and settings share many of them.
+    table["kernel"] = table["kernel"].mask(table["kernel"].eq(table["kernel"].shift()), "")
+    write(path, table, [*NOTES.splitlines(), *origin])
+
+
+def write(path: Path, table: pd.DataFrame, head: list[str]) -> None:
+    """Write a table below lines that tell what it is and where it is from."""
+    lines = "".join(f"# {line}\n" for line in head)
+    path.write_text(lines + table.to_csv(index=False, float_format="%.4g"))
 
 
 def origin(ncu: str, metrics: dict[str, str]) -> list[str]:
@@ -236,7 +290,7 @@ def origin(ncu: str, metrics: dict[str, str]) -> list[str]:
 def pack(folder: Path, tables: list[pd.DataFrame], raw: Path, head: list[str]) -> None:
     """Write what there is so far."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_counters(folder / "ncu.csv", pd.concat(tables), head)
+    write_counters(folder / FILE, pd.concat(tables), head)
     with tarfile.open(folder / "ncu_raw.tar.gz", "w:gz") as archive:
         for path in sorted([*raw.glob("*.csv"), *raw.glob("*.log")]):
             archive.add(path, path.name)

@@ -24,6 +24,7 @@ AT_LEAST = {
     "budget_s": 0,
     "profile_steps": 0, "prefetch_factor": 1, "bucket_mb": 0.001, "collective_timeout_s": 1,
 }  # fmt: skip
+GIB = 1024**3  # bytes: the unit of whatever has a name that ends in _gib
 TRACE_WAIT = 2  # steps before a trace: one to wait, one in which the profiler itself warms up
 
 

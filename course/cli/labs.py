@@ -180,11 +180,6 @@ def record(
         return
     planned = packing.plan(only, gpus)
     if list_:
-        rows = [
-            [packing.label(each), str(count), purpose, each.device, each.precision, each.setup]
-            for each, count, purpose in planned
-        ]
-        head = ["rung", "GPUs", "for", "device", "precision", "trained on"]
-        tables.show_table(head, rows)
+        tables.show_plan(planned)
         return
     typer.echo(packing.record(machine, planned, Path(out) if out else RECORDED))

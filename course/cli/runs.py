@@ -6,11 +6,14 @@ import json
 import sys
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from course.cli import tables
+
+if TYPE_CHECKING:
+    from course.runs.run import Run
 
 BESIDE = "nvidia-h100"  # the recorded machine whose ladder is drawn beside one's own
 
@@ -27,6 +30,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs."
 Quick = Annotated[bool, typer.Option("--quick", help="Small images, small batch, few steps.")]
 Script = Annotated[str, typer.Option("--script", help="The training script.")]
 SiteName = Annotated[str, typer.Option("--site", help="Where to run: a name of sites.toml.")]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run", help="Print the batch script that would be submitted; submit nothing."
+    ),
+]
 RunName = Annotated[str, typer.Argument(help="A run's name, or a part that only it has.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Set a field of the config: key=value. Repeat.")
@@ -83,12 +92,7 @@ def run(
     rerun: Annotated[bool, typer.Option(help="Run again even if this run exists.")] = False,
     against: Annotated[str, typer.Option(help="A run to repeat beside it, in turns.")] = "",
     wait: Annotated[bool, typer.Option(help="Follow the run until it is over.")] = True,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Print the batch script that would be submitted; submit nothing."
-        ),
-    ] = False,
+    dry_run: DryRun = False,
     json_: AsJson = False,
 ) -> None:
     """Launch one run of SCRIPT, follow it, print what it measured."""
@@ -113,11 +117,18 @@ def run(
         )
         if wait:
             launch.wait(launched, check=False)
+    _tell(launched, waited=wait, json_=json_)
+
+
+def _tell(launched: Run, *, waited: bool, json_: bool) -> None:
+    """Print what a run measured, where it was waited for; exit code 1 if it went wrong then."""
+    from course.jobs.launch import refresh
+
     if json_:
         tables.as_json(tables.run_as_dict(launched))
-    elif wait:
+    elif waited:
         tables.show(launched)
-    if wait and launch.refresh(launched) not in ("ok", "queued", "running"):
+    if waited and refresh(launched) not in ("ok", "queued", "running"):
         raise typer.Exit(1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from course.text import digits
 if TYPE_CHECKING:
     import pandas as pd
 
+    from course.days.lab import Planned
     from course.workshop.doctor import Check
     from course.workshop.rehearsal import Outcome
 
@@ -95,6 +97,17 @@ def show_outcome(outcome: Outcome) -> None:
     if outcome.error:
         typer.echo(f"  {outcome.error}", err=True)
     typer.echo(f"  {outcome.executed}\n  {outcome.page}")
+
+
+def show_plan(planned: Sequence[Planned]) -> None:
+    """Print the runs that `course record` would make: what, on how many GPUs, and for what."""
+    from course.workshop.record import label
+
+    rows = [
+        [label(each), str(count), purpose, each.device, each.precision, each.setup]
+        for each, count, purpose in planned
+    ]
+    show_table(["rung", "GPUs", "for", "device", "precision", "trained on"], rows)
 
 
 def cell(value: Any) -> str:

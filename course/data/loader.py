@@ -95,12 +95,22 @@ def loaders(
     if cfg.data == "synthetic":
         batches = Synthetic(cfg, device, share)
         return batches, batches
+    train = _training_loader(sets, cfg, share, sampler, loading)
+    val = DataLoader(sets.val, share, sampler=val_sampler, **loading)
+    for batches in (train, val):
+        failures.give_up_in_time(batches)
+    return train, val
+
+
+def _training_loader(
+    sets: ImageSets, cfg: Config, share: int, sampler: Sampler | None, loading: dict[str, Any]
+) -> DataLoader:
     order = torch.Generator().manual_seed(cfg.seed)
     if sampler is not None:
         sampler = Noted(sampler)
         if distributed.is_available() and distributed.is_initialized():  # workers draw from it
             order.manual_seed(cfg.seed + distributed.get_rank())
-    train = DataLoader(
+    return DataLoader(
         sets.train,
         share,
         sampler=sampler,
@@ -109,10 +119,6 @@ def loaders(
         generator=order,
         **loading,
     )
-    val = DataLoader(sets.val, share, sampler=val_sampler, **loading)
-    for batches in (train, val):
-        failures.give_up_in_time(batches)
-    return train, val
 
 
 def train_view(cfg: Config) -> v2.Transform:

@@ -61,27 +61,17 @@ def gpu_jobs_submitter(
         n_gpu: GPUs of a job, or several numbers: up to a node's, or whole nodes.
         module, singularity: what to load, or the image to run in; not both.
         name: of the job, its script and its logs; None: after the command's script.
-        n_gpu_per_task: above 1 where a process drives several GPUs.
+        n_gpu_per_task, cpus_per_task: GPUs and cores of a process; None: the site's for each GPU.
         time_max: hours:minutes:seconds, days-hours or minutes, as Slurm reads it.
         qos, partition, constraint, account: of Slurm; None: the site's own.
-        cpus_per_task: None: the site's for each GPU of the task.
         verbose: 1 lets NCCL tell what it does.
-        slurm_addon, script_addon: whole #SBATCH lines, and lines of shell before the command:
-            your own code, written as it is.
+        slurm_addon, script_addon: #SBATCH lines, shell before the command: written as they are.
 
     Raises:
         ValueError: an argument is not valid (nothing is submitted then), or Slurm refuses a job:
             the message has Slurm's words, and the jobs that were submitted before.
     """
-    asked = {key: value for key, value in locals().items() if key not in ("srun_commands", "n_gpu")}
-    place = _place(account, partition)
-    asked |= _left_out(place, asked)
-    jobs = [
-        BatchJob(place, command, gpus, asked)
-        for gpus in _several(n_gpu)
-        for command in _several(srun_commands)
-    ]
-    return _submit_all(jobs)
+    return _submit_all(_jobs(**locals()))
 
 
 def display_slurm_queue(name: str | None = None, timestep: float = 5) -> None:
@@ -186,6 +176,17 @@ def _left_out(place: Site, asked: Mapping[str, Any]) -> dict[str, None]:
     for name in names:
         print(f"{name}={asked[name]} is left out: the course's own cluster has none of that name.")
     return dict.fromkeys(names)
+
+
+def _jobs(srun_commands: Any, n_gpu: Any, **asked: Any) -> list[BatchJob]:
+    """A job for each GPU count and each command, all with the other arguments."""
+    place = _place(asked["account"], asked["partition"])
+    asked |= _left_out(place, asked)
+    return [
+        BatchJob(place, command, gpus, asked)
+        for gpus in _several(n_gpu)
+        for command in _several(srun_commands)
+    ]
 
 
 def _submit_all(jobs: list[BatchJob]) -> list[str]:

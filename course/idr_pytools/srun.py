@@ -9,7 +9,8 @@ import sys
 import threading
 import time
 
-POLL_S = 0.05
+from course.jobs.processes import POLL_S
+
 GRACE_S = 2.5  # between SIGTERM and SIGKILL
 
 

@@ -35,13 +35,13 @@ from typing import Any
 import numpy as np
 import psutil
 
+from course.jobs.processes import POLL_S
 from course.runs.files import write_atomically
 from course.runs.ratio import LEAST_TURNS, is_sure
 from course.runs.run import Run
 from course.training.turn import NO_MORE
 
 BLOCK_S = 0.5  # a block is at least so long: shorter ones measure how a process wakes up
-POLL_S = 0.1
 LOOK_S = 0.05  # how long the cores are looked at before a block
 PATIENCE_S = 4.0  # and how long a neighbour's burst of work is waited for
 BUSY = 0.4  # cores that others use; less is what any machine does by itself
@@ -52,7 +52,7 @@ WORK = ("user", "nice", "system", "irq", "softirq", "steal")  # what a core's ti
 
 
 @dataclass
-class Member:
+class ConductedRun:
     """A run of the group, as the conductor knows it."""
 
     name: str
@@ -100,7 +100,8 @@ class Conductor:
 
     def __init__(self, runs: Sequence[Run], host: str) -> None:
         self._by_folder = {
-            str(run.folder): Member(run.name, run.launched["gpus"], run.is_repeat) for run in runs
+            str(run.folder): ConductedRun(run.name, run.launched["gpus"], run.is_repeat)
+            for run in runs
         }
         self.members = [*self._by_folder.values()]
         self._key = secrets.token_bytes(16)
@@ -172,12 +173,12 @@ class Conductor:
                 for connection in member.connections.values():
                     connection.close()
 
-    def _playing(self) -> list[Member]:
+    def _playing(self) -> list[ConductedRun]:
         """Those who are to have further turns: none, where only repetitions are left."""
         there = [each for each in self.members if not each.is_gone]
         return there if any(not each.is_repeat for each in there) else []
 
-    def _give(self, member: Member, turn: int) -> None:
+    def _give(self, member: ConductedRun, turn: int) -> None:
         """Let a member compute a block of steps, and wait until all its ranks are through.
 
         Where a budget ends the turns, there is time to have it undisturbed.
@@ -208,7 +209,7 @@ class Conductor:
         budget_s = sum(each.asked["budget_s"] for each in self._playing())
         return self._waited_in_vain < IN_VAIN and self._lost_s < budget_s
 
-    def _hear(self, member: Member, turn: int, again: int) -> float:
+    def _hear(self, member: ConductedRun, turn: int, again: int) -> float:
         """Wait until all ranks of a member are through: how many cores others used meanwhile."""
         before, began, own = _core_seconds(), time.monotonic(), 0.0
         due = set(member.connections.values())
@@ -220,12 +221,12 @@ class Conductor:
                     member.took(block, turn, again)
         return (_core_seconds() - before - own) / max(LOOK_S, time.monotonic() - began)
 
-    def _spare(self, member: Member) -> int:
+    def _spare(self, member: ConductedRun) -> int:
         """Cores of this machine that others may use without taking any from the member."""
         there = min(len(_own_cores()), psutil.cpu_count(logical=False) or math.inf)
         return int(there) - member.ranks * member.asked["cores"]
 
-    def _let_pass(self, member: Member) -> None:
+    def _let_pass(self, member: ConductedRun) -> None:
         """While none of the group computes, whoever is busy is a neighbour: wait for a pause."""
         most, began = max(BUSY, self._spare(member)), time.monotonic()
         while busy_cores() > most:
@@ -234,7 +235,7 @@ class Conductor:
                 break
         self._lost_s += time.monotonic() - began - LOOK_S
 
-    def _block(self, member: Member, turn: int) -> int:
+    def _block(self, member: ConductedRun, turn: int) -> int:
         """How many steps a member gets: all are to be through with theirs in the same turn."""
         if member.asked["budget_s"]:  # which ends the turns, whoever has steps left
             return member.shortest_block()
@@ -245,7 +246,7 @@ class Conductor:
         turns = [each.steps_left // each.shortest_block() for each in self._playing()]
         self._last_turn = min(turns, default=0)
 
-    def _tell(self, member: Member, turn: int, steps: int, again: int = 0) -> None:
+    def _tell(self, member: ConductedRun, turn: int, steps: int, again: int = 0) -> None:
         left = [each.name for each in self.members if each.has_left]
         for connection in member.connections.values():
             with contextlib.suppress(OSError):  # it has just ended, as will be heard
@@ -305,6 +306,6 @@ def _own_cores() -> list[int]:
     return [*range(os.cpu_count() or 1)]
 
 
-def _ratios(member: Member, first: Member) -> np.ndarray:
+def _ratios(member: ConductedRun, first: ConductedRun) -> np.ndarray:
     both = list(zip(member.images_per_s, first.images_per_s))  # one may be a block ahead
     return np.array([own / base for own, base in both])

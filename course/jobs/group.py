@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from course.config import Config
+from course.config import GIB, Config
+from course.jobs.processes import POLL_S
 from course.runs.files import write_atomically
 from course.runs.run import Run
 
 if TYPE_CHECKING:
     from course.jobs.conductor import Conductor
 
-POLL_S = 0.1
-GIB = 1024**3
 LIBRARIES_GIB = 0.8  # of a training process on a CPU, before its first tensor
 WORKER_GIB = 0.3  # of a DataLoader worker, whose libraries are shared with the process it is of
 CONTEXT_GIB = 1.0  # of a process on a GPU: CUDA's context, and work spaces of its libraries

@@ -12,7 +12,7 @@ from course.runs.run import FOLDER_VARIABLE, GROUP, Run
 
 COMMAND_VARIABLE = "COURSE_COMMAND_FOLDER"  # set for every process that a job's command starts
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
-POLL_S = 0.1
+POLL_S = 0.1  # between two looks at what is waited for
 
 
 def mark(run: Run) -> str:

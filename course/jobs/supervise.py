@@ -35,7 +35,7 @@ from course.runs.record import Record, write_record
 from course.runs.run import FOLDER_VARIABLE, Run, record_of
 from course.training import turn
 
-POLL_S = 0.2
+WATCH_S = 0.2  # between two looks at runs that are timed meanwhile: not too often
 EXIT_CODES = {"timeout": 124}  # as the command of that name has it
 DUMP_MS = 1000  # for one attempt; there are two, and up to a second passes before the first
 GRACE_S = 15.0  # for the processes that are left once the run's verdict is in
@@ -51,7 +51,7 @@ def supervise(folder: str) -> None:
     signal.signal(signal.SIGTERM, _cancelled)
     by_slurm = first.launched.get("executor") == "slurm"
     members = [
-        (CommandMember if run.is_command else Member)(run, task, number)
+        (SupervisedCommand if run.is_command else SupervisedRun)(run, task, number)
         for number, run in enumerate(first.together)
         if run.is_command or task.global_rank < run.launched["gpus"]
     ]
@@ -92,17 +92,17 @@ def _turn(run: Run, rank: int) -> Iterator[None]:
     if rank > 0:
         while not any(each.started for each in run.together):
             _leave_if_over(run)
-            time.sleep(POLL_S)
+            time.sleep(WATCH_S)
         yield
         return
     lock = machine_lock()
     while not lock.is_locked:
         _leave_if_over(run)
         if not is_first(run):
-            time.sleep(POLL_S)
+            time.sleep(WATCH_S)
             continue
         try:
-            lock.acquire(timeout=POLL_S)
+            lock.acquire(timeout=WATCH_S)
         except Timeout:  # a run of another runs folder computes
             continue
     try:
@@ -117,14 +117,14 @@ def _leave_if_over(run: Run) -> None:
         raise Ended(records[0].status)
 
 
-def _compute(members: Sequence[Member], task: JobEnvironment) -> None:
+def _compute(members: Sequence[SupervisedRun], task: JobEnvironment) -> None:
     """Run the members' snapshots to their ends. Whatever happens, no process outlives this one."""
     waiting = [each for each in members if not each.run.record]
     deadline = time.monotonic() + members[0].run.launched["time_min"] * 60
     together, turns = group.agree(members[0].run, task.global_rank, deadline)
     if together and _is_local(members[0].run) and client.is_wanted():
         warm.prepare()  # once for all of them, rather than once for each
-    running: list[Member] = []
+    running: list[SupervisedRun] = []
     try:
         while waiting or running:
             while waiting and (together or (not running and waiting[0].may_begin())):
@@ -138,7 +138,7 @@ def _compute(members: Sequence[Member], task: JobEnvironment) -> None:
                     running.remove(member)
                     if turns:
                         turns.is_over(member.run, member.verdict.status)
-            time.sleep(POLL_S)
+            time.sleep(WATCH_S)
     finally:
         for member in running:
             member.kill()
@@ -161,7 +161,7 @@ def _sigterm_held() -> Iterator[None]:
         raise Ended("cancelled")
 
 
-class Member:
+class SupervisedRun:
     """One run of the job, on this task: its process, and what it is worth."""
 
     def __init__(self, run: Run, task: JobEnvironment, number: int) -> None:
@@ -311,7 +311,7 @@ class Member:
         self.verdict = self.verdict or verdict
 
 
-class CommandMember(Member):
+class SupervisedCommand(SupervisedRun):
     """A command that is no training script: it ends as its process does, with all it started."""
 
     def __init__(self, run: Run, task: JobEnvironment, number: int) -> None:

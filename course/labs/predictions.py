@@ -69,22 +69,27 @@ def predict(
     value = _choice(key, value, choices) if choices else _number(key, value)
     if rung is None:
         rung = key if key in LADDER else ""
+    stored = _store(key, value, str(note), rung)
+    if stored.value != value:
+        reason = f"a run of {stored.rung} has been launched" if stored.rung else "it was the first"
+        print(f"{key}: your {stored.text} stands, since {reason}; {value!r} is not stored.")
+    return stored
+
+
+def _store(key: str, value: float | str, note: str, rung: str) -> Prediction:
+    """What is stored for the key now: this, or an earlier prediction that stands."""
     launched = launched_rungs()
     with changing() as store:
         entry = store["predictions"].get(key)
         if entry is None or not _stands(entry, launched):
             store["predictions"][key] = entry = {
                 "value": value,
-                "note": str(note),
+                "note": note,
                 "rung": rung,
                 "made_at": now(),
                 "late": rung in launched,
             }
-    stored = as_stored(key, entry, launched)
-    if stored.value != value:
-        reason = f"a run of {stored.rung} has been launched" if stored.rung else "it was the first"
-        print(f"{key}: your {stored.text} stands, since {reason}; {value!r} is not stored.")
-    return stored
+    return as_stored(key, entry, launched)
 
 
 def prediction(key: str) -> Prediction | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -17,6 +18,7 @@ PHASE_COLOURS = {
 }
 GREY, DARK, ACCENT = "#9A9A9A", "#333333", "#D55E00"
 BLUE, SKY, ORANGE, GREEN, PURPLE = "#0072B2", "#56B4E9", "#E69F00", "#009E73", "#CC79A7"
+FORMAT_COLOURS = {"fp32": BLUE, "tf32": GREEN, "bf16": ACCENT, "fp16": PURPLE}
 
 
 class Picture(Figure):
@@ -35,3 +37,21 @@ def clean(axes: Axes) -> None:
     """Take away the frame's upper and right edge, and make the labels small."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=9)
+
+
+def stacked_bar(
+    axes: Axes, place: int, parts: Iterable[tuple[str, float, str, str]], height: float
+) -> float:
+    """A horizontal bar of parts: (label, width, colour, words in its middle). Where does it end?
+
+    The legend gets the labels from the bar at place 0 alone.
+    """
+    begin = 0.0
+    for label, width, colour, words in parts:
+        shown = label if place == 0 else None
+        axes.barh(place, width, left=begin, color=colour, height=height, label=shown)
+        if words:
+            middle = begin + width / 2
+            axes.text(middle, place, words, ha="center", va="center", color="white", fontsize=9)
+        begin += width
+    return begin

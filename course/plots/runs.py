@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from course.plots.base import ACCENT, DARK, GREY, PHASE_COLOURS, Picture, clean
+from course.plots.base import ACCENT, DARK, GREY, PHASE_COLOURS, Picture, clean, stacked_bar
 from course.runs.record import Record
 from course.text import digits
 
@@ -79,13 +79,12 @@ def step_and_loss(runs: Sequence[tuple[str, Record, pd.DataFrame]]) -> Picture:
 
 def _step_bars(axes: Axes, runs: Sequence[tuple[str, Record, pd.DataFrame]]) -> None:
     for place, (_, record, _) in enumerate(runs):
-        begin = 0.0
-        for phase, colour in PHASE_COLOURS.items():
-            width = (getattr(record, f"{phase}_s") or 0) * 1e3
-            label = phase if place == 0 else None
-            axes.barh(place, width, left=begin, color=colour, height=0.6, label=label)
-            begin += width
-        axes.text(begin, place, f"  {digits(begin)} ms", va="center", fontsize=9)
+        phases = [
+            (phase, (getattr(record, f"{phase}_s") or 0) * 1e3, colour, "")
+            for phase, colour in PHASE_COLOURS.items()
+        ]
+        end = stacked_bar(axes, place, phases, height=0.6)
+        axes.text(end, place, f"  {digits(end)} ms", va="center", fontsize=9)
     axes.set_yticks(range(len(runs)), [name for name, _, _ in runs])
     axes.invert_yaxis()
     axes.margins(x=0.16)

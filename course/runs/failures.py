@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-GIB = 1024**3
+from course.config import GIB
+
 SHARED = "/dev/shm"  # through which DataLoader workers hand over their batches
 SHARED_LOW = 64 * 1024**2  # bytes: with so few left there, "no space left on device" means it
 PATIENCE_S = 120  # a batch that takes longer will not come

@@ -12,6 +12,7 @@ from course.runs.files import write_atomically
 
 RECORD_SCHEMA = 1
 STATUSES = ("ok", "oom", "failed", "timeout", "cancelled", "lost")
+PHASES = ("load", "forward", "loss", "backward", "optimizer")  # of a step, in their order
 RESERVE = "reserve.bin"  # room on the disk for the record, kept from launch until it is written
 RESERVE_BYTES = 64 * 1024
 

@@ -7,7 +7,8 @@ from bisect import bisect_right
 from collections import Counter
 from typing import Any
 
-PHASES = ("load", "forward", "loss", "backward", "optimizer")  # the meter's ranges
+from course.runs.record import PHASES
+
 STEP = re.compile(r"(?:ProfilerStep#|step[ _#:]*)(\d+)", re.IGNORECASE)
 
 

@@ -143,8 +143,27 @@ def read_ncu(path: str | Path) -> Trace:
     begin = next((at for at, line in enumerate(lines) if _is_header(line)), None)
     if begin is None:
         raise TraceError(f"{path} has no line of column names with Kernel Name: {_NCU}")
+    kernels = _ncu_kernels(lines[begin:])
+    measured = ("duration_s", "tensor_active", "tensor_instructions")
+    values = [kernel[key] for kernel in kernels for key in measured]
+    if not np.isfinite(values).any():
+        raise TraceError(f"{path} has neither durations nor Tensor Core counters: {_NCU}")
+    rows = {
+        "kernels": kernels,
+        "copies": [],
+        "calls": [],
+        "operators": [],
+        "ranges": [],
+    }
+    capability = kernels[0]["cc"]
+    device = f"GPU of compute capability {capability}" if capability else ""
+    return assemble(rows, device=device, source=f"{path.name}, Nsight Compute")
+
+
+def _ncu_kernels(lines: list[str]) -> list[dict[str, Any]]:
+    """One row a launch, of the table that begins with the line of column names."""
     kernels: dict[tuple, dict[str, Any]] = {}
-    for row in _long(list(csv.reader(lines[begin:]))):
+    for row in _long(list(csv.reader(lines))):
         number = (row.get("Process ID"), row["ID"])
         kernel = kernels.setdefault(
             number,
@@ -159,20 +178,7 @@ def read_ncu(path: str | Path) -> Trace:
             },
         )
         _set_metric(kernel, row)
-    measured = ("duration_s", "tensor_active", "tensor_instructions")
-    values = [kernel[key] for kernel in kernels.values() for key in measured]
-    if not np.isfinite(values).any():
-        raise TraceError(f"{path} has neither durations nor Tensor Core counters: {_NCU}")
-    rows = {
-        "kernels": list(kernels.values()),
-        "copies": [],
-        "calls": [],
-        "operators": [],
-        "ranges": [],
-    }
-    capability = next(iter(kernels.values()))["cc"]
-    device = f"GPU of compute capability {capability}" if capability else ""
-    return assemble(rows, device=device, source=f"{path.name}, Nsight Compute")
+    return list(kernels.values())
 
 
 def _is_header(line: str) -> bool:

@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from course.plots.base import BLUE, DARK, GREY, ORANGE, PHASE_COLOURS, Picture, clean
-from course.traces.tables import PHASES, Trace, by_operator, steps
+from course.runs.record import PHASES
+from course.traces.tables import Trace, by_operator, steps
 
 LANES = 6  # of operators, on a CPU
 

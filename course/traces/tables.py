@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from course.traces.join import PHASES, STEP
+from course.runs.record import PHASES
+from course.traces.join import STEP
 from course.traces.nsight import read_ncu, read_nsys
 from course.traces.onednn import onednn, onednn_summary
 from course.traces.reader import Trace, TraceError, read
+from course.traces.spans import joined
 from course.traces.thin import thin
 
 if TYPE_CHECKING:
@@ -170,7 +172,8 @@ def idle(trace: Trace) -> pd.DataFrame:
     end, rows = None, []
     for number, group in kernels.groupby("step"):
         begin = group["start_s"].min() if end is None else end
-        busy = _merge(group, begin)
+        ends = group["start_s"] + group["duration_s"]
+        busy = joined(zip(group["start_s"].clip(lower=begin), ends.clip(lower=begin)))
         end = busy[-1][1]
         edges = [begin, *(edge for pair in busy for edge in pair)]
         gaps = [(a, b) for a, b in zip(edges[::2], edges[1::2]) if b > a]
@@ -194,18 +197,6 @@ def idle(trace: Trace) -> pd.DataFrame:
             ]
         )
     return pd.DataFrame(rows, columns=IDLE)
-
-
-def _merge(kernels: pd.DataFrame, begin: float) -> list[tuple[float, float]]:
-    """Stretches (start, end) after `begin` in which at least one kernel of any stream ran."""
-    busy: list[tuple[float, float]] = []
-    for start, duration in zip(kernels["start_s"], kernels["duration_s"]):
-        start, end = max(start, begin), max(start + duration, begin)
-        if busy and start <= busy[-1][1]:
-            busy[-1] = (busy[-1][0], max(busy[-1][1], end))
-        else:
-            busy.append((start, end))
-    return busy
 
 
 def host_between(trace: Trace, start_s: float, end_s: float) -> str:

@@ -15,9 +15,8 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from course.config import Config
+from course.config import GIB, Config
 from course.training import models
-from course.training.memory import GIB
 from course.training.precision import HALF
 
 CLASSES = 1000  # of ImageNet, and of synthetic data

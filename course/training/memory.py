@@ -14,7 +14,8 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-GIB = 1024**3
+from course.config import GIB
+
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's mallopt
 RESERVE_GIB = 0.5  # above a ceiling on a CPU, for one layer's own requests; see `limit`
 

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 
 from course.runs import failures
+from course.runs.record import PHASES
 from course.training import memory, profiling, turn
 from course.training.energy import EnergyMeter, counter
 from course.training.evidence import Observer, Weights
 from course.training.recorder import Recorder
 
 LOADER = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory", "drop_last")
-PHASES = ("load", "forward", "loss", "backward", "optimizer")
 SHOWN = 16  # so many labels of an epoch's first batch are noted
 FLUSH_S = 1.0  # how often finished steps are written out
 

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import torch
 
-from course.config import Config, rung
+from course.config import GIB, Config, rung
 from course.runs import failures
 from course.runs.files import write_atomically
 from course.runs.record import write_record
@@ -157,7 +157,7 @@ class Recorder:
                 "cpu": cpu,
                 "cores": cores,
                 "threads": torch.get_num_threads(),
-                "memory_gib": round(psutil.virtual_memory().total / memory.GIB, 1),
+                "memory_gib": round(psutil.virtual_memory().total / GIB, 1),
                 "device_gib": round(memory.total_gib(device), 1),
                 "half_units": [name for name in HALF if has_units(device, name)],
             },

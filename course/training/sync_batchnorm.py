@@ -23,15 +23,17 @@ class _SumOverRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, values: torch.Tensor) -> torch.Tensor:
-        total = values.clone()
-        distributed.all_reduce(total)
-        return total
+        return _summed(values)
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:
-        total = gradient.clone()
-        distributed.all_reduce(total)
-        return total
+        return _summed(gradient)
+
+
+def _summed(values: torch.Tensor) -> torch.Tensor:
+    total = values.clone()
+    distributed.all_reduce(total)
+    return total
 
 
 class SyncBatchNorm2d(nn.BatchNorm2d):

@@ -17,12 +17,11 @@ from pathlib import Path
 import psutil
 from packaging.requirements import Requirement
 
-from course.config import rung
+from course.config import GIB, rung
 from course.data import default_set
 from course.jobs import launch, sites
 from course.runs import run as runs
 
-GIB = 1024**3
 JOB_LIMIT_MIN = 3
 JOB = '''"""A job of some ten seconds: does a launched process find PyTorch and its device?"""
 import time

@@ -89,14 +89,19 @@ def rehearse(
     )
     _begin(rehearsal)
     for number, source in enumerate(notebooks):
-        running = replace(rehearsal.outcomes[number], status=RUNNING)
-        rehearsal = rehearsal.but(number, running)
-        _write(rehearsal)
-        rehearsal = rehearsal.but(number, execute(source, rehearsal))
-        _write(rehearsal)
+        rehearsal = _with_next(rehearsal, number, source)
         if rehearsal.interrupted:
             return rehearsal
     rehearsal = replace(rehearsal, ended_at=_now())
+    _write(rehearsal)
+    return rehearsal
+
+
+def _with_next(rehearsal: Rehearsal, number: int, source: Path) -> Rehearsal:
+    """The rehearsal with this notebook executed; the report tells meanwhile that it is."""
+    rehearsal = rehearsal.but(number, replace(rehearsal.outcomes[number], status=RUNNING))
+    _write(rehearsal)
+    rehearsal = rehearsal.but(number, execute(source, rehearsal))
     _write(rehearsal)
     return rehearsal
 

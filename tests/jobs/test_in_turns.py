@@ -395,7 +395,7 @@ def test_a_disturbed_block_is_repeated_and_given_up_where_that_is_in_vain(
 
 
 def test_a_repeated_block_takes_the_place_of_the_disturbed_one(runs_root: Path) -> None:
-    member = conducting.Member("a", 1, asked={"batch_size": 8})
+    member = conducting.ConductedRun("a", 1, asked={"batch_size": 8})
     member.took({"steps": 1, "seconds": 2.0, "last_s": 2.0}, turn=1, again=0)
     member.took({"steps": 1, "seconds": 0.5, "last_s": 0.5}, turn=1, again=1)
     member.took({"steps": 1, "seconds": 0.4, "last_s": 0.4}, turn=2, again=0)

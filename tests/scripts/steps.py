@@ -11,7 +11,8 @@ import time
 
 import torch
 
-from course.training.meter import PHASES, Meter
+from course.runs.record import PHASES
+from course.training.meter import Meter
 from course.training.recorder import recording
 
 with recording() as run:

@@ -15,7 +15,7 @@ from PIL import Image
 from course.runs import recordings
 from course.runs.run import RECORDED, Run
 from tools.pages import __main__ as pages
-from tools.pages import day2, readme, waterfall
+from tools.pages import day2, memory, readme, waterfall
 from tools.pages.waterfall_picture import waterfall as draw
 
 SEVERAL = "nvidia-h200-x4"
@@ -30,6 +30,12 @@ PICTURE = next(place for place in readme.PLACES if isinstance(place, readme.Wate
 
 def test_the_pages_and_the_picture_are_those_of_the_recorded_runs() -> None:
     assert readme.write(check=True) == []
+
+
+def test_the_peaks_tell_of_what_fitted_and_what_did_not() -> None:
+    shown = memory.peaks("nvidia-h100")
+    assert "| fp32 | 2048 | out of 79.2 | 165.57 | 86.4 more than there is |" in shown
+    assert "recorded 20" in shown and "4 that did not fit, 4 were told not to" in shown
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import pandas as pd
 import pytest
 import torch
 
-from course.config import rung
+from course.config import GIB, rung
 from course.topics.memory.held import KINDS, anatomy, kept_without_grad
 from course.topics.memory.pictures import anatomy as draw
-from course.training import memory, models
+from course.training import models
 from course.training.fake_step import predict
 
 SMALL = {"data": "synthetic", "image_px": 64, "batch_size": 16, "model": "resnet18"}
@@ -29,8 +29,8 @@ def fp32() -> pd.Series:
 @pytest.mark.parametrize("model", ["resnet18", "resnet50"])
 def test_weights_are_four_bytes_a_parameter_and_so_is_what_goes_with_each(model):
     network = models.create(model, 1000)
-    parameters = models.parameter_count(network) * 4 / memory.GIB
-    buffers = sum(buffer.nbytes for buffer in network.buffers()) / memory.GIB
+    parameters = models.parameter_count(network) * 4 / GIB
+    buffers = sum(buffer.nbytes for buffer in network.buffers()) / GIB
     table = anatomy(rung("device", **{**SMALL, "model": model}))
     assert list(dict.fromkeys(table["part"])) == PARTS
     assert set(table["kind"]) == set(KINDS) and len(table) == len(PARTS) * len(KINDS)
@@ -59,9 +59,9 @@ def test_first_activation_by_hand():
     # For backward: the convolution's output (BatchNorm), its rectified form (pooling), the 8-byte
     # places of the maxima, and BatchNorm's statistics. What pooling made is kept by layer1.
     expected = 4 * 2 * pixels + 8 * pooled + 4 * 2 * 64
-    assert table["stem", "activations"] * memory.GIB == pytest.approx(expected, rel=1e-6)
+    assert table["stem", "activations"] * GIB == pytest.approx(expected, rel=1e-6)
     labels = 16 * 8
-    assert table["stem", "batch"] * memory.GIB == 16 * 3 * 64 * 64 * 4 + labels
+    assert table["stem", "batch"] * GIB == 16 * 3 * 64 * 64 * 4 + labels
 
 
 def test_half_precision_halves_activations_and_copies_the_weights(fp32):
@@ -76,7 +76,7 @@ def test_half_precision_halves_activations_and_copies_the_weights(fp32):
         for each in network.modules()
         if hasattr(each, "weight") and not isinstance(each, torch.nn.BatchNorm2d)
     ]
-    sizes = 2 * sum(weight.numel() for weight in copied) / memory.GIB
+    sizes = 2 * sum(weight.numel() for weight in copied) / GIB
     assert half["weight copies"] == pytest.approx(sizes, rel=0.001)
 
 

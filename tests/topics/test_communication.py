@@ -22,7 +22,7 @@ from course.runs import run as course_runs
 from course.runs.run import Run
 from course.topics.communication import batchnorm, pictures
 from course.topics.communication import report as communication
-from course.topics.communication.report import comm_report, covered, exposed, joined
+from course.topics.communication.report import comm_report
 from course.traces import tables
 from course.traces.collectives import collectives
 from course.training import models, stochastic_depth, sync_batchnorm
@@ -38,18 +38,6 @@ SMALL = {
 }
 TINY = rung("baseline", quick=True, **SMALL, data="synthetic")
 WEIGHTS = 4 * models.parameter_count(models.create("resnet18", 1000))  # bytes of all gradients
-
-
-# ---- stretches of time -------------------------------------------------------------------------
-
-
-def test_stretches_are_joined_and_cut() -> None:
-    busy = joined([(4, 6), (0, 2), (1, 3), (6, 7)])
-    assert busy == [(0, 3), (4, 7)]
-    assert covered((2, 5), busy) == 2
-    assert exposed((2, 5), busy) == [(3, 4)]
-    assert exposed((-1, 9), busy) == [(-1, 0), (3, 4), (7, 9)]
-    assert exposed((4, 7), busy) == []
 
 
 # ---- NCCL, made by hand ------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import torch
 from job_helpers import eventually, nothing_left, over, prepared  # noqa: F401 - ends the runs of a test
 from torch.utils.data import DataLoader, Dataset
 
-from course.config import Config, rung
+from course.config import GIB, Config, rung
 from course.data.loader import open_image, train_view
 from course.jobs import launch
 from course.labs import exercises
@@ -235,7 +235,7 @@ def test_host_memory_counts_what_is_on_its_way_once() -> None:
     batches = iter(DataLoader(Full(), 4, num_workers=2, prefetch_factor=6))
     next(batches)  # dropped at once, and one more is made
     eventually(lambda: shutil.disk_usage("/dev/shm").used - before.used > 0.95 * waiting, "all lie")
-    more, all_of_it = memory.host_gib() - alone, waiting / memory.GIB
+    more, all_of_it = memory.host_gib() - alone, waiting / GIB
     assert 0.9 * all_of_it < more < 1.1 * all_of_it + 0.4  # two processes more, no batch twice
 
 

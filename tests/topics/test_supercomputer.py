@@ -13,6 +13,7 @@ import pytest
 from job_helpers import eventually, small_disk
 from matplotlib.patches import Rectangle
 
+from course.config import GIB
 from course.jobs.cluster.control import environment
 from course.topics.supercomputer import history, nodes
 from course.topics.supercomputer import pictures as plots
@@ -94,7 +95,7 @@ def test_the_table_of_partitions_counts() -> None:
 def test_this_machine_is_what_the_system_says() -> None:
     found = nodes.machine()
     assert found.threads == psutil.cpu_count()
-    assert found.memory_gib * nodes.GIB == psutil.virtual_memory().total
+    assert found.memory_gib * GIB == psutil.virtual_memory().total
     assert 1 <= found.sockets <= found.cores <= found.threads
     assert {use for disk in found.disks for use in disk.uses} == {"runs", "data", "home"}
 
@@ -113,7 +114,7 @@ def test_folders_on_one_disk_are_one_disk_and_others_another(tmp_path: Path) -> 
     places = {"runs": tmp_path / "not" / "made" / "yet", "data": tmp_path}
     (only,) = nodes.disks(places)
     assert only.uses == ("runs", "data")
-    assert only.total_gib * nodes.GIB == shutil.disk_usage(tmp_path).total
+    assert only.total_gib * GIB == shutil.disk_usage(tmp_path).total
     with small_disk(tmp_path / "small", "64M") as small:
         own, other = nodes.disks({"runs": tmp_path, "data": small / "data"})
         assert (other.kind, other.path, other.total_gib) == ("tmpfs", str(small), 64 / 1024)

@@ -3,6 +3,7 @@
 import gzip
 import json
 import sqlite3
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,9 @@ from trace_files import (
 )
 
 from course.plots.base import PHASE_COLOURS
+from course.runs.record import PHASES, Record
 from course.traces import tables
-from course.traces.join import PHASES
 from course.traces.pictures import time_by, timeline
-from course.training import meter
 from course.training.profiling import OneDnnAccount
 
 # ---- PyTorch's trace of a CPU: real ones, of a tiny network ------------------------------------
@@ -96,8 +96,9 @@ def test_phases_of_a_cpu_trace_fill_the_steps(cpu_file) -> None:
     assert table["share"].sum() == pytest.approx(1)
 
 
-def test_phases_are_the_meters_and_have_colours() -> None:
-    assert tuple(PHASE_COLOURS) == PHASES == meter.PHASES
+def test_phases_have_colours_and_are_measured() -> None:
+    assert tuple(PHASE_COLOURS) == PHASES
+    assert {f"{phase}_s" for phase in PHASES} <= {each.name for each in fields(Record)}
 
 
 # ---- PyTorch's trace of a GPU: a few events in Kineto's format ----------------------------------

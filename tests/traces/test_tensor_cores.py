@@ -1,6 +1,5 @@
 """Rules about kernel names are right on kernels whose machine code was read; the report counts."""
 
-import importlib.util
 import os
 import subprocess
 from dataclasses import replace
@@ -8,6 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import tensor_core_sass
+import tensor_core_truth
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from trace_files import (
@@ -21,7 +22,7 @@ from trace_files import (
 
 from course.runs.record import Record, write_record
 from course.runs.recordings import trace_path
-from course.runs.run import PROJECT, RECORDED, Run
+from course.runs.run import RECORDED, Run
 from course.traces import tables
 from course.traces.tensor_cores import report as tensor_cores
 from course.traces.tensor_cores import rules as tensor_core_rules
@@ -310,7 +311,6 @@ def test_a_table_without_kernels_is_refused() -> None:
 # ---- hardware counters and machine code --------------------------------------------------------
 
 H100 = RECORDED / "nvidia-h100"
-METRICS = {"duration_s": DURATION, "tensor_active": SHARE}
 NAN = float("nan")
 PRODUCT = "nvjet_sm90_hsh_128x256_64x4_2x1_v_bz_coopA_TNN"
 MANGLED = "_ZN2at6native12_GLOBAL__N_125multi_tensor_apply_kernelIfEEvT_"
@@ -348,15 +348,6 @@ PTX = """
 """
 
 
-def benchmark(name: str):
-    """The script benchmarks/NAME.py as a module."""
-    path = PROJECT / "benchmarks" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"{name}_benchmark", path)
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    return script
-
-
 def counted(*rows: tuple) -> pd.DataFrame:
     """Kernel, setting, seconds and tensor_active, as `write_counters` takes them."""
     columns = ["kernel", "setting", "seconds", "tensor_active"]
@@ -373,25 +364,34 @@ def code(**mma: str) -> pd.DataFrame:
     ]
 
 
-def test_what_ncu_printed_is_summed_up_by_kernel() -> None:
+def test_what_ncu_printed_is_summed_up_by_kernel(tmp_path: Path) -> None:
     launches = [(PRODUCT, "26,784", "53.5"), (MANGLED, "3,500", "3.6"), (MANGLED, "4,500", "n/a")]
-    text = ncu_text(
-        *(
-            ncu_row(number, name, metric, unit, value)
-            for number, (name, *values) in enumerate(launches)
-            for metric, unit, value in zip(METRICS.values(), ("ns", "%"), values)
+    path = tmp_path / "ncu.csv"
+    path.write_text(
+        ncu_text(
+            *(
+                ncu_row(number, name, metric, unit, value)
+                for number, (name, *values) in enumerate(launches)
+                for metric, unit, value in zip((DURATION, SHARE), ("ns", "%"), values)
+            )
         )
     )
-    rows = truth.launches(text, METRICS)
-    table = truth.by_kernel("amp", rows).set_index("kernel")
+    rows = tables.read_ncu(path).kernels
+    table = tensor_core_truth.by_kernel("amp", rows).set_index("kernel")
     assert table.loc[PRODUCT, ["count", "tensor_active"]].tolist() == pytest.approx([1, 0.535])
     small = table.loc[POINTWISE]  # named as PyTorch names it
     assert small[["setting", "count"]].tolist() == ["amp", 2]
     assert small[["seconds", "share", "tensor_active"]].tolist() == pytest.approx(
         [8e-6, 8 / 34.784, 0.036]
     )
-    with pytest.raises(ValueError, match="printed no kernel, but: ==ERROR=="):
-        truth.launches("==ERROR== no permission", METRICS)
+
+
+def test_an_ncu_that_prints_no_kernel_is_quoted(tmp_path: Path) -> None:
+    ncu = tmp_path / "ncu"
+    ncu.write_text("#!/bin/sh\necho '==ERROR== no permission'\n")
+    ncu.chmod(0o755)
+    with pytest.raises(RuntimeError, match="printed no kernel, but: ==ERROR=="):
+        tensor_core_truth.printed(str(ncu), tmp_path / "amp.ncu-rep", "mangled")
 
 
 def test_written_counters_are_read_again(tmp_path: Path) -> None:
@@ -402,7 +402,7 @@ def test_written_counters_are_read_again(tmp_path: Path) -> None:
         (PRODUCT, "amp", 1e-3, 0.4),
         (CONV, "amp", 2e-3, NAN),
     )
-    truth.write_counters(path, table, ["NVIDIA H100, driver 5"])
+    tensor_core_truth.write_counters(path, table, ["NVIDIA H100, driver 5"])
     assert path.read_text().count(PRODUCT) == 1
     again = truth.read_counters(path)
     assert again.attrs["origin"].endswith("NVIDIA H100, driver 5")
@@ -457,13 +457,12 @@ def cubin(tmp_path: Path, monkeypatch) -> Path:
 
 
 def test_machine_code_tells_products_from_pairs(cubin: Path, tmp_path: Path) -> None:
-    script = benchmark("tensor_core_sass")
     wanted = {"product", "void pointwise<float>(float)", "elsewhere"}
-    rows = script.disassemble(cubin, "sm_90", wanted)
-    table = script.settled(rows + rows)
+    rows = tensor_core_sass.disassemble(cubin, "sm_90", wanted)
+    table = tensor_core_sass.settled(rows + rows)
     path = tmp_path / truth.SASS
-    origin = script.origin(tmp_path, "nvidia-h100", "sm_90")
-    truth.write(path, table, [*script.NOTES.splitlines(), *origin])
+    origin = tensor_core_sass.origin(tmp_path, "nvidia-h100", "sm_90")
+    tensor_core_truth.write(path, table, [*tensor_core_sass.NOTES.splitlines(), *origin])
     again = truth.read_sass(path).set_index("kernel")
     assert set(again.index) == wanted - {"elsewhere"}
     assert again.loc["product", ["mma", "hfma2_mma"]].tolist() == ["HMMA", 0]
@@ -483,7 +482,7 @@ def test_machine_code_tells_products_from_pairs(cubin: Path, tmp_path: Path) -> 
             ]
         )
     )
-    assert script.row("k", "lib", script.instructions(text)["k"]) == {
+    assert tensor_core_sass.row("k", "lib", tensor_core_sass.instructions(text)["k"]) == {
         "kernel": "k",
         "library": "lib",
         "instructions": 5,
@@ -492,9 +491,9 @@ def test_machine_code_tells_products_from_pairs(cubin: Path, tmp_path: Path) -> 
         "constants": 2,
     }
     assert "cuobjdump V" in path.read_text()
-    assert script.disassemble(cubin, "sm_90", {"product"})[0]["kernel"] == "product"
+    assert tensor_core_sass.disassemble(cubin, "sm_90", {"product"})[0]["kernel"] == "product"
     with pytest.raises(ValueError, match="different machine code by one name.*product"):
-        script.settled([*rows, next(row for row in rows if row["mma"]) | {"mma": ""}])
+        tensor_core_sass.settled([*rows, next(row for row in rows if row["mma"]) | {"mma": ""}])
 
 
 def test_no_machine_code_is_no_answer(tmp_path: Path) -> None:
@@ -515,8 +514,8 @@ def test_names_are_held_against_counters(h100, tmp_path: Path) -> None:
         ("nvjet_sm90_x", "none", 1e-3, 0.1),
     ]
     path = tmp_path / "ncu.csv"
-    truth.write_counters(path, counted(*rows), [])
-    truth.write(tmp_path / "sass.csv", code(**{batch_norm: "", PRODUCT: "HGMMA"}), [])
+    tensor_core_truth.write_counters(path, counted(*rows), [])
+    tensor_core_truth.write(tmp_path / "sass.csv", code(**{batch_norm: "", PRODUCT: "HGMMA"}), [])
     compared = truth.compare(path=path)
     by_name = compared.set_index("kernel")
     wanted = ["right", "right", "unknown", "wrong", "unclear"]
@@ -537,13 +536,13 @@ def test_names_are_held_against_counters(h100, tmp_path: Path) -> None:
 def test_names_are_spelled_as_in_a_trace(h100) -> None:
     names = set(h100["amp"].kernels["kernel"])
     (long,) = (name for name in names if name.startswith("_Z"))  # its profiler left this one
-    assert truth.demangled(long) == long
-    assert truth.demangled(PRODUCT) == PRODUCT
+    assert tensor_core_truth.demangled(long) == long
+    assert tensor_core_truth.demangled(PRODUCT) == PRODUCT
     fill = (
         "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEE"
         "St5arrayIPcLm1EEEEviT0_T1_"
     )
-    assert truth.demangled(fill) in names
+    assert tensor_core_truth.demangled(fill) in names
 
 
 # Compiled by Triton while the step ran, so in no library, and busier than a sure "not".
@@ -583,23 +582,22 @@ def test_cycles_and_machine_code_of_the_h100_say_the_same() -> None:
 
 
 def test_ncu_sees_one_whole_step_of_the_course_script() -> None:
-    script = benchmark("tensor_core_truth")
     steps, switched = [], []
     hook = register_optimizer_step_post_hook(lambda *_: steps.append(1))
 
-    class Noted(script.Watched):
+    class Noted(tensor_core_truth.Watched):
         def switch(self, *, on: bool) -> None:
             super().switch(on=on)
             switched.append((on, len(steps)))
 
-    tiny = script.settings(model="resnet18", image_px=32, batch_size=2, device="cpu")
+    tiny = tensor_core_truth.settings(model="resnet18", image_px=32, batch_size=2, device="cpu")
     try:
-        script.train(tiny["amp_cpu"], Noted)
+        tensor_core_truth.train(tiny["amp_cpu"], Noted)
     finally:
         hook.remove()
-    assert switched == [(True, script.WATCHED), (False, script.WATCHED + 1)]
+    assert switched == [(True, tensor_core_truth.WATCHED), (False, tensor_core_truth.WATCHED + 1)]
     assert {cfg.precision for cfg in tiny.values()} == {"fp32", "bf16", "fp16"}
-    assert list(script.settings()) == [
+    assert list(tensor_core_truth.settings()) == [
         "channels_last",
         "amp",
         "device",

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from course.config import rung
+from course.config import GIB, rung
 from course.runs.recordings import recorded
 from course.runs.run import RECORDED
 from course.topics.memory import peaks
@@ -21,10 +21,10 @@ CPU = torch.device("cpu")
 
 def test_memory_peak_of_a_process_holds_what_it_allocated() -> None:
     before = memory.peak(CPU)
-    held = torch.ones(int(0.25 * memory.GIB) // 4)
+    held = torch.ones(int(0.25 * GIB) // 4)
     after = memory.peak(CPU)
     assert before["memory_kind"] == "process, resident"
-    assert after["peak_gib"] >= held.nbytes / memory.GIB
+    assert after["peak_gib"] >= held.nbytes / GIB
     assert before["peak_gib"] <= after["peak_gib"] < 1024  # GiB, not KiB
 
 
@@ -130,12 +130,6 @@ def test_saved_predictions_are_what_is_predicted_here(
         & told["channels_last"].eq(name == "channels_last")
     ]
     assert found == pytest.approx(saved["predicted_gib"].iloc[0], rel=0.005)
-
-
-def test_the_table_tells_of_what_fitted_and_what_did_not() -> None:
-    shown = peaks.memory_table()
-    assert "| fp32 | 2048 | out of 79.2 | 165.57 | 86.4 more than there is |" in shown
-    assert "recorded 20" in shown and "4 that did not fit, 4 were told not to" in shown
 
 
 def test_runs_are_predicted_with_their_own_settings() -> None:

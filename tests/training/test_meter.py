@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from course.config import rung
+from course.runs.record import PHASES
 from course.runs.run import Run
-from course.training.meter import PHASES, Meter
+from course.training.meter import Meter
 from course.training.recorder import Recorder
 
 CPU = torch.device("cpu")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from course.topics.communication import report
 from course.topics.loading import feeding
 from course.topics.scaling import efficiency
 from course.traces import tables
+from tools.pages.markdown import markdown
 
 HEAD = ("rung", "data", "GPUs", "images/s", "efficiency", "W, all GPUs", "J/image", "lab")
 SCALED = {"channels_last": "2.2", "compile": "day 3", "dataloader": "2.2"}  # and their labs
@@ -74,7 +75,7 @@ def ladder(one: str = "nvidia-h100", several: str = "nvidia-h200-x4") -> str:
     return markdown(
         HEAD,
         rows,
-        (
+        source=(
             f"ResNet-50, bf16, 224 px; {EACH} synthetic images for each GPU and step (median "
             f"step), or 64 from files (all steps). Efficiency: of as many single GPUs; for "
             f"the H100, of synthetic data. {'. '.join(made)}."
@@ -98,7 +99,7 @@ def scales(machine: str) -> str:
         "In brackets: 95 % of the bootstrapped ratios. Of dataloader, JPEG files, images/s are "
         "those of all steps, and the step is the median"
     )
-    return markdown(SCALING_HEAD, rows, f"{_source(machine)} {said}.")
+    return markdown(SCALING_HEAD, rows, source=f"{_source(machine)} {said}.")
 
 
 def epochs(machine: str) -> str:
@@ -116,7 +117,7 @@ def epochs(machine: str) -> str:
     return markdown(
         EPOCHS_HEAD,
         rows,
-        (
+        source=(
             f"{_source(machine)} {run.config.workers} workers a rank, {_share(run)} images for "
             f"each GPU and step, {run.record.hardware['cores']} cores."
         ),
@@ -165,7 +166,7 @@ def ddp_costs(path: Path) -> str:
     return markdown(
         DDP_HEAD,
         rows,
-        (
+        source=(
             f"{one.ranks} × {one.machine}, PyTorch {one.torch.partition('+')[0]}; ResNet-50, bf16, "
             f"channels_last, fused SGD, {one.batch_size} synthetic images each; medians and "
             f"quartiles of {one.turns} turns of {one.steps_a_turn} steps. Measured by "
@@ -187,7 +188,7 @@ def messages(machine: str) -> str:
     return markdown(
         MESSAGES_HEAD,
         map(_message, shown),
-        (
+        source=(
             f"{_source(machine)} {shown[0].record.gpus} GPUs, {_share(shown[0])} images each. The "
             f"middle columns are of rank 0's one traced step, the last is the median of steps that "
             f"were not traced."
@@ -211,13 +212,6 @@ def _message(run: Run) -> list[str]:
         f"{whole_s * 1e3:.0f}",
         f"{run.record.step_s * 1e3:.1f}",
     ]
-
-
-def markdown(head: Iterable[str], rows: Iterable[Sequence[str]], source: str) -> str:
-    """A table, and under it in italics where it comes from."""
-    named = [*head]
-    lines = [f"| {' | '.join(named)} |", f"|{'---|' * len(named)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows), "", f"*{source}*", ""])
 
 
 def _fed(machine: str) -> Iterator[list[str]]:

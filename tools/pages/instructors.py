@@ -6,6 +6,7 @@ import json
 
 from course.days import LABS
 from course.runs.run import PROJECT
+from tools.pages.markdown import markdown
 
 REHEARSED = PROJECT / "benchmarks" / "rehearsal_2_cores.jsonl"
 HEAD = (
@@ -33,6 +34,5 @@ def labs() -> str:
         ]
         for lab in LABS
     ]
-    table = [f"| {' | '.join(cells)} |" for cells in (HEAD, ["---"] * len(HEAD), *rows)]
     source = f"{first['machine']}, {first['date']}, recorded by `{first['command']}`."
-    return "\n".join([*table, "", f"*{source}*", ""])
+    return markdown(HEAD, rows, source=source)

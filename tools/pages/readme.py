@@ -16,10 +16,10 @@ from course.runs.record import Record
 from course.runs.run import PROJECT
 from course.text import digits
 from course.topics.loading import feeding
-from course.topics.memory import peaks
 from course.traces import tables as trace
 from course.traces.tensor_cores import report as tensor_cores
-from tools.pages import day2, instructors
+from tools.pages import day2, instructors, memory
+from tools.pages.markdown import markdown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -144,11 +144,11 @@ PLACES: list[Block | Waterfall] = [
     Block(PERFORMANCE, "messages", lambda: day2.messages("nvidia-h200-x4")),
     Block(PROJECT / "docs" / "instructors.md", "labs", instructors.labs),
     Block(PERFORMANCE, "short epochs", lambda: day2.epochs("nvidia-h200-x4")),
-    Block(PROJECT / "docs" / "memory.md", "peaks", lambda: peaks.memory_table("nvidia-h100")),
+    Block(PROJECT / "docs" / "memory.md", "peaks", lambda: memory.peaks("nvidia-h100")),
     Block(
         PROJECT / "docs" / "memory.md",
         "peaks of the H200",
-        lambda: peaks.memory_table("nvidia-h200"),
+        lambda: memory.peaks("nvidia-h200"),
     ),
 ]
 
@@ -178,11 +178,10 @@ def table(machine: str) -> str:
         device: {key: record for key, record in ladder.items() if key in RUNGS}
         for device, ladder in recordings.ladders(machine).items()
     }
-    lines = [f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
+    rows = []
     for key, lab in RUNGS.items():
         on_gpu = [*_speed(shown["GPU"], key, FIRST["GPU"]), *_cost(shown["GPU"].get(key), machine)]
-        cells = [" ".join(key), *on_gpu, *_speed(shown["CPU"], key, FIRST["CPU"]), lab]
-        lines.append(f"| {' | '.join(cells)} |")
+        rows.append([" ".join(key), *on_gpu, *_speed(shown["CPU"], key, FIRST["CPU"]), lab])
     setup = from_dict(recordings.SETUP).setup
     where = [f"{device}: {_source(ladder.values())}" for device, ladder in shown.items() if ladder]
     command = recordings.load(machine)["command"]
@@ -190,7 +189,7 @@ def table(machine: str) -> str:
         f"ResNet-50, {setup}; medians, ± half the distance of the quartiles. "
         f"{'. '.join(where)}. Recorded by `{command}`."
     )
-    return "\n".join([*lines, "", f"*{source}*", ""])
+    return markdown(HEAD, rows, source=source)
 
 
 def loading(machine: str) -> str:
@@ -201,23 +200,24 @@ def loading(machine: str) -> str:
     """
     last = "channels_last"
     eats = recordings.answer(machine, rung(last, **SWEPT)).record.images_per_s
-    lines = [f"| {' | '.join(FED_HEAD)} |", f"|{'---|' * len(FED_HEAD)}"]
+    rows = []
     for workers in FED_BY:
         run = recordings.answer(machine, rung(last, workers=workers))
         (row,), record = feeding.trials([run]).to_dict("records"), run.record
         steps = run.steps[run.config.warmup_steps :]
         rest = (steps["step_s"] - steps["load_s"]).median()
-        cells = [
-            str(workers),
-            f"{row['images_per_s']:.0f}",
-            f"{row['images_per_s'] / eats:.0%}",
-            f"{record.images_per_s:,.0f}",
-            f"{record.load_s * 1e3:.0f}",
-            f"{rest * 1e3:.0f}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
+        rows.append(
+            [
+                str(workers),
+                f"{row['images_per_s']:.0f}",
+                f"{row['images_per_s'] / eats:.0%}",
+                f"{record.images_per_s:,.0f}",
+                f"{record.load_s * 1e3:.0f}",
+                f"{rest * 1e3:.0f}",
+            ]
+        )
     source = f"{record.machine}; synthetic: {eats:,.0f} images/s. Load and rest are medians."
-    return "\n".join([*lines, "", f"*{source}*", ""])
+    return markdown(FED_HEAD, rows, source=source)
 
 
 def _speed(ladder: dict[tuple[str, str], Record], key: tuple[str, str], first: tuple) -> list[str]:

@@ -146,18 +146,22 @@ def write_files(home: Path) -> None:
         target.write_text(Template(template.read_text()).substitute(values))
         target.chmod(0o600 if template.stem == "slurmdbd" else 0o644)
     if not (home / "database" / "mysql").exists():
-        command = [
-            which("mariadb-install-db"),
-            "--no-defaults",
-            f"--user={getpass.getuser()}",
-            f"--datadir={home / 'database'}",
-            "--skip-test-db",
-            "--auth-root-authentication-method=normal",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            shutil.rmtree(home / "database")
-            raise ClusterError(f"MariaDB's folder could not be made:\n{done.stderr[-800:]}")
+        _make_database(home / "database")
+
+
+def _make_database(folder: Path) -> None:
+    command = [
+        which("mariadb-install-db"),
+        "--no-defaults",
+        f"--user={getpass.getuser()}",
+        f"--datadir={folder}",
+        "--skip-test-db",
+        "--auth-root-authentication-method=normal",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        shutil.rmtree(folder)
+        raise ClusterError(f"MariaDB's folder could not be made:\n{done.stderr[-800:]}")
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from course.plots.base import ACCENT, DARK, GREEN, GREY, ORANGE, PHASE_COLOURS, Picture, clean
-from course.topics.communication.report import Spans, computing, exposed
-from course.traces.tables import PHASES, Trace, steps
+from course.runs.record import PHASES
+from course.topics.communication.report import computing
+from course.traces.spans import Spans, exposed, stretches
+from course.traces.tables import Trace, steps
 
 NARROW = 0.035  # of the picture's width: a bar that is narrower has no room for words
 SMALL = 5e5  # bytes below which a collective has no words
@@ -47,6 +49,12 @@ def timeline(trace: Trace, step: int | None = None) -> Picture:
     axes.set_title(
         f"step {number}: {trace.device or 'CPU'}, {trace.source}", loc="left", fontsize=10
     )
+    _timeline_legend(axes)
+    clean(axes)
+    return picture
+
+
+def _timeline_legend(axes: Axes) -> None:
     handles = [Patch(color=PHASE_COLOURS[name], label=name) for name in PHASES]
     handles += [Patch(color=GREY, label="sending, hidden"), Patch(color=ACCENT, label="exposed")]
     axes.legend(
@@ -58,8 +66,6 @@ def timeline(trace: Trace, step: int | None = None) -> Picture:
         loc="upper center",
         bbox_to_anchor=(0.46, -0.22),
     )
-    clean(axes)
-    return picture
 
 
 def _window(trace: Trace, rows: pd.DataFrame, number: int) -> tuple[float, float]:
@@ -72,8 +78,7 @@ def _window(trace: Trace, rows: pd.DataFrame, number: int) -> tuple[float, float
 
 def _computed(axes: Axes, trace: Trace, start: float, end: float) -> None:
     for name, rows in trace.ranges[trace.ranges["name"].isin(PHASES)].groupby("name"):
-        spans = list(zip(rows["start_s"], rows["start_s"] + rows["duration_s"]))
-        _spans(axes, spans, 0, 0.6, PHASE_COLOURS[name], start, end)
+        _spans(axes, stretches(rows), 0, 0.6, PHASE_COLOURS[name], start, end)
     for phase in PHASES:
         _spans(axes, computing(trace, phase), 1, 0.8, PHASE_COLOURS[phase], start, end)
 

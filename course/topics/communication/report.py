@@ -11,6 +11,7 @@ from course.runs import recordings
 from course.text import wrapped
 from course.traces import tables
 from course.traces.collectives import NCCL
+from course.traces.spans import Spans, covered, exposed, joined, stretches
 from course.traces.tables import Trace
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ REPORT = [
 # Operators on the host that wait for others, or enclose such as do: while they run, nothing need
 # be computed.
 NO_COMPUTING = r"c10d::|autograd::|torch::distributed|torch\.distributed|record_param|nccl:"
-Spans = list[tuple[float, float]]
 
 
 def comm_report(of: Run | Trace) -> pd.DataFrame:
@@ -59,7 +59,7 @@ def comm_report(of: Run | Trace) -> pd.DataFrame:
         )
     begins = tables.steps(found).set_index("step")["start_s"]
     rows = found.collectives.copy()
-    spans = list(zip(rows["start_s"], rows["start_s"] + rows["duration_s"]))
+    spans = stretches(rows)
     for column, phase in (("overlapped_s", None), ("backward_s", "backward")):
         busy = computing(found, phase)
         rows[column] = [covered(span, busy) for span in spans]
@@ -83,41 +83,13 @@ def computing(found: Trace, phase: str | None = None) -> Spans:
         rows, name = found.operators, "name"
         own = rows[name].str.contains("::") & ~rows[name].str.match(NO_COMPUTING)
     rows = rows[own.astype(bool) & (rows["phase"].eq(phase) if phase else True)]
-    return joined(zip(rows["start_s"], rows["start_s"] + rows["duration_s"]))
-
-
-def joined(spans: Iterable[tuple[float, float]]) -> Spans:
-    """The same times as stretches that neither overlap nor touch, in order."""
-    found: Spans = []
-    for begin, end in sorted(spans):
-        if found and begin <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
-        else:
-            found.append((begin, end))
-    return found
-
-
-def covered(span: tuple[float, float], busy: Spans) -> float:
-    """Seconds of a span that lie within the stretches."""
-    return sum(max(0.0, min(span[1], end) - max(span[0], begin)) for begin, end in busy)
-
-
-def exposed(span: tuple[float, float], busy: Spans) -> Spans:
-    """The pieces of a span that lie outside the stretches."""
-    pieces, at = [], span[0]
-    for begin, end in busy:
-        if end <= at or begin >= span[1]:
-            continue
-        if begin > at:
-            pieces.append((at, begin))
-        at = max(at, end)
-    return [*pieces, (at, span[1])] if at < span[1] else pieces
+    return joined(stretches(rows))
 
 
 def _exposed(found: Trace) -> float:
     """Seconds in which something was sent and nothing computed; two at once count once."""
-    rows, busy = found.collectives, computing(found)
-    sent = joined(zip(rows["start_s"], rows["start_s"] + rows["duration_s"]))
+    busy = computing(found)
+    sent = joined(stretches(found.collectives))
     return sum(end - begin for span in sent for begin, end in exposed(span, busy))
 
 

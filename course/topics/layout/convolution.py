@@ -46,30 +46,34 @@ def convolution_times(
             times = _in_rounds(device, dtype, cases)
     finally:
         torch.set_num_threads(threads)
-    px, batch = IMAGE_PX[device.type], IMAGES[device.type]
     machine = Recorder(None).describe(device)["machine"]
     if device.type == "cpu":
         machine += ", one thread"
-    table = []
-    for (count, layout), measured in times.items():
-        q1, median, q3 = quartiles(measured)
-        flop = 3 * 2 * 9 * count**2 * px**2 * batch  # forward once, backward twice as much
-        table.append(
-            {
-                "channels": count,
-                "layout": layout,
-                "ms": median * 1e3,
-                "ms_q1": q1 * 1e3,
-                "ms_q3": q3 * 1e3,
-                "tflop_per_s": flop / median / 1e12,
-                "precision": precision,
-                "passes": "forward and backward",
-                "batch_size": batch,
-                "image_px": px,
-                "machine": machine,
-            }
-        )
-    return pd.DataFrame(table)
+    measured_with = {
+        "precision": precision,
+        "passes": "forward and backward",
+        "batch_size": IMAGES[device.type],
+        "image_px": IMAGE_PX[device.type],
+        "machine": machine,
+    }
+    rows = [_speed(device, *case, measured) for case, measured in times.items()]
+    return pd.DataFrame([row | measured_with for row in rows])
+
+
+def _speed(
+    device: torch.device, channels: int, layout: str, measured: list[float]
+) -> dict[str, Any]:
+    px, batch = IMAGE_PX[device.type], IMAGES[device.type]
+    q1, median, q3 = quartiles(measured)
+    flop = 3 * 2 * 9 * channels**2 * px**2 * batch  # forward once, backward twice as much
+    return {
+        "channels": channels,
+        "layout": layout,
+        "ms": median * 1e3,
+        "ms_q1": q1 * 1e3,
+        "ms_q3": q3 * 1e3,
+        "tflop_per_s": flop / median / 1e12,
+    }
 
 
 def recorded_convolution(machine: str, precision: str = "bf16") -> pd.DataFrame:

@@ -7,7 +7,19 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from course.plots.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean
+from course.plots.base import (
+    ACCENT,
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    Picture,
+    clean,
+    stacked_bar,
+)
 
 CHANNELS = (SKY, ORANGE, GREEN, PURPLE, ACCENT, BLUE)  # a channel's colour
 NEIGHBOURS = {"w": "next column", "h": "next row", "c": "next channel", "n": "next image"}
@@ -127,22 +139,12 @@ def parts(tables: dict[str, pd.DataFrame]) -> Picture:
     picture = Picture(9, 0.9 + 0.55 * len(tables))
     axes = picture.add_subplot()
     for place, table in enumerate(tables.values()):
-        begin = 0.0
-        for row, colour in zip(table.itertuples(), PARTS):
-            label = row.part if place == 0 else None
-            axes.barh(place, row.ms, left=begin, color=colour, height=0.66, label=label)
-            if row.share >= 0.05:
-                axes.text(
-                    begin + row.ms / 2,
-                    place,
-                    f"{row.ms:.1f}",
-                    ha="center",
-                    va="center",
-                    color="white",
-                    fontsize=9,
-                )
-            begin += row.ms
-        axes.text(begin, place, f" {begin:.1f}", va="center", fontsize=9, color=DARK)
+        drawn = [
+            (row.part, row.ms, colour, f"{row.ms:.1f}" if row.share >= 0.05 else "")
+            for row, colour in zip(table.itertuples(), PARTS)
+        ]
+        end = stacked_bar(axes, place, drawn, height=0.66)
+        axes.text(end, place, f" {end:.1f}", va="center", fontsize=9, color=DARK)
     axes.set_yticks(range(len(tables)), list(tables))
     axes.invert_yaxis()
     axes.margins(x=0.08)
@@ -173,18 +175,7 @@ def convolution_times(table: pd.DataFrame) -> Picture:
     for count in channels[channels % 8 == 0]:
         axes.axvline(count, color=GREY, lw=8, alpha=0.3)
     for (layout, rows), colour in zip(table.groupby("layout"), (ORANGE, BLUE)):
-        speed = rows["tflop_per_s"] * scale
-        fastest, slowest = (speed * rows["ms"] / rows[name] for name in ("ms_q1", "ms_q3"))
-        axes.errorbar(
-            rows["channels"],
-            speed,
-            yerr=[speed - slowest, fastest - speed],
-            fmt="o-",
-            color=colour,
-            capsize=3,
-            lw=1.5,
-            label=layout,
-        )
+        _speeds(axes, rows, scale, color=colour, label=layout)
     axes.set_ylim(bottom=0)
     axes.set_xticks(channels if np.ptp(channels) <= 20 else channels[channels % 8 == 0])
     axes.set_xlabel("channels, in and out (grey: multiples of 8)")
@@ -199,3 +190,11 @@ def convolution_times(table: pd.DataFrame) -> Picture:
     axes.legend(frameon=False)
     clean(axes)
     return picture
+
+
+def _speeds(axes: Axes, rows: pd.DataFrame, scale: float, **look: str) -> None:
+    """A line over the channels, with quartiles: the least time is the highest speed."""
+    speed = rows["tflop_per_s"] * scale
+    fastest, slowest = (speed * rows["ms"] / rows[name] for name in ("ms_q1", "ms_q3"))
+    spread = [speed - slowest, fastest - speed]
+    axes.errorbar(rows["channels"], speed, yerr=spread, fmt="o-", capsize=3, lw=1.5, **look)

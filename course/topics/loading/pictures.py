@@ -9,7 +9,19 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from course.plots.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean
+from course.plots.base import (
+    ACCENT,
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    Picture,
+    clean,
+    stacked_bar,
+)
 from course.text import digits
 
 STAGE_COLOURS = (GREY, ACCENT, ORANGE, PURPLE, SKY, BLUE, GREEN)
@@ -94,29 +106,13 @@ def decoding(profiles: dict[str, pd.DataFrame]) -> Picture:
     picture = Picture(9.5, 1.5 + 0.5 * len(profiles))
     axes = picture.add_subplot()
     for place, (_, profile) in enumerate(profiles.items()):
-        left = 0.0
-        for colour, row in zip(STAGE_COLOURS, profile.itertuples()):
-            label = row.stage if place == 0 else None
-            axes.barh(place, row.ms, left=left, color=colour, height=0.6, label=label)
-            if row.share > 0.07:
-                middle = left + row.ms / 2
-                axes.text(
-                    middle,
-                    place,
-                    f"{row.share:.0%}",
-                    ha="center",
-                    va="center",
-                    color="white",
-                    fontsize=9,
-                )
-            left += row.ms
-        axes.text(
-            left,
-            place,
-            f"  {left:.1f} ms: {digits(1e3 / left)} images/s a core",
-            va="center",
-            fontsize=9,
-        )
+        stages = [
+            (row.stage, row.ms, colour, f"{row.share:.0%}" if row.share > 0.07 else "")
+            for colour, row in zip(STAGE_COLOURS, profile.itertuples())
+        ]
+        end = stacked_bar(axes, place, stages, height=0.6)
+        said = f"  {end:.1f} ms: {digits(1e3 / end)} images/s a core"
+        axes.text(end, place, said, va="center", fontsize=9)
     axes.set_yticks(range(len(profiles)), profiles)
     axes.invert_yaxis()
     axes.set_xlim(0, axes.get_xlim()[1] * 1.35)
@@ -155,16 +151,8 @@ def rule(
     )
     _appetite_lines(axes, appetites, images_per_core, top, most)
     axes.axvline(cores, color=ACCENT, lw=1.2, ls="--", label=f"it has {cores} cores")
-    if measured is not None and (measured["workers"] > 0).any():
-        by_workers = measured[measured["workers"] > 0]
-        axes.plot(
-            by_workers["workers"],
-            by_workers["images_per_s"],
-            "D",
-            color=GREEN,
-            ms=6,
-            label="measured, by number of workers",
-        )
+    if measured is not None:
+        _measured_supply(axes, measured[measured["workers"] > 0])
     axes.set(xlim=(0, most), ylim=(0, top), xlabel="cores that load", ylabel="images per second")
     axes.legend(edgecolor="white", framealpha=1, fontsize=9, loc="lower right")
     axes.set_title(title, loc="left", fontsize=9)
@@ -189,6 +177,12 @@ def _appetite_lines(
             fontsize=8.5,
             arrowprops={"arrowstyle": "-", "color": GREY, "lw": 0.6},
         )
+
+
+def _measured_supply(axes: Axes, trials: pd.DataFrame) -> None:
+    if len(trials):
+        said = "measured, by number of workers"
+        axes.plot(trials["workers"], trials["images_per_s"], "D", color=GREEN, ms=6, label=said)
 
 
 def _apart(heights: pd.Series, top: float) -> list[float]:

@@ -11,9 +11,8 @@ import torch
 from torch import nn
 from torch.autograd.graph import Node, saved_tensors_hooks
 
-from course.config import Config
+from course.config import GIB, Config
 from course.training.fake_step import FakeStep, fake_step, tracked
-from course.training.memory import GIB
 
 KINDS = ("weights", "gradients", "optimizer state", "weight copies", "batch", "activations")
 STEM, HEAD = ("conv1", "bn1", "relu", "maxpool"), ("avgpool", "fc")

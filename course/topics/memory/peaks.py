@@ -20,7 +20,6 @@ from course.topics.memory.batch_sizes import finished
 MACHINE = "nvidia-h100"
 SAVED = "predicted.json"  # predictions beside the recorded runs of a machine
 COUNTED = "device allocator"  # the kind of measured peak that can be predicted
-HEAD = ("setting", "batch", "measured GiB", "predicted GiB", "difference", "error", "reserved GiB")
 SETTINGS = ("batch_size", "model", "precision", "tf32", "channels_last", "fused", "compile")
 # Of a config, what its prediction does not depend on.
 IGNORED = {
@@ -101,44 +100,6 @@ def median_error(table: pd.DataFrame) -> float:
 def told_rightly(table: pd.DataFrame) -> pd.Series:
     """For each run: did the prediction say rightly whether it fits into what it could have?"""
     return (table["predicted_gib"] <= table["limit_gib"]) == (table["status"] == "ok")
-
-
-def memory_table(machine: str = MACHINE) -> str:
-    """`of_recorded` in Markdown, with the median error, and where and by what it was made."""
-    table = of_recorded(machine)
-    lines = [f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
-    lines += [f"| {' | '.join(_cells(row))} |" for row in table.itertuples()]
-    ok, oom = table[table["status"] == "ok"], table[table["status"] == "oom"]
-    worst = table.loc[table["error"].abs().idxmax()]
-    said = (
-        f"Median error of the {len(ok)} runs that fitted: {median_error(table):.1%}; the largest, "
-        f"{worst.setting} at batch {worst.batch_size}: {worst.error:+.1%}. Of the {len(oom)} that "
-        f"did not fit, {told_rightly(oom).sum()} were told not to."
-    )
-    saved = recordings.load(machine)
-    source = (
-        f"Measured: {saved['machine']}; {recordings.origin(saved)}; ResNet-50, "
-        f"{', '.join(dict.fromkeys(table['inputs']))}. Predicted: "
-        f"PyTorch {table['predictor'].iloc[0]}, without a GPU."
-    )
-    return "\n".join([*lines, "", said, "", f"*{source}*", ""])
-
-
-def _cells(row: Any) -> list[str]:
-    """A line of the table; the row is a named tuple."""
-    setting = [row.setting, str(row.batch_size)]
-    if row.status == "oom":
-        over = row.predicted_gib - row.limit_gib
-        told = f"{over:.1f} more than there is" if over > 0 else "told to fit"
-        return [*setting, f"out of {row.limit_gib:.1f}", f"{row.predicted_gib:.2f}", told, "–", "–"]
-    return [
-        *setting,
-        f"{row.measured_gib:.2f}",
-        f"{row.predicted_gib:.2f}",
-        f"{row.predicted_gib - row.measured_gib:+.2f}",
-        f"{row.error:+.1%}",
-        f"{row.reserved_gib:.2f}",
-    ]
 
 
 def _comparable(runs: Iterable[Run] | pd.DataFrame) -> list[dict[str, Any]]:

@@ -9,7 +9,19 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator
 
-from course.plots.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean
+from course.plots.base import (
+    ACCENT,
+    BLUE,
+    DARK,
+    FORMAT_COLOURS,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    Picture,
+    clean,
+)
 from course.text import digits
 from course.topics.memory.batch_sizes import Fit
 
@@ -21,7 +33,6 @@ KIND_COLOURS = {
     "batch": GREY,
     "activations": SKY,
 }
-FORMAT_COLOURS = {"fp32": BLUE, "tf32": GREEN, "bf16": ACCENT, "fp16": PURPLE}
 
 
 def batch_sweep(
@@ -108,13 +119,9 @@ def _speeds(axes: Axes, table: pd.DataFrame) -> None:
     spread = np.array([speed - ok["images_per_s_q1"], ok["images_per_s_q3"] - speed])
     axes.errorbar(ok["batch_size"], speed, yerr=spread, fmt="o-", color=BLUE, capsize=3, lw=1.2)
     _crosses(axes, missing, pd.Series(0.0, index=missing.index))
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(table["batch_size"], table["batch_size"])
-    axes.minorticks_off()
+    _batches(axes, table, "images in a batch")
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("images in a batch")
     axes.set_title("images per second: median, quartiles", loc="left", fontsize=10)
-    clean(axes)
 
 
 def _crosses(axes: Axes, missing: pd.DataFrame, heights: pd.Series) -> None:
@@ -200,7 +207,9 @@ def predicted_peaks(table: pd.DataFrame) -> Picture:
             mec="white",
             label=setting,
         )
-    _predicted_frame(left, right, table)
+    _peaks_frame(left, table)
+    _errors_frame(right, table)
+    right.set_xlim(left.get_xlim())
     picture.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     titles = dict.fromkeys(table["machine"] + "; predicted by PyTorch " + table["predictor"])
     inputs = ", ".join(dict.fromkeys(table["model"] + ", " + table["inputs"]))
@@ -216,13 +225,12 @@ def _look(row: pd.Series) -> tuple[str, str]:
     return colour, "D" if row["fused"] else "s" if row["channels_last"] else "o"
 
 
-def _predicted_frame(left: Axes, right: Axes, table: pd.DataFrame) -> None:
-    batches = np.unique(table["batch_size"])
+def _peaks_frame(axes: Axes, table: pd.DataFrame) -> None:
     for limit in table["limit_gib"].dropna().unique():
-        left.axhline(limit, color=DARK, lw=1, ls="--")
-        left.annotate(
+        axes.axhline(limit, color=DARK, lw=1, ls="--")
+        axes.annotate(
             f"{limit:.1f} GiB: all there is",
-            (batches[0], limit),
+            (table["batch_size"].min(), limit),
             (0, 4),
             va="bottom",
             textcoords="offset points",
@@ -234,28 +242,36 @@ def _predicted_frame(left: Axes, right: Axes, table: pd.DataFrame) -> None:
         Line2D([], [], color=DARK, marker="o", ls="none"),
         Line2D([], [], color=DARK, marker="X", ms=9, ls="none"),
     ]
-    left.legend(
+    axes.legend(
         marks,
         ["predicted", "measured", "ran out of memory"],
         frameon=False,
         fontsize=8,
         loc="lower right",
     )
-    left.set(yscale="log", ylabel="GiB")
-    left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    left.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    left.set_title("peak memory", loc="left", fontsize=10)
-    right.axhline(0, color=DARK, lw=1)
-    right.set_ylabel("predicted − measured, % of measured")
+    axes.set(yscale="log", ylabel="GiB")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_title("peak memory", loc="left", fontsize=10)
+    _batches(axes, table, "images in a batch")
+
+
+def _errors_frame(axes: Axes, table: pd.DataFrame) -> None:
+    axes.axhline(0, color=DARK, lw=1)
+    axes.set_ylabel("predicted − measured, % of measured")
     sizes = table["error"].abs().dropna()
     said = (
         f"median {sizes.median():.1%}, largest {sizes.max():.1%}" if len(sizes) else "none fitted"
     )
-    right.set_title(f"error: {said}", loc="left", fontsize=10)
-    for axes in (left, right):
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(batches, batches)
-        axes.minorticks_off()
-        axes.set_xlabel("images in a batch")
-        clean(axes)
-    right.set(xlim=left.get_xlim(), xlabel="images in a batch (points moved a little apart)")
+    axes.set_title(f"error: {said}", loc="left", fontsize=10)
+    _batches(axes, table, "images in a batch (points moved a little apart)")
+
+
+def _batches(axes: Axes, table: pd.DataFrame, label: str) -> None:
+    """The axis of batch sizes: evenly spaced where each is twice the last, and all with a tick."""
+    batches = np.unique(table["batch_size"])
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(batches, batches)
+    axes.minorticks_off()
+    axes.set_xlabel(label)
+    clean(axes)

@@ -7,11 +7,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from course.plots.base import ACCENT, BLUE, DARK, GREEN, PURPLE, Picture, clean
+from course.plots.base import DARK, FORMAT_COLOURS, Picture, clean
 from course.text import digits
 from course.topics.roofline.bounds import Ceilings
 
-COLOURS = {"fp32": BLUE, "tf32": GREEN, "bf16": ACCENT, "fp16": PURPLE}
 MARKERS = "osD^v<>PXph"
 LABEL_GAP = 1.35  # between the labels of two ceilings, as a factor
 
@@ -68,7 +67,7 @@ def _roofs(axes: Axes, ceilings: Ceilings, left: float, right: float) -> None:
     )
     place = 0.0
     for rate, precisions in sorted(by_rate.items()):
-        colour = COLOURS[precisions[0]]
+        colour = FORMAT_COLOURS[precisions[0]]
         axes.plot([rate / ceilings.bytes_per_s, right], [rate, rate], lw=2, color=colour)
         place = max(rate * 1.08, place * LABEL_GAP)
         axes.text(
@@ -86,7 +85,7 @@ def _points(axes: Axes, points: pd.DataFrame) -> None:
     points = points.assign(twice=points.duplicated(["rung", "precision"], keep=False))
     rows = points.sort_values("flop_per_s", ascending=False).itertuples()
     for number, row in enumerate(rows):
-        colour, bound = COLOURS[row.precision], row.flop_per_s / row.share
+        colour, bound = FORMAT_COLOURS[row.precision], row.flop_per_s / row.share
         axes.vlines(row.flop_per_byte, row.flop_per_s, bound, color=colour, lw=0.8, alpha=0.5)
         name = f"{row.rung}, {row.precision}" + f", batch {row.batch_size}" * row.twice
         axes.plot(

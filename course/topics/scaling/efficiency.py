@@ -60,38 +60,41 @@ def scaling(runs: Iterable[Run]) -> pd.DataFrame:
     """
     import pandas as pd
 
+    known = list(runs)
+    rows = [_scaled(run, _single(run, known)) for run in known]
+    return pd.DataFrame(rows).sort_values(["images_each", "gpus"], ignore_index=True)
+
+
+def _scaled(run: Run, base: Run | None) -> dict[str, Any]:
+    """A row of `scaling`: a run against the one on a single GPU."""
+    record, gpus, speed, watts = run.record, run.record.gpus, _speed(run), _watts(run)
+    value, low, high = _speedup(run, base) if base else (math.nan,) * 3
+    return {
+        "gpus": gpus,
+        "images_each": run.config.batch_size // gpus,
+        "bucket_mb": run.config.bucket_mb,
+        "images_per_s": speed,
+        "efficiency": value / gpus,
+        "efficiency_low": low / gpus,
+        "efficiency_high": high / gpus,
+        "watts": watts,
+        "joules_per_image": watts / speed,
+        "step_s": record.step_s,
+        "backward_s": record.backward_s,
+        "machine": record.machine,
+        "setup": run.config.setup,
+        "run": run.name,
+    }
+
+
+def _speedup(run: Run, base: Run) -> tuple[float, float, float]:
+    """How many times as fast a run is, and the 95 % interval's ends; what is unknown is NaN."""
     from course.runs.ratio import ratio
 
-    known = list(runs)
-    rows = []
-    for run in known:
-        record, gpus, base = run.record, run.record.gpus, _single(run, known)
-        speed, watts = _speed(run), _watts(run)
-        value = low = high = math.nan
-        if base and run.config.data == "synthetic":
-            found = ratio(run, base)
-            value, low, high = (share or math.nan for share in (found.value, found.low, found.high))
-        elif base:
-            value = speed / _speed(base)
-        rows.append(
-            {
-                "gpus": gpus,
-                "images_each": run.config.batch_size // gpus,
-                "bucket_mb": run.config.bucket_mb,
-                "images_per_s": speed,
-                "efficiency": value / gpus,
-                "efficiency_low": low / gpus,
-                "efficiency_high": high / gpus,
-                "watts": watts,
-                "joules_per_image": watts / speed,
-                "step_s": record.step_s,
-                "backward_s": record.backward_s,
-                "machine": record.machine,
-                "setup": run.config.setup,
-                "run": run.name,
-            }
-        )
-    return pd.DataFrame(rows).sort_values(["images_each", "gpus"], ignore_index=True)
+    if run.config.data != "synthetic":
+        return _speed(run) / _speed(base), math.nan, math.nan
+    found = ratio(run, base)
+    return found.value or math.nan, found.low or math.nan, found.high or math.nan
 
 
 def _speed(run: Run) -> float:
@@ -138,8 +141,6 @@ def fit(runs: Iterable[Run], messages: pd.DataFrame, classes: int = 1000) -> Fit
     """
     import pandas as pd
 
-    from course.training import models
-
     known = list(runs)
     pairs = [(run, _single(run, known)) for run in known if run.record.gpus > 1]
     pairs = [(run, base) for run, base in pairs if base]
@@ -150,26 +151,26 @@ def fit(runs: Iterable[Run], messages: pd.DataFrame, classes: int = 1000) -> Fit
             "per GPU"
         )
     link, low, high = _best(messages)
-    rows = []
-    for run, base in pairs:
-        config, gpus = run.config, run.record.gpus
-        model = models.create(config.model, classes)
-        sent = buckets(model, config.image_px, config.bucket_mb)
-        shown = float(exposed_s(sent, gpus, link, base.record.backward_s))
-        rows.append(
-            {
-                "gpus": gpus,
-                "images_each": config.batch_size // gpus,
-                "bucket_mb": config.bucket_mb,
-                "one_gpu_s": base.record.step_s,
-                "measured_s": run.record.step_s,
-                "exposed_s": shown,
-            }
-        )
-    table = pd.DataFrame(rows)
+    table = pd.DataFrame([_modelled(run, base, link, classes) for run, base in pairs])
     own_s = float((table["measured_s"] - table["one_gpu_s"] - table["exposed_s"]).median())
     table["model_s"] = table["one_gpu_s"] + own_s + table["exposed_s"]
     return Fit(link, low, high, own_s, messages, table)
+
+
+def _modelled(run: Run, base: Run, link: Link, classes: int) -> dict[str, Any]:
+    """A row of `Fit.table`, all but model_s."""
+    from course.training import models
+
+    config, gpus = run.config, run.record.gpus
+    sent = buckets(models.create(config.model, classes), config.image_px, config.bucket_mb)
+    return {
+        "gpus": gpus,
+        "images_each": config.batch_size // gpus,
+        "bucket_mb": config.bucket_mb,
+        "one_gpu_s": base.record.step_s,
+        "measured_s": run.record.step_s,
+        "exposed_s": float(exposed_s(sent, gpus, link, base.record.backward_s)),
+    }
 
 
 def _best(messages: pd.DataFrame) -> tuple[Link, Link, Link]:
@@ -232,24 +233,20 @@ def predicted(
 
     config, record = base.config, base.record
     sent = buckets(models.create(config.model, classes), config.image_px, bucket_mb)
-    found = []
-    for count in gpus:
-        if count % rows or count < rows:
-            continue
+
+    def row(count: int) -> dict[str, float]:
         shown = float(exposed_s(sent, count, link, record.backward_s, rows)) if count > 1 else 0.0
         step_s = record.step_s + shown + own_s * (count > 1)
-        taken = sum(all_reduce_s(each.size, count, link, rows) for each in sent)
-        found.append(
-            {
-                "gpus": count,
-                "sent_s": taken,
-                "exposed_s": shown,
-                "step_s": step_s,
-                "efficiency": record.step_s / step_s,
-                "images_per_s": count * config.batch_size / step_s,
-            }
-        )
-    return pd.DataFrame(found)
+        return {
+            "gpus": count,
+            "sent_s": sum(all_reduce_s(each.size, count, link, rows) for each in sent),
+            "exposed_s": shown,
+            "step_s": step_s,
+            "efficiency": record.step_s / step_s,
+            "images_per_s": count * config.batch_size / step_s,
+        }
+
+    return pd.DataFrame([row(count) for count in gpus if count >= rows and not count % rows])
 
 
 def published() -> pd.DataFrame:

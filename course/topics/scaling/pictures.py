@@ -73,20 +73,12 @@ def measured(table: pd.DataFrame) -> Picture:
     for colour, size in zip(RANK_COLOURS, sizes):
         rows = table[table["images_each"] == size]
         label = f"{size} images on each GPU"
-        gpus, low, high = rows["gpus"], rows["efficiency_low"], rows["efficiency_high"]
+        gpus = rows["gpus"]
         speed.plot(gpus, rows["images_per_s"], "o-", color=colour, label=label)
         alone = rows.loc[rows["gpus"] == 1, "images_per_s"]
         if len(alone):
             speed.plot(gpus, alone.iloc[0] * gpus, "--", color=colour, lw=1, alpha=0.6)
-        spread = np.clip([rows["efficiency"] - low, high - rows["efficiency"]], 0, None)
-        share.errorbar(
-            gpus,
-            rows["efficiency"] * 100,
-            np.nan_to_num(spread) * 100,
-            fmt="o-",
-            color=colour,
-            capsize=3,
-        )
+        _efficiencies(share, rows, colour)
         energy.plot(gpus, rows["joules_per_image"], "o-", color=colour)
     speed.set_title("images per second (dashed: ideal)", loc="left", fontsize=10)
     share.set_title("efficiency, %, with 95 % interval", loc="left", fontsize=10)
@@ -101,6 +93,13 @@ def measured(table: pd.DataFrame) -> Picture:
     speed.legend(frameon=False, fontsize=8)
     picture.suptitle("\n".join(dict.fromkeys(table["machine"])), x=0.01, ha="left", fontsize=9)
     return picture
+
+
+def _efficiencies(axes: Axes, rows: pd.DataFrame, colour: str) -> None:
+    """A line over the GPUs, with the interval of each value where one is known."""
+    value, low, high = rows["efficiency"], rows["efficiency_low"], rows["efficiency_high"]
+    spread = np.nan_to_num(np.clip([value - low, high - value], 0, None)) * 100
+    axes.errorbar(rows["gpus"], value * 100, spread, fmt="o-", color=colour, capsize=3)
 
 
 def overlap(table: pd.DataFrame, backward_s: float, title: str = "") -> Picture:

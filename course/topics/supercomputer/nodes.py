@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from course.config import GIB
 from course.jobs.slurm_commands import ask, partitions
 
 if TYPE_CHECKING:
     import pandas as pd
 
-GIB = 1024**3
 SHARED = ("afs", "beegfs", "ceph", "cifs", "gluster", "gpfs", "lustre", "nfs", "panfs", "weka")
 UP = ("idle", "mixed", "allocated", "completing", "planned")  # states that take jobs, now or soon
 NODE_FIELDS = "NodeList:|,PartitionName:|,StateLong:|,CPUs:|,CPUsState:|,Memory:|,Gres:|,GresUsed:|"

@@ -78,9 +78,15 @@ def cluster(found: Cluster, machine: Machine) -> Picture:
     axes.plot([0.05, 9.95], [top - 0.08] * 2, color=PURPLE, lw=4, solid_capstyle="round")
     say(axes, 5, top - 0.26, "network", colour=PURPLE)
     _storage(axes, machine.disks, 0.4)
-    counts = Counter(_use(node) for node in found.nodes)
+    _uses(axes, found.nodes, total)
+    return picture
+
+
+def _uses(axes: Axes, nodes: Sequence[Node], total: float) -> None:
+    """The legend of the nodes' colours, at the foot of a picture that is `total` inches high."""
+    counts = Counter(_use(node) for node in nodes)
     marks = [Patch(color=USE_COLOURS[use], label=f"{use}: {counts[use]}") for use in USE_COLOURS]
-    say(axes, 0.5, 0.19, f"{len(found.nodes)} nodes:")
+    say(axes, 0.5, 0.19, f"{len(nodes)} nodes:")
     axes.legend(
         handles=marks,
         ncols=4,
@@ -90,7 +96,6 @@ def cluster(found: Cluster, machine: Machine) -> Picture:
         loc="lower left",
         bbox_to_anchor=(0.1, 0.08 / total),
     )
-    return picture
 
 
 def supercomputer() -> Picture:

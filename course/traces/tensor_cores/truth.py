@@ -7,8 +7,6 @@ holds (benchmarks/tensor_core_sass.py). `compare` puts the verdict of each name 
 
 from __future__ import annotations
 
-import csv
-import ctypes
 from pathlib import Path
 
 import numpy as np
@@ -17,97 +15,14 @@ import pandas as pd
 from course.runs.recordings import trace_path
 from course.runs.run import RECORDED
 from course.traces import tables
-from course.traces.nsight import UNITS
 from course.traces.tensor_cores.rules import NONE, NOT, SURE, UNKNOWN, USED, classify
 
 FILE, SASS = "ncu.csv", "sass.csv"
 LARGE = 0.005  # of a step: a kernel that takes a larger share must be judged right
 COLUMNS = ["kernel", "setting", "count", "seconds", "share", "tensor_active"]
 SASS_COLUMNS = ["kernel", "library", "instructions", "mma", "hfma2_mma", "constants"]
-LONGEST = 1024
 RIGHT, WRONG, UNCLEAR = "right", "wrong", "unclear"
 CYCLES, CODE = "cycles", "code"  # what shows the truth about a kernel
-NOTES = """\
-What ncu counted in one training step of ResNet-50, by kernel and setting (batch 256, 224 px).
-kernel         as PyTorch's profiler names it; empty: that of the line above
-count, seconds launches, and their time under ncu, one after another; share: of its setting's step
-tensor_active  share of cycles in which the Tensor Cores' pipe was busy, in the busiest launch"""
-
-
-def launches(text: str, metrics: dict[str, str]) -> pd.DataFrame:
-    """One row a launch of what `ncu --csv` printed: kernel, and a column for each metric.
-
-    Args:
-        text: of the details page, that is, with a line for each kernel and metric.
-        metrics: ncu's names by those of the columns; durations become seconds, % become shares.
-
-    Raises:
-        ValueError: text without kernels.
-    """
-    lines = text.splitlines()
-    first = next((at for at, line in enumerate(lines) if line.startswith('"ID"')), None)
-    if first is None:
-        raise ValueError(f"ncu printed no kernel, but: {text[-500:]}")
-    keys = {metric: key for key, metric in metrics.items()}
-    found: dict[str, dict] = {}
-    rows = [row for row in csv.DictReader(lines[first:]) if row["ID"].isdigit()]
-    for row in rows:  # ncu's own remarks, which may stand below, are left out
-        launch = found.setdefault(row["ID"], {"kernel": row["Kernel Name"]})
-        if key := keys.get(row["Metric Name"]):
-            value = pd.to_numeric(row["Metric Value"].replace(",", ""), errors="coerce")
-            launch[key] = value * (UNITS | {"%": 0.01}).get(row["Metric Unit"], 1)
-    table = pd.DataFrame(found.values())
-    return table.reindex(columns=["kernel", "duration_s", "tensor_active"])
-
-
-def demangled(name: str) -> str:
-    """A kernel's name as PyTorch's profiler writes it on Linux: as the C++ library spells it.
-
-    The profiler leaves names of more than `LONGEST` characters as they are.
-    """
-    if len(name) > LONGEST:
-        return name
-    library = ctypes.CDLL("libstdc++.so.6")
-    library.__cxa_demangle.restype = ctypes.c_void_p
-    status = ctypes.c_int()
-    found = library.__cxa_demangle(name.encode(), None, None, ctypes.byref(status))
-    if not found:  # it was no mangled name
-        return name
-    text = ctypes.string_at(found).decode()
-    ctypes.CDLL(None).free(ctypes.c_void_p(found))
-    return text
-
-
-def by_kernel(setting: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """Launches of one setting (`launches`, names mangled) summed up by kernel: COLUMNS."""
-    groups = rows.assign(kernel=rows["kernel"].map(demangled)).groupby("kernel", sort=False)
-    table = groups.agg(
-        count=("duration_s", "size"),
-        seconds=("duration_s", "sum"),
-        tensor_active=("tensor_active", "max"),
-    ).reset_index()
-    table["share"] = table["seconds"] / table["seconds"].sum()
-    return table.assign(setting=setting)[COLUMNS]
-
-
-def write_counters(path: Path, table: pd.DataFrame, origin: list[str]) -> None:
-    """Write a machine's ncu.csv.
-
-    Args:
-        table: COLUMNS, one row a kernel and setting.
-        origin: lines about machine, versions, date and command, put at the top.
-    """
-    table = table.astype({"count": "Int64"})
-    table = table.sort_values(["kernel", "setting"], kind="stable")[COLUMNS]
-    # Names are most of the bytes, and settings share many of them.
-    table["kernel"] = table["kernel"].mask(table["kernel"].eq(table["kernel"].shift()), "")
-    write(path, table, [*NOTES.splitlines(), *origin])
-
-
-def write(path: Path, table: pd.DataFrame, head: list[str]) -> None:
-    """Write a table below lines that tell what it is and where it is from."""
-    lines = "".join(f"# {line}\n" for line in head)
-    path.write_text(lines + table.to_csv(index=False, float_format="%.4g"))
 
 
 def _read(path: Path, columns: list[str]) -> pd.DataFrame:

@@ -25,11 +25,27 @@ config.QUICK |= {"image_px": 64, "steps": 8, "budget_s": 0.0}
 
 
 # What takes longest begins first, or a worker would be alone with it at the end.
-SLOWEST_FIRST: tuple[str, ...] = ()
+SLOWEST_FIRST = (
+    "slurm-jobs",
+    "slurm-others",
+    "jobs/test_in_turns.py",
+    "days/test_checks_day2.py",
+    "jobs/test_endings.py",
+    "topics/test_feeding.py",
+    "jobs/test_warm.py",
+    "workshop/test_rehearsal.py",
+    "notebooks/",
+    "topics/test_communication.py",
+    "training/test_data_parallel.py",
+    "jobs/",
+    "training/",
+    "idr_pytools/",
+    "topics/",
+)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Say which tests go to a worker together: those of a file, and all that need the Slurm."""
+    """Say which tests go to a worker together: those of a file, and those that share a Slurm."""
     item.add_marker(pytest.mark.xdist_group(group_of(item)))
 
 
@@ -40,9 +56,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def group_of(item: pytest.Item) -> str:
     """Tests of a group run one after another in the same process, and share what they made."""
-    if "slurm" in item.fixturenames:
-        return "slurm"
     file = item.path.relative_to(Path(__file__).parent).as_posix()
+    if "slurm" in item.fixturenames:  # two, each with a Slurm of its own: they mostly wait
+        return "slurm-jobs" if file.startswith("jobs/") else "slurm-others"
     return item.nodeid if file.startswith("notebooks/") else file
 
 

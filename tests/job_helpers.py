@@ -130,11 +130,17 @@ def eventually(condition: Callable[[], bool], what: str, timeout_s: float = DEAD
 def start_python(script: str, *arguments: Any, **options: Any) -> subprocess.Popen:
     """A process of its own, as of another terminal, at the head of a process group."""
     command = [sys.executable, "-u", str(SCRIPTS / script), *map(str, arguments)]
-    # A test run in a shell's background ignores SIGINT, one under nohup SIGHUP; both hand it on.
+    with signals_of_a_terminal():
+        return subprocess.Popen(command, start_new_session=True, text=True, **options)
+
+
+@contextmanager
+def signals_of_a_terminal() -> Iterator[None]:
+    """A test run in a shell's background ignores SIGINT, one under nohup SIGHUP: do not hand on."""
     wanted = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
     kept = {number: signal.signal(number, handler) for number, handler in wanted.items()}
     try:
-        return subprocess.Popen(command, start_new_session=True, text=True, **options)
+        yield
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)

@@ -292,10 +292,9 @@ class SupervisedRun:
         """End the training process and those it started, DataLoader workers for instance."""
         if self._child is None:
             return
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        self._child.send_signal(signal.SIGKILL)  # a fork may not have a group of its own yet
         self._child.wait()
 
     def give(self, verdict: Record) -> None:

@@ -22,6 +22,7 @@ from job_helpers import (
     only,
     over,
     release,
+    signals_of_a_terminal,
     start_python,
 )
 
@@ -137,16 +138,17 @@ def start_warm(paths, envs):
 def start_cold(paths, envs):
     ended = {}
     for name, path in paths.items():
-        done = subprocess.run(
-            [sys.executable, "-u", path],
-            cwd=path.parent,
-            env=envs[name],
-            start_new_session=True,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        with signals_of_a_terminal():
+            done = subprocess.run(
+                [sys.executable, "-u", path],
+                cwd=path.parent,
+                env=envs[name],
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=300,
+            )
         ended[name] = (done.returncode, done.stdout, done.stderr)
     return ended
 

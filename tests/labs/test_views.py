@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from job_helpers import SCRIPTS
 
 from course.labs import exercises
 
@@ -15,7 +16,7 @@ TOTAL = exercises.count(TEXT)
 # One process for all views, since importing torch takes longer than running them.
 DRIVER = """
 import importlib.util, sys
-import torch
+import narrow, torch
 from course.config import rung
 from course.training.recorder import Recorder
 
@@ -24,6 +25,7 @@ def note_layout(layer, inputs):
         tensors = layer.weight, inputs[0]
         layouts.append([t.is_contiguous(memory_format=torch.channels_last) for t in tensors])
 
+narrow.use()
 torch.nn.modules.module.register_module_forward_pre_hook(note_layout)
 TINY = dict(data="synthetic", image_px=32, batch_size=2, steps=2, warmup_steps=0, val_steps=1)
 NEXT = dict(device="auto", channels_last=True)
@@ -50,7 +52,8 @@ def said_by_views(tmp_path_factory: pytest.TempPathFactory) -> str:
     # Equal losses are asked for, so one CPU thread computes all of them.
     alone = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "RANK": "0", "WORLD_SIZE": "1"}
     command = [sys.executable, "-c", DRIVER, *map(str, views)]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | alone)
+    env = os.environ | alone | {"PYTHONPATH": str(SCRIPTS)}
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -1,6 +1,7 @@
 # demo: install, run the first lab, print the ladder of this machine.   test: the whole test run.
-# lab: JupyterLab on the notebooks.   slurm: a real Slurm on this machine.
-# setup: only the environment.   benchmark: loop against loop.
+# check: lint, and the tests that start no job: for the one who edits.   setup: only the environment.
+# lab: JupyterLab on the notebooks.   slurm: a real Slurm on this machine.   benchmark: loop against
+# loop.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -11,7 +12,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # Each job starts a Python: without compiled files it would spend most of its time on compiling.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lab slurm setup benchmark clean
+.PHONY: demo lint check test lab slurm setup benchmark clean
 
 # In a folder of its own: its runs are of the solution, and must not count as the learner's.
 demo: export COURSE_RUNS := $(or $(COURSE_RUNS),$(CURDIR)/runs/demo)
@@ -20,12 +21,18 @@ demo: setup
 	course notebooks day1_1_gpu --quick
 	course ladder --quick --picture
 
-test: setup
+# That generated pages are up to date is a test: tests/tools.
+lint: setup
 	ruff check .
 	ruff format --check .
 	course exercises --check
-	python -m tools.pages --check
-	python -m pytest --numprocesses=3 --dist=loadgroup --no-loadscope-reorder
+
+check: lint
+	python -m pytest --numprocesses=2 --dist=loadgroup -m "not slow and not gpu"
+
+# More processes than cores, since jobs are waited for; see tests/conftest.py for their order.
+test: lint
+	python -m pytest --numprocesses=4 --dist=loadgroup --no-loadscope-reorder
 
 lab: setup
 	jupyter lab $(AS_ROOT) --notebook-dir=. \

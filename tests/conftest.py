@@ -42,11 +42,14 @@ SLOWEST_FIRST = (
     "idr_pytools/",
     "topics/",
 )
+STARTS_JOBS = {"nothing_left", "here", "slurm", "cluster"}  # fixtures of tests that do
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Say which tests go to a worker together: those of a file, and those that share a Slurm."""
     item.add_marker(pytest.mark.xdist_group(group_of(item)))
+    if STARTS_JOBS & set(item.fixturenames):
+        item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -35,6 +35,7 @@ def test_every_command_has_help(command: str) -> None:
     assert "Usage" in result.stdout
 
 
+@pytest.mark.slow
 def test_run_is_launched_shown_listed_and_its_log_printed(runs_root: Path) -> None:
     launched = json.loads(course("run", LIGHT, "--json").stdout)
     assert launched["status"] == "ok"
@@ -57,6 +58,7 @@ def test_what_would_be_recorded_is_listed_and_not_run(runs_root: Path) -> None:
     assert not runs_root.exists()
 
 
+@pytest.mark.slow
 def test_failed_run_exits_with_1_and_shows_why(runs_root: Path) -> None:
     result = course("run", RAISES)
     assert result.returncode == 1
@@ -108,6 +110,7 @@ def test_exercises_check_fails_when_the_exercise_drifts(
         labs.exercises(check=True)
 
 
+@pytest.mark.slow
 def test_doctor_runs_a_job_and_says_so_in_json(runs_root: Path) -> None:
     result = course("doctor", "--json")
     checks = {
@@ -118,6 +121,7 @@ def test_doctor_runs_a_job_and_says_so_in_json(runs_root: Path) -> None:
     assert not list(runs_root.glob("*/launch.json"))
 
 
+@pytest.mark.slow
 def test_doctor_names_a_failure_and_its_fix(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("COURSE_RUNS", str(tmp_path / "file" / "runs"))

@@ -69,6 +69,7 @@ def maker_at_work(tmp_path: Path) -> Iterator[tuple[subprocess.Popen, Path]]:
     maker.communicate()
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_make_one_whole_set_of_the_same_bytes(
     tiny_set: Path, tmp_path: Path
 ) -> None:

@@ -66,6 +66,7 @@ def test_it_stays_small_and_names_no_place() -> None:
             assert not any(word in path.read_bytes() for word in (b"/work/", b"/tmp/", b"/root"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine, least", [("nvidia-h100", 4)])
 def test_every_trace_is_small_and_is_of_a_gpu(machine: str, least: int) -> None:
     traced = [run for run in recordings.recorded_runs(machine) if run.record.trace]
@@ -193,6 +194,7 @@ def row(text: str, beginning: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_table_has_both_ladders_and_a_dash_for_what_is_missing(copied: Path) -> None:
     shutil.rmtree(copied / of("nvidia-h100", "fused").name)
     text, on = readme.table("nvidia-h100"), recordings.ladders("nvidia-h100")

@@ -32,6 +32,7 @@ def text_of(**values) -> str:
     return json.dumps({"status": "ok", **values})
 
 
+@pytest.mark.slow
 def test_find_is_fast_over_a_thousand_runs_and_filters(runs_root):
     for number in range(1000):
         rung = "amp" if number % 4 == 0 else "baseline"

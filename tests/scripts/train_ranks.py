@@ -11,12 +11,14 @@ import os
 import sys
 import traceback
 
+import narrow
 from torch import distributed
 from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from course.runs.run import FOLDER_VARIABLE
 from course.training.recorder import recording
 
+narrow.use()
 os.environ["MASTER_ADDR"] = "127.0.0.1"
 for number, folder in enumerate(sys.argv[2:]):
     os.environ[FOLDER_VARIABLE] = folder

@@ -29,7 +29,7 @@ PICTURE = next(place for place in readme.PLACES if isinstance(place, readme.Wate
 
 
 def test_the_pages_and_the_picture_are_those_of_the_recorded_runs() -> None:
-    assert readme.write(check=True) == []
+    assert readme.write(check=True) == [], "python -m tools.pages writes them anew"
 
 
 def test_the_peaks_tell_of_what_fitted_and_what_did_not() -> None:
@@ -48,6 +48,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_typed_number_is_noticed_and_mended(page: Path) -> None:
     right = page.read_text()
     page.write_text(wrong := right.replace("| amp bf16 | 2", "| amp bf16 | 3"))
@@ -64,6 +65,7 @@ def test_a_page_without_a_place_says_what_it_needs(page: Path) -> None:
         readme.write()
 
 
+@pytest.mark.slow
 def test_a_picture_without_its_data_is_stale(tmp_path: Path) -> None:
     copy = readme.Waterfall(tmp_path / PICTURE.path.name, PICTURE.machine)
     assert not copy.write(check=True) and not copy.path.exists()
@@ -183,6 +185,7 @@ def watts_of(folder: Path) -> float:
     return sum(json.loads(path.read_text())["watts"] for path in files)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", DAY_2, ids=lambda block: block.name)
 def test_any_number_of_day_2_that_is_changed_is_noticed(tmp_path: Path, block) -> None:
     page = tmp_path / "page.md"

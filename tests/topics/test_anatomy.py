@@ -26,6 +26,7 @@ def fp32() -> pd.Series:
     return by_kind()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["resnet18", "resnet50"])
 def test_weights_are_four_bytes_a_parameter_and_so_is_what_goes_with_each(model):
     network = models.create(model, 1000)
@@ -87,6 +88,7 @@ def test_layout_changes_no_activation_and_doubles_a_synthetic_batch(fp32):
     assert nhwc["batch"] == pytest.approx(2 * fp32["batch"], rel=0.001)  # beside its copy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["device", "channels_last"])
 def test_agrees_with_the_prediction_of_the_peak(name):
     config = rung(name, **LARGE)
@@ -100,6 +102,7 @@ def test_agrees_with_the_prediction_of_the_peak(name):
     assert held["gradients"] > 5 * told.gradients_gib
 
 
+@pytest.mark.slow
 def test_no_grad_frees_most_of_the_forward_pass():
     config = rung("device", **LARGE)
     found = kept_without_grad(config)
@@ -110,6 +113,7 @@ def test_no_grad_frees_most_of_the_forward_pass():
     assert kept == pytest.approx(held["activations"], rel=0.01)
 
 
+@pytest.mark.slow
 def test_picture_labels_every_part_and_kind():
     picture = draw(anatomy(rung("amp", **SMALL)))
     labels = [text.get_text() for text in picture.axes[0].get_yticklabels()]

@@ -306,17 +306,21 @@ def test_messages_are_the_all_reduces_of_traced_runs(swept: dict[float, Run]) ->
 # ---- two processes, without a job --------------------------------------------------------------
 
 
-def on_two_ranks(function: Callable[[int, Path], None], folder: Path) -> None:
-    """Call the function on two processes of one gloo group; what it raises fails the test."""
-    multiprocessing.spawn(_join, (function, folder), nprocs=2)
+@pytest.fixture(scope="module")
+def of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list]:
+    """What each of two processes of one gloo group saved, by the name of what it computed."""
+    folder = tmp_path_factory.mktemp("ranks")
+    multiprocessing.spawn(_compute_all, (folder,), nprocs=2)
+    return lambda name: [torch.load(folder / f"{name}-{rank}.pt") for rank in range(2)]
 
 
-def _join(rank: int, function: Callable[[int, Path], None], folder: Path) -> None:
+def _compute_all(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2
     )
-    function(rank, folder)
+    torch.save(_batchnorm_on_shares(rank), folder / f"batchnorm-{rank}.pt")
+    torch.save(_unused_weights(rank), folder / f"unused-{rank}.pt")
     distributed.destroy_process_group()
 
 
@@ -333,7 +337,7 @@ IMAGES = torch.randn(12, 3, 8, 8, generator=torch.Generator().manual_seed(1)) * 
 SHARES = (slice(0, 5), slice(5, 12))  # not alike, as an epoch's last batch may be
 
 
-def _batchnorm_on_shares(rank: int, folder: Path) -> None:
+def _batchnorm_on_shares(rank: int) -> tuple:
     model = sync_batchnorm.convert(layers())
     images = IMAGES[SHARES[rank]].clone().requires_grad_()
     for _ in range(2):  # the second one finds running statistics that have moved
@@ -342,18 +346,17 @@ def _batchnorm_on_shares(rank: int, folder: Path) -> None:
     gradients = [each.grad for each in model.parameters()]
     for each in gradients:
         distributed.all_reduce(each)
-    torch.save((output, images.grad, gradients, model.state_dict()), folder / f"{rank}.pt")
+    return output.detach(), images.grad, gradients, model.state_dict()
 
 
 @pytest.mark.slow
-def test_sync_batchnorm_is_batchnorm_of_the_joined_batch(tmp_path: Path) -> None:
-    on_two_ranks(_batchnorm_on_shares, tmp_path)
+def test_sync_batchnorm_is_batchnorm_of_the_joined_batch(of_two_ranks) -> None:
     model, images = layers(), IMAGES.clone().requires_grad_()
     for _ in range(2):
         output = model(images)
     output.square().sum().backward()
-    for rank, share in enumerate(SHARES):
-        found, gradient, gradients, state = torch.load(tmp_path / f"{rank}.pt")
+    for share, saved in zip(SHARES, of_two_ranks("batchnorm")):
+        found, gradient, gradients, state = saved
         torch.testing.assert_close(found, output[share], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(gradient, images.grad[share], rtol=1e-3, atol=1e-3)
         for mine, wanted in zip(gradients, model.parameters()):
@@ -381,23 +384,20 @@ def _trains(model: nn.Module, rank: int, **options: bool) -> str:
     return ""
 
 
-def _unused_weights(rank: int, folder: Path) -> None:
+def _unused_weights(rank: int) -> list[str]:
     torch.manual_seed(0)
-    said = [
+    return [
         _trains(stochastic_depth.Heads(models.create("resnet18", 4)), rank),
         _trains(
             stochastic_depth.Heads(models.create("resnet18", 4)), rank, find_unused_parameters=True
         ),
         _trains(stochastic_depth.masked_depth(models.create("resnet18", 4), 0.5), rank),
     ]
-    torch.save(said, folder / f"{rank}.pt")
 
 
 @pytest.mark.slow
-def test_unused_weights_stop_ddp_and_masks_do_not(tmp_path: Path) -> None:
-    on_two_ranks(_unused_weights, tmp_path)
-    for rank in range(2):
-        heads, looked_for, masked = torch.load(tmp_path / f"{rank}.pt")
+def test_unused_weights_stop_ddp_and_masks_do_not(of_two_ranks) -> None:
+    for heads, looked_for, masked in of_two_ranks("unused"):
         assert "Expected to have finished reduction" in heads
         assert looked_for == masked == ""
 

@@ -22,6 +22,7 @@ def timed() -> pd.DataFrame:
     return table
 
 
+@pytest.mark.slow
 def test_every_case_is_timed_in_both_layouts(timed):
     assert list(timed["channels"]) == [count for count in range(60, 69) for _ in range(2)]
     assert list(timed["layout"]) == ["NCHW", "NHWC"] * 9
@@ -72,6 +73,7 @@ def test_recorded_float32_is_tf32():
         recorded_convolution("nvidia-h200")
 
 
+@pytest.mark.slow
 def test_pictures_name_machine_unit_and_sizes(timed):
     (axes,) = draw(timed).axes
     title = axes.get_title(loc="left")
@@ -83,6 +85,7 @@ def test_pictures_name_machine_unit_and_sizes(timed):
     assert axes.get_ylabel() == "TFLOP/s: median"
 
 
+@pytest.mark.slow
 def test_rows_that_cannot_be_compared_are_not_drawn_together(timed):
     both = pd.concat([timed, recorded_convolution("nvidia-h100")])
     with pytest.raises(ValueError, match="rows must agree in machine, precision"):

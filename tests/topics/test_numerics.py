@@ -170,6 +170,7 @@ def row(table: pd.DataFrame, phase: str, operator: str) -> pd.Series:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_autocast_is_seen_operator_by_operator(small, precision: str) -> None:
     table = types_of(small, precision)
@@ -187,6 +188,7 @@ def test_without_autocast_everything_is_fp32(small) -> None:
     assert set(table["phase"]) == {"forward", "backward"}
 
 
+@pytest.mark.slow
 def test_scale_halves_and_grows() -> None:
     table = rounding.scaler_course(steps=40)
     ratio = (table["scale"].shift(-1) / table["scale"])[:-1]
@@ -211,6 +213,7 @@ def test_training_starts_on_the_default_set(tiny_set, monkeypatch: pytest.Monkey
     assert not fresh.get_parameter(last_norm).any() and model.get_parameter(last_norm).any()
 
 
+@pytest.mark.slow
 def test_pictures_show_their_numbers(gradients: pd.DataFrame) -> None:
     course = rounding.scaler_course(steps=12)
     drawn = [

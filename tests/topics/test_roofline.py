@@ -70,6 +70,7 @@ def test_update_moves_each_parameter_eleven_times(small):
     assert less * 16 * 1e6 / 4 == pytest.approx(5 * parameters)
 
 
+@pytest.mark.slow
 def test_flop_are_three_forward_passes_but_for_the_first_layer():
     forward = models.forward_gflop(models.create("resnet50", 1000), 224)
     stem = 2 * 112 * 112 * 64 * 3 * 49 / 1e9  # images need no gradient
@@ -80,6 +81,7 @@ def test_flop_are_three_forward_passes_but_for_the_first_layer():
     assert cost.bytes / 1e6 == pytest.approx(475, rel=0.05)
 
 
+@pytest.mark.slow
 def test_half_precision_moves_half_and_computes_as_much():
     large = {**SMALL, "batch_size": 512}
     full, half = (step_cost(rung(name, **large)) for name in ("device", "amp"))
@@ -90,6 +92,7 @@ def test_half_precision_moves_half_and_computes_as_much():
     assert other["megabytes"].sum() * 1e6 == pytest.approx(half.bytes)
 
 
+@pytest.mark.slow
 def test_ceilings_of_this_machine_are_reached_by_nothing_slower():
     found = ceilings(CPU, "fp32")
     assert set(found.flop_per_s) == {"fp32"} and found.source == "measured"
@@ -114,6 +117,7 @@ def test_what_cannot_be_measured_is_refused(device, precision, message):
         ceilings(torch.device(device), precision)
 
 
+@pytest.mark.slow
 def test_recorded_runs_lie_below_their_ceilings():
     runs = recorded("nvidia-h100")
     runs = runs[(runs["batch_size"] == 256) | (runs["status"] == "oom")]
@@ -134,6 +138,7 @@ def test_recorded_runs_lie_below_their_ceilings():
     assert row["flop_per_s"] == pytest.approx(row["images_per_s"] * 24.3e9, rel=0.001)
 
 
+@pytest.mark.slow
 def test_recorded_picture_names_machine_ceilings_and_runs():
     runs = recorded("nvidia-h100")
     found = recorded_ceilings("nvidia-h100")
@@ -195,6 +200,7 @@ def steps() -> pd.DataFrame:
     return waterfall.steps("nvidia-h100").set_index("rung")
 
 
+@pytest.mark.slow
 def test_the_waterfall_is_the_ladder_one_field_at_a_time(steps):
     fed = [name for name in LADDER if name != "dataloader"]  # it changes nothing on synthetic data
     assert list(steps.index) == [*fed, "fused", "compile", "fast step"]

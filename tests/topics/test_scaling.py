@@ -235,6 +235,7 @@ def messages_of(link: Link, *, late: float = 0.0, sizes: object = (500, 3e6, 3e7
     return pd.DataFrame(rows, columns=["ranks", "bytes", "duration_s", "run"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [0.0, 0.4, 0.7])
 def test_fit_finds_the_link_however_many_messages_waited(tmp_path: Path, late: float) -> None:
     cases = [(gpus, size) for gpus in (2, 4) for size in (1, 25, 1000)]
@@ -247,6 +248,7 @@ def test_fit_finds_the_link_however_many_messages_waited(tmp_path: Path, late: f
     assert found.link.alpha_s / 1.04 <= found.high.alpha_s < 1.2 * LINK.alpha_s
 
 
+@pytest.mark.slow
 def test_few_messages_tell_less(tmp_path: Path) -> None:
     runs, many = measured(tmp_path, LINK, [(2, 25)]), messages_of(LINK, late=0.4)
     widths = []
@@ -257,6 +259,7 @@ def test_few_messages_tell_less(tmp_path: Path) -> None:
     assert 1 < widths[0] < widths[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha_s", [2e-7, 5e-3])
 def test_slow_links_and_fast_ones_are_found(tmp_path: Path, alpha_s: float) -> None:
     link = Link(alpha_s, 2e9)
@@ -272,6 +275,7 @@ def test_nothing_to_fit_is_said(tmp_path: Path) -> None:
             efficiency.fit(runs, messages)
 
 
+@pytest.mark.slow
 def test_the_recorded_link_is_nvlink_and_the_steps_are_explained() -> None:
     runs = efficiency.recorded_runs("nvidia-h200-x4")
     traced = [
@@ -293,6 +297,7 @@ def test_the_recorded_link_is_nvlink_and_the_steps_are_explained() -> None:
     assert efficiency.scaling(runs)["efficiency"].iloc[-1] > 0.97
 
 
+@pytest.mark.slow
 def test_prediction_repeats_what_was_fitted(tmp_path: Path) -> None:
     runs = measured(tmp_path, LINK, [(2, 25), (4, 25)])
     table = efficiency.predicted(runs[0], LINK, [1, 2, 4, 2048], own_s=OWN_S).set_index("gpus")
@@ -322,6 +327,7 @@ def test_shares_cover_every_image_once_an_epoch() -> None:
     assert sorted(padded) == [1] * 6 + [2]
 
 
+@pytest.mark.slow
 def test_pictures_are_drawn(tmp_path: Path) -> None:
     runs = measured(tmp_path, LINK, [(2, 25), (4, 25)])
     curve = efficiency.predicted(runs[0], LINK, [1, 2, 4, 8])

@@ -100,6 +100,7 @@ def test_this_machine_is_what_the_system_says() -> None:
     assert {use for disk in found.disks for use in disk.uses} == {"runs", "data", "home"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be chosen here")
 def test_only_cores_that_may_be_used_are_called_usable() -> None:
     code = (
@@ -188,6 +189,7 @@ def test_the_drawing_of_a_cluster_has_each_node_in_the_colour_of_its_use() -> No
         assert len(drawn) == count, use
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 10, 11, 3000])
 def test_a_cluster_of_any_size_fits(count: int) -> None:
     nodes = tuple(made_up(n, "all", 8, STATES[n % 5]) for n in range(count))

@@ -102,6 +102,7 @@ def test_known_names_are_decided_as_the_design_says(name: str) -> None:
     assert not generation or found.generation == generation
 
 
+@pytest.mark.slow
 def test_a_flipped_rule_is_noticed() -> None:
     known, before = labelled(), score()
     of = pd.Series([classify(name).pattern for name in known["kernel"]])
@@ -200,6 +201,7 @@ def test_score_counts_by_hand() -> None:
 # ---- report ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_h100_used_them_with_amp_and_not_in_fp32(h100) -> None:
     table = tensor_cores.tensor_core_summary(**h100).set_index("name")
     assert table.loc["fp32", "tensor_core_share"] == 0
@@ -456,6 +458,7 @@ def cubin(tmp_path: Path, monkeypatch) -> Path:
     return made
 
 
+@pytest.mark.slow
 def test_machine_code_tells_products_from_pairs(cubin: Path, tmp_path: Path) -> None:
     wanted = {"product", "void pointwise<float>(float)", "elsewhere"}
     rows = tensor_core_sass.disassemble(cubin, "sm_90", wanted)
@@ -581,6 +584,7 @@ def test_cycles_and_machine_code_of_the_h100_say_the_same() -> None:
     assert (busy["constants"] == busy["hfma2_mma"]).all()
 
 
+@pytest.mark.slow
 def test_ncu_sees_one_whole_step_of_the_course_script() -> None:
     steps, switched = [], []
     hook = register_optimizer_step_post_hook(lambda *_: steps.append(1))

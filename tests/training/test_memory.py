@@ -132,6 +132,7 @@ def test_saved_predictions_are_what_is_predicted_here(
     assert found == pytest.approx(saved["predicted_gib"].iloc[0], rel=0.005)
 
 
+@pytest.mark.slow
 def test_runs_are_predicted_with_their_own_settings() -> None:
     given = [
         row(batch_size=32, status="oom", memory_gib=0.125),
@@ -177,6 +178,7 @@ def test_what_is_ignored_changes_no_prediction() -> None:
     assert predict(rung("device", **SMALL | changes)).peak_gib == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [{"momentum": 0.0}, {"data": "default"}])
 def test_what_changes_a_prediction_is_not_shared(change: dict) -> None:
     table = peaks.predicted(
@@ -238,6 +240,7 @@ print(faults())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator is Linux's")
 def test_what_was_freed_is_used_again() -> None:
     """64 MiB a second time: 16,384 pages that the system hands out anew, or few."""

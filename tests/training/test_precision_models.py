@@ -84,6 +84,7 @@ def test_resnet50_is_the_published_network() -> None:
     assert next(model.parameters()).device == CPU  # counting left the model where it was
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ("resnet18", "resnet50"))
 def test_description_sums_to_the_model(name: str) -> None:
     model = models.create(name, 10)

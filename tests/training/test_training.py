@@ -19,6 +19,7 @@ CHANCE = 1 / len(default_set.PHOTOGRAPHS)
 def test_training_on_the_default_set_beats_chance(runs_root: Path) -> None:
     changes = {
         "model": "resnet18",
+        "image_px": 32,
         "batch_size": 16,
         "steps": 32,
         "epochs": 2,
@@ -59,6 +60,7 @@ def loss_of_the_baseline(tmp_path_factory: pytest.TempPathFactory) -> float:
         return first_loss(rung("baseline", quick=True, **TINY))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, changes",
     [("device", {}), ("amp", {}), ("amp", {"precision": "fp16"}), ("channels_last", {}),

@@ -69,14 +69,24 @@ def show_ladder(table: pd.DataFrame) -> None:
     show_table(heads, rows)
     typer.echo(_how(table))
     measured = table[table["machine"] != ""]
+    for name, rows_of in measured[measured["imitated"] != ""].groupby("imitated", sort=False):
+        typer.echo(
+            f"{', '.join(rows_of['rung'])}: this machine has no instructions for {name}; software "
+            f"imitates the format, and that is slow."
+        )
     for setup in dict.fromkeys(measured["machine"] + "; " + measured["setup"]):
         typer.echo(setup)
 
 
 def _how(table: pd.DataFrame) -> str:
+    from course.runs.ratio import FEWEST
+
     turns = table["turns"].max() if len(table) else 0
     if turns:
-        return f"The rungs computed in turns, {turns} of them: what disturbed one disturbed all."
+        few = f"\nFewer than {FEWEST}, so in brackets are the extremes." * bool(turns < FEWEST)
+        return (
+            f"The rungs computed in turns, {turns} of them: what disturbed one disturbed all.{few}"
+        )
     return (
         "One rung ran after the other: the intervals know nothing of what the machine did between."
     )

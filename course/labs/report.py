@@ -14,6 +14,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import DiffLexer
 
 from course import days, plots
+from course.config import Config
 from course.jobs.launch import JobError, explain, refresh
 from course.labs.exercises import open_todos
 from course.labs.predictions import prediction
@@ -125,6 +126,7 @@ def ladder(runs: Sequence[Run]) -> pd.DataFrame:
                 "val_top1": record.val_top1,
                 "machine": record.machine,
                 "setup": run.config.setup,
+                "imitated": _imitated(record, run.config),
                 "run": run.name,
             }
         )
@@ -138,6 +140,12 @@ def _measured(run: Run) -> Record:
     if record.images_per_s is None:
         raise JobError(f"{run.name} is ok but measured no steps: does its script use Meter?")
     return record
+
+
+def _imitated(record: Record, config: Config) -> str:
+    """The format that software has to imitate where this ran; empty where the device has it."""
+    has = ("fp32", *record.hardware.get("half_units", []))
+    return "" if config.precision in has else config.precision
 
 
 def _predicted(run: Run) -> float | None:
@@ -189,11 +197,10 @@ def _sentences(
         yield f"TODO {number} is still open in this run's script, so it changed nothing."
     if config.device == "auto" and record.device == "cpu" and 1 not in unfilled:
         yield "No accelerator was used: this ran on the CPU."
-    imitated = config.precision not in ("fp32", *record.hardware.get("half_units", []))
-    if imitated and 2 not in unfilled:
+    if (imitated := _imitated(record, config)) and 2 not in unfilled:
         yield (
-            f"{record.machine} has no instructions for {config.precision}: software imitates "
-            f"the format, and that is slow."
+            f"{record.machine} has no instructions for {imitated}: software imitates the format, "
+            f"and that is slow."
         )
     if reason := held_by_host(run):
         yield f"Mind that {reason}."

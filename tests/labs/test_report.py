@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from course import compare, ladder, plots, report, rung
+from course.cli import tables
 from course.jobs.launch import JobError
 from course.labs import exercises
 from course.runs.ratio import held_by_host, ratio
@@ -116,6 +117,21 @@ def test_ladder_keeps_a_failed_rung_and_can_be_drawn(make_run, tmp_path: Path) -
     assert table["ratio"][0] == pytest.approx(1)
     plots.ladder(table).savefig(tmp_path / "ladder.png")
     assert (tmp_path / "ladder.png").stat().st_size > 1000
+
+
+def test_the_printed_ladder_says_what_software_imitates(make_run, capsys) -> None:
+    amp = replace(CONFIG, rung="amp", precision="bf16")
+    plain = make_run("plain", [1, 1, 0.2])
+    without = make_run("without", [1, 1, 0.1], amp, hardware={"half_units": []}, machine="old CPU")
+    with_units = make_run("with", [1, 1, 0.1], amp, hardware={"half_units": ["bf16"]})
+    tables.show_ladder(ladder([plain, without]))
+    assert "amp: this machine has no instructions for bf16" in capsys.readouterr().out
+    tables.show_ladder(ladder([plain, with_units]).assign(turns=2))
+    said = capsys.readouterr().out
+    assert "no instructions" not in said
+    assert "2 of them" in said and "in brackets are the extremes" in said
+    tables.show_ladder(ladder([plain, with_units]).assign(turns=8))
+    assert "extremes" not in capsys.readouterr().out
 
 
 def test_a_gpu_with_little_to_do_is_said_to_wait_for_python(make_run) -> None:

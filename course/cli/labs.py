@@ -175,6 +175,8 @@ def record(
     from course.runs.run import RECORDED
     from course.workshop import record as packing
 
+    if variants and (list_ or only != "*"):
+        raise ValueError("--variants packs what notebooks ran: leave --list and --only out")
     if variants:
         typer.echo(packing.pack_variants(machine, Path(out) if out else RECORDED))
         return

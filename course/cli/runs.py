@@ -213,17 +213,17 @@ def cancel(
     from course.runs.run import all_jobs, get
 
     if not names and not all_:
-        raise ValueError("name the runs to end, or say --all; course runs lists them")
+        raise ValueError("name the runs to end, or say --all; course queue lists them")
     for name in [*(names or []), *(queues.table()["name"] if all_ else [])]:
         typer.echo(launch.cancel(get(name, of=all_jobs())))
 
 
 @app.command()
 def show(name: RunName, json_: AsJson = False) -> None:
-    """Show one run: its record, and where its files are."""
-    from course.runs.run import get
+    """Show one run or batch job: its record, and where its files are."""
+    from course.runs.run import all_jobs, get
 
-    found = get(name)
+    found = get(name, of=all_jobs())
     if json_:
         tables.as_json(tables.run_as_dict(found))
     else:

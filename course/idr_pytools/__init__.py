@@ -24,6 +24,7 @@ from course.idr_pytools.batch import LOGS, Row
 from course.idr_pytools.script import BatchJob, seconds
 from course.jobs import sites, slurm_commands
 from course.jobs.cluster import control
+from course.jobs.launch import JobError
 from course.jobs.sites import Site
 from course.runs.files import write_atomically
 
@@ -196,7 +197,7 @@ def _submit_all(jobs: list[BatchJob]) -> list[str]:
     for job in jobs:
         try:
             ids.append(_submit(job))
-        except ValueError as error:
+        except (ValueError, JobError) as error:
             before = ", ".join(ids) or "none"
             raise ValueError(f"{error} (submitted before it: {before})") from error
         print(f"Submitted batch job {ids[-1]}: {job}")

@@ -65,6 +65,8 @@ def queue(name: str | None = None) -> list[Row]:
     rows = []
     for row in table().itertuples():
         run = Run(runs_root() / row.name)
+        if run.launched.get("executor") != "local":
+            continue
         passed = clock(0 if row.state == "pending" else row.elapsed_s)
         reason = row.reason if row.state == "pending" else "None"
         called = run.launched.get("name", run.name)

@@ -233,7 +233,10 @@ def explain(run: Run) -> str:
         f"Mend the cause in {run.source} (what ran is a copy of it), and "
         f"launch again; rerun=True where the script is not to blame.",
     )
-    return f"{run.name}: {record.status}. {record.error}\n{advice} Logs: {run.folder / 'logs'}"
+    if run.is_command:
+        advice = "Mend the cause, and submit it again."
+    folder = run.logs[0].parent if run.is_command else run.folder / "logs"
+    return f"{run.name}: {record.status}. {record.error}\n{advice} Logs: {folder}"
 
 
 def _start(folders: Sequence[Path], group: Sequence[Plan]) -> list[Run]:

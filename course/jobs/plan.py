@@ -38,7 +38,7 @@ class Plan:
         request = {
             key: value
             for key, value in self.request.items()
-            if key != "beside" or not self.is_repeat
+            if key != "added" and (key != "beside" or not self.is_repeat)  # the text has them
         }
         known = json.dumps([self.text, request], sort_keys=True)
         return f"{self.config.rung}-{hashlib.sha256(known.encode()).hexdigest()[:8]}"
@@ -75,6 +75,7 @@ def beside(asked: Plan, against: Run) -> tuple[Plan, Plan]:
         "gpus": against.launched["gpus"],
         "config": asdict(against.config),
     }
+    values |= {key: against.launched[key] for key in ("added",) if key in against.launched}
     source = Path(against.launched["script"])
     text, config = against.script.read_text(), against.config
     repeat = Plan(source, text, config, asked.place, values, is_repeat=True)
@@ -121,9 +122,21 @@ def plan(
         place = replace(place, time_min=time_min)
     config = _with_data_root(config, place)
     request = {"rung": config.rung, "site": site, "gpus": gpus, "config": asdict(config)}
-    if (added := source.with_name(ADDED)).exists():
-        request["added"] = json.loads(added.read_text())
-    return Plan(source, source.read_text(), config, place, request)
+    text = source.read_text()
+    if added := _added(source, text):
+        request["added"] = added
+    return Plan(source, text, config, place, request)
+
+
+def _added(source: Path, text: str) -> dict[str, str]:
+    """Of a variant of the solution, the lines put in, by the line before them; else nothing."""
+    try:
+        made = json.loads(source.with_name(ADDED).read_text())
+    except FileNotFoundError:
+        return {}
+    if made["sha256"] != hashlib.sha256(text.encode()).hexdigest():
+        return {source.name: "edited since variant() made it"}
+    return made["added"]
 
 
 def device_for(gpus: int, site: str = "local") -> str:

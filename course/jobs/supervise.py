@@ -323,6 +323,9 @@ class SupervisedCommand(SupervisedRun):
         env = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
         env |= asked["variables"] | {COMMAND_VARIABLE: str(self.run.folder)}
         out, err = self.run.logs
+        for place in (Path(asked["cwd"]), out.parent):
+            if not place.is_dir():
+                raise NotADirectoryError(f"{place}: gone since the job was submitted")
         with out.open("ab") as stdout, err.open("ab") as stderr, open(os.devnull) as nothing:
             streams = {"stdin": nothing, "stdout": stdout, "stderr": stderr}
             return Popen(
@@ -344,6 +347,8 @@ class SupervisedCommand(SupervisedRun):
 
 
 def _unwritable(error: OSError) -> Record:
+    if isinstance(error, NotADirectoryError):
+        return Record("failed", error=str(error))
     return Record("failed", error=f"the run's folder cannot be written: {error}")
 
 

@@ -15,6 +15,7 @@ is at most k, and elsewhere the lines after "before", so every view runs.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import re
 import subprocess
@@ -285,9 +286,12 @@ def variant(name: str, after: Mapping[str, str], script: str = SOLUTION) -> Path
         ]
     target = runs_root() / "variants" / name / Path(script).name
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text("\n".join(lines) + "\n")
+    made = "\n".join(lines) + "\n"
+    target.write_text(made)
     added = {anchor.strip(): dedent(new).strip() for anchor, new in after.items()}
-    target.with_name(ADDED).write_text(json.dumps(added, indent=1))
+    added |= {} if script == SOLUTION else {"script": script}
+    known = {"added": added, "sha256": hashlib.sha256(made.encode()).hexdigest()}
+    target.with_name(ADDED).write_text(json.dumps(known, indent=1))
     print("\n".join(_shown(solved.splitlines(), lines)))
     return target
 

@@ -132,7 +132,7 @@ def _on_device(machine: str, data: str, device: str) -> list[Run]:
     found = [
         run
         for run in known
-        if run.purpose != "trace"
+        if run.purpose not in ("trace", "variant")
         and run.config.data == data
         and (run.config.rung == "baseline" or run.config.device == device)
     ]
@@ -205,7 +205,7 @@ def trace_name(config: Config) -> str:
 
 
 def answer(machine: str, config: Config, gpus: int = 1, added: dict[str, str] | None = None) -> Run:
-    """The run on so many GPUs that was recorded with this config; its labels may differ.
+    """The last run on so many GPUs that was recorded with this config; its labels may differ.
 
     The script is not compared: what ran is solutions/train.py of the recorded commit, or a
     variant of it.
@@ -217,8 +217,9 @@ def answer(machine: str, config: Config, gpus: int = 1, added: dict[str, str] | 
         ValueError: no such run was recorded; the message names those that come nearest.
     """
     wanted = _computed(config)
-    same = [run for run in recorded_runs(machine) if run.launched.get("added") == added]
-    if not same:
+    newest = reversed(recorded_runs(machine))
+    same = [run for run in newest if run.launched.get("added") == added]
+    if added and not same:
         raise ValueError(
             f"no script with these lines put in was recorded on {machine}: {added}. Launch it on "
             f"another site, as site='local'"
@@ -231,10 +232,11 @@ def answer(machine: str, config: Config, gpus: int = 1, added: dict[str, str] | 
     nearest = "\n".join(
         f"  {run.config.rung}: {', '.join(differences)}" for run, differences in known[:NEAREST]
     )
+    advice = f"\nrecorded({machine!r}) lists all. In a notebook, quick = False asks for these"
+    advice *= added is None  # variants were recorded small
     raise ValueError(
         f"this run was not recorded on {machine}. Those that come nearest, and where they differ:\n"
-        f"{nearest}\nrecorded({machine!r}) lists all. In a notebook, quick = False asks for what "
-        f"was recorded"
+        f"{nearest}{advice}"
     )
 
 

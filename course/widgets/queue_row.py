@@ -124,7 +124,10 @@ def _log(run: Run) -> str:
     except OSError as error:
         parts = [("log", f"cannot be read just now: {error}")]
     texts = [f"<b>{kind}</b><pre>{escape(text)}</pre>" for kind, text in parts if text]
-    where, name = escape(str(run.folder / "logs")), escape(run.name)
+    where, name = (
+        escape(str(run.logs[0].parent if run.logs else run.folder / "logs")),
+        escape(run.name),
+    )
     body = "No log yet: the run has printed nothing so far."
     if texts:
         body = "".join([*texts, f"<small>The last lines; all of it lies in {where}</small>"])

@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from fnmatch import fnmatch
 from pathlib import Path
@@ -71,17 +71,14 @@ def record(machine: str, planned: Iterable[Planned], folder: Path) -> Path:
     Raises:
         ValueError: runs that could not be packed; all others were, those after them too.
     """
-    target, refused = folder / machine, []
-    for config, gpus, purpose in planned:
-        run = wait(launch(SCRIPT, config, gpus=gpus, time_min=TIME_MIN), check=False)
-        print(f"{run}: {run.record.images_per_s or run.record.error}", flush=True)
-        try:
-            pack(run, target, machine, purpose)
-        except ValueError as error:
-            refused.append(str(error))
-    if refused:
-        raise ValueError("\n".join(refused))
-    return target
+
+    def ran() -> Iterator[tuple[Run, str]]:
+        for config, gpus, purpose in planned:
+            run = wait(launch(SCRIPT, config, gpus=gpus, time_min=TIME_MIN), check=False)
+            print(f"{run}: {run.record.images_per_s or run.record.error}", flush=True)
+            yield run, purpose
+
+    return _pack_all(ran(), folder / machine, machine)
 
 
 def pack_variants(machine: str, folder: Path) -> Path:
@@ -89,15 +86,34 @@ def pack_variants(machine: str, folder: Path) -> Path:
 
     Such lines stand in the notebook alone, so it is what launches them.
 
+    Of several runs of the same the last is packed.
+
     Raises:
-        ValueError: there is no such run, or one cannot be packed.
+        ValueError: there is no such run, or some could not be packed; all others were.
     """
     target = folder / machine
     made = [run for run in all_runs() if "added" in run.launched]
     if not made:
         raise ValueError(f"no variant of a script has run in {runs_root()}: run a notebook first")
-    for run in made:
-        pack(run, target, machine, "variant")
+    last = {_asked(run): run for run in sorted(made, key=lambda run: run.launched["launched_at"])}
+    return _pack_all(((run, "variant") for run in last.values()), target, machine)
+
+
+def _asked(run: Run) -> str:
+    asked = [run.launched["added"], run.launched["gpus"], asdict(run.config)]
+    return json.dumps(asked, sort_keys=True)
+
+
+def _pack_all(runs: Iterable[tuple[Run, str]], target: Path, machine: str) -> Path:
+    """Pack each run as soon as it is there, with its purpose; say at the end what was refused."""
+    refused = []
+    for run, purpose in runs:
+        try:
+            pack(run, target, machine, purpose)
+        except ValueError as error:
+            refused.append(str(error))
+    if refused:
+        raise ValueError("\n".join(refused))
     return target
 
 
@@ -168,7 +184,8 @@ def _write_index(run: Run, target: Path) -> None:
         "driver": record.versions.get("driver", ""),
         "versions": record.versions,
         "git_sha": git_sha(),
-        "command": f"course record {target.name}" + f" --gpus {gpus}" * (gpus > 1),
+        "command": f"course record {target.name}"
+        + (" --variants" if "added" in run.launched else f" --gpus {gpus}" * (gpus > 1)),
     }
     write_atomically(path, json.dumps(saved, indent=1) + "\n")
 

@@ -82,6 +82,7 @@ def test_failed_run_exits_with_1_and_shows_why(runs_root: Path) -> None:
         (("notebooks", "day9*"), "day1_1_gpu"),
         (("exercises", "--upto", "99"), "choose 0 to 9"),
         (("record", "moon", "--gpus", "2", "--only", "mars"), "there are channels_last, compile"),
+        (("record", "moon", "--variants", "--list"), "leave --list and --only out"),
     ],
 )
 def test_bad_input_is_a_message_and_not_a_traceback(

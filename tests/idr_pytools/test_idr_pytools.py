@@ -17,11 +17,13 @@ from typing import Any
 import nbformat
 import pytest
 from job_helpers import (
+    CONFIG,
     SCRIPTS,
     end_all_runs,
     eventually,
     expect_no_process,
     launch_running,
+    prepared,
     processes_of,
     release,
     start_python,
@@ -262,6 +264,7 @@ def test_a_site_that_is_named_comes_first(
     assert not [line for line in lines if "qos=long" in line or "time=99" in line]
 
 
+@pytest.mark.slow
 def test_without_a_slurm_it_is_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -580,7 +583,9 @@ def test_jobs_and_runs_wait_in_one_queue(
     here: None, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = launch_running("holds.py")
-    numbers = gpu_jobs_submitter(["true"] * 3)
+    notes = "import time\nprint(time.time_ns()); time.sleep(0.2); print(time.time_ns())\n"
+    Path("true.py").write_text(notes)
+    numbers = gpu_jobs_submitter(["true.py"] * 3)
     rows = [(row.job_id, row.state, row.reason) for row in batch.queue("true")]
     assert rows == [
         (number, "PENDING", f"one job at a time: {run.name} computes") for number in numbers
@@ -589,9 +594,47 @@ def test_jobs_and_runs_wait_in_one_queue(
     assert batch.queue("other") == []
     release(run)
     assert [ended(number) for number in numbers] == ["ok"] * 3
-    began = [job(number).started["started_at"] for number in numbers]
-    assert began == sorted(began)
+    texts = [job(number).logs[0].read_text() for number in numbers]
+    times = [[int(each) for each in re.findall(r"^\d{19}$", text, re.M)] for text in texts]
+    assert [len(each) for each in times] == [2, 2, 2]
+    assert sum(times, []) == sorted(sum(times, []))  # in order, and no two at once
     assert launch.refresh(run) == "ok"
+
+
+def test_a_folder_that_has_gone_meanwhile_is_named(here: None, folder: Path) -> None:
+    run = launch_running("holds.py")
+    (number,) = gpu_jobs_submitter(TELLS)
+    shutil.rmtree(folder / "slurm")
+    release(run)
+    assert ended(number) == "failed"
+    assert job(number).record.error.endswith("log: gone since the job was submitted")
+
+
+def test_a_submission_that_fails_names_those_before(
+    here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = iter(["7"])
+
+    def submit(*_arguments: object, **_options: object) -> str:
+        if number := next(numbers, None):
+            return number
+        raise launch.JobError("the runs folder is full")
+
+    monkeypatch.setattr(batch, "submit", submit)
+    with pytest.raises(ValueError, match=r"is full \(submitted before it: 7\)"):
+        gpu_jobs_submitter([TELLS, TELLS])
+
+
+def test_an_open_run_on_slurm_is_no_job_of_this_machine(here: None) -> None:
+    run = prepared(runs_root() / "away", "", CONFIG)
+    asked = run.launched | {
+        "executor": "slurm",
+        "job_id": "7",
+        "launched_at": "2026-01-01T00:00:00",
+    }
+    (run.folder / "launch.json").write_text(json.dumps(asked))
+    assert batch.queue() == []
+    shutil.rmtree(run.folder)  # or the end of the test would cancel it
 
 
 def test_a_job_outlives_the_program_that_submitted_it(here: None, folder: Path) -> None:

@@ -77,6 +77,12 @@ def test_every_trace_is_small_and_is_of_a_gpu(machine: str, least: int) -> None:
         assert found.device.startswith("NVIDIA") and len(found.kernels) > 100
 
 
+def test_the_ladders_table_has_no_scripts_with_lines_put_in() -> None:
+    assert recordings.recorded_runs("nvidia-h200-x4", "variant")
+    assert set(recordings.recorded("nvidia-h200-x4", data="default")["batch_size"]) != {8}
+    assert "failed" not in set(recordings.recorded("nvidia-h200-x4", data="default")["status"])
+
+
 def test_unknown_names_list_the_known() -> None:
     with pytest.raises(ValueError, match="no trace 'ampp': there are .*amp, .*channels_last"):
         recordings.trace_path("nvidia-h100", "ampp")

@@ -5,11 +5,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from job_helpers import prepared
 
 from course.config import Config, rung
 from course.data import default_set
 from course.days.lab import Planned
-from course.jobs import launch
+from course.jobs import launch, plan
+from course.labs.exercises import variant
 from course.runs import recordings
 from course.runs import run as runs
 from course.traces import tables
@@ -131,6 +133,41 @@ def test_recorded_packed_and_answered_from(
     assert "(recorded 20" in answered.record.machine and answered.record.images_per_s > 0
     assert len(tables.read(recordings.trace_path("here", "device")).operators) > 100
     assert "torch.optim.SGD" in answered.script.read_text()
+
+
+CRITERION = "criterion = nn.CrossEntropyLoss()"
+
+
+@pytest.mark.slow
+def test_variants_are_packed_and_answer_for_their_own_lines_alone(
+    runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped, lines = tmp_path / "shipped", {CRITERION: "print('noted')"}
+    script = variant("noted", lines)
+    run = launch.wait(launch.launch(script, PLAIN))
+    _, repeat = plan.beside(plan.plan("solutions/train.py", PLAIN), run)
+    assert repeat.name == run.name and repeat.request["added"] == lines
+    open_ = prepared(runs_root / "open", "", PLAIN)
+    asked = open_.launched | {"added": {}, "launched_at": ""}
+    (open_.folder / "launch.json").write_text(json.dumps(asked))
+    with pytest.raises(ValueError, match="open.*measured nothing"):  # and the other was packed
+        record.pack_variants("here", shipped)
+    index = json.loads((shipped / "here" / "index.json").read_text())
+    assert index["command"] == "course record here --variants"
+    monkeypatch.setattr(runs, "RECORDED", shipped)
+    monkeypatch.setattr(recordings, "RECORDED", shipped)
+
+    def answered(path: str | Path) -> runs.Run:
+        return launch.launch(path, PLAIN, site="recorded-here")
+
+    assert answered(script).folder.parent == shipped / "here"
+    with pytest.raises(ValueError, match="this run was not recorded on here"):
+        answered("solutions/train.py")
+    with pytest.raises(ValueError, match="no script with these lines"):
+        answered(variant("other", {CRITERION: "print('another')"}))
+    script.write_text(script.read_text() + "# one more\n")
+    with pytest.raises(ValueError, match="edited since"):
+        answered(script)
 
 
 @pytest.mark.slow

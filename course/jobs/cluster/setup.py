@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
+from filelock import FileLock
+
 PACKAGES = (
     "munge",
     "mariadb-server-core",
@@ -84,6 +86,12 @@ def install() -> None:
         raise ClusterError(
             f"not installed: {', '.join(lacking)}. On Debian or Ubuntu, run as root: {wanted}"
         )
+    with FileLock("/run/lock/course-slurm-install.lock"):  # two at once would meet at dpkg's own
+        if missing():
+            _install_packages(wanted)
+
+
+def _install_packages(wanted: str) -> None:
     print(f"Installing {', '.join(PACKAGES)} …", file=sys.stderr)
     blocker = Path("/usr/sbin/policy-rc.d")  # or Debian would start services of its own
     created = not blocker.exists()

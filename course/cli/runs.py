@@ -6,13 +6,14 @@ import json
 import sys
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from course.cli import tables
 
 if TYPE_CHECKING:
+    from course.config import Config
     from course.runs.run import Run
 
 BESIDE = "nvidia-h100"  # the recorded machine whose ladder is drawn beside one's own
@@ -144,15 +145,18 @@ def ladder(
     ] = False,
     json_: AsJson = False,
 ) -> None:
-    """Run every rung, and print the ladder that was measured on this machine."""
+    """Run every rung, and print the ladder that was measured on this machine.
+
+    With --quick the images are smaller where software imitates bf16, or it would take minutes.
+    """
     from course import plots
-    from course.config import LADDER, parse_settings, rung
+    from course.config import LADDER, parse_settings
     from course.jobs import launch
     from course.labs import report
     from course.runs import recordings
     from course.runs.run import runs_root
 
-    configs = [rung(name, quick=quick, **parse_settings(set_ or [])) for name in LADDER]
+    configs = _rungs(quick, site, parse_settings(set_ or []))
     with prints_to_stderr(json_):
         launched = launch.launch_all(script, configs, turns=True, site=site, rerun=rerun)
         launch.wait(launched, check=False)
@@ -169,6 +173,16 @@ def ladder(
     for each in bad:
         typer.echo(launch.explain(each), err=True)
     raise typer.Exit(bool(bad))
+
+
+def _rungs(quick: bool, site: str, settings: dict[str, Any]) -> list[Config]:
+    from course.config import IMITATED, LADDER, rung
+
+    if quick and site == "local":
+        from course.training.precision import is_imitated_here  # loads torch: it takes seconds
+
+        settings = (IMITATED if is_imitated_here() else {}) | settings
+    return [rung(name, quick=quick, **settings) for name in LADDER]
 
 
 @app.command()

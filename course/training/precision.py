@@ -36,6 +36,12 @@ def channels_last(value: TensorOrModule, on: bool = True) -> TensorOrModule:
     return value.to(memory_format=torch.channels_last) if on else value
 
 
+def is_imitated_here(precision: str = "bf16") -> bool:
+    """Does software imitate the format on what `Config.device="auto"` is on this machine?"""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return not has_units(found or torch.device("cpu"), precision)
+
+
 def has_units(device: torch.device, precision: str) -> bool:
     """Has this device instructions for the format, or does software imitate it slowly?
 

@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from course import __main__
+from course import __main__, config
 from course.cli import labs
+from course.jobs import launch as jobs
 from course.labs import exercises
 from course.runs.run import PROJECT
+from course.training import precision
 from course.workshop import doctor
 from course.workshop.doctor import examine
 
@@ -50,6 +53,24 @@ def test_a_dry_run_prints_the_batch_script_and_starts_nothing(runs_root: Path) -
     result = course("run", LIGHT, "--dry-run", "--site", "jean-zay-a100", "--gpus", "16")
     assert "#SBATCH --nodes=2\n" in result.stdout and result.returncode == 0
     assert not runs_root.exists()
+
+
+@pytest.mark.parametrize("units, px", [(True, config.QUICK["image_px"]), (False, 64)])
+def test_a_quick_ladder_has_small_images_where_software_imitates_bf16(
+    units: bool, px: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def launch_all(_script: str, configs: list, **_options: object) -> list:
+        asked.extend(configs)
+        raise ValueError("seen")
+
+    monkeypatch.setattr(jobs, "launch_all", launch_all)
+    monkeypatch.setattr(precision, "has_units", lambda *_: units)
+    for words, wanted in (([], px), (["--set", "image_px=48"], 48)):
+        asked.clear()
+        assert CliRunner().invoke(__main__.app, ["ladder", "--quick", *words]).exit_code
+        assert {each.image_px for each in asked} == {wanted} and len(asked) == len(config.LADDER)
 
 
 def test_what_would_be_recorded_is_listed_and_not_run(runs_root: Path) -> None:

@@ -129,7 +129,6 @@ QUICK_WORKERS = 2  # at most
 # Small enough for two CPU cores, and large enough that what a rung brings shows there: with fewer
 # pixels, what a step costs at any size hides it. The model stays ResNet-50: only what it is fed
 # shrinks, and the learning rate with the batch.
-IMITATED = {"image_px": 64}  # on top of QUICK where software imitates bf16: 160 px take 16 s a step
 QUICK: dict[str, Any] = {
     "image_px": 160,
     "batch_size": 8,
@@ -139,6 +138,8 @@ QUICK: dict[str, Any] = {
     "budget_s": 15.0,
     "lr": 0.003,
 }
+# On top of it, for a whole ladder, where software imitates bf16: each step would take many seconds.
+IMITATED = {"image_px": 64}
 
 
 def rung(name: str, *, quick: bool = False, **changes: Any) -> Config:

@@ -131,7 +131,7 @@ def plan(
 def _added(source: Path, text: str) -> dict[str, str]:
     """Of a variant of the solution, the lines put in, by the line before them; else nothing."""
     try:
-        made = json.loads(source.with_name(ADDED).read_text())
+        made = json.loads(source.with_suffix(ADDED).read_text())
     except FileNotFoundError:
         return {}
     if made["sha256"] != hashlib.sha256(text.encode()).hexdigest():

@@ -291,7 +291,7 @@ def variant(name: str, after: Mapping[str, str], script: str = SOLUTION) -> Path
     added = {anchor.strip(): dedent(new).strip() for anchor, new in after.items()}
     added |= {} if script == SOLUTION else {"script": script}
     known = {"added": added, "sha256": hashlib.sha256(made.encode()).hexdigest()}
-    target.with_name(ADDED).write_text(json.dumps(known, indent=1))
+    target.with_suffix(ADDED).write_text(json.dumps(known, indent=1))
     print("\n".join(_shown(solved.splitlines(), lines)))
     return target
 

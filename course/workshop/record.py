@@ -84,9 +84,8 @@ def record(machine: str, planned: Iterable[Planned], folder: Path) -> Path:
 def pack_variants(machine: str, folder: Path) -> Path:
     """Pack what a notebook has run here, live, of scripts with lines put in.
 
-    Such lines stand in the notebook alone, so it is what launches them.
-
-    Of several runs of the same the last is packed.
+    Such lines stand in the notebook alone, so it is what launches them. Of several runs of the
+    same the last is packed.
 
     Raises:
         ValueError: there is no such run, or some could not be packed; all others were.

@@ -6,6 +6,7 @@ import re
 import shutil
 import statistics
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -38,12 +39,17 @@ def test_the_peaks_tell_of_what_fitted_and_what_did_not() -> None:
     assert "recorded 20" in shown and "4 that did not fit, 4 were told not to" in shown
 
 
+@cache
+def ladder() -> str:
+    return readme.table("nvidia-h100")
+
+
 @pytest.fixture
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the README as the only place that is written."""
     path = tmp_path / "README.md"
     path.write_text((readme.PROJECT / "README.md").read_text())
-    block = readme.Block(path, "ladder", lambda: readme.table("nvidia-h100"))
+    block = readme.Block(path, "ladder", ladder)
     monkeypatch.setattr(readme, "PLACES", [block])
     return path
 
@@ -188,8 +194,8 @@ def watts_of(folder: Path) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("block", DAY_2, ids=lambda block: block.name)
 def test_any_number_of_day_2_that_is_changed_is_noticed(tmp_path: Path, block) -> None:
-    page = tmp_path / "page.md"
-    place = replace(block, page=page)
+    page, made = tmp_path / "page.md", block.make()
+    place = replace(block, page=page, make=lambda: made)
     begin, end = (
         f"<!-- {block.name}: python -m tools.pages writes it -->\n",
         f"<!-- end of the {block.name}",

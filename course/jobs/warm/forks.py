@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import builtins
 import ctypes
+import gc
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import threading
 import time
 import types
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import TracebackType
@@ -69,15 +70,11 @@ class Forked:
         return self.returncode
 
 
-def fork(
-    body: Callable[[], None], process: Process, *, keep: Iterable[int] = (), finalize: bool = True
-) -> Forked:
+def fork(body: Callable[[], None], process: Process, *, keep: Iterable[int] = ()) -> Forked:
     """Run `body` in a fork that is as a new process.
 
     Args:
         keep: descriptors left open in it.
-        finalize: at the end, finalize all objects, as Python does. With PyTorch imported, used or
-            not, it takes a second; without, buffers of files that nobody closed are lost.
 
     Raises:
         OSError: the folder it should start in is gone, or no process can be had.
@@ -85,27 +82,29 @@ def fork(
     os.stat(process.cwd)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # or the fork would print once more what waits there
+    gc.freeze()  # the fork looks for no garbage in what it takes over: that would copy its pages
     with warnings.catch_warnings():  # of Python 3.12, where there are threads: OpenBLAS's, which
         warnings.simplefilter("ignore", DeprecationWarning)  # ends them before a fork
         pid = os.fork()
     if pid:
+        gc.unfreeze()
         return Forked(pid)
     try:
         fresh.become(process, keep)
-        run_to_end(body, finalize)
+        run_to_end(body)
     except BaseException as error:
         _tell(error, error.__traceback__)
     finally:
         os._exit(1)  # whatever comes, the parent's own work is not done twice
 
 
-def run_to_end(body: Callable[[], None], finalize: bool = True) -> None:
+def run_to_end(body: Callable[[], None]) -> None:
     """Call `body` as Python does a whole program, and end this process as Python does.
 
     The frames beneath are not unwound: they are the parent's. But threads are joined, exit
-    handlers called, objects finalized and streams flushed.
+    handlers called, what is new is finalized and streams are flushed.
     """
-    code = 0
+    code, parents = 0, frozenset(sys.modules)
     try:
         body()
     except SystemExit as end:
@@ -120,9 +119,8 @@ def run_to_end(body: Callable[[], None], finalize: bool = True) -> None:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
         code = 1
-    if finalize:
-        ctypes.pythonapi.Py_Exit(ctypes.c_int(code or 0))
     _run_exit_handlers()
+    _finalize(parents)
     os._exit((code or 0) & 0xFF)
 
 
@@ -147,8 +145,28 @@ def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
 def _run_exit_handlers() -> None:
     threading._shutdown()
     atexit._run_exitfuncs()
+    _flush()
+
+
+def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        if stream and not stream.closed:
+            stream.flush()
+
+
+def _finalize(parents: Collection[str]) -> None:
+    """Finalize the program and the modules that it imported itself, so that files are written.
+
+    Python would take all modules apart. With PyTorch among them, used or not, it takes a second.
+    """
+    new = [name for name in sys.modules if name not in parents and name != "__main__"]
+    for module in map(sys.modules.pop, ["__main__", *reversed(new)]):
+        names = vars(module) if isinstance(module, types.ModuleType) else {}
+        for name in names.keys() - {"__builtins__"}:  # each alone: a file goes before its buffer
+            names[name] = None
+    gc.collect()
+    _flush()
+    ctypes.CDLL(None).fflush(None)  # what C libraries print waits in a buffer of its own
 
 
 def execute(script: Path, path: list[str], before: Callable[[], None]) -> None:

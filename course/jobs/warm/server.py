@@ -134,7 +134,7 @@ class Server:
                 stderr=nowhere.fileno(),
             )
             body = partial(_control, client, folder)
-            self.jobs.append(forks.fork(body, process, keep=[client.fileno()], finalize=False))
+            self.jobs.append(forks.fork(body, process, keep=[client.fileno()]))
         if user not in self.users:
             self.users.append(user)
 
@@ -175,6 +175,4 @@ class _Controller(Controller):
                 stdout=self.stdouts[task].fileno(),
                 stderr=self.stderrs[task].fileno(),
             )
-            self.tasks.append(
-                forks.fork(partial(process_job, self.folder), process, finalize=False)
-            )
+            self.tasks.append(forks.fork(partial(process_job, self.folder), process))

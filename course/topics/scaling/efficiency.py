@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from course.topics.loading.feeding import trials
-from course.topics.scaling.ring import Link, all_reduce_s, buckets, exposed_s
+from course.topics.scaling.ring import Bucket, Link, all_reduce_s, buckets, exposed_s
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -159,10 +160,8 @@ def fit(runs: Iterable[Run], messages: pd.DataFrame, classes: int = 1000) -> Fit
 
 def _modelled(run: Run, base: Run, link: Link, classes: int) -> dict[str, Any]:
     """A row of `Fit.table`, all but model_s."""
-    from course.training import models
-
     config, gpus = run.config, run.record.gpus
-    sent = buckets(models.create(config.model, classes), config.image_px, config.bucket_mb)
+    sent = _sent(config.model, classes, config.image_px, config.bucket_mb)
     return {
         "gpus": gpus,
         "images_each": config.batch_size // gpus,
@@ -171,6 +170,17 @@ def _modelled(run: Run, base: Run, link: Link, classes: int) -> dict[str, Any]:
         "measured_s": run.record.step_s,
         "exposed_s": float(exposed_s(sent, gpus, link, base.record.backward_s)),
     }
+
+
+@lru_cache(maxsize=32)
+def _sent(model: str, classes: int, image_px: int, bucket_mb: float) -> list[Bucket]:
+    """The buckets of a model of `course.training.models`, whose weights are not made."""
+    import torch
+
+    from course.training import models
+
+    with torch.device("meta"):
+        return buckets(models.create(model, classes), image_px, bucket_mb)
 
 
 def _best(messages: pd.DataFrame) -> tuple[Link, Link, Link]:

@@ -14,7 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from job_helpers import eventually, nothing_left, over, prepared  # noqa: F401 - ends the runs of a test
+from job_helpers import (
+    eventually,
+    nothing_left,  # noqa: F401 - ends the runs of a test
+    over,
+    prepared,
+    train_together,
+)
 from torch.utils.data import DataLoader, Dataset
 
 from course.config import GIB, Config, rung
@@ -84,7 +90,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_set: Path) -> dict[st
             uint8=True,
         ),
     }
-    return {name: train(prepared(root / name, SOLVED, config)) for name, config in configs.items()}
+    found = {name: prepared(root / name, SOLVED, config) for name, config in configs.items()}
+    train_together(found.values(), CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+    return found
 
 
 class TestTrials:
@@ -376,7 +384,7 @@ class TestTrouble:
 
     def test_workers_above_the_limit_of_the_run(self, tmp_path: Path) -> None:
         # Linux counts a parent's peak as the child's, so the limit lies above that of pytest.
-        run = fails(tmp_path, item="kept.append(torch.ones(50_000_000))", memory_gib=3)
+        run = fails(tmp_path, item="kept.append(torch.ones(50_000_000))", memory_gib=2)
         assert run.status == "oom"
         assert "each needs memory of its own" in run.record.error, run.record.error
 

@@ -5,14 +5,16 @@ processes.
 """
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
-from torch import distributed, multiprocessing, nn
-from torch.nn.parallel import DistributedDataParallel as DDP
+from scripts import of_two_ranks as of_two
+from torch import nn
 
 from course.config import rung, vary
 from course.jobs import launch
@@ -310,52 +312,19 @@ def test_messages_are_the_all_reduces_of_traced_runs(swept: dict[float, Run]) ->
 def of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list]:
     """What each of two processes of one gloo group saved, by the name of what it computed."""
     folder = tmp_path_factory.mktemp("ranks")
-    multiprocessing.spawn(_compute_all, (folder,), nprocs=2)
+    command = [sys.executable, of_two.__file__, str(folder)]
+    ranks = [subprocess.Popen([*command, str(rank)]) for rank in range(2)]
+    assert [rank.wait(240) for rank in ranks] == [0, 0]
     return lambda name: [torch.load(folder / f"{name}-{rank}.pt") for rank in range(2)]
-
-
-def _compute_all(rank: int, folder: Path) -> None:
-    torch.set_num_threads(1)
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2
-    )
-    torch.save(_batchnorm_on_shares(rank), folder / f"batchnorm-{rank}.pt")
-    torch.save(_unused_weights(rank), folder / f"unused-{rank}.pt")
-    distributed.destroy_process_group()
-
-
-def layers(seed: int = 0) -> nn.Sequential:
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.BatchNorm2d(6))
-    for each in (model[1], model[3]):
-        nn.init.normal_(each.weight)
-        nn.init.normal_(each.bias)
-    return model
-
-
-IMAGES = torch.randn(12, 3, 8, 8, generator=torch.Generator().manual_seed(1)) * 2 + 1
-SHARES = (slice(0, 5), slice(5, 12))  # not alike, as an epoch's last batch may be
-
-
-def _batchnorm_on_shares(rank: int) -> tuple:
-    model = sync_batchnorm.convert(layers())
-    images = IMAGES[SHARES[rank]].clone().requires_grad_()
-    for _ in range(2):  # the second one finds running statistics that have moved
-        output = model(images)
-    output.square().sum().backward()
-    gradients = [each.grad for each in model.parameters()]
-    for each in gradients:
-        distributed.all_reduce(each)
-    return output.detach(), images.grad, gradients, model.state_dict()
 
 
 @pytest.mark.slow
 def test_sync_batchnorm_is_batchnorm_of_the_joined_batch(of_two_ranks) -> None:
-    model, images = layers(), IMAGES.clone().requires_grad_()
+    model, images = of_two.layers(), of_two.IMAGES.clone().requires_grad_()
     for _ in range(2):
         output = model(images)
     output.square().sum().backward()
-    for share, saved in zip(SHARES, of_two_ranks("batchnorm")):
+    for share, saved in zip(of_two.SHARES, of_two_ranks("batchnorm")):
         found, gradient, gradients, state = saved
         torch.testing.assert_close(found, output[share], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(gradient, images.grad[share], rtol=1e-3, atol=1e-3)
@@ -366,33 +335,10 @@ def test_sync_batchnorm_is_batchnorm_of_the_joined_batch(of_two_ranks) -> None:
 
 
 def test_in_validation_it_uses_what_it_gathered() -> None:
-    model, images = layers().eval(), IMAGES[:3]
+    model, images = of_two.layers().eval(), of_two.IMAGES[:3]
     wanted = model(images)
     torch.testing.assert_close(sync_batchnorm.convert(model)(images), wanted)
     assert isinstance(model[1], sync_batchnorm.SyncBatchNorm2d)
-
-
-def _trains(model: nn.Module, rank: int, **options: bool) -> str:
-    """Three steps under DDP; the error that ended them, or nothing."""
-    model = DDP(model, **options)
-    try:
-        for step in range(3):
-            torch.manual_seed(10 * step + rank)  # each rank draws for itself
-            model(IMAGES[SHARES[rank]]).square().mean().backward()
-    except RuntimeError as error:
-        return str(error)
-    return ""
-
-
-def _unused_weights(rank: int) -> list[str]:
-    torch.manual_seed(0)
-    return [
-        _trains(stochastic_depth.Heads(models.create("resnet18", 4)), rank),
-        _trains(
-            stochastic_depth.Heads(models.create("resnet18", 4)), rank, find_unused_parameters=True
-        ),
-        _trains(stochastic_depth.masked_depth(models.create("resnet18", 4), 0.5), rank),
-    ]
 
 
 @pytest.mark.slow
@@ -407,20 +353,20 @@ def test_masks_change_training_and_not_validation() -> None:
     for block in model.modules():  # or every branch begins at 0, and dropping one is not seen
         if isinstance(block, nn.BatchNorm2d):
             nn.init.ones_(block.weight)
-    wanted = model.eval()(IMAGES)
+    wanted = model.eval()(of_two.IMAGES)
     model = stochastic_depth.masked_depth(model, 0.5)
-    torch.testing.assert_close(model(IMAGES), wanted)
+    torch.testing.assert_close(model(of_two.IMAGES), wanted)
     model.train()
     torch.manual_seed(0)
-    first = model(IMAGES)
-    assert not torch.allclose(first, model(IMAGES), atol=1e-3)
+    first = model(of_two.IMAGES)
+    assert not torch.allclose(first, model(of_two.IMAGES), atol=1e-3)
     first.square().mean().backward()
     assert all(each.grad is not None for each in model.parameters())
 
 
 def test_one_head_is_used_at_a_time() -> None:
     model = stochastic_depth.Heads(models.create("resnet18", 4), 3)
-    model(IMAGES).sum().backward()
+    model(of_two.IMAGES).sum().backward()
     assert sum(head.weight.grad is not None for head in model.heads) == 1
 
 

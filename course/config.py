@@ -21,7 +21,7 @@ CHOICES = {
 AT_LEAST = {
     "image_px": 32, "batch_size": 1, "epochs": 1, "steps": 1, "warmup_steps": 0, "val_steps": 0,
     "val_images": 0, "workers": 0, "lr": 0, "momentum": 0, "weight_decay": 0, "memory_gib": 0,
-    "budget_s": 0,
+    "budget_s": 0, "overflow_step": 0,
     "profile_steps": 0, "prefetch_factor": 1, "bucket_mb": 0.001, "collective_timeout_s": 1,
 }  # fmt: skip
 GIB = 1024**3  # bytes: the unit of whatever has a name that ends in _gib
@@ -67,6 +67,7 @@ class Config:
     sync_batchnorm: bool = False  # BatchNorm's statistics over the batch of all ranks
     collective_timeout_s: int = 60  # a rank that waits longer for the others gives up
     save_weights: bool = False  # write weights.pt at the end
+    overflow_step: int = 0  # a gradient is made infinite there, to see it skipped; 0: nowhere
     memory_gib: float = 0.0  # a smaller device on purpose: out of memory above so much; 0: no limit
 
     def __post_init__(self) -> None:

@@ -1,7 +1,14 @@
-"""What the tests of checks share: the solution's text, and a check's verdicts by part."""
+"""What the tests of checks share: the solution's text, a check's verdicts, ranks to train on."""
+
+import os
+import subprocess
+import sys
+
+from job_helpers import SCRIPTS
 
 from course.labs import exercises
 from course.labs.checks import Checked
+from course.runs.run import Run
 
 TEXT = (exercises.SOLUTIONS / "train.py").read_text()
 
@@ -10,3 +17,21 @@ SOLVED = exercises.render(TEXT, exercises.count(TEXT))
 
 def verdicts(done: Checked) -> dict[str, str]:
     return {part.part: part.verdict for part in done.parts}
+
+
+def train_ranks(every: list[Run], ranks: int, port: int) -> None:
+    """Train all runs, one after another, on so many ranks at once."""
+    folders = [str(run.folder) for run in every]
+    command = [sys.executable, str(SCRIPTS / "train_ranks.py"), str(port), *folders]
+    env = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": "",
+        "WORLD_SIZE": str(ranks),
+        "OMP_NUM_THREADS": "1",
+    }
+    processes = [subprocess.Popen(command, env={**env, "RANK": str(rank)}) for rank in range(ranks)]
+    try:
+        assert [process.wait(timeout=900) for process in processes] == [0] * ranks
+    finally:
+        for process in processes:
+            process.kill()

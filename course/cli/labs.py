@@ -54,6 +54,7 @@ def check(
     script: Script = "exercises/train.py",
     site: SiteName = "local",
     full: Annotated[bool, typer.Option("--full", help="Full size instead of quick.")] = False,
+    rerun: Annotated[bool, typer.Option("--rerun", help="Measure anew what is there.")] = False,
     json_: AsJson = False,
 ) -> None:
     """Run your script and the step before it, and say what of a TODO holds."""
@@ -62,7 +63,7 @@ def check(
 
     with prints_to_stderr(json_):
         done = [
-            checks.check(name, script=script, site=site, quick=not full)
+            checks.check(name, script=script, site=site, quick=not full, rerun=rerun)
             for name in names or days.checks()
         ]
     if json_:

@@ -23,6 +23,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channe
 SYNTHETIC_CLASSES = 1000
 NOTED = 64
 _NORMALISE = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+_made: list[DataLoader] = []
 Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -96,10 +97,17 @@ def loaders(
         batches = Synthetic(cfg, device, share)
         return batches, batches
     train = _training_loader(sets, cfg, share, sampler, loading)
-    val = DataLoader(sets.val, share, sampler=val_sampler, **loading)
+    taken = None if val_sampler is None else Noted(val_sampler)
+    val = DataLoader(sets.val, share, sampler=taken, **loading)
     for batches in (train, val):
         failures.give_up_in_time(batches)
+    _made.append(val)
     return train, val
+
+
+def made_last() -> DataLoader | None:
+    """The validation batches that `loaders` made last in this process, for the record."""
+    return _made[-1] if _made else None
 
 
 def _training_loader(

@@ -74,6 +74,9 @@ def _parallel_faults(run: Run, against: Run) -> Iterator[str]:
                 f"what one update sees over all ranks"
             )
             break
+    if _in_order(seen, world):
+        yield "the sampler does not shuffle: every epoch takes files as they lie, class by class"
+        return
     if _same_images(seen):
         yield "two ranks began an epoch with the same images: give loaders your sampler"
     elif shared := _taken_twice(seen):
@@ -84,15 +87,37 @@ def _parallel_faults(run: Run, against: Run) -> Iterator[str]:
     epochs = seen[0]["labels"]
     if len(epochs) > 1 and epochs[0] and epochs[0] == epochs[1]:
         yield "both epochs began with the same images: sampler.set_epoch(epoch)"
-    if not seen[0].get("collectives", {}).get("allreduce"):
-        yield "no gradient was sent to another rank: wrap the model in DistributedDataParallel"
-    elif len({each["weights_sum"] for each in seen}) > 1:
-        yield "at the end the ranks have different weights"
+    yield from _sent_otherwise(seen)
     yield from _wrong_mean(run, against)
     for name, argument in DDP_ARGUMENTS.items():
         found, wanted = seen[0].get("ddp", {}).get(name), getattr(run.config, name)
         if found is not None and not math.isclose(found, wanted, rel_tol=1e-3):  # whole bytes
             yield f"DDP has {argument}={found}, and the config asks {wanted}: cfg.{name}"
+
+
+def _sent_otherwise(seen: list[dict[str, Any]]) -> Iterator[str]:
+    """Gradients that were not sent, or not by DDP; weights that differ at the end."""
+    if not seen[0].get("collectives", {}).get("allreduce"):
+        yield (
+            "no gradient was sent to another rank: wrap the model in DistributedDataParallel, and "
+            "call what it gives you, model = DDP(model)"
+        )
+    elif "ddp" not in seen[0]:
+        yield (
+            "gradients were sent, but not by DistributedDataParallel: what is sent after backward "
+            "has nothing left to hide behind"
+        )
+    if len({each["weights_sum"] for each in seen}) > 1:
+        yield "at the end the ranks have different weights"
+
+
+def _in_order(seen: list[dict[str, Any]], world: int) -> bool:
+    """Did each rank take the files as they lie, every world-th one?"""
+    first = [each["taken"][0] if each.get("taken") else [] for each in seen]
+    return all(
+        taken and taken == [rank + world * place for place in range(len(taken))]
+        for rank, taken in enumerate(first)
+    )
 
 
 def _same_images(seen: list[dict[str, Any]]) -> bool:
@@ -152,13 +177,32 @@ def _once_faults(run: Run, against: Run) -> Iterator[str]:
             f"the validation loss is {losses[0]:.3g}, and one process finds {losses[1]:.3g}: "
             f"add up sums and counts over the ranks, and divide once"
         )
+    yield from _validated_otherwise(run)
     writers = [rank["rank"] for rank in run.ranks if rank.get("weights_by")]
-    if writers != [0]:
-        yield f"weights.pt was written by ranks {writers or 'none'}: by rank 0 alone"
+    if len(writers) != 1:
+        yield f"weights.pt was written by ranks {writers or 'none'}: by one of them alone"
+
+
+def _validated_otherwise(run: Run) -> Iterator[str]:
+    """Images that two ranks validated; figures about which they disagree."""
+    taken = [rank["evidence"].get("val_taken") for rank in run.ranks if "evidence" in rank]
+    if taken and None not in taken:
+        images = [sorted(epochs[0]) for epochs in taken if epochs]
+        if repeated := len(sum(images, [])) - len({*sum(images, [])}):
+            yield f"{repeated} images were validated by two ranks: each rank takes its own share"
+            return
+    told = [rank["epochs"] for rank in run.ranks if rank.get("epochs")]
+    for name in told[0][-1] if told else ():
+        values = {round(each[-1][name], 6) for each in told}
+        if len(values) > 1:
+            yield (
+                f"the ranks disagree about {name}: {' and '.join(map(str, sorted(values)))}; add "
+                f"up all that they counted before you divide"
+            )
 
 
 def _once_seen(run: Run) -> str:
-    return f"{run.record.val_images} images validated, each once; weights.pt written by rank 0"
+    return f"{run.record.val_images} images validated, each once; weights.pt written once"
 
 
 # Of all three checks of data parallelism, so that one run serves them: two epochs, to see them

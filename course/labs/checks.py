@@ -18,6 +18,7 @@ import pandas as pd
 
 from course import days
 from course.config import rung
+from course.days.implied import differences, unlike
 from course.days.lab import Mechanism
 from course.jobs.launch import explain, launch, launch_all, refresh, wait
 from course.jobs.plan import device_for
@@ -30,6 +31,7 @@ PASSED, FAILED = "passed", "failed"
 # Largest relative difference of a step's loss from the step before, by format: rounding grows
 # while training goes on. Chosen from runs of the solution, at two to four times what they showed.
 COMPARED = 16  # steps, of those that both runs did
+SCALED = 100  # times another loss: so far only a loss scale takes it
 TOLERANCE = {"fp32": 0.05, "bf16": 0.12, "fp16": 0.12}
 
 
@@ -90,18 +92,20 @@ def check(
     script: str = "exercises/train.py",
     site: str = "local",
     quick: bool = True,
+    rerun: bool = False,
 ) -> Checked:
     """Check a TODO by a run of your script and the run of the step before it.
 
     Args:
         name: one of those in `course.days`, "day1.amp" for instance.
         run, against: runs that are there already; without them the script is launched.
+        rerun: launch it again, also where the same runs are there.
 
     Raises:
         ValueError: an unknown name; the message lists those there are.
     """
     wanted = _find(name)
-    run, against = _both(wanted, run, against, script=script, site=site, quick=quick)
+    run, against = _both(wanted, run, against, script=script, site=site, quick=quick, rerun=rerun)
     unfinished = [each for each in (against, run) if refresh(each) in ("queued", "running")]
     wait(unfinished, check=False)
     parts = tuple(_parts(wanted, run, against))
@@ -112,7 +116,14 @@ def check(
 
 
 def _both(
-    wanted: Mechanism, run: Run | None, against: Run | None, *, script: str, site: str, quick: bool
+    wanted: Mechanism,
+    run: Run | None,
+    against: Run | None,
+    *,
+    script: str,
+    site: str,
+    quick: bool,
+    rerun: bool,
 ) -> tuple[Run, Run]:
     """The run and the one before it; those that are not there are launched, in turns."""
     settings = dict(wanted.settings)
@@ -121,13 +132,13 @@ def _both(
     before = rung(wanted.against, quick=quick, **settings)
     config = rung(wanted.rung, quick=quick, **settings | wanted.changes)
     if wanted.timed and wanted.gpus == 1 and run is None and against is None:
-        against, run = launch_all(script, [before, config], turns=True, site=site)
+        against, run = launch_all(script, [before, config], turns=True, site=site, rerun=rerun)
         return run, against
     if against is None:
-        against = launch(script, before, site=site)
+        against = launch(script, before, site=site, rerun=rerun)
     if run is None:
         beside = against if wanted.timed else None
-        run = launch(script, config, site=site, gpus=wanted.gpus, against=beside)
+        run = launch(script, config, site=site, gpus=wanted.gpus, against=beside, rerun=rerun)
     return run, against
 
 
@@ -156,7 +167,7 @@ def _parts(wanted: Mechanism, run: Run, against: Run) -> Iterator[Part]:
     elif not run.record.evidence:
         wrong = ["the first step was not watched: launch with warmup_steps of 1 or more"]
     else:
-        wrong = list(wanted.faults(run, against))
+        wrong = list(wanted.faults(run, against)) or _not_implied(run, against)
     if wrong:
         told = "; ".join(wrong)
         yield Part("mechanism", FAILED, told, _told_line(run, told) or where)
@@ -167,6 +178,12 @@ def _parts(wanted: Mechanism, run: Run, against: Run) -> Iterator[Part]:
         yield Part("effect", UNTIMED, "it is not to make the step faster")
         return
     yield _effect(wanted, run, against)
+
+
+def _not_implied(run: Run, against: Run) -> list[str]:
+    """What is otherwise than the configs imply, in either run."""
+    before = (f"the {against.config.rung} run: {each}" for each in differences(against))
+    return [*differences(run), *before] or [*unlike(run, against)]
 
 
 def _learns(run: Run) -> bool:
@@ -186,6 +203,12 @@ def _same_loss(run: Run, against: Run, allowed: float | None) -> tuple[str, str]
     differences = (table["run"] / table["before"] - 1).abs()
     tolerance = allowed or TOLERANCE[run.config.precision]
     step, largest = int(differences.idxmax()), float(differences.max())
+    factor = float((table["run"] / table["before"]).median())
+    if factor > SCALED:
+        return FAILED, (
+            f"the losses are {factor:,.0f} times those before: the scaled loss was recorded. Keep "
+            f"`loss` as it is: scaler.scale(loss).backward()"
+        )
     said = f"loss differs by at most {largest:.1%} (step {step}; allowed {tolerance:.0%})"
     return (PASSED if largest <= tolerance else FAILED), said
 

@@ -7,24 +7,34 @@ backward. What was seen goes into the record, and checks are made of it.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import distributed
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
 
 if TYPE_CHECKING:
     import pandas as pd
 
+SETTINGS = ("lr", "momentum", "weight_decay", "nesterov", "dampening")
+LOADER = (
+    "num_workers", "persistent_workers", "prefetch_factor", "pin_memory", "drop_last", "in_order",
+)  # fmt: skip
+MOST = 4  # so many different things are noted
 aten = torch.ops.aten
 FORWARD = (aten.convolution.default,)
 BACKWARD = (aten.convolution_backward.default,)
 UNSCALE = (aten._amp_foreach_non_finite_check_and_unscale_.default,)
 UPDATE_SCALE = (aten._amp_update_scale_.default,)
+LOSS_BACKWARD = (aten.nll_loss_backward.default,)
 
 
 class Observer(TorchDispatchMode):
@@ -41,6 +51,9 @@ class Observer(TorchDispatchMode):
         self._counts: dict[str, Counter[str]] = {}
         self._seen: set[str] = set()
         self._ddp: dict[str, Any] = {}
+        self._loss_gradient: float | None = None
+        self._scale: float | None = None
+        self._pixels: list[float] = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         phase = self._phase()
@@ -48,14 +61,21 @@ class Observer(TorchDispatchMode):
             self._note_forward(*args[:2])
         elif func in BACKWARD:
             self._count("backward_types", _type(args[1]))
+        elif func in LOSS_BACKWARD:
+            self._loss_gradient = float(args[0])  # where backward starts: the scale, or 1
+            self._count("loss_types", _type(args[1]))
         elif func is aten._to_copy.default and kwargs and kwargs.get("non_blocking"):
             self._seen.add("non_blocking")
         elif func in UNSCALE:
             self._seen.add("unscaled")
         elif func in UPDATE_SCALE:
             self._seen.add("scale_updated")
+            self._scale = float(args[0])
         elif func.namespace == "c10d":
-            self._count("collectives", func._schema.name.removeprefix("c10d::").rstrip("_"))
+            name = func._schema.name.removeprefix("c10d::").rstrip("_")
+            self._count("collectives", name)
+            if phase == "forward":
+                self._count("forward_collectives", name)
         elif phase == "optimizer" and func._schema.name.endswith("_"):  # it works in place
             self._note_update(args[0])
         elif phase != "optimizer" and func is aten.mul.Tensor and _are_scalars(args):
@@ -65,6 +85,8 @@ class Observer(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
     def _note_forward(self, images: torch.Tensor, weight: torch.Tensor) -> None:
+        if "forward_types" not in self._counts:
+            self._pixels = _pixels(images)
         self._count("forward_types", _type(images))
         self._count("devices", images.device.type)
         self._count("input_layouts", layout(images))
@@ -74,6 +96,7 @@ class Observer(TorchDispatchMode):
             self._ddp = {
                 "bucket_mb": wrapper.bucket_bytes_cap / 2**20,
                 "find_unused": wrapper.find_unused_parameters,
+                "broadcast_buffers": wrapper.broadcast_buffers,
             }
 
     def _note_update(self, target: Any) -> None:
@@ -89,39 +112,118 @@ class Observer(TorchDispatchMode):
         flags = ("loss_scaled", "unscaled", "scale_updated", "autocast_in_backward", "non_blocking")
         counts = {what: dict(counter) for what, counter in self._counts.items()}
         found = {**counts, **{flag: flag in self._seen for flag in flags}}
+        found |= {
+            "loss_gradient": self._loss_gradient,
+            "scale": self._scale,
+            "pixels": self._pixels,
+        }
         return found | ({"ddp": self._ddp} if self._ddp else {})
 
 
-class Weights:
-    """What the optimizer is given: how large the first gradients are, and the weights at the end.
+class Updates:
+    """What optimizers do in a whole run: how often they step, and with what.
 
-    Over ranks both must agree, or they do not train one network.
+    Over ranks the first gradients and the weights at the end must agree, or they do not train one
+    network.
     """
 
     def __init__(self) -> None:
-        self._optimizer: torch.optim.Optimizer | None = None
+        self._optimizers: list[torch.optim.Optimizer] = []
         self._norm: float | None = None
+        self._groups: list[dict[str, float]] = []  # each set of settings that was stepped with
+        self._in_step, self._counts = 0, []
+        self._overflow: dict[str, Any] = {}
+        self._hook: RemovableHandle | None = None
+
+    def start(self) -> None:
+        """Look at every optimizer's steps from here to `stop`."""
         self._hook = register_optimizer_step_pre_hook(self._look)
 
-    def _look(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if self._optimizer is not None:  # the first update alone; hooks cannot go while they run
-            return
-        self._optimizer = optimizer
-        if getattr(optimizer, "grad_scale", None) is None:  # else they are still scaled
-            gradients = [each.grad for each in self._parameters() if each.grad is not None]
-            self._norm = float(torch.nn.utils.get_total_norm(gradients))
+    def stop(self) -> None:
+        """Look no more."""
+        if self._hook:
+            self._hook.remove()
 
-    def _parameters(self) -> list[torch.Tensor]:
-        groups = self._optimizer.param_groups if self._optimizer else []
-        return [each for group in groups for each in group["params"]]
+    def _look(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if any(isinstance(each, FakeTensor) for each in _parameters(optimizer)[:1]):
+            return  # a step that is only pretended, for a prediction
+        self._in_step += 1
+        for group in optimizer.param_groups:
+            settings = {name: group[name] for name in SETTINGS if name in group}
+            if settings not in self._groups and len(self._groups) < MOST:
+                self._groups.append(settings)
+        if any(each is optimizer for each in self._optimizers):
+            return
+        if not self._optimizers and getattr(optimizer, "grad_scale", None) is None:  # else scaled
+            gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
+            self._norm = float(torch.nn.utils.get_total_norm(gradients))
+        if len(self._optimizers) < MOST:
+            self._optimizers.append(optimizer)
+
+    def overflow(self) -> None:
+        """Make a gradient infinite, as one in fp16 becomes that is too large: once."""
+        found = [weight for weight in self.parameters() if weight.grad is not None]
+        if found and not self._overflow:  # a scaler may have left out all steps until now
+            found[0].grad[(0,) * found[0].grad.dim()] = math.inf
+            self._overflow = {"step": len(self._counts)}
+
+    def end_step(self) -> None:
+        """A step of training is over."""
+        self._counts.append(self._in_step)
+        self._in_step = 0
+        if self._overflow and "skipped" not in self._overflow:
+            weights = self.parameters()
+            self._overflow["skipped"] = all(bool(each.isfinite().all()) for each in weights)
+
+    def parameters(self) -> list[torch.Tensor]:
+        """What the first optimizer updates; nothing before the first update."""
+        return _parameters(self._optimizers[0]) if self._optimizers else []
 
     def evidence(self) -> dict[str, Any]:
-        """gradient_norm of the first update, weights_sum now; None where there was no update."""
-        self._hook.remove()
+        """For the record.
+
+        gradient_norm of the first update, weights_sum now (None where there was no update);
+        updates: in how many steps so many; without_update: the first steps that had none;
+        groups: the settings of the optimizer's groups; optimizers: how many were stepped;
+        overflow: whether a planted one was skipped, {} without.
+        """
         # On the host: a device may be full, and Apple's has no float64.
-        weights = [float(each.detach().cpu().double().sum()) for each in self._parameters()]
-        total = sum(weights) if weights else None
-        return {"gradient_norm": self._norm, "weights_sum": total}
+        weights = [float(each.detach().cpu().double().sum()) for each in self.parameters()]
+        idle = [step for step, count in enumerate(self._counts) if not count]
+        return {
+            "gradient_norm": self._norm,
+            "weights_sum": sum(weights) if weights else None,
+            "updates": {str(count): each for count, each in Counter(self._counts).items()},
+            "without_update": idle[:MOST],
+            "groups": self._groups,
+            "optimizers": len(self._optimizers),
+            "parameters": sum(each.numel() for each in self.parameters()),
+            "classes": self.parameters()[-1].numel() if weights else None,
+            "overflow": self._overflow,
+        }
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def group() -> dict[str, Any]:
+    """The process group that this process has joined: size, backend, timeout; {} without one."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return {}
+    own = distributed.distributed_c10d._get_default_group()
+    found: dict[str, Any] = {"size": own.size(), "backend": distributed.get_backend_config()}
+    for device in own._device_types:  # PyTorch offers no way to ask
+        options = getattr(own._get_backend(device), "options", None)
+        if options is not None:
+            found["timeout_s"] = options._timeout.total_seconds()
+    return found
+
+
+def loader(batches: Any) -> dict[str, Any]:
+    """How a DataLoader loads, by its argument's names; None where it is something else."""
+    found = {name: getattr(batches, name, None) for name in LOADER}
+    return found | {"worker_init_fn": getattr(batches, "worker_init_fn", None) is not None}
 
 
 class _Calls(TorchDispatchMode):
@@ -175,6 +277,13 @@ def layout(tensor: torch.Tensor) -> str:
     if nchw and nhwc:
         return "either"
     return "NCHW" if nchw else "NHWC" if nhwc else "other"
+
+
+def _pixels(images: torch.Tensor) -> list[float]:
+    """Of the images that come in: each channel's mean, and how much neighbours differ."""
+    images = images.detach().float()
+    rough = (images[..., 1:] - images[..., :-1]).abs().mean()
+    return [round(float(each), 3) for each in (*images.mean(dim=(0, 2, 3)), rough)]
 
 
 def _type(tensor: torch.Tensor) -> str:

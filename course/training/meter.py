@@ -11,14 +11,14 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from course.data.loader import made_last
 from course.runs import failures
 from course.runs.record import PHASES
-from course.training import memory, profiling, turn
+from course.training import evidence, memory, profiling, turn
 from course.training.energy import EnergyMeter, counter
-from course.training.evidence import Observer, Weights
+from course.training.evidence import Observer, Updates
 from course.training.recorder import Recorder
 
-LOADER = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory", "drop_last")
 SHOWN = 16  # so many labels of an epoch's first batch are noted
 FLUSH_S = 1.0  # how often finished steps are written out
 
@@ -93,7 +93,8 @@ class Meter:
         self._marks: list[Any] = []  # of the step under way
         self._range: Any = None  # the phase under way, as the trace shows it
         self._observer: Observer | None = None
-        self._weights = Weights() if self.config.warmup_steps else None
+        self._observed = ""
+        self._updates = Updates() if self.config.warmup_steps else None
         self._evidence: dict[str, Any] = {"labels": []}
         self._energy = EnergyMeter(counter(device))
         folder = run.folder if self.config.profile_steps and device.type == "cpu" else None
@@ -111,6 +112,8 @@ class Meter:
         self._host_gib = 0.0
         run.refuse_if_not_distributed()
         self._evidence |= {"device": str(device), "world_size": run.group_size()}
+        self._evidence["group"] = evidence.group()
+        run.before_epoch = self._end
         run.set(**run.describe(device))
         if self.config.memory_gib:
             memory.limit(device, self.config.memory_gib)
@@ -123,6 +126,8 @@ class Meter:
         """At most `config.steps` batches of this epoch, timed."""
         self._epoch, self._marks, iterator = epoch, [], None
         failures.give_up_in_time(batches)
+        if self._updates:
+            self._updates.start()
         try:
             for count in range(self.config.steps):
                 if not self._may_go_on():
@@ -147,10 +152,14 @@ class Meter:
                     self._host_gib = max(self._host_gib, memory.host_gib())
                     self._marks = [self.clock.mark()]  # the look is no part of the next step
         finally:  # also where the script breaks out of the loop
+            if self._updates:
+                self._updates.stop()
             self._end()
             self._enter(None)
             self._settle()
             self._tell()
+            if epoch == 0 and self.config.val_steps and self.run.is_kept:
+                self._observe("validation")
 
     def _may_go_on(self) -> bool:
         """Wait for this run's turn, where a block of steps is over; False: training ends here."""
@@ -171,26 +180,39 @@ class Meter:
         return PHASES[min(max(len(self._marks) - 1, 0), len(PHASES) - 1)]
 
     def _begin(self, step: int) -> None:
-        # What watches each operator would keep the compiler from fusing them.
-        if step == 0 and self.config.warmup_steps and not self.config.compile:
-            self._observer = Observer(lambda: self.phase, self.device.type)
-            self._observer.__enter__()
+        self._end()  # a validation that told nobody its figures
+        if step == 0:
+            self._observe("")
+        elif step == self.config.warmup_steps - 1 and not profiling.is_traced(step, self.config):
+            self._observe("later")
         if self._onednn and profiling.is_traced(step, self.config):
             self._onednn.start()
+
+    def _observe(self, what: str) -> None:
+        """Watch each operator from here to `_end`: of the first step, or of what is named."""
+        # It would keep the compiler from fusing them.
+        if self.config.warmup_steps and not self.config.compile:
+            self._observed = what
+            self._observer = Observer(lambda: what or self.phase, self.device.type)
+            self._observer.__enter__()
 
     def _end(self) -> None:
         if self._onednn:
             self._onednn.stop()
         if self._observer:
             self._observer.__exit__(None, None, None)
-            self._evidence |= self._observer.evidence()
-            self._observer = None
+            found, self._observer = self._observer.evidence(), None
+            self._evidence |= {self._observed: found} if self._observed else found
+            if self._observed == "validation":  # which comes after all else was told
+                self._hand_over()
 
     def _note(self, batches: Iterable, batch: Any) -> None:
         """How batches are loaded, and which images an epoch began with: ranks must differ."""
         labels = batch[1]
-        loader = {name: getattr(batches, name, None) for name in LOADER}
-        self._evidence |= {"loader": loader, "pinned": batch[0].is_pinned()}
+        self._evidence |= {"loader": evidence.loader(batches), "pinned": batch[0].is_pinned()}
+        if validation := made_last():
+            self._evidence["val_loader"] = evidence.loader(validation)
+            self._evidence["val_taken"] = getattr(validation.sampler, "taken", None)  # grows
         self._evidence["share"] = len(labels)
         self._evidence["taken"] = getattr(getattr(batches, "sampler", None), "taken", [])  # grows
         told = labels.device.type == "cpu" and self.config.data != "synthetic"
@@ -220,17 +242,27 @@ class Meter:
                 f"meter.lap({phase!r}) came where {expected!r} was due; the order is "
                 f"{', '.join(PHASES)}, the last with loss="
             )
+        if phase == "backward" and self._updates and self._may_overflow():
+            self._updates.overflow()
         if loss is not None:
             self._losses[self.step].copy_(loss.detach(), non_blocking=True)
         self._marks.append(self.clock.mark())
+        if torch.autograd._profiler_enabled():
+            traced = self._evidence.setdefault("traced", {})
+            traced[str(self.step)] = traced.get(str(self.step), 0) + 1  # phases of the step
         self._enter(self.phase if loss is None else "load")
         if loss is not None:
             self._finished.append((self.step, self._epoch, self._turn(), self._marks))
             self._marks = self._marks[-1:]  # the next step begins where this one ends
             self.step += 1
+            if self._updates:
+                self._updates.end_step()
             self.turn.step()
             if time.perf_counter() - self._written_at > FLUSH_S:
                 self._write_finished()
+
+    def _may_overflow(self) -> bool:
+        return 0 < self.config.overflow_step <= self.step < self.config.warmup_steps
 
     def _settle(self) -> None:
         """Wait for the device, and write out all that was asked of it."""
@@ -283,7 +315,10 @@ class Meter:
         """Hand the record all that is known by now."""
         taken = memory.peak(self.device) | {"host_gib": self._host_gib or None}
         self.run.set(**self.summary(), **taken)
-        seen = self._evidence | (self._weights.evidence() if self._weights else {})
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        seen = self._evidence | (self._updates.evidence() if self._updates else {})
         several = self.run.world_size > 1
         self.run.set(evidence=seen if several or "forward_types" in seen else {})
 

@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -36,6 +36,7 @@ RANKS_OWN = (
     "peak_gib",
     "host_gib",
     "evidence",
+    "epochs",
     "weights_by",
 )
 
@@ -77,6 +78,7 @@ class Recorder:
         self._by_hand = run is None and self.rank == 0
         self._values: dict[str, Any] = {"epochs": []}
         self._line_break = ""
+        self.before_epoch: Callable[[], None] = lambda: None  # the meter's end of what it watches
         self._began = time.perf_counter()
         self._started_at = datetime.now().isoformat(timespec="seconds")
 
@@ -86,6 +88,7 @@ class Recorder:
 
     def epoch(self, **values: float) -> None:
         """Add the figures of one epoch, such as val_loss and val_top1; the last ones count."""
+        self.before_epoch()
         self._values["epochs"].append(values)
         self.set(**{key: value for key, value in values.items() if key.startswith("val_")})
 
@@ -127,6 +130,11 @@ class Recorder:
     def folder(self) -> Path | None:
         """The run's folder; None started by hand, and on every rank but the first."""
         return self._run.folder if self._run else None
+
+    @property
+    def is_kept(self) -> bool:
+        """Does what this process sees go into a run's folder? Not where it is started by hand."""
+        return self._everyone is not None
 
     def group_size(self) -> int:
         """How many processes train together, this one counted."""

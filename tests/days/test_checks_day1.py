@@ -5,7 +5,6 @@ All scripts are trained for real, on a network and images small enough for one p
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from check_helpers import SOLVED, TEXT, verdicts
@@ -53,7 +52,7 @@ MISTAKES = {
         "no update of the scale": ("correct", "            scaler.update()\n", ""),
         "loss not scaled": ("correct", "scaler.scale(loss).backward()", "loss.backward()"),
         "always scaled": ("mechanism", 'enabled=cfg.precision == "fp16"', "enabled=True"),
-        "scaler left off": ("mechanism", 'enabled=cfg.precision == "fp16"', "enabled=False"),
+        "scaler left off": ("correct", 'enabled=cfg.precision == "fp16"', "enabled=False"),
     },
     "day1.channels_last": {
         "only the model": ("mechanism", "                images = images.to(memory_format=torch.channels_last)\n", "                pass\n"),
@@ -113,7 +112,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def checked(trained: Path, runs_root: Path):
+def checked(trained: Path, runs_root: Path, narrow_model: None):
     def of(name: str, label: str) -> Checked:
         before = label if label in MOVES_THE_STEP_BEFORE else "solution"
         run, against = Run(trained / name / label / "run"), Run(trained / name / before / "against")
@@ -135,7 +134,9 @@ def test_solution_passes(checked, name: str) -> None:
 def test_untouched_exercise_fails_and_names_its_line(checked, name: str) -> None:
     done = checked(name, "untouched")
     found = verdicts(done)
-    assert found == {"correct": PASSED, "mechanism": FAILED, "effect": UNMEASURABLE}, done
+    # Without a scaler, what is made to overflow on purpose ends the training.
+    correct = FAILED if name == "day1.scaler" else PASSED
+    assert found == {"correct": correct, "mechanism": FAILED, "effect": UNMEASURABLE}, done
     (part,) = [part for part in done.parts if part.part == "mechanism"]
     assert f"TODO {DAY1[name].todo} is still open" in part.evidence
     assert part.look_at.startswith("exercises/train.py, line ")
@@ -163,27 +164,6 @@ def test_effect_is_not_measurable_without_units(checked) -> None:
     assert verdicts(done)["effect"] == UNMEASURABLE
     assert not done.passed and not done.failed
     assert progress().checks.set_index("check").loc["day1.device", "state"] == UNMEASURABLE
-
-
-@pytest.mark.parametrize(
-    "flag, said",
-    [
-        ("loss_scaled", "the loss was not multiplied"),
-        ("unscaled", "never unscaled"),
-        ("scale_updated", "never updated"),
-        ("", "device run scales its loss too"),
-    ],
-)
-def test_each_half_of_the_scaler_is_looked_for(flag: str, said: str) -> None:
-    flags = dict.fromkeys(("loss_scaled", "unscaled", "scale_updated"), True)
-
-    def run_with(**evidence: bool) -> SimpleNamespace:
-        record = SimpleNamespace(evidence=flags | evidence)
-        return SimpleNamespace(record=record, config=rung("device"))
-
-    run = run_with(**({flag: False} if flag else {}))
-    (found,) = DAY1["day1.scaler"].faults(run, run_with(loss_scaled=not flag))
-    assert said in found
 
 
 AS_SOLVED = """    accelerator = torch.accelerator.current_accelerator(check_available=True)

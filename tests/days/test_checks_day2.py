@@ -3,15 +3,12 @@
 All scripts are trained for real, by two processes that meet through gloo.
 """
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from check_helpers import SOLVED, TEXT, verdicts
-from job_helpers import SCRIPTS, prepared
+from check_helpers import SOLVED, TEXT, train_ranks, verdicts
+from job_helpers import prepared
 
 from course import days
 from course.config import Config, rung
@@ -50,23 +47,10 @@ MISTAKES = {
     },
     "day2.data_parallel": {
         "no sampler": ("mechanism", {SAMPLER: "    sampler = None\n", SET_EPOCH: ""}),
-        "no set_epoch": ("mechanism", {SET_EPOCH: ""}),
-        "every rank takes rank 0's share": ("mechanism", {SAMPLER: SAMPLER.replace("run.rank,", "0,")}),
-        "every rank shuffles for itself": ("mechanism", {SAMPLER: SAMPLER.replace("=cfg.seed", "=cfg.seed + run.rank")}),
-        "batch_size on every rank": ("mechanism", {"    share = cfg.batch_size // run.world_size\n": "    share = cfg.batch_size\n"}),
-        "DDP with its own buckets": ("mechanism", {WRAP: "        model = DDP(model)\n"}),
         "no wrapper": ("mechanism", {WRAP: "        pass\n"}),
-        "loss divided by the ranks too": ("correct", {"loss = criterion(scores, labels)": "loss = criterion(scores, labels) / run.world_size"}),
         "gradients divided by the ranks too": ("mechanism", {BACKWARD: BACKWARD.replace("(loss)", "(loss / run.world_size)")}),
         "gradients summed": ("mechanism", {BACKWARD: BACKWARD.replace("(loss)", "(loss * run.world_size)")}),
         "summed by hand": ("mechanism", {WRAP: "        pass\n", BACKWARD: BACKWARD + "            if run.world_size > 1:\n                for weight in model.parameters():\n                    distributed.all_reduce(weight.grad)\n"}),
-    },
-    "day2.once": {
-        "every rank writes": ("mechanism", {"    if run.rank == 0:\n        run.save": "    if True:\n        run.save"}),
-        "every rank but the first writes": ("mechanism", {"    if run.rank == 0:\n        run.save": "    if run.rank or run.world_size == 1:\n        run.save"}),
-        "not added up": ("mechanism", {"        distributed.all_reduce(totals)\n": "        pass\n"}),
-        "all ranks validate the same": ("mechanism", {VAL_SAMPLER: ""}),
-        "shares made equal by repeating": ("mechanism", {VAL_SAMPLER: "    val_sampler = DistributedSampler(sets.val, run.world_size, run.rank, shuffle=False)\n"}),
     },
 }  # fmt: skip
 CASES = [(name, mistake) for name in MISTAKES for mistake in MISTAKES[name]]
@@ -82,7 +66,7 @@ def config(name: str, which: str, data_root: Path) -> Config:
 def scripts(name: str) -> dict[str, str]:
     """The texts to train: solution, untouched exercise, and the mistakes."""
     found = {"solution": SOLVED, "untouched": exercises.render(TEXT, DAY2[name].todo - 1)}
-    for mistake, (_, edits) in MISTAKES[name].items():
+    for mistake, (_, edits) in MISTAKES.get(name, {}).items():
         text = SOLVED
         for old, new in edits.items():
             assert text.count(old) == 1, f"{mistake}: {old!r}"
@@ -91,41 +75,23 @@ def scripts(name: str) -> dict[str, str]:
     return found
 
 
-def train(every: list[Run], ranks: int, port: int) -> None:
-    """Train all runs, one after another, on so many ranks at once."""
-    folders = [str(run.folder) for run in every]
-    command = [sys.executable, str(SCRIPTS / "train_ranks.py"), str(port), *folders]
-    env = {
-        **os.environ,
-        "CUDA_VISIBLE_DEVICES": "",
-        "WORLD_SIZE": str(ranks),
-        "OMP_NUM_THREADS": "1",
-    }
-    processes = [subprocess.Popen(command, env={**env, "RANK": str(rank)}) for rank in range(ranks)]
-    try:
-        assert [process.wait(timeout=900) for process in processes] == [0] * ranks
-    finally:
-        for process in processes:
-            process.kill()
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, tiny_set: Path) -> Path:
     """A folder for each check and script, trained; and what one process makes of the same."""
     root = tmp_path_factory.mktemp("trained")
     alone = config(PARALLEL[0], "against", tiny_set)
-    train([prepared(root / "against", SOLVED, alone)], 1, 29500)
+    train_ranks([prepared(root / "against", SOLVED, alone)], 1, 29500)
     every = [
         prepared(root / name / label, text, config(name, "run", tiny_set), gpus=2)
         for name in PARALLEL
         for label, text in scripts(name).items()
     ]
-    train(every, 2, 29510)
+    train_ranks(every, 2, 29510)
     return root
 
 
 @pytest.fixture
-def checked(trained: Path, runs_root: Path):
+def checked(trained: Path, runs_root: Path, narrow_model: None):
     def of(name: str, label: str) -> Checked:
         return check(name, Run(trained / name / label), against=Run(trained / "against"))
 

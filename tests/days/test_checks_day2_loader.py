@@ -73,7 +73,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_set: Path) -> Path:
 
 
 @pytest.fixture
-def checked(trained: Path, runs_root: Path):
+def checked(trained: Path, runs_root: Path, narrow_model: None):
     def of(label: str) -> Checked:
         before = label if label in MOVES_THE_STEP_BEFORE else "solution"
         return check(NAME, Run(trained / label / "run"), against=Run(trained / before / "against"))

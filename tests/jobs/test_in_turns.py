@@ -131,8 +131,9 @@ def test_a_cancelled_member_ends_its_turns_alone() -> None:
 
 
 def test_cancelling_the_run_ends_its_repetition(runs_root: Path) -> None:
-    before = over(launch.launch(SCRIPTS / "steps.py", SLEEPY))
-    run = launch.launch(SCRIPTS / "steps.py", SLOWER, against=before)
+    # So long that the repetition is not over when a busy machine comes to look.
+    before = over(launch.launch(SCRIPTS / "steps.py", replace(SLEEPY, steps=300, lr=0.02)))
+    run = launch.launch(SCRIPTS / "steps.py", replace(SLOWER, steps=300), against=before)
     eventually(lambda: len(run.steps) > 4, "some turns are over")
     launch.cancel(run)
     assert [run.status, run.repeats[0].status] == ["cancelled", "cancelled"]

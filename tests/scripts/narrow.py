@@ -22,11 +22,14 @@ class Narrow(resnet.ResNet):
         return super()._make_layer(block, planes // 8, *rest, **options)
 
 
+_known = models.create
+
+
+def create(name: str, classes: int) -> nn.Module:
+    """As `models.create`, but for resnet18."""
+    return Narrow(classes) if name == "resnet18" else _known(name, classes)
+
+
 def use() -> None:
     """From here on, scripts of this process train it as their resnet18."""
-    known = models.create
-
-    def create(name: str, classes: int) -> nn.Module:
-        return Narrow(classes) if name == "resnet18" else known(name, classes)
-
     models.create = create

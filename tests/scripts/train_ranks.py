@@ -12,8 +12,8 @@ import sys
 import traceback
 
 import narrow
+import torch
 from torch import distributed
-from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from course.runs.run import FOLDER_VARIABLE
 from course.training.recorder import recording
@@ -32,6 +32,6 @@ for number, folder in enumerate(sys.argv[2:]):
     except Exception:
         traceback.print_exc()
     finally:
+        torch.set_autocast_enabled("cpu", False)  # a script may have left it on
         if distributed.is_initialized():
             distributed.destroy_process_group()
-        _global_optimizer_pre_hooks.clear()  # a run that failed before its first step left one

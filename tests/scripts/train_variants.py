@@ -11,6 +11,7 @@ import sys
 import traceback
 
 import narrow
+import torch
 
 from course.runs.run import FOLDER_VARIABLE
 from course.training.recorder import recording
@@ -26,3 +27,5 @@ for folder in sys.argv[1:]:
             script.main(run)
     except Exception:
         traceback.print_exc()
+    finally:
+        torch.set_autocast_enabled("cpu", False)  # a script may have left it on

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import of_two_ranks as of_two
 import pandas as pd
 import pytest
 import torch
-from scripts import of_two_ranks as of_two
 from torch import nn
 
 from course.config import rung, vary

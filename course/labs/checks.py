@@ -187,8 +187,11 @@ def _not_implied(run: Run, against: Run) -> list[str]:
 
 
 def _learns(run: Run) -> bool:
-    """Did the first step update weights? In fp16 a scaler may skip it, and lower its scale."""
+    """Was there an update? In fp16 a scaler may leave out the first ones."""
     seen = run.record.evidence
+    if "optimizers" in seen:
+        return seen["optimizers"] > 0
+    # Of an older recording, which noted the first step alone.
     return not seen or bool(seen.get("updated_types")) or seen.get("scale_updated", False)
 
 

@@ -24,7 +24,7 @@ from torch.utils.hooks import RemovableHandle
 if TYPE_CHECKING:
     import pandas as pd
 
-SETTINGS = ("lr", "momentum", "weight_decay", "nesterov", "dampening")
+SETTINGS = ("lr", "momentum", "weight_decay")
 LOADER = (
     "num_workers", "persistent_workers", "prefetch_factor", "pin_memory", "drop_last", "in_order",
 )  # fmt: skip
@@ -32,7 +32,6 @@ MOST = 4  # so many different things are noted
 aten = torch.ops.aten
 FORWARD = (aten.convolution.default,)
 BACKWARD = (aten.convolution_backward.default,)
-UNSCALE = (aten._amp_foreach_non_finite_check_and_unscale_.default,)
 UPDATE_SCALE = (aten._amp_update_scale_.default,)
 LOSS_BACKWARD = (aten.nll_loss_backward.default,)
 
@@ -66,8 +65,6 @@ class Observer(TorchDispatchMode):
             self._count("loss_types", _type(args[1]))
         elif func is aten._to_copy.default and kwargs and kwargs.get("non_blocking"):
             self._seen.add("non_blocking")
-        elif func in UNSCALE:
-            self._seen.add("unscaled")
         elif func in UPDATE_SCALE:
             self._seen.add("scale_updated")
             self._scale = float(args[0])
@@ -78,8 +75,6 @@ class Observer(TorchDispatchMode):
                 self._count("forward_collectives", name)
         elif phase == "optimizer" and func._schema.name.endswith("_"):  # it works in place
             self._note_update(args[0])
-        elif phase != "optimizer" and func is aten.mul.Tensor and _are_scalars(args):
-            self._seen.add("loss_scaled")
         if phase == "backward" and torch.is_autocast_enabled(self._device_type):
             self._seen.add("autocast_in_backward")
         return func(*args, **(kwargs or {}))
@@ -109,7 +104,7 @@ class Observer(TorchDispatchMode):
 
     def evidence(self) -> dict[str, Any]:
         """What was seen, for the record: counts of operators by type, layout and device."""
-        flags = ("loss_scaled", "unscaled", "scale_updated", "autocast_in_backward", "non_blocking")
+        flags = ("scale_updated", "autocast_in_backward", "non_blocking")
         counts = {what: dict(counter) for what, counter in self._counts.items()}
         found = {**counts, **{flag: flag in self._seen for flag in flags}}
         found |= {
@@ -183,18 +178,15 @@ class Updates:
         """For the record.
 
         gradient_norm of the first update, weights_sum now (None where there was no update);
-        updates: in how many steps so many; without_update: the first steps that had none;
-        groups: the settings of the optimizer's groups; optimizers: how many were stepped;
-        overflow: whether a planted one was skipped, {} without.
+        updates: in how many steps so many; groups: the settings of the optimizer's groups;
+        optimizers: how many were stepped; overflow: whether a planted one was skipped, {} without.
         """
         # On the host: a device may be full, and Apple's has no float64.
         weights = [float(each.detach().cpu().double().sum()) for each in self.parameters()]
-        idle = [step for step, count in enumerate(self._counts) if not count]
         return {
             "gradient_norm": self._norm,
             "weights_sum": sum(weights) if weights else None,
             "updates": {str(count): each for count, each in Counter(self._counts).items()},
-            "without_update": idle[:MOST],
             "groups": self._groups,
             "optimizers": len(self._optimizers),
             "parameters": sum(each.numel() for each in self.parameters()),
@@ -288,7 +280,3 @@ def _pixels(images: torch.Tensor) -> list[float]:
 
 def _type(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def _are_scalars(args: tuple) -> bool:
-    return all(isinstance(arg, torch.Tensor) and arg.dim() == 0 for arg in args[:2])

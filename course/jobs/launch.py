@@ -182,8 +182,8 @@ def cancel(run: Run) -> Run:
     Raises:
         JobError: Slurm does not take the request just now; the run is as it was.
     """
-    if refresh(run) in ("queued", "running"):
-        ran_by = engine_of(run)
+    ran_by = engine_of(run)
+    if begun := refresh(run) in ("queued", "running"):
         try:
             ran_by.call_off(run)
         except TimeoutError as error:
@@ -191,9 +191,10 @@ def cancel(run: Run) -> Run:
         # The record comes before the end: whatever still runs sees the verdict and stops.
         values = {"status": "cancelled", "error": "cancelled on request"}
         write_record(run.folder, record_of(run, values))
-        ran_by.stop(run)
-    for repeat in run.repeats:  # nobody else needs them
+    for repeat in run.repeats:  # nobody else needs them, and alone they would be over in no time
         cancel(repeat)
+    if begun:
+        ran_by.stop(run)
     return run
 
 

@@ -8,38 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from course.config import Config, rung, vary
+from course.days import rehearsals
 from course.days.lab import BUSY, SYNTHETIC, Lab, Mechanism, Recording, chosen
 from course.runs.recordings import TRACE, trace_name
 from course.runs.run import Run
-
-NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-
-
-def _device_faults(run: Run, against: Run) -> Iterator[str]:
-    if set(against.record.evidence["devices"]) != {"cpu"}:
-        yield 'the baseline left the CPU too: use the accelerator only if cfg.device == "auto"'
-    if run.record.device != "cpu":
-        if strangers := set(run.record.evidence["devices"]) - {run.record.device}:
-            yield f"convolutions ran on {', '.join(strangers)}"
-        return
-    yield from _rehearsed(run.script.read_text(), run.config)
-
-
-def _rehearsed(text: str, cfg: Config) -> Iterator[str]:
-    from course.training.pretended import device_of_first_step
-
-    small = replace(cfg, model="resnet18", image_px=32, batch_size=2, val_steps=0)
-    device, error = device_of_first_step(text, small)
-    if error:
-        yield f"rehearsed with a pretended accelerator, the first step fails: {error}"
-    elif device == "cpu":
-        yield "rehearsed with a pretended accelerator, the first step still computes on the CPU"
-    device, error = device_of_first_step(text, replace(small, device="cpu"))
-    if error or device != "cpu":
-        yield f'with cfg.device == "cpu" it must stay on the CPU: {error or "it does not"}'
 
 
 def _device_seen(run: Run) -> str:
@@ -51,28 +25,6 @@ def _device_seen(run: Run) -> str:
 
 def _device_limits(run: Run) -> str:
     return "this machine has no accelerator" if run.record.device == "cpu" else ""
-
-
-def _amp_faults(run: Run, against: Run) -> Iterator[str]:
-    seen, wanted = run.record.evidence, run.config.precision
-    yield from _wrong_types(seen, "forward_types", wanted, "forward")
-    yield from _wrong_types(
-        against.record.evidence,
-        "forward_types",
-        against.config.precision,
-        f"forward of the {against.config.rung} run",
-    )
-    if seen["autocast_in_backward"]:
-        yield "autocast was still on in backward: only the forward pass and the loss lie inside"
-    if halves := {NAMES[name] for name in seen.get("updated_types", {})} - {"fp32"}:
-        yield f"the optimizer updates {', '.join(halves)} weights: they must stay fp32"
-
-
-def _wrong_types(seen: dict[str, Any], key: str, wanted: str, where: str) -> Iterator[str]:
-    types = {NAMES.get(name, name): count for name, count in seen[key].items()}
-    if set(types) != {wanted}:
-        found = ", ".join(f"{count} in {name}" for name, count in types.items())
-        yield f"{where}: {wanted} was asked for, and the convolutions ran {found}"
 
 
 def _amp_seen(run: Run) -> str:
@@ -88,23 +40,6 @@ def _units_limits(run: Run) -> str:
     if precision == "fp32" or precision in units:
         return ""
     return f"{run.record.machine} has no units for {precision}, so software imitates the format"
-
-
-def _none(run: Run, against: Run) -> Iterator[str]:
-    """All that there is to see follows from the config (`course.days.implied`)."""
-    yield from ()
-
-
-def _layout_faults(run: Run, against: Run) -> Iterator[str]:
-    seen, before = run.record.evidence, against.record.evidence
-    for key, what in (("weight_layouts", "weights"), ("input_layouts", "inputs")):
-        counts = dict(seen[key])
-        either, last = counts.pop("either", 0), counts.pop("NHWC", 0)
-        if counts or not last:
-            found = ", ".join(f"{count} {name}" for name, count in counts.items()) or "none NHWC"
-            yield f"{what} of the convolutions: {last} NHWC, but also {found} (either: {either})"
-        if before[key].get("NHWC"):
-            yield f"the {against.config.rung} run has NHWC {what} too: only if cfg.channels_last"
 
 
 def _layout_seen(run: Run) -> str:
@@ -126,9 +61,6 @@ def _trace_faults(run: Run, _: Run) -> Iterator[str]:
         )
         return
     found = tables.read(path)
-    steps = found.ranges["name"].str.startswith("ProfilerStep").sum()
-    if steps != run.config.profile_steps:
-        yield f"{steps} steps were traced, not {run.config.profile_steps}: use profiling.schedule"
     if not found.operators["input_shapes"].map(len).any():
         yield "the trace has no shapes: record_shapes=True"
     if run.record.device == "cuda" and found.kernels.empty:
@@ -149,30 +81,30 @@ TRACED = {"profile_steps": 1, "warmup_steps": 4}
 DAY1 = {
     "day1.device": Mechanism(
         "the step computes on the accelerator", 1, "device", "baseline",
-        _device_faults, _device_seen, _device_limits, r"\.to\(device\)|device =",
-        lambda run: run.config.device == "auto",
+        _device_seen, _device_limits, r"\.to\(device\)|device =",
+        lambda run: run.config.device == "auto", rehearsed=rehearsals.moving,
     ),
     "day1.amp": Mechanism(
         "the forward pass runs under autocast", 2, "amp", "device",
-        _amp_faults, _amp_seen, _units_limits, "autocast",
+        _amp_seen, _units_limits, "autocast",
         lambda run: run.config.precision != "fp32",
     ),
     "day1.scaler": Mechanism(
         "fp16 gradients are scaled", 3, "amp", "device",
-        _none, lambda run: "loss scaled, gradients unscaled, an overflow on purpose left out",
+        lambda run: "loss scaled, gradients unscaled, an overflow on purpose left out",
         _units_limits, "scaler|backward", lambda run: run.config.precision == "fp16",
         changes={"precision": "fp16", "overflow_step": 1}, settings={"warmup_steps": 4},
     ),
     "day1.channels_last": Mechanism(
         "weights and images lie channels last", 4, "channels_last", "amp",
-        _layout_faults, _layout_seen, _units_limits, "channels_last",
+        _layout_seen, _units_limits, "channels_last",
         lambda run: run.config.channels_last,
     ),
     "day1.profile": Mechanism(
         "a step is traced, and the measured ones are not slowed", 5, "device", "device",
-        _trace_faults, _trace_seen, lambda run: "", "profiler",
-        lambda run: run.config.profile_steps > 0, changes=TRACED, faster=False,
-        settings={"warmup_steps": 4},
+        _trace_seen, lambda run: "", "profiler",
+        lambda run: run.config.profile_steps > 0, faults=_trace_faults,
+        changes=TRACED, settings={"warmup_steps": 4}, faster=False,
     ),
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from course.config import Config, rung, vary
+from course.days import rehearsals
 from course.days.lab import BUSY, Lab, Mechanism, Recording, chosen
 from course.runs.run import Run
 
@@ -22,25 +23,12 @@ SAME_VAL_LOSS = 1.3  # times; two trainings differ by a few percent, a wrong mea
 DDP_ARGUMENTS = {"bucket_mb": "bucket_cap_mb", "find_unused": "find_unused_parameters"}
 
 
-def _loader_faults(run: Run, against: Run) -> Iterator[str]:
-    seen, cfg = run.record.evidence["loader"], run.config
-    asked = {
-        "num_workers": cfg.workers,
-        "persistent_workers": cfg.persistent_workers,
-        "prefetch_factor": cfg.prefetch_factor if cfg.workers else None,
-        "pin_memory": cfg.pin_memory,
-    }
-    for name, wanted in asked.items():
-        if seen.get(name) != wanted:
-            yield f"the DataLoader has {name}={seen.get(name)}, and the config asks {wanted}"
-    if cfg.non_blocking and run.record.device != "cpu" and not run.record.evidence["non_blocking"]:
-        yield "the copies to the device wait: give both .to(device) non_blocking=cfg.non_blocking"
-    if workers := against.record.evidence["loader"].get("num_workers"):
-        yield f"the {against.config.rung} run has {workers} workers too: take them from the config"
-
-
 def _loader_seen(run: Run) -> str:
-    return ", ".join(f"{name}={value}" for name, value in run.record.evidence["loader"].items())
+    seen = run.record.evidence["loader"].items()
+    return (
+        f"{', '.join(f'{name}={value}' for name, value in seen)}; pinned memory and copies "
+        f"rehearsed with a pretended accelerator"
+    )
 
 
 def _loader_limits(run: Run) -> str:
@@ -61,7 +49,9 @@ def _rank_faults(run: Run, _: Run) -> Iterator[str]:
 
 def _rank_seen(run: Run) -> str:
     devices = ", ".join(rank["evidence"].get("device", "cpu") for rank in run.ranks)
-    return f"{len(run.ranks)} ranks in one process group, on {devices}"
+    return (
+        f"{len(run.ranks)} ranks in one process group, on {devices}; a second node's rank rehearsed"
+    )
 
 
 def _parallel_faults(run: Run, against: Run) -> Iterator[str]:
@@ -160,6 +150,10 @@ def _shared_cores(run: Run) -> str:
 
 
 def _once_faults(run: Run, against: Run) -> Iterator[str]:
+    taken = [rank["evidence"].get("val_taken") for rank in run.ranks if "evidence" in rank]
+    images = [image for epochs in taken if epochs for image in {*epochs[0]}]
+    if twice := len(images) - len({*images}):
+        yield f"ranks validated the same images, {twice} of them: each takes a share of its own"
     found, wanted = run.record.val_images, against.record.val_images
     if found != wanted:
         yield (
@@ -171,34 +165,28 @@ def _once_faults(run: Run, against: Run) -> Iterator[str]:
             f"{wanted} validation images make equal shares, in which a repeated one is not "
             f"noticed: launch both runs with val_images={TRAINED['val_images']}"
         )
+    yield from _told_otherwise(run, against)
+    writers = [rank["rank"] for rank in run.ranks if rank.get("weights_by")]
+    if len(writers) != 1:
+        yield f"weights.pt was written by ranks {writers or 'none'}: by one of them alone"
+
+
+def _told_otherwise(run: Run, against: Run) -> Iterator[str]:
+    """Figures of the validation about which ranks disagree, or which one process finds others."""
+    told = [rank["epochs"][-1] for rank in run.ranks if rank.get("epochs")]
+    names = [*told[0]] if told else []
+    if unlike := [name for name in names if len({round(each[name], 6) for each in told}) > 1]:
+        values = " and ".join(f"{each[unlike[0]]:.3g}" for each in told)
+        yield (
+            f"the ranks disagree about {', '.join(unlike)} ({values}): add up all that they "
+            f"counted before you divide"
+        )
     losses = run.record.val_loss, against.record.val_loss
     if all(losses) and not 1 / SAME_VAL_LOSS <= losses[0] / losses[1] <= SAME_VAL_LOSS:
         yield (
             f"the validation loss is {losses[0]:.3g}, and one process finds {losses[1]:.3g}: "
             f"add up sums and counts over the ranks, and divide once"
         )
-    yield from _validated_otherwise(run)
-    writers = [rank["rank"] for rank in run.ranks if rank.get("weights_by")]
-    if len(writers) != 1:
-        yield f"weights.pt was written by ranks {writers or 'none'}: by one of them alone"
-
-
-def _validated_otherwise(run: Run) -> Iterator[str]:
-    """Images that two ranks validated; figures about which they disagree."""
-    taken = [rank["evidence"].get("val_taken") for rank in run.ranks if "evidence" in rank]
-    if taken and None not in taken:
-        images = [sorted(epochs[0]) for epochs in taken if epochs]
-        if repeated := len(sum(images, [])) - len({*sum(images, [])}):
-            yield f"{repeated} images were validated by two ranks: each rank takes its own share"
-            return
-    told = [rank["epochs"] for rank in run.ranks if rank.get("epochs")]
-    for name in told[0][-1] if told else ():
-        values = {round(each[-1][name], 6) for each in told}
-        if len(values) > 1:
-            yield (
-                f"the ranks disagree about {name}: {' and '.join(map(str, sorted(values)))}; add "
-                f"up all that they counted before you divide"
-            )
 
 
 def _once_seen(run: Run) -> str:
@@ -234,25 +222,27 @@ def _is_parallel(run: Run) -> bool:
 DAY2 = {
     "day2.dataloader": Mechanism(
         "other processes load the batches", 6, "dataloader", "channels_last",
-        _loader_faults, _loader_seen, _loader_limits, "loading",
+        _loader_seen, _loader_limits, "loading",
         lambda run: run.config.workers > 0, tolerance=0.15,
         changes={"pin_memory": True, "persistent_workers": True, "prefetch_factor": 3},
+        rehearsed=rehearsals.loading,
     ),
     "day2.ranks": Mechanism(
         "a process for each device, all in one group", 7, "device", "device",
-        _rank_faults, _rank_seen, _shared_cores, "process_group", _is_parallel,
+        _rank_seen, _shared_cores, "process_group", _is_parallel,
+        faults=_rank_faults, rehearsed=rehearsals.joining,
         settings=TRAINED, gpus=RANKS, tolerance=SAME_LOSS, timed=False,
     ),
     "day2.data_parallel": Mechanism(
         "every rank takes its share, and gradients are averaged", 8, "device", "device",
-        _parallel_faults, _parallel_seen, _shared_cores, "sampler|DDP", _is_parallel,
-        settings=TRAINED, gpus=RANKS, tolerance=SAME_LOSS,
+        _parallel_seen, _shared_cores, "sampler|DDP", _is_parallel,
+        faults=_parallel_faults, settings=TRAINED, gpus=RANKS, tolerance=SAME_LOSS,
     ),
     "day2.once": Mechanism(
         "validated and written once, not by every rank", 9, "device", "device",
-        _once_faults, _once_seen, _shared_cores, "all_reduce|save_weights",
+        _once_seen, _shared_cores, "all_reduce|save_weights",
         lambda run: False,  # it trains as well without; the lab comes to it later
-        settings=TRAINED, gpus=RANKS, tolerance=SAME_LOSS, timed=False,
+        faults=_once_faults, settings=TRAINED, gpus=RANKS, tolerance=SAME_LOSS, timed=False,
     ),
 }  # fmt: skip
 

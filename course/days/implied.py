@@ -17,6 +17,8 @@ from course.runs.record import PHASES
 from course.runs.run import Run
 
 Evidence = dict[str, Any]
+SCALING, OPTIMIZER = ("precision", "overflow_step"), ("lr", "momentum", "weight_decay")
+LOADERS = ("workers", "persistent_workers", "prefetch_factor", "pin_memory")
 TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 # Of the first update's norm beside that of the run before. In fp16 it may be the third batch's,
 # since a scaler leaves out steps until its scale fits; a forgotten scale is a factor of thousands.
@@ -29,7 +31,8 @@ class Implied(NamedTuple):
     """One thing that a config implies.
 
     `seen` gives what was there, None where it cannot be known; `due` what should be. `told` says
-    what to do where they differ; {seen} and {due} are filled in.
+    what to do where they differ; {seen} and {due} are filled in, of dicts those items that differ.
+    Rows of the same fields have one cause, so that of them the first that differs is told.
     """
 
     fields: tuple[str, ...]
@@ -72,6 +75,10 @@ def _due_start(cfg: Config, run: Run) -> str:
     return "scaled" if cfg.precision == "fp16" else "multiplied by 1"
 
 
+def _devices(seen: Evidence, cfg: Config) -> list[str] | None:
+    return sorted(seen.get("devices") or []) or None if cfg.device == "cpu" else None
+
+
 def _layouts(key: str, *at: str) -> Callable[[Evidence, Config], list[str] | None]:
     def seen(evidence: Evidence, cfg: Config) -> list[str] | None:
         for each in at:
@@ -85,11 +92,18 @@ def _only_layout(cfg: Config, run: Run) -> list[str]:
     return ["NHWC" if cfg.channels_last else "NCHW"]
 
 
-def _loader(which: str, name: str) -> Callable[[Evidence, Config], Any]:
-    """An argument of one of the two DataLoaders, where the images are files."""
-    return lambda seen, cfg: (
-        None if cfg.data == "synthetic" or which not in seen else repr(seen[which].get(name))
-    )
+def _loader(which: str) -> Callable[[Evidence, Config], dict[str, Any] | None]:
+    """Arguments of one of the two DataLoaders, where the images are files."""
+
+    def seen(evidence: Evidence, cfg: Config) -> dict[str, Any] | None:
+        if cfg.data == "synthetic" or which not in evidence:
+            return None
+        found = {name: evidence[which].get(name) for name in LOADING}
+        if evidence.get("device", "cpu") == "cpu" and not found["pin_memory"]:
+            del found["pin_memory"]  # there it pins nothing: see course.days.rehearsals
+        return found
+
+    return seen
 
 
 LOADING: dict[str, Callable[[Config], Any]] = {
@@ -100,36 +114,35 @@ LOADING: dict[str, Callable[[Config], Any]] = {
     "in_order": lambda cfg: True,
     "worker_init_fn": lambda cfg: False,
 }
-FIELDS = {"num_workers": "workers", "in_order": "workers", "worker_init_fn": "workers"}
 
 
-def _loading() -> Iterator[Implied]:
-    for which, what in (("loader", "training"), ("val_loader", "validation")):
-        for name, due in LOADING.items():
-            yield Implied(
-                (FIELDS.get(name, name),),
-                _loader(which, name),
-                lambda cfg, run, due=due: repr(due(cfg)),
-                f"the {what} DataLoader has {name}={{seen}}, and the config asks {{due}}",
-            )
+def _due_loading(cfg: Config, run: Run) -> dict[str, Any]:
+    return {name: due(cfg) for name, due in LOADING.items()}
 
 
 def _updates(seen: Evidence, cfg: Config) -> str | None:
     """How often the optimizer stepped in a step; a scaler may leave steps out."""
     counts = dict(seen.get("updates") or {})
-    if cfg.precision == "fp16":
+    if cfg.precision == "fp16" or (seen.get("loss_gradient") or 1) != 1:
         counts.pop("0", None)
     if not counts:
         return None
     return " or ".join(sorted(counts))
 
 
-def _settings(name: str) -> Callable[[Evidence, Config], str | None]:
-    def seen(evidence: Evidence, cfg: Config) -> str | None:
-        found = {each.get(name) for each in evidence.get("groups") or []}
-        return " and ".join(f"{each:g}" for each in sorted(found - {None})) or None
+def _settings(seen: Evidence, cfg: Config) -> dict[str, str] | None:
+    """The optimizer's, each with all the values that any group ever had."""
+    values: dict[str, set[float]] = {}
+    for group in seen.get("groups") or []:
+        for name, value in group.items():
+            values.setdefault(name, set()).add(value)
+    return {
+        name: " and ".join(f"{each:g}" for each in sorted(found)) for name, found in values.items()
+    } or None
 
-    return seen
+
+def _due_settings(cfg: Config, run: Run) -> dict[str, str]:
+    return {name: f"{getattr(cfg, name):g}" for name in OPTIMIZER}
 
 
 def _overflow(seen: Evidence, cfg: Config) -> str | None:
@@ -166,7 +179,8 @@ def _due_traced(cfg: Config, run: Run) -> str:
 
 
 def _steps(names: Iterable[str]) -> str:
-    return f"step {', '.join(names)}".removesuffix("step ") or "no step"
+    found = [*names]
+    return f"step{'s' * (len(found) > 1)} {', '.join(found)}" if found else "no step"
 
 
 def _parameters(cfg: Config, run: Run) -> int | None:
@@ -215,42 +229,43 @@ IMPLIED: tuple[Implied, ...] = (
     Implied(("precision",), lambda seen, cfg: seen.get("autocast_in_backward"),
             lambda cfg, run: False,
             "autocast was still on in backward: only the forward pass and the loss lie inside"),
-    Implied(("precision",), _start_of_backward(), _due_start,
+    Implied(SCALING, _start_of_backward(), _due_start,
             "backward started from a loss that was {seen}; with this precision it is to be {due}"),
-    Implied(("precision",), _start_of_backward("later"), _due_start,
+    Implied(SCALING, _start_of_backward("later"), _due_start,
             "in a later step backward started from a loss that was {seen}, not {due}"),
-    Implied(("precision", "overflow_step"), _overflow, lambda cfg, run: "skipped",
+    Implied(SCALING, _overflow, lambda cfg, run: "skipped",
             "a gradient was made infinite on purpose, and the optimizer {seen} it: one scaler for "
             "all steps, whose step(optimizer) leaves such a step out, and update() in each"),
-    Implied(("precision", "overflow_step"), _scale_after, lambda cfg, run: "smaller",
+    Implied(SCALING, _scale_after, lambda cfg, run: "smaller",
             "after a gradient that overflowed the scale is {seen}: make one scaler before the "
             "loop, and update() it in every step"),
     Implied(("precision",), lambda seen, cfg: _types(seen, "loss_types"), lambda cfg, run: ["fp32"],
             "the loss was computed in {seen}, which keeps three digits: it belongs under autocast, "
             "which takes fp32 there"),
     Implied(("profile_steps",), _traced, _due_traced,
-            "traced were {seen}, and the config asks for {due}: profiling.schedule(cfg), and a "
-            "profiler.step() at the end of every step"),
+            "the profiler traced {seen}, and the config asks for {due}: profiling.schedule(cfg), "
+            "and a profiler.step() at the end of every step"),
     Implied(("model",), lambda seen, cfg: seen.get("parameters") or None, _parameters,
             "the optimizer updates {seen:,} numbers, and cfg.model has {due:,}: "
             "models.create(cfg.model, sets.classes) makes it"),
+    Implied(("device",), _devices, lambda cfg, run: ["cpu"],
+            'the convolutions ran on {seen}: use the accelerator only if cfg.device == "auto"'),
     Implied(("channels_last",), _layouts("input_layouts"), _only_layout,
             "the convolutions' inputs lay as {seen}, and the config asks for {due}"),
     Implied(("channels_last",), _layouts("input_layouts", "later"), _only_layout,
             "in a later step inputs lay as {seen}, and the config asks for {due}"),
     Implied(("channels_last",), _layouts("weight_layouts"), _only_layout,
             "the convolutions' weights lay as {seen}, and the config asks for {due}"),
-    Implied(("lr",), _settings("lr"), lambda cfg, run: f"{cfg.lr:g}",
-            "the optimizer's lr is {seen}, and the config's {due}"),
-    Implied(("momentum",), _settings("momentum"), lambda cfg, run: f"{cfg.momentum:g}",
-            "the optimizer's momentum is {seen}, and the config's {due}"),
-    Implied(("weight_decay",), _settings("weight_decay"), lambda cfg, run: f"{cfg.weight_decay:g}",
-            "the optimizer's weight_decay is {seen}, and the config's {due}"),
+    Implied(OPTIMIZER, _settings, _due_settings,
+            "the optimizer has {seen}, and the config asks {due}"),
     Implied((), _updates, lambda cfg, run: "1",
             "the optimizer stepped {seen} times in a step: one update a batch"),
     Implied((), lambda seen, cfg: seen.get("optimizers") or None, lambda cfg, run: 1,
             "{seen} optimizers updated the weights: a new one has no momentum yet"),
-    *_loading(),
+    Implied(LOADERS, _loader("loader"), _due_loading,
+            "the training DataLoader has {seen}, and the config asks {due}"),
+    Implied(LOADERS, _loader("val_loader"), _due_loading,
+            "the validation DataLoader has {seen}, and the config asks {due}"),
     Implied(("device",), _backend, lambda cfg, run: "nccl",
             "GPUs sent their gradients through {seen}, by way of the host: leave the backend to "
             "init_process_group"),
@@ -298,17 +313,23 @@ def saved_weights(run: Run) -> Iterator[str]:
 
 
 def differences(run: Run, rows: tuple[Implied, ...] = IMPLIED) -> Iterator[str]:
-    """What was otherwise in a run than its config implies, each thing once, in any of its ranks."""
+    """What was otherwise in a run than its config implies, each cause once, in any of its ranks."""
     ranks = [rank["evidence"] for rank in run.ranks] or [run.record.evidence]
-    told = set()
+    causes = set()
     for row in rows:
         for evidence in ranks:
+            if (cause := row.fields or row.told) in causes:
+                break
             seen = row.seen(evidence, run.config)
-            if seen is None or row.told in told:
+            if seen is None or seen == (due := row.due(run.config, run)):
                 continue
-            if seen != (due := row.due(run.config, run)):
-                told.add(row.told)
-                yield row.told.format(seen=_said(seen), due=_said(due))
+            if isinstance(seen, dict):
+                names = [name for name in seen if seen[name] != due[name]]
+                if not names:  # of what is due it tells a part
+                    continue
+                seen, due = ({name: each[name] for name in names} for each in (seen, due))
+            causes.add(cause)
+            yield row.told.format(seen=_said(seen), due=_said(due))
     yield from saved_weights(run)
 
 
@@ -336,4 +357,6 @@ def _near(found: list[float] | None, other: list[float] | None) -> bool:
 
 
 def _said(value: Any) -> Any:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={each}" for name, each in value.items())
     return " and ".join(map(str, value)) if isinstance(value, list) else value

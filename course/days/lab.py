@@ -23,11 +23,15 @@ class Mechanism:
     todo: int
     rung: str
     against: str
-    faults: Callable[[Run, Run], Iterator[str]]  # what did not happen; nothing: all is well
     seen: Callable[[Run], str]  # the evidence in words, where it did happen
     limits: Callable[[Run], str]  # why the effect cannot be measured here, or ""
     word: str  # a line of the script with it is the one to look at
     needed: Callable[[Run], bool]  # does this run ask for what the TODO brings?
+    # What did not happen; nothing: all is well. What follows from a config alone is looked at in
+    # all runs (`course.days.implied`), so that most checks have nothing to add.
+    faults: Callable[[Run, Run], Iterable[str]] = lambda run, against: ()
+    # What would be otherwise elsewhere, told from the script's text and the config alone.
+    rehearsed: Callable[[str, Config], Iterable[str]] = lambda text, cfg: ()
     changes: dict[str, Any] = field(default_factory=dict)  # of the rung's config
     settings: dict[str, Any] = field(default_factory=dict)  # of both runs' configs
     faster: bool = True  # should it be, or only not slower?

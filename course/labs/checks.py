@@ -13,6 +13,7 @@ import html
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import pandas as pd
 
@@ -155,7 +156,8 @@ def _parts(wanted: Mechanism, run: Run, against: Run) -> Iterator[Part]:
         if refresh(each) != "ok":
             reason = explain(each).splitlines()[0]
             yield Part("correct", FAILED, reason, _error_line(each) or where)
-            yield Part("mechanism", FAILED, "there is no finished run to look into", where)
+            told = "; ".join(_rehearsed(wanted, run))
+            yield Part("mechanism", FAILED, told or "there is no finished run to look into", where)
             yield Part("effect", UNMEASURABLE, "there is no finished run to time")
             return
     verdict, evidence = _same_loss(run, against, wanted.tolerance)
@@ -167,7 +169,7 @@ def _parts(wanted: Mechanism, run: Run, against: Run) -> Iterator[Part]:
     elif not run.record.evidence:
         wrong = ["the first step was not watched: launch with warmup_steps of 1 or more"]
     else:
-        wrong = list(wanted.faults(run, against)) or _not_implied(run, against)
+        wrong = _otherwise(wanted, run, against)
     if wrong:
         told = "; ".join(wrong)
         yield Part("mechanism", FAILED, told, _told_line(run, told) or where)
@@ -180,10 +182,18 @@ def _parts(wanted: Mechanism, run: Run, against: Run) -> Iterator[Part]:
     yield _effect(wanted, run, against)
 
 
-def _not_implied(run: Run, against: Run) -> list[str]:
-    """What is otherwise than the configs imply, in either run."""
-    before = (f"the {against.config.rung} run: {each}" for each in differences(against))
-    return [*differences(run), *before] or [*unlike(run, against)]
+def _otherwise(wanted: Mechanism, run: Run, against: Run) -> list[str]:
+    """What did not happen as it should: the first place that shows anything, since one mistake
+    shows in several."""
+    if found := [*islice(wanted.faults(run, against), 1)]:
+        return found
+    own, before = [*differences(run)], differences(against)
+    found = own + [f"the {against.config.rung} run: {each}" for each in before if each not in own]
+    return found or [*unlike(run, against)] or _rehearsed(wanted, run)
+
+
+def _rehearsed(wanted: Mechanism, run: Run) -> list[str]:
+    return [*wanted.rehearsed(run.script.read_text(), run.config)]
 
 
 def _learns(run: Run) -> bool:
@@ -202,11 +212,14 @@ def _same_loss(run: Run, against: Run, allowed: float | None) -> tuple[str, str]
     if table.empty:
         return FAILED, "no loss was written"
     if table["run"].isna().any():
-        return FAILED, f"the loss is not finite from step {int(table['run'].isna().idxmax())} on"
+        planted = run.record.evidence.get("overflow", {}).get("skipped") is False
+        why = "a gradient that was made infinite on purpose reached the weights: " * planted
+        step = int(table["run"].isna().idxmax())
+        return FAILED, f"{why}the loss is not finite from step {step} on"
     differences = (table["run"] / table["before"] - 1).abs()
     tolerance = allowed or TOLERANCE[run.config.precision]
     step, largest = int(differences.idxmax()), float(differences.max())
-    factor = float((table["run"] / table["before"]).median())
+    factor = float((table["run"] / table["before"]).iloc[0])  # a scale may change afterwards
     if factor > SCALED:
         return FAILED, (
             f"the losses are {factor:,.0f} times those before: the scaled loss was recorded. Keep "
@@ -230,12 +243,13 @@ def judge(found: Ratio, *, faster: bool) -> Part:
     """The effect's verdict, by the interval: passed where all of it lies above 1, failed where all
     of it lies below. For what is to cost nothing the line is drawn at 1 − SURE."""
     line = 1 if faster else 1 - SURE
-    low, high = (found.low, found.high) if found.low is not None else (found.value, found.value)
     how = f"in {found.turns} turns" if found.turns else "one run after the other"
     said = f"{found} the images per second, {how}"
-    if low > line:
+    if found.low is None or found.low == found.high:  # of one step a side
+        return Part("effect", UNMEASURABLE, f"{said}: too few steps to tell its spread")
+    if found.low > line:
         return Part("effect", PASSED, said)
-    if high < line:
+    if found.high < line:
         return Part("effect", FAILED, f"{said}: slower")
     return Part("effect", UNMEASURABLE, f"{said}: the spread is wider than what is looked for")
 

@@ -2,32 +2,62 @@
 
 A machine without an accelerator cannot tell whether a script would move its tensors to one:
 `.to(device)` does nothing there. PyTorch's fake tensors can. They compute nothing, but each has
-a device, and an operator that is given tensors of two devices refuses, as on a real GPU.
+a device, and an operator that is given tensors of two devices refuses, as on a real GPU. In the
+same way a rank can be rehearsed of whose node and neighbours there is nothing here.
 """
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch import distributed, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from course.config import Config
 from course.data.loader import ImageSets
 
 PRETENDED = torch.device("cuda")
+FIRST_NODE = "first-node"  # where a pretended rank's launcher says that ranks meet
+# What is rehearsed shows at any size, and nothing is computed.
+SMALL: dict[str, Any] = {"model": "resnet18", "image_px": 32, "compile": ""}
+SMALL |= {"profile_steps": 0, "val_steps": 0, "save_weights": False}
+aten = torch.ops.aten
+
+
+@dataclass
+class Rehearsed:
+    """What a script's first step does on an accelerator.
+
+    error: what ended it, with its line, or "". computed_on: where the loss lay. selected: the
+    index of the device that the script made the current one. copied: of "images" and "labels",
+    each (type, non_blocking) with which they came to the device. loading: the arguments for
+    DataLoader. joined: those of init_process_group, None where it was not called.
+    """
+
+    error: str = ""
+    computed_on: torch.device | None = None
+    selected: int | None = None
+    copied: dict[str, set[tuple[str, bool]]] = field(default_factory=dict)
+    loading: dict[str, Any] = field(default_factory=dict)
+    joined: dict[str, Any] | None = None
 
 
 class _Meter:
     """In the place of `course.training.meter.Meter`: one step, not timed."""
 
-    def __init__(self, *_: Any) -> None:
-        """Nothing is recorded."""
+    step, phase = 0, "load"
+
+    def __init__(self, run: _Run, device: torch.device) -> None:
+        self.run, self.config, self.device = run, run.config, device
 
     def steps(self, batches: Any, _epoch: int) -> Iterator[Any]:
         yield next(iter(batches))
@@ -35,35 +65,87 @@ class _Meter:
     def lap(self, _phase: str, loss: torch.Tensor | None = None) -> None:
         """Nothing is timed."""
 
+    def summary(self) -> dict[str, Any]:
+        return {}
+
 
 class _Run:
-    rank, local_rank, world_size = 0, 0, 1
+    """In the place of `course.training.recorder.Recorder`: it keeps nothing."""
 
-    def __init__(self, config: Config) -> None:
+    folder, is_kept = None, False
+
+    def __init__(self, config: Config, rank: int, local_rank: int, world_size: int) -> None:
         self.config = config
+        self.rank, self.local_rank, self.world_size = rank, local_rank, world_size
 
-    def save_trace(self, _: Any) -> None:
+    def _ignore(self, *_: Any, **__: Any) -> None:
         """Nothing is recorded."""
 
-    def save_weights(self, _: Any) -> None:
-        """Nothing is recorded."""
+    set = epoch = write_steps = save_trace = save_weights = finish = _ignore
+    refuse_if_not_distributed = before_epoch = _ignore
 
-    def epoch(self, **_: float) -> None:
-        """Nothing is validated."""
+    def group_size(self) -> int:
+        return self.world_size
+
+    def describe(self, _: torch.device) -> dict[str, Any]:
+        return {}
 
 
-def device_of_first_step(text: str, cfg: Config) -> tuple[str, str]:
-    """Where the script's first step computes, were there an accelerator: (device type, error).
+class _Parallel(nn.Module):
+    """In the place of DistributedDataParallel: the network alone."""
+
+    def __init__(self, module: nn.Module, *_: Any, **__: Any) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self.module(*inputs, **named)
+
+    def register_comm_hook(self, *_: Any) -> None:
+        """Nothing is sent."""
+
+
+class _Copies(TorchDispatchMode):
+    """Notes how the images and labels of a batch come to the accelerator."""
+
+    def __init__(self, cfg: Config, found: Rehearsed) -> None:
+        super().__init__()
+        self._cfg, self._found = cfg, found
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func in (aten._to_copy.default, aten.copy_.default):
+            source = args[0] if func is aten._to_copy.default else args[1]
+            waits_not = (kwargs or {}).get("non_blocking") or args[2:] == (True,)
+            if source.device.type == "cpu" and result.device.type != "cpu":
+                self._note(source, bool(waits_not))
+        return result
+
+    def _note(self, source: torch.Tensor, non_blocking: bool) -> None:
+        rows, pixels = self._cfg.batch_size, self._cfg.image_px
+        whats = {(rows,): "labels", (rows, 3, pixels, pixels): "images"}
+        if what := whats.get(tuple(source.shape)):
+            copied = self._found.copied.setdefault(what, set())
+            copied.add((str(source.dtype).removeprefix("torch."), non_blocking))
+
+
+def rehearse(
+    text: str, cfg: Config, *, rank: int = 0, local_rank: int = 0, world_size: int = 1
+) -> Rehearsed:
+    """What the script's first step does, were there an accelerator, or as many as ranks.
 
     Args:
         text: a training script, shaped as solutions/train.py.
-        cfg: its config; a small one serves, since only devices are looked at.
+        cfg: its config; sizes are replaced by small ones.
+        rank, local_rank, world_size: of a process among several.
     """
-    script, devices = ModuleType("rehearsed"), []
+    script, found = ModuleType("rehearsed"), Rehearsed()
+    cfg = replace(cfg, **SMALL, batch_size=2 * world_size)
     try:
-        exec(compile(text, "train.py", "exec"), vars(script))
-        with _pretended(script, devices), redirect_stdout(None):
-            script.main(_Run(cfg))
+        with _pretended(cfg, found, rank, world_size), redirect_stdout(None):
+            exec(compile(text, "train.py", "exec"), vars(script))
+            with patch.multiple(script, **_stand_ins(cfg, found)):
+                script.main(_Run(cfg, rank, local_rank, world_size))
     except Exception as error:
         places = [
             frame
@@ -71,49 +153,91 @@ def device_of_first_step(text: str, cfg: Config) -> tuple[str, str]:
             if frame.filename == "train.py"
         ]
         where = f" (train.py, line {places[-1].lineno})" if places else ""
-        return "", f"{type(error).__name__}: {str(error).splitlines()[0]}{where}"
-    return (devices[0].type, "") if devices else ("", "no step called backward()")
+        found.error = f"{type(error).__name__}: {str(error).splitlines()[0]}{where}"
+    if not (found.error or found.computed_on):
+        found.error = "no step called backward()"
+    return found
 
 
-def _apply(self: torch.nn.Module, change: Any, recurse: bool = True) -> torch.nn.Module:
+def _apply(self: nn.Module, change: Any, recurse: bool = True) -> nn.Module:
     """`Module._apply` for fake tensors, whose storage PyTorch's own would try to swap."""
     for module in self.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                module._parameters[name] = torch.nn.Parameter(change(parameter))
+                module._parameters[name] = nn.Parameter(change(parameter))
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = change(buffer)
     return self
 
 
-@contextmanager
-def _pretended(script: ModuleType, devices: list[torch.device]) -> Iterator[None]:
+def _stand_ins(cfg: Config, found: Rehearsed) -> dict[str, Any]:
+    """What the script imports from the course, and would read files or keep times."""
+
     def image_sets(cfg: Config) -> ImageSets:
         return ImageSets(range(cfg.batch_size), range(cfg.batch_size), 10)
 
-    def loaders(_sets: ImageSets, cfg: Config, *_: Any, **__: Any) -> tuple[list, list]:
-        images = torch.zeros(cfg.batch_size, 3, cfg.image_px, cfg.image_px)
+    def loaders(_sets: ImageSets, cfg: Config, *_: Any, **loading: Any) -> tuple[list, list]:
+        found.loading = loading
+        shape = (cfg.batch_size, 3, cfg.image_px, cfg.image_px)
+        images = torch.zeros(shape, dtype=torch.uint8 if cfg.uint8 else torch.float32)
         labels = torch.zeros(cfg.batch_size, dtype=torch.long)
         return [(images, labels)], []
 
+    return {"image_sets": image_sets, "loaders": loaders, "Meter": _Meter}
+
+
+@contextmanager
+def _pretended(cfg: Config, found: Rehearsed, rank: int, world_size: int) -> Iterator[None]:
     def backward(loss: torch.Tensor, **_: Any) -> None:
-        devices.append(loss.device)  # autograd itself would ask for a real device
+        found.computed_on = loss.device  # autograd itself would ask for a real device
+
+    def select(device: torch.device | int | str) -> None:
+        index = device if isinstance(device, int) else torch.device(device).index
+        found.selected = index
+
+    def selected() -> int:
+        return found.selected or 0
 
     def accelerator(*_: Any, **__: Any) -> torch.device:
         return PRETENDED
 
-    answers = {"is_available": _yes, "is_bf16_supported": _yes, "device_count": lambda: 1}
+    cuda = {"is_available": _yes, "is_initialized": _yes, "is_bf16_supported": _yes}
+    cuda |= {"device_count": lambda: world_size, "current_device": selected, "set_device": select}
+    own = {"current_accelerator": accelerator, "is_available": _yes, "set_device_idx": select}
+    own |= {"current_device_index": selected, "set_device_index": select}
+    tensor = {"backward": backward, "item": _zero, "__float__": _zero}
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        # Or CUDA is asked for a driver.
+        stack.enter_context(patch.object(FakeTensorMode, "avoid_device_init", True))
+        stack.enter_context(patch.multiple(torch.accelerator, **own))
+        stack.enter_context(patch.multiple(torch.cuda, **cuda))  # for scripts that ask CUDA itself
+        stack.enter_context(patch.multiple(torch.Tensor, **tensor))
+        stack.enter_context(patch.object(nn.Module, "_apply", _apply))
+        if world_size > 1:
+            stack.enter_context(_group(found, rank, world_size))
+        stack.enter_context(_Copies(cfg, found))
+        yield
+
+
+@contextmanager
+def _group(found: Rehearsed, rank: int, world_size: int) -> Iterator[None]:
+    """Other ranks, pretended: whatever is sent to them is lost."""
+
+    def join(backend: str | None = None, init_method: str | None = None, **more: Any) -> None:
+        found.joined = {"backend": backend, "init_method": init_method, **more}
+
+    met = {"MASTER_ADDR": FIRST_NODE, "MASTER_PORT": "29500"}
+    met |= {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
+    calls = {"init_process_group": join, "is_initialized": lambda: found.joined is not None}
+    calls |= {"get_rank": lambda *_: rank, "get_world_size": lambda *_: world_size}
+    calls |= dict.fromkeys(("all_reduce", "broadcast", "barrier"), _Run._ignore)
     with (
-        torch.random.fork_rng(devices=[]),
-        FakeTensorMode(allow_non_fake_inputs=True),
-        patch.object(FakeTensorMode, "avoid_device_init", True),  # or CUDA is asked for a driver
-        patch.object(torch.accelerator, "current_accelerator", accelerator),
-        patch.object(torch.accelerator, "is_available", _yes),
-        patch.multiple(torch.cuda, **answers),  # for scripts that ask CUDA itself
-        patch.multiple(torch.Tensor, backward=backward, item=_zero, __float__=_zero),
-        patch.object(torch.nn.Module, "_apply", _apply),
-        patch.multiple(script, image_sets=image_sets, loaders=loaders, Meter=_Meter),
+        patch.dict(os.environ, met),
+        patch.multiple(distributed, **calls),
+        patch.object(nn.parallel, "DistributedDataParallel", _Parallel),
     ):
         yield
 

@@ -148,9 +148,11 @@ class Recorder:
             RuntimeError: more than one process, and no process group.
         """
         if self.world_size > 1 and self.group_size() == 1:
+            joined = torch.distributed.is_available() and torch.distributed.is_initialized()
+            how = "each in a process group of its own" if joined else "in no process group"
             raise RuntimeError(
-                f"{self.world_size} processes were started, but this script joins them in no "
-                f"process group: each would train alone. TODO 7 joins them; or launch with gpus=1"
+                f"{self.world_size} processes were started, but this script joins them {how}: "
+                f"each would train alone. TODO 7 joins them; or launch with gpus=1"
             )
 
     def describe(self, device: torch.device) -> dict[str, Any]:

@@ -1,23 +1,30 @@
-"""Answers that nobody named beforehand: no wrong one passes, no right one fails.
+"""Checks: no wrong answer passes, no right one fails, and each is told its cause.
 
 All are trained for real, on a network and images small enough to train them in one process, and in
-one pair of ranks.
+one pair of ranks. So are the solution, and the exercise with the TODO still open.
 """
 
+import re
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from answers import RIGHT, UNSEEN, WRONG, Answer
-from check_helpers import SOLVED, train_ranks
+from answers import RIGHT, UNSEEN, WRONG
+from answers.lines import Answer
+from check_helpers import SOLVED, TEXT, ranks_training, verdicts
 from job_helpers import prepared, train_together
 
 from course import days
 from course.config import Config, rung
-from course.labs.checks import FAILED, Checked, check
+from course.labs import exercises
+from course.labs.checks import FAILED, PASSED, UNMEASURABLE, UNTIMED, Checked, check
+from course.labs.progress import progress
 from course.runs.run import Run
 
 pytestmark = pytest.mark.slow
-CHECKS = {wanted.todo: name for name, wanted in days.checks().items()}
+EVERY = days.checks()
+CHECKS = {wanted.todo: name for name, wanted in EVERY.items()}
 SMALL = {
     "quick": True,
     "model": "resnet18",
@@ -42,7 +49,18 @@ RANKS = SMALL | {
     "save_weights": True,
 }
 SEEN = [label for label in WRONG if label not in UNSEEN]
-ANSWERS = {label: WRONG[label] for label in SEEN} | RIGHT
+TOLD = [label for label in SEEN if WRONG[label].said]
+
+
+class Trial(NamedTuple):
+    """A script to train, and the check that looks at it."""
+
+    check: str
+    text: str
+    config: Config
+    before: Config  # of the run of the step before
+    gpus: int
+    text_before: str = SOLVED
 
 
 def name_of(answer: Answer) -> str:
@@ -50,78 +68,138 @@ def name_of(answer: Answer) -> str:
     return f"day1.{answer.config['rung']}" if "rung" in answer.config else CHECKS[answer.todo]
 
 
-def ranks_of(answer: Answer) -> int:
-    return max(answer.ranks, days.checks()[name_of(answer)].gpus)
-
-
-def configs(answer: Answer, data: Path) -> tuple[Config, Config]:
-    """Of the run, and of the step before it."""
-    wanted, several = days.checks()[name_of(answer)], ranks_of(answer) > 1
-    small = (RANKS if several else SMALL) | {"data_root": str(data)}
-    own = {key: value for key, value in answer.config.items() if key not in ("rung", "data")}
-    if several:  # its own are of more files than there are
+def trial(name: str, text: str, own: dict, ranks: int = 1) -> Trial:
+    """With fields of the config that it needs; those of a check otherwise, small."""
+    wanted = EVERY[name]
+    gpus = max(ranks, wanted.gpus)
+    values = {**wanted.settings, **(RANKS if gpus > 1 else SMALL)}
+    own = {key: value for key, value in own.items() if key not in ("rung", "data")}
+    if gpus > 1:  # its own are of more files than there are
         own = {key: value for key, value in own.items() if not key.startswith("val_")}
-    values = {**wanted.settings, **small}
     changed = {**values, **wanted.changes, **own}
     if changed.get("profile_steps", 0) > 1:
         changed |= {"steps": 6, "warmup_steps": 5}
     if not changed.get("workers", True):
         changed["persistent_workers"] = False
-    if changed.get("precision") == "fp16":
-        changed["overflow_step"] = 1
-    return rung(wanted.rung, **changed), rung(wanted.against, **values)
+    changed["overflow_step"] = int(changed.get("precision") == "fp16")
+    return Trial(name, text, rung(wanted.rung, **changed), rung(wanted.against, **values), gpus)
 
 
-def text_of(answer: Answer) -> str:
+def answered(answer: Answer) -> Trial:
     text = SOLVED
     for old, new in answer.edits.items():
         assert text.count(old) == 1, old
         text = text.replace(old, new)
-    return text
+    return trial(name_of(answer), text, answer.config, answer.ranks)
+
+
+def trials() -> dict[str, Trial]:
+    answers = {label: WRONG[label] for label in SEEN} | RIGHT
+    found = {label: answered(answer) for label, answer in answers.items()}
+    for name, wanted in EVERY.items():
+        found[f"solution of {name}"] = trial(name, SOLVED, {})
+        text = exercises.render(TEXT, wanted.todo - 1)
+        found[f"untouched {name}"] = trial(name, text, {})._replace(text_before=text)
+    return found
+
+
+TRIALS = trials()
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, tiny_set: Path) -> Path:
-    """A folder for each answer's run, and the solution's run of the step before."""
+def trained(tmp_path_factory: pytest.TempPathFactory, tiny_set: Path) -> dict[str, tuple[Run, Run]]:
+    """Each trial's run, and that of the step before; what is the same trains once."""
     root = tmp_path_factory.mktemp("answers")
-    alone, together, steps_before = [], [], {}
-    for label, answer in ANSWERS.items():
-        config, before = configs(answer, tiny_set)
-        ranks, text = ranks_of(answer), text_of(answer)
-        run = prepared(root / label / "run", text, config, gpus=ranks)
-        (together if ranks > 1 else alone).append(run)
-        if before not in steps_before:
-            steps_before[before] = root / f"before-{len(steps_before)}"
-            alone.append(prepared(steps_before[before], SOLVED, before))
-        (root / label / "against").symlink_to(steps_before[before])
-    train_together(alone, CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
-    train_ranks(together, 2, 29610)
-    return root
+    runs: dict[tuple[str, Config, int], Run] = {}
+
+    def made(text: str, config: Config, gpus: int) -> Run:
+        config = replace(config, data_root=str(tiny_set))
+        key = (text, config, gpus)
+        if key not in runs:
+            runs[key] = prepared(root / str(len(runs)), text, config, gpus=gpus)
+        return runs[key]
+
+    found = {
+        label: (made(each.text, each.config, each.gpus), made(each.text_before, each.before, 1))
+        for label, each in TRIALS.items()
+    }
+    alone = [run for (_, _, gpus), run in runs.items() if gpus == 1]
+    with ranks_training([run for run in runs.values() if run not in alone], 2, 29610):
+        train_together(alone, CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+    return found
 
 
 @pytest.fixture
-def checked(trained: Path, runs_root: Path, narrow_model: None):
+def checked(trained: dict[str, tuple[Run, Run]], runs_root: Path, narrow_model: None):
     def of(label: str) -> Checked:
-        folder = trained / label
-        return check(name_of(ANSWERS[label]), Run(folder / "run"), against=Run(folder / "against"))
+        run, against = trained[label]
+        return check(TRIALS[label].check, run, against=against)
 
     return of
+
+
+def parts_that_failed(done: Checked) -> list[str]:
+    return [part.part for part in done.parts if part.verdict == FAILED]
+
+
+named = pytest.mark.parametrize("name", EVERY)
+
+
+@named
+def test_the_solution_passes(checked, name: str) -> None:
+    done = checked(f"solution of {name}")
+    found = verdicts(done)
+    assert (found["correct"], found["mechanism"]) == (PASSED, PASSED), done
+    assert (found["effect"] == UNTIMED) == (not EVERY[name].timed)
+
+
+@named
+def test_the_untouched_exercise_fails_and_names_its_line(checked, name: str) -> None:
+    done = checked(f"untouched {name}")
+    assert "mechanism" in parts_that_failed(done), done
+    (part,) = [part for part in done.parts if part.part == "mechanism"]
+    assert part.look_at.startswith("exercises/train.py, line ")
+    assert f"TODO {EVERY[name].todo}" in part.look_at
+    # Several processes that join no group are refused, so that no one takes them for one run.
+    ends = name == "day2.ranks"
+    assert (f"TODO {EVERY[name].todo} is still open" in part.evidence) != ends
+    if name != "day1.scaler":  # what overflows there reaches the loss, or a ReLU takes it for 0
+        assert verdicts(done)["correct"] == (FAILED if ends else PASSED), done
+
+
+def test_an_effect_that_cannot_be_measured_is_no_pass(checked) -> None:
+    done = checked("solution of day1.device")
+    assert verdicts(done)["effect"] == UNMEASURABLE
+    assert not done.passed and not done.failed
+    assert progress().checks.set_index("check").loc["day1.device", "state"] == UNMEASURABLE
+
+
+def test_what_a_processor_loads_is_said(checked) -> None:
+    done = repr(checked("solution of day2.dataloader"))
+    assert "num_workers=2" in done and "the very cores" in done and "pretended accelerator" in done
 
 
 @pytest.mark.parametrize("label", SEEN, ids=lambda value: value.replace(" ", "-"))
 def test_a_wrong_answer_fails_and_says_where(checked, label: str) -> None:
     done = checked(label)
     failed = [part for part in done.parts if part.verdict == FAILED]
-    assert failed and {part.part for part in failed} & {"correct", "mechanism"}, WRONG[label].why
+    assert {part.part for part in failed} & {"correct", "mechanism"}, WRONG[label].why
     assert any(part.look_at for part in failed), done
+
+
+@pytest.mark.parametrize("label", TOLD, ids=lambda value: value.replace(" ", "-"))
+def test_the_cause_is_told(checked, label: str) -> None:
+    done = checked(label)
+    told = [part.evidence for part in done.parts if part.verdict == FAILED]
+    assert any(re.search(WRONG[label].said, each) for each in told), told
 
 
 @pytest.mark.parametrize("label", RIGHT, ids=lambda value: value.replace(" ", "-"))
 def test_a_right_answer_passes(checked, label: str) -> None:
     done = checked(label)
-    verdicts = {part.part: part.verdict for part in done.parts}
-    assert FAILED not in (verdicts["correct"], verdicts["mechanism"]), done
+    assert not {"correct", "mechanism"} & {*parts_that_failed(done)}, done
 
 
 def test_there_are_enough_of_both() -> None:
     assert len(SEEN) >= 60 and len(RIGHT) >= 20
+    assert {name_of(WRONG[label]) for label in SEEN} == {*EVERY}

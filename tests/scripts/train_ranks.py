@@ -35,3 +35,5 @@ for number, folder in enumerate(sys.argv[2:]):
         torch.set_autocast_enabled("cpu", False)  # a script may have left it on
         if distributed.is_initialized():
             distributed.destroy_process_group()
+        # Groups are met by number, and a script may have made one on a rank alone.
+        distributed.distributed_c10d._world.group_count = 0

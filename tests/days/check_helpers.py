@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from job_helpers import SCRIPTS
 
@@ -19,8 +21,9 @@ def verdicts(done: Checked) -> dict[str, str]:
     return {part.part: part.verdict for part in done.parts}
 
 
-def train_ranks(every: list[Run], ranks: int, port: int) -> None:
-    """Train all runs, one after another, on so many ranks at once."""
+@contextmanager
+def ranks_training(every: list[Run], ranks: int, port: int) -> Iterator[None]:
+    """Train all runs, one after another, on so many ranks at once; they are over at the end."""
     folders = [str(run.folder) for run in every]
     command = [sys.executable, str(SCRIPTS / "train_ranks.py"), str(port), *folders]
     env = {
@@ -31,7 +34,8 @@ def train_ranks(every: list[Run], ranks: int, port: int) -> None:
     }
     processes = [subprocess.Popen(command, env={**env, "RANK": str(rank)}) for rank in range(ranks)]
     try:
-        assert [process.wait(timeout=900) for process in processes] == [0] * ranks
+        yield
+        assert [process.wait(timeout=300) for process in processes] == [0] * ranks
     finally:
         for process in processes:
             process.kill()

@@ -1,0 +1,19 @@
+"""What learners may write for the TODOs: silently wrong, or right but unusual.
+
+An `Answer` is a list of edits to solutions/train.py (or to what is rendered from it): each key
+occurs there exactly once. Those of wrong_day1, wrong_day2 and right were written without looking at
+how answers are checked; each key lies inside one solution block. Unless `why` says otherwise, a
+script runs to its end on a CPU.
+"""
+
+from answers import named, right, wrong_day1, wrong_day2
+
+WRONG = wrong_day1.WRONG | wrong_day2.WRONG | named.WRONG
+RIGHT = right.RIGHT | named.RIGHT
+
+# What a processor does not show: right there, or the same as right.
+UNSEEN = {
+    "cuda or cpu, by name": "wrong only where an accelerator has another name",
+    "watches the CPU only": "there are no kernels to miss",
+    "a mean of means": "with shares that are nearly equal it is nearly right",
+}

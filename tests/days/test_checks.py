@@ -1,0 +1,90 @@
+"""What checks are made of: the rehearsal, the effect's verdict, and how they say it."""
+
+from dataclasses import replace
+
+import pytest
+from check_helpers import SOLVED
+
+from course.config import rung
+from course.days.day1 import DAY1
+from course.labs import checks
+from course.labs.checks import FAILED, PASSED, UNMEASURABLE, Checked, check, judge
+from course.runs.ratio import Ratio
+from course.training import pretended
+from course.training.meter import Meter
+from course.training.pretended import rehearse
+from course.training.recorder import Recorder
+
+AS_SOLVED = """    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    device = accelerator if cfg.device == "auto" and accelerator else torch.device("cpu")
+"""
+BY_CUDA = """    wanted = cfg.device == "auto" and torch.cuda.is_available()
+    device = torch.device("cuda:0" if wanted else "cpu")
+"""
+LAP = '            meter.lap("loss")\n'
+MODEL = "    model = model.to(device)\n"
+
+
+@pytest.mark.parametrize("old, new, device", [
+    ("", "", "cuda"),
+    (AS_SOLVED, BY_CUDA, "cuda"),
+    (LAP, f"            print(loss.item(), float(loss), loss, meter.step)\n{LAP}", "cuda"),
+    (MODEL, '    model = model.cuda() if device.type == "cuda" else model\n', "cuda"),
+    (MODEL, "", ""),
+])  # fmt: skip
+def test_rehearsal_takes_any_way_to_reach_the_device(old, new, device, capsys) -> None:
+    assert old in SOLVED
+    text, cfg = SOLVED.replace(old, new, 1) if old else SOLVED, rung("device", quick=True)
+    found = rehearse(text, cfg)
+    computed_on = found.computed_on.type if found.computed_on else ""
+    assert (computed_on, bool(found.error)) == (device, not device), found.error
+    found = rehearse(text, replace(cfg, device="cpu"))
+    assert (found.computed_on.type, found.error) == ("cpu", "")
+    assert capsys.readouterr().out == ""
+
+
+def test_what_a_script_is_given_in_a_rehearsal_has_all_that_it_has_in_a_run() -> None:
+    run = pretended._Run(rung("device"), 0, 0, 1)
+    meter = pretended._Meter(run, pretended.PRETENDED)
+    for real, pretending in ((Recorder, run), (Meter, meter)):
+        public = {name for name in vars(real) if not name.startswith("_")}
+        assert not public - {*dir(pretending)}
+
+
+@pytest.mark.parametrize("found, faster, verdict", [
+    (Ratio(1.5, 1.4, 1.6), True, PASSED),
+    (Ratio(1.1, 0.9, 1.3), True, UNMEASURABLE),
+    (Ratio(0.8, 0.7, 0.9), True, FAILED),
+    (Ratio(1.0, 0.98, 1.02), False, PASSED),
+    (Ratio(0.97, 0.9, 1.1), False, UNMEASURABLE),
+    (Ratio(0.86, 0.84, 0.88), False, FAILED),
+])  # fmt: skip
+def test_effect_is_judged_by_its_interval(found: Ratio, faster: bool, verdict: str) -> None:
+    assert judge(found, faster=faster).verdict == verdict
+
+
+@pytest.mark.parametrize("held, found, verdict", [
+    ("", Ratio(0.87, 0.8, 0.9), FAILED),
+    ("Python sets the pace", Ratio(0.87, 0.8, 0.9), UNMEASURABLE),
+    ("Python sets the pace", Ratio(1.5, 1.4, 1.6), PASSED),
+])  # fmt: skip
+def test_a_gpu_that_waited_for_python_fails_nothing(monkeypatch, held, found, verdict) -> None:
+    monkeypatch.setattr(checks, "ratio", lambda *_: found)
+    monkeypatch.setattr(checks, "held_by_host", lambda _: held)
+    wanted = replace(DAY1["day1.amp"], limits=lambda run: "")
+    part = checks._effect(wanted, None, None)
+    assert part.verdict == verdict
+    assert (held in part.evidence) == (verdict == UNMEASURABLE) or not held
+
+
+def test_unknown_check_lists_the_known() -> None:
+    with pytest.raises(ValueError, match="no check 'day1.amq': there are day1.device, day1.amp"):
+        check("day1.amq")
+
+
+def test_html_escapes_and_says_the_verdict_in_words() -> None:
+    part = checks.Part("effect", UNMEASURABLE, "<nothing>")
+    done = Checked("day1.amp", "title", (part,))
+    page = done._repr_html_()
+    assert "&lt;nothing&gt;" in page and UNMEASURABLE in page
+    assert "not measurable here" in repr(done)

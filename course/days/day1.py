@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from course.config import Config, rung, vary
 from course.days import rehearsals
-from course.days.lab import BUSY, SYNTHETIC, Lab, Mechanism, Recording, chosen
+from course.days.lab import BUSY, SYNTHETIC, Lab, Mechanism, Place, Recording, chosen
 from course.runs.recordings import TRACE, trace_name
 from course.runs.run import Run
 
@@ -23,8 +23,8 @@ def _device_seen(run: Run) -> str:
     return f"{total} of {total} convolutions ran on {run.record.device}"
 
 
-def _device_limits(run: Run) -> str:
-    return "this machine has no accelerator" if run.record.device == "cpu" else ""
+def _device_limits(cfg: Config, place: Place) -> str:
+    return "this machine has no accelerator" if place.device == "cpu" else ""
 
 
 def _amp_seen(run: Run) -> str:
@@ -35,11 +35,10 @@ def _amp_seen(run: Run) -> str:
     return f"{forward} convolutions forward and {backward} backward in {precision}; weights fp32"
 
 
-def _units_limits(run: Run) -> str:
-    precision, units = run.config.precision, run.record.hardware.get("half_units", [])
-    if precision == "fp32" or precision in units:
+def _units_limits(cfg: Config, place: Place) -> str:
+    if cfg.precision == "fp32" or cfg.precision in place.half_units:
         return ""
-    return f"{run.record.machine} has no units for {precision}, so software imitates the format"
+    return f"{place.machine} has no units for {cfg.precision}, so software imitates the format"
 
 
 def _layout_seen(run: Run) -> str:
@@ -102,7 +101,7 @@ DAY1 = {
     ),
     "day1.profile": Mechanism(
         "a step is traced, and the measured ones are not slowed", 5, "device", "device",
-        _trace_seen, lambda run: "", "profiler",
+        _trace_seen, lambda cfg, place: "", "profiler",
         lambda run: run.config.profile_steps > 0, faults=_trace_faults,
         changes=TRACED, settings={"warmup_steps": 4}, faster=False,
     ),

@@ -10,7 +10,7 @@ from typing import Any
 
 from course.config import Config, rung, vary
 from course.days import rehearsals
-from course.days.lab import BUSY, Lab, Mechanism, Recording, chosen
+from course.days.lab import BUSY, Lab, Mechanism, Place, Recording, chosen
 from course.runs.run import Run
 
 RANKS = 2  # that a check launches: as many as any laptop has cores
@@ -31,8 +31,8 @@ def _loader_seen(run: Run) -> str:
     )
 
 
-def _loader_limits(run: Run) -> str:
-    if run.record.device != "cpu":
+def _loader_limits(cfg: Config, place: Place) -> str:
+    if place.device != "cpu":
         return ""
     return "here the network computes on the very cores that the workers need"
 
@@ -143,8 +143,8 @@ def _parallel_seen(run: Run) -> str:
     )
 
 
-def _shared_cores(run: Run) -> str:
-    if run.record.device != "cpu":
+def _shared_cores(cfg: Config, place: Place) -> str:
+    if place.device != "cpu":
         return ""
     return "the ranks share this machine's cores, so two are no more than one"
 
@@ -203,7 +203,7 @@ TRAINED: dict[str, Any] = {
     "model": "resnet18",
     "image_px": 64,
     "epochs": 2,
-    "steps": 8,
+    "steps": 3,
     "budget_s": 0.0,
     "batch_size": 16,
     "lr": 0.001,

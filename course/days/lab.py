@@ -15,6 +15,14 @@ SYNTHETIC = {"data": "synthetic", "val_steps": 0, "epochs": 1}
 BUSY = SYNTHETIC | {"batch_size": 256, "steps": 60, "warmup_steps": 20}  # a large GPU is busy
 
 
+class Place(NamedTuple):
+    """On what a run computes, or would."""
+
+    device: str  # its type, "cuda" for instance
+    half_units: tuple[str, ...]  # 16-bit formats that it has instructions for
+    machine: str
+
+
 @dataclass(frozen=True)
 class Mechanism:
     """What a check looks at: its TODO, the run to launch, the rung to compare with."""
@@ -24,7 +32,7 @@ class Mechanism:
     rung: str
     against: str
     seen: Callable[[Run], str]  # the evidence in words, where it did happen
-    limits: Callable[[Run], str]  # why the effect cannot be measured here, or ""
+    limits: Callable[[Config, Place], str]  # why the effect cannot be measured there, or ""
     word: str  # a line of the script with it is the one to look at
     needed: Callable[[Run], bool]  # does this run ask for what the TODO brings?
     # What did not happen; nothing: all is well. What follows from a config alone is looked at in

@@ -18,9 +18,10 @@ from itertools import islice
 import pandas as pd
 
 from course import days
-from course.config import rung
+from course.config import Config, rung
 from course.days.implied import differences, unlike
-from course.days.lab import Mechanism
+from course.days.lab import Mechanism, Place
+from course.jobs import sites
 from course.jobs.launch import explain, launch, launch_all, refresh, wait
 from course.jobs.plan import device_for
 from course.labs.exercises import open_todos
@@ -33,6 +34,12 @@ PASSED, FAILED = "passed", "failed"
 # while training goes on. Chosen from runs of the solution, at two to four times what they showed.
 COMPARED = 16  # steps, of those that both runs did
 SCALED = 100  # times another loss: so far only a loss scale takes it
+# Sizes of quick checks. That a ratio lies above 1 is sure sooner than the ratio itself. And where
+# speeds tell nothing on this machine, all else shows on a small network as well: in fp16 that
+# software imitates, a step of the large one takes minutes.
+FASTER = {"budget_s": 5.0, "val_steps": 1}
+SMALL = {"model": "resnet18", "image_px": 48, "lr": 0.0003}
+SMALL |= {"batch_size": 4, "steps": 6, "val_steps": 1, "budget_s": 0.0}
 TOLERANCE = {"fp32": 0.05, "bf16": 0.12, "fp16": 0.12}
 
 
@@ -127,20 +134,51 @@ def _both(
     rerun: bool,
 ) -> tuple[Run, Run]:
     """The run and the one before it; those that are not there are launched, in turns."""
-    settings = dict(wanted.settings)
-    if wanted.gpus > 1 and None in (run, against):
-        settings["device"] = device_for(wanted.gpus, site)
-    before = rung(wanted.against, quick=quick, **settings)
-    config = rung(wanted.rung, quick=quick, **settings | wanted.changes)
-    if wanted.timed and wanted.gpus == 1 and run is None and against is None:
+    if run is not None and against is not None:
+        return run, against
+    both = run is None and against is None
+    before, config, is_timed = _configs(wanted, site, quick=quick, small=both)
+    if is_timed and both and wanted.gpus == 1:
         against, run = launch_all(script, [before, config], turns=True, site=site, rerun=rerun)
         return run, against
     if against is None:
         against = launch(script, before, site=site, rerun=rerun)
     if run is None:
-        beside = against if wanted.timed else None
+        beside = against if is_timed else None
         run = launch(script, config, site=site, gpus=wanted.gpus, against=beside, rerun=rerun)
     return run, against
+
+
+def _configs(
+    wanted: Mechanism, site: str, *, quick: bool, small: bool
+) -> tuple[Config, Config, bool]:
+    """Of the run before and of the run; and whether their times can tell anything there.
+
+    Args:
+        small: may sizes be such that the check is over soon? Both runs must be its own.
+    """
+    settings = dict(wanted.settings)
+    if wanted.gpus > 1:
+        settings["device"] = device_for(wanted.gpus, site)
+    config = rung(wanted.rung, quick=quick, **settings | wanted.changes)
+    is_timed = wanted.timed and not wanted.limits(config, _place(config, site))
+    if quick and small and wanted.gpus == 1:
+        settings = (SMALL if not is_timed else FASTER if wanted.faster else {}) | settings
+    before = rung(wanted.against, quick=quick, **settings)
+    return before, rung(wanted.rung, quick=quick, **settings | wanted.changes), is_timed
+
+
+def _place(config: Config, site: str) -> Place:
+    """Where a config would compute, as far as this process can know: on its own machine."""
+    import torch  # only here: it takes seconds
+
+    from course.training.precision import HALF, has_units
+
+    if sites.get(site).executor != "local":
+        return Place("unknown", tuple(HALF), site)
+    found = torch.accelerator.current_accelerator(check_available=True)
+    device = found if found and config.device == "auto" else torch.device("cpu")
+    return Place(device.type, tuple(name for name in HALF if has_units(device, name)), site)
 
 
 def _find(name: str) -> Mechanism:
@@ -230,7 +268,8 @@ def _same_loss(run: Run, against: Run, allowed: float | None) -> tuple[str, str]
 
 
 def _effect(wanted: Mechanism, run: Run, against: Run) -> Part:
-    if reason := wanted.limits(run):
+    units = tuple(run.record.hardware.get("half_units", ()))
+    if reason := wanted.limits(run.config, Place(run.record.device, units, run.record.machine)):
         return Part("effect", UNMEASURABLE, reason)
     found, reason = ratio(run, against), held_by_host(run)
     part = judge(found, faster=wanted.faster)

@@ -43,7 +43,7 @@ def is_imitated_here(precision: str = "bf16") -> bool:
 
 
 def has_units(device: torch.device, precision: str) -> bool:
-    """Has this device instructions for the format, or does software imitate it slowly?
+    """Has this device instructions to train in the format, or does software imitate it slowly?
 
     A CPU without AVX-512 or AMX units for bf16 still *runs* bf16, at a fraction of fp32's
     speed. Knowing which one it is, is half of reading a surprising ratio.
@@ -53,6 +53,8 @@ def has_units(device: torch.device, precision: str) -> bool:
     if device.type == "cpu":
         if not torch.backends.mkldnn.is_available():
             return False
+        if precision == "fp16" and not torch.cpu._is_amx_fp16_supported():
+            return False  # with AVX-512's fp16 alone oneDNN has units forward, and none backward
         return bool(getattr(torch.ops.mkldnn, f"_is_mkldnn_{precision}_supported")())
     if device.type == "cuda":
         if precision == "bf16":

@@ -71,7 +71,7 @@ def test_effect_is_judged_by_its_interval(found: Ratio, faster: bool, verdict: s
 def test_a_gpu_that_waited_for_python_fails_nothing(monkeypatch, held, found, verdict) -> None:
     monkeypatch.setattr(checks, "ratio", lambda *_: found)
     monkeypatch.setattr(checks, "held_by_host", lambda _: held)
-    wanted = replace(DAY1["day1.amp"], limits=lambda run: "")
+    wanted = replace(DAY1["day1.amp"], limits=lambda cfg, place: "")
     part = checks._effect(wanted, None, None)
     assert part.verdict == verdict
     assert (held in part.evidence) == (verdict == UNMEASURABLE) or not held

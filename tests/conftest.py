@@ -30,7 +30,6 @@ SLOWEST_FIRST = (
     "slurm-others",
     "jobs/test_in_turns.py",
     "days/test_answers.py",
-    "days/test_checks_day2.py",
     "jobs/test_endings.py",
     "topics/test_feeding.py",
     "jobs/test_warm.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channe
 SYNTHETIC_CLASSES = 1000
 NOTED = 64
 _NORMALISE = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
-_made: list[DataLoader] = []
+_made: list[weakref.ref[DataLoader]] = []  # or its workers would stay
 Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -101,13 +102,13 @@ def loaders(
     val = DataLoader(sets.val, share, sampler=taken, **loading)
     for batches in (train, val):
         failures.give_up_in_time(batches)
-    _made.append(val)
+    _made[:] = [weakref.ref(val)]
     return train, val
 
 
 def made_last() -> DataLoader | None:
     """The validation batches that `loaders` made last in this process, for the record."""
-    return _made[-1] if _made else None
+    return _made[-1]() if _made else None
 
 
 def _training_loader(
@@ -161,20 +162,23 @@ def _mixed(val: datasets.ImageFolder, cfg: Config) -> Subset:
 
 
 class Noted(Sampler):
-    """A sampler that keeps its first NOTED images of each epoch: ranks must share the images."""
+    """A sampler that tells, since ranks must share the images.
+
+    `taken` has the first NOTED images of each epoch, in order; `low` those of its images that are
+    numbered below NOTED: two ranks' first ones may have nothing in common by chance.
+    """
 
     def __init__(self, sampler: Iterable[int]) -> None:
-        self.sampler, self.taken = sampler, []
+        self.sampler, self.taken, self.low = sampler, [], []
 
     def __len__(self) -> int:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[int]:
-        self.taken.append([])
-        for image in self.sampler:
-            if len(self.taken[-1]) < NOTED:
-                self.taken[-1].append(image)
-            yield image
+        order = [int(image) for image in self.sampler]  # of a tensor, too
+        self.taken.append(order[:NOTED])
+        self.low.append(sorted(image for image in order if image < NOTED))
+        yield from order
 
 
 class Synthetic:

@@ -16,6 +16,11 @@ from course.runs.recordings import TRACE, trace_name
 from course.runs.run import Run
 
 
+def _device_faults(run: Run, _: Run) -> Iterator[str]:
+    if run.record.device == "cpu":  # elsewhere the run itself shows it
+        yield from rehearsals.moving(run.script.read_text(), run.config)
+
+
 def _device_seen(run: Run) -> str:
     if run.record.device == "cpu":
         return "rehearsed with a pretended accelerator: weights, images and labels all lie there"
@@ -39,6 +44,20 @@ def _units_limits(cfg: Config, place: Place) -> str:
     if cfg.precision == "fp32" or cfg.precision in place.half_units:
         return ""
     return f"{place.machine} has no units for {cfg.precision}, so software imitates the format"
+
+
+def _scaler_faults(run: Run, _: Run) -> Iterator[str]:
+    planted = run.config.overflow_step or run.is_recorded  # a recording shows what it shows
+    if run.config.precision == "fp16" and not planted:
+        yield (
+            "no gradient overflowed on purpose, so nobody saw such a step left out: launch with "
+            "overflow_step=1 and warmup_steps=4"
+        )
+
+
+def _scaler_seen(run: Run) -> str:
+    left_out = ", an overflow on purpose left out" * bool(run.record.evidence.get("overflow"))
+    return f"loss scaled, gradients unscaled{left_out}"
 
 
 def _layout_seen(run: Run) -> str:
@@ -81,7 +100,7 @@ DAY1 = {
     "day1.device": Mechanism(
         "the step computes on the accelerator", 1, "device", "baseline",
         _device_seen, _device_limits, r"\.to\(device\)|device =",
-        lambda run: run.config.device == "auto", rehearsed=rehearsals.moving,
+        lambda run: run.config.device == "auto", faults=_device_faults,
     ),
     "day1.amp": Mechanism(
         "the forward pass runs under autocast", 2, "amp", "device",
@@ -90,9 +109,9 @@ DAY1 = {
     ),
     "day1.scaler": Mechanism(
         "fp16 gradients are scaled", 3, "amp", "device",
-        lambda run: "loss scaled, gradients unscaled, an overflow on purpose left out",
-        _units_limits, "scaler|backward", lambda run: run.config.precision == "fp16",
-        changes={"precision": "fp16", "overflow_step": 1}, settings={"warmup_steps": 4},
+        _scaler_seen, _units_limits, "scaler|backward", lambda run: run.config.precision == "fp16",
+        faults=_scaler_faults, changes={"precision": "fp16", "overflow_step": 1},
+        settings={"warmup_steps": 4},
     ),
     "day1.channels_last": Mechanism(
         "weights and images lie channels last", 4, "channels_last", "amp",

@@ -98,9 +98,10 @@ def _loader(which: str) -> Callable[[Evidence, Config], dict[str, Any] | None]:
     def seen(evidence: Evidence, cfg: Config) -> dict[str, Any] | None:
         if cfg.data == "synthetic" or which not in evidence:
             return None
-        found = {name: evidence[which].get(name) for name in LOADING}
-        if evidence.get("device", "cpu") == "cpu" and not found["pin_memory"]:
-            del found["pin_memory"]  # there it pins nothing: see course.days.rehearsals
+        # Of an older recording not all of them are known.
+        found = {name: evidence[which][name] for name in LOADING if name in evidence[which]}
+        if evidence.get("device", "cpu") == "cpu" and not found.get("pin_memory"):
+            found.pop("pin_memory", None)  # there it pins nothing: see course.days.rehearsals
         return found
 
     return seen
@@ -112,7 +113,6 @@ LOADING: dict[str, Callable[[Config], Any]] = {
     "prefetch_factor": lambda cfg: cfg.prefetch_factor if cfg.workers else None,
     "pin_memory": lambda cfg: cfg.pin_memory,
     "in_order": lambda cfg: True,
-    "worker_init_fn": lambda cfg: False,
 }
 
 
@@ -149,17 +149,37 @@ def _overflow(seen: Evidence, cfg: Config) -> str | None:
     found = seen.get("overflow")
     if found is None or cfg.precision != "fp16" or not cfg.overflow_step:
         return None
-    if not found:
-        return "left out every step before"
+    if not found:  # none was planted: a scaler left out all steps until then
+        return "skipped" if _is_lowered(seen) else "left out every step before"
     return "skipped" if found["skipped"] else "stepped with"
+
+
+def _is_lowered(seen: Evidence) -> bool:
+    """Has the scaler made its scale smaller, as after an overflow of its own?"""
+    first, later = seen.get("scale"), (seen.get("later") or {}).get("scale")
+    return bool(first and later) and later * OVERFLOW_SCALES <= first
 
 
 def _scale_after(seen: Evidence, cfg: Config) -> str | None:
     """The scaler's scale after the overflow; one by hand may stay as it is."""
-    first, later = seen.get("scale"), (seen.get("later") or {}).get("scale")
-    if not (seen.get("overflow") and first and later):
+    later = (seen.get("later") or {}).get("scale")
+    if not (seen.get("overflow") and seen.get("scale") and later):
         return None
-    return "smaller" if later * OVERFLOW_SCALES <= first else f"{later:g} still"
+    return "smaller" if _is_lowered(seen) else f"{later:g} still"
+
+
+def _bucket(seen: Evidence, cfg: Config) -> str | None:
+    found = (seen.get("ddp") or {}).get("bucket_mb")
+    if found is None:
+        return None
+    # DDP keeps whole bytes.
+    return f"{cfg.bucket_mb if math.isclose(found, cfg.bucket_mb, rel_tol=1e-3) else found:g}"
+
+
+def _copies(seen: Evidence, cfg: Config) -> bool | None:
+    """Does nobody wait for copies? Synthetic images are on the device anyway."""
+    is_there = seen.get("device", "cpu") == "cpu" or cfg.data == "synthetic"
+    return None if is_there or not cfg.non_blocking else seen.get("non_blocking")
 
 
 def _group(name: str) -> Callable[[Evidence, Config], Any]:
@@ -266,13 +286,24 @@ IMPLIED: tuple[Implied, ...] = (
             "the training DataLoader has {seen}, and the config asks {due}"),
     Implied(LOADERS, _loader("val_loader"), _due_loading,
             "the validation DataLoader has {seen}, and the config asks {due}"),
+    Implied(("seed",), lambda seen, cfg: (seen.get("loader") or {}).get("worker_init_fn"),
+            lambda cfg, run: False,
+            "the training DataLoader has a worker_init_fn: PyTorch seeds each worker otherwise, "
+            "and one that seeds them alike gives all of them the same crops. Leave it out"),
+    Implied(("bucket_mb",), _bucket, lambda cfg, run: f"{cfg.bucket_mb:g}",
+            "DDP has bucket_cap_mb={seen}, and the config asks {due}: cfg.bucket_mb"),
+    Implied(("find_unused",), lambda seen, cfg: (seen.get("ddp") or {}).get("find_unused"),
+            lambda cfg, run: cfg.find_unused,
+            "DDP has find_unused_parameters={seen}, and the config asks {due}: cfg.find_unused"),
+    Implied(("non_blocking",), _copies, lambda cfg, run: True,
+            "all copies to the device wait: give both .to(device) non_blocking=cfg.non_blocking"),
     Implied(("device",), _backend, lambda cfg, run: "nccl",
             "GPUs sent their gradients through {seen}, by way of the host: leave the backend to "
             "init_process_group"),
     Implied(("sync_batchnorm",), _forward_collectives, lambda cfg, run: False,
             "the ranks spoke in the forward pass, as SyncBatchNorm does: only if "
             "cfg.sync_batchnorm"),
-    Implied(("find_unused",), lambda seen, cfg: (seen.get("ddp") or {}).get("broadcast_buffers"),
+    Implied((), lambda seen, cfg: (seen.get("ddp") or {}).get("broadcast_buffers"),
             lambda cfg, run: True,
             "DDP has broadcast_buffers={seen}: each rank keeps BatchNorm's statistics of its own"),
     Implied(("collective_timeout_s",), _group("timeout_s"),
@@ -288,8 +319,10 @@ def saved_weights(run: Run) -> Iterator[str]:
 
     from course.training import models
 
+    if not run.config.save_weights:
+        return
     path, known = run.folder / "weights.pt", run.record.evidence
-    if not (run.config.save_weights and path.exists() and known.get("classes")):
+    if not (path.exists() and known.get("classes")):
         return
     found = torch.load(path, weights_only=True, map_location="cpu")
     with torch.device("meta"):
@@ -312,11 +345,15 @@ def saved_weights(run: Run) -> Iterator[str]:
         )
 
 
-def differences(run: Run, rows: tuple[Implied, ...] = IMPLIED) -> Iterator[str]:
-    """What was otherwise in a run than its config implies, each cause once, in any of its ranks."""
+def differences(run: Run, known: set[Any] | None = None) -> Iterator[str]:
+    """What was otherwise in a run than its config implies, each cause once, in any of its ranks.
+
+    Args:
+        known: causes that are told already, and are left out; those told here are added.
+    """
     ranks = [rank["evidence"] for rank in run.ranks] or [run.record.evidence]
-    causes = set()
-    for row in rows:
+    causes = set() if known is None else known
+    for row in IMPLIED:
         for evidence in ranks:
             if (cause := row.fields or row.told) in causes:
                 break

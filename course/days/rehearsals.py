@@ -31,9 +31,11 @@ def moving(text: str, cfg: Config) -> Iterator[str]:
             f"{ON} images that are bytes come there as numbers four times as large: copy first, "
             f"and normalise there"
         )
-    found = rehearse(text, replace(cfg, device="cpu"))
-    if found.error or found.computed_on.type != "cpu":
-        yield f'with cfg.device == "cpu" it must stay on the CPU: {found.error or "it does not"}'
+    on_host = rehearse(text, replace(cfg, device="cpu"))
+    if on_host.error and on_host.error == found.error:
+        return
+    if on_host.error or on_host.computed_on.type != "cpu":
+        yield f'with cfg.device == "cpu" it must stay on the CPU: {on_host.error or "it does not"}'
 
 
 def loading(text: str, cfg: Config) -> Iterator[str]:
@@ -43,18 +45,21 @@ def loading(text: str, cfg: Config) -> Iterator[str]:
     """
     from course.training.pretended import rehearse
 
-    for asked in (True, False):
-        cfg = replace(cfg, device="auto", pin_memory=asked, non_blocking=asked)
+    for pins in (True, False):
+        asked = not pins  # that nobody waits: two fields, so they are told apart
+        cfg = replace(cfg, device="auto", pin_memory=pins, non_blocking=asked)
         found = rehearse(text, cfg)
         pinned = bool(found.loading.get("pin_memory"))
-        if found.loading and pinned != asked:
-            yield f"{ON} the DataLoader has pin_memory={pinned}, and the config asks {asked}"
+        if found.loading and pinned != pins:
+            yield f"{ON} the DataLoader has pin_memory={pinned}, and the config asks {pins}"
+            return
         otherwise = [what for what, ways in found.copied.items() if {not asked} & _flags(ways)]
         if otherwise:
             yield (
                 f"{ON} {' and '.join(sorted(otherwise))} come with non_blocking={not asked}, and "
                 f"the config asks {asked}: non_blocking=cfg.non_blocking in both .to(device)"
             )
+            return
 
 
 def _flags(ways: set[tuple[str, bool]]) -> set[bool]:
@@ -72,8 +77,9 @@ def joining(text: str, cfg: Config) -> Iterator[str]:
     found = rehearse(text, cfg, rank=RANK, local_rank=LOCAL_RANK, world_size=RANKS)
     if (joined := found.joined) is None:
         return
-    said = {name: joined.get(name, -1) for name in ("rank", "world_size")}
-    if said not in ({"rank": -1, "world_size": -1}, {"rank": RANK, "world_size": RANKS}):
+    due = {"rank": RANK, "world_size": RANKS}
+    said = {name: joined.get(name) for name in due}
+    if any(value not in (None, -1, due[name]) for name, value in said.items()):
         words = " and ".join(f"{name}={value}" for name, value in said.items())
         yield f"{ELSEWHERE} it joins with {words}: leave both to the launcher, who knows them"
     address = joined["init_method"] or "env://"
@@ -83,7 +89,9 @@ def joining(text: str, cfg: Config) -> Iterator[str]:
         yield f"{ELSEWHERE} it sends through gloo, by way of the host: leave the backend out"
     if not found.computed_on:
         return
-    if found.computed_on.index != LOCAL_RANK:
+    # A device without a number is the current one; here, where there is none, it gets number 0.
+    by_selection = found.computed_on.index == 0 and found.selected == LOCAL_RANK
+    if found.computed_on.index != LOCAL_RANK and not by_selection:
         yield f"{ELSEWHERE} it computes on {found.computed_on}: take run.local_rank's device"
     elif found.selected != LOCAL_RANK:
         yield (

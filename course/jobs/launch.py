@@ -182,19 +182,19 @@ def cancel(run: Run) -> Run:
     Raises:
         JobError: Slurm does not take the request just now; the run is as it was.
     """
-    ran_by = engine_of(run)
-    if begun := refresh(run) in ("queued", "running"):
+    # Its repetitions as well: nobody else needs them, and alone they would be over in no time.
+    every = [each for each in (run, *run.repeats) if refresh(each) in ("queued", "running")]
+    for each in every:
         try:
-            ran_by.call_off(run)
+            engine_of(each).call_off(each)
         except TimeoutError as error:
             raise JobError(f"{run.name} is not cancelled: {error}") from error
+    for each in every:
         # The record comes before the end: whatever still runs sees the verdict and stops.
         values = {"status": "cancelled", "error": "cancelled on request"}
-        write_record(run.folder, record_of(run, values))
-    for repeat in run.repeats:  # nobody else needs them, and alone they would be over in no time
-        cancel(repeat)
-    if begun:
-        ran_by.stop(run)
+        write_record(each.folder, record_of(each, values))
+    for each in every:
+        engine_of(each).stop(each)
     return run
 
 

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import pandas as pd
 
@@ -225,8 +226,9 @@ def _otherwise(wanted: Mechanism, run: Run, against: Run) -> list[str]:
     shows in several."""
     if found := [*islice(wanted.faults(run, against), 1)]:
         return found
-    own, before = [*differences(run)], differences(against)
-    found = own + [f"the {against.config.rung} run: {each}" for each in before if each not in own]
+    causes: set[Any] = set()
+    found = [*differences(run, causes)]
+    found += [f"the {against.config.rung} run: {each}" for each in differences(against, causes)]
     return found or [*unlike(run, against)] or _rehearsed(wanted, run)
 
 

@@ -1,8 +1,9 @@
 """What one training step really did: formats, layouts and devices, seen below autocast.
 
-A script can ask for bf16 and compute in fp32. So the first step of every run is watched where
-PyTorch hands operators to the hardware, after autocast has chosen their types, in forward and
-backward. What was seen goes into the record, and checks are made of it.
+A script can ask for bf16 and compute in fp32. So the first step of every run, its last warm-up
+step and the first validation are watched where PyTorch hands operators to the hardware, after
+autocast has chosen their types, in forward and backward. What was seen goes into the record, and
+checks are made of it.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Observer(TorchDispatchMode):
         elif func in LOSS_BACKWARD:
             self._loss_gradient = float(args[0])  # where backward starts: the scale, or 1
             self._count("loss_types", _type(args[1]))
-        elif func is aten._to_copy.default and kwargs and kwargs.get("non_blocking"):
+        elif _waits_not(func, args, kwargs or {}):
             self._seen.add("non_blocking")
         elif func in UPDATE_SCALE:
             self._seen.add("scale_updated")
@@ -160,13 +161,13 @@ class Updates:
         found = [weight for weight in self.parameters() if weight.grad is not None]
         if found and not self._overflow:  # a scaler may have left out all steps until now
             found[0].grad[(0,) * found[0].grad.dim()] = math.inf
-            self._overflow = {"step": len(self._counts)}
+            self._overflow = {"skipped": None}  # not known before the step's end
 
     def end_step(self) -> None:
         """A step of training is over."""
         self._counts.append(self._in_step)
         self._in_step = 0
-        if self._overflow and "skipped" not in self._overflow:
+        if self._overflow and self._overflow["skipped"] is None:
             weights = self.parameters()
             self._overflow["skipped"] = all(bool(each.isfinite().all()) for each in weights)
 
@@ -200,11 +201,11 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def group() -> dict[str, Any]:
-    """The process group that this process has joined: size, backend, timeout; {} without one."""
+    """The process group that this process has joined: backend and timeout; {} without one."""
     if not (distributed.is_available() and distributed.is_initialized()):
         return {}
     own = distributed.distributed_c10d._get_default_group()
-    found: dict[str, Any] = {"size": own.size(), "backend": distributed.get_backend_config()}
+    found: dict[str, Any] = {"backend": distributed.get_backend_config()}
     for device in own._device_types:  # PyTorch offers no way to ask
         options = getattr(own._get_backend(device), "options", None)
         if options is not None:
@@ -260,6 +261,13 @@ def operator_calls(
         step()
     rows = [(*seen, calls) for seen, calls in watch.calls.items()]
     return pd.DataFrame(rows, columns=["phase", "operator", "inputs", "output", "calls"])
+
+
+def _waits_not(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Is this a copy that the script does not wait for?"""
+    if func not in (aten._to_copy.default, aten.copy_.default):
+        return False
+    return bool(kwargs.get("non_blocking") or args[2:] == (True,))
 
 
 def layout(tensor: torch.Tensor) -> str:

@@ -77,8 +77,8 @@ class Meter:
 
     A step is load, forward, loss, backward, optimizer; `lap` closes each. On an accelerator
     "load" is how long the *device* waited for its batch, the copy included. A traced run has its
-    phases as ranges in the trace. The first step, a warm-up step, is observed
-    (`course.training.evidence`).
+    phases as ranges in the trace. The first and the last warm-up step and the first validation are
+    observed (`course.training.evidence`).
     """
 
     def __init__(self, run: Recorder, device: torch.device) -> None:
@@ -111,7 +111,7 @@ class Meter:
         self._written_at = time.perf_counter()
         self._host_gib = 0.0
         run.refuse_if_not_distributed()
-        self._evidence |= {"device": str(device), "world_size": run.group_size()}
+        self._evidence |= {"device": _numbered(device), "world_size": run.group_size()}
         self._evidence["group"] = evidence.group()
         run.before_epoch = self._end
         run.set(**run.describe(device))
@@ -158,7 +158,7 @@ class Meter:
             self._enter(None)
             self._settle()
             self._tell()
-            if epoch == 0 and self.config.val_steps and self.run.is_kept:
+            if epoch == 0 and self.config.val_steps and self.run.is_kept and not self.run.is_over:
                 self._observe("validation")
 
     def _may_go_on(self) -> bool:
@@ -209,12 +209,14 @@ class Meter:
     def _note(self, batches: Iterable, batch: Any) -> None:
         """How batches are loaded, and which images an epoch began with: ranks must differ."""
         labels = batch[1]
-        self._evidence |= {"loader": evidence.loader(batches), "pinned": batch[0].is_pinned()}
+        self._evidence["loader"] = evidence.loader(batches)
         if validation := made_last():
             self._evidence["val_loader"] = evidence.loader(validation)
             self._evidence["val_taken"] = getattr(validation.sampler, "taken", None)  # grows
         self._evidence["share"] = len(labels)
-        self._evidence["taken"] = getattr(getattr(batches, "sampler", None), "taken", [])  # grows
+        sampler = getattr(batches, "sampler", None)
+        for name in ("taken", "low"):  # they grow
+            self._evidence[name] = getattr(sampler, name, [])
         told = labels.device.type == "cpu" and self.config.data != "synthetic"
         few = labels[:SHOWN].tolist() if told else []
         self._evidence["labels"].append(few)
@@ -345,6 +347,13 @@ class Meter:
             "left": self.turn.left,
             **self._energy.summary(float(batch / median) / self.run.world_size),
         }
+
+
+def _numbered(device: torch.device) -> str:
+    """The device with its number; one without is the current one."""
+    if device.type == "cpu" or device.index is not None:
+        return str(device)
+    return f"{device.type}:{torch.accelerator.current_device_index()}"
 
 
 def _finite(value: float) -> float | None:

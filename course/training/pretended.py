@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from course.config import Config
 from course.data.loader import ImageSets
+from course.training import meter  # noqa: F401 (a script's import would see what is patched here)
 
 PRETENDED = torch.device("cuda")
 FIRST_NODE = "first-node"  # where a pretended rank's launcher says that ranks meet
@@ -72,7 +73,7 @@ class _Meter:
 class _Run:
     """In the place of `course.training.recorder.Recorder`: it keeps nothing."""
 
-    folder, is_kept = None, False
+    folder, is_kept, is_over = None, False, False
 
     def __init__(self, config: Config, rank: int, local_rank: int, world_size: int) -> None:
         self.config = config
@@ -142,7 +143,7 @@ def rehearse(
     script, found = ModuleType("rehearsed"), Rehearsed()
     cfg = replace(cfg, **SMALL, batch_size=2 * world_size)
     try:
-        with _pretended(cfg, found, rank, world_size), redirect_stdout(None):
+        with _pretended(cfg, found, rank, local_rank, world_size), redirect_stdout(None):
             exec(compile(text, "train.py", "exec"), vars(script))
             with patch.multiple(script, **_stand_ins(cfg, found)):
                 script.main(_Run(cfg, rank, local_rank, world_size))
@@ -153,7 +154,8 @@ def rehearse(
             if frame.filename == "train.py"
         ]
         where = f" (train.py, line {places[-1].lineno})" if places else ""
-        found.error = f"{type(error).__name__}: {str(error).splitlines()[0]}{where}"
+        said = str(error).partition("\n")[0]
+        found.error = f"{type(error).__name__}: {said}{where}"
     if not (found.error or found.computed_on):
         found.error = "no step called backward()"
     return found
@@ -188,7 +190,9 @@ def _stand_ins(cfg: Config, found: Rehearsed) -> dict[str, Any]:
 
 
 @contextmanager
-def _pretended(cfg: Config, found: Rehearsed, rank: int, world_size: int) -> Iterator[None]:
+def _pretended(
+    cfg: Config, found: Rehearsed, rank: int, local_rank: int, world_size: int
+) -> Iterator[None]:
     def backward(loss: torch.Tensor, **_: Any) -> None:
         found.computed_on = loss.device  # autograd itself would ask for a real device
 
@@ -199,13 +203,16 @@ def _pretended(cfg: Config, found: Rehearsed, rank: int, world_size: int) -> Ite
     def selected() -> int:
         return found.selected or 0
 
+    def count() -> int:  # of this node: as many as come before the first rank of this one
+        return (rank - local_rank) or world_size
+
     def accelerator(*_: Any, **__: Any) -> torch.device:
         return PRETENDED
 
     cuda = {"is_available": _yes, "is_initialized": _yes, "is_bf16_supported": _yes}
-    cuda |= {"device_count": lambda: world_size, "current_device": selected, "set_device": select}
+    cuda |= {"device_count": count, "current_device": selected, "set_device": select}
     own = {"current_accelerator": accelerator, "is_available": _yes, "set_device_idx": select}
-    own |= {"current_device_index": selected, "set_device_index": select}
+    own |= {"current_device_index": selected, "set_device_index": select, "device_count": count}
     tensor = {"backward": backward, "item": _zero, "__float__": _zero}
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
@@ -217,20 +224,25 @@ def _pretended(cfg: Config, found: Rehearsed, rank: int, world_size: int) -> Ite
         stack.enter_context(patch.multiple(torch.Tensor, **tensor))
         stack.enter_context(patch.object(nn.Module, "_apply", _apply))
         if world_size > 1:
-            stack.enter_context(_group(found, rank, world_size))
+            stack.enter_context(_group(found, rank, local_rank, world_size))
         stack.enter_context(_Copies(cfg, found))
-        yield
+        is_on = {each: torch.is_autocast_enabled(each) for each in ("cpu", PRETENDED.type)}
+        try:
+            yield
+        finally:
+            for device_type, before in is_on.items():  # a script may have left it on
+                torch.set_autocast_enabled(device_type, before)
 
 
 @contextmanager
-def _group(found: Rehearsed, rank: int, world_size: int) -> Iterator[None]:
+def _group(found: Rehearsed, rank: int, local_rank: int, world_size: int) -> Iterator[None]:
     """Other ranks, pretended: whatever is sent to them is lost."""
 
     def join(backend: str | None = None, init_method: str | None = None, **more: Any) -> None:
         found.joined = {"backend": backend, "init_method": init_method, **more}
 
     met = {"MASTER_ADDR": FIRST_NODE, "MASTER_PORT": "29500"}
-    met |= {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
+    met |= {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(local_rank)}
     calls = {"init_process_group": join, "is_initialized": lambda: found.joined is not None}
     calls |= {"get_rank": lambda *_: rank, "get_world_size": lambda *_: world_size}
     calls |= dict.fromkeys(("all_reduce", "broadcast", "barrier"), _Run._ignore)

@@ -136,6 +136,11 @@ class Recorder:
         """Does what this process sees go into a run's folder? Not where it is started by hand."""
         return self._everyone is not None
 
+    @property
+    def is_over(self) -> bool:
+        """Has the run its status?"""
+        return "status" in self._values
+
     def group_size(self) -> int:
         """How many processes train together, this one counted."""
         group = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -187,6 +192,7 @@ class Recorder:
             print(status, error, *(f"{key}={value}" for key, value in found.items()))
         if self.world_size > 1 and self._everyone:
             self._write_rank(status, error)
+        self.set(status=status, error=error)
         # The first verdict stands, and a rank that only noticed that another left knows less.
         if status != "ok" and failures.is_echo(error):
             time.sleep(ECHO_S)
@@ -196,7 +202,7 @@ class Recorder:
         run = self._everyone if status != "ok" else self._run
         if run is None:
             return
-        self.set(status=status, error=error, wall_s=wall_s, started_at=self._started_at)
+        self.set(wall_s=wall_s, started_at=self._started_at)
         write_record(run.folder, record_of(run, self._values))
 
     def _await_ranks(self) -> None:

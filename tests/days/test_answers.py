@@ -90,7 +90,8 @@ def answered(answer: Answer) -> Trial:
     for old, new in answer.edits.items():
         assert text.count(old) == 1, old
         text = text.replace(old, new)
-    return trial(name_of(answer), text, answer.config, answer.ranks)
+    found = trial(name_of(answer), text, answer.config, answer.ranks)
+    return found._replace(text_before=text if answer.both else SOLVED)
 
 
 def trials() -> dict[str, Trial]:

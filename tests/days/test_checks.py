@@ -1,15 +1,18 @@
 """What checks are made of: the rehearsal, the effect's verdict, and how they say it."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from check_helpers import SOLVED
 
 from course.config import rung
 from course.days.day1 import DAY1
+from course.days.implied import differences
 from course.labs import checks
 from course.labs.checks import FAILED, PASSED, UNMEASURABLE, Checked, check, judge
 from course.runs.ratio import Ratio
+from course.runs.recordings import machines, recorded_runs
 from course.training import pretended
 from course.training.meter import Meter
 from course.training.pretended import rehearse
@@ -72,9 +75,18 @@ def test_a_gpu_that_waited_for_python_fails_nothing(monkeypatch, held, found, ve
     monkeypatch.setattr(checks, "ratio", lambda *_: found)
     monkeypatch.setattr(checks, "held_by_host", lambda _: held)
     wanted = replace(DAY1["day1.amp"], limits=lambda cfg, place: "")
-    part = checks._effect(wanted, None, None)
+    record = SimpleNamespace(device="cuda", hardware={}, machine="a GPU")
+    run = SimpleNamespace(record=record, config=rung("amp"))
+    part = checks._effect(wanted, run, None)
     assert part.verdict == verdict
     assert (held in part.evidence) == (verdict == UNMEASURABLE) or not held
+
+
+def test_recorded_runs_differ_in_nothing_from_what_their_configs_imply() -> None:
+    runs = [run for machine in machines() for run in recorded_runs(machine)]
+    assert len(runs) > 50
+    found = {run.name: [*differences(run)] for run in runs if run.status == "ok"}
+    assert {name: told for name, told in found.items() if told} == {}
 
 
 def test_unknown_check_lists_the_known() -> None:

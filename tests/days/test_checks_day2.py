@@ -8,6 +8,7 @@ from check_helpers import TEXT
 from course import days
 from course.config import rung
 from course.days.day2 import DAY2
+from course.days.implied import differences
 from course.labs import exercises
 
 
@@ -24,7 +25,7 @@ def test_what_ddp_has_and_the_config_does_not_ask_is_named() -> None:
     record = SimpleNamespace(gpus=2, evidence=seen)
     ranks = [{"evidence": seen | {"labels": [[rank]]}} for rank in (0, 1)]
     run = SimpleNamespace(record=record, config=cfg, ranks=ranks)
-    (found,) = DAY2["day2.data_parallel"].faults(run, run)
+    (found,) = differences(run)
     assert found == (
         "DDP has find_unused_parameters=False, and the config asks True: cfg.find_unused"
     )

@@ -82,12 +82,17 @@ def fork(body: Callable[[], None], process: Process, *, keep: Iterable[int] = ()
     os.stat(process.cwd)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # or the fork would print once more what waits there
+    is_frozen = gc.get_freeze_count() > 0  # as in a fork of a fork
     gc.freeze()  # the fork looks for no garbage in what it takes over: that would copy its pages
     with warnings.catch_warnings():  # of Python 3.12, where there are threads: OpenBLAS's, which
         warnings.simplefilter("ignore", DeprecationWarning)  # ends them before a fork
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            _thaw(is_frozen)
+            raise
     if pid:
-        gc.unfreeze()
+        _thaw(is_frozen)
         return Forked(pid)
     try:
         fresh.become(process, keep)
@@ -96,6 +101,11 @@ def fork(body: Callable[[], None], process: Process, *, keep: Iterable[int] = ()
         _tell(error, error.__traceback__)
     finally:
         os._exit(1)  # whatever comes, the parent's own work is not done twice
+
+
+def _thaw(was_frozen: bool) -> None:
+    if not was_frozen:
+        gc.unfreeze()
 
 
 def run_to_end(body: Callable[[], None]) -> None:

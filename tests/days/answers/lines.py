@@ -12,6 +12,7 @@ class Answer(NamedTuple):
     config: dict = {}  # fields of Config that the checked run needs for the fault to show
     ranks: int = 1
     said: str = ""  # words that the check must say of it, as a pattern
+    both: bool = False  # is the run of the step before of the same script?
 
 
 # The solution's own lines, by block.
@@ -61,6 +62,7 @@ TAKE_DEVICE = f"""\
         if device.type != "cpu":
 {OWN_DEVICE}
 {SET_DEVICE}"""
+TIMEDELTA = "from datetime import timedelta"
 JOIN = "        distributed.init_process_group(timeout=timedelta(seconds=cfg.collective_timeout_s))"
 
 SHARE = "    share = cfg.batch_size // run.world_size"

@@ -4,9 +4,11 @@ from answers.lines import (
     AUTOCAST,
     BACKWARD,
     DDP,
+    IMAGES,
     JOIN,
     LABELS,
     MODEL,
+    OWN_DEVICE,
     PIN,
     PREFETCH,
     PROFILER,
@@ -14,9 +16,11 @@ from answers.lines import (
     REDUCE,
     SAMPLER,
     SCALER,
+    SET_DEVICE,
     SET_EPOCH,
     STEP,
     TAKE_DEVICE,
+    TIMEDELTA,
     VAL_SAMPLER,
     WORKERS,
     Answer,
@@ -163,6 +167,29 @@ WRONG = {
         why="Memory is not pinned, which a processor alone does not show.",
         said=r"the DataLoader has pin_memory=False, and the config asks True$",
     ),
+    "as many workers in every run": Answer(
+        todo=6,
+        edits={WORKERS: WORKERS.replace("cfg.workers", "4", 1)},
+        config={"workers": 2},
+        why="Both runs load with four: one cause, told once.",
+        said=r"^the training DataLoader has num_workers=4, and the config asks num_workers=2$",
+        both=True,
+    ),
+    "pins where nobody waits": Answer(
+        todo=6,
+        edits={PIN: '"pin_memory": cfg.non_blocking}'},
+        why="One field for the other: in most configs both are on, or both off.",
+        said=r"^rehearsed .* the DataLoader has pin_memory=False, and the config asks True$",
+    ),
+    "waits where nothing is pinned": Answer(
+        todo=6,
+        edits={
+            IMAGES: IMAGES.replace("cfg.non_blocking", "cfg.pin_memory"),
+            LABELS: LABELS.replace("cfg.non_blocking", "cfg.pin_memory"),
+        },
+        why="Right of itself, and not what the config asks.",
+        said=r"^rehearsed .* images and labels come with non_blocking=True, and the config asks F",
+    ),
     "prefetches without workers": Answer(
         todo=6,
         edits={" if cfg.workers else None": ""},
@@ -271,6 +298,46 @@ WRONG = {
 }
 
 RIGHT = {
+    "its place on the node, from the environment": Answer(
+        todo=7,
+        edits={
+            OWN_DEVICE: """\
+            device = torch.device(device.type, int(os.environ["LOCAL_RANK"]))""",
+            SET_DEVICE: "            torch.accelerator.set_device_index(device)",
+            TIMEDELTA: f"import os\n{TIMEDELTA}",
+        },
+        ranks=2,
+        why="torchrun sets LOCAL_RANK, and the course's jobs do so as well.",
+    ),
+    "its place on the node, by counting": Answer(
+        todo=7,
+        edits={
+            OWN_DEVICE: """\
+            place = run.rank % torch.accelerator.device_count()
+            device = torch.device(device.type, place)""",
+            SET_DEVICE: "            torch.accelerator.set_device_index(place)",
+        },
+        ranks=2,
+        why="As in PyTorch's tutorials: nodes have equally many devices.",
+    ),
+    "selects its device, and names it without number": Answer(
+        todo=7,
+        edits={f"{OWN_DEVICE}\n{SET_DEVICE}": SET_DEVICE},
+        ranks=2,
+        why="A device without a number is the current one.",
+    ),
+    "says how many they are": Answer(
+        todo=7,
+        edits={JOIN: JOIN.replace("(timeout", "(world_size=run.world_size, timeout")},
+        ranks=2,
+        why="One of the two that the environment tells.",
+    ),
+    "a tensor of places": Answer(
+        todo=9,
+        edits={VAL_SAMPLER: VAL_SAMPLER.replace("range(", "torch.arange(")},
+        ranks=2,
+        why="A DataLoader takes any numbers.",
+    ),
     "pins where there is something to copy to": Answer(
         todo=6,
         edits={PIN: '"pin_memory": cfg.pin_memory and device.type != "cpu"}'},
@@ -288,6 +355,7 @@ RIGHT = {
                 optimizer.step()""",
         },
         config={"precision": "fp16"},
+        both=True,
         why="One scale for the whole run, and steps that overflow are left out: Apex's O2 had it.",
     ),
 }

@@ -189,6 +189,26 @@ def _stand_ins(cfg: Config, found: Rehearsed) -> dict[str, Any]:
     return {"image_sets": image_sets, "loaders": loaders, "Meter": _Meter}
 
 
+def _devices(found: Rehearsed, count: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What `torch.cuda` and `torch.accelerator` answer, on a node with so many accelerators."""
+
+    def select(device: torch.device | int | str) -> None:
+        found.selected = device if isinstance(device, int) else torch.device(device).index
+
+    def selected() -> int:
+        return found.selected or 0
+
+    def accelerator(*_: Any, **__: Any) -> torch.device:
+        return PRETENDED
+
+    both = {"is_available": _yes, "device_count": lambda: count}
+    cuda = {"is_initialized": _yes, "is_bf16_supported": _yes}
+    cuda |= {"current_device": selected, "set_device": select}
+    own = {"current_accelerator": accelerator, "current_device_index": selected}
+    own |= {"set_device_index": select, "set_device_idx": select}
+    return both | cuda, both | own
+
+
 @contextmanager
 def _pretended(
     cfg: Config, found: Rehearsed, rank: int, local_rank: int, world_size: int
@@ -196,42 +216,25 @@ def _pretended(
     def backward(loss: torch.Tensor, **_: Any) -> None:
         found.computed_on = loss.device  # autograd itself would ask for a real device
 
-    def select(device: torch.device | int | str) -> None:
-        index = device if isinstance(device, int) else torch.device(device).index
-        found.selected = index
-
-    def selected() -> int:
-        return found.selected or 0
-
-    def count() -> int:  # of this node: as many as come before the first rank of this one
-        return (rank - local_rank) or world_size
-
-    def accelerator(*_: Any, **__: Any) -> torch.device:
-        return PRETENDED
-
-    cuda = {"is_available": _yes, "is_initialized": _yes, "is_bf16_supported": _yes}
-    cuda |= {"device_count": count, "current_device": selected, "set_device": select}
-    own = {"current_accelerator": accelerator, "is_available": _yes, "set_device_idx": select}
-    own |= {"current_device_index": selected, "set_device_index": select, "device_count": count}
+    # As many as there were ranks before the first one of this node.
+    cuda, accelerator = _devices(found, (rank - local_rank) or world_size)
     tensor = {"backward": backward, "item": _zero, "__float__": _zero}
+    is_on = {each: torch.is_autocast_enabled(each) for each in ("cpu", PRETENDED.type)}
     with ExitStack() as stack:
+        for device_type, before in is_on.items():  # a script may leave it on
+            stack.callback(torch.set_autocast_enabled, device_type, before)
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         # Or CUDA is asked for a driver.
         stack.enter_context(patch.object(FakeTensorMode, "avoid_device_init", True))
-        stack.enter_context(patch.multiple(torch.accelerator, **own))
+        stack.enter_context(patch.multiple(torch.accelerator, **accelerator))
         stack.enter_context(patch.multiple(torch.cuda, **cuda))  # for scripts that ask CUDA itself
         stack.enter_context(patch.multiple(torch.Tensor, **tensor))
         stack.enter_context(patch.object(nn.Module, "_apply", _apply))
         if world_size > 1:
             stack.enter_context(_group(found, rank, local_rank, world_size))
         stack.enter_context(_Copies(cfg, found))
-        is_on = {each: torch.is_autocast_enabled(each) for each in ("cpu", PRETENDED.type)}
-        try:
-            yield
-        finally:
-            for device_type, before in is_on.items():  # a script may have left it on
-                torch.set_autocast_enabled(device_type, before)
+        yield
 
 
 @contextmanager

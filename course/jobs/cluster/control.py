@@ -35,6 +35,7 @@ from course.jobs.processes import alive, identity
 
 UP_S = 60  # until the nodes are idle
 DOWN_S = 15  # until the jobs are over; Slurm kills those that do not heed it after KillWait
+RELEASED_S = 5  # that the port of a program takes to be free after it was killed
 
 
 def folder() -> Path:
@@ -128,11 +129,21 @@ def status() -> dict[str, str]:
     return {**said, "nodes": f"{ready} of {len(NODES)} ready", "folder": str(home)}
 
 
+def _is_taken(daemon: Daemon) -> bool:
+    """Does another program answer at its port, and for longer than one that was just killed?"""
+    deadline = time.monotonic() + RELEASED_S
+    while daemon.answers():
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(0.1)
+    return False
+
+
 def _start(daemon: Daemon, home: Path) -> None:
     """Start a program in a session of its own, and wait until it answers."""
     if daemon.socket:
         daemon.socket.unlink(missing_ok=True)  # left by a crash, it would look like an answer
-    elif daemon.answers():
+    elif _is_taken(daemon):
         port = ports()[daemon.name]
         raise ClusterError(
             f"port {port} is taken by another program, and {daemon.name} needs it: "

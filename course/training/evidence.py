@@ -33,6 +33,7 @@ MOST = 4  # so many different things are noted
 aten = torch.ops.aten
 FORWARD = (aten.convolution.default,)
 BACKWARD = (aten.convolution_backward.default,)
+COPIES = (aten._to_copy.default, aten.copy_.default)
 UPDATE_SCALE = (aten._amp_update_scale_.default,)
 LOSS_BACKWARD = (aten.nll_loss_backward.default,)
 
@@ -64,7 +65,7 @@ class Observer(TorchDispatchMode):
         elif func in LOSS_BACKWARD:
             self._loss_gradient = float(args[0])  # where backward starts: the scale, or 1
             self._count("loss_types", _type(args[1]))
-        elif _waits_not(func, args, kwargs or {}):
+        elif func in COPIES and waits_not(args, kwargs or {}):
             self._seen.add("non_blocking")
         elif func in UPDATE_SCALE:
             self._seen.add("scale_updated")
@@ -263,10 +264,8 @@ def operator_calls(
     return pd.DataFrame(rows, columns=["phase", "operator", "inputs", "output", "calls"])
 
 
-def _waits_not(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
-    """Is this a copy that the script does not wait for?"""
-    if func not in (aten._to_copy.default, aten.copy_.default):
-        return False
+def waits_not(args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Does a script not wait for the one of COPIES that it calls with these arguments?"""
     return bool(kwargs.get("non_blocking") or args[2:] == (True,))
 
 

@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from course.config import Config
 from course.data.loader import ImageSets
 from course.training import meter  # noqa: F401 (a script's import would see what is patched here)
+from course.training.evidence import COPIES, waits_not
 
 PRETENDED = torch.device("cuda")
 FIRST_NODE = "first-node"  # where a pretended rank's launcher says that ranks meet
@@ -115,11 +116,10 @@ class _Copies(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        if func in (aten._to_copy.default, aten.copy_.default):
+        if func in COPIES:
             source = args[0] if func is aten._to_copy.default else args[1]
-            waits_not = (kwargs or {}).get("non_blocking") or args[2:] == (True,)
             if source.device.type == "cpu" and result.device.type != "cpu":
-                self._note(source, bool(waits_not))
+                self._note(source, waits_not(args, kwargs or {}))
         return result
 
     def _note(self, source: torch.Tensor, non_blocking: bool) -> None:

@@ -91,17 +91,6 @@ WRONG = {
         why="Ignores cfg.precision.",
         said=r"multiplied by 65536; with this precision it is to be multiplied by 1$",
     ),
-    "keeps the scaled loss": Answer(
-        todo=3,
-        edits={
-            BACKWARD: """\
-            loss = scaler.scale(loss)
-            loss.backward()"""
-        },
-        config={"precision": "fp16"},
-        why="meter.lap gets the loss that the scaler multiplied.",
-        said=r"^the losses are 65,5\d\d times those before: the scaled loss was recorded",
-    ),
     "two updates a step": Answer(
         todo=3,
         edits={STEP: STEP + "\n            scaler.step(optimizer)\n            scaler.update()"},
@@ -227,13 +216,6 @@ WRONG = {
         ranks=2,
         why="Each rank shuffles all images alike: both take the same ones.",
         said=r"^two ranks began an epoch with the same images",
-    ),
-    "shuffles no more": Answer(
-        todo=8,
-        edits={SAMPLER: SAMPLER.replace("seed=cfg.seed)", "shuffle=False, seed=cfg.seed)")},
-        ranks=2,
-        why="Files as they lie.",
-        said=r"^the sampler does not shuffle[^;]*$",
     ),
     "wraps the network and calls the bare one": Answer(
         todo=8,

@@ -292,6 +292,7 @@ WRONG = {
         config={"precision": "fp16"},
         why="Training is right, but meter.lap gets the scaled loss: losses in the record are "
         "65,536 times too large.",
+        said=r"^the losses are 65,5\d\d times those before: the scaled loss was recorded",
     ),
     "leaves the old step in": Answer(
         todo=3,

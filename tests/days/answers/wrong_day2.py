@@ -232,6 +232,7 @@ WRONG = {
         ranks=2,
         why="Files come class after class: batches show one or two classes, in the same order in "
         "each epoch. On one rank as well, as the sampler is used there, too.",
+        said=r"^the sampler does not shuffle[^;]*$",
     ),
     "DDP's own bucket size": Answer(
         todo=8,

@@ -87,9 +87,11 @@ def prepared(
     return Run(folder)
 
 
-def train_together(of: Iterable[Run], timeout_s: float = 900, **env: str) -> None:
+def train_together(
+    of: Iterable[Run], timeout_s: float = 900, *, narrow: bool = True, **env: str
+) -> None:
     """Train prepared runs one after another in one process: importing torch takes longer."""
-    command = [sys.executable, str(SCRIPTS / "train_variants.py")]
+    command = [sys.executable, str(SCRIPTS / "train_variants.py"), "narrow" if narrow else "whole"]
     alone = os.environ | {"RANK": "0", "WORLD_SIZE": "1"} | env
     subprocess.run(
         [*command, *(str(run.folder) for run in of)], env=alone, check=True, timeout=timeout_s

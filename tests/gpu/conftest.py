@@ -38,7 +38,7 @@ TOGETHER = {
     "few on the CPU": rung("baseline", **FEW),
     "few": rung("device", **FEW),
     "traced": rung("device", **BUSY, profile_steps=1),
-    "fp16": rung("amp", **BUSY, precision="fp16"),
+    "fp16": rung("amp", **BUSY, precision="fp16", overflow_step=1),
     "not compiled": rung("fused", **SMALL),
     "overflows": rung("fused", **COMMON, steps=30, precision="fp16"),
 }
@@ -89,7 +89,7 @@ def train_together(root: Path) -> None:
         prepared(root / name, OVERFLOWING if name == "overflows" else TEXT, config)
         for name, config in TOGETHER.items()
     ]
-    job_helpers.train_together(every, timeout_s=120)
+    job_helpers.train_together(every, timeout_s=120, narrow=False)
 
 
 def too_large() -> Config:

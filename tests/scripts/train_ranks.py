@@ -32,7 +32,8 @@ for number, folder in enumerate(sys.argv[2:]):
     except Exception:
         traceback.print_exc()
     finally:
-        torch.set_autocast_enabled("cpu", False)  # a script may have left it on
+        for device in ("cpu", "cuda"):  # a script may have left it on
+            torch.set_autocast_enabled(device, False)
         if distributed.is_initialized():
             distributed.destroy_process_group()
         # Groups are met by number, and a script may have made one on a rank alone.

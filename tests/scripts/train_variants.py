@@ -1,8 +1,9 @@
 """Train several scripts, each into a run's folder, in one process: importing torch takes longer.
 
-    python train_variants.py FOLDER...
+    python train_variants.py narrow|whole FOLDER...
 
-Each folder holds train.py and config.json, as a launched run's does.
+Each folder holds train.py and config.json, as a launched run's does. "narrow": what they call
+resnet18 is the one of narrow.py.
 """
 
 import importlib.util
@@ -16,8 +17,9 @@ import torch
 from course.runs.run import FOLDER_VARIABLE
 from course.training.recorder import recording
 
-narrow.use()
-for folder in sys.argv[1:]:
+if sys.argv[1] == "narrow":
+    narrow.use()
+for folder in sys.argv[2:]:
     os.environ[FOLDER_VARIABLE] = folder
     spec = importlib.util.spec_from_file_location("train", f"{folder}/train.py")
     script = importlib.util.module_from_spec(spec)
@@ -28,4 +30,5 @@ for folder in sys.argv[1:]:
     except Exception:
         traceback.print_exc()
     finally:
-        torch.set_autocast_enabled("cpu", False)  # a script may have left it on
+        for device in ("cpu", "cuda"):  # a script may have left it on
+            torch.set_autocast_enabled(device, False)

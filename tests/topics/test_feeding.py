@@ -385,7 +385,8 @@ class TestTrouble:
     def test_workers_above_the_limit_of_the_run(self, tmp_path: Path) -> None:
         # Linux counts a parent's peak as the child's, and pytest's may lie above the limit.
         small_parent = ["sh", "-c", '"$@"; exit $?', "sh"]
-        item = "kept.append(torch.ones(50_000_000))"
+        # At once, so that there is memory left for saying so: 4 GB.
+        item = "kept.append(torch.ones(1_000_000_000))"
         run = fails(tmp_path, *small_parent, item=item, memory_gib=2)
         assert run.status == "oom", run.record.error
         assert "each needs memory of its own" in run.record.error, run.record.error

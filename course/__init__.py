@@ -4,6 +4,7 @@ Importing this package costs milliseconds: names are resolved on first use, and 
 here imports torch until a job (or a notebook cell) needs it.
 """
 
+import sys
 from importlib import import_module
 
 __version__ = "0.1.0"
@@ -18,10 +19,10 @@ _HOME = {
     "search_log": "runs.logs", "tail": "runs.logs",
     "recorded": "runs.recordings", "recorded_runs": "runs.recordings",
     "trace_path": "runs.recordings",
-    "report": "labs.report", "compare": "labs.report", "ladder": "labs.report",
+    "report": "labs.report", "compare": "labs.report", "ladder": "labs.ladder",
     "check": "labs.checks", "progress": "labs.progress",
     "predict": "labs.predictions", "recall": "labs.predictions",
-    "show_todo": "labs.exercises", "variant": "labs.exercises",
+    "show_todo": "labs.todo", "variant": "labs.exercises",
     "autocast": "training.precision", "channels_last": "training.precision",
     "has_units": "training.precision", "comm_report": "topics.communication.report",
     "wrapped": "text", "TRAINED": "days.day2", "FULL": "days.day2",
@@ -45,3 +46,19 @@ def __getattr__(name: str):
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def _lay_out_tables() -> None:
+    """Have a notebook show all its tables alike; elsewhere nothing is to be done."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell is not None:
+        shown = shell.display_formatter.formatters["text/html"]
+
+        def as_html(frame):
+            return import_module("course.plots.tables").as_html(frame)
+
+        for module in ("pandas", "pandas.core.frame"):  # of pandas 3, and before
+            shown.for_type_by_name(module, "DataFrame", as_html)
+
+
+_lay_out_tables()

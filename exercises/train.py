@@ -26,29 +26,29 @@ def main(run):
     torch.manual_seed(cfg.seed)  # every rung starts from the same weights and sees the same images
     precision.set_tf32(cfg.tf32)
 
-    # TODO 1: compute on the accelerator, if the rung asks for it and the machine has one
+    # TODO 1, day 1: compute on the accelerator, if the rung asks for it and the machine has one
     device = torch.device("cpu")
 
-    # TODO 7: with a process for each device: take this rank's device, and join the others
+    # TODO 7, day 2: with a process for each device: take this rank's, and join the others
 
     sets = image_sets(cfg)
-    # TODO 6: who loads batches, how far ahead, into which memory: DataLoader's arguments
+    # TODO 6, day 2: who loads batches, how far ahead, into which memory: DataLoader's arguments
     loading = {}
     share, sampler = cfg.batch_size, None  # all images of a batch, in random order
-    # TODO 8: every rank takes its own share of each batch of cfg.batch_size images
+    # TODO 8, day 2: every rank takes its own share of each batch of cfg.batch_size images
     val_sampler = None  # all images
-    # TODO 9: and validates its own share, no image twice
+    # TODO 9, day 2: and validates its own share, no image twice
     train_batches, val_batches = loaders(
         sets, cfg, device, share, sampler=sampler, val_sampler=val_sampler, **loading
     )
     model = models.create(cfg.model, sets.classes)
     torch.manual_seed(cfg.seed + run.rank)  # the same weights on every rank, but crops of its own
-    # TODO 1: move the model's weights to the device
-    # TODO 4: store the weights channels last
+    # TODO 1, day 1: move the model's weights to the device
+    # TODO 4, day 1: store the weights channels last
     if cfg.sync_batchnorm:
         model = sync_batchnorm.convert(model)
     net = model  # itself, whatever is wrapped around it below
-    # TODO 8: average the gradients of all ranks, while backward still computes others
+    # TODO 8, day 2: average the gradients of all ranks, while backward still computes others
     if cfg.compile:  # a later day's rung
         model = torch.compile(model, mode=cfg.compile)
     criterion = nn.CrossEntropyLoss()
@@ -60,20 +60,20 @@ def main(run):
         for weight in model.parameters():
             optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
 
-    # TODO 2: run the forward pass under autocast, in the config's precision
+    # TODO 2, day 1: run the forward pass under autocast, in the config's precision
     autocast = nullcontext()
-    # TODO 3: scale the loss where gradients in fp16 would vanish
+    # TODO 3, day 1: scale the loss where gradients in fp16 would vanish
 
-    # TODO 5: let the profiler record what every operator does, on the config's schedule
+    # TODO 5, day 1: let the profiler record what every operator does, on the config's schedule
 
     meter = Meter(run, device)
     for epoch in range(cfg.epochs):
         model.train()
-        # TODO 8: shuffle anew in every epoch, on all ranks alike
+        # TODO 8, day 2: shuffle anew in every epoch, on all ranks alike
         for images, labels in meter.steps(train_batches, epoch):
-            # TODO 1: the batch must lie where the weights lie
+            # TODO 1, day 1: the batch must lie where the weights lie
             images = normalised(images)
-            # TODO 4: and so must its layout be that of the weights
+            # TODO 4, day 1: and so must its layout be that of the weights
             meter.lap("load")
 
             with autocast:
@@ -82,20 +82,20 @@ def main(run):
                 loss = criterion(scores, labels)
             meter.lap("loss")
 
-            # TODO 3: backward from the scaled loss
+            # TODO 3, day 1: backward from the scaled loss
             loss.backward()
             meter.lap("backward")
 
-            # TODO 3: unscale, and step unless a gradient overflowed
+            # TODO 3, day 1: unscale, and step unless a gradient overflowed
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             meter.lap("optimizer", loss=loss)
-            # TODO 5: the profiler's schedule counts steps
+            # TODO 5, day 1: the profiler's schedule counts steps
 
         if cfg.val_steps:
             run.epoch(**validate(net, val_batches, cfg, device, autocast))
-    # TODO 5: and it is done
-    # TODO 9: all ranks have the same weights: one of them writes
+    # TODO 5, day 1: and it is done
+    # TODO 9, day 2: all ranks have the same weights: one of them writes
     run.save_weights(net)
 
 
@@ -111,7 +111,7 @@ def validate(model, batches, cfg, device, autocast):
         totals[0] += nn.functional.cross_entropy(scores.float(), labels, reduction="sum")
         totals[1] += (scores.argmax(dim=1) == labels).sum()
         totals[2] += len(labels)
-    # TODO 9: add up what the ranks have counted
+    # TODO 9, day 2: add up what the ranks have counted
     loss, correct, seen = totals.tolist()
     return {"val_loss": loss / seen, "val_top1": correct / seen, "val_images": round(seen)}
 

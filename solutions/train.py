@@ -26,14 +26,14 @@ def main(run):
     torch.manual_seed(cfg.seed)  # every rung starts from the same weights and sees the same images
     precision.set_tf32(cfg.tf32)
 
-    # >>> TODO 1: compute on the accelerator, if the rung asks for it and the machine has one
+    # >>> TODO 1, day 1: compute on the accelerator, if the rung asks for it and the machine has one
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     device = accelerator if cfg.device == "auto" and accelerator else torch.device("cpu")
     # --- before
     # device = torch.device("cpu")
     # <<<
 
-    # >>> TODO 7: with a process for each device: take this rank's device, and join the others
+    # >>> TODO 7, day 2: with a process for each device: take this rank's, and join the others
     if run.world_size > 1:
         if device.type != "cpu":
             device = torch.device(device.type, run.local_rank)
@@ -43,7 +43,7 @@ def main(run):
     # <<<
 
     sets = image_sets(cfg)
-    # >>> TODO 6: who loads batches, how far ahead, into which memory: DataLoader's arguments
+    # >>> TODO 6, day 2: who loads batches, how far ahead, into which memory: DataLoader's arguments
     loading = {"num_workers": cfg.workers, "persistent_workers": cfg.persistent_workers,
                "prefetch_factor": cfg.prefetch_factor if cfg.workers else None,
                "pin_memory": cfg.pin_memory}  # fmt: skip
@@ -51,13 +51,13 @@ def main(run):
     # loading = {}
     # <<<
     share, sampler = cfg.batch_size, None  # all images of a batch, in random order
-    # >>> TODO 8: every rank takes its own share of each batch of cfg.batch_size images
+    # >>> TODO 8, day 2: every rank takes its own share of each batch of cfg.batch_size images
     share = cfg.batch_size // run.world_size
     sampler = DistributedSampler(sets.train, run.world_size, run.rank, seed=cfg.seed)
     # --- before
     # <<<
     val_sampler = None  # all images
-    # >>> TODO 9: and validates its own share, no image twice
+    # >>> TODO 9, day 2: and validates its own share, no image twice
     val_sampler = range(run.rank, len(sets.val), run.world_size)
     # --- before
     # <<<
@@ -66,11 +66,11 @@ def main(run):
     )
     model = models.create(cfg.model, sets.classes)
     torch.manual_seed(cfg.seed + run.rank)  # the same weights on every rank, but crops of its own
-    # >>> TODO 1: move the model's weights to the device
+    # >>> TODO 1, day 1: move the model's weights to the device
     model = model.to(device)
     # --- before
     # <<<
-    # >>> TODO 4: store the weights channels last
+    # >>> TODO 4, day 1: store the weights channels last
     if cfg.channels_last:
         model = model.to(memory_format=torch.channels_last)
     # --- before
@@ -78,7 +78,7 @@ def main(run):
     if cfg.sync_batchnorm:
         model = sync_batchnorm.convert(model)
     net = model  # itself, whatever is wrapped around it below
-    # >>> TODO 8: average the gradients of all ranks, while backward still computes others
+    # >>> TODO 8, day 2: average the gradients of all ranks, while backward still computes others
     if run.world_size > 1:
         model = DDP(model, bucket_cap_mb=cfg.bucket_mb, gradient_as_bucket_view=True,
                     find_unused_parameters=cfg.find_unused)  # fmt: skip
@@ -95,17 +95,17 @@ def main(run):
         for weight in model.parameters():
             optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
 
-    # >>> TODO 2: run the forward pass under autocast, in the config's precision
+    # >>> TODO 2, day 1: run the forward pass under autocast, in the config's precision
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
     # --- before
     # autocast = nullcontext()
     # <<<
-    # >>> TODO 3: scale the loss where gradients in fp16 would vanish
+    # >>> TODO 3, day 1: scale the loss where gradients in fp16 would vanish
     scaler = torch.amp.GradScaler(device.type, enabled=cfg.precision == "fp16")
     # --- before
     # <<<
 
-    # >>> TODO 5: let the profiler record what every operator does, on the config's schedule
+    # >>> TODO 5, day 1: let the profiler record what every operator does, on the config's schedule
     profiler = torch.profiler.profile(
         schedule=profiling.schedule(cfg), on_trace_ready=run.save_trace, record_shapes=True
     )
@@ -116,18 +116,18 @@ def main(run):
     meter = Meter(run, device)
     for epoch in range(cfg.epochs):
         model.train()
-        # >>> TODO 8: shuffle anew in every epoch, on all ranks alike
+        # >>> TODO 8, day 2: shuffle anew in every epoch, on all ranks alike
         sampler.set_epoch(epoch)
         # --- before
         # <<<
         for images, labels in meter.steps(train_batches, epoch):
-            # >>> TODO 1: the batch must lie where the weights lie
+            # >>> TODO 1, day 1: the batch must lie where the weights lie
             images = images.to(device, non_blocking=cfg.non_blocking)
             labels = labels.to(device, non_blocking=cfg.non_blocking)
             # --- before
             # <<<
             images = normalised(images)
-            # >>> TODO 4: and so must its layout be that of the weights
+            # >>> TODO 4, day 1: and so must its layout be that of the weights
             if cfg.channels_last:
                 images = images.to(memory_format=torch.channels_last)
             # --- before
@@ -140,14 +140,14 @@ def main(run):
                 loss = criterion(scores, labels)
             meter.lap("loss")
 
-            # >>> TODO 3: backward from the scaled loss
+            # >>> TODO 3, day 1: backward from the scaled loss
             scaler.scale(loss).backward()
             # --- before
             # loss.backward()
             # <<<
             meter.lap("backward")
 
-            # >>> TODO 3: unscale, and step unless a gradient overflowed
+            # >>> TODO 3, day 1: unscale, and step unless a gradient overflowed
             scaler.step(optimizer)
             scaler.update()
             # --- before
@@ -155,18 +155,18 @@ def main(run):
             # <<<
             optimizer.zero_grad(set_to_none=True)
             meter.lap("optimizer", loss=loss)
-            # >>> TODO 5: the profiler's schedule counts steps
+            # >>> TODO 5, day 1: the profiler's schedule counts steps
             profiler.step()
             # --- before
             # <<<
 
         if cfg.val_steps:
             run.epoch(**validate(net, val_batches, cfg, device, autocast))
-    # >>> TODO 5: and it is done
+    # >>> TODO 5, day 1: and it is done
     profiler.stop()
     # --- before
     # <<<
-    # >>> TODO 9: all ranks have the same weights: one of them writes
+    # >>> TODO 9, day 2: all ranks have the same weights: one of them writes
     if run.rank == 0:
         run.save_weights(net)
     # --- before
@@ -186,7 +186,7 @@ def validate(model, batches, cfg, device, autocast):
         totals[0] += nn.functional.cross_entropy(scores.float(), labels, reduction="sum")
         totals[1] += (scores.argmax(dim=1) == labels).sum()
         totals[2] += len(labels)
-    # >>> TODO 9: add up what the ranks have counted
+    # >>> TODO 9, day 2: add up what the ranks have counted
     if distributed.is_initialized():
         distributed.all_reduce(totals)
     # --- before

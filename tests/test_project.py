@@ -121,8 +121,18 @@ class TestNotebook:
 
 def assert_links_resolve(text: str, folder: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if not target.startswith(("https://", "#")):
-            assert (folder / target.split("#")[0]).exists(), target
+        if target.startswith(("https://", "#")):
+            continue
+        path, _, anchor = target.partition("#")
+        assert (folder / path).exists(), target
+        if anchor and path.endswith(".md"):
+            assert anchor in anchors((folder / path).read_text()), target
+
+
+def anchors(page: str) -> set[str]:
+    """What a page's headings are called in a link: small letters, hyphens, no other signs."""
+    headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
 
 
 PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
@@ -136,6 +146,9 @@ def test_links_of_pages_resolve(page: Path) -> None:
 def test_a_broken_link_is_noticed() -> None:
     with pytest.raises(AssertionError):
         assert_links_resolve("see [lab 9](day9.ipynb)", PROJECT)
+    with pytest.raises(AssertionError):
+        assert_links_resolve("a [rank](docs/glossary.md#rang)", PROJECT)
+    assert_links_resolve("a [rank](docs/glossary.md#rank)", PROJECT)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)

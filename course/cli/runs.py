@@ -160,7 +160,7 @@ def ladder(
     with prints_to_stderr(json_):
         launched = launch.launch_all(script, configs, turns=True, site=site, rerun=rerun)
         launch.wait(launched, check=False)
-    table = report.ladder(launched)
+    table = report.ladder_table(launched)
     if json_:
         tables.as_json(table)
     else:

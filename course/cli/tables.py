@@ -50,7 +50,7 @@ def show(run: Run) -> None:
 
 
 def show_ladder(table: pd.DataFrame) -> None:
-    """Print a table of `report.ladder`, and under it on what it was measured."""
+    """Print a table of `report.ladder_table`, and under it on what it was measured."""
     import pandas as pd
 
     rows = []

@@ -268,15 +268,19 @@ def _counts(gpus: int) -> list[int]:
     return sorted({*(count for count in (1, 2, 4, 8) if count < gpus), gpus})
 
 
+def _pair(gpus: int) -> Iterator[tuple[Config, int]]:
+    """The run of lab 2.2 at full size, by one process and by two."""
+    yield from ((rung("device", **TRAINED | FULL), count) for count in (1, RANKS))
+
+
 def _scaling(gpus: int) -> Iterator[tuple[Config, int]]:
-    """How the last rungs scale, on synthetic images and on files, and lab 2.2's pair of runs."""
+    """How the last rungs scale, on synthetic images and on files."""
     counts = _counts(gpus)
     for name in ("channels_last", "compile"):
         yield from ((rung(name, **BUSY | {"batch_size": 256 * count}), count) for count in counts)
     # All of the default set in every epoch: what workers load and nobody takes costs time, too.
     files = FED | {"epochs": 12, "steps": 16, "warmup_steps": 16, "val_steps": 0}
     yield from ((rung("dataloader", **files, batch_size=64 * count), count) for count in counts)
-    yield from ((rung("device", **TRAINED | FULL), count) for count in (1, 2))
     yield from (
         (rung("compile", **BUSY | {"batch_size": 512 * count}), count) for count in (1, gpus)
     )
@@ -305,8 +309,9 @@ RECORDINGS = {
         ),
         Recording("loading", [*_loading()]),
     ),
-    "2.2": (Recording("scaling", several=_scaling),),
-    "2.3": (Recording("communication", several=_communication),),
+    "2.2": (Recording("scaling", several=_pair),),
+    "2.3": (Recording("scaling", several=_scaling),),
+    "2.4": (Recording("communication", several=_communication),),
 }
 
 
@@ -325,8 +330,14 @@ LABS = (
         stuck="batch size of a rank or of all; the lab's hang is meant",
     ),
     Lab(
-        "2.3", "day2_3_communication", "what the ranks say to each other", 50, "day2_3",
-        recordings=RECORDINGS["2.3"], jobs="10, of 2 processes", prepare="as 2.2",
+        "2.3", "day2_3_scaling", "how far it scales", 30, "day2_3",
+        recordings=RECORDINGS["2.3"],
+        jobs="none, or 2 where there are two GPUs", prepare="nothing: it shows recorded H200s",
+        stuck="a slow script scales well; the curves to 2,048 GPUs are a model, no forecast",
+    ),
+    Lab(
+        "2.4", "day2_4_communication", "what the ranks say to each other", 50, "day2_4",
+        recordings=RECORDINGS["2.4"], jobs="10, of 2 processes", prepare="as 2.2",
         stuck="the first step has one bucket; a run that fails on purpose",
     ),
 )  # fmt: skip

@@ -296,7 +296,8 @@ def _follow(run: Run, deadline: float | None, *, quiet: bool = False) -> None:
         while True:
             status = refresh(run)
             if shown != (shown := (status, steps_done(run))):
-                bar.set_description_str(f"{run.name} [{status}]", refresh=False)
+                doing = ", importing" if shown == ("running", 0) else ""
+                bar.set_description_str(f"{run.name} [{status}{doing}]", refresh=False)
                 bar.n = min(shown[1], total)
                 bar.refresh()
             if status not in ("queued", "running"):

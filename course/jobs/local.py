@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shlex
 import subprocess
 import sys
@@ -88,7 +89,21 @@ def tell(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
             elapsed_s = max(0, round((datetime.now() - began).total_seconds()))
             state, reason = "running", f"on {started['host']}"
         told[run.name] = {"state": state, "reason": reason, "elapsed_s": elapsed_s, "nodes": 1}
+        if not _on_gpu(run):
+            told[run.name]["gpus"] = 0
     return told
+
+
+def _on_gpu(run: Run) -> bool:
+    """May the run compute on a GPU of this machine? Its `gpus` are processes, where it may not."""
+    return has_gpu() and (run.is_command or run.config.device != "cpu")
+
+
+def has_gpu() -> bool:
+    """Is there a GPU here, as far as its device files tell? To ask PyTorch takes seconds."""
+    files = ("nvidia[0-9]*", "kfd", "dxg")  # NVIDIA, AMD, and either inside Windows
+    apple = (sys.platform, platform.machine()) == ("darwin", "arm64")
+    return apple or any(next(Path("/dev").glob(each), None) for each in files)
 
 
 class DetachedExecutor(LocalExecutor):

@@ -23,7 +23,8 @@ def table() -> pd.DataFrame:
 
     Columns: job, name, site, state (pending, running, or another word of Slurm's in small
     letters), reason (why it waits, or where it computes), elapsed_s (since it began to compute),
-    nodes (asked for, or in use), gpus, step (how many are done), steps (0: a batch script's).
+    nodes (asked for, or in use), gpus (0 where it computes on this machine's processor), step (how
+    many are done), steps (0: a batch script's).
     elapsed_s and nodes are missing where nobody says. A run that turns out to be over is recorded
     as such, and left out.
     """
@@ -98,8 +99,8 @@ def _row(run: Run, said: dict[str, Any]) -> dict[str, Any]:
         "job": str(asked.get("job_id", "")),
         "name": run.name,
         "site": asked.get("site", ""),
-        **said,
         "gpus": asked.get("gpus", 1),
+        **said,
         "step": step,
         "steps": 0 if run.is_command else run.config.epochs * run.config.steps,
     }

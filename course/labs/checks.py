@@ -82,9 +82,11 @@ class Checked:
     def _repr_html_(self) -> str:
         colours = {PASSED: "#009E73", FAILED: "#D55E00"}
         signs = {PASSED: "✓", FAILED: "✗", UNMEASURABLE: "?", UNTIMED: "–"}
-        grey = "#777777"
+        grey = "#808080"
         rows = "".join(
-            f"<tr><td><b>{part.part}</b></td><td style='color:{colours.get(part.verdict, grey)}'>"
+            f"<tr><td style='text-align:left'><b>{part.part}</b></td>"
+            f"<td style='text-align:left; font-weight:bold; "
+            f"color:{colours.get(part.verdict, grey)}'>"
             f"{signs[part.verdict]} {part.verdict}</td><td style='text-align:left'>"
             f"{html.escape(part.evidence)}<br>{html.escape(part.look_at)}</td></tr>"
             for part in self.parts

@@ -2,7 +2,7 @@
 
 A seam is a stretch of lines in solutions/*.py:
 
-    # >>> TODO 2: what is to be done
+    # >>> TODO 2, day 1: what is to be done
     the_solution()
     # --- before
     # what_stands_there_until_then()
@@ -22,7 +22,6 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import takewhile
 from pathlib import Path
 from textwrap import dedent
 
@@ -30,8 +29,7 @@ from course.runs.files import write_atomically
 from course.runs.run import ADDED, PROJECT, runs_root
 
 SOLUTION = "solutions/train.py"
-OPEN = re.compile(r"^(\s*)# >>> TODO (\d+): (.+)$")
-END = re.compile(r"^\s*# (--- before|<<<)|^$")
+OPEN = re.compile(r"^(\s*)# >>> TODO (\d+)(?:, day (\d+))?: (.+)$")
 MARKER = re.compile(r"^\s*#\s*(>>>|---\s*before|<<<)")
 SOLUTIONS, EXERCISES = PROJECT / "solutions", PROJECT / "exercises"
 
@@ -50,12 +48,13 @@ class Seam:
     line: int
     solution: tuple[str, ...]
     before: tuple[str, ...]
+    day: str = ""  # on which it is filled
 
     def shown(self, solved: bool) -> list[str]:
         """The lines that a view has here."""
-        if solved:
-            return [f"{self.indent}# TODO {self.number}, solved: {self.title}", *self.solution]
-        return [f"{self.indent}# TODO {self.number}: {self.title}", *self.before]
+        when = f", day {self.day}" if self.day else ""
+        mark = f"{self.indent}# TODO {self.number}{when}{', solved' * solved}: {self.title}"
+        return [mark, *(self.solution if solved else self.before)]
 
 
 def parse(text: str, name: str = "text") -> list[str | Seam]:
@@ -78,7 +77,7 @@ def parse(text: str, name: str = "text") -> list[str | Seam]:
 
 
 def _seam(opened: re.Match, first: int, lines: Iterator[tuple[int, str]], name: str) -> Seam:
-    indent, todo, title = opened.groups()
+    indent, todo, day, title = opened.groups()
     parts: list[list[str]] = [[]]
     for number, line in lines:
         marker = MARKER.match(line)
@@ -86,7 +85,7 @@ def _seam(opened: re.Match, first: int, lines: Iterator[tuple[int, str]], name: 
             parts[-1].append(line)
         elif marker[1] == "<<<":
             before = [] if len(parts) == 1 else [_uncomment(text, indent) for text in parts[1]]
-            return Seam(int(todo), title, indent, first, tuple(parts[0]), tuple(before))
+            return Seam(int(todo), title, indent, first, tuple(parts[0]), tuple(before), day or "")
         elif marker[1] == ">>>" or len(parts) == 2:
             stray = line.strip()
             raise SeamError(f"{name}, line {number}: {stray!r} inside the seam of line {first}")
@@ -238,24 +237,6 @@ def _changed(items: list[str | Seam], solved: bool, exercise: list[str]) -> set[
         for kind, first, last, _, _ in edits
         if kind != "equal" and touches(first, last, begin, end)
     }
-
-
-def show_todo(number: int, script: str = "exercises/train.py") -> None:
-    """Print the places of a TODO in a script, with line numbers; or that it is filled.
-
-    Raises:
-        ValueError: the script has no such TODO.
-    """
-    lines = (PROJECT / script).read_text().splitlines()
-    heads = [i for i, line in enumerate(lines) if re.match(rf"\s*# (>>> )?TODO {number}\b", line)]
-    if not heads and 1 <= number <= count((SOLUTIONS / Path(script).name).read_text()):
-        print(f"{script}: TODO {number} is filled, no comment of it is left. (course check …)")
-    elif not heads:
-        raise ValueError(f"{script} has no line that begins with # TODO {number}")
-    for head in heads:
-        print(f"{script}, line {head + 1}")
-        for line in takewhile(lambda text: not END.match(text), lines[head : head + 4]):
-            print(f"    {line}")
 
 
 def variant(name: str, after: Mapping[str, str], script: str = SOLUTION) -> Path:

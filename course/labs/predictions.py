@@ -11,7 +11,9 @@ from typing import Any
 from course.config import LADDER
 from course.labs.store import changing, now, read
 from course.runs.run import all_runs
+from course.text import digits
 
+CLOSE = 0.2  # of a number that was measured: a prediction within it counts as right
 BLANK = "replace ... by your number (a choice goes in quotes) and run the cell again"
 
 
@@ -20,6 +22,7 @@ class Prediction:
     """What a learner expected, of a run or as the answer to a question.
 
     `late`: a run of the rung had been launched before. `stands`: it cannot be changed any more.
+    `measured`: what came out, once it is known.
     """
 
     key: str
@@ -29,6 +32,7 @@ class Prediction:
     made_at: str = ""
     late: bool = False
     stands: bool = True
+    measured: float | str | None = None
 
     @property
     def text(self) -> str:
@@ -98,10 +102,87 @@ def prediction(key: str) -> Prediction | None:
     return as_stored(key, entry, launched_rungs()) if entry else None
 
 
-def recall(key: str) -> None:
-    """Print what was predicted, beside the answer; it asks for nothing any more."""
+@dataclass(frozen=True, repr=False)
+class Verdict:
+    """A prediction beside what was measured. `right`: None where nothing was predicted."""
+
+    said: str
+    right: bool | None = None
+
+    def __repr__(self) -> str:
+        return self.said + {True: " ✓", False: " ✗", None: ""}[self.right]
+
+
+def recall(key: str, measured: float | str, detail: str = "") -> None:
+    """Print a prediction's verdict, and keep what was measured beside it.
+
+    Args:
+        measured: a number, or one of the choices, of the prediction's kind.
+        detail: what stands behind the measured value: its unit, or what shows it.
+
+    Raises:
+        ValueError: a text where a number was predicted, or a number where a text was.
+    """
+    settle(key, measured)
     stored = prediction(key)
-    print(f"{key}: you made no prediction." if stored is None else stored)
+    print(verdict(stored.value if stored else None, measured, detail=detail))
+
+
+def settle(key: str, measured: float | str) -> None:
+    """Keep what was measured beside the prediction; the latest counts. Without one: nothing."""
+    measured = measured if isinstance(measured, str) else float(measured)
+    with changing() as store:
+        if (entry := store["predictions"].get(key)) is None:
+            return
+        if isinstance(entry["value"], str) != isinstance(measured, str):
+            raise ValueError(
+                f"{key}: predicted was {entry['value']!r}, and measured is {measured!r}: both must "
+                f"be numbers, or both texts"
+            )
+        entry["measured"] = measured
+
+
+def verdict(
+    predicted: float | str | None,
+    measured: float | str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    detail: str = "",
+) -> Verdict:
+    """What to say of a prediction. A number is right within CLOSE, or within its interval.
+
+    Args:
+        low, high: ends of the measured value's interval, where it has one.
+        detail: unit or evidence, behind the measured value.
+    """
+    words = isinstance(measured, str)
+    shown = measured if words else digits(measured)
+    if not words and low is not None:
+        shown += f" ({digits(low)} to {digits(high)})"
+    if detail:
+        shown += f", {detail}" if words else f" {detail}"
+    if predicted is None:
+        return Verdict(f"You made no prediction. Measured: {shown}")
+    if words:
+        return Verdict(f"You: {predicted}. Measured: {shown}", predicted == measured.lower())
+    inside = low is not None and low <= predicted <= high
+    return Verdict(
+        f"You: {digits(predicted)}. Measured: {shown}{_distance(predicted, measured)}",
+        inside or abs(predicted - measured) <= CLOSE * abs(measured),
+    )
+
+
+def _distance(predicted: float, measured: float) -> str:
+    """How far the measured number lies from the predicted one, in words."""
+    if predicted == measured or predicted * measured <= 0:
+        return ""
+    factor = measured / predicted
+    if not 0.5 < factor < 2:
+        return f": {digits(max(factor, 1 / factor))} times {'more' if factor > 1 else 'less'}"
+    if abs(factor - 1) < 0.005:
+        return ": as you said"
+    return f": {abs(factor - 1):.0%} {'more' if factor > 1 else 'less'} than you said"
 
 
 def launched_rungs() -> set[str]:
@@ -112,7 +193,8 @@ def launched_rungs() -> set[str]:
 def as_stored(key: str, entry: dict[str, Any], launched: set[str]) -> Prediction:
     """A prediction from its entry in the store."""
     kept = {field: entry[field] for field in ("value", "note", "rung", "made_at", "late")}
-    return Prediction(key, **kept, stands=_stands(entry, launched))
+    measured = entry.get("measured")
+    return Prediction(key, **kept, stands=_stands(entry, launched), measured=measured)
 
 
 def _stands(entry: dict[str, Any], launched: set[str]) -> bool:

@@ -11,6 +11,7 @@ from course import days
 from course.labs import exercises
 from course.labs.predictions import as_stored, launched_rungs
 from course.labs.store import PARTS, UNMEASURABLE, UNTIMED, read
+from course.text import digits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +23,8 @@ class Progress:
 
     todos: todo, state (open, edited, solved), title. checks: check, state (open, passed, failed,
     not measurable here), correct, mechanism, effect, title. quizzes: quiz, right, answered,
-    questions, title. predictions: key, value, rung, note, made_at, late, stands.
+    questions, title. predictions: key, value, measured, rung, note, made_at, late,
+    stands.
     """
 
     todos: pd.DataFrame
@@ -56,11 +58,13 @@ class Progress:
         return "\n".join(parts[:-1])
 
     def _repr_html_(self) -> str:
+        from course.plots.tables import as_html
+
         parts = []
         for heading, table in self.sections():
             parts.append(f"<h4>{html.escape(heading)}</h4>")
             if len(table):
-                parts.append(table.to_html(index=False, justify="left"))
+                parts.append(as_html(table, index=False))
         return "".join(parts)
 
 
@@ -79,7 +83,7 @@ def progress() -> Progress:
         ),
         pd.DataFrame(
             made,
-            columns=["key", "value", "rung", "note", "made_at", "late", "stands"],
+            columns=["key", "value", "measured", "rung", "note", "made_at", "late", "stands"],
             dtype=object,
         ),
     )
@@ -126,6 +130,15 @@ def _lines(table: pd.DataFrame) -> list[str]:
     """A table's rows as aligned text, under their column names; no lines if it is empty."""
     if table.empty:
         return []
-    rows = [list(table.columns), *([str(value) for value in row] for row in table.values.tolist())]
+    rows = [
+        list(table.columns),
+        *([_cell(value) for value in row] for row in table.values.tolist()),
+    ]
     widths = [max(map(len, column)) for column in zip(*rows)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return digits(value)
+    return "–" if value is None else str(value)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import difflib
 import html
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexers import DiffLexer
 
 from course import days, plots
 from course.config import Config
 from course.jobs.launch import JobError, explain, refresh
 from course.labs.exercises import open_todos
-from course.labs.predictions import prediction
+from course.labs.predictions import prediction, settle, verdict
+from course.plots.tables import as_html
 from course.runs.ratio import Ratio, beside, held_by_host, ratio, told
 from course.runs.record import Record
 from course.runs.run import Run
@@ -36,10 +33,8 @@ class Report:
         return "\n".join([self.table.to_string(), "", *self.sentences])
 
     def _repr_html_(self) -> str:
-        png = base64.b64encode(self.picture._repr_png_()).decode()
         said = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in self.sentences)
-        shown = f'<img alt="time of a step and loss" src="data:image/png;base64,{png}">'
-        return f"{shown}{self.table.to_html()}<ul>{said}</ul>"
+        return f"{self.picture._repr_html_()}{as_html(self.table)}<ul>{said}</ul>"
 
 
 @dataclass(frozen=True)
@@ -57,11 +52,24 @@ class Comparison:
         return f"{settings}\n\n{self.source_diff or 'the same script'}\n\n{speed}"
 
     def _repr_html_(self) -> str:
-        style = HtmlFormatter(noclasses=True)
-        diff = highlight(self.source_diff, DiffLexer(), style) if self.source_diff else ""
-        settings = self.settings.to_html() if len(self.settings) else "<p>the same settings</p>"
+        diff = _coloured(self.source_diff) if self.source_diff else ""
+        settings = as_html(self.settings) if len(self.settings) else "<p>the same settings</p>"
         speed = html.escape(f"{self.names[1]} ÷ {self.names[0]}: {self.ratio or 'not measured'}")
         return f"{settings}{diff or '<p>the same script</p>'}<p><b>{speed}</b></p>"
+
+
+# Colours that can be read on white and on black.
+DIFF_COLOURS = {"+++": "#808080", "---": "#808080", "@@": "#808080", "+": "#009E73", "-": "#D55E00"}
+
+
+def _coloured(diff: str) -> str:
+    """A diff as a page's text: what came green, what went orange, where it is grey."""
+    lines = []
+    for line in diff.splitlines():
+        colour = next((each for sign, each in DIFF_COLOURS.items() if line.startswith(sign)), "")
+        style = f' style="color: {colour}"' if colour else ""
+        lines.append(f"<span{style}>{html.escape(line)}</span>")
+    return "<pre>" + "\n".join(lines) + "</pre>"
 
 
 def report(run: Run, *, against: Run | None = None, predicted: float | None = None) -> Report:
@@ -82,9 +90,9 @@ def report(run: Run, *, against: Run | None = None, predicted: float | None = No
     picture = plots.step_and_loss([(n, rec, r.steps) for n, rec, r in zip(names, records, both)])
     found = ratio(run, against) if against else None
     _save(picture, run)
-    if predicted is None:
-        predicted = _predicted(run)
-    sentences = tuple(_sentences(run, records, found, predicted))
+    sentences = tuple(_sentences(run, records, found))
+    if found is not None:
+        sentences += tuple(_judged(run, against, found, predicted))
     sentences += tuple(f"{name} ended early: turns count up to there." for name in run.record.left)
     return Report(_numbers(names, records), sentences, picture)
 
@@ -102,7 +110,7 @@ def compare(a: Run, b: Run) -> Comparison:
     return Comparison(settings, "\n".join(diff), ratio(b, a) if measured else None, names)
 
 
-def ladder(runs: Sequence[Run]) -> pd.DataFrame:
+def ladder_table(runs: Sequence[Run]) -> pd.DataFrame:
     """The ladder as measured: one row a run, its ratio to the first that is ok."""
     rows, first = [], None
     for run in runs:
@@ -184,15 +192,11 @@ def _numbers(names: Sequence[str], records: Sequence[Record]) -> pd.DataFrame:
     ).fillna("–")
 
 
-def _sentences(
-    run: Run, records: Sequence[Record], found: Ratio | None, predicted: float | None
-) -> Iterator[str]:
+def _sentences(run: Run, records: Sequence[Record], found: Ratio | None) -> Iterator[str]:
     record, config, unfilled = records[-1], run.config, still_open(run)
     if found is not None:
         yield f"{record.rung} against {records[0].rung}: {found} the images per second."
         yield told(found, run)
-    if found is not None and predicted is not None:
-        yield f"You predicted {predicted:g}×; it is {digits(found.value)}×."
     for number in unfilled:
         yield f"TODO {number} is still open in this run's script, so it changed nothing."
     if config.device == "auto" and record.device == "cpu" and 1 not in unfilled:
@@ -205,7 +209,33 @@ def _sentences(
     if reason := held_by_host(run):
         yield f"Mind that {reason}."
     if record.last_loss is None:
-        yield "The loss is not finite any more: the run is fast and learns nothing."
+        yield "The loss is not finite any more: this run learns nothing, so its speed says nothing."
+
+
+def _judged(run: Run, against: Run, found: Ratio, predicted: float | None) -> Iterator[str]:
+    """The prediction of this ratio beside what was measured; kept, if it is the stored one."""
+    key = run.config.rung
+    # What was said of a rung is of one process.
+    own = _predicted(run) if run.launched.get("gpus", 1) == 1 else None
+    stored = own if predicted is None else predicted
+    if is_same_computation(run, against):
+        yield "Both compute the same thing on this device, so the true ratio is 1."
+        found = Ratio(1.0)
+    if stored is None:
+        return
+    if predicted is None:
+        settle(key, found.value)
+    yield str(verdict(stored, found.value, low=found.low, high=found.high, detail="times as fast"))
+
+
+def is_same_computation(run: Run, against: Run) -> bool:
+    """Do two runs do the same arithmetic on the same device, so that neither can be faster?"""
+    configs = [replace(each.config, rung="same", device="auto") for each in (run, against)]
+    places = [
+        (each.record.device, each.record.machine, each.launched.get("gpus", 1))
+        for each in (run, against)
+    ]
+    return configs[0] == configs[1] and places[0] == places[1]
 
 
 def still_open(run: Run) -> list[int]:

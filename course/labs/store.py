@@ -32,6 +32,7 @@ FIELDS = {
     "checks": dict.fromkeys(PARTS, str),
     "answers": {"choice": str, "right": bool},
 }  # fmt: skip
+LATER = {"measured": (int, float, str)}  # fields that an entry may get
 Store = dict[str, dict[str, Any]]
 
 
@@ -126,6 +127,9 @@ def _check_fields(entry: dict[str, Any], types: dict[str, Any], where: str) -> N
     for field, wanted in types.items():
         if not isinstance(entry.get(field), wanted):
             raise ValueError(f"{where}: {field} is {entry.get(field)!r}")
+    for field in LATER.keys() & entry.keys():
+        if not isinstance(entry[field], LATER[field]):
+            raise ValueError(f"{where}: {field} is {entry[field]!r}")
 
 
 def _dict(value: Any, where: str) -> dict[str, Any]:

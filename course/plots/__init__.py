@@ -2,6 +2,6 @@
 
 from course.plots.base import Picture
 from course.plots.explain import layers, queue_sketch, samples
-from course.plots.runs import ladder, step_and_loss
+from course.plots.runs import climbed, ladder, step_and_loss
 
-__all__ = ["Picture", "ladder", "layers", "queue_sketch", "samples", "step_and_loss"]
+__all__ = ["Picture", "climbed", "ladder", "layers", "queue_sketch", "samples", "step_and_loss"]

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import io
-from collections.abc import Iterable
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.collections import Collection
+from matplotlib.colors import is_color_like, to_hex, to_rgba
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.text import Text
 
+from course.text import wrapped
+
+MARGIN = 6  # pixels between a title and what is beside it
+FEWEST_LETTERS = 12  # of a title's line: no title is broken further
 # Okabe and Ito's colours, which people with colour-blindness can tell apart.
 PHASE_COLOURS = {
     "load": "#E69F00",
@@ -21,16 +37,131 @@ BLUE, SKY, ORANGE, GREEN, PURPLE = "#0072B2", "#56B4E9", "#E69F00", "#009E73", "
 FORMAT_COLOURS = {"fp32": BLUE, "tf32": GREEN, "bf16": ACCENT, "fp16": PURPLE}
 
 
-class Picture(Figure):
-    """A figure that a notebook shows by itself, in any front end and under papermill."""
+ON_LIGHT = "#101010"  # words on a light colour, in any theme
+# What is drawn in one of these is ink: light in a dark theme, where the page shines through.
+DRAWN = (Text, Line2D, Patch, Collection)
+INK, PAPER = {"#000000", "#262626", DARK}, "#ffffff"
+LIGHT_INK, DARK_PAPER = "#d8d8d8", "#111111"
+BOX, DARK_BOX = "#f6f6f4", "#2a2a2a"  # of drawings
+# JupyterLab says in its page's body which theme it has, VS Code with a class. Others have paper.
+STYLE = """<style>
+body[data-jp-theme-light="false"] .course-dark, body.vscode-dark .course-dark {
+  display: inline !important }
+body[data-jp-theme-light="false"] .course-light, body.vscode-dark .course-light {
+  display: none !important }
+</style>"""
+# Where a page's styles are not let in (an untrusted notebook), the one for paper is shown.
+SHOWN = {"light": "max-width: 100%", "dark": "max-width: 100%; display: none"}
 
-    def __init__(self, width: float, height: float) -> None:
+
+class Picture(Figure):
+    """A figure that a notebook shows by itself, in a light and a dark theme, and under papermill.
+
+    alt: what is to be seen, for those who do not see it; by default titles and axes.
+    """
+
+    def __init__(self, width: float, height: float, alt: str = "") -> None:
         super().__init__(figsize=(width, height), dpi=110, layout="constrained")
+        self._alt = alt
+
+    @property
+    def alt(self) -> str:
+        if self._alt:
+            return self._alt
+        words = [self.get_suptitle()]
+        for axes in self.axes:
+            words += [axes.get_title("left"), axes.get_title(), axes.get_ylabel()]
+            words += [axes.get_xlabel()]
+        return "; ".join(" ".join(each.split()) for each in dict.fromkeys(words) if each)
+
+    def fit_titles(self) -> None:
+        """Break titles that would run out of the picture, or into the panel beside."""
+        self.draw_without_rendering()
+        for axes in self.axes:
+            said = {axes.get_title(place) for place in ("left", "center", "right")} - {""}
+            for each in axes.get_children():
+                if isinstance(each, Text) and each.get_text() in said:
+                    self._fit(each, self._right_of(axes))
+
+    def _fit(self, title: Text, right: float) -> None:
+        text = title.get_text()
+        letters = max(map(len, text.splitlines()))
+        while title.get_window_extent().x1 > right and letters > FEWEST_LETTERS:
+            letters -= 2
+            title.set_text(wrapped(text, letters))
+
+    def _right_of(self, axes: Axes) -> float:
+        """Where the next panel's title begins to the right of this one's, or the picture ends."""
+        own = axes.get_window_extent()
+        others = [each.get_window_extent() for each in self.axes if each is not axes]
+        beside = [at.x0 for at in others if at.x0 > own.x0 + 1 and abs(at.y1 - own.y1) < 20]
+        return min([*beside, self.bbox.x1]) - MARGIN
 
     def _repr_png_(self) -> bytes:
+        self.fit_titles()
         buffer = io.BytesIO()
         self.savefig(buffer, format="png")
         return buffer.getvalue()
+
+    def _repr_html_(self) -> str:
+        light = self._repr_png_()
+        with self._in_the_dark():
+            dark = self._repr_png_()
+        alt = html.escape(self.alt or "a picture", quote=True)
+        shown = "".join(
+            f'<img class="course-{theme}" alt="{alt}" style="{SHOWN[theme]}" '
+            f'src="data:image/png;base64,{base64.b64encode(png).decode()}">'
+            for theme, png in (("light", light), ("dark", dark))
+        )
+        return f"{STYLE}{shown}"
+
+    @contextmanager
+    def _in_the_dark(self) -> Iterator[None]:
+        """Ink becomes light and paper is left out, as long as this lasts."""
+        changed = []
+        panels = [self.patch, *(axes.patch for axes in self.axes)]
+        artists = self.findobj(lambda each: isinstance(each, DRAWN))
+        # An arrow is no child of its words.
+        arrows = [getattr(each, "arrow_patch", None) for each in artists]
+        for artist in [*artists, *filter(None, arrows)]:
+            # White words stand on something coloured; through the panels the page shines.
+            paper = PAPER if isinstance(artist, Text) else DARK_PAPER
+            paper = "none" if artist in panels else paper
+            for get, put in _colours(artist):
+                was = get()
+                if (now := _darkened(was, paper)) is not was:
+                    put(now)
+                    changed.append((put, was))
+        try:
+            yield
+        finally:
+            for put, was in reversed(changed):
+                put(was)
+
+
+def _colours(artist: Artist) -> list[tuple[Callable, Callable]]:
+    """How to ask for each colour of an artist, and how to set it."""
+    names = ["color"]
+    if isinstance(artist, Patch | Collection):
+        names = ["facecolor", "edgecolor"]
+    elif isinstance(artist, Line2D):
+        names = ["color", "markerfacecolor", "markeredgecolor"]
+    return [(getattr(artist, f"get_{name}"), getattr(artist, f"set_{name}")) for name in names]
+
+
+def _darkened(colour: Any, paper: str) -> Any:
+    """A colour, or several, in a dark theme: ink is light, and paper dark; all others stay."""
+    if isinstance(colour, np.ndarray) and colour.ndim == 2:
+        rows = [tuple(each) for each in colour]
+        dark = [_darkened(each, paper) for each in rows]
+        return colour if all(map(operator.is_, rows, dark)) else dark
+    if not is_color_like(colour) or colour == "none":
+        return colour
+    name, alpha = to_hex(colour), to_rgba(colour)[3]
+    dark = {**dict.fromkeys(INK, LIGHT_INK), PAPER: paper, BOX: DARK_BOX}
+    if name not in dark or not alpha:
+        return colour
+    return dark[name] if dark[name] == "none" else to_rgba(dark[name], alpha)
 
 
 def clean(axes: Axes) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from course.plots.base import ACCENT, GREY, Picture, clean
+from course.plots.base import ACCENT, GREY, ON_LIGHT, Picture, clean
 
 
 def samples(root: Path, classes: int = 16, per_class: int = 3) -> Picture:
@@ -56,17 +56,18 @@ def queue_sketch() -> Picture:
     starts = [0.0, 0.5, 1.0, 1.5]
     for number, start in enumerate(starts):
         axes.barh(1, 0.4, left=start, color="#56B4E9", height=0.45)
-        axes.text(start + 0.2, 1, f"ask {number + 1}", ha="center", va="center", fontsize=8)
-        axes.barh(0, 1.9, left=0.3 + 2 * number, color="#0072B2", height=0.45)
         axes.text(
-            1.25 + 2 * number,
-            0,
-            f"compute {number + 1}",
+            start + 0.2,
+            1,
+            f"ask {number + 1}",
             ha="center",
             va="center",
-            color="white",
             fontsize=8,
+            color=ON_LIGHT,
         )
+        axes.barh(0, 1.9, left=0.3 + 2 * number, color="#0072B2", height=0.45)
+        done, middle = f"compute {number + 1}", 1.25 + 2 * number
+        axes.text(middle, 0, done, ha="center", va="center", color="white", fontsize=8)
     end = 0.3 + 2 * 3 + 1.9
     axes.barh(1, end - 2.0, left=2.0, color="white", edgecolor=GREY, hatch="///", height=0.45)
     axes.text((2 + end) / 2, 1.36, "synchronize(): the host waits", ha="center", fontsize=8)

@@ -9,7 +9,17 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from course.plots.base import ACCENT, DARK, GREY, PHASE_COLOURS, Picture, clean, stacked_bar
+from course.plots.base import (
+    ACCENT,
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    PHASE_COLOURS,
+    Picture,
+    clean,
+    stacked_bar,
+)
 from course.runs.record import Record
 from course.text import digits
 
@@ -20,7 +30,7 @@ def ladder(table: pd.DataFrame, beside: pd.DataFrame | None = None) -> Picture:
     A rung that several machines ran stands with their names.
 
     Args:
-        table: what `course.ladder` or `course.recorded` returns.
+        table: what `report.ladder_table` or `course.recorded` returns.
         beside: the same of another machine, to be drawn under it at a scale of its own.
     """
     tables = [table, *([] if beside is None else [beside])]
@@ -53,6 +63,64 @@ def _ladder(axes: Axes, table: pd.DataFrame) -> None:
     setups = dict.fromkeys(table["machine"] + ", " + table["setup"])
     axes.set_title("\n".join(setups), loc="left", fontsize=9)
     clean(axes)
+
+
+def climbed(table: pd.DataFrame, machine: str, recorded: str) -> Picture:
+    """A learner's ladder: each rung against the one before (left), beside a recorded GPU's.
+
+    Args:
+        table: of `course.labs.ladder.Ladder`.
+        machine: where the learner measured; "": nothing yet.
+        recorded: the other machine, and what it trained on.
+    """
+    picture = Picture(10.5, 1.5 + 0.5 * len(table))
+    own, other = picture.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+    _climbed(own, table)
+    own.set_title(f"yours: {machine or 'nothing measured yet'}", loc="left", fontsize=9)
+    speed = table["recorded_images_per_s"]
+    other.barh(table.index, speed.fillna(0), color=GREEN, height=0.6)
+    edge = speed.max()
+    for place, each in speed.dropna().items():
+        before = speed.get(place - 1, np.nan)
+        times = f", {digits(each / before)}×" if pd.notna(before) else ""
+        words = f"{digits(each)} images/s{times}"
+        other.text(each + edge * 0.02, place, words, va="center", fontsize=9)
+    other.set_xlim(0, edge * 1.75)
+    other.set_xlabel("images per second")
+    other.set_title(recorded, loc="left", fontsize=9)
+    other.invert_yaxis()
+    clean(other)
+    return picture
+
+
+def _climbed(axes: Axes, table: pd.DataFrame) -> None:
+    """Ratios to the rung before as bars, predictions as open diamonds."""
+    first = pd.Series([1.0] + [np.nan] * (len(table) - 1))
+    ratio = table["ratio"].astype(float).fillna(first.where(table["images_per_s"].notna()))
+    predicted = table["predicted"].astype(float)
+    colours = [GREY, *[BLUE] * len(table)][: len(table)]
+    axes.barh(table.index, ratio.fillna(0), color=colours, height=0.6)
+    spread = np.array([ratio - table["low"], table["high"] - ratio], dtype=float)
+    axes.errorbar(ratio, table.index, xerr=spread, fmt="none", ecolor=DARK, capsize=3)
+    axes.plot(predicted, table.index, "D", mfc="none", mec=ACCENT, mew=1.6, ms=8, label="you said")
+    edge = np.nanmax([1.0, *ratio, *predicted, *table["high"].astype(float)])
+    for place, row in table.iterrows():
+        far = np.nanmax([0.0, ratio[place], predicted[place], float(row["high"])])
+        axes.text(far + edge * 0.05, place, _rung_words(row), va="center", fontsize=9)
+    axes.set_yticks(table.index, table["rung"])
+    axes.set_xlim(0, edge * 1.6)
+    axes.set_xlabel("times the images per second of the rung before")
+    if predicted.notna().any():
+        axes.legend(frameon=False, fontsize=9, loc="lower right")
+    clean(axes)
+
+
+def _rung_words(row: pd.Series) -> str:
+    if pd.isna(row["images_per_s"]):
+        return f"not yet: lab {row['lab']}"
+    if pd.isna(row["ratio"]):
+        return f"{digits(row['images_per_s'])} images/s"
+    return f"{digits(row['ratio'])}×"
 
 
 def step_and_loss(runs: Sequence[tuple[str, Record, pd.DataFrame]]) -> Picture:

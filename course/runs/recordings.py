@@ -107,7 +107,7 @@ def ladders(machine: str) -> dict[str, dict[tuple[str, str], Record]]:
 
 
 def recorded(machine: str, data: str = "synthetic", device: str = "auto") -> pd.DataFrame:
-    """The runs as they were recorded on another machine, shaped as by `ladder`.
+    """The runs as they were recorded on another machine, shaped as by `ladder_table`.
 
     Runs that were made for their trace are left out: `trace_path` has those. Column `ratio` is
     that to the first baseline.

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from course.runs.run import Run
 from course.traces.collectives import collectives
 from course.traces.join import Clock
 from course.traces.nesting import by_thread_and_time, nest
@@ -116,7 +117,11 @@ def read(path: str | Path) -> Trace:
     if not (rows["operators"] or rows["kernels"]):
         raise TraceError(f"{path} holds no operator and no kernel: {_VALID}")
     devices = [entry.get("name", "") for entry in content.get("deviceProperties") or []]
-    return assemble(rows, device=devices[0] if devices else "", source=f"{path.name}, PyTorch")
+    source = f"{path.name}, PyTorch"
+    if (owner := Run(path.absolute().parent)).is_recorded:
+        # No picture of it may pass for one of this machine.
+        source += f", recorded {owner.record.started_at[:10]}"
+    return assemble(rows, device=devices[0] if devices else "", source=source)
 
 
 _VALID = "a trace is what torch.profiler's export_chrome_trace wrote, as .json or .json.gz"

@@ -8,7 +8,6 @@ counted by the time of the CPU.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -49,10 +48,7 @@ def of_run(run: Run) -> Trace:
             f"{run.name} [{run.status}] has no trace: fill TODO 5, and launch it with "
             f"profile_steps=1 or more"
         )
-    found = read(run.folder / run.record.trace)
-    if run.is_recorded:  # no picture of it may pass for one of this machine
-        found = replace(found, source=f"{found.source}, recorded {run.record.started_at[:10]}")
-    return found
+    return read(run.folder / run.record.trace)
 
 
 def by_kernel(trace: Trace) -> pd.DataFrame:

@@ -158,8 +158,19 @@ class Meter:
             self._enter(None)
             self._settle()
             self._tell()
+            self._say(epoch)
             if epoch == 0 and self.config.val_steps and self.run.is_kept and not self.run.is_over:
                 self._observe("validation")
+
+    def _say(self, epoch: int) -> None:
+        """A line for the log, from rank 0 alone."""
+        if self.run.rank == 0 and self.step:
+            loss = float(self._losses[self.step - 1])
+            print(
+                f"epoch {epoch + 1} of {self.config.epochs} ends at step {self.step}, "
+                f"where the loss is {loss:.3f}",
+                flush=True,
+            )
 
     def _may_go_on(self) -> bool:
         """Wait for this run's turn, where a block of steps is over; False: training ends here."""

@@ -90,6 +90,9 @@ class Recorder:
         """Add the figures of one epoch, such as val_loss and val_top1; the last ones count."""
         self.before_epoch()
         self._values["epochs"].append(values)
+        if self.rank == 0:
+            said = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+            print(f"epoch {len(self._values['epochs'])} validated: {said}", flush=True)
         self.set(**{key: value for key, value in values.items() if key.startswith("val_")})
 
     def write_steps(self, rows: list[dict[str, Any]]) -> None:

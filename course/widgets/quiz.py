@@ -88,7 +88,7 @@ def quiz_form(quiz: Quiz) -> VBox:
         for part in _question_parts(question, given.get(question.number), answer)
     ]
     head = f"{STYLE}<b>Quiz: {as_html(quiz.title)}</b><br><small>{KEYS}</small>"
-    form = VBox([HTML(head), *parts, score])
+    form = VBox([HTML(head), score, *parts, score])  # shown above and below
     form.add_class("course-quiz")
     return form
 

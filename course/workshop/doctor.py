@@ -80,9 +80,9 @@ def examine(*, job: bool = True, site: str = "local") -> Iterator[Check]:
 def python() -> Check:
     """Python's version, against the versions the course is tested with."""
     found = f"{platform.python_version()} in {sys.prefix}"
-    if (3, 11) <= sys.version_info[:2] <= (3, 13):
+    if (3, 11) <= sys.version_info[:2] <= (3, 14):
         return Check("python", "ok", found)
-    return Check("python", "fail", found, "use Python 3.11, 3.12 or 3.13, then run make setup")
+    return Check("python", "fail", found, "use Python 3.11 to 3.14, then run make setup")
 
 
 def packages() -> Check:
@@ -108,7 +108,10 @@ def _mismatch(need: Requirement) -> str:
 def clone() -> Check:
     """Is the course that Python imports the one that the learner stands in, and edits?"""
     here = Path.cwd()
-    own = next((p for p in (here, *here.parents) if (p / "course" / "doctor.py").is_file()), None)
+    own = next(
+        (p for p in (here, *here.parents) if (p / "course" / "workshop" / "doctor.py").is_file()),
+        None,
+    )
     if own and own.resolve() != runs.PROJECT:
         found = f"Python imports the course of {runs.PROJECT}, and you are in {own}"
         return Check("clone", "fail", found, f"export PYTHONPATH={own}, or your edits do nothing")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -102,7 +103,7 @@ def test_failed_run_exits_with_1_and_shows_why(runs_root: Path) -> None:
         (("cancel",), "--all"),
         (("notebooks", "day9*"), "day1_1_gpu"),
         (("exercises", "--upto", "99"), "choose 0 to 9"),
-        (("record", "moon", "--gpus", "2", "--only", "mars"), "there are channels_last, compile"),
+        (("record", "moon", "--gpus", "2", "--only", "mars"), "there are device, channels_last"),
         (("record", "moon", "--variants", "--list"), "leave --list and --only out"),
     ],
 )
@@ -157,8 +158,7 @@ def test_doctor_sees_that_another_clone_is_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert doctor.clone().status == "ok"
-    (tmp_path / "course").mkdir()
-    (tmp_path / "course" / "doctor.py").touch()
+    shutil.copytree(PROJECT / "course" / "workshop", tmp_path / "course" / "workshop")
     (tmp_path / "notebooks").mkdir()
     monkeypatch.chdir(tmp_path / "notebooks")
     found = doctor.clone()

@@ -1,13 +1,16 @@
 """Exercises from solutions: seams, views that run, and nothing of the learner's lost."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from course.labs import exercises
+from course import days
+from course.labs import exercises, todo
 from course.labs.exercises import Seam, SeamError
+from course.labs.todo import show_todo
 
 TEXT = (exercises.SOLUTIONS / "train.py").read_text()
 TOTAL = exercises.count(TEXT)
@@ -36,7 +39,9 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         folder.mkdir()
         (folder / "train.py").write_text(text)
         monkeypatch.setattr(exercises, name, folder)
-    monkeypatch.setattr(exercises, "PROJECT", tmp_path)
+    for module in (exercises, todo):
+        monkeypatch.setattr(module, "PROJECT", tmp_path)
+    monkeypatch.setattr(todo, "SOLUTIONS", exercises.SOLUTIONS)
     return tmp_path / "exercises" / "train.py"
 
 
@@ -111,8 +116,16 @@ def test_view_compiles_and_shows_what_is_open(solved: int) -> None:
     compile(view, "view.py", "exec")
     assert not any(exercises.MARKER.match(line) for line in view.splitlines())
     for number in range(1, TOTAL + 1):
-        assert (f"# TODO {number}: " in view) == (number > solved)
-        assert (f"# TODO {number}, solved: " in view) == (number <= solved)
+        assert bool(re.search(rf"# TODO {number}, day \d: ", view)) == (number > solved)
+        assert bool(re.search(rf"# TODO {number}, day \d, solved: ", view)) == (number <= solved)
+
+
+def test_each_todo_names_the_day_of_the_lab_that_checks_it() -> None:
+    seams = {item.number: item.day for item in exercises.parse(TEXT) if isinstance(item, Seam)}
+    labs = {
+        check.todo: lab.number.split(".")[0] for lab in days.LABS for check in lab.checks.values()
+    }
+    assert seams == labs
 
 
 @pytest.mark.parametrize("todo", range(1, TOTAL + 1))
@@ -218,8 +231,8 @@ def test_todo_filled_by_hand_is_not_open(workshop: Path, todo: int) -> None:
     "line, edited",
     [
         ('device = torch.device("cpu")', 'device = torch.device("cpu") if True else None'),
-        ("# TODO 1: move the model's weights to the device",
-         "# TODO 1: move the model's weights to the device\n    model = model.to(device)"),
+        ("# TODO 1, day 1: move the model's weights to the device",
+         "# TODO 1, day 1: move the model's weights to the device\n    model = model.to(device)"),
     ],
 )  # fmt: skip
 def test_todo_that_is_begun_is_edited(workshop: Path, line: str, edited: str) -> None:
@@ -229,29 +242,43 @@ def test_todo_that_is_begun_is_edited(workshop: Path, line: str, edited: str) ->
     assert exercises.states()[0]["state"] == "edited"
 
 
-def test_show_todo_prints_every_place(workshop: Path, capsys: pytest.CaptureFixture) -> None:
-    exercises.show_todo(1)
-    said = capsys.readouterr().out
+def test_show_todo_shows_every_place(workshop: Path) -> None:
+    said = f"{show_todo(1)!r}\n"
     lines = workshop.read_text().splitlines()
-    marks = [number for number, line in enumerate(lines, 1) if "# TODO 1: " in line]
+    marks = [number for number, line in enumerate(lines, 1) if "# TODO 1, day 1: " in line]
     assert len(marks) == 3
     for mark in marks:
         assert f"exercises/train.py, line {mark}\n    {lines[mark - 1]}\n" in said
 
 
-def test_show_todo_of_a_solution_shows_its_code(capsys: pytest.CaptureFixture) -> None:
-    exercises.show_todo(2, "solutions/train.py")
-    said = capsys.readouterr().out
+def test_show_todo_of_a_solution_shows_its_code() -> None:
+    said = repr(show_todo(2, "solutions/train.py"))
     assert "autocast = torch.autocast(device.type" in said
     assert "<<<" not in said
 
 
-def test_show_todo_that_is_filled_says_so(workshop: Path, capsys: pytest.CaptureFixture) -> None:
+def test_show_todo_that_is_filled_says_so(workshop: Path) -> None:
     workshop.write_text(workshop.read_text().replace("# TODO 1", "# done"))
-    exercises.show_todo(1)
-    assert "TODO 1 is filled" in capsys.readouterr().out
+    assert "TODO 1 is filled" in repr(show_todo(1))
+
+
+@pytest.mark.parametrize("number", range(1, TOTAL + 1))
+def test_hints_tell_more_and_more(number: int, capsys: pytest.CaptureFixture) -> None:
+    found = show_todo(number)
+    for layer in (1, 2, 3):
+        found.hint(layer)
+        assert len(capsys.readouterr().out.strip()) > 20
+    page = found._repr_html_()
+    assert page.count("<details>") == 3 and "<details open" not in page  # folded
+    for seam in (item for item in exercises.parse(TEXT) if isinstance(item, Seam)):
+        if seam.number == number:
+            assert all(line.strip() in found.lines for line in seam.solution)
+    # What tells less does not give away what tells more.
+    assert not [line for line in found.lines.splitlines() if len(line) > 30 and line in found.nudge]
+    with pytest.raises(ValueError, match="choose 1, 2 or 3"):
+        found.hint(4)
 
 
 def test_show_todo_that_is_not_there(workshop: Path) -> None:
     with pytest.raises(ValueError, match=f"exercises/train.py has no line .* # TODO {TOTAL + 1}"):
-        exercises.show_todo(TOTAL + 1)
+        show_todo(TOTAL + 1)

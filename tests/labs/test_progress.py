@@ -124,12 +124,45 @@ class TestPrediction:
             predict("ceiling", value, choices=CEILINGS)
         assert prediction("ceiling") is None
 
-    def test_recall_asks_for_nothing(self, capsys: pytest.CaptureFixture) -> None:
-        recall("amp")
-        assert capsys.readouterr().out == "amp: you made no prediction.\n"
-        predict("amp", 2.0)
-        recall("amp")
-        assert "You predicted 2 for amp" in capsys.readouterr().out
+    @pytest.mark.parametrize(
+        "predicted, measured, said",
+        [
+            (2, 2, "You: 2. Measured: 2 GiB ✓"),
+            (2, 2.3, "You: 2. Measured: 2.3 GiB: 15% more than you said ✓"),
+            (2, 2.002, "You: 2. Measured: 2 GiB: as you said ✓"),
+            (2, 1.5, "You: 2. Measured: 1.5 GiB: 25% less than you said ✗"),
+            (1, 40, "You: 1. Measured: 40 GiB: 40 times more ✗"),
+            (40, 1, "You: 40. Measured: 1 GiB: 40 times less ✗"),
+            (0, 3, "You: 0. Measured: 3 GiB ✗"),
+            (0, 0, "You: 0. Measured: 0 GiB ✓"),
+        ],
+    )
+    def test_a_number_gets_a_verdict(
+        self, predicted: float, measured: float, said: str, capsys: pytest.CaptureFixture
+    ) -> None:
+        predict("peak", predicted)
+        recall("peak", measured, "GiB")
+        assert capsys.readouterr().out == f"{said}\n"
+        assert prediction("peak").measured == measured
+
+    def test_a_choice_gets_a_verdict(self, capsys: pytest.CaptureFixture) -> None:
+        predict("ceiling", "memory", choices=CEILINGS)
+        recall("ceiling", "arithmetic", "790 TFLOP/s")
+        said = "You: memory. Measured: arithmetic, 790 TFLOP/s ✗\n"
+        assert capsys.readouterr().out == said
+        recall("ceiling", "memory")
+        assert capsys.readouterr().out.endswith("Measured: memory ✓\n")
+
+    def test_without_a_prediction_the_answer_is_shown(self, capsys: pytest.CaptureFixture) -> None:
+        recall("peak", 3.25, "GiB")
+        assert capsys.readouterr().out == "You made no prediction. Measured: 3.25 GiB\n"
+        assert prediction("peak") is None
+
+    def test_an_answer_of_another_kind_is_refused(self) -> None:
+        predict("peak", 2)
+        with pytest.raises(ValueError, match="both must be numbers, or both texts"):
+            recall("peak", "yes")
+        assert prediction("peak").measured is None
 
     @pytest.mark.parametrize("key", ["", " ", 3])
     def test_needs_a_key(self, key: object) -> None:

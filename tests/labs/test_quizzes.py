@@ -156,7 +156,7 @@ def _right(each: Quiz, number: int) -> str:
 
 def _parts(each: Quiz) -> list[tuple[RadioButtons, Button, HTML]]:
     """The controls of each question, in the order in which Tab reaches them."""
-    head, *controls, score = quiz_form(each).children
+    head, _, *controls, score = quiz_form(each).children
     assert [type(part) for part in controls] == [HTML, RadioButtons, Button, HTML] * len(
         each.questions
     )
@@ -167,7 +167,8 @@ class TestForm:
     def test_explains_the_chosen_answer_and_stores_it(self) -> None:
         each = quiz("day1_2")
         form = quiz_form(each)
-        _, _, choices, check, verdict, *_, score = form.children
+        _, above, _, choices, check, verdict, *_, score = form.children
+        assert above is score  # seen without scrolling down
         assert "0 of 6" in score.value
         check.click()
         assert "Choose an answer first" in verdict.value
@@ -176,7 +177,8 @@ class TestForm:
         assert verdict.value == ""
         check.click()
         assert "Right." in verdict.value
-        assert "less than half the way to the next fp16 number" in verdict.value
+        (right,) = [choice for choice in each.questions[0].choices if choice.right]
+        assert as_html(right.explanation) in verdict.value
         assert answers("day1_2")[1]["choice"] == choices.value
         assert "1 of 6" in score.value
 

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from course import compare, ladder, plots, report, rung
+from course import compare, plots, predict, report, rung
 from course.cli import tables
 from course.jobs.launch import JobError
 from course.labs import exercises
+from course.labs.ladder import ladder
+from course.labs.predictions import prediction
+from course.labs.report import ladder_table
 from course.runs.ratio import held_by_host, ratio
 from course.runs.record import Record
 from course.runs.run import Run
@@ -21,11 +24,12 @@ CONFIG = rung("baseline", quick=True)
 def make_run(runs_root: Path):
     """A run that is over, with chosen step times; only its record and steps matter here."""
 
-    def make(name: str, step_s: list[float], config=CONFIG, **fields) -> Run:
+    def make(name: str, step_s: list[float], config=CONFIG, together: str = "", **fields) -> Run:
         folder = runs_root / name
         folder.mkdir(parents=True)
         (folder / "config.json").write_text(config.to_json())
-        (folder / "launch.json").write_text(json.dumps({"rung": config.rung}))
+        beside = {"together": [".", f"../{together}"]} if together else {}
+        (folder / "launch.json").write_text(json.dumps({"rung": config.rung} | beside))
         (folder / "train.py").write_text("print('hello')\n")
         rows = [{"step": i, "step_s": s, "loss": 1.0} for i, s in enumerate(step_s)]
         (folder / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -69,11 +73,31 @@ def test_ratio_of_other_batch_sizes_counts_images(make_run) -> None:
 
 
 def test_report_shows_the_prediction_beside_the_measurement(make_run) -> None:
-    slow, fast = make_run("slow", [1, 1, 0.2, 0.2]), make_run("fast", [1, 1, 0.1, 0.1])
+    half = replace(CONFIG, rung="amp", precision="bf16")
+    slow, fast = make_run("slow", [1, 1, 0.2, 0.2]), make_run("fast", [1, 1, 0.1, 0.1], half)
     shown = report(fast, against=slow, predicted=3)
-    assert any("You predicted 3×; it is 2×" in sentence for sentence in shown.sentences)
+    said = "You: 3. Measured: 2 (2 to 2) times as fast: 33% less than you said ✗"
+    assert said in shown.sentences
     assert "data:image/png;base64," in shown._repr_html_()
     assert (fast.folder / "report.png").stat().st_size > 1000
+
+
+def test_the_verdict_on_a_rung_is_kept(make_run) -> None:
+    predict("amp", 2.1)
+    half = replace(CONFIG, rung="amp", precision="bf16")
+    slow, fast = make_run("slow", [1, 1, 0.2, 0.2]), make_run("fast", [1, 1, 0.1, 0.1], half)
+    assert any(sentence.endswith("✓") for sentence in report(fast, against=slow).sentences)
+    assert prediction("amp").measured == pytest.approx(2)
+
+
+def test_two_that_compute_the_same_have_a_true_ratio_of_one(make_run) -> None:
+    """And a prediction of 1 is right, whatever the noise."""
+    slow, fast = make_run("slow", [1, 1, 0.2, 0.2]), make_run("fast", [1, 1, 0.1, 0.1])
+    said = report(fast, against=slow, predicted=1).sentences
+    assert "Both compute the same thing on this device, so the true ratio is 1." in said
+    assert any(each.startswith("You: 1.") and each.endswith("✓") for each in said)
+    moved = make_run("moved", [1, 1, 0.1], device="cuda")
+    assert not any("the same thing" in each for each in report(moved, against=slow).sentences)
 
 
 def test_report_says_that_software_imitates_the_format(make_run) -> None:
@@ -112,7 +136,7 @@ def test_compare_shows_settings_source_and_ratio(make_run) -> None:
 def test_ladder_keeps_a_failed_rung_and_can_be_drawn(make_run, tmp_path: Path) -> None:
     good, bad = make_run("good", [1, 1, 0.2, 0.2]), make_run("bad", [1, 1, 0.1])
     (bad.folder / "record.json").write_text(json.dumps({"status": "oom"}))
-    table = ladder([good, bad])
+    table = ladder_table([good, bad])
     assert list(table["status"]) == ["ok", "oom"]
     assert table["ratio"][0] == pytest.approx(1)
     plots.ladder(table).savefig(tmp_path / "ladder.png")
@@ -124,13 +148,13 @@ def test_the_printed_ladder_says_what_software_imitates(make_run, capsys) -> Non
     plain = make_run("plain", [1, 1, 0.2])
     without = make_run("without", [1, 1, 0.1], amp, hardware={"half_units": []}, machine="old CPU")
     with_units = make_run("with", [1, 1, 0.1], amp, hardware={"half_units": ["bf16"]})
-    tables.show_ladder(ladder([plain, without]))
+    tables.show_ladder(ladder_table([plain, without]))
     assert "amp: this machine has no instructions for bf16" in capsys.readouterr().out
-    tables.show_ladder(ladder([plain, with_units]).assign(turns=2))
+    tables.show_ladder(ladder_table([plain, with_units]).assign(turns=2))
     said = capsys.readouterr().out
     assert "no instructions" not in said
     assert "2 of them" in said and "in brackets are the extremes" in said
-    tables.show_ladder(ladder([plain, with_units]).assign(turns=8))
+    tables.show_ladder(ladder_table([plain, with_units]).assign(turns=8))
     assert "extremes" not in capsys.readouterr().out
 
 
@@ -158,3 +182,29 @@ def test_report_says_that_a_todo_is_still_open_and_blames_no_hardware(make_run) 
     assert "imitates" not in said
     amp.script.write_text(solution)
     assert "still open" not in " ".join(report(amp).sentences)
+
+
+def test_the_own_ladder_grows_with_what_was_measured(make_run) -> None:
+    assert ladder().table["ratio"].isna().all() and not ladder().machine
+    predict("device", 2)
+    amp, last = (
+        replace(CONFIG, rung=name, device="auto", precision="bf16") for name in ("amp", "other")
+    )
+    make_run("first", [1, 1, 0.4], started_at="1", machine="here")
+    make_run("base", [1, 1, 0.2], started_at="2", machine="here")
+    device = replace(CONFIG, rung="device", device="auto")
+    make_run("device", [1, 1, 0.1], device, "base", started_at="3", machine="here")
+    make_run("amp", [1, 1, 0.01], amp, "device", started_at="4", machine="here")
+    make_run("alone", [1, 1, 0.001], amp, started_at="5", machine="here")  # took no turns
+    make_run("other", [1, 1, 0.001], last, "amp", started_at="6")  # is on no rung
+    found = ladder()
+    rows = found.table.set_index("rung")
+    assert rows.loc["baseline", "images_per_s"] == pytest.approx(CONFIG.batch_size / 0.2)
+    assert list(rows.loc["device", ["predicted", "ratio"]]) == pytest.approx([2, 2])
+    assert rows.loc["amp", "ratio"] == pytest.approx(10)
+    assert rows["images_per_s"].isna()["channels_last"] and found.machine == "here"
+    assert rows.loc["channels_last", "recorded_images_per_s"] > 3000
+    said = repr(found)
+    assert "amp            800 images/s, 10× the rung before" in said
+    assert "channels_last  not yet: lab 1.3" in said
+    assert 'alt="yours: here' in found._repr_html_()

@@ -40,6 +40,7 @@ def test_two_ranks_at_full_size_from_recorded_runs(runs_root: Path) -> None:
     assert launched and not [run for run in launched if run.source == "solutions/train.py"]
 
 
-def test_variants_of_the_script_answer_from_recorded_runs(runs_root: Path) -> None:
-    passes("day2_3_communication", site="recorded-nvidia-h200-x4", quick=False)
-    assert not [*runs_root.glob("*/launch.json")]
+@pytest.mark.parametrize("name", ["day2_3_scaling", "day2_4_communication"])
+def test_several_gpus_answer_from_recorded_runs(name: str, runs_root: Path) -> None:
+    passes(name, site="recorded-nvidia-h200-x4", quick=False)
+    assert not [*runs_root.glob("*/launch.json")]  # variants of the script neither

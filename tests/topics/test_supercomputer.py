@@ -298,7 +298,9 @@ def assert_words_are_on_the_page(picture: plots.Picture) -> None:
     picture.draw_without_rendering()
     page = picture.bbox
     for axes in picture.axes:
-        extents = {text: text.get_window_extent() for text in axes.texts if text.get_text()}
+        labels = [axes.title, axes._left_title, axes.xaxis.label, axes.yaxis.label]
+        said = [text for text in [*axes.texts, *labels] if text.get_text()]
+        extents = {text: text.get_window_extent() for text in said}
         for text, words in extents.items():
             assert page.x0 <= words.x0 and words.x1 <= page.x1, text.get_text()
             assert page.y0 <= words.y0 and words.y1 <= page.y1, text.get_text()

@@ -244,4 +244,6 @@ def test_meter_describes_the_machine(capsys: pytest.CaptureFixture) -> None:
     run = recorder(steps=1)
     train(Meter(run, CPU), Batches())
     run.finish("ok")
-    assert capsys.readouterr().out.startswith("ok  device=cpu images_per_s=")
+    epoch, told = capsys.readouterr().out.splitlines()
+    assert epoch.startswith("epoch 1 of 1 ends at step 1, where the loss is ")
+    assert told.startswith("ok  device=cpu images_per_s=")

@@ -22,6 +22,7 @@ from job_helpers import (
     launch_running,
     nothing_left,  # noqa: F401 - every test of this file ends its runs
     over,
+    prepared,
     release,
 )
 from jupyter_client.manager import start_new_kernel
@@ -29,7 +30,7 @@ from nbclient import NotebookClient
 
 import course
 from course.jobs import launch as jobs
-from course.jobs import queue, slurm
+from course.jobs import local, queue, slurm
 from course.jobs.cluster import control
 from course.runs import run as runs
 from course.widgets import queue as widgets_queue
@@ -524,3 +525,16 @@ class TestButtons:
         live.refresh()
         assert "cancelling was asked for" in text_of(live)
         held.set()
+
+
+@pytest.mark.parametrize(
+    "here, device, gpus",
+    [(False, "cpu", 0), (False, "auto", 0), (True, "cpu", 0), (True, "auto", 2)],
+)
+def test_what_computes_on_the_processor_takes_no_gpu(
+    runs_root: Path, monkeypatch: pytest.MonkeyPatch, here: bool, device: str, gpus: int
+) -> None:
+    prepared(runs_root / "one", "", seeded(1, device=device), gpus=2)
+    monkeypatch.setattr(local, "is_alive", lambda _: True)
+    monkeypatch.setattr(local, "has_gpu", lambda: here)
+    assert rows()["one"]["gpus"] == gpus

@@ -20,7 +20,10 @@ HEAD = (
 
 
 def labs() -> str:
-    """A row for each lab in Markdown, and where and how the seconds were measured."""
+    """A row for each lab in Markdown, and where and how the seconds were measured.
+
+    A lab that was not rehearsed there has a dash.
+    """
     first, *lines = [json.loads(line) for line in REHEARSED.read_text().splitlines()]
     seconds = {line["notebook"]: line["seconds"] for line in lines}
     rows = [
@@ -28,7 +31,7 @@ def labs() -> str:
             f"{lab.number} {lab.title}",
             str(lab.minutes),
             lab.jobs or "none",
-            f"{seconds[lab.notebook]:.0f}",
+            f"{seconds[lab.notebook]:.0f}" if lab.notebook in seconds else "–",
             lab.prepare,
             lab.stuck,
         ]

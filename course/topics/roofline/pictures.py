@@ -65,17 +65,17 @@ def _roofs(axes: Axes, ceilings: Ceilings, left: float, right: float) -> None:
         fontsize=9,
         color=DARK,
     )
-    place = 0.0
-    for rate, precisions in sorted(by_rate.items()):
+    rates = sorted(by_rate)
+    for rate, higher in zip(rates, [*rates[1:], np.inf]):
+        precisions, near = by_rate[rate], higher < rate * LABEL_GAP
         colour = FORMAT_COLOURS[precisions[0]]
         axes.plot([rate / ceilings.bytes_per_s, right], [rate, rate], lw=2, color=colour)
-        place = max(rate * 1.08, place * LABEL_GAP)
         axes.text(
             right,
-            place,
+            rate * (0.93 if near else 1.08),  # under its line, where another is just above
             f"{', '.join(precisions)}: {_unit(rate, 'FLOP/s')}",
             ha="right",
-            va="bottom",
+            va="top" if near else "bottom",
             fontsize=9,
             color=colour,
         )

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from course.plots.base import DARK, GREY, SKY, Picture
+from course.plots.base import BOX, DARK, GREY, SKY, Picture
 
-PAPER, LINE = "#F6F6F4", "#C9C9C5"
+LINE = "#C9C9C5"
 
 
 def canvas(width: float, height: float) -> tuple[Picture, Axes]:
@@ -38,7 +38,7 @@ def box(
         wide - 0.12,
         tall - 0.12,
         boxstyle="round,pad=0.06",
-        facecolor="white" if dashed else PAPER,
+        facecolor="white" if dashed else BOX,
         edgecolor=GREY,
         ls="--" if dashed else "-",
         lw=0.9,

@@ -277,12 +277,12 @@ def training_times(table: pd.DataFrame) -> Picture:
     time.set_xticks([1, 60, 24 * 60, 14 * 24 * 60], ["1 min", "1 h", "1 day", "14 days"])
     time.minorticks_off()
     time.set_yticks(range(len(table)), who)
-    time.set_title("how long one waited (log scale)", loc="left", fontsize=10)
+    time.set_title("time of the training (log scale) (log scale)", loc="left", fontsize=10)
     _bars(cost, table["device_hours"], [f"{each:,.0f}" for each in table["device_hours"]], colours)
-    cost.set_title("devices × hours", loc="left", fontsize=10)
+    cost.set_title("device hours", loc="left", fontsize=10)
     rates = table["images_per_s_each"]
     _bars(speed, rates.fillna(0), ["?" if pd.isna(r) else digits(r) for r in rates], colours)
-    speed.set_title("images a second, each (?: not told)", loc="left", fontsize=10)
+    speed.set_title("images per second and device\n(?: not published)", loc="left", fontsize=10)
     for axes in (cost, speed):
         axes.margins(x=0.2)
         axes.set_xlim(left=0)
@@ -311,8 +311,9 @@ def power(table: pd.DataFrame) -> Picture:
     words = ["?" if pd.isna(each) else f"{each:.1f}" for each in values]
     _bars(gain, values.fillna(0), words, [GREEN] * len(table))
     gain.margins(x=0.15)
-    gain.set_xlabel("performance ÷ kilowatts (performance: an A100 SXM is 1)")
-    gain.set_title("work a kilowatt (?: not told)", loc="left", fontsize=10)
+    # In two lines: in one it is wider than its panel, and is cut.
+    gain.set_xlabel("performance ÷ kilowatts\n(performance of an A100 SXM: 1)", fontsize=9)
+    gain.set_title("performance per kilowatt (?: not published)", loc="left", fontsize=10)
     draw.invert_yaxis()
     clean(draw)
     return picture

@@ -1,0 +1,111 @@
+"""One TODO as a learner sees it: its places in the script, and hints that tell more and more."""
+
+from __future__ import annotations
+
+import html
+import re
+import tomllib
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from textwrap import dedent
+
+from course import days
+from course.labs import exercises
+from course.labs.exercises import SOLUTIONS, Seam
+from course.labs.quizzes import as_html
+from course.runs.run import PROJECT
+from course.text import wrapped
+
+END = re.compile(r"^\s*# (--- before|<<<|TODO \d)|^$")  # of a place
+MOST_LINES = 4  # of a place, as it is shown
+CODE = '<pre style="white-space: pre; overflow-x: auto">'  # no line is broken within a word
+HINTS = Path(days.__file__).with_name("hints.toml")
+
+
+@dataclass(frozen=True, repr=False)
+class Todo:
+    """A TODO of a script. As a page its hints are folded; as text, `hint(1)` to `hint(3)` ask.
+
+    places: of each place the number of its first line, and its lines. nudge: what to think of.
+    calls: each call that it takes, with what it does. lines: the solution's.
+    """
+
+    number: int
+    script: str
+    places: tuple[tuple[int, tuple[str, ...]], ...]
+    nudge: str
+    calls: tuple[str, ...]
+    lines: str
+
+    def hint(self, layer: int) -> None:
+        """Print a hint: 1 is a nudge, 2 names the calls, 3 is the solution.
+
+        Raises:
+            ValueError: another number.
+        """
+        texts = {1: wrapped(self.nudge), 2: wrapped("\n".join(self.calls)), 3: self.lines}
+        if layer not in texts:
+            raise ValueError(f"there is no hint {layer!r}: choose 1, 2 or 3")
+        print(texts[layer])
+
+    def _shown(self) -> str:
+        if not self.places:
+            return (
+                f"{self.script}: TODO {self.number} is filled, no comment of it is left. "
+                f"(course check …)"
+            )
+        lines = []
+        for first, place in self.places:
+            lines += [f"{self.script}, line {first}", *(f"    {line}" for line in place)]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        more = f"Hints, each tells more: show_todo({self.number}).hint(1), hint(2), hint(3)"
+        return f"{self._shown()}\n{more}"
+
+    def _repr_html_(self) -> str:
+        calls = "".join(f"<li>{as_html(call)}</li>" for call in self.calls)
+        layers = {
+            "a nudge": f"<p>{as_html(self.nudge)}</p>",
+            "the calls": f"<ul>{calls}</ul>",
+            "the lines": f"{CODE}{html.escape(self.lines)}</pre>",
+        }
+        folded = "".join(
+            f"<details><summary>Hint {number}: {name}</summary>{text}</details>"
+            for number, (name, text) in enumerate(layers.items(), 1)
+        )
+        return f"{CODE}{html.escape(self._shown())}</pre>{folded}"
+
+
+def show_todo(number: int, script: str = "exercises/train.py") -> Todo:
+    """The places of a TODO in a script, with line numbers, and hints; or that it is filled.
+
+    Raises:
+        ValueError: the script has no such TODO.
+    """
+    lines = (PROJECT / script).read_text().splitlines()
+    solution = SOLUTIONS / Path(script).name
+    heads = [at for at, line in enumerate(lines) if re.match(rf"\s*# (>>> )?TODO {number}\b", line)]
+    if not heads and not 1 <= number <= exercises.count(solution.read_text()):
+        raise ValueError(f"{script} has no line that begins with # TODO {number}")
+    places = tuple(
+        (
+            at + 1,
+            (
+                lines[at],
+                *takewhile(lambda line: not END.match(line), lines[at + 1 : at + MOST_LINES]),
+            ),
+        )
+        for at in heads
+    )
+    told = tomllib.loads(HINTS.read_text(encoding="utf-8"))[f"todo-{number}"]
+    return Todo(
+        number, script, places, told["nudge"], tuple(told["calls"]), _lines(number, solution)
+    )
+
+
+def _lines(number: int, solution: Path) -> str:
+    found = exercises.parse(solution.read_text(), solution.name)
+    seams = [item for item in found if isinstance(item, Seam) and item.number == number]
+    return "\n\n".join(f"# {seam.title}\n{dedent(chr(10).join(seam.solution))}" for seam in seams)

@@ -1,0 +1,61 @@
+"""How tables are shown in a notebook."""
+
+import re
+
+import numpy as np
+import pandas as pd
+
+from course.plots.tables import BAD, GOOD, MIND, MOST_ROWS, as_html
+
+
+def test_a_status_has_its_colour_and_nothing_else_has() -> None:
+    page = as_html(pd.DataFrame({"status": ["ok", "note", "fail"], "found": ["ok", "ok", "ok"]}))
+    for row, style in enumerate((GOOD, MIND, BAD)):
+        (styles,) = re.findall(rf"#\w+_row{row}_col0 {{([^}}]*)}}", page)
+        assert style.split(";")[0] in styles
+    assert page.count("--jp-success-color1") == 1
+
+
+def test_a_table_without_a_status_has_no_colour() -> None:
+    assert "--jp-" not in as_html(pd.DataFrame({"a": [1, 2], "b": ["ok", "fail"]}))
+
+
+def test_numbers_of_a_table_are_rounded_by_their_unit() -> None:
+    frame = pd.DataFrame(
+        {
+            "rung": ["a", "b <c>"],
+            "images_per_s": [907.986264, 0.0123456],
+            "peak_gib": [10.98765, np.nan],
+            "last_loss": [6.90912, 6.9],
+            "steps": [3, 12_345],
+            "tf32": [True, False],
+            "machine": ["NVIDIA H200 (recorded)"] * 2,
+        }
+    )
+    page = as_html(frame)
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", page)
+    assert cells == [
+        "a", "908", "10.99", "6.9091", "3", "True",
+        "b &lt;c&gt;", "0.0123", "–", "6.9000", "12,345", "False",
+    ]  # fmt: skip
+    assert "<small>machine: NVIDIA H200 (recorded)</small>" in page
+    assert "machine</th>" not in page
+    assert list(frame.columns)[-1] == "machine"  # the table itself is as it was
+
+
+def test_words_stand_left_and_numbers_right() -> None:
+    page = as_html(pd.DataFrame({"why": ["a sentence"], "images_per_s": [1.5]}))
+    identity = re.search(r"#(T_\w+)_row0_col0", page)
+    assert identity and "text-align: left" in page
+    assert (
+        f"{identity[0]} {{" in page and f"#{identity[1]}_row0_col1" not in page.split("</style>")[0]
+    )
+
+
+def test_a_long_table_says_how_much_more_there_is() -> None:
+    page = as_html(pd.DataFrame({"x": range(MOST_ROWS + 7)}))
+    assert page.count("<tr>") == MOST_ROWS + 1 and "7 rows more" in page
+
+
+def test_a_table_with_names_twice_is_shown_all_the_same() -> None:
+    assert "<td>2</td>" in as_html(pd.DataFrame([[1, 2]], columns=["a", "a"]))

@@ -230,7 +230,7 @@ _KNOWN: tuple[tuple[str, str | Callable[[], str]], ...] = (
     (_ENDED, _worker_died),
     (r"DataLoader timed out after", _STUCK),
     (r"Connection closed by peer|[Cc]onnection reset by peer|Broken pipe|recvBytes failed", _LEFT),
-    (r"Timed out waiting|timed out after|Socket Timeout|[Ww]ait timeout after"
+    (r"Timed out waiting|timed out after|Socket Timeout|[Ww]ait timeout after|Application timeout"
      rf"|{_WATCHDOG}|clients joined", _WAITED),
     (r"Caught MemoryError in DataLoader|in DataLoader worker[\s\S]*can't allocate", _MEMORY),
     (r"OSError: \[Errno 12\]", _MEMORY),

@@ -90,6 +90,16 @@ def test_the_verdict_on_a_rung_is_kept(make_run) -> None:
     assert prediction("amp").measured == pytest.approx(2)
 
 
+def test_what_was_said_of_a_rung_is_not_said_of_several_ranks(make_run) -> None:
+    predict("amp", 2)
+    half = replace(CONFIG, rung="amp", precision="bf16")
+    slow, fast = make_run("slow", [1, 1, 0.2, 0.2]), make_run("fast", [1, 1, 0.1, 0.1], half)
+    asked = json.loads((fast.folder / "launch.json").read_text())
+    (fast.folder / "launch.json").write_text(json.dumps(asked | {"gpus": 2}))
+    assert not any(said.startswith("You: ") for said in report(fast, against=slow).sentences)
+    assert prediction("amp").measured is None
+
+
 def test_two_that_compute_the_same_have_a_true_ratio_of_one(make_run) -> None:
     """And a prediction of 1 is right, whatever the noise."""
     slow, fast = make_run("slow", [1, 1, 0.2, 0.2]), make_run("fast", [1, 1, 0.1, 0.1])

@@ -318,7 +318,7 @@ RECORDINGS = {
 LABS = (
     Lab(
         "2.1", "day2_1_dataloader", "feed it", 60, "day2_1", chosen(DAY2, "day2.dataloader"),
-        recordings=RECORDINGS["2.1"], jobs="6",
+        recordings=RECORDINGS["2.1"], jobs="3, of 8 runs",
         prepare="`cpus_per_gpu`: with one core for a task there is nothing to load with",
         stuck="a median hides the step that waits; `non_blocking` belongs into TODO 1's lines",
     ),

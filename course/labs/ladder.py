@@ -25,8 +25,8 @@ class Ladder:
     """The rungs as far as they were climbed. Shows itself as a picture; as text, line by line.
 
     table: one row a rung, with lab, predicted, ratio, low, high (to the rung before, the last two
-    the ends of its interval), images_per_s; and of the recorded GPU recorded_images_per_s.
-    NaN: not yet.
+    the ends of its interval), images_per_s; and of the recorded machine
+    recorded_images_per_s and recorded_on, "CPU" where its GPU did not compute. NaN: not yet.
     """
 
     table: pd.DataFrame
@@ -69,13 +69,18 @@ def ladder(beside: str = BESIDE) -> Ladder:
                 found = ratio(run, partner)
                 row |= {"ratio": found.value, "low": found.low, "high": found.high}
         if name in elsewhere.index:
-            row["recorded_images_per_s"] = elsewhere.loc[name, "images_per_s"]
+            other = elsewhere.loc[name]
+            row |= {
+                "recorded_images_per_s": other["images_per_s"],
+                "recorded_on": "CPU" if other["device"] == "cpu" else "",
+            }
         rows.append(row)
     return Ladder(pd.DataFrame(rows, columns=COLUMNS), machine, _named(known))
 
 
 COLUMNS = [
     "rung", "lab", "predicted", "ratio", "low", "high", "images_per_s", "recorded_images_per_s",
+    "recorded_on",
 ]  # fmt: skip
 
 

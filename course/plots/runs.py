@@ -83,7 +83,8 @@ def climbed(table: pd.DataFrame, machine: str, recorded: str) -> Picture:
     for place, each in speed.dropna().items():
         before = speed.get(place - 1, np.nan)
         times = f", {digits(each / before)}×" if pd.notna(before) else ""
-        words = f"{digits(each)} images/s{times}"
+        on_cpu = ", by its CPU" * (table.loc[place, "recorded_on"] == "CPU")
+        words = f"{digits(each)} images/s{on_cpu}{times}"
         other.text(each + edge * 0.02, place, words, va="center", fontsize=9)
     other.set_xlim(0, edge * 1.75)
     other.set_xlabel("images per second")

@@ -20,7 +20,7 @@ TEXT, QUIZ = text_of("day2_2_data_parallel"), text_of_quiz("day2_2")
 
 
 def test_three_trainings_on_p100s_took_nearly_the_same_gpu_hours() -> None:
-    assert "the three trainings on Tesla P100s: 29 hours, one hour and 15 minutes" in TEXT
+    assert "they took 29 hours, 60 minutes and 15 minutes" in TEXT
     assert "All three took nearly the same number of GPU hours" in TEXT
     found = training_times().query("device == 'Tesla P100'")
     assert found["minutes"].tolist() == [29 * 60, 60, 15]

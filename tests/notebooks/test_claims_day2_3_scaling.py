@@ -145,8 +145,12 @@ def test_files_on_several_gpus(eager: pd.DataFrame) -> None:
     for run, steps in zip(runs, (16, 8, 4), strict=True):
         assert run.steps.groupby("epoch").size().max() == steps
         assert steps * run.config.batch_size == 1024
-    assert "With 1,024 images a step, ImageNet's has 1,251 steps" in TEXT
+    assert "An epoch of ImageNet has 1,251 steps of 1,024 images" in TEXT
     assert IMAGENET_IMAGES // 1024 == 1251
+    assert "By this sum 64 cores would feed about half of what the four GPUs train" in TEXT
+    steps = runs[-1].steps.query("epoch > 0")
+    worker = 64 / steps.groupby("epoch")["load_s"].first().median()
+    assert 0.45 < 64 * worker / eager["images_per_s"].max() < 0.55
 
 
 def test_the_last_bucket_is_exposed(of_h100: dict[int, Run]) -> None:

@@ -34,6 +34,7 @@ class Fit:
     fixed_gib: float  # at any batch: weights, optimizer state, work space; on a CPU, libraries too
     per_image_gib: float  # mostly the activations of one image
     misfit: float  # the largest distance of a run from the line, over the run's own peak
+    sizes: int = 0  # batch sizes that it was fitted to; two lie on any line
 
     def at(self, batch_size: int) -> float:
         """Peak GiB at a batch size, on the line."""
@@ -137,4 +138,4 @@ def fit(table: pd.DataFrame) -> Fit:
             "peak memory does not grow with the batch here: run batches that lie further apart"
         )
     distance = (fixed + growth * ok["batch_size"] - ok["peak_gib"]).abs() / ok["peak_gib"]
-    return Fit(float(fixed), float(growth), float(distance.max()))
+    return Fit(float(fixed), float(growth), float(distance.max()), found)

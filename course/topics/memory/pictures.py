@@ -91,7 +91,9 @@ def _peaks(axes: Axes, table: pd.DataFrame, fit: Fit | None, predicted: pd.Serie
             lw=0,
             label=f"does not grow: {fit.fixed_gib:.2f} GiB",
         )
-        axes.plot(ends, line, color=BLUE, lw=1, label=f"line: within {fit.misfit:.1%} of each run")
+        near = f"within {fit.misfit:.1%} of {fit.sizes} sizes"
+        said = "line through two sizes: no test" if fit.sizes == 2 else f"line: {near}"
+        axes.plot(ends, line, color=BLUE, lw=1, label=said)
     if len(ok):
         axes.plot(ok["batch_size"], ok["peak_gib"], "o", color=BLUE, label="measured")
     if predicted is not None:

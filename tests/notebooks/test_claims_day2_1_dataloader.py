@@ -66,7 +66,7 @@ def measured(run: Run) -> pd.DataFrame:
 
 def test_waits_for_nine_tenths() -> None:
     said("made a recorded GPU more than four times as fast")
-    said("the same GPU waits for nine tenths of the time")
+    said("the same GPU spends nine tenths of its time waiting")
     speeds = feeding.appetites("nvidia-h100").set_index(["rung", "precision"])["images_per_s"]
     assert 4 < speeds["channels_last", "bf16"] / speeds["device", "fp32"] < 5
     assert round(trial(0).load_s / trial(0).step_s, 1) == 0.9

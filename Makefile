@@ -46,7 +46,7 @@ benchmark: setup
 
 setup: $(VENV)/.ready
 
-$(VENV)/.ready: requirements.lock pyproject.toml
+$(VENV)/.ready: requirements.lock pyproject.toml tools/jupyterlab.json
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 14) else \
 	  "Python %d.%d is not supported: make PYTHON=python3.12 (3.11 to 3.14) chooses another" % v)'
 	$(PYTHON) -m venv $(VENV)
@@ -54,6 +54,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	@echo "Installing PyTorch and JupyterLab: about 5 GB with CUDA's libraries, a minute or more."
 	$(BIN)/uv pip install --python $(BIN)/python --compile-bytecode -r requirements.lock
 	$(BIN)/uv pip install --python $(BIN)/python --no-deps --quiet --editable .
+	install -D -m 644 tools/jupyterlab.json $(VENV)/share/jupyter/lab/settings/overrides.json
 	@touch $@
 
 clean:

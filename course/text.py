@@ -20,7 +20,7 @@ def clock(passed_s: float) -> str:
     return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
 
 
-def wrapped(text: str, width: int = 96) -> str:
+def wrapped(text: str, width: int = 88) -> str:
     """A text in lines that JupyterLab shows whole: it would break longer ones within a word."""
     whole = TextWrapper(width, break_long_words=False, break_on_hyphens=False)
     return "\n".join(whole.fill(line) for line in text.splitlines())

@@ -34,10 +34,10 @@ def main(run):
     sets = image_sets(cfg)
     # TODO 6, day 2: who loads batches, how far ahead, into which memory: DataLoader's arguments
     loading = {}
-    share, sampler = cfg.batch_size, None  # all images of a batch, in random order
     # TODO 8, day 2: every rank takes its own share of each batch of cfg.batch_size images
-    val_sampler = None  # all images
+    share, sampler = cfg.batch_size, None  # all images of a batch, in random order
     # TODO 9, day 2: and validates its own share, no image twice
+    val_sampler = None  # all images
     train_batches, val_batches = loaders(
         sets, cfg, device, share, sampler=sampler, val_sampler=val_sampler, **loading
     )

@@ -50,16 +50,16 @@ def main(run):
     # --- before
     # loading = {}
     # <<<
-    share, sampler = cfg.batch_size, None  # all images of a batch, in random order
     # >>> TODO 8, day 2: every rank takes its own share of each batch of cfg.batch_size images
     share = cfg.batch_size // run.world_size
     sampler = DistributedSampler(sets.train, run.world_size, run.rank, seed=cfg.seed)
     # --- before
+    # share, sampler = cfg.batch_size, None  # all images of a batch, in random order
     # <<<
-    val_sampler = None  # all images
     # >>> TODO 9, day 2: and validates its own share, no image twice
     val_sampler = range(run.rank, len(sets.val), run.world_size)
     # --- before
+    # val_sampler = None  # all images
     # <<<
     train_batches, val_batches = loaders(
         sets, cfg, device, share, sampler=sampler, val_sampler=val_sampler, **loading

@@ -90,7 +90,7 @@ def _trace_seen(run: Run) -> str:
 
     found = tables.read(run.folder / run.record.trace)
     return (
-        f"{run.config.profile_steps} traced step(s), {len(found.operators)} operators with "
+        f"traced steps: {run.config.profile_steps}; {len(found.operators):,} operators with "
         f"shapes, {len(found.kernels)} GPU kernels"
     )
 
@@ -199,8 +199,8 @@ LABS = (
         "1.1", "day1_1_gpu", "one script, one device", 45, "day1_1", chosen(DAY1, "day1.device"),
         (("baseline", "fp32"), ("device", "fp32")), RECORDINGS["1.1"],
         jobs="6 (4 at once)", prepare="default set made; the script open in JupyterLab",
-        stuck="editing without saving; TODO 1 is in three places, the last for images *and* labels; "
-        "the dots of `predict`",
+        stuck="editing without saving; TODO 1 is in three places, the last for images *and* "
+        "labels; the dots of `predict`",
     ),
     Lab(
         "1.2", "day1_2_mixed_precision", "half the bits, and what they cost", 60, "day1_2",

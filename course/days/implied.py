@@ -64,9 +64,8 @@ def _start_of_backward(*at: str) -> Callable[[Evidence, Config], str | None]:
         found = evidence.get("loss_gradient")
         if found is None:
             return None
-        if cfg.precision == "fp16":
-            return "scaled" if found > 1 else f"multiplied by {found:g}"
-        return f"multiplied by {found:g}"
+        is_scaled = cfg.precision == "fp16" and found > 1
+        return "scaled" if is_scaled else f"multiplied by {found:g}"
 
     return seen
 
@@ -235,7 +234,8 @@ def _forward_collectives(seen: Evidence, cfg: Config) -> bool | None:
 
 IMPLIED: tuple[Implied, ...] = (
     Implied(("precision",), _forward(), _precision,
-            "forward: the config asks for {due}, and the convolutions ran {seen}"),
+            "forward: the config asks for {due}, and the convolutions ran {seen}: enter "
+            "`torch.autocast(…)` with dtype= and enabled= that follow cfg.precision"),
     Implied(("precision",), _forward("later"), _precision,
             "forward of a later step: the config asks for {due}, and the convolutions ran {seen}"),
     Implied(("precision",), _forward("validation"), _precision,

@@ -24,6 +24,7 @@ from course.runs import run as runs
 from course.runs.files import write_atomically
 from course.runs.record import write_record
 from course.runs.run import Run, record_of
+from course.text import wrapped
 
 REUSED = ("queued", "running", "ok", "oom")  # launched again, a run in such a state is kept
 
@@ -98,7 +99,7 @@ def _answer(asked: Plan) -> Run | None:
     """The run that the site has already, if it is one that starts none."""
     run = engine(asked.place.executor).answer(asked.config, asked.request, asked.place)
     if run:
-        print(f"{run}: nothing runs here; from\n    {run.record.machine}")
+        print(f"{run.name} [{run.status}]: nothing runs here, {run.record.machine}")
     return run
 
 
@@ -263,10 +264,9 @@ def _start(folders: Sequence[Path], group: Sequence[Plan]) -> list[Run]:
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    for run in started:
-        others = ", in turns with ".join(["", *(each.name for each in started if each != run)])
-        if not run.is_repeat:
-            print(f"{run.name}: launched on {place.name} as job {job['job_id']}{others}")
+    names = ", ".join(run.name for run in started if not run.is_repeat)
+    turns = ", in turns" if len(started) > 1 else ""
+    print(wrapped(f"{names}: launched on {place.name} as job {job['job_id']}{turns}"))
     return started
 
 
@@ -291,7 +291,7 @@ def _write_folder(run: Run, asked: Plan, common: dict[str, Any]) -> None:
 def _follow(run: Run, deadline: float | None, *, quiet: bool = False) -> None:
     total = run.config.epochs * run.config.steps
     layout = "{desc} |{bar}| {n_fmt}/{total_fmt} steps, {elapsed}"
-    with tqdm(total=total, file=sys.stdout, bar_format=layout, ncols=100, disable=quiet) as bar:
+    with tqdm(total=total, file=sys.stdout, bar_format=layout, ncols=88, disable=quiet) as bar:
         shown = None
         while True:
             status = refresh(run)

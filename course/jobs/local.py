@@ -44,8 +44,10 @@ def submit(folder: Path, request: dict[str, Any], _site: Site) -> dict[str, Any]
 
 def batch_script(folder: Path, request: dict[str, Any], _site: Site) -> str:
     """What stands in for a batch script on this machine: the command of each process."""
+    count = request["gpus"]
+    processes = "1 process" if count == 1 else f"{count} processes"
     return (
-        f"# No scheduler here: {request['gpus']} process(es), in a session of their own\n"
+        f"# No scheduler here: {processes}, in one session\n"
         f"export {FOLDER_VARIABLE}={shlex.quote(str(folder))}\n"
         f"{shlex.quote(sys.executable)} -u -m submitit.core._submit "
         f"{shlex.quote(str(folder / 'logs'))}\n"

@@ -313,9 +313,10 @@ def _error_line(run: Run) -> str:
 
 
 def _told_line(run: Run, told: str) -> str:
-    """The line of the learner's script that an error names."""
-    found = re.search(r"train\.py, line (\d+)", told)
-    if not found:
-        return ""
-    number = int(found[1])
-    return f"{run.source}, line {number}: {run.script.read_text().splitlines()[number - 1].strip()}"
+    """The line of the learner's script that is told of: by its number, or by a call, `NAME(…)`."""
+    lines = run.script.read_text().splitlines()
+    found, call = re.search(r"train\.py, line (\d+)", told), re.search(r"`([\w.]+\()…\)`", told)
+    number = int(found[1]) if found else 0
+    if call and not found:
+        number = next((at for at, line in enumerate(lines, 1) if call[1] in line), 0)
+    return f"{run.source}, line {number}: {lines[number - 1].strip()}" if number else ""

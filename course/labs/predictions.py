@@ -11,7 +11,7 @@ from typing import Any
 from course.config import LADDER
 from course.labs.store import changing, now, read
 from course.runs.run import all_runs
-from course.text import digits
+from course.text import digits, wrapped
 
 CLOSE = 0.2  # of a number that was measured: a prediction within it counts as right
 BLANK = "replace ... by your number (a choice goes in quotes) and run the cell again"
@@ -42,10 +42,10 @@ class Prediction:
     def __repr__(self) -> str:
         said = f"You predicted {self.text} for {self.key}" + (f" ({self.note})" * bool(self.note))
         if self.late:
-            return f"{said}, after a run of {self.rung} had been launched."
+            return wrapped(f"{said}, after a run of {self.rung} had been launched.")
         if self.stands:
-            return f"{said}. That is kept, right or wrong."
-        return f"{said}. You can change it until a run of {self.rung} is launched."
+            return wrapped(f"{said}. That is kept, right or wrong.")
+        return wrapped(f"{said}. You can change it until a run of {self.rung} is launched.")
 
 
 def predict(
@@ -167,22 +167,27 @@ def verdict(
     if words:
         return Verdict(f"You: {predicted}. Measured: {shown}", predicted == measured.lower())
     inside = low is not None and low <= predicted <= high
+    far = ": within the interval" if inside else _distance(predicted, measured, detail)
     return Verdict(
-        f"You: {digits(predicted)}. Measured: {shown}{_distance(predicted, measured)}",
+        f"You: {digits(predicted)}. Measured: {shown}{far}",
         inside or abs(predicted - measured) <= CLOSE * abs(measured),
     )
 
 
-def _distance(predicted: float, measured: float) -> str:
+def _distance(predicted: float, measured: float, unit: str) -> str:
     """How far the measured number lies from the predicted one, in words."""
+    more = "more" if measured > predicted else "less"
+    if unit.startswith("%"):
+        return f": {digits(abs(measured - predicted))} points {more} than you said"
     if predicted == measured or predicted * measured <= 0:
         return ""
     factor = measured / predicted
     if not 0.5 < factor < 2:
-        return f": {digits(max(factor, 1 / factor))} times {'more' if factor > 1 else 'less'}"
+        part = f"{digits(factor)} times" if factor > 1 else f"1/{digits(1 / factor)} of"
+        return f": {part} what you said"
     if abs(factor - 1) < 0.005:
         return ": as you said"
-    return f": {abs(factor - 1):.0%} {'more' if factor > 1 else 'less'} than you said"
+    return f": {abs(factor - 1):.0%} {more} than you said"
 
 
 def launched_rungs() -> set[str]:

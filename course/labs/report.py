@@ -195,7 +195,10 @@ def _numbers(names: Sequence[str], records: Sequence[Record]) -> pd.DataFrame:
 def _sentences(run: Run, records: Sequence[Record], found: Ratio | None) -> Iterator[str]:
     record, config, unfilled = records[-1], run.config, still_open(run)
     if found is not None:
-        yield f"{record.rung} against {records[0].rung}: {found} the images per second."
+        these = [each.rung for each in (record, records[0])]
+        if record.gpus != records[0].gpus:
+            these = [f"{each.rung} on {each.gpus}" for each in (record, records[0])]
+        yield f"{' against '.join(these)}: {found} the images per second."
         yield told(found, run)
     for number in unfilled:
         yield f"TODO {number} is still open in this run's script, so it changed nothing."

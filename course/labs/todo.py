@@ -19,7 +19,8 @@ from course.text import wrapped
 
 END = re.compile(r"^\s*# (--- before|<<<|TODO \d)|^$")  # of a place
 MOST_LINES = 4  # of a place, as it is shown
-CODE = '<pre style="white-space: pre; overflow-x: auto">'  # no line is broken within a word
+# No line is broken within a word.
+CODE = '<pre style="white-space: pre; overflow-x: auto; font-family: monospace">'
 HINTS = Path(days.__file__).with_name("hints.toml")
 
 
@@ -57,8 +58,9 @@ class Todo:
             )
         lines = []
         for first, place in self.places:
-            lines += [f"{self.script}, line {first}", *(f"    {line}" for line in place)]
-        return "\n".join(lines)
+            shown = dedent("\n".join(place)).splitlines()  # so that a page shows them whole
+            lines += ["", f"{self.script}, line {first}", *(f"    {line}" for line in shown)]
+        return "\n".join(lines[1:])
 
     def __repr__(self) -> str:
         more = f"Hints, each tells more: show_todo({self.number}).hint(1), hint(2), hint(3)"

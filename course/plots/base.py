@@ -38,6 +38,7 @@ FORMAT_COLOURS = {"fp32": BLUE, "tf32": GREEN, "bf16": ACCENT, "fp16": PURPLE}
 
 
 ON_LIGHT = "#101010"  # words on a light colour, in any theme
+UNDER_WHITE = "#6B6B6B"  # a grey under white words, in any theme
 # What is drawn in one of these is ink: light in a dark theme, where the page shines through.
 DRAWN = (Text, Line2D, Patch, Collection)
 INK, PAPER = {"#000000", "#262626", DARK}, "#ffffff"

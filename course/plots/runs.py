@@ -86,6 +86,8 @@ def climbed(table: pd.DataFrame, machine: str, recorded: str) -> Picture:
         on_cpu = ", by its CPU" * (table.loc[place, "recorded_on"] == "CPU")
         words = f"{digits(each)} images/s{on_cpu}{times}"
         other.text(each + edge * 0.02, place, words, va="center", fontsize=9)
+    for place in speed.index[speed.isna()]:
+        other.text(edge * 0.02, place, f"from files: lab {table.loc[place, 'lab']}", va="center")
     other.set_xlim(0, edge * 1.75)
     other.set_xlabel("images per second")
     other.set_title(recorded, loc="left", fontsize=9)

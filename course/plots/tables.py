@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import html
+import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from course.text import digits
 
@@ -13,6 +17,8 @@ if TYPE_CHECKING:
 MOST_ROWS = 40
 # How numbers of a column are shown, by the end of its name; all others with three digits.
 BY_UNIT = {"loss": "{:.4f}", "_gib": "{:.2f}", "GiB": "{:.2f}", "_ms": "{:.2f}"}
+SHARES = ("share", "efficiency", "efficiency_low", "efficiency_high", "hidden")  # of 1, in percent
+NUMBERS = ("step", "steps", "date", "rank", "job_id", "seed")  # names rather than amounts
 # Columns that stand under a table, once, where all rows say the same.
 SHARED = ("machine", "setup", "data", "site", "versions")
 # Colours of a status, which stands there as a word, too; JupyterLab's own, or else fixed ones.
@@ -22,6 +28,8 @@ BAD = "color: var(--jp-error-color1, #c62828); font-weight: bold"
 STATUS = {"ok": GOOD, "note": MIND, "cancelled": MIND, "timeout": MIND}
 STATUS |= dict.fromkeys(("fail", "failed", "oom", "lost"), BAD)
 LEFT = {"text-align": "left", "white-space": "normal", "max-width": "70ch"}
+WHOLE = "white-space: nowrap"  # a date, a name: words so short are not broken
+SHORT = 12  # characters
 
 
 def as_html(frame: pd.DataFrame, *, index: bool = True) -> str:
@@ -32,9 +40,12 @@ def as_html(frame: pd.DataFrame, *, index: bool = True) -> str:
     shown = shown.drop(columns=[*shared])
     words = [name for name in shown.columns if _is_text(shown[name])]
     page = (
-        shown.style.format({name: _formatter(name) for name in shown.columns}, escape="html")
+        shown.style.format(
+            {name: _formatter(name, shown[name]) for name in shown.columns}, escape="html"
+        )
         .format_index(lambda value: html.escape(str(value)), axis=0)
         .set_properties(subset=words, **LEFT)
+        .map(lambda word: WHOLE if len(str(word)) <= SHORT else "", subset=words)
         .map(lambda word: STATUS.get(word, ""), subset=[n for n in words if n == "status"])
         .set_table_styles(
             [
@@ -65,20 +76,35 @@ def _shared(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def _is_text(column: pd.Series) -> bool:
-    return any(isinstance(each, str) for each in column)
+    return any(isinstance(each, str | tuple) for each in column)
 
 
-def _formatter(name: Any) -> Any:
+def _formatter(name: Any, column: pd.Series) -> Callable[[Any], str]:
+    """How a column's values are shown: all of them alike."""
     ending = str(name[-1] if isinstance(name, tuple) else name)
-    unit = next((form for end, form in BY_UNIT.items() if ending.endswith(end)), None)
+    numbers = [float(each) for each in column if _is_number(each)]
+    form = next((form for end, form in BY_UNIT.items() if ending.endswith(end)), None)
+    if ending.endswith(SHARES) and all(abs(each) <= 1.5 for each in numbers):
+        form = "{:.1%}"
+    elif form is None and all(each.is_integer() for each in numbers):
+        form = "{:.0f}" if ending in NUMBERS else "{:,.0f}"
 
     def shown(value: Any) -> str:
         if value is None or (isinstance(value, float) and value != value):
             return "–"
-        if isinstance(value, bool) or not hasattr(value, "__float__"):
+        if not _is_number(value):
             return str(value)
-        if float(value).is_integer() and not unit:
-            return f"{int(value):,}" if abs(value) >= 10_000 else f"{int(value)}"
-        return unit.format(value) if unit else digits(value)
+        return form.format(float(value)) if form else _three_digits(float(value))
 
     return shown
+
+
+def _is_number(value: Any) -> bool:
+    return hasattr(value, "__float__") and not isinstance(value, bool | np.bool_) and value == value
+
+
+def _three_digits(value: float) -> str:
+    """As `digits`, with the zeros at its end: the other values of the column have them, too."""
+    if value == 0 or abs(value) >= 100 or abs(value) < 1e-4:
+        return digits(value)
+    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"

@@ -209,7 +209,8 @@ _STUCK = (
     f"is slow by nature needs a DataLoader(timeout=…) above {PATIENCE_S} s"
 )
 _FILES = (
-    f"Every batch on its way holds an open file: take {LIGHTER}, or raise the limit (ulimit -n)"
+    "Every batch on its way holds an open file: take fewer workers or a smaller prefetch_factor, "
+    "or raise the limit (ulimit -n)"
 )
 _LEFT = (
     "Another rank ended, and this one only noticed: look for that one's error in the logs and in "

@@ -40,7 +40,7 @@ def timeline(trace: Trace, step: int | None = None) -> Picture:
     where = trace.device or "CPU"
     axes.set_xlabel("milliseconds since the step began on the host", fontsize=9)
     title = f"step {number}" if number >= 0 else "whole trace"
-    axes.set_title(f"{title}: {where}, {trace.source}", loc="left", fontsize=10)
+    axes.set_title(f"{title}: {where}, {trace.source}{trace.recorded}", loc="left", fontsize=10)
     _legend(axes, pd.concat([rows["phase"] for _, rows, _ in lanes]))
     clean(axes)
     return picture

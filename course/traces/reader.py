@@ -11,7 +11,7 @@ import gzip
 import json
 import re
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,7 @@ class Trace:
     collectives: pd.DataFrame
     device: str = ""
     source: str = ""
+    recorded: str = ""  # ", recorded DATE": no picture of it may pass for one of this machine
 
 
 def table(rows: list[dict], columns: list[str]) -> pd.DataFrame:
@@ -117,11 +118,10 @@ def read(path: str | Path) -> Trace:
     if not (rows["operators"] or rows["kernels"]):
         raise TraceError(f"{path} holds no operator and no kernel: {_VALID}")
     devices = [entry.get("name", "") for entry in content.get("deviceProperties") or []]
-    source = f"{path.name}, PyTorch"
-    if (owner := Run(path.absolute().parent)).is_recorded:
-        # No picture of it may pass for one of this machine.
-        source += f", recorded {owner.record.started_at[:10]}"
-    return assemble(rows, device=devices[0] if devices else "", source=source)
+    found = assemble(rows, device=devices[0] if devices else "", source=f"{path.name}, PyTorch")
+    owner = Run(path.absolute().parent)
+    told = f", recorded {owner.record.started_at[:10]}" if owner.is_recorded else ""
+    return replace(found, recorded=told)
 
 
 _VALID = "a trace is what torch.profiler's export_chrome_trace wrote, as .json or .json.gz"

@@ -133,7 +133,7 @@ class TestRecordedConvolution:
         assert max(others.max(), 1 / others.min()) == pytest.approx(1.12, abs=0.005)
 
     def test_multiples_of_four_in_tf32(self) -> None:
-        assert "they are 1.8 times as fast as 63 and 127, in bf16 no faster" in TEXT
+        assert "they do 1.8 times the TFLOP/s of 63 and 127, in bf16 no more" in TEXT
         assert "68 is no better than 70 here" in TEXT
         speed = {}
         for precision in ("tf32", "bf16"):
@@ -189,7 +189,7 @@ class TestTraces:
         assert round(1 / (1 - amp["layout conversions"] / amp.sum()), 2) == 1.13
 
     def test_where_the_time_was_saved(self, ms_by_part: pd.DataFrame) -> None:
-        assert "two thirds of the time were saved in [BatchNorm]" in TEXT
+        assert "two thirds of the time saved come from [BatchNorm]" in TEXT
         assert '"Tensor Cores want NHWC" is true, and explains a third of the time saved' in TEXT
         assert "The convolutions became a little faster" in TEXT and "all else stayed" in TEXT
         before, after = (ms_by_part[name] for name in NAMES)

@@ -83,7 +83,6 @@ def test_four_gpus_with_the_compiled_step(eager: pd.DataFrame, compiled: pd.Data
     one, four = compiled.loc[(1, 256)], compiled.loc[(4, 256)]
     assert "one GPU then trains 46 % more images a second" in TEXT
     assert round(one["images_per_s"] / eager.loc[(1, 256), "images_per_s"] * 100) == 146
-    assert "More images a second, and less efficiency" in TEXT
     assert four["efficiency"] < eager.loc[(4, 256), "efficiency"]
     assert "With 256 images on each, four GPUs add 2.1 ms to a step of 38" in TEXT
     assert round(four["added_ms"], 1) == 2.1 and round(one["step_s"] * 1e3) == 38
@@ -147,7 +146,7 @@ def test_files_on_several_gpus(eager: pd.DataFrame) -> None:
         assert steps * run.config.batch_size == 1024
     assert "An epoch of ImageNet has 1,251 steps of 1,024 images" in TEXT
     assert IMAGENET_IMAGES // 1024 == 1251
-    assert "By this sum 64 cores would feed about half of what the four GPUs train" in TEXT
+    assert "In a long epoch it is the cores that count" in TEXT  # 64 feed about half
     steps = runs[-1].steps.query("epoch > 0")
     worker = 64 / steps.groupby("epoch")["load_s"].first().median()
     assert 0.45 < 64 * worker / eager["images_per_s"].max() < 0.55

@@ -36,7 +36,7 @@ def test_numbers_of_a_table_are_rounded_by_their_unit() -> None:
     cells = re.findall(r"<td[^>]*>([^<]*)</td>", page)
     assert cells == [
         "a", "908", "10.99", "6.9091", "3", "True",
-        "b &lt;c&gt;", "0.0123", "–", "6.9000", "12,345", "False",
+        "b &lt;c&gt;", "0.0123", "–", "6.9000", "12345", "False",
     ]  # fmt: skip
     assert "<small>machine: NVIDIA H200 (recorded)</small>" in page
     assert "machine</th>" not in page
@@ -59,3 +59,11 @@ def test_a_long_table_says_how_much_more_there_is() -> None:
 
 def test_a_table_with_names_twice_is_shown_all_the_same() -> None:
     assert "<td>2</td>" in as_html(pd.DataFrame([[1, 2]], columns=["a", "a"]))
+
+
+def test_the_numbers_of_a_column_are_shown_alike() -> None:
+    frame = pd.DataFrame(
+        {"gpus": [8, 2048], "step_s": [39.0, 39.25], "efficiency": [1.0, 0.978], "share": [8, 16]}
+    )
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", as_html(frame))
+    assert cells == ["8", "39.0", "100.0%", "8", "2,048", "39.2", "97.8%", "16"]

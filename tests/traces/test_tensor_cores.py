@@ -632,8 +632,9 @@ def test_a_cpu_run_says_what_onednn_ran_and_that_there_are_no_tensor_cores(cpu_r
     (cpu_run.folder / "onednn.csv").write_text(info + lines)
     table = tensor_cores.kernels_of_run(cpu_run)
     assert table["type"].tolist() == ["bf16", "f32"]
+    said = " ".join(table.attrs["text"].split())
     for words in ("AMX tiles", "bf16", "no Tensor Cores", "Intel AVX-512 with AMX"):
-        assert words in table.attrs["text"]
+        assert words in said
 
 
 def test_a_trace_without_kernels_is_no_empty_table(cpu_run) -> None:

@@ -47,7 +47,7 @@ def timeline(trace: Trace, step: int | None = None) -> Picture:
     axes.set_xlim(0, (end - start) * 1e3)
     axes.set_xlabel("milliseconds since the step began on the host", fontsize=9)
     axes.set_title(
-        f"step {number}: {trace.device or 'CPU'}, {trace.source}", loc="left", fontsize=10
+        f"step {number}: {trace.device or 'CPU'}{trace.recorded}", loc="left", fontsize=10
     )
     _timeline_legend(axes)
     clean(axes)

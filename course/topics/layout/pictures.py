@@ -182,7 +182,7 @@ def convolution_times(table: pd.DataFrame) -> Picture:
     spread = ", quartiles" if table["ms_q1"].notna().any() else ""
     axes.set_ylabel(f"{unit}: median{spread}")
     axes.set_title(
-        f"{first.machine}\n3×3 convolution, {first.passes}, {first.precision}, "
+        f"{first.machine.split(', with')[0]}\n3×3 convolution, {first.passes}, {first.precision}, "
         f"batch {first.batch_size}, {first.image_px} px",
         loc="left",
         fontsize=9,

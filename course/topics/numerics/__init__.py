@@ -1,6 +1,7 @@
 """What number formats can hold, and what training loses in them."""
 
 from course.topics.numerics import pictures
+from course.topics.numerics.learning import learned_digits
 from course.topics.numerics.rounding import (
     DTYPES,
     formats,

@@ -25,11 +25,11 @@ def bits(table: pd.DataFrame) -> Picture:
             for bit in range(begin, begin + count):
                 box = Rectangle((bit, place - 0.36), 0.92, 0.72, color=colour, lw=0)
                 axes.add_patch(box)
-            if count > 1:
-                axes.text(begin + count / 2, place, str(count), ha="center", va="center")
             begin += count
+        said = " + ".join(str(count) for _, count in parts)
+        axes.text(begin + 0.4, place, said, va="center")  # beside the cells, whose borders cut it
     axes.set_yticks(range(len(table)), table.index)
-    axes.set_xlim(-0.3, 32.3)
+    axes.set_xlim(-0.3, 36.5)
     axes.set_ylim(len(table) - 0.4, -1.1)
     legend = (
         ("sign", ACCENT, 0),
@@ -113,6 +113,25 @@ def scale_course(table: pd.DataFrame) -> Picture:
     axes.set_xlabel("step")
     axes.set_ylabel("scale of the loss")
     axes.legend(frameon=False, fontsize=9, loc="upper right")
+    clean(axes)
+    return picture
+
+
+def learned(table: pd.DataFrame, divided_by: int) -> Picture:
+    """How many were right, step by step (a table of `numerics.learned_digits`)."""
+    picture = Picture(9, 3)
+    axes = picture.add_subplot()
+    smooth = 100 * table.rolling(10, min_periods=1).mean()
+    lines = zip(table, (DARK, ACCENT, BLUE), ("-", "-", "--"))  # the last lies on the first
+    for name, colour, style in lines:
+        axes.plot(smooth.index, smooth[name], color=colour, ls=style, lw=2, label=name)
+    axes.set_title(f"the loss is divided by {divided_by:,}", loc="left", fontsize=10)
+    axes.axhline(10, color=GREY, lw=0.8, ls=":")
+    axes.text(len(table) * 0.99, 11, "guessing", ha="right", va="bottom", fontsize=9)
+    axes.set_ylim(0, 100)
+    axes.set_xlabel("step")
+    axes.set_ylabel("digits right (%, mean of 10 steps)")
+    axes.legend(frameon=False, fontsize=9, loc="center right")
     clean(axes)
     return picture
 

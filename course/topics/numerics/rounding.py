@@ -176,7 +176,7 @@ def scaler_course(
     overflowed. The default interval between growths is 10 steps, so that growth is seen;
     PyTorch's own is 2,000.
     """
-    images, labels = _digits()
+    images, labels = handwritten_digits()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -219,7 +219,8 @@ def _drawn(values: torch.Tensor, count: int, draw: torch.Generator) -> Any:
     return values.abs().double().numpy()
 
 
-def _digits() -> tuple[torch.Tensor, torch.Tensor]:
+def handwritten_digits() -> tuple[torch.Tensor, torch.Tensor]:
+    """scikit-learn's digits: 1,797 images of 64 pixels from 0 to 1, and their labels."""
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)

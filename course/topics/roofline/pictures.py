@@ -65,9 +65,10 @@ def _roofs(axes: Axes, ceilings: Ceilings, left: float, right: float) -> None:
         fontsize=9,
         color=DARK,
     )
-    rates = sorted(by_rate)
-    for rate, higher in zip(rates, [*rates[1:], np.inf]):
-        precisions, near = by_rate[rate], higher < rate * LABEL_GAP
+    higher, near = np.inf, False
+    for rate in sorted(by_rate, reverse=True):  # a label under its line needs more room below it
+        near = higher < rate * (LABEL_GAP**3 if near else LABEL_GAP)
+        precisions, higher = by_rate[rate], rate
         colour = FORMAT_COLOURS[precisions[0]]
         axes.plot([rate / ceilings.bytes_per_s, right], [rate, rate], lw=2, color=colour)
         axes.text(

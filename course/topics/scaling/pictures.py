@@ -9,7 +9,19 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from course.plots.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean
+from course.plots.base import (
+    ACCENT,
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    UNDER_WHITE,
+    Picture,
+    clean,
+)
 from course.text import digits
 from course.topics.scaling.ring import Link, all_reduce_s
 
@@ -147,8 +159,8 @@ def messages(table: pd.DataFrame, link: Link, title: str = "") -> Picture:
     """
     picture = Picture(10, 3.9)
     axes = picture.add_subplot()
-    sizes = np.geomspace(table["bytes"].min(), table["bytes"].max(), 99)
     for colour, (ranks, rows) in zip((BLUE, ORANGE, GREEN), table.groupby("ranks")):
+        sizes = np.geomspace(rows["bytes"].min(), rows["bytes"].max(), 99)
         axes.plot(
             rows["bytes"],
             rows["duration_s"] * 1e6,
@@ -202,7 +214,7 @@ def beyond(curves: Mapping[str, pd.DataFrame], published: pd.DataFrame) -> Pictu
         device = row.device if isinstance(row.device, str) else "GPUs"
         spot = (row.gpus, row.efficiency * 100)
         said = f"{letter}  {row.who} {row.date[:4]}, {row.gpus:,} {device}: {digits(spot[1])} %"
-        axes.plot(*spot, "D", color=DARK, ms=9, label=said)
+        axes.plot(*spot, "D", color=UNDER_WHITE, ms=8, label=said)
         axes.text(*spot, letter, ha="center", va="center", fontsize=7, color="white")
     counts = sorted(set(pd.concat(list(curves.values()))["gpus"]))
     axes.set_xscale("log", base=2)

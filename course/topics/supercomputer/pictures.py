@@ -277,7 +277,7 @@ def training_times(table: pd.DataFrame) -> Picture:
     time.set_xticks([1, 60, 24 * 60, 14 * 24 * 60], ["1 min", "1 h", "1 day", "14 days"])
     time.minorticks_off()
     time.set_yticks(range(len(table)), who)
-    time.set_title("time of the training (log scale) (log scale)", loc="left", fontsize=10)
+    time.set_title("time of the training (log scale)", loc="left", fontsize=10)
     _bars(cost, table["device_hours"], [f"{each:,.0f}" for each in table["device_hours"]], colours)
     cost.set_title("device hours", loc="left", fontsize=10)
     rates = table["images_per_s_each"]

@@ -34,7 +34,7 @@ def tensor_cores(table: pd.DataFrame, machine: str = "", top: int = 10) -> Pictu
             axes.barh(range(len(parts)), width, left=left, color=colour, label=label, height=0.66)
             left = left + width
     for place, (total, used) in enumerate(zip(left, parts["tensor_core"] * 1e3)):
-        share = f" {used / total:.0%} on Tensor Cores" if used else ""
+        share = f" {used / total:.0%} on Tensor Cores"
         axes.text(total, place, share, va="center", fontsize=9, color=DARK)
     axes.set_yticks(range(len(parts)), list(parts.index))
     axes.invert_yaxis()

@@ -45,7 +45,7 @@ WRONG = {
         todo=2,
         edits={ENTER: ENTER.replace("autocast:", "nullcontext():")},
         why="The forward pass of training stays in fp32; validation alone is in bf16.",
-        said=r"^forward: the config asks for bf16, and the convolutions ran fp32$",
+        said=r"^forward: the config asks for bf16, and the convolutions ran fp32: enter",
     ),
     "validates without autocast": Answer(
         todo=2,
@@ -68,7 +68,7 @@ WRONG = {
         },
         config={"precision": "fp16"},
         why="Under the fp16 rung autocast takes bf16; the scaler works, and nobody looks.",
-        said=r"^forward: the config asks for fp16, and the convolutions ran bf16$",
+        said=r"^forward: the config asks for fp16, and the convolutions ran bf16: enter",
     ),
     "never updates the scale": Answer(
         todo=3,

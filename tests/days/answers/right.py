@@ -266,6 +266,7 @@ RIGHT = {
         todo=8,
         edits={
             f"{SHARE}\n{SAMPLER}": """\
+    share, sampler = cfg.batch_size, None
     if run.world_size > 1:
         share //= run.world_size
         sampler = DistributedSampler(sets.train, run.world_size, run.rank, seed=cfg.seed)""",

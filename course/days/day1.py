@@ -208,7 +208,7 @@ LABS = (
         (("device", "tf32"), ("amp", "bf16"), ("amp", "fp16")), RECORDINGS["1.2"],
         jobs="3 (2 at once)",
         prepare="which formats has the GPU units for? A V100 has fp16 only",
-        stuck="TODO 3, the order of `scale`, `step`, `update`",
+        stuck="TODO 2, the forgotten `enabled=`; TODO 3, the order of `scale`, `step`, `update`",
     ),
     Lab(
         "1.3", "day1_3_channels_last", "the same numbers, in another order", 45, "day1_3",

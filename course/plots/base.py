@@ -6,6 +6,7 @@ import base64
 import html
 import io
 import operator
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -73,7 +74,8 @@ class Picture(Figure):
         for axes in self.axes:
             words += [axes.get_title("left"), axes.get_title(), axes.get_ylabel()]
             words += [axes.get_xlabel()]
-        return "; ".join(" ".join(each.split()) for each in dict.fromkeys(words) if each)
+        said = "; ".join(" ".join(each.split()) for each in dict.fromkeys(words) if each)
+        return re.sub(r"[${}]", "", said)  # of formulas
 
     def fit_titles(self) -> None:
         """Break titles that would run out of the picture, or into the panel beside."""

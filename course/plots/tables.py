@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_ROWS = 40
+MOST = 1e15  # above it a number has an exponent: the largest of a format, for instance
 # How numbers of a column are shown, by the end of its name; all others with three digits.
 BY_UNIT = {"loss": "{:.4f}", "_gib": "{:.2f}", "GiB": "{:.2f}", "_ms": "{:.2f}"}
 SHARES = ("share", "efficiency", "efficiency_low", "efficiency_high", "hidden")  # of 1, in percent
@@ -94,6 +95,8 @@ def _formatter(name: Any, column: pd.Series) -> Callable[[Any], str]:
             return "–"
         if not _is_number(value):
             return str(value)
+        if abs(value) >= MOST:
+            return f"{float(value):.3g}"
         return form.format(float(value)) if form else _three_digits(float(value))
 
     return shown

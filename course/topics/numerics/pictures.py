@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -16,7 +18,7 @@ FP16_VANISHES, FP16_NORMAL, FP16_OVERFLOWS = -25, -14, 16  # powers of two
 
 def bits(table: pd.DataFrame) -> Picture:
     """The bits of each format, side by side (a table of `numerics.formats`)."""
-    picture = Picture(9, 0.9 + 0.5 * len(table))
+    picture = Picture(9, 0.9 + 0.5 * len(table), "bits of " + "; ".join(_bits_in_words(table)))
     axes = picture.add_subplot()
     for place, row in enumerate(table.itertuples()):
         parts = ((ACCENT, 1), (ORANGE, row.exponent_bits), (SKY, row.mantissa_bits))
@@ -44,6 +46,11 @@ def bits(table: pd.DataFrame) -> Picture:
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.tick_params(length=0)
     return picture
+
+
+def _bits_in_words(table: pd.DataFrame) -> Iterator[str]:
+    for name, row in table.iterrows():
+        yield f"{name}: sign 1, exponent {row['exponent_bits']}, mantissa {row['mantissa_bits']}"
 
 
 def range_and_precision(table: pd.DataFrame) -> Picture:

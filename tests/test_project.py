@@ -130,9 +130,16 @@ def assert_links_resolve(text: str, folder: Path) -> None:
 
 
 def anchors(page: str) -> set[str]:
-    """What a page's headings are called in a link: small letters, hyphens, no other signs."""
-    headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
+    """What can be linked to: headings that GitHub and JupyterLab name alike, and what has an id.
+
+    GitHub takes small letters and leaves signs out; JupyterLab keeps both.
+    """
+    headings = {
+        re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-"): each.replace(" ", "-")
+        for each in re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+    }
+    alike = {name for name, other in headings.items() if name == other}
+    return alike | (headings.keys() & set(re.findall(r'<a id="([^"]+)"></a>', page)))
 
 
 PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
@@ -149,6 +156,8 @@ def test_a_broken_link_is_noticed() -> None:
     with pytest.raises(AssertionError):
         assert_links_resolve("a [rank](docs/glossary.md#rang)", PROJECT)
     assert_links_resolve("a [rank](docs/glossary.md#rank)", PROJECT)
+    assert anchors("## Lab 1.1\n## at once") == {"at-once"}
+    assert anchors('<a id="lab-11"></a>\n\n## Lab 1.1') == {"lab-11"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)

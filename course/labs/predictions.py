@@ -113,19 +113,20 @@ class Verdict:
         return self.said + {True: " ✓", False: " ✗", None: ""}[self.right]
 
 
-def recall(key: str, measured: float | str, detail: str = "") -> None:
+def recall(key: str, measured: float | str, detail: str = "", how: str = "Measured") -> None:
     """Print a prediction's verdict, and keep what was measured beside it.
 
     Args:
         measured: a number, or one of the choices, of the prediction's kind.
         detail: what stands behind the measured value: its unit, or what shows it.
+        how: the word for a value that was not measured, "Computed" for instance.
 
     Raises:
         ValueError: a text where a number was predicted, or a number where a text was.
     """
     settle(key, measured)
     stored = prediction(key)
-    print(verdict(stored.value if stored else None, measured, detail=detail))
+    print(verdict(stored.value if stored else None, measured, detail=detail, how=how))
 
 
 def settle(key: str, measured: float | str) -> None:
@@ -149,12 +150,14 @@ def verdict(
     low: float | None = None,
     high: float | None = None,
     detail: str = "",
+    how: str = "Measured",
 ) -> Verdict:
     """What to say of a prediction. A number is right within CLOSE, or within its interval.
 
     Args:
         low, high: ends of the measured value's interval, where it has one.
         detail: unit or evidence, behind the measured value.
+        how: the word for a value that was not measured, "Computed" for instance.
     """
     words = isinstance(measured, str)
     shown = measured if words else digits(measured)
@@ -163,13 +166,13 @@ def verdict(
     if detail:
         shown += f", {detail}" if words else f" {detail}"
     if predicted is None:
-        return Verdict(f"You made no prediction. Measured: {shown}")
+        return Verdict(f"You made no prediction. {how}: {shown}")
     if words:
-        return Verdict(f"You: {predicted}. Measured: {shown}", predicted == measured.lower())
+        return Verdict(f"You: {predicted}. {how}: {shown}", predicted == measured.lower())
     inside = low is not None and low <= predicted <= high
     far = ": within the interval" if inside else _distance(predicted, measured, detail)
     return Verdict(
-        f"You: {digits(predicted)}. Measured: {shown}{far}",
+        f"You: {digits(predicted)}. {how}: {shown}{far}",
         inside or abs(predicted - measured) <= CLOSE * abs(measured),
     )
 

@@ -94,7 +94,7 @@ def report(run: Run, *, against: Run | None = None, predicted: float | None = No
     if found is not None:
         sentences += tuple(_judged(run, against, found, predicted))
     sentences += tuple(f"{name} ended early: turns count up to there." for name in run.record.left)
-    return Report(_numbers(names, records), sentences, picture)
+    return Report(_numbers(names, records, both), sentences, picture)
 
 
 def compare(a: Run, b: Run) -> Comparison:
@@ -170,7 +170,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _numbers(names: Sequence[str], records: Sequence[Record]) -> pd.DataFrame:
+def _numbers(names: Sequence[str], records: Sequence[Record], runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             name: {
@@ -183,11 +183,11 @@ def _numbers(names: Sequence[str], records: Sequence[Record]) -> pd.DataFrame:
                 else "–",
                 "loss, first to last step": f"{_loss(r.first_loss)} to {_loss(r.last_loss)}",
                 "validation top-1": f"{r.val_top1:.1%}" if r.val_top1 is not None else "–",
-                "steps measured": r.steps_measured,
+                "steps, and of these measured": f"{len(run.steps)}, {r.steps_measured}",
                 "data": r.data,
                 "machine": r.machine,
             }
-            for name, r in zip(names, records)
+            for name, r, run in zip(names, records, runs)
         }
     ).fillna("–")
 
@@ -221,14 +221,16 @@ def _judged(run: Run, against: Run, found: Ratio, predicted: float | None) -> It
     # What was said of a rung is of one process.
     own = _predicted(run) if run.launched.get("gpus", 1) == 1 else None
     stored = own if predicted is None else predicted
+    how = "Measured"
     if is_same_computation(run, against):
         yield "Both compute the same thing on this device, so the true ratio is 1."
-        found = Ratio(1.0)
+        found, how = Ratio(1.0), "True"
     if stored is None:
         return
     if predicted is None:
         settle(key, found.value)
-    yield str(verdict(stored, found.value, low=found.low, high=found.high, detail="times as fast"))
+    spread = {"low": found.low, "high": found.high}
+    yield str(verdict(stored, found.value, **spread, detail="times as fast", how=how))
 
 
 def is_same_computation(run: Run, against: Run) -> bool:

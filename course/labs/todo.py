@@ -91,20 +91,19 @@ def show_todo(number: int, script: str = "exercises/train.py") -> Todo:
     heads = [at for at, line in enumerate(lines) if re.match(rf"\s*# (>>> )?TODO {number}\b", line)]
     if not heads and not 1 <= number <= exercises.count(solution.read_text()):
         raise ValueError(f"{script} has no line that begins with # TODO {number}")
-    places = tuple(
-        (
-            at + 1,
-            (
-                lines[at],
-                *takewhile(lambda line: not END.match(line), lines[at + 1 : at + MOST_LINES]),
-            ),
-        )
-        for at in heads
-    )
+    places = tuple((at + 1, _place(lines, at)) for at in heads)
     told = tomllib.loads(HINTS.read_text(encoding="utf-8"))[f"todo-{number}"]
     return Todo(
         number, script, places, told["nudge"], tuple(told["calls"]), _lines(number, solution)
     )
+
+
+def _place(lines: list[str], at: int) -> tuple[str, ...]:
+    """What stands at a TODO's mark: as far as it goes, or the first lines of it."""
+    after = [*takewhile(lambda line: not END.match(line), lines[at + 1 :])]
+    depth = len(lines[at]) - len(lines[at].lstrip())
+    cut = [" " * depth + "…"] if len(after) > MOST_LINES else []
+    return (lines[at], *after[:MOST_LINES], *cut)
 
 
 def _lines(number: int, solution: Path) -> str:

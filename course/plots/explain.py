@@ -27,6 +27,7 @@ def samples(root: Path, classes: int = 16, per_class: int = 3) -> Picture:
             with Image.open(path) as image:
                 image.thumbnail((160, 160))
                 axes.imshow(image)
+                axes.set_anchor("N")  # titles stand on one line
             if row == 0:
                 axes.set_title(folder.name, fontsize=8)
     return picture
@@ -73,7 +74,7 @@ def queue_sketch() -> Picture:
     axes.text((2 + end) / 2, 1.36, "synchronize(): the host waits", ha="center", fontsize=8)
     for place, text in (
         (2.0, "a clock read here times the asking"),
-        (end, "read here it times the work"),
+        (end, "read here, it times the work"),
     ):
         axes.axvline(place, color=ACCENT, lw=1.2, ls="--")
         axes.text(place + 0.06, 0.5, text, color=ACCENT, fontsize=8, va="center")

@@ -76,9 +76,9 @@ def ladder(one: str = "nvidia-h100", several: str = "nvidia-h200-x4") -> str:
         HEAD,
         rows,
         source=(
-            f"ResNet-50, bf16, 224 px; {EACH} synthetic images for each GPU and step (median "
-            f"step), or 64 from files (all steps). Efficiency: of as many single GPUs; for "
-            f"the H100, of synthetic data. {'. '.join(made)}."
+            f"ResNet-50, bf16, 224 px. Synthetic rows: {EACH} images a GPU and step, median of "
+            f"the steps. JPEG rows: 64 images, mean of all steps. Efficiency: against that many "
+            f"single GPUs; on the H100, against synthetic data. {'. '.join(made)}."
         ),
     )
 

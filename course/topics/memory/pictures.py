@@ -91,7 +91,7 @@ def _peaks(axes: Axes, table: pd.DataFrame, fit: Fit | None, predicted: pd.Serie
             lw=0,
             label=f"does not grow: {fit.fixed_gib:.2f} GiB",
         )
-        near = f"within {fit.misfit:.1%} of {fit.sizes} sizes"
+        near = f"within {max(fit.misfit, 0.001):.1%} of {fit.sizes} sizes"
         said = "line through two sizes: no test" if fit.sizes == 2 else f"line: {near}"
         axes.plot(ends, line, color=BLUE, lw=1, label=said)
     if len(ok):
@@ -172,10 +172,10 @@ def _stack(axes: Axes, wide: pd.DataFrame, title: str) -> None:
         axes.barh(wide.index, width, left=begin, color=KIND_COLOURS[kind], height=0.7)
         begin += width
     for place, total in enumerate(begin):
-        axes.text(total, place, f" {digits(total)}", va="center", fontsize=8, color=DARK)
+        label = digits(total) if total >= 0.01 else "< 0.01"
+        axes.text(total, place, f" {label}", va="center", fontsize=8, color=DARK)
     axes.invert_yaxis()
-    axes.margins(x=0.18)
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, 1.2 * max(begin))
     axes.set_title(f"{title} ({unit})", loc="left", fontsize=10)
     clean(axes)
 

@@ -152,7 +152,7 @@ def start_launcher(runs_root):
     output = runs_root.with_name("printed.txt")
     with output.open("w") as file:
         launcher = start_python("launch_and_wait.py", SCRIPTS / "holds.py", stdout=file)
-    eventually(lambda: "[running]" in output.read_text(), "the launcher follows a running job")
+    eventually(lambda: "[running" in output.read_text(), "the launcher follows a running job")
     (run,) = runs.all_runs()
     return launcher, run, output
 

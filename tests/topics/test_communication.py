@@ -289,8 +289,8 @@ def test_recorded_runs_answer_as_ones_own(
     assert list(found) == [run.config.rung for run in swept.values()]
     own, packed = comm_report(swept[1]), comm_report(found[swept[1].config.rung])
     assert list(packed["bytes"]) == list(own["bytes"])
-    told = [tables.of_run(run).source for run in (swept[1], found[swept[1].config.rung])]
-    assert "recorded" not in told[0] and ", recorded 20" in told[1]
+    told = [tables.of_run(run).recorded for run in (swept[1], found[swept[1].config.rung])]
+    assert not told[0] and told[1].startswith(", recorded 20")
     assert communication.recorded_runs("two", gpus=4) == {}
     assert list(communication.recorded_runs("two", gpus=2)) == list(found)
 

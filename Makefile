@@ -32,7 +32,7 @@ check: lint
 
 # More processes than cores, since jobs are waited for; see tests/conftest.py for their order.
 test: lint
-	python -m pytest --numprocesses=5 --dist=loadgroup --no-loadscope-reorder
+	python -m pytest --numprocesses=6 --dist=loadgroup --no-loadscope-reorder
 
 lab: setup
 	jupyter lab $(AS_ROOT) --notebook-dir=. \

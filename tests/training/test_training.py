@@ -21,17 +21,17 @@ def test_training_on_the_default_set_beats_chance(runs_root: Path) -> None:
         "model": "resnet18",
         "image_px": 32,
         "batch_size": 16,
-        "steps": 32,
+        "steps": 20,
         "epochs": 2,
-        "val_steps": 16,
+        "val_steps": 12,
         "lr": 0.01,
     }
     run = launch("solutions/train.py", rung("baseline", quick=True, **changes), time_min=10)
     wait(run)
-    # 256 images: chance has a standard deviation of 1.5 %, so this is many of them away.
-    assert run.record.val_top1 > 4 * CHANCE
+    # 192 images: chance has a standard deviation of 1.7 %, so this is many of them away.
+    assert run.record.val_top1 > 3 * CHANCE
     losses = run.steps["loss"]  # of one batch of 16 they jump: so the means of many
-    assert losses[-32:].mean() < losses[:32].mean()
+    assert losses[-20:].mean() < losses[:20].mean()
     assert len(run.record.epochs) == 2
 
 

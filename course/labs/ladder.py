@@ -40,11 +40,8 @@ class Ladder:
     def __repr__(self) -> str:
         return "\n".join(_lines(self.table))
 
-    def _repr_html_(self) -> str:
-        return self.picture._repr_html_()
-
-    def _repr_png_(self) -> bytes:
-        return self.picture._repr_png_()
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return self.picture._repr_mimebundle_() | {"text/plain": repr(self)}
 
 
 def ladder(beside: str = BESIDE) -> Ladder:

@@ -100,16 +100,28 @@ class Picture(Figure):
         beside = [at.x0 for at in others if at.x0 > own.x0 + 1 and abs(at.y1 - own.y1) < 20]
         return min([*beside, self.bbox.x1]) - MARGIN
 
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        """Page and image from one drawing; to draw is what costs time."""
+        light = self._repr_png_()
+        image = base64.b64encode(light).decode()
+        return {"text/html": self._page(light), "image/png": image, "text/plain": repr(self)}
+
     def _repr_png_(self) -> bytes:
         self.fit_titles()
+        return self._drawn()
+
+    def _repr_html_(self) -> str:
+        return self._page(self._repr_png_())
+
+    def _drawn(self) -> bytes:
         buffer = io.BytesIO()
         self.savefig(buffer, format="png")
         return buffer.getvalue()
 
-    def _repr_html_(self) -> str:
-        light = self._repr_png_()
+    def _page(self, light: bytes) -> str:
+        """The picture for both themes; the light one is there already."""
         with self._in_the_dark():
-            dark = self._repr_png_()
+            dark = self._drawn()
         alt = html.escape(self.alt or "a picture", quote=True)
         shown = "".join(
             f'<img class="course-{theme}" alt="{alt}" style="{SHOWN[theme]}" '

@@ -217,4 +217,4 @@ def test_the_own_ladder_grows_with_what_was_measured(make_run) -> None:
     said = repr(found)
     assert "amp            800 images/s, 10× the rung before" in said
     assert "channels_last  not yet: lab 1.3" in said
-    assert 'alt="yours: here' in found._repr_html_()
+    assert 'alt="yours: here' in found._repr_mimebundle_()["text/html"]

@@ -75,3 +75,9 @@ def test_long_titles_are_broken_before_they_are_cut() -> None:
         if getattr(child, "get_text", str)() == axes.get_title("left")
     ]
     assert edges[0] < right.get_window_extent().x0 and edges[1] <= made.bbox.x1
+
+
+def test_a_notebook_gets_page_and_image(picture: Picture) -> None:
+    bundle = picture._repr_mimebundle_()
+    assert bundle["text/html"] == picture._repr_html_()
+    assert base64.b64decode(bundle["image/png"]) == picture._repr_png_()

@@ -54,7 +54,8 @@ $(VENV)/.ready: requirements.lock pyproject.toml tools/jupyterlab.json
 	@echo "Installing PyTorch and JupyterLab: about 5 GB with CUDA's libraries, a minute or more."
 	$(BIN)/uv pip install --python $(BIN)/python --compile-bytecode -r requirements.lock
 	$(BIN)/uv pip install --python $(BIN)/python --no-deps --quiet --editable .
-	install -D -m 644 tools/jupyterlab.json $(VENV)/share/jupyter/lab/settings/overrides.json
+	@mkdir -p $(VENV)/share/jupyter/lab/settings
+	@cp tools/jupyterlab.json $(VENV)/share/jupyter/lab/settings/overrides.json
 	@touch $@
 
 clean:

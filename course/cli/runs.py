@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from course.config import Config
     from course.runs.run import Run
 
-BESIDE = "nvidia-h100"  # the recorded machine whose ladder is drawn beside one's own
 
 # Commands import what they need when they run: help and completion must not wait for torch.
 
@@ -153,6 +152,7 @@ def ladder(
     from course.config import LADDER, parse_settings
     from course.jobs import launch
     from course.labs import report
+    from course.labs.ladder import BESIDE
     from course.runs import recordings
     from course.runs.run import runs_root
 

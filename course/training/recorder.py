@@ -91,7 +91,8 @@ class Recorder:
         self.before_epoch()
         self._values["epochs"].append(values)
         if self.rank == 0:
-            said = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+            numbers = {key: each for key, each in values.items() if isinstance(each, int | float)}
+            said = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
             print(f"epoch {len(self._values['epochs'])} validated: {said}", flush=True)
         self.set(**{key: value for key, value in values.items() if key.startswith("val_")})
 

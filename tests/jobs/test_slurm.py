@@ -293,7 +293,7 @@ def test_preempted_put_back_and_begun_anew(runs_root: Path, user_sites: Path) ->
     eventually(lambda: run.started not in ({}, first_start), "it has begun anew")
     release(run)
     assert over(run).status == "ok", jobs.explain(run)
-    # Not asked of accounting, which at times goes on calling a job that began twice RUNNING.
+    # Not asked of accounting, which was seen not to say COMPLETED for two minutes.
     number = run.launched["job_id"]
     gone = lambda: number not in slurm_says("squeue", "-h", "-o", "%i").split()  # noqa: E731
     eventually(gone, "it has left Slurm's queue")

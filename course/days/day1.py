@@ -17,8 +17,7 @@ from course.runs.run import Run
 
 
 def _device_faults(run: Run, _: Run) -> Iterator[str]:
-    if run.record.device == "cpu":  # elsewhere the run itself shows it
-        yield from rehearsals.moving(run.script.read_text(), run.config)
+    yield from rehearsals.moving(run.script.read_text(), run.config)
 
 
 def _device_seen(run: Run) -> str:

@@ -39,10 +39,7 @@ def moving(text: str, cfg: Config) -> Iterator[str]:
 
 
 def loading(text: str, cfg: Config) -> Iterator[str]:
-    """Is memory pinned, and does nobody wait for copies, where the config says so and only there?
-
-    A script that does not come so far is another check's.
-    """
+    """Is memory pinned, and does nobody wait for copies, where the config says so and only there?"""
     from course.training.pretended import rehearse
 
     for pins in (True, False):
@@ -52,6 +49,9 @@ def loading(text: str, cfg: Config) -> Iterator[str]:
         pinned = bool(found.loading.get("pin_memory"))
         if found.loading and pinned != pins:
             yield f"{ON} the DataLoader has pin_memory={pinned}, and the config asks {pins}"
+            return
+        if found.error:
+            yield f"{ON} the first step fails: {found.error}"
             return
         otherwise = [what for what, ways in found.copied.items() if {not asked} & _flags(ways)]
         if otherwise:
@@ -67,15 +67,14 @@ def _flags(ways: set[tuple[str, bool]]) -> set[bool]:
 
 
 def joining(text: str, cfg: Config) -> Iterator[str]:
-    """Does a rank of another node join the others, and take its own node's device?
-
-    A script that does not come so far is another check's.
-    """
+    """Does a rank of another node join the others, and take its own node's device?"""
     from course.training.pretended import FIRST_NODE, rehearse
 
     cfg = replace(cfg, device="auto")
     found = rehearse(text, cfg, rank=RANK, local_rank=LOCAL_RANK, world_size=RANKS)
     if (joined := found.joined) is None:
+        # A run whose ranks joined no group has failed, and says so itself.
+        yield f"{ELSEWHERE} it joins no group: {found.error or 'init_process_group is not called'}"
         return
     due = {"rank": RANK, "world_size": RANKS}
     said = {name: joined.get(name) for name in due}
@@ -88,6 +87,7 @@ def joining(text: str, cfg: Config) -> Iterator[str]:
     if joined["backend"] == "gloo":
         yield f"{ELSEWHERE} it sends through gloo, by way of the host: leave the backend out"
     if not found.computed_on:
+        yield f"{ELSEWHERE} its first step fails: {found.error}"
         return
     # A device without a number is the current one; here, where there is none, it gets number 0.
     by_selection = found.computed_on.index == 0 and found.selected == LOCAL_RANK

@@ -204,6 +204,8 @@ def _devices(found: Rehearsed, count: int) -> tuple[dict[str, Any], dict[str, An
     both = {"is_available": _yes, "device_count": lambda: count}
     cuda = {"is_initialized": _yes, "is_bf16_supported": _yes}
     cuda |= {"current_device": selected, "set_device": select}
+    # Where there is a GPU that nobody used yet, there are no generators to seed.
+    cuda |= dict.fromkeys(("manual_seed", "manual_seed_all"), _Run._ignore)
     own = {"current_accelerator": accelerator, "current_device_index": selected}
     own |= {"set_device_index": select, "set_device_idx": select}
     return both | cuda, both | own

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from textwrap import TextWrapper
 
 
 def digits(value: float) -> str:
     """A number for people: three digits that count, and no exponent."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    if 0 < abs(value) < 1e-4:
+        return f"{value:.{2 - math.floor(math.log10(abs(value)))}f}".rstrip("0")
+    return f"{value:.3g}"
 
 
 def clock(passed_s: float) -> str:

@@ -159,12 +159,13 @@ def wait(
         JobError: a run ended otherwise than ok (with the end of its log), or is not over yet.
     """
     wanted = [of] if isinstance(of, Run) else list(of)
+    began = time.time()
     deadline = time.monotonic() + timeout_s if timeout_s is not None else None
     try:
         for run in wanted:
-            _follow(run, deadline)
+            _follow(run, deadline, began)
             for repeat in run.repeats:  # it ends with the run, or moments later
-                _follow(repeat, deadline, quiet=True)
+                _follow(repeat, deadline, began, quiet=True)
     except KeyboardInterrupt:
         print(
             "Stopped waiting; the job goes on. wait(run) follows it again, cancel(run) ends it; "
@@ -288,11 +289,11 @@ def _write_folder(run: Run, asked: Plan, common: dict[str, Any]) -> None:
     write_atomically(run.folder / "launch.json", json.dumps(request, indent=1))
 
 
-def _follow(run: Run, deadline: float | None, *, quiet: bool = False) -> None:
+def _follow(run: Run, deadline: float | None, began: float, *, quiet: bool = False) -> None:
     total = run.config.epochs * run.config.steps
     layout = "{desc} |{bar}| {n_fmt}/{total_fmt} steps, {elapsed}"
     with tqdm(total=total, file=sys.stdout, bar_format=layout, ncols=88, disable=quiet) as bar:
-        shown = None
+        bar.start_t, shown = began, None  # several are waited for at once, one is shown at a time
         while True:
             status = refresh(run)
             if shown != (shown := (status, steps_done(run))):

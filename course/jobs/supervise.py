@@ -303,6 +303,9 @@ class SupervisedRun:
             asked = self.run.launched
             started_at = self.run.started.get("started_at", asked.get("launched_at", ""))
             values = {"status": verdict.status, "error": verdict.error, "started_at": started_at}
+            if self.run.started:
+                lasted = datetime.now() - datetime.fromisoformat(started_at)
+                values["wall_s"] = lasted.total_seconds()
             try:
                 write_record(self.run.folder, record_of(self.run, values))
             except OSError as error:  # the others of the group go on

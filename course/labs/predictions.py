@@ -113,19 +113,20 @@ class Verdict:
         return self.said + {True: " ✓", False: " ✗", None: ""}[self.right]
 
 
-def recall(key: str, measured: float | str, detail: str = "") -> None:
+def recall(key: str, measured: float | str, detail: str = "", *, how: str = "Measured") -> None:
     """Print a prediction's verdict, and keep what was measured beside it.
 
     Args:
         measured: a number, or one of the choices, of the prediction's kind.
         detail: what stands behind the measured value: its unit, or what shows it.
+        how: the word for a value that was not measured, "Computed" for instance.
 
     Raises:
         ValueError: a text where a number was predicted, or a number where a text was.
     """
     settle(key, measured)
     stored = prediction(key)
-    print(verdict(stored.value if stored else None, measured, detail=detail))
+    print(verdict(stored.value if stored else None, measured, detail=detail, how=how))
 
 
 def settle(key: str, measured: float | str) -> None:

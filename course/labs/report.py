@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import html
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -171,6 +172,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 
 def _numbers(names: Sequence[str], records: Sequence[Record], runs: Sequence[Run]) -> pd.DataFrame:
+    last = min(len(run.steps) for run in runs) - 1  # in turns, one may end sooner
     return pd.DataFrame(
         {
             name: {
@@ -181,7 +183,7 @@ def _numbers(names: Sequence[str], records: Sequence[Record], runs: Sequence[Run
                 f"peak GiB ({r.memory_kind})": f"{r.peak_gib:.2f}"
                 if r.peak_gib is not None
                 else "–",
-                "loss, first to last step": f"{_loss(r.first_loss)} to {_loss(r.last_loss)}",
+                f"loss, step 0 to {last}": f"{_loss(r.first_loss)} to {_loss(_loss_at(run, last))}",
                 "validation top-1": f"{r.val_top1:.1%}" if r.val_top1 is not None else "–",
                 "steps, and of these measured": f"{len(run.steps)}, {r.steps_measured}",
                 "data": r.data,
@@ -250,8 +252,12 @@ def still_open(run: Run) -> list[int]:
     return sorted(needed & unfilled)
 
 
+def _loss_at(run: Run, step: int) -> float:
+    return run.steps.set_index("step")["loss"].astype(float).get(step, math.nan)
+
+
 def _loss(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.3f}"
+    return "not finite" if value is None or not math.isfinite(value) else f"{value:.3f}"
 
 
 def _save(picture: plots.Picture, run: Run) -> None:

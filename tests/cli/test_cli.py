@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from course import __main__, config
 from course.cli import labs
 from course.jobs import launch as jobs
-from course.labs import exercises
+from course.labs import checks, exercises
 from course.runs.run import PROJECT
 from course.training import precision
 from course.workshop import doctor
@@ -72,6 +72,19 @@ def test_a_quick_ladder_has_small_images_where_software_imitates_bf16(
         asked.clear()
         assert CliRunner().invoke(__main__.app, ["ladder", "--quick", *words]).exit_code
         assert {each.image_px for each in asked} == {wanted} and len(asked) == len(config.LADDER)
+
+
+def test_a_check_measures_anew_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def check(name: str, **options: object) -> None:
+        asked.append((name, options["rerun"]))
+        raise ValueError("seen")
+
+    monkeypatch.setattr(checks, "check", check)
+    for words in ([], ["--rerun"]):
+        assert CliRunner().invoke(__main__.app, ["check", "day1.amp", *words]).exit_code
+    assert asked == [("day1.amp", False), ("day1.amp", True)]
 
 
 def test_what_would_be_recorded_is_listed_and_not_run(runs_root: Path) -> None:

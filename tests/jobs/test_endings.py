@@ -70,6 +70,7 @@ def test_out_of_memory_of_the_training_script(runs_root):
 def test_time_limit(runs_root):
     run = over(launch("holds.py", time_min=0.05))
     assert run.record.status == "timeout"
+    assert 0 < run.record.wall_s < DEADLINE_S
     assert run.record.error == "still running after its 0.05 minutes"
     assert "time_min" in jobs.explain(run)
 

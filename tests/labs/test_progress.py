@@ -156,6 +156,8 @@ class TestPrediction:
     def test_without_a_prediction_the_answer_is_shown(self, capsys: pytest.CaptureFixture) -> None:
         recall("peak", 3.25, "GiB")
         assert capsys.readouterr().out == "You made no prediction. Measured: 3.25 GiB\n"
+        recall("peak", 3.25, "GiB", how="Computed")
+        assert "Computed: 3.25 GiB" in capsys.readouterr().out
         assert prediction("peak") is None
 
     def test_an_answer_of_another_kind_is_refused(self) -> None:

@@ -72,6 +72,14 @@ def test_ratio_of_other_batch_sizes_counts_images(make_run) -> None:
     assert ratio(large, small).value == pytest.approx(2)
 
 
+def test_losses_stand_side_by_side_at_a_step_that_both_have(make_run) -> None:
+    short, long = make_run("short", [1, 1, 0.2]), make_run("long", [1, 1, 0.2, 0.2, 0.2])
+    rows = long.folder / "steps.jsonl"
+    rows.write_text(rows.read_text().replace('"loss": 1.0}', '"loss": 0.5}', 3))
+    shown = report(long, against=short).table.loc["loss, step 0 to 2"]
+    assert list(shown) == ["1.000 to 1.000", "1.000 to 0.500"]
+
+
 def test_report_shows_the_prediction_beside_the_measurement(make_run) -> None:
     half = replace(CONFIG, rung="amp", precision="bf16")
     slow, fast = make_run("slow", [1, 1, 0.2, 0.2]), make_run("fast", [1, 1, 0.1, 0.1], half)

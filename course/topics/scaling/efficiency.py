@@ -262,7 +262,7 @@ def predicted(
 def published() -> pd.DataFrame:
     """Scaling efficiencies of ResNet-50 on ImageNet that were published, each with its source.
 
-    Columns: who, date, gpus, device, network, efficiency, against (so many GPUs; empty: not told),
+    Columns: who, date, gpus, device, network, efficiency, against_gpus (empty: not told),
     source.
     """
     import pandas as pd

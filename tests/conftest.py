@@ -34,7 +34,7 @@ SLOWEST_FIRST = (
     "topics/test_feeding.py",
     "jobs/test_warm.py",
     "workshop/test_rehearsal.py",
-    "notebooks/",
+    "notebooks/test_notebooks.py",
     "topics/test_communication.py",
     "training/test_data_parallel.py",
     "jobs/",
@@ -62,7 +62,7 @@ def group_of(item: pytest.Item) -> str:
     file = item.path.relative_to(Path(__file__).parent).as_posix()
     if "slurm" in item.fixturenames:  # two, each with a Slurm of its own: they mostly wait
         return "slurm-jobs" if file.startswith("jobs/") else "slurm-others"
-    return item.nodeid if file.startswith("notebooks/") else file
+    return item.nodeid if file == "notebooks/test_notebooks.py" else file
 
 
 def place_of(group: str) -> int:

@@ -39,7 +39,7 @@ def moving(text: str, cfg: Config) -> Iterator[str]:
 
 
 def loading(text: str, cfg: Config) -> Iterator[str]:
-    """Is memory pinned, and does nobody wait for copies, where the config says so and only there?"""
+    """Is memory pinned, and does nobody wait for copies, just where the config says so?"""
     from course.training.pretended import rehearse
 
     for pins in (True, False):

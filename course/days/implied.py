@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from course.config import TRACE_WAIT, Config
+from course.days import saved
 from course.runs.record import PHASES
 from course.runs.run import Run
 
@@ -313,38 +314,6 @@ IMPLIED: tuple[Implied, ...] = (
 )  # fmt: skip
 
 
-def saved_weights(run: Run) -> Iterator[str]:
-    """What is otherwise in weights.pt than in the network that was trained."""
-    import torch
-
-    from course.training import models
-
-    if not run.config.save_weights:
-        return
-    path, known = run.folder / "weights.pt", run.record.evidence
-    if not (path.exists() and known.get("classes")):
-        return
-    found = torch.load(path, weights_only=True, map_location="cpu")
-    with torch.device("meta"):
-        wanted = models.create(run.config.model, known["classes"])
-    if strangers := sorted({*found} ^ {*wanted.state_dict()}):
-        yield (
-            f"weights.pt and the network differ in the names of {len(strangers)} tensors, "
-            f"{strangers[0]!r} for one: save the network itself, not what is wrapped around it"
-        )
-        return
-    types = {str(found[name].dtype).removeprefix("torch.") for name, _ in wanted.named_parameters()}
-    if types != {"float32"}:
-        yield f"weights.pt holds {', '.join(sorted(types))} weights, and float32 was trained"
-        return
-    total = sum(float(found[name].double().sum()) for name, _ in wanted.named_parameters())
-    if not math.isclose(total, known["weights_sum"], rel_tol=1e-6, abs_tol=1e-3):
-        yield (
-            "weights.pt does not hold the weights that training ended with: save the network that "
-            "is trained, after the last epoch"
-        )
-
-
 def differences(run: Run, known: set[Any] | None = None) -> Iterator[str]:
     """What was otherwise in a run than its config implies, each cause once, in any of its ranks.
 
@@ -367,7 +336,7 @@ def differences(run: Run, known: set[Any] | None = None) -> Iterator[str]:
                 seen, due = ({name: each[name] for name in names} for each in (seen, due))
             causes.add(cause)
             yield row.told.format(seen=_said(seen), due=_said(due))
-    yield from saved_weights(run)
+    yield from saved.weights(run)
 
 
 def unlike(run: Run, against: Run) -> Iterator[str]:

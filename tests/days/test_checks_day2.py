@@ -1,15 +1,19 @@
 """Day 2's checks of data parallelism, by evidence that two processors cannot give."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from check_helpers import TEXT
 
 from course import days
 from course.config import rung
+from course.days import saved
 from course.days.day2 import DAY2
 from course.days.implied import differences
 from course.labs import exercises
+from course.training import models
 
 
 def test_what_ddp_has_and_the_config_does_not_ask_is_named() -> None:
@@ -29,6 +33,24 @@ def test_what_ddp_has_and_the_config_does_not_ask_is_named() -> None:
     assert found == (
         "DDP has find_unused_parameters=False, and the config asks True: cfg.find_unused"
     )
+
+
+@pytest.mark.parametrize("writers, is_fine", [([0, 1], True), ([0], False), ([], False)])
+def test_the_weights_may_be_those_of_any_rank_that_wrote_them(
+    writers: list[int], is_fine: bool, tmp_path: Path
+) -> None:
+    """Before TODO 9 all ranks write the file, and whoever is last stays."""
+    network = models.create("resnet18", 10)
+    torch.save(network.state_dict(), tmp_path / "weights.pt")
+    own = sum(float(each.detach().double().sum()) for each in network.parameters())
+    ranks = [
+        {"evidence": {"weights_sum": own - 1 + rank}, "weights_by": [rank] * (rank in writers)}
+        for rank in (0, 1)
+    ]
+    record = SimpleNamespace(evidence={"classes": 10, "weights_sum": own - 1})
+    cfg = rung("device", model="resnet18", save_weights=True)
+    run = SimpleNamespace(folder=tmp_path, config=cfg, record=record, ranks=ranks)
+    assert (not [*saved.weights(run)]) == is_fine
 
 
 def test_every_todo_of_the_script_has_a_check() -> None:

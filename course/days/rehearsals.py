@@ -57,7 +57,8 @@ def loading(text: str, cfg: Config) -> Iterator[str]:
         if otherwise:
             yield (
                 f"{ON} {' and '.join(sorted(otherwise))} come with non_blocking={not asked}, and "
-                f"the config asks {asked}: non_blocking=cfg.non_blocking in both .to(device)"
+                f"the config asks {asked}: non_blocking=cfg.non_blocking in `images.to(…)` and in "
+                f"labels' own"
             )
             return
 

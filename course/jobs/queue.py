@@ -44,7 +44,7 @@ def as_text(table: pd.DataFrame) -> pd.DataFrame:
     shown["nodes"] = table["nodes"].astype("string").fillna("?")
     shown["GPUs"] = table["gpus"].astype(str)
     steps = zip(table["step"], table["steps"])
-    shown["steps"] = [f"{step} of {all_}" if all_ else "–" for step, all_ in steps]
+    shown["steps"] = [f"{step:,} of {all_:,}" if all_ else "–" for step, all_ in steps]
     return shown
 
 

@@ -164,7 +164,11 @@ def _predicted(run: Run) -> float | None:
 
 def _names(runs: Sequence[Run]) -> list[str]:
     rungs = [run.config.rung for run in runs]
-    names = rungs if len(set(rungs)) == len(rungs) else [run.name for run in runs]
+    names = rungs
+    if len(set(names)) < len(runs):
+        names = [f"{run.config.rung} on {run.launched.get('gpus', 1)}" for run in runs]
+    if len(set(names)) < len(runs):
+        names = [run.name for run in runs]
     return [
         name + f" (recorded, {run.folder.parent.name})" * run.is_recorded
         for name, run in zip(names, runs)
@@ -183,7 +187,7 @@ def _numbers(names: Sequence[str], records: Sequence[Record], runs: Sequence[Run
                 f"peak GiB ({r.memory_kind})": f"{r.peak_gib:.2f}"
                 if r.peak_gib is not None
                 else "–",
-                f"loss, step 0 to {last}": f"{_loss(r.first_loss)} to {_loss(_loss_at(run, last))}",
+                f"loss, step 0 to {last}": " to ".join(_loss_at(run, step) for step in (0, last)),
                 "validation top-1": f"{r.val_top1:.1%}" if r.val_top1 is not None else "–",
                 "steps, and of these measured": f"{len(run.steps)}, {r.steps_measured}",
                 "data": r.data,
@@ -252,12 +256,9 @@ def still_open(run: Run) -> list[int]:
     return sorted(needed & unfilled)
 
 
-def _loss_at(run: Run, step: int) -> float:
-    return run.steps.set_index("step")["loss"].astype(float).get(step, math.nan)
-
-
-def _loss(value: float | None) -> str:
-    return "not finite" if value is None or not math.isfinite(value) else f"{value:.3f}"
+def _loss_at(run: Run, step: int) -> str:
+    value = run.steps.set_index("step")["loss"].astype(float).get(step, math.nan)
+    return f"{value:.3f}" if math.isfinite(value) else "not finite"
 
 
 def _save(picture: plots.Picture, run: Run) -> None:

@@ -19,8 +19,8 @@ from course.text import wrapped
 
 END = re.compile(r"^\s*# (--- before|<<<|TODO \d)|^$")  # of a place
 MOST_LINES = 4  # of a place, as it is shown
-# No line is broken within a word.
-CODE = '<pre style="white-space: pre; overflow-x: auto; font-family: monospace">'
+# Long lines are broken, but not within a word.
+CODE = '<pre style="white-space: pre-wrap; word-break: normal; font-family: monospace">'
 HINTS = Path(days.__file__).with_name("hints.toml")
 
 
@@ -109,4 +109,5 @@ def _place(lines: list[str], at: int) -> tuple[str, ...]:
 def _lines(number: int, solution: Path) -> str:
     found = exercises.parse(solution.read_text(), solution.name)
     seams = [item for item in found if isinstance(item, Seam) and item.number == number]
-    return "\n\n".join(f"# {seam.title}\n{dedent(chr(10).join(seam.solution))}" for seam in seams)
+    told = [f"# {seam.title}\n{dedent(chr(10).join(seam.solution))}" for seam in seams]
+    return "\n\n".join(told).replace("  # fmt: skip", "")  # a note for the solution's formatter

@@ -143,6 +143,7 @@ def step_and_loss(runs: Sequence[tuple[str, Record, pd.DataFrame]]) -> Picture:
     right.xaxis.set_major_locator(MaxNLocator(integer=True))
     right.set_title("loss", loc="left", fontsize=11)
     if right.lines:
+        right.margins(y=0.35)  # room for the names: two runs that compute the same lie together
         right.legend(frameon=False, fontsize=9)
     clean(right)
     return picture

@@ -104,6 +104,7 @@ class LiveQueue:
         self._rows: dict[str, Row] = {}
         self._news: deque[str] = deque(maxlen=5)
         self._trouble, self._pause_s, self._drawing = "", FIRST_S, threading.RLock()
+        self._looked = ""
         self._head, self._list, self._footer = head(), VBox(), HTML()
         self._said = HTML(_status("Reading the queue …"))
         self.box = VBox([HTML(STYLE), self._head, self._list, self._footer, self._said])
@@ -121,8 +122,9 @@ class LiveQueue:
             self._ended = True
             self._wake.set()
             if why:
-                self._show_rows(None)
-                self._footer.value, self._said.value = "", _status(escape(why))
+                for row in self._rows.values():
+                    row.cancel.disabled = True
+                self._footer.value, self._said.value = "", _status(escape(self._looked + why))
 
     def refresh(self) -> float:
         """Read the queue once and show it: seconds until that is worth doing again, 0 for never.
@@ -183,7 +185,7 @@ class LiveQueue:
                 self._news.append(before[name].ending())
 
     def _show_words(self, empty: bool) -> None:
-        footer = ""
+        self._looked, footer = f"As it was at {datetime.now():%H:%M:%S}. ", ""
         if self.table is not None and not empty:
             states = self.table["state"].value_counts().items()
             counts = ", ".join(f"{count} {state}" for state, count in states)

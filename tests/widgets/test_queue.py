@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -443,8 +444,10 @@ class TestThread:
         looked = first.times
         eventually(lambda: second.times > 5, "the second is live", 10)
         assert first.times == looked
-        assert "Another cell shows the queue now." in text_of(before)
-        assert parts(before, Button) == [] and "amp-2" in text_of(after)
+        said = text_of(before)  # what it showed last stays, with nothing to press that would act
+        assert re.search(r"As it was at [\d:]+\. Another cell shows the queue now\.", said)
+        assert FIRST["name"] in said and {each.disabled for each in parts(before, Button)} == {True}
+        assert "amp-2" in text_of(after)
 
     def test_ends_when_the_widget_is_closed(self, quick: None) -> None:
         live = widgets_queue.show(Pretence(FIRST))

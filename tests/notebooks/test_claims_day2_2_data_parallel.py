@@ -77,6 +77,7 @@ def test_a_sampler_repeats_validation_images() -> None:
 def test_timeouts() -> None:
     assert "PyTorch by itself waits 30 minutes with gloo and 10 with NCCL" in TEXT
     assert "by default 30 minutes with gloo and 10 with NCCL" in QUIZ
+    assert '"running\\" for 8 minutes' in QUIZ  # before either has ended it
     assert constants.default_pg_timeout.total_seconds() == 30 * 60
     if (of_nccl := constants.default_pg_nccl_timeout) is not None:  # None in a build without it
         assert of_nccl.total_seconds() == 10 * 60

@@ -98,7 +98,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_set: Path) -> dict[st
 class TestTrials:
     def test_one_row_a_run_with_its_settings_least_waiting_first(self, trained) -> None:
         table = feeding.trials(trained.values())
-        assert len(table) == 3 and table["load_s"].is_monotonic_increasing
+        assert len(table) == 3 and table["load_ms"].is_monotonic_increasing
         assert set(table["status"]) == {"ok"}
         row = table[table["prefetch"] == 3].iloc[0]
         settings = ("workers", "persistent", "pinned", "non_blocking", "drop_last", "uint8")
@@ -108,10 +108,11 @@ class TestTrials:
         run, steps = trained["one"], trained["one"].steps
         row = feeding.trials([run]).iloc[0]
         measured = steps[steps["step"] >= 1]
-        assert row["load_s"] == pytest.approx(measured["load_s"].sum() / 5)
+        assert row["load_ms"] == pytest.approx(1e3 * measured["load_s"].sum() / 5)
         assert row["images_per_s"] == pytest.approx(4 * 5 / measured["step_s"].sum())
-        assert row["first_batch_s"] == steps.loc[0, "load_s"]
-        assert row["next_epoch_s"] == steps.loc[steps["epoch"] == 1, "load_s"].iloc[0]
+        assert row["first_batch_ms"] == pytest.approx(1e3 * steps.loc[0, "load_s"])
+        later = steps.loc[steps["epoch"] == 1, "load_s"].iloc[0]
+        assert row["next_epoch_ms"] == pytest.approx(1e3 * later)
 
     def test_workers_take_host_memory(self, trained) -> None:
         table = feeding.trials(trained.values()).set_index("workers")["host_gib"]
@@ -121,7 +122,7 @@ class TestTrials:
         run = prepared(tmp_path / "none", SOLVED, tiny("dataloader", tiny_set))
         (run.folder / "record.json").write_text('{"status": "failed", "error": "why"}')
         row = feeding.trials([run]).iloc[0]
-        assert (row["status"], row["error"]) == ("failed", "why") and math.isnan(row["load_s"])
+        assert (row["status"], row["error"]) == ("failed", "why") and math.isnan(row["load_ms"])
         with pytest.raises(ValueError, match="measured no steps"):
             feeding.appetite(run)
 
@@ -135,9 +136,9 @@ class TestTrials:
         ]
         (run.folder / "steps.jsonl").write_text("\n".join(map(json.dumps, rows)))
         row = feeding.trials([run]).iloc[0]
-        assert row["load_s"] == pytest.approx(0.1)
+        assert row["load_ms"] == pytest.approx(100)
         assert row["images_per_s"] == pytest.approx(64 / 0.2)
-        assert math.isnan(row["next_epoch_s"])
+        assert math.isnan(row["next_epoch_ms"])
         assert feeding.appetite(run) == pytest.approx(64 / 0.1)
 
 

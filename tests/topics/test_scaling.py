@@ -243,7 +243,7 @@ def test_fit_finds_the_link_however_many_messages_waited(tmp_path: Path, late: f
     assert found.link.alpha_s == pytest.approx(LINK.alpha_s, rel=0.1)
     assert found.link.bytes_per_s == pytest.approx(LINK.bytes_per_s, rel=0.1)
     assert found.own_s == pytest.approx(OWN_S, rel=0.1)
-    assert (found.table["model_s"] / found.table["measured_s"] - 1).abs().max() < 0.01
+    assert (found.table["model_ms"] / found.table["measured_ms"] - 1).abs().max() < 0.01
     assert 0.8 * LINK.alpha_s < found.low.alpha_s <= found.link.alpha_s * 1.04
     assert found.link.alpha_s / 1.04 <= found.high.alpha_s < 1.2 * LINK.alpha_s
 
@@ -292,8 +292,8 @@ def test_the_recorded_link_is_nvlink_and_the_steps_are_explained() -> None:
     alone, _, view, *_ = (json.loads(line)["step_ms"][1] for line in lines)
     assert found.own_s * 1e3 == pytest.approx(view - alone, rel=0.2)
     of_two = efficiency.fit(runs[:2], messages)
-    four = efficiency.predicted(runs[0], of_two.link, [4], own_s=of_two.own_s)["step_s"][0]
-    assert four == pytest.approx(runs[2].record.step_s, rel=0.005)
+    four = efficiency.predicted(runs[0], of_two.link, [4], own_s=of_two.own_s)["step_ms"][0]
+    assert four == pytest.approx(1e3 * runs[2].record.step_s, rel=0.005)
     assert efficiency.scaling(runs)["efficiency"].iloc[-1] > 0.97
 
 
@@ -302,7 +302,7 @@ def test_prediction_repeats_what_was_fitted(tmp_path: Path) -> None:
     runs = measured(tmp_path, LINK, [(2, 25), (4, 25)])
     table = efficiency.predicted(runs[0], LINK, [1, 2, 4, 2048], own_s=OWN_S).set_index("gpus")
     assert table.loc[1, "efficiency"] == 1
-    assert table.loc[4, "step_s"] == pytest.approx(runs[2].record.step_s)
+    assert table.loc[4, "step_ms"] == pytest.approx(1e3 * runs[2].record.step_s)
     assert table["efficiency"].is_monotonic_decreasing
     grid = efficiency.predicted(runs[0], LINK, [4, 12, 2048], rows=8, own_s=OWN_S)
     assert list(grid["gpus"]) == [2048]

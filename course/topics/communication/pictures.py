@@ -130,7 +130,7 @@ def buckets(reports: Mapping[str, pd.DataFrame]) -> Picture:
             left.barh(place, size, left=at, color=PHASE_COLOURS["backward"], ec="white", height=0.6)
             at += size
         left.text(at, place, f"  {len(rows)}", va="center", fontsize=9, color=DARK)
-        hidden, rest = rows["overlapped_s"].sum() * 1e3, rows["exposed_s"].sum() * 1e3
+        hidden, rest = rows["overlapped_ms"].sum(), rows["exposed_ms"].sum()
         right.barh(place, hidden, color=GREY, height=0.6)
         right.barh(place, rest, left=hidden, color=ACCENT, height=0.6)
     left.set_yticks(range(len(reports)), list(reports))

@@ -24,11 +24,11 @@ REPORT = [
     "bytes",
     "type",
     "group_size",
-    "start_s",
-    "duration_s",
-    "backward_s",
-    "overlapped_s",
-    "exposed_s",
+    "start_ms",
+    "duration_ms",
+    "backward_ms",
+    "overlapped_ms",
+    "exposed_ms",
 ]
 # Operators on the host that wait for others, or enclose such as do: while they run, nothing need
 # be computed.
@@ -39,11 +39,11 @@ def comm_report(of: Run | Trace) -> pd.DataFrame:
     """Every collective in a trace, as its rank saw it, in order of time.
 
     Columns: step; phase of the step in which it was asked for; operation; bytes that one rank puts
-    in; type; group_size; start_s, since the step began on the host; duration_s, waiting for the
-    slowest rank included; overlapped_s, in which this rank computed something meanwhile;
-    backward_s, the part of that in which it was backward's; exposed_s, the rest.
-    `attrs` hold "steps", how many were traced; "exposed_s" of all of them, in which two collectives
-    at once count once; and "text", which says it in words.
+    in; type; group_size; start_ms, since the step began on the host; duration_ms, waiting for the
+    slowest rank included; overlapped_ms, in which this rank computed something meanwhile;
+    backward_ms, the part of that in which it was backward's; exposed_ms, the rest.
+    `attrs` hold "steps", how many were traced; "exposed_ms" of all of them, in which two
+    collectives at once count once; and "text", which says it in words.
 
     Computing is, on a GPU, any kernel but NCCL's; on a CPU, any operator that is not one of
     communication. There, computing and sending share the cores, so what is hidden is not free.
@@ -60,13 +60,14 @@ def comm_report(of: Run | Trace) -> pd.DataFrame:
     begins = tables.steps(found).set_index("step")["start_s"]
     rows = found.collectives.copy()
     spans = stretches(rows)
-    for column, phase in (("overlapped_s", None), ("backward_s", "backward")):
+    for column, phase in (("overlapped_ms", None), ("backward_ms", "backward")):
         busy = computing(found, phase)
-        rows[column] = [covered(span, busy) for span in spans]
-    rows["exposed_s"] = (rows["duration_s"] - rows["overlapped_s"]).clip(lower=0)
-    rows["start_s"] -= rows["step"].map(begins).fillna(0.0)
+        rows[column] = [1e3 * covered(span, busy) for span in spans]
+    rows["duration_ms"] = 1e3 * rows["duration_s"]
+    rows["exposed_ms"] = (rows["duration_ms"] - rows["overlapped_ms"]).clip(lower=0)
+    rows["start_ms"] = 1e3 * (rows["start_s"] - rows["step"].map(begins).fillna(0.0))
     report = rows[REPORT].reset_index(drop=True)
-    report.attrs |= {"steps": max(len(begins), 1), "exposed_s": _exposed(found)}
+    report.attrs |= {"steps": max(len(begins), 1), "exposed_ms": 1e3 * _exposed(found)}
     report.attrs["text"] = _told(report)
     return report
 
@@ -95,13 +96,13 @@ def _exposed(found: Trace) -> float:
 
 def _told(report: pd.DataFrame) -> str:
     """The report in words, each figure that of a mean step."""
-    steps, exposed_s = report.attrs["steps"], report.attrs["exposed_s"]
-    size, seconds = report["bytes"].sum(), report["duration_s"].sum()
-    hidden = report["overlapped_s"].sum() / seconds if seconds else 0.0
+    steps, exposed_ms = report.attrs["steps"], report.attrs["exposed_ms"]
+    size, lasted_ms = report["bytes"].sum(), report["duration_ms"].sum()
+    hidden = report["overlapped_ms"].sum() / lasted_ms if lasted_ms else 0.0
     lines = [
         f"{len(report) / steps:g} collectives a step, over {report['group_size'].max():g} ranks: "
-        f"{size / steps / 1e6:.1f} MB from each rank, under way for {seconds / steps * 1e3:.1f} ms",
-        f"computing hides {hidden:.0%} of that; for {exposed_s / steps * 1e3:.1f} ms of a step "
+        f"{size / steps / 1e6:.1f} MB from each rank, under way for {lasted_ms / steps:.1f} ms",
+        f"computing hides {hidden:.0%} of that; for {exposed_ms / steps:.1f} ms of a step "
         f"this rank only waits for it",
     ]
     for phase, rows in report.groupby("phase", sort=False):
@@ -122,14 +123,14 @@ def compared(reports: dict[str, pd.DataFrame]) -> pd.DataFrame:
     """
     table = {}
     for name, report in reports.items():
-        steps, seconds = report.attrs["steps"], report["duration_s"].sum()
+        steps, lasted_ms = report.attrs["steps"], report["duration_ms"].sum()
         table[name] = {
             "collectives": len(report) / steps,
             "megabytes": report["bytes"].sum() / steps / 1e6,
             "largest_mb": report["bytes"].max() / 1e6,
-            "under_way_ms": seconds / steps * 1e3,
-            "hidden": report["overlapped_s"].sum() / seconds,
-            "exposed_ms": report.attrs["exposed_s"] / steps * 1e3,
+            "under_way_ms": lasted_ms / steps,
+            "hidden": report["overlapped_ms"].sum() / lasted_ms,
+            "exposed_ms": report.attrs["exposed_ms"] / steps,
         }
     return pd.DataFrame.from_dict(table, orient="index")
 

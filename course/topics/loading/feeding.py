@@ -33,7 +33,14 @@ SETTINGS = {
     "pinned": "pin_memory", "non_blocking": "non_blocking", "drop_last": "drop_last",
     "uint8": "uint8",
 }  # fmt: skip
-TIMES = ("load_s", "step_s", "images_per_s", "images_per_s_median", "first_batch_s", "next_epoch_s")
+TIMES = (
+    "load_ms",
+    "step_ms",
+    "images_per_s",
+    "images_per_s_median",
+    "first_batch_ms",
+    "next_epoch_ms",
+)
 STAGES = (
     "read the file",
     "decode JPEG",
@@ -51,9 +58,9 @@ def trials(runs: Iterable[Run]) -> pd.DataFrame:
     """The runs, one row each, the one that waited least for its batches first.
 
     Columns: run, the settings of loading (workers, persistent, prefetch, pinned, non_blocking,
-    drop_last, uint8), load_s and step_s (means of the measured steps), images_per_s (of those
-    steps together), images_per_s_median (what the record says), first_batch_s and
-    next_epoch_s (waited for the first batch of the run, and of its second epoch), host_gib
+    drop_last, uint8), load_ms and step_ms (means of the measured steps), images_per_s (of those
+    steps together), images_per_s_median (what the record says), first_batch_ms and
+    next_epoch_ms (waited for the first batch of the run, and of its second epoch), host_gib
     (training process and workers together), status, error, machine. What was not measured is NaN.
     """
     rows = []
@@ -71,7 +78,7 @@ def trials(runs: Iterable[Run]) -> pd.DataFrame:
     columns = ["run", *SETTINGS, *TIMES, "host_gib", "status", "error", "machine"]
     numbers = dict.fromkeys([*TIMES, "host_gib"], float)
     table = pd.DataFrame(rows, columns=columns).astype(numbers)
-    return table.sort_values("load_s", kind="stable", ignore_index=True)
+    return table.sort_values("load_ms", kind="stable", ignore_index=True)
 
 
 def _waits(run: Run) -> dict[str, float]:
@@ -79,14 +86,14 @@ def _waits(run: Run) -> dict[str, float]:
     measured = steps[run.config.warmup_steps :]
     if measured.empty:
         return {}
-    firsts = steps.groupby("epoch")["load_s"].first().tolist()
+    firsts = (1e3 * steps.groupby("epoch")["load_s"].first()).tolist()
     mean = float(measured["step_s"].mean())
     return {
-        "load_s": float(measured["load_s"].mean()),
-        "step_s": mean,
+        "load_ms": 1e3 * float(measured["load_s"].mean()),
+        "step_ms": 1e3 * mean,
         "images_per_s": run.config.batch_size / mean,
-        "first_batch_s": firsts[0],
-        "next_epoch_s": firsts[1] if len(firsts) > 1 else math.nan,
+        "first_batch_ms": firsts[0],
+        "next_epoch_ms": firsts[1] if len(firsts) > 1 else math.nan,
     }
 
 
@@ -100,7 +107,7 @@ def appetite(run: Run) -> float:
         ValueError: the run has measured nothing.
     """
     found = _measured(run)
-    return run.config.batch_size / (found["step_s"] - found["load_s"])
+    return 1e3 * run.config.batch_size / (found["step_ms"] - found["load_ms"])
 
 
 def loaded_by_one(run: Run) -> float:
@@ -116,7 +123,7 @@ def loaded_by_one(run: Run) -> float:
             f"{run.name} has {run.config.workers} workers, which load while the network computes: "
             f"take a run with workers=0"
         )
-    return run.config.batch_size / _measured(run)["load_s"]
+    return 1e3 * run.config.batch_size / _measured(run)["load_ms"]
 
 
 def _measured(run: Run) -> dict[str, float]:

@@ -76,17 +76,17 @@ def trials(table: pd.DataFrame) -> Picture:
     Args:
         table: what `feeding.trials` returns.
     """
-    there = table[table["step_s"].notna()]
+    there = table[table["step_ms"].notna()]
     picture = Picture(9.5, 1.3 + 0.42 * max(len(there), 1))
     axes = picture.add_subplot()
     places = np.arange(len(there))
-    load, step = there["load_s"] * 1e3, there["step_s"] * 1e3
+    load, step = there["load_ms"], there["step_ms"]
     axes.barh(places, load, color=ORANGE, height=0.65, label="waiting for the batch")
     axes.barh(places, step - load, left=load, color=BLUE, height=0.65, label="computing")
     for place, row in zip(places, there.itertuples()):
         memory = f", {row.host_gib:.2f} GiB" if pd.notna(row.host_gib) else ""
         text = f" {digits(row.images_per_s)} images/s{memory}"
-        axes.text(row.step_s * 1e3, place, text, va="center", fontsize=9)
+        axes.text(row.step_ms, place, text, va="center", fontsize=9)
     axes.set_yticks(places, there["run"], fontsize=9)
     axes.invert_yaxis()
     axes.set_xlim(0, step.max() * 1.3 if len(step) else 1)
@@ -154,7 +154,7 @@ def rule(
     if measured is not None:
         _measured_supply(axes, measured[measured["workers"] > 0])
     axes.set(xlim=(0, most), ylim=(0, top), xlabel="cores that load", ylabel="images per second")
-    axes.legend(edgecolor="white", framealpha=1, fontsize=9, loc="lower right")
+    picture.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     axes.set_title(title, loc="left", fontsize=9)
     clean(axes)
     return picture

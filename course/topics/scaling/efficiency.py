@@ -37,7 +37,8 @@ class Fit:
         low, high: the ends of the 95 % intervals of its α and β, if the ring's formula holds.
         own_s: what a step is longer by, apart from what is sent after backward: DDP's own work.
         messages: what α and β were fitted to.
-        table: a row a run: gpus, images_each, bucket_mb, one_gpu_s, measured_s, exposed_s, model_s.
+        table: a row a run: gpus, images_each, bucket_mb, one_gpu_ms, measured_ms, exposed_ms,
+            model_ms.
     """
 
     link: Link
@@ -153,22 +154,22 @@ def fit(runs: Iterable[Run], messages: pd.DataFrame, classes: int = 1000) -> Fit
         )
     link, low, high = _best(messages)
     table = pd.DataFrame([_modelled(run, base, link, classes) for run, base in pairs])
-    own_s = float((table["measured_s"] - table["one_gpu_s"] - table["exposed_s"]).median())
-    table["model_s"] = table["one_gpu_s"] + own_s + table["exposed_s"]
-    return Fit(link, low, high, own_s, messages, table)
+    own_ms = float((table["measured_ms"] - table["one_gpu_ms"] - table["exposed_ms"]).median())
+    table["model_ms"] = table["one_gpu_ms"] + own_ms + table["exposed_ms"]
+    return Fit(link, low, high, own_ms / 1e3, messages, table)
 
 
 def _modelled(run: Run, base: Run, link: Link, classes: int) -> dict[str, Any]:
-    """A row of `Fit.table`, all but model_s."""
+    """A row of `Fit.table`, all but model_ms."""
     config, gpus = run.config, run.record.gpus
     sent = _sent(config.model, classes, config.image_px, config.bucket_mb)
     return {
         "gpus": gpus,
         "images_each": config.batch_size // gpus,
         "bucket_mb": config.bucket_mb,
-        "one_gpu_s": base.record.step_s,
-        "measured_s": run.record.step_s,
-        "exposed_s": float(exposed_s(sent, gpus, link, base.record.backward_s)),
+        "one_gpu_ms": 1e3 * base.record.step_s,
+        "measured_ms": 1e3 * run.record.step_s,
+        "exposed_ms": 1e3 * float(exposed_s(sent, gpus, link, base.record.backward_s)),
     }
 
 
@@ -231,7 +232,8 @@ def predicted(
 ) -> pd.DataFrame:
     """What the model says for more GPUs, each with the images that `base` has on one.
 
-    Columns: gpus, sent_s (all buckets, hidden or not), exposed_s, step_s, efficiency, images_per_s.
+    Columns: gpus, sent_ms (all buckets, hidden or not), exposed_ms, step_ms, efficiency,
+    images_per_s.
 
     Args:
         own_s: what a step on several GPUs is longer by besides, as `fit` finds it.
@@ -249,9 +251,9 @@ def predicted(
         step_s = record.step_s + shown + own_s * (count > 1)
         return {
             "gpus": count,
-            "sent_s": sum(all_reduce_s(each.size, count, link, rows) for each in sent),
-            "exposed_s": shown,
-            "step_s": step_s,
+            "sent_ms": 1e3 * sum(all_reduce_s(each.size, count, link, rows) for each in sent),
+            "exposed_ms": 1e3 * shown,
+            "step_ms": 1e3 * step_s,
             "efficiency": record.step_s / step_s,
             "images_per_s": count * config.batch_size / step_s,
         }

@@ -59,7 +59,7 @@ class TestFormats:
     def test_range(self) -> None:
         assert "It ends at 65,504, and 65,520 becomes infinite" in TEXT
         assert "Its smallest number is 2⁻²⁴, and 2⁻²⁵ becomes zero" in TEXT
-        assert "Below 2⁻¹⁴ its numbers are *subnormal*: they lose bits." in TEXT
+        assert "Below 2⁻¹⁴ its numbers are [subnormal](../docs/glossary.md#subnormal): they" in TEXT
         assert torch.finfo(FP16).smallest_normal == 2**-14
         assert "fp16's smallest number is 2⁻²⁴" in TEXT
         assert torch.finfo(FP16).max == 65504 and torch.tensor(65520.0, dtype=FP16).isinf()

@@ -189,7 +189,7 @@ class TestQuiz:
         assert "3,727 images a second at batch 128, 3,980 at 256 and 4,214 at 1,024" in QUIZ
         speed = best["images_per_s"]
         assert [round(speed[size]) for size in (128, 256, 1024)] == [3727, 3980, 4214]
-        assert "From 128 to 256 it gained 7 %, from 256 to 1024 another 6 %" in QUIZ
+        assert "From 128 to 256 it gained 7 %, from 256 to 1,024 another 6 %" in QUIZ
         assert "It took 0.5 ms at 128 images and at 1,024" in QUIZ
         assert "Batch 1,024 took 44 of the H100's 79 GiB" in QUIZ
         assert round(best["peak_gib"][1024]) == 44

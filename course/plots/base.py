@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import Collection
-from matplotlib.colors import is_color_like, to_hex, to_rgba
+from matplotlib.colors import is_color_like, to_hex, to_rgb, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -179,6 +179,22 @@ def _darkened(colour: Any, paper: str) -> Any:
     return dark[name] if dark[name] == "none" else to_rgba(dark[name], alpha)
 
 
+def words_on(colour: str) -> str:
+    """The colour, the same in any theme, in which words are easiest to read on this one."""
+    return max((PAPER, ON_LIGHT), key=lambda words: contrast(words, colour))
+
+
+def contrast(one: str, other: str) -> float:
+    """How well one colour is read on the other, from 1 to 21 (WCAG 2.2; words need 4.5)."""
+    dark, light = sorted(_luminance(each) for each in (one, other))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+
 def clean(axes: Axes) -> None:
     """Take away the frame's upper and right edge, and make the labels small."""
     axes.spines[["top", "right"]].set_visible(False)
@@ -198,6 +214,7 @@ def stacked_bar(
         axes.barh(place, width, left=begin, color=colour, height=height, label=shown)
         if words:
             middle = begin + width / 2
-            axes.text(middle, place, words, ha="center", va="center", color="white", fontsize=9)
+            ink = words_on(colour)
+            axes.text(middle, place, words, ha="center", va="center", color=ink, fontsize=9)
         begin += width
     return begin

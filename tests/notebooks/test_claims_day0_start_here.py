@@ -118,7 +118,7 @@ def test_hours_of_the_slowest_and_the_fastest_rung(full: pd.DataFrame) -> None:
 
 
 def test_time_and_energy_of_two_rungs(full: pd.DataFrame) -> None:
-    assert "takes 4.6 times less time and 4.8 times less energy" in TEXT
+    assert "is 4.6 times as fast, and takes 4.8 times less energy" in TEXT
     slow, fast = full.loc["device"], full.loc["channels_last"]
     assert f"{slow['hours'] / fast['hours']:.1f}" == "4.6"
     assert f"{slow['kwh'] / fast['kwh']:.1f}" == "4.8"
@@ -129,7 +129,7 @@ def test_time_and_energy_of_two_rungs(full: pd.DataFrame) -> None:
 
 
 def test_watts_of_gpus(watts: pd.DataFrame) -> None:
-    assert "draws at most 250 to 700 W" in TEXT
+    assert "Each of the GPUs compared here draws at most 250 to 700 W" in TEXT
     assert (watts["max_w"].min(), watts["max_w"].max()) == (250, 700)
     assert "SXM is the faster form; PCIe cards have a lower limit." in TEXT
     assert "an A100 SXM does twice the work of a V100 SXM2 for a third more watts" in TEXT
@@ -175,9 +175,11 @@ def test_each_prediction_gets_one_of_its_choices_or_a_number(
     for key in ("minutes_on_256_gpus", "most_work_a_joule"):
         exec(cell_with(f'recall("{key}"'), names)
     hour, card = capsys.readouterr().out.splitlines()
-    assert hour.startswith("You: 54. Measured: 60 minutes") and hour.endswith("✓")
-    assert card.startswith("You: a100 pcie. Measured: A100 PCIe, 3.6 for each kilowatt")
+    assert hour.startswith("You: 54. Published: 60 minutes") and hour.endswith("✓")
+    assert card.startswith("You: a100 pcie. Published: A100 PCIe, ")
+    assert "with 1 kW it does 3.6 times the work of one A100 SXM" in card
     assert card.endswith("✓") and watts["performance_per_kw"].idxmax() == "A100 PCIe"
+    assert watts.loc["A100 SXM", "performance"] == 1
 
 
 def test_the_options_are_those_of_the_batch_script() -> None:
@@ -185,7 +187,7 @@ def test_the_options_are_those_of_the_batch_script() -> None:
     text = plan.preview("exercises/train.py", config, site="jean-zay-v100")
     rows = re.search(r"\| option \| meaning \|(.*?) Here is your run", TEXT)[1]
     told = re.findall(r"`([a-z-]+)(?:=[a-z]+)?`", rows)
-    assert len(told) == 8
+    assert len(told) == 10
     for option in told:
         assert re.search(rf"^#SBATCH --{option}(=|$)", text, re.M), option
     assert "`hint=nomultithread`" in rows and "--hint=nomultithread" in text

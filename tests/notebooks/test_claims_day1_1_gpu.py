@@ -141,8 +141,8 @@ class TestMemory:
         assert last.peak_gib > 1 and last.peak_gib + 0.7 > 2
 
     def test_five_sizes_lie_on_a_line(self, best: pd.DataFrame, h100: pd.DataFrame) -> None:
-        assert "five batch sizes lie on one line. Batch 1024 fits" in TEXT
-        assert "and 2048 does not" in TEXT
+        assert "five batch sizes lie on one line. Batch 1,024 fits" in TEXT
+        assert "and 2,048 does not" in TEXT
         assert best["status"].to_dict() == {
             **dict.fromkeys((64, 128, 256, 512, 1024), "ok"), 2048: "oom",
         }  # fmt: skip
@@ -150,7 +150,7 @@ class TestMemory:
         assert best["peak_gib"][1024] < 0.6 * 79.2  # room to spare
 
     def test_fp32_takes_nearly_twice_as_much(self, best: pd.DataFrame, h100: pd.DataFrame) -> None:
-        assert "In fp32 each image takes nearly twice as much, and batch 1024 ran out" in TEXT
+        assert "In fp32 each image takes nearly twice as much, and batch 1,024 ran out" in TEXT
         fp32 = h100[h100["rung"].eq("device") & ~h100["tf32"]]
         assert fp32.set_index("batch_size")["status"][1024] == "oom"
         lines: list[Fit] = [memory.fit(memory.sweep(each)) for each in (fp32, best.reset_index())]
@@ -172,7 +172,7 @@ class TestMemory:
 class TestThroughput:
     def test_growth_with_the_batch(self, best: pd.DataFrame) -> None:
         assert (
-            "grows by 9 %, from 128 to 256 by 7 %, from 256 to 1024 by 6 %" in TEXT
+            "grows by 9 %, from 128 to 256 by 7 %, from 256 to 1,024 by 6 %" in TEXT
             and "From 64 to 128 images" in TEXT
         )
         speed = best["images_per_s"]
@@ -180,18 +180,18 @@ class TestThroughput:
         assert [round(each * 100) for each in growth] == [9, 7, 6]
 
     def test_the_update_takes_the_same_at_any_batch(self, best: pd.DataFrame) -> None:
-        assert "updating the weights takes 0.5 ms at 64 images and at 1024" in TEXT
+        assert "updating the weights takes 0.5 ms at 64 images and at 1,024" in TEXT
         assert {round(best["optimizer_s"][size] * 1e3, 1) for size in (64, 128, 1024)} == {0.5}
 
 
 class TestQuiz:
     def test_speeds(self, best: pd.DataFrame) -> None:
-        assert "3727 images a second at batch 128, 3980 at 256 and 4214 at 1024" in QUIZ
+        assert "3,727 images a second at batch 128, 3,980 at 256 and 4,214 at 1,024" in QUIZ
         speed = best["images_per_s"]
         assert [round(speed[size]) for size in (128, 256, 1024)] == [3727, 3980, 4214]
-        assert "From 128 to 256 it gained 7 %, from 256 to 1024 another 6 %" in QUIZ
-        assert "It took 0.5 ms at 128 images and at 1024" in QUIZ
-        assert "Batch 1024 took 44 of the H100's 79 GiB" in QUIZ
+        assert "From 128 to 256 it gained 7 %, from 256 to 1,024 another 6 %" in QUIZ
+        assert "It took 0.5 ms at 128 images and at 1,024" in QUIZ
+        assert "Batch 1,024 took 44 of the H100's 79 GiB" in QUIZ
         assert round(best["peak_gib"][1024]) == 44
 
     def test_product(self) -> None:

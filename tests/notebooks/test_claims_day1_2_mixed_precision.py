@@ -51,7 +51,7 @@ def after(value: float, dtype: torch.dtype) -> float:
 class TestFormats:
     def test_precision(self) -> None:
         assert "fp16 has 10 bits of mantissa: after 1 comes 1 + 2⁻¹⁰, so 1.0001 becomes 1" in TEXT
-        assert "Above 2048 its numbers are 2 apart. bf16 has 7: after 1 comes 1 + 1/128" in TEXT
+        assert "Above 2,048 its numbers are 2 apart. bf16 has 7: after 1 comes 1 + 1/128" in TEXT
         assert after(1, FP16) == 1 + 2**-10 and after(1, BF16) == 1 + 1 / 128
         assert torch.tensor(1.0001, dtype=FP16) == 1
         assert after(2048, FP16) == 2050
@@ -59,6 +59,8 @@ class TestFormats:
     def test_range(self) -> None:
         assert "It ends at 65,504, and 65,520 becomes infinite" in TEXT
         assert "Its smallest number is 2⁻²⁴, and 2⁻²⁵ becomes zero" in TEXT
+        assert "Below 2⁻¹⁴ its numbers are [subnormal](../docs/glossary.md#subnormal): they" in TEXT
+        assert torch.finfo(FP16).smallest_normal == 2**-14
         assert "fp16's smallest number is 2⁻²⁴" in TEXT
         assert torch.finfo(FP16).max == 65504 and torch.tensor(65520.0, dtype=FP16).isinf()
         assert after(0, FP16) == 2**-24 and torch.tensor(2.0**-25, dtype=FP16) == 0
@@ -79,7 +81,7 @@ class TestFormats:
         assert torch.equal((bits >> 16).short(), values.view(torch.int16))
 
     def test_the_sum_stands_still(self) -> None:
-        assert "At 2048 in fp16, and at 256 in bf16, adding 1 leads exactly halfway" in TEXT
+        assert "At 2,048 in fp16, and at 256 in bf16, adding 1 leads exactly halfway" in TEXT
         for dtype, last in ((FP16, 2048), (BF16, 256)):
             total = torch.zeros((), dtype=dtype)
             for _ in range(last + 10):
@@ -219,7 +221,7 @@ def test_the_pixels_of_a_batch() -> None:
 def test_the_scaler_of_pytorch() -> None:
     assert "beginning with 2¹⁶" in TEXT and "After 2,000 good steps in a row it doubles it" in TEXT
     assert (
-        "65536 is 2¹⁶, so 2⁻³⁰ is held as 2⁻¹⁴" in QUIZ and "multiplies the loss by 65536" in QUIZ
+        "65,536 is 2¹⁶, so 2⁻³⁰ is held as 2⁻¹⁴" in QUIZ and "multiplies the loss by 65,536" in QUIZ
     )
     scaler = torch.amp.GradScaler("cpu")
     assert scaler.get_scale() == 2**16 == 65536 and 2.0**-30 * 65536 == 2.0**-14
@@ -234,7 +236,7 @@ def test_the_quiz_formats() -> None:
     assert "A gradient is 2⁻³⁰, about 10⁻⁹" in QUIZ and 0.9e-9 < 2**-30 < 1e-9
     assert "reaches below 10⁻³⁸" in QUIZ and after(0, BF16) < 1e-38
     assert torch.tensor(2.0**-30, dtype=BF16) == 2**-30
-    assert "fp16 ends at 65504" in QUIZ
+    assert "fp16 ends at 65,504" in QUIZ
 
 
 def test_the_quiz_tf32_on_the_h100() -> None:

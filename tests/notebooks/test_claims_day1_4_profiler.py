@@ -84,7 +84,7 @@ class TestTwoClocks:
 
     def test_lead_and_idle_time(self) -> None:
         says(
-            "The host's median lead, `launch_delay_s`, shrinks from 56 to 13 ms.",
+            "The host's median lead, `launch_delay_ms`, shrinks from 56 to 13 ms.",
             "the device is busy for at least 97 % of every step",
         )
         lead = idle()["launch_delay_s"] * 1e3

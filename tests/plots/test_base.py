@@ -6,8 +6,10 @@ import re
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 from matplotlib.image import imread
 
+from course.plots import base
 from course.plots.base import Picture
 
 
@@ -75,6 +77,23 @@ def test_long_titles_are_broken_before_they_are_cut() -> None:
         if getattr(child, "get_text", str)() == axes.get_title("left")
     ]
     assert edges[0] < right.get_window_extent().x0 and edges[1] <= made.bbox.x1
+
+
+@pytest.mark.parametrize(
+    "colour", [*base.PHASE_COLOURS.values(), base.GREY, base.ACCENT, base.UNDER_WHITE]
+)
+def test_words_on_a_colour_can_be_read_in_both_themes(colour: str) -> None:
+    words = base.words_on(colour)
+    assert base.contrast(words, colour) >= 4.5
+    made = Picture(2, 1)
+    text = made.add_subplot().text(0.5, 0.5, "words", color=words)
+    with made._in_the_dark():
+        assert to_hex(text.get_color()) == words  # no ink, which would turn pale there
+
+
+def test_contrast_is_that_of_the_standard() -> None:
+    assert base.contrast("#000000", "#ffffff") == base.contrast("#ffffff", "#000000") == 21
+    assert base.contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.005)
 
 
 def test_a_notebook_gets_page_and_image(picture: Picture) -> None:

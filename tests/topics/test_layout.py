@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from course.plots.base import Picture
+from course.plots.base import Picture, contrast
 from course.runs.recordings import trace_path
 from course.topics.layout import pictures, strides
 from course.traces import tables as trace
@@ -178,6 +178,14 @@ class TestPictures:
             picture = pictures.strides({order: strides.addresses(small(order))})
             letters = "".join(text for text in texts(picture) if len(text) == 1)
             assert letters[48:] == line + line.upper()
+
+    def test_letters_can_be_read_on_their_channels(self) -> None:
+        picture = pictures.strides({"NHWC": strides.addresses(torch.ones(1, 6, 1, 1))})
+        letters = [text for text in picture.axes[0].texts if len(text.get_text()) == 1]
+        colours = [*pictures.CHANNELS] * 2  # as it is indexed, and in memory
+        with picture._in_the_dark():
+            for letter, colour in zip(letters, colours, strict=True):
+                assert contrast(letter.get_color(), colour) >= 4.5
 
     def test_one_channel_has_any_stride(self) -> None:
         picture = pictures.strides({"one": strides.addresses(torch.ones(1, 1, 2, 4))})

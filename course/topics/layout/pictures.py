@@ -19,6 +19,7 @@ from course.plots.base import (
     Picture,
     clean,
     stacked_bar,
+    words_on,
 )
 
 CHANNELS = (SKY, ORANGE, GREEN, PURPLE, ACCENT, BLUE)  # a channel's colour
@@ -126,8 +127,10 @@ def _letter(image: int, pixel: int) -> str:
 
 
 def _number(axes: Axes, x: float, y: float, channel: int, text: str) -> None:
-    axes.add_patch(Rectangle((x, y), 0.94, 0.94, color=CHANNELS[channel], lw=0))
-    axes.text(x + 0.47, y + 0.44, text, ha="center", va="center", fontsize=8)
+    colour = CHANNELS[channel]
+    axes.add_patch(Rectangle((x, y), 0.94, 0.94, color=colour, lw=0))
+    middle = x + 0.47, y + 0.44
+    axes.text(*middle, text, ha="center", va="center", fontsize=8, color=words_on(colour))
 
 
 def parts(tables: dict[str, pd.DataFrame]) -> Picture:

@@ -11,7 +11,18 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
-from course.plots.base import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean
+from course.plots.base import (
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    Picture,
+    clean,
+    words_on,
+)
 from course.text import digits
 from course.topics.supercomputer.drawing import LINE, arrow, box, canvas, gauge, say, size, tile
 from course.topics.supercomputer.nodes import Cluster, Disk, Machine, Node, clock
@@ -182,7 +193,7 @@ def _accelerators(axes: Axes, machine: Machine) -> None:
         axes.add_patch(Rectangle((left, low + 0.04), wide - 0.08, tall - 0.08, color=GREEN, lw=0))
         memory = f": {size(gpu.memory_gib)}" if gpu.memory_gib else ": the node's memory"
         words = f"GPU {number}{memory}" if columns < 4 else f"{number}"
-        say(axes, left + wide / 2 - 0.04, low + tall / 2, words, colour="white")
+        say(axes, left + wide / 2 - 0.04, low + tall / 2, words, colour=words_on(GREEN))
 
 
 def _storage(axes: Axes, disks: Sequence[Disk], low: float) -> None:

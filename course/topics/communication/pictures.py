@@ -8,7 +8,17 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from course.plots.base import ACCENT, DARK, GREEN, GREY, ORANGE, PHASE_COLOURS, Picture, clean
+from course.plots.base import (
+    ACCENT,
+    DARK,
+    GREEN,
+    GREY,
+    ON_LIGHT,
+    ORANGE,
+    PHASE_COLOURS,
+    Picture,
+    clean,
+)
 from course.runs.record import PHASES
 from course.topics.communication.report import computing
 from course.traces.spans import Spans, exposed, stretches
@@ -91,7 +101,7 @@ def _bar(axes: Axes, row: pd.Series, place: int, busy: Spans, start: float, end:
         words = f"{row['bytes'] / 1e6:.0f} MB"
         centre = (sum(span) / 2 - start) * 1e3
         axes.text(
-            centre, place, words, ha="center", va="center", fontsize=8, color="white", clip_on=True
+            centre, place, words, ha="center", va="center", fontsize=8, color=ON_LIGHT, clip_on=True
         )
 
 

@@ -21,6 +21,7 @@ from course.plots.base import (
     UNDER_WHITE,
     Picture,
     clean,
+    words_on,
 )
 from course.text import digits
 from course.topics.scaling.ring import Link, all_reduce_s
@@ -62,9 +63,8 @@ def _share_rows(axes: Axes, table: pd.DataFrame) -> None:
             low = epoch - 0.43 + place * high
             colour = RANK_COLOURS[row.rank % 8]
             axes.broken_barh([(image - 0.46, 0.92)], (low, high), color=colour, lw=0)
-            axes.text(
-                image, low + high / 2, row.step, ha="center", va="center", fontsize=7, color="white"
-            )
+            words = {"ha": "center", "va": "center", "fontsize": 7, "color": words_on(colour)}
+            axes.text(image, low + high / 2, row.step, **words)
     epochs = range(table["epoch"].max() + 1)
     axes.set_yticks(epochs, [f"epoch {epoch}" for epoch in epochs])
     axes.set(ylim=(max(epochs) + 0.5, -0.5), xlim=(-0.5, table["image"].max() + 0.5))

@@ -207,8 +207,7 @@ def refresh(run: Run) -> str:
         status, error = ran_by.ending(run)
         if status in ("queued", "running"):  # it was put back, or nobody can say just now
             return status
-        started_at = run.started.get("started_at", run.launched.get("launched_at", ""))
-        values = {"status": status, "error": error, "started_at": started_at}
+        values = {"status": status, "error": error}
         try:
             write_record(run.folder, record_of(run, values))
         except OSError as problem:

@@ -300,11 +300,9 @@ class SupervisedRun:
     def give(self, verdict: Record) -> None:
         """Leave a record, unless there is one: the first verdict stands."""
         if self.verdict is None and (self.rank == 0 or verdict.status != "ok"):
-            asked = self.run.launched
-            started_at = self.run.started.get("started_at", asked.get("launched_at", ""))
-            values = {"status": verdict.status, "error": verdict.error, "started_at": started_at}
-            if self.run.started:
-                lasted = datetime.now() - datetime.fromisoformat(started_at)
+            values = {"status": verdict.status, "error": verdict.error}
+            if began := self.run.started.get("started_at"):
+                lasted = datetime.now() - datetime.fromisoformat(began)
                 values["wall_s"] = lasted.total_seconds()
             try:
                 write_record(self.run.folder, record_of(self.run, values))

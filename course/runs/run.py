@@ -272,6 +272,7 @@ def record_of(run: Run, values: dict[str, Any]) -> Record:
         if key in asked
     }
     known["data"] = asked.get("config", {}).get("data", "")
+    known["started_at"] = run.started.get("started_at", asked.get("launched_at", ""))
     known["logs"] = [os.path.relpath(path, run.folder) for path in run.logs]
     return Record(**{**known, **values, "ended_at": datetime.now().isoformat(timespec="seconds")})
 

@@ -42,6 +42,7 @@ NODES, GPUS = ("node1", "node2"), 4  # GPUs of each node
 FIRST_PORT = 16817  # of seven; COURSE_SLURM_PORT names another, say for two people on one machine
 JOBS_A_START, MOST_JOBS = 10_000, 60_000_000  # Slurm itself begins anew after 67 million
 TEMPLATES = Path(__file__).with_name("slurm_conf")
+PROLOG = "task_prolog.sh"
 SBIN = ("/usr/sbin", "/sbin")  # where Debian puts daemons, and users have no path to
 
 
@@ -118,10 +119,13 @@ def _first_job(conf: Path) -> int:
     """The first job id of this start: each has a block of its own, lest ids be given twice.
 
     A controller that was killed may have lost its count, and would begin again with ids that
-    accounting knows already.
+    accounting knows already. Clusters of one machine begin apart, as their ports do: scripts derive
+    a port of their own from the id.
     """
     last = re.search(r"^FirstJobId=(\d+)", conf.read_text(), re.M) if conf.exists() else None
-    return (int(last[1]) + JOBS_A_START) % MOST_JOBS if last else 1
+    if last:
+        return (int(last[1]) + JOBS_A_START) % MOST_JOBS
+    return 1 + 97 * (ports()["slurmctld"] % 100)
 
 
 def write_files(home: Path) -> None:
@@ -153,6 +157,8 @@ def write_files(home: Path) -> None:
         target = home / template.name
         target.write_text(Template(template.read_text()).substitute(values))
         target.chmod(0o600 if template.stem == "slurmdbd" else 0o644)
+    shutil.copy(TEMPLATES / PROLOG, home)
+    (home / PROLOG).chmod(0o755)
     if not (home / "database" / "mysql").exists():
         _make_database(home / "database")
 

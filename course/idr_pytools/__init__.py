@@ -1,4 +1,4 @@
-"""IDRIS's notebook library by its own names: change the import, and its notebooks run here.
+"""IDRIS's notebook library by its own names: its notebooks run here (`import idr_pytools`).
 
 Like the original it works in the current folder: batch scripts in slurm/, logs in slurm/log/.
 COURSE_SITE names the site that runs the jobs; else it is Jean Zay's where its variable IDRPROJ
@@ -13,15 +13,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from fnmatch import fnmatchcase
-from glob import escape
 from pathlib import Path
 from typing import Any
 
-from course.idr_pytools import batch
+from course.idr_pytools import batch, instead, script
 from course.idr_pytools.batch import LOGS, Row
-from course.idr_pytools.script import BatchJob, seconds
+from course.idr_pytools.script import BatchJob, DoesNotFit, job_of_gpus, seconds
 from course.jobs import sites, slurm_commands
 from course.jobs.cluster import control
 from course.jobs.launch import JobError
@@ -29,7 +29,16 @@ from course.jobs.sites import Site
 from course.runs.files import write_atomically
 
 PATIENCE_S = 300  # with a Slurm that does not answer; a papermill run must not hang
-JEAN_ZAY = {"gpu_p2": "v100-octo", "gpu_p5": "a100"}  # by partition
+# The course's sites of Jean Zay, by what leads there: partition, constraint, end of the account.
+PARTITIONS = {
+    **dict.fromkeys(("gpu_p13", "gpu_p1", "gpu_p3"), "v100"),
+    **dict.fromkeys(("gpu_p2", "gpu_p2s", "gpu_p2l"), "v100-octo"),
+    "gpu_p4": "a100-40g",
+    "gpu_p5": "a100",
+    "gpu_p6": "h100",
+}
+CONSTRAINTS = {"v100-16g": "v100", "v100-32g": "v100", "a100": "a100", "h100": "h100"}
+ACCOUNTS = {"v100": "v100", "a100": "a100", "h100": "h100"}
 # Jean Zay's names, which the course's own cluster does not have: its notebooks shall run there.
 ELSEWHERE = {"partition": r"gpu_p\w+", "constraint": r"[avh]100(-\w+)?"}
 
@@ -58,8 +67,9 @@ def gpu_jobs_submitter(
     Args:
         srun_commands: what srun starts on every task, or several; `python -u` comes before a .py
             file. The job fills in $WORK or ${WORK}, each as one text, but not in single quotes.
-            All else is literal: no ; | > * ~ acts.
-        n_gpu: GPUs of a job, or several numbers: up to a node's, or whole nodes.
+            What else would act in a shell, as ; | > ~, is refused outside quotes.
+        n_gpu: GPUs of a job, or several numbers: up to a node's, or whole nodes, up to the
+            site's. Of several, those that do not fit are left out, with a line that says so.
         module, singularity: what to load, or the image to run in; not both.
         name: of the job, its script and its logs; None: after the command's script.
         n_gpu_per_task, cpus_per_task: GPUs and cores of a process; None: the site's for each GPU.
@@ -73,6 +83,44 @@ def gpu_jobs_submitter(
             the message has Slurm's words, and the jobs that were submitted before.
     """
     return _submit_all(_jobs(**locals()))
+
+
+def slurm_file_creator(
+    srun_command: str,
+    n_nodes: int = 1,
+    n_tasks_per_node: int = 1,
+    n_gpu_per_node: int = 0,
+    module: str | None = None,
+    name: str | None = None,
+    singularity: str | None = None,
+    time: str = "02:00:00",
+    qos: str | None = None,
+    partition: str | None = None,
+    constraint: str | None = None,
+    cpus_per_task: int | None = None,
+    exclusive: bool = False,
+    account: str | None = None,
+    verbose: int = 0,
+    email: str | None = None,
+    slurm_addon: str | None = None,
+    script_addon: str | None = None,
+) -> str:
+    """Write a batch script, for a job with GPUs or without, and return its path, for sbatch.
+
+    Args:
+        n_nodes, n_tasks_per_node, n_gpu_per_node: its shape; 0 GPUs make it a job of cores alone.
+        cpus_per_task: cores of a task; None: with GPUs the site's for each, else 1.
+
+    The other arguments are those of `gpu_jobs_submitter`; `time` is its time_max.
+
+    Raises:
+        ValueError: an argument is not valid; nothing is written then.
+    """
+    job = _job_of_shape(**locals())
+    LOGS.mkdir(parents=True, exist_ok=True)
+    path = Path("slurm") / f"{job.name}.slurm"
+    write_atomically(path, job.text(job.log(datetime.now())))
+    return str(path)
 
 
 def display_slurm_queue(name: str | None = None, timestep: float = 5) -> None:
@@ -104,26 +152,32 @@ def display_slurm_queue(name: str | None = None, timestep: float = 5) -> None:
     print(f"No job{f' named {name}' if name else ''} waits or runs any more.")
 
 
+display_slurm_queue_jupyter = display_slurm_queue  # the original has it under both names
+
+
 def search_log(
     name: str = "*", contains: str | int | Iterable[str | int] = "", with_err: bool = False
 ) -> list[str] | Logs:
-    """Paths of logs in slurm/log, sorted. In patterns * is any text; brackets and ? are literal.
+    """Paths of logs in slurm/log, sorted. Patterns are those of a shell: * and ? and [0-9].
+
+    A log is called NAME@JZ_ID_2nodes_4tasks_2021-02-12_22.05.09.out.
 
     Args:
         name: the job's name, or a pattern for it.
-        contains: a job id (digits alone: one whole id), a pattern for a part of what comes after
-            the @, as "2021-02-12*2nodes", or several, of which one must fit.
+        contains: the id of a job whose log is here, a pattern for any part of the file's name, as
+            "2nodes*2021-02-12", or several, of which one must fit.
         with_err: False: .out files. True: {"stdout": […], "stderr": […]}, whose [0] is the first
             of "stderr".
     """
+    paths = sorted(LOGS.iterdir()) if LOGS.is_dir() else []
+    ids = {found[1] for path in paths if (found := re.match(r"[^@]*@JZ_(\d+)_", path.name))}
     parts = [
-        f"*_{each}_*" if each.isdecimal() else f"*{_literal(each)}*"
-        for each in map(str, _several(contains))
+        f"*@JZ_{each}_*" if each in ids else f"*{each}*" for each in map(str, _several(contains))
     ]
     found, kinds = Logs(stdout=[], stderr=[]), {".out": "stdout", ".err": "stderr"}
-    for path in sorted(LOGS.iterdir()) if LOGS.is_dir() else ():
-        job, _, rest = path.stem.partition("@")
-        fits = fnmatchcase(job, _literal(name)) and any(fnmatchcase(rest, each) for each in parts)
+    for path in paths:
+        fits = fnmatchcase(path.name.partition("@")[0], name)
+        fits = fits and any(fnmatchcase(path.stem, each) for each in parts)
         if fits and path.suffix in kinds:
             found[kinds[path.suffix]].append(f"./{path}")
     return found if with_err else found["stdout"]
@@ -143,19 +197,43 @@ def _several(given: Any) -> list[Any]:
     return list(given) if many else [given]
 
 
-def _literal(pattern: str) -> str:
-    return "*".join(escape(part) for part in pattern.split("*"))
+def _place(account: str | None, partition: str | None, constraint: str | None = None) -> Site:
+    """The site where a job of this account, partition and constraint runs.
+
+    Raises:
+        ValueError: one of them is none of Jean Zay's.
+    """
+    instead.take_away()
+    if "COURSE_SITE" not in os.environ and "IDRPROJ" in os.environ:
+        return sites.get(f"jean-zay-{_jean_zays(account or '', partition, constraint)}")
+    is_here = _slurm_is_here()
+    place = sites.get(os.environ.get("COURSE_SITE") or ("slurm" if is_here else "local"))
+    if place.executor == "local" and not is_here and _in_kernel():
+        instead.put_first()
+    return place
 
 
-def _place(account: str | None, partition: str | None) -> Site:
-    """The site where a job of this account and partition runs."""
-    if named := os.environ.get("COURSE_SITE"):
-        return sites.get(named)
-    if "IDRPROJ" in os.environ:
-        kind = (account or "").rpartition("@")[2]
-        kind = kind if kind in JEAN_ZAY.values() else "v100"
-        return sites.get(f"jean-zay-{JEAN_ZAY.get((partition or '')[:6], kind)}")
-    return sites.get("slurm" if _slurm_is_here() else "local")
+def _jean_zays(account: str, partition: str | None, constraint: str | None) -> str:
+    """The kind of nodes that the first of them leads to which is given."""
+    for what, value, known in (
+        ("partition", partition, PARTITIONS),
+        ("constraint", constraint, CONSTRAINTS),
+        ("the account's end", account.partition("@")[2], ACCOUNTS),
+    ):
+        if value and value not in known:
+            raise ValueError(
+                f"{what} {value!r} is none that the course knows of Jean Zay: choose "
+                f"{', '.join(known)}; or describe it as a site of your own, and name that in "
+                f"COURSE_SITE"
+            )
+        if value:
+            return known[value]
+    return "v100"
+
+
+def _without_gpus(place: Site) -> Site:
+    """Where a job of cores alone runs: no partition or constraint of GPUs, nor their modules."""
+    return replace(place, partition="", constraint="", modules=())
 
 
 def _slurm_is_here() -> bool:
@@ -181,13 +259,34 @@ def _left_out(place: Site, asked: Mapping[str, Any]) -> dict[str, None]:
 
 def _jobs(srun_commands: Any, n_gpu: Any, **asked: Any) -> list[BatchJob]:
     """A job for each GPU count and each command, all with the other arguments."""
-    place = _place(asked["account"], asked["partition"])
+    place = _place(asked["account"], asked["partition"], asked["constraint"])
     asked |= _left_out(place, asked)
-    return [
-        BatchJob(place, command, gpus, asked)
-        for gpus in _several(n_gpu)
-        for command in _several(srun_commands)
-    ]
+    jobs, counts = [], _several(n_gpu)
+    for gpus in counts:
+        try:
+            jobs += [job_of_gpus(place, each, gpus, asked) for each in _several(srun_commands)]
+        except DoesNotFit as error:
+            refused = error
+            print(f"{error}. That member of n_gpu is left out.") if len(counts) > 1 else None
+    if counts and not jobs and _several(srun_commands):
+        raise refused
+    return jobs
+
+
+def _job_of_shape(
+    srun_command: str, n_nodes: int, n_tasks_per_node: int, n_gpu_per_node: int, **asked: Any
+) -> BatchJob:
+    """The job that `slurm_file_creator` writes down."""
+    script.check_counts(n_nodes=n_nodes, n_tasks_per_node=n_tasks_per_node)
+    if n_gpu_per_node:
+        place = _place(asked["account"], asked["partition"], asked["constraint"])
+        script.check_shape(place, n_nodes, n_gpu_per_node)
+    else:
+        place = _without_gpus(_place(None, None, None))
+    per_task = max(1, n_gpu_per_node // n_tasks_per_node)
+    cpus = asked["cpus_per_task"] or (place.cpus_per_gpu * per_task if n_gpu_per_node else 1)
+    asked |= {"time_max": asked.pop("time")} | _left_out(place, asked)
+    return BatchJob(place, srun_command, n_nodes, n_tasks_per_node, n_gpu_per_node, cpus, asked)
 
 
 def _submit_all(jobs: list[BatchJob]) -> list[str]:
@@ -264,10 +363,14 @@ def _table(rows: list[Row]) -> str:
 
 def _clear_output() -> bool:
     """Clear the cell's output when the next text comes. False where there is no notebook."""
-    ipython = sys.modules.get("IPython")
-    if not ipython or not hasattr(ipython.get_ipython(), "kernel"):
+    if not _in_kernel():
         return False
     from IPython.display import clear_output
 
     clear_output(wait=True)
     return True
+
+
+def _in_kernel() -> bool:
+    ipython = sys.modules.get("IPython")
+    return bool(ipython) and hasattr(ipython.get_ipython(), "kernel")

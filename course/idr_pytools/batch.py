@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from course.idr_pytools import commands
 from course.idr_pytools.commands import Command
+from course.jobs.local import has_gpu
 from course.jobs.queue import table
 from course.runs.run import Run, runs_root
 from course.text import clock
@@ -88,10 +91,19 @@ def check_gpus(gpus: int) -> None:
 
 
 def devices() -> int:
-    """How many GPUs PyTorch sees on this machine."""
-    import torch
+    """How many GPUs PyTorch would see here. It is not asked itself: to import it takes seconds."""
+    import pynvml
 
-    return torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+    if not has_gpu():
+        return 0
+    if (seen := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return len([each for each in seen.split(",") if each.strip()])
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        return pynvml.nvmlDeviceGetCount()
+    ask = "import torch; print(torch.accelerator.device_count())"
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True)
+    return int(done.stdout) if done.returncode == 0 else 0
 
 
 def _last_id() -> int:

@@ -9,15 +9,20 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from pathlib import Path
 
 from course.jobs import launch, sites
 from course.jobs.engines import engine
 from course.runs import run as runs
 from course.runs.files import write_atomically
 from course.runs.run import Run
+
+REMEMBERED = 1000  # ids of so many jobs; older ones are forgotten
 
 
 @dataclass(frozen=True)
@@ -38,14 +43,15 @@ def submit(name: str, command: Callable[[int], Command], *, above: int = 0) -> R
     Args:
         name: of the job; a number follows it.
         command: what to start, by the job's number.
-        above: the number is larger than this one, and than that of any other command.
+        above: the number is larger than this one, and than that of any other command on this
+            machine, whoever submitted it.
 
     Raises:
         JobError: the runs folder cannot be written.
     """
     with launch.launching() as root:
         known = [run.launched.get("number", 0) for run in runs.all_jobs() if run.is_command]
-        number = 1 + max([above, *known])
+        number = _claim(1 + max([above, *known]))
         run = Run(root / f"{name}-{number}")
         asked = {
             "name": name,
@@ -65,6 +71,30 @@ def submit(name: str, command: Callable[[int], Command], *, above: int = 0) -> R
             shutil.rmtree(run.folder, ignore_errors=True)
             raise
     return run
+
+
+def _claim(number: int) -> int:
+    """This number, or the next that nobody on this machine has: scripts derive ports from it.
+
+    A file is made for each, in a folder where every user may make some and remove their own.
+    """
+    place = Path(tempfile.gettempdir()) / "make-training-fast-ids"
+    with suppress(FileExistsError):
+        place.mkdir()
+        place.chmod(0o1777)
+    taken = [int(each.name) for each in place.iterdir() if each.name.isdecimal()]
+    number = max([number, *(each + 1 for each in taken)])
+    while True:
+        try:
+            (place / str(number)).touch(exist_ok=False)
+            break
+        except FileExistsError:  # somebody was faster
+            number += 1
+    for old in taken:
+        if old < number - REMEMBERED:
+            with suppress(OSError):  # another user's
+                (place / str(old)).unlink()
+    return number
 
 
 def _start(run: Run, asked: dict[str, object]) -> None:

@@ -8,6 +8,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 from datetime import datetime
+from glob import glob
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -28,46 +29,39 @@ VALID = {  # nothing that would end a line of #SBATCH, a word of the shell or a 
 QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.""", re.DOTALL)
 VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})")
 LITERAL_DOLLAR = "\0"  # in no command: an operating system takes none
+# What would act in a shell outside quotes: signs, $( and $1, ~ and # before a word, {a,b}.
+ACTS = re.compile(r"[;&|<>()`\n]|\$[\d@*#?!$({-]|(?:^|(?<=\s))[~#]|\{[^}]*(?:,|\.\.)[^}]*\}")
+
+
+class DoesNotFit(ValueError):
+    """The site has no room for a job of so many GPUs; another number may fit."""
 
 
 @dataclass(frozen=True)
 class BatchJob:
-    """One job. `asked` holds the arguments of gpu_jobs_submitter beside command and n_gpu.
+    """One job: its command on `tasks` tasks of each of `nodes` nodes, with `node_gpus` GPUs each.
+
+    `cpus` are the cores of each task. `asked` holds the other arguments of gpu_jobs_submitter.
 
     Raises:
-        ValueError: one of them is not valid, or the site has no room for such a job.
+        ValueError: one of them is not valid.
     """
 
     place: Site
     command: str
-    gpus: int
+    nodes: int
+    tasks: int
+    node_gpus: int
+    cpus: int
     asked: dict[str, Any]
 
     def __post_init__(self) -> None:
-        _check(self.asked | {"n_gpu": self.gpus})
-        if self.place.executor == "local":
-            check_gpus(self.gpus)
-        per_task = self.asked["n_gpu_per_task"]
-        if self.gpus // self.nodes % per_task:
-            raise ValueError(
-                f"n_gpu={self.gpus} on {self.nodes} nodes: the GPUs of each must be a "
-                f"multiple of n_gpu_per_task={per_task}"
-            )
+        _check(self.asked | {"cpus_per_task": self.cpus})
         command_words(self.command)
 
     @property
-    def nodes(self) -> int:
-        return self.place.shape(self.gpus)[0] if self.place.executor == "slurm" else 1
-
-    @property
-    def tasks(self) -> int:
-        """Tasks on each node."""
-        return self.gpus // self.nodes // self.asked["n_gpu_per_task"]
-
-    @property
-    def cpus(self) -> int:
-        """Cores of each task."""
-        return self.asked["cpus_per_task"] or self.place.cpus_per_gpu * self.asked["n_gpu_per_task"]
+    def gpus(self) -> int:
+        return self.nodes * self.node_gpus
 
     @property
     def name(self) -> str:
@@ -96,7 +90,7 @@ class BatchJob:
             "error": f"{log}.err",
             "nodes": self.nodes,
             "ntasks-per-node": self.tasks,
-            "gres": f"gpu:{self.gpus // self.nodes}",
+            "gres": f"gpu:{self.node_gpus}" if self.node_gpus else None,
             "cpus-per-task": self.cpus,
             **site,
             "time": asked["time_max"],
@@ -151,23 +145,57 @@ class BatchJob:
         return " ".join(words)
 
 
+def job_of_gpus(place: Site, command: str, gpus: int, asked: dict[str, Any]) -> BatchJob:
+    """A job with a task for every `n_gpu_per_task` GPUs, on as few nodes as the site has for them.
+
+    Raises:
+        ValueError: an argument is not valid.
+        DoesNotFit: the site has no room for so many.
+    """
+    _check(asked | {"n_gpu": gpus})
+    per_task = asked["n_gpu_per_task"]
+    try:
+        if place.executor == "local":
+            check_gpus(gpus)
+        nodes = place.shape(gpus)[0] if place.executor == "slurm" else 1
+    except ValueError as error:
+        raise DoesNotFit(str(error)) from error
+    if gpus // nodes % per_task:
+        raise DoesNotFit(
+            f"n_gpu={gpus} on {nodes} nodes: the GPUs of each must be a multiple of "
+            f"n_gpu_per_task={per_task}"
+        )
+    cpus = asked["cpus_per_task"] or place.cpus_per_gpu * per_task
+    return BatchJob(place, command, nodes, gpus // nodes // per_task, gpus // nodes, cpus, asked)
+
+
 def command_words(command: str) -> list[str]:
     """The words of a command, each quoted for a script: $NAME and ${NAME} act, nothing else does.
 
     A variable is filled in as one text, as in double quotes; in single quotes, or behind a
-    backslash, a dollar is a dollar.
+    backslash, a dollar is a dollar. A backslash at a line's end joins the lines.
 
     Raises:
-        ValueError: there is no word, a quote is not closed, or the first word is an option.
+        ValueError: there is no word, a quote is not closed, the first word is an option, or a
+            character would act in a shell: a command of the original could have meant it so.
     """
     if not isinstance(command, str) or LITERAL_DOLLAR in command:
         raise ValueError(f"a command must be a text without NUL characters, not {command!r}")
+    joined = QUOTED.sub(_joined, command).strip()
     try:
-        words = shlex.split(QUOTED.sub(_hide_dollars, command))
+        words = shlex.split(QUOTED.sub(_hide_dollars, joined))
     except ValueError as error:
         raise ValueError(f"command {command!r}: {error}") from error
+    if sign := _acting(joined):
+        raise ValueError(
+            f"command {command!r}: {sign!r} would act in a shell, and be an argument here. Put it "
+            f"in single quotes if it is one, else write it into a script of your own"
+        )
     if not words or not words[0] or words[0].startswith("-"):
-        raise ValueError(f"command {command!r}: it must begin with a program or a .py file")
+        raise ValueError(
+            f"command {command!r}: it must begin with a program or a .py file; options of srun go "
+            f"into slurm_addon, as lines of #SBATCH"
+        )
     return [_quoted(word) for word in words]
 
 
@@ -189,6 +217,28 @@ def seconds(time_max: str) -> int:
     return total
 
 
+def _acting(command: str) -> str:
+    """What of a command a shell would not take as it stands; "" where there is nothing."""
+    bare = VARIABLE.sub("_", QUOTED.sub(_unquoted, command))
+    if found := ACTS.search(bare):
+        return found[0]
+    patterns = [word for word in bare.split() if re.search(r"[*?\[]", word)]
+    return next((word for word in patterns if glob(word)), "")  # that fits nothing is left alone
+
+
+def _unquoted(found: re.Match[str]) -> str:
+    """What of a quoted text acts nevertheless: a command's output, in double quotes."""
+    inner = re.sub(r"\\.", "", found[0], flags=re.S) if found[0].startswith('"') else ""
+    return "$(" if "$(" in inner or "`" in inner else "_"
+
+
+def _joined(found: re.Match[str]) -> str:
+    """Without a backslash that ends a line, which joins lines everywhere but in single quotes."""
+    if found[0].startswith("'"):
+        return found[0]
+    return re.sub(r"\\.", lambda pair: "" if pair[0] == "\\\n" else pair[0], found[0], flags=re.S)
+
+
 def _hide_dollars(found: re.Match[str]) -> str:
     text = found[0]
     if text.startswith("'"):
@@ -206,6 +256,32 @@ def _quoted(word: str) -> str:
     return "".join(a + b for a, b in zip(literal, [*parts[1::2], ""])) or "''"
 
 
+def check_counts(**counts: Any) -> None:
+    """Refuse what is no whole number above 0.
+
+    Raises:
+        ValueError: with the name of what it is.
+    """
+    for key, value in counts.items():
+        if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{key}={value!r}: it must be a whole number above 0")
+
+
+def check_shape(place: Site, nodes: int, node_gpus: int) -> None:
+    """Refuse more nodes, or GPUs of a node, than the site has.
+
+    Raises:
+        ValueError: with what it has.
+    """
+    check_counts(n_gpu_per_node=node_gpus)
+    most = (place.nodes, place.gpus_per_node) if place.executor == "slurm" else (1, node_gpus)
+    if nodes > most[0] or node_gpus > most[1]:
+        raise ValueError(
+            f"n_nodes={nodes}, n_gpu_per_node={node_gpus}: {place.name} has nodes of {most[1]} "
+            f"GPUs, at most {most[0]} for a job"
+        )
+
+
 def _directive(key: str, value: Any) -> str:
     return f"#SBATCH --{key}" + (f"={shlex.quote(str(value))}" if value != "" else "")
 
@@ -218,9 +294,7 @@ def _check(asked: dict[str, Any]) -> None:
     if asked["name"] and len(asked["name"].encode()) > 160:
         raise ValueError(f"name={asked['name']!r} is too long for a file's name")
     seconds(asked["time_max"])
-    for key in ("n_gpu", "n_gpu_per_task", "cpus_per_task"):
-        value = asked[key]
-        if value is not None and (not isinstance(value, Integral) or value < 1):
-            raise ValueError(f"{key}={value!r}: it must be a whole number above 0")
+    counts = ("n_gpu", "n_gpu_per_task", "cpus_per_task")
+    check_counts(**{key: asked[key] for key in counts if asked.get(key) is not None})
     if asked["module"] and asked["singularity"]:
         raise ValueError("give module or singularity, not both: an image has its own software")

@@ -6,8 +6,10 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -26,6 +28,7 @@ from job_helpers import (
     prepared,
     processes_of,
     release,
+    runs_root_at,
     start_python,
 )
 from typer.testing import CliRunner
@@ -34,11 +37,14 @@ from course.cli.runs import app
 from course.idr_pytools import (
     _place,
     batch,
+    commands,
     display_slurm_queue,
     gpu_jobs_submitter,
+    instead,
     search_log,
+    slurm_file_creator,
 )
-from course.idr_pytools.script import BatchJob, command_words, seconds
+from course.idr_pytools.script import BatchJob, command_words, job_of_gpus, seconds
 from course.jobs import launch, sites
 from course.jobs.cluster import control
 from course.jobs.processes import COMMAND_VARIABLE, alive
@@ -159,8 +165,9 @@ def test_the_signatures_are_those_of_the_original() -> None:
 
 
 def batch_job(command: str = "dlojz.py --batch-size 128", gpus: int = 1, **asked: Any) -> BatchJob:
-    site = _place(asked.get("account"), asked.get("partition"))
-    return BatchJob(site, command, gpus, {**DEFAULTS, **asked})
+    asked = {**DEFAULTS, **asked}
+    site = _place(asked["account"], asked["partition"], asked["constraint"])
+    return job_of_gpus(site, command, gpus, asked)
 
 
 @pytest.fixture
@@ -212,7 +219,7 @@ export SLURM_KILL_BAD_EXIT=1  # a task that fails ends the others
 export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"  # new versions of srun want it told
 export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL
 type module > /dev/null 2>&1 && module purge
-module load cpuarch/amd
+module load arch/a100
 if type module > /dev/null 2>&1; then module load pytorch-gpu/py3/1.11.0
 else echo 'No module command here: went on without pytorch-gpu/py3/1.11.0'; fi
 unset http_proxy
@@ -234,6 +241,11 @@ exit $status
     ({"partition": "gpu_p5"}, "jean-zay-a100", 4, (1, 4, 8)),
     ({"account": "xyz@v100", "n_gpu_per_task": 4}, "jean-zay-v100", 8, (2, 1, 40)),
     ({"cpus_per_task": 5}, "jean-zay-v100", 1, (1, 1, 5)),
+    ({"account": "xyz@h100"}, "jean-zay-h100", 8, (2, 4, 24)),
+    ({"constraint": "h100"}, "jean-zay-h100", 2, (1, 2, 24)),
+    ({"partition": "gpu_p6"}, "jean-zay-h100", 4, (1, 4, 24)),
+    ({"constraint": "v100-32g"}, "jean-zay-v100", 4, (1, 4, 10)),
+    ({"partition": "gpu_p4"}, "jean-zay-a100-40g", 8, (1, 8, 6)),
 ])  # fmt: skip
 def test_jean_zays_nodes(
     jean_zay: None, asked: dict, site: str, gpus: int, shape: tuple[int, int, int]
@@ -294,7 +306,10 @@ def test_without_a_slurm_it_is_this_machine(
     ({"singularity": "../b.sif"}, "ends in"), ({"singularity": "$(touch x).sif"}, "ends in"),
     ({"module": "a; touch x"}, "module="), ({"module": "-h"}, "module="),
     ({"account": "a\n#SBATCH --x"}, "account=.*letters"), ({"qos": "a b"}, "qos="),
-    ({"partition": "p\ntouch x"}, "partition="), ({"constraint": "a$(touch x)"}, "constraint="),
+    ({"partition": "p\ntouch x"}, "partition"), ({"constraint": "a$(touch x)"}, "constraint"),
+    ({"partition": "gpu_p7"}, "'gpu_p7' is none .*gpu_p5, gpu_p6"),
+    ({"constraint": "b200"}, "'b200' is none .*v100-32g, a100, h100"),
+    ({"account": "xyz@gh200"}, "'gh200' is none .*v100, a100, h100"),
     ({"email": "a@b\nc"}, "email="), ({"time_max": "1:00\ntouch x"}, "time_max="),
     ({"time_max": "soon"}, "days-hours"), ({"time_max": "-5"}, "time_max="), ({"name": 3}, "=3"),
     ({"time_max": "00:00:00"}, "above 0"), ({"srun_commands": []}, "nothing to submit"),
@@ -311,7 +326,7 @@ def test_a_later_mistake_submits_nothing_either(here: None) -> None:
     with pytest.raises(ValueError, match="quotation"):
         gpu_jobs_submitter([TELLS, 'x.py "'])
     with pytest.raises(ValueError, match=r"n_gpu=4096: this machine has .*choose 1 to \d+"):
-        gpu_jobs_submitter(TELLS, [1, 4096])
+        gpu_jobs_submitter(TELLS, [4097, 4096])
     assert made() == set()
 
 
@@ -356,16 +371,18 @@ def test_the_name_is_the_scripts(jean_zay: None, command: str, name: str) -> Non
 
 
 @pytest.mark.parametrize("command, arguments", [
-    ("a 'b c' \"d e\"", ["a", "b c", "d e"]), ("a; touch x", ["a;", "touch", "x"]),
-    ("a|b > x & && `touch x` $(touch x)",
-     ["a|b", ">", "x", "&", "&&", "`touch", "x`", "$(touch", "x)"]),
-    ('"a b; touch x"', ["a b; touch x"]),
-    ("a ~ * ? [a-z] # {a,b} !", ["a", "~", "*", "?", "[a-z]", "#", "{a,b}", "!"]),
+    ("a 'b c' \"d e\"", ["a", "b c", "d e"]), ("a 'b; touch x'", ["a", "b; touch x"]),
+    ("a '|' '>' '&' '`touch x`' '$(touch x)'", ["a", "|", ">", "&", "`touch x`", "$(touch x)"]),
+    ('"a b; touch x"', ["a b; touch x"]), ("a b#c a~ =~/x !", ["a", "b#c", "a~", "=~/x", "!"]),
+    ("a '~' *.x ? [0.9,0.9] '#' '{a,b}' {a:1}",
+     ["a", "~", "*.x", "?", "[0.9,0.9]", "#", "{a,b}", "{a:1}"]),
+    ("a \\\n  --b 1 \\\n--c\\\nd", ["a", "--b", "1", "--cd"]),
+    ("a 'b\\\nc' \"d\\\ne\"", ["a", "b\\\nc", "de"]), ("\n a b \n", ["a", "b"]),
     ("$A/x ${A}y \"$A z\" --o=$A", ["1 *;$B/x", "1 *;$By", "1 *;$B z", "--o=1 *;$B"]),
     ("a '$A' \\$A \"\\$A\" '\"$A\"' \"'$A'\"", ["a", "$A", "$A", "$A", '"$A"', "'1 *;$B'"]),
-    ("a $NONE $1 $ $$ ${A:-x} ${A", ["a", "", "$1", "$", "$$", "${A:-x}", "${A"]),
+    ("a $NONE $ '$1' \\$\\$", ["a", "", "$", "$1", "$$"]),
     ("a \"\\\\$A\" \"it's $A's\"", ["a", "\\1 *;$B", "it's 1 *;$B's"]),
-    ("a 'b\nc'\n--d ''", ["a", "b\nc", "--d", ""]), ("a \\; é", ["a", ";", "é"]),
+    ("a 'b\nc' --d ''", ["a", "b\nc", "--d", ""]), ("a \\; é", ["a", ";", "é"]),
 ])  # fmt: skip
 def test_a_command_reaches_bash_as_words(command: str, arguments: list[str]) -> None:
     line = f"printf '%s\\0' {' '.join(command_words(command))}"
@@ -383,13 +400,27 @@ def test_a_command_that_is_none_is_refused(command: object) -> None:
         command_words(command)
 
 
+@pytest.mark.parametrize(
+    "sign",
+    [";", "|", "> out", "& x", "`x`", "$(x)", "$1", "${A:-x}", "~/x"]
+    + ["# x", "{a,b}", "x{1..3}", '"$(x)"', '"`x`"', "\nb", "idr_t*.py"],
+)
+def test_what_would_act_in_a_shell_is_refused_and_named(sign: str) -> None:
+    with pytest.raises(ValueError, match="would act in a shell.*single quotes"):
+        command_words(f"a.py --x {sign}")
+
+
+def test_options_of_srun_are_refused_with_the_place_for_them() -> None:
+    with pytest.raises(ValueError, match="options of srun go into slurm_addon"):
+        command_words("--mpi=pmix python train.py")
+
+
 def test_a_hostile_command_is_one_of_arguments(here: None, tmp_path: Path) -> None:
-    hostile = f'--x "a b; touch {tmp_path}/1" ; touch {tmp_path}/2 | $(touch {tmp_path}/3) > out'
-    (number,) = gpu_jobs_submitter(f"{TELLS} {hostile}")
+    hostile = f"; touch {tmp_path}/2 | $(touch {tmp_path}/3) > out"
+    (number,) = gpu_jobs_submitter(f"{TELLS} --x \"a b; touch {tmp_path}/1\" '{hostile}'")
     assert ended(number) == "ok"
     (task,) = told(number)
-    assert task["arguments"][:2] == ["--x", f"a b; touch {tmp_path}/1"]
-    assert task["arguments"][2:5] == [";", "touch", f"{tmp_path}/2"]
+    assert task["arguments"] == ["--x", f"a b; touch {tmp_path}/1", hostile]
     assert all("/slurm/" in name for name in made())
 
 
@@ -403,7 +434,7 @@ def logs(folder: Path) -> Path:
     log.mkdir(parents=True)
     for name in (
         "a@JZ_12_1nodes_1tasks_2021-02-12_22.05.09",
-        "a[1]@JZ_9_1nodes_1tasks_x",
+        "pseudo@JZ_9_1nodes_1tasks_x",
         "a@JZ_123_2nodes_4tasks_2021-02-12_22.06.00",
         "b@JZ_7_1nodes_12tasks_2022-01-01_00.00.00",
     ):
@@ -415,12 +446,15 @@ def logs(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("asked, jobs", [
-    ({}, [123, 12, 9, 7]), ({"name": "a"}, [123, 12]), ({"name": "a*"}, [123, 12, 9]),
+    ({}, [123, 12, 7, 9]), ({"name": "a"}, [123, 12]), ({"name": "a*"}, [123, 12]),
     ({"contains": "12"}, [12]), ({"contains": 12}, [12]), ({"contains": ["12"]}, [12]),
-    ({"contains": ["7", "123"]}, [123, 7]), ({"contains": []}, []), ({"contains": "1"}, []),
+    ({"contains": ["7", "123"]}, [123, 7]), ({"contains": []}, []), ({"contains": "88"}, []),
+    ({"contains": "2021"}, [123, 12]), ({"contains": "ps?udo"}, [9]), ({"contains": 2022}, [7]),
+    ({"contains": "_1[0-2]_"}, [12]), ({"contains": "[!1]nodes*2021"}, [123]),
+    ({"contains": "2nodes*2021-02-12"}, [123]), ({"contains": "1"}, [123, 12, 7, 9]),
     ({"contains": "2021-02-12_22*1node"}, []), ({"contains": "1node*2021-02-12_22"}, [12]),
     ({"contains": "4tasks"}, [123]), ({"name": "b", "contains": ["12"]}, []),
-    ({"name": "[ab]"}, []), ({"name": "a[1]"}, [9]), ({"name": "?"}, []), ({"name": "../../*"}, []),
+    ({"name": "[ab]"}, [123, 12, 7]), ({"name": "?"}, [123, 12, 7]), ({"name": "../../*"}, []),
     ({"contains": "../../*"}, []), ({"name": "*/*"}, []), ({"name": "/"}, []),
     ({"contains": "$(touch x)"}, []), ({"contains": "*" * 60 + "z"}, []), ({"contains": None}, []),
 ])  # fmt: skip
@@ -446,7 +480,7 @@ def test_no_logs_are_an_empty_list() -> None:
 
 def test_a_job_for_each_pair_in_order(here: None) -> None:
     ids = gpu_jobs_submitter([f"{TELLS} a", f"{TELLS} b"], [1, 2], name="pairs")
-    assert ids == ["1", "2", "3", "4"]
+    assert [int(number) - int(ids[0]) for number in ids] == [0, 1, 2, 3]
     assert [ended(number) for number in ids] == ["ok"] * 4
     assert [[task["arguments"] for task in told(number)] for number in ids] == [
         [["a"]],
@@ -456,8 +490,8 @@ def test_a_job_for_each_pair_in_order(here: None) -> None:
     ]
     assert len(search_log("pairs", contains=ids)) == 4
     assert re.fullmatch(
-        r"\./slurm/log/pairs@JZ_3_1nodes_2tasks_[\d-]{10}_\d\d\.\d\d\.\d\d\.out",
-        search_log(contains="3")[0],
+        rf"\./slurm/log/pairs@JZ_{ids[2]}_1nodes_2tasks_[\d-]{{10}}_\d\d\.\d\d\.\d\d\.out",
+        search_log(contains=ids[2])[0],
     )
     script = Path("slurm/pairs.slurm").read_text()
     assert script.startswith("#!/bin/bash\n#SBATCH --job-name=pairs\n")
@@ -516,6 +550,23 @@ def test_a_job_sees_as_many_gpus_as_it_asked_for(
     monkeypatch.setattr(batch, "devices", lambda: devices)
     found = batch._variables("1", "x", gpus=2, tasks=2, cpus=1)
     assert found.get("CUDA_VISIBLE_DEVICES") == expected
+
+
+@pytest.mark.slow
+def test_a_ddp_script_with_idr_torch_trains_here(here: None) -> None:
+    (number,) = gpu_jobs_submitter("idr_ddp.py --steps 3", 2)
+    assert ended(number) == "ok", complaints(number)
+    check_ddp(number, tasks=2, nodes=1, address="localhost")
+
+
+def check_ddp(number: str, tasks: int, nodes: int, address: str) -> None:
+    lines = sorted(line for line in printed(number).splitlines() if line.startswith("rank"))
+    place = f"{address}:{10000 + int(number) % 20000}"
+    assert lines == [
+        f"rank {rank} of {tasks}, {rank % (tasks // nodes)} on a node, met at {place}, "
+        f"1 kind of weights"
+        for rank in range(tasks)
+    ]
 
 
 def test_two_processes_reduce_together(here: None) -> None:
@@ -648,12 +699,121 @@ def test_a_job_outlives_the_program_that_submitted_it(here: None, folder: Path) 
     assert [row.state for row in batch.queue()] == ["RUNNING"]
 
 
-def test_ids_are_not_given_twice(here: None, logs: Path) -> None:
-    assert gpu_jobs_submitter(TELLS) == ["124"]  # after the log of a job that a Slurm gave
-    ended("124")
+def test_ids_are_not_given_twice(
+    here: None, folder: Path, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by two folders either, nor by two users: scripts derive their ports from them."""
+    (first,) = gpu_jobs_submitter(TELLS)
+    assert int(first) > 123  # after the log of a job that a Slurm gave
+    ended(first)
     for path in logs.glob("*"):
         path.unlink()
-    assert gpu_jobs_submitter(TELLS) == ["125"]
+    (second,) = gpu_jobs_submitter(TELLS)
+    ended(second)
+    with runs_root_at(folder.parent / "another's runs"):
+        (folder.parent / "another's folder").mkdir()
+        monkeypatch.chdir(folder.parent / "another's folder")
+        (third,) = gpu_jobs_submitter("bash -c true")
+    assert int(first) < int(second) < int(third)
+
+
+def test_two_who_claim_an_id_at_once_get_two(tmp_path: Path) -> None:
+    code = "from course.idr_pytools.commands import _claim\nprint([_claim(1) for _ in range(50)])"
+    command = [sys.executable, "-c", code]
+    own = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    given = [number for each in own for number in json.loads(each.communicate(timeout=60)[0])]
+    assert len(given) == len(set(given)) == 100
+
+
+def test_old_ids_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(commands, "REMEMBERED", 3)
+    assert [commands._claim(1) for _ in range(6)] == [1, 2, 3, 4, 5, 6]
+    place = tmp_path / "make-training-fast-ids"
+    assert sorted(path.name for path in place.iterdir()) == ["3", "4", "5", "6"]
+    assert stat.S_IMODE(place.stat().st_mode) == 0o1777
+
+
+def test_members_of_a_list_that_do_not_fit_are_left_out(
+    here: None, capsys: pytest.CaptureFixture
+) -> None:
+    (number,) = gpu_jobs_submitter(TELLS, [1, 4096])
+    said = capsys.readouterr().out
+    assert re.search(r"n_gpu=4096: this machine has .* That member of n_gpu is left out\.", said)
+    assert ended(number) == "ok"
+
+
+def test_the_original_s_name_needs_no_change(folder: Path) -> None:
+    """A module that imports IDRIS's library, as the course's own dlojz_tools.py does."""
+    (folder / "dlojz_tools.py").write_text("from idr_pytools import search_log\n")
+    code = "import dlojz_tools, idr_pytools, sys; print(sorted(idr_pytools.__all__))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "slurm_file_creator" in done.stdout and "display_slurm_queue_jupyter" in done.stdout
+
+
+@pytest.mark.slow
+def test_to_submit_takes_no_pytorch(here: None, folder: Path) -> None:
+    """It would take seconds, on a busy machine half a minute."""
+    code = (
+        "import sys; from idr_pytools import *; gpu_jobs_submitter('hostname', 1)\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "False", done
+
+
+@pytest.mark.parametrize("program", ["squeue", "scancel", "sacct", "sbatch"])
+def test_slurms_commands_say_what_to_call_instead(
+    program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    instead.put_first()
+    done = subprocess.run(f"{program} --me", shell=True, capture_output=True, text=True)
+    assert done.returncode == 1 and f"{program}: no Slurm runs here" in done.stderr
+    instead.take_away()
+    assert instead.FOLDER not in os.environ["PATH"]
+
+
+def test_a_batch_script_for_cores_alone(jean_zay: None) -> None:
+    path = slurm_file_creator(
+        "prepare.py --all",
+        2,
+        4,
+        module="python",
+        account="x@cpu",
+        partition="cpu_p1",
+        time="01:00:00",
+    )
+    assert path == "slurm/prepare.slurm"
+    lines = Path(path).read_text().splitlines()
+    assert {"#SBATCH --nodes=2", "#SBATCH --ntasks-per-node=4", "#SBATCH --cpus-per-task=1"} <= {
+        *lines
+    }
+    assert {"#SBATCH --partition=cpu_p1", "#SBATCH --account=x@cpu"} <= {*lines}
+    assert not [line for line in lines if "gres" in line or "constraint" in line]
+
+
+def test_a_batch_script_for_gpus_is_that_of_the_submitter(jean_zay: None) -> None:
+    asked = {"module": "pytorch", "account": "x@h100"}
+    path = slurm_file_creator("dlojz.py", 2, 4, 4, time="02:00:00", **asked)
+    dates = re.compile(r"\d{4}-\d\d-\d\d_[\d.]+")
+    job = batch_job("dlojz.py", 8, **asked)
+    wanted = job.text(job.log(datetime.now()))
+    assert dates.sub("", Path(path).read_text()) == dates.sub("", wanted)
+    assert "#SBATCH --cpus-per-task=24" in wanted and "module load arch/h100" in wanted
+
+
+@pytest.mark.parametrize("shape, says", [
+    ((0, 1, 0), "n_nodes=0"), ((1, 0, 0), "n_tasks_per_node=0"), ((1, 1, 5), "nodes of 4 GPUs"),
+    ((99, 4, 4), "at most 32 for a job"), ((1, 1, -1), "n_gpu_per_node=-1"),
+])  # fmt: skip
+def test_a_shape_that_cannot_be_is_refused(
+    jean_zay: None, shape: tuple[int, int, int], says: str
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        slurm_file_creator("a.py", *shape)
+    assert made() == set()
 
 
 def test_modules_are_loaded_where_there_are_such(
@@ -693,7 +853,7 @@ def test_the_queue_is_shown_until_it_is_empty(here: None, capsys: pytest.Capture
     display_slurm_queue(timestep=0)
     text = capsys.readouterr().out
     assert text.splitlines()[0].split() == ["JOBID", "NAME", "STATE", "TIME", "NODES", "REASON"]
-    assert re.search(r"^2 +bash +RUNNING +0:\d\d +1 +None$", text, re.MULTILINE)
+    assert re.search(r"^\d+ +bash +RUNNING +0:\d\d +1 +None$", text, re.MULTILINE)
     assert text.endswith("No job waits or runs any more.\n")
     blocks = text.split("JOBID")[1:]
     assert len(blocks) == len(set(re.sub(r"\d:\d\d", "", block) for block in blocks))
@@ -825,14 +985,28 @@ class TestOnSlurm:
             assert f"_{nodes}nodes_{count // nodes}tasks_" in search_log(contains=[number])[0]
         assert all("/slurm/" in name for name in made() if name.startswith(folder.name))
 
-    def test_two_nodes_of_two_tasks_reduce_together(self, tmp_path: Path) -> None:
-        (tmp_path / "sites.toml").write_text("[slurm]\ngpus_per_node = 2\n")
-        (number,) = gpu_jobs_submitter("idr_reduces.py", 4)
+    def test_a_ddp_script_with_idr_torch_trains_on_one_node_and_on_two(self) -> None:
+        ids = gpu_jobs_submitter("idr_ddp.py --steps 3", [1, 4, 8, 16], name="ddp")
+        assert len(ids) == 3  # 16 GPUs are more than there are
+        display_slurm_queue("ddp", timestep=1)
+        for number, tasks, nodes in zip(ids, (1, 4, 8), (1, 1, 2)):
+            assert self.ended(number) == "COMPLETED", complaints(number)
+            assert f"_{nodes}nodes_" in search_log("ddp", contains=number)[0]
+            own = re.search(r"met at (127\.0\.0\.[12]):", printed(number))[1]
+            check_ddp(number, tasks, nodes, own)
+
+    def test_torchrun_meets_at_the_first_name_of_the_list(self, folder: Path) -> None:
+        start = folder / "start.sh"
+        start.write_text(
+            "first=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)\n"
+            "exec torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-id 1 "
+            "--rdzv-endpoint $first:$((10000 + SLURM_JOB_ID % 20000)) idr_ddp.py --steps 3\n"
+        )
+        path = slurm_file_creator("bash start.sh", 2, 1, 1, name="torchrun")
+        number = self.says("sbatch", "--parsable", path)
         assert self.ended(number) == "COMPLETED", complaints(number)
-        lines = sorted(line for line in printed(number).splitlines() if line.startswith("rank"))
-        assert lines == [
-            f"rank {rank} of 4, {rank % 2} on node{1 + rank // 2}: sum 10" for rank in range(4)
-        ]
+        found = [line for line in printed(number).splitlines() if line.startswith("rank")]
+        assert len(found) == 2 and all("1 kind of weights" in line for line in found)
 
     def test_what_slurm_refuses_is_raised_in_its_words(self) -> None:
         with pytest.raises(ValueError, match=r"refused.*[Ii]nvalid partition.*before it: none"):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import job_helpers
 import pytest
+from PIL import Image
 
 # Test processes that share the cores: threads that wait for each other would mostly wait.
 if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
@@ -35,12 +36,21 @@ SLOWEST_FIRST = (
     "jobs/test_warm.py",
     "workshop/test_rehearsal.py",
     "notebooks/test_notebooks.py",
+    "predictions",
     "topics/test_communication.py",
     "training/test_data_parallel.py",
     "jobs/",
     "training/",
     "idr_pytools/",
     "topics/",
+)
+# These predict the same steps of ResNet-50, once in a process.
+PREDICT = (
+    "training/test_memory.py",
+    "topics/test_anatomy.py",
+    "topics/test_roofline.py",
+    "notebooks/test_claims_day1_1_gpu.py",
+    "notebooks/test_claims_day1_4_profiler.py",
 )
 STARTS_JOBS = {"nothing_left", "here", "slurm", "cluster"}  # fixtures of tests that do
 
@@ -62,6 +72,8 @@ def group_of(item: pytest.Item) -> str:
     file = item.path.relative_to(Path(__file__).parent).as_posix()
     if "slurm" in item.fixturenames:  # two, each with a Slurm of its own: they mostly wait
         return "slurm-jobs" if file.startswith("jobs/") else "slurm-others"
+    if file in PREDICT:
+        return "predictions"
     return item.nodeid if file == "notebooks/test_notebooks.py" else file
 
 
@@ -137,9 +149,23 @@ def runs_root(
 
 @pytest.fixture(scope="session")
 def tiny_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A default set of 48 files, real in everything but their number."""
-    recipe = Recipe(train_per_class=2, val_per_class=1)
-    return default_set.ensure(tmp_path_factory.mktemp("data") / "tiny", recipe)
+    """A default set of 48 files, real in everything but their number; one for all processes."""
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    return default_set.ensure(base / "tiny", Recipe(train_per_class=2, val_per_class=1))
+
+
+@pytest.fixture(scope="session")
+def small_set(tiny_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same photographs at a quarter of their width, where decoding is not the subject."""
+    root = tmp_path_factory.mktemp("small")
+    for path in tiny_set.rglob("*.jpg"):
+        target = root / path.relative_to(tiny_set)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with Image.open(path) as image:
+            image.resize((image.width // 4, image.height // 4)).save(target, quality=90)
+    return root
 
 
 @pytest.fixture

@@ -261,14 +261,16 @@ def _jobs(srun_commands: Any, n_gpu: Any, **asked: Any) -> list[BatchJob]:
     """A job for each GPU count and each command, all with the other arguments."""
     place = _place(asked["account"], asked["partition"], asked["constraint"])
     asked |= _left_out(place, asked)
-    jobs, counts = [], _several(n_gpu)
+    jobs, counts, every = [], _several(n_gpu), _several(srun_commands)
     for gpus in counts:
         try:
-            jobs += [job_of_gpus(place, each, gpus, asked) for each in _several(srun_commands)]
+            jobs += [job_of_gpus(place, each, gpus, asked) for each in every]
         except DoesNotFit as error:
+            if len(counts) == 1:
+                raise
             refused = error
-            print(f"{error}. That member of n_gpu is left out.") if len(counts) > 1 else None
-    if counts and not jobs and _several(srun_commands):
+            print(f"{error}. That member of n_gpu is left out.")
+    if counts and every and not jobs:
         raise refused
     return jobs
 

@@ -113,13 +113,15 @@ TRIALS = trials()
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, tiny_set: Path) -> dict[str, tuple[Run, Run]]:
+def trained(
+    tmp_path_factory: pytest.TempPathFactory, tiny_set: Path, small_set: Path
+) -> dict[str, tuple[Run, Run]]:
     """Each trial's run, and that of the step before; what is the same trains once."""
     root = tmp_path_factory.mktemp("answers")
     runs: dict[tuple[str, Config, int], Run] = {}
 
     def made(text: str, config: Config, gpus: int) -> Run:
-        config = replace(config, data_root=str(tiny_set))
+        config = replace(config, data_root=str(small_set if gpus > 1 else tiny_set))
         key = (text, config, gpus)
         if key not in runs:
             runs[key] = prepared(root / str(len(runs)), text, config, gpus=gpus)

@@ -19,7 +19,7 @@
 #SBATCH --time=93
 
 # setup
-module load cpuarch/amd
+module load arch/a100
 export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
 export COURSE_RUN_FOLDER=RUN_FOLDER
 

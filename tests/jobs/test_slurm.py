@@ -63,15 +63,6 @@ def test_a_training_run_is_recorded_as_on_this_machine(runs_root: Path) -> None:
     assert again.folder == run.folder
 
 
-def test_two_nodes_of_two_tasks_reduce_together(runs_root: Path, user_sites: Path) -> None:
-    user_sites.write_text("[slurm]\ngpus_per_node = 2\n")
-    run = over(launch("all_reduces.py", site="slurm", gpus=4))
-    assert run.status == "ok", jobs.explain(run)
-    nodes = slurm_says("sacct", "-X", "-n", "-P", "-j", run.launched["job_id"], "-o", "NNodes")
-    assert nodes == "2"
-    assert len([path for path in run.logs if path.suffix == ".out"]) >= 4
-
-
 STEPS = rung("baseline", quick=True, steps=40, warmup_steps=2, val_steps=0, lr=0.05)
 
 
@@ -221,15 +212,15 @@ def test_logs_that_a_node_cannot_write_are_the_first_suspect(runs_root: Path) ->
     assert "No log was written: does the node see" in run.record.error
 
 
-def test_fifty_in_a_row_all_arrive_and_none_twice(runs_root: Path) -> None:
-    configs = [rung("baseline", quick=True, rung=f"number-{n}") for n in range(50)]
+def test_twenty_in_a_row_all_arrive_and_none_twice(runs_root: Path) -> None:
+    configs = [rung("baseline", quick=True, rung=f"number-{n}") for n in range(20)]
     launched = [launch("ok_light.py", site="slurm", config=config) for config in configs]
     again = [launch("ok_light.py", site="slurm", config=config) for config in configs]
     assert [run.folder for run in again] == [run.folder for run in launched]
-    assert len({run.launched["job_id"] for run in launched}) == 50
+    assert len({run.launched["job_id"] for run in launched}) == 20
     jobs.wait(launched, timeout_s=400)
     assert {run.record.job_id for run in launched} == {run.launched["job_id"] for run in launched}
-    assert len(runs.find(status="ok")) == 50
+    assert len(runs.find(status="ok")) == 20
 
 
 def test_a_wiped_controller_gives_numbers_anew_and_no_run_takes_another_for_its_own(

@@ -10,7 +10,7 @@ from threading import Thread
 
 import pytest
 import torch
-from job_helpers import eventually, over, runs_root_at, slurm_says
+from job_helpers import eventually, over, runs_root_at, slurm_says, warm_up
 
 from course.config import Config, rung
 from course.jobs import launch
@@ -59,14 +59,15 @@ def config(data: Path, **changes: object) -> Config:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, tiny_set: Path):
+def trained(tmp_path_factory: pytest.TempPathFactory, small_set: Path):
     """Runs on one and on two ranks, without BatchNorm's part (eval) and with it (train)."""
+    warm_up()  # or all of them would start cold
     with runs_root_at(tmp_path_factory.mktemp("parallel")):
         kept = {"sets = image_sets(cfg)": SEEN, 'meter.lap("backward")': KEPT}
         still = variant("still", {**kept, "model.train()": "model.eval()"})
         moving = variant("moving", kept)
         found = {
-            (name, ranks): launch.launch(script, config(tiny_set), gpus=ranks)
+            (name, ranks): launch.launch(script, config(small_set), gpus=ranks)
             for name, script in (("eval", still), ("train", moving))
             for ranks in (1, 2)
         }
@@ -135,10 +136,10 @@ def test_two_nodes_of_two_tasks_train_together(
     runs_root: Path,
     slurm: Path,
     user_sites: Path,  # noqa: F811
-    tiny_set: Path,
+    small_set: Path,
 ) -> None:
     user_sites.write_text("[slurm]\ngpus_per_node = 2\n")
-    run = over(launch.launch("solutions/train.py", config(tiny_set), site="slurm", gpus=4))
+    run = over(launch.launch("solutions/train.py", config(small_set), site="slurm", gpus=4))
     assert run.status == "ok", launch.explain(run)
     number = run.launched["job_id"]
     assert slurm_says("sacct", "-X", "-n", "-P", "-j", number, "-o", "NNodes") == "2"
@@ -166,11 +167,11 @@ SKIPS = {
 
 @pytest.mark.parametrize("name", SKIPS)
 def test_a_skipped_collective_ends_with_what_to_look_for(
-    runs_root: Path, tiny_set: Path, name: str
+    runs_root: Path, small_set: Path, name: str
 ) -> None:
     _, lines = SKIPS[name]
     script = variant("skips", {"optimizer.zero_grad(set_to_none=True)": lines})
-    run = over(launch.launch(script, config(tiny_set, collective_timeout_s=5), gpus=2))
+    run = over(launch.launch(script, config(small_set, collective_timeout_s=5), gpus=2))
     assert run.status == "failed"
     assert "rank " in run.record.error
     assert any(word in run.record.error for word in ("waited for another", "Another rank ended"))
@@ -181,12 +182,12 @@ def test_a_skipped_collective_ends_with_what_to_look_for(
 
 
 def test_the_record_comes_when_the_others_have_written_what_they_know(
-    tmp_path: Path, tiny_set: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small_set: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = {"RANK": "0", "WORLD_SIZE": "2", FOLDER_VARIABLE: str(tmp_path)}
     for name, value in found.items():
         monkeypatch.setenv(name, value)
-    (tmp_path / "config.json").write_text(config(tiny_set).to_json())
+    (tmp_path / "config.json").write_text(config(small_set).to_json())
     (tmp_path / "launch.json").write_text(json.dumps({"rung": "baseline", "gpus": 2}))
     run, seen = Run(tmp_path), []
 
@@ -224,8 +225,3 @@ def test_the_benchmark_of_ddp_takes_turns_and_tells_of_each_variant(tmp_path: Pa
     assert {line["ranks"] for line in lines} == {2} and len(lines) == 4
     assert lines[0]["ratio"] == [1, 1, 1] != lines[1]["ratio"]
     assert all(line["step_ms"][0] > 0 for line in lines)
-
-
-def test_the_benchmark_of_ddp_says_how_it_is_started() -> None:
-    done = subprocess.run([sys.executable, str(BENCHMARK)], capture_output=True, text=True)
-    assert done.returncode == 2 and "start it with torchrun" in done.stderr

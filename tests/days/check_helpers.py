@@ -31,6 +31,7 @@ def ranks_training(every: list[Run], ranks: int, port: int) -> Iterator[None]:
         "CUDA_VISIBLE_DEVICES": "",
         "WORLD_SIZE": str(ranks),
         "OMP_NUM_THREADS": "1",
+        "NO_HOST_MEMORY": "1",
     }
     processes = [subprocess.Popen(command, env={**env, "RANK": str(rank)}) for rank in range(ranks)]
     try:

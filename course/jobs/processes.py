@@ -12,6 +12,7 @@ from course.runs.run import FOLDER_VARIABLE, GROUP, Run
 
 COMMAND_VARIABLE = "COURSE_COMMAND_FOLDER"  # set for every process that a job's command starts
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
+LOOKS = 5  # for what is left of a job, until none is found
 POLL_S = 0.1  # between two looks at what is waited for
 
 
@@ -32,11 +33,13 @@ def is_alive(run: Run) -> bool:
 
 def kill_left(run: Run) -> None:
     """End what is left of a run's job: every process that was started for its folder."""
-    found = [*of_run(run)]
-    for process in found:
-        with suppress(psutil.Error):  # it ended meanwhile
-            process.kill()
-    psutil.wait_procs(found, timeout=2)  # the kernel takes a moment, or longer for much memory
+    for _ in range(LOOKS):  # one may have started another since it was looked for
+        if not (found := [*of_run(run)]):
+            return
+        for process in found:
+            with suppress(psutil.Error):  # it ended meanwhile
+                process.kill()
+        psutil.wait_procs(found, timeout=2)  # the kernel takes a moment, or longer for much memory
 
 
 def end_command(run: Run) -> None:

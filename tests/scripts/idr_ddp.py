@@ -34,4 +34,6 @@ distributed.all_gather_object(everyone, round(weights, 9))
 where = f"{idr_torch.rank} of {idr_torch.world_size}, {idr_torch.local_rank} on a node"
 met = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
 sys.stdout.write(f"rank {where}, met at {met}, {len(set(everyone))} kind of weights\n")
+sys.stdout.flush()
+distributed.barrier()  # or one that is through ends the others, who have not said theirs
 distributed.destroy_process_group()

@@ -172,7 +172,8 @@ def search_log(
     paths = sorted(LOGS.iterdir()) if LOGS.is_dir() else []
     ids = {found[1] for path in paths if (found := re.match(r"[^@]*@JZ_(\d+)_", path.name))}
     parts = [
-        f"*@JZ_{each}_*" if each in ids else f"*{each}*" for each in map(str, _several(contains))
+        f"*@JZ_{each}_*" if isinstance(each, int) or each in ids else f"*{each}*"
+        for each in _several(contains)
     ]
     found, kinds = Logs(stdout=[], stderr=[]), {".out": "stdout", ".err": "stderr"}
     for path in paths:
@@ -220,14 +221,15 @@ def _jean_zays(account: str, partition: str | None, constraint: str | None) -> s
         ("constraint", constraint, CONSTRAINTS),
         ("the account's end", account.partition("@")[2], ACCOUNTS),
     ):
-        if value and value not in known:
+        kinds = {known.get(each) for each in re.findall(r"[\w-]+", value or "")}
+        if value and (len(kinds) != 1 or None in kinds):
             raise ValueError(
                 f"{what} {value!r} is none that the course knows of Jean Zay: choose "
                 f"{', '.join(known)}; or describe it as a site of your own, and name that in "
                 f"COURSE_SITE"
             )
         if value:
-            return known[value]
+            return kinds.pop()
     return "v100"
 
 
@@ -279,6 +281,7 @@ def _job_of_shape(
     srun_command: str, n_nodes: int, n_tasks_per_node: int, n_gpu_per_node: int, **asked: Any
 ) -> BatchJob:
     """The job that `slurm_file_creator` writes down."""
+    n_gpu_per_node = n_gpu_per_node or 0
     script.check_counts(n_nodes=n_nodes, n_tasks_per_node=n_tasks_per_node)
     if n_gpu_per_node:
         place = _place(asked["account"], asked["partition"], asked["constraint"])

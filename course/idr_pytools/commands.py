@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +24,7 @@ from course.runs import run as runs
 from course.runs.files import write_atomically
 from course.runs.run import Run
 
+FIRST = 1_000_000  # of so many digits no date or count in a log's name consists
 REMEMBERED = 1000  # ids of so many jobs; older ones are forgotten
 
 
@@ -51,7 +54,7 @@ def submit(name: str, command: Callable[[int], Command], *, above: int = 0) -> R
     """
     with launch.launching() as root:
         known = [run.launched.get("number", 0) for run in runs.all_jobs() if run.is_command]
-        number = _claim(1 + max([above, *known]))
+        number = _claim(max([FIRST, 1 + above, *(1 + each for each in known)]))
         run = Run(root / f"{name}-{number}")
         asked = {
             "name": name,
@@ -78,11 +81,9 @@ def _claim(number: int) -> int:
 
     A file is made for each, in a folder where every user may make some and remove their own.
     """
-    place = Path(tempfile.gettempdir()) / "make-training-fast-ids"
-    with suppress(FileExistsError):
-        place.mkdir()
-        place.chmod(0o1777)
-    taken = [int(each.name) for each in place.iterdir() if each.name.isdecimal()]
+    place = _shared_folder()
+    files = [each for each in place.iterdir() if re.fullmatch(r"[1-9]\d{0,8}", each.name)]
+    taken = [int(each.name) for each in files]
     number = max([number, *(each + 1 for each in taken)])
     while True:
         try:
@@ -90,11 +91,32 @@ def _claim(number: int) -> int:
             break
         except FileExistsError:  # somebody was faster
             number += 1
-    for old in taken:
-        if old < number - REMEMBERED:
-            with suppress(OSError):  # another user's
-                (place / str(old)).unlink()
+    for file in files:
+        with suppress(OSError):  # it is forgotten already
+            own = file.lstat().st_uid == os.getuid()
+            if own and int(file.name) < number - REMEMBERED:
+                file.unlink()
     return number
+
+
+def _shared_folder() -> Path:
+    """The folder of ids, one for all users, as the temporary directory is.
+
+    Raises:
+        JobError: there is something else of its name, or not everybody may write there.
+    """
+    place = Path(tempfile.gettempdir()) / "make-training-fast-ids"
+    with suppress(FileExistsError):
+        place.mkdir()
+    found = place.lstat()  # not what a link leads to
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
+        place.chmod(0o1777)
+    elif not stat.S_ISDIR(found.st_mode) or stat.S_IMODE(found.st_mode) != 0o1777:
+        raise launch.JobError(
+            f"{place} must be a folder in which everybody may write (mode 1777), and it is not: "
+            f"ask its owner to remove it, or set TMPDIR"
+        )
+    return place
 
 
 def _start(run: Run, asked: dict[str, object]) -> None:

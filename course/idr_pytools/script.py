@@ -28,9 +28,12 @@ VALID = {  # nothing that would end a line of #SBATCH, a word of the shell or a 
 }  # fmt: skip
 QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.""", re.DOTALL)
 VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})")
+BRACED = re.compile(r"\$\{(\w+)\}")
+PIECE = re.compile(rf"{QUOTED.pattern}|{VARIABLE.pattern}|\$", re.DOTALL)
 LITERAL_DOLLAR = "\0"  # in no command: an operating system takes none
-# What would act in a shell outside quotes: signs, $( and $1, ~ and # before a word, {a,b}.
-ACTS = re.compile(r"[;&|<>()`\n]|\$[\d@*#?!$({-]|(?:^|(?<=\s))[~#]|\{[^}]*(?:,|\.\.)[^}]*\}")
+# What would act in a shell outside quotes: signs, $( and $1, # before a word, {a,b}.
+ACTS = re.compile(r"[;&|<>()`\n]|\$[\d@*#?!$({'-]|(?:^|(?<=\s))#|\{[^}]*(?:,|\.\.)[^}]*\}")
+IN_QUOTES = re.compile(r"\$[\d@*#?!$({-]|`")  # and in double ones
 
 
 class DoesNotFit(ValueError):
@@ -66,7 +69,7 @@ class BatchJob:
     @property
     def name(self) -> str:
         """As asked for, else after the script that the command starts."""
-        words = shlex.split(self.command)
+        words = shlex.split(_whole(self.command))
         script = next((word for word in words if word.endswith(".py")), words[0])
         derived = re.sub(r"[^\w+=-]", "_", Path(script).name.split(".")[0]).lstrip("+=-")
         return self.asked["name"] or derived[:40] or "job"
@@ -137,7 +140,7 @@ class BatchJob:
 
     def _srun_words(self) -> str:
         words = command_words(self.command)
-        if shlex.split(self.command)[0].endswith(".py"):
+        if shlex.split(_whole(self.command))[0].endswith(".py"):
             words = ["python", "-u", *words]
         if self.asked["singularity"]:
             image = f'"$SINGULARITY_ALLOWED_DIR/{self.asked["singularity"]}"'
@@ -181,9 +184,9 @@ def command_words(command: str) -> list[str]:
     """
     if not isinstance(command, str) or LITERAL_DOLLAR in command:
         raise ValueError(f"a command must be a text without NUL characters, not {command!r}")
-    joined = QUOTED.sub(_joined, command).strip()
+    joined = _whole(command)
     try:
-        words = shlex.split(QUOTED.sub(_hide_dollars, joined))
+        words = shlex.split(PIECE.sub(_braced, joined))
     except ValueError as error:
         raise ValueError(f"command {command!r}: {error}") from error
     if sign := _acting(joined):
@@ -219,17 +222,34 @@ def seconds(time_max: str) -> int:
 
 def _acting(command: str) -> str:
     """What of a command a shell would not take as it stands; "" where there is nothing."""
-    bare = VARIABLE.sub("_", QUOTED.sub(_unquoted, command))
+    bare = PIECE.sub(_bare, command)
     if found := ACTS.search(bare):
         return found[0]
-    patterns = [word for word in bare.split() if re.search(r"[*?\[]", word)]
-    return next((word for word in patterns if glob(word)), "")  # that fits nothing is left alone
+    return next((word for word in bare.split() if _is_filled_in(word)), "")
 
 
-def _unquoted(found: re.Match[str]) -> str:
-    """What of a quoted text acts nevertheless: a command's output, in double quotes."""
-    inner = re.sub(r"\\.", "", found[0], flags=re.S) if found[0].startswith('"') else ""
-    return "$(" if "$(" in inner or "`" in inner else "_"
+def _is_filled_in(word: str) -> bool:
+    """Is it a home, or a pattern? One that fits no file is left alone, by a shell as well."""
+    if re.match(r"~(/|$|[+-]|\d)", word) or os.path.expanduser(word) != word:
+        return True
+    is_open = "'" in word or LITERAL_DOLLAR in word  # what it fits shows in the job alone
+    return bool(re.search(r"[*?]", word) if is_open else re.search(r"[*?\[]", word) and glob(word))
+
+
+def _bare(found: re.Match[str]) -> str:
+    """A piece of a command for `_acting`: of quoted text what acts nevertheless, else a mark."""
+    text = found[0]
+    if text.startswith('"'):
+        inner = VARIABLE.sub("", re.sub(r"\\.", "", text, flags=re.S))
+        acts = IN_QUOTES.search(inner)
+        return acts[0] if acts else "'"
+    marks = {"'": "'", "\\": "_", "$": "$" if text == "$" else LITERAL_DOLLAR}
+    return marks[text[0]]
+
+
+def _whole(command: str) -> str:
+    """A command whose lines are joined, where a backslash ends them."""
+    return QUOTED.sub(_joined, command).strip()
 
 
 def _joined(found: re.Match[str]) -> str:
@@ -239,17 +259,22 @@ def _joined(found: re.Match[str]) -> str:
     return re.sub(r"\\.", lambda pair: "" if pair[0] == "\\\n" else pair[0], found[0], flags=re.S)
 
 
-def _hide_dollars(found: re.Match[str]) -> str:
+def _braced(found: re.Match[str]) -> str:
+    """A piece of a command with ${NAME} for a variable, and a mark for any other dollar."""
     text = found[0]
     if text.startswith("'"):
         return text.replace("$", LITERAL_DOLLAR)
-    return re.sub(r"\\.", lambda pair: pair[0].replace("\\$", LITERAL_DOLLAR), text, flags=re.S)
+    if text.startswith('"'):
+        return re.sub(rf"\\.|{VARIABLE.pattern}|\$", _braced, text, flags=re.S)
+    if text.startswith("\\"):
+        return LITERAL_DOLLAR if text == "\\$" else text
+    return LITERAL_DOLLAR if text == "$" else f"${{{text[1:].strip('{}')}}}"
 
 
 def _quoted(word: str) -> str:
     parts, end = [], 0
-    for found in VARIABLE.finditer(word):
-        parts += [word[end : found.start()], f'"${{{found[1].strip("{}")}}}"']
+    for found in BRACED.finditer(word):
+        parts += [word[end : found.start()], f'"{found[0]}"']
         end = found.end()
     parts.append(word[end:])
     literal = [part and shlex.quote(part.replace(LITERAL_DOLLAR, "$")) for part in parts[::2]]

@@ -16,7 +16,7 @@ LOG_BUTTON, CANCEL_BUTTON = "76px", "84px"
 STYLE = """<style>
 .course-queue .widget-html-content { line-height: 1.4; white-space: normal; }
 .course-queue-row { display: grid; column-gap: 8px; overflow-wrap: anywhere; padding: 4px 0;
-  grid-template-columns: 3.6em minmax(5em, 2fr) 3em 4.4em minmax(5.5em, 3fr) 4.2em 3.2em 2.8em 5.2em;
+  grid-template-columns: 3.6em minmax(5em, 2fr) 3em 4.4em minmax(5.5em, 3fr) 4em 3em 3em 5em;
   border-top: 1px solid #8888; }
 .course-queue-head { font-weight: bold; white-space: nowrap; border: none; padding: 0; }
 .course-queue-label { position: absolute; width: 1px; height: 1px; overflow: hidden;

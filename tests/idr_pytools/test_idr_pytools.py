@@ -245,6 +245,7 @@ exit $status
     ({"constraint": "h100"}, "jean-zay-h100", 2, (1, 2, 24)),
     ({"partition": "gpu_p6"}, "jean-zay-h100", 4, (1, 4, 24)),
     ({"constraint": "v100-32g"}, "jean-zay-v100", 4, (1, 4, 10)),
+    ({"constraint": "v100-16g|v100-32g"}, "jean-zay-v100", 4, (1, 4, 10)),
     ({"partition": "gpu_p4"}, "jean-zay-a100-40g", 8, (1, 8, 6)),
 ])  # fmt: skip
 def test_jean_zays_nodes(
@@ -382,6 +383,8 @@ def test_the_name_is_the_scripts(jean_zay: None, command: str, name: str) -> Non
     ("a '$A' \\$A \"\\$A\" '\"$A\"' \"'$A'\"", ["a", "$A", "$A", "$A", '"$A"', "'1 *;$B'"]),
     ("a $NONE $ '$1' \\$\\$", ["a", "", "$", "$1", "$$"]),
     ("a \"\\\\$A\" \"it's $A's\"", ["a", "\\1 *;$B", "it's 1 *;$B's"]),
+    ("a \"$A\"_run $A\"_run\" $A'1' \"$\"A", ["a", "1 *;$B_run", "1 *;$B_run", "1 *;$B1", "$A"]),
+    ("a ~callbacks $A/[1]", ["a", "~callbacks", "1 *;$B/[1]"]),
     ("a 'b\nc' --d ''", ["a", "b\nc", "--d", ""]), ("a \\; é", ["a", ";", "é"]),
 ])  # fmt: skip
 def test_a_command_reaches_bash_as_words(command: str, arguments: list[str]) -> None:
@@ -403,6 +406,7 @@ def test_a_command_that_is_none_is_refused(command: object) -> None:
 @pytest.mark.parametrize(
     "sign",
     [";", "|", "> out", "& x", "`x`", "$(x)", "$1", "${A:-x}", "~/x"]
+    + ["$'x'", '$"x"', '"${A:-x}"', '"$$"', "$A/*.csv", '"a b"/*.csv', "~", "~+"]
     + ["# x", "{a,b}", "x{1..3}", '"$(x)"', '"`x`"', "\nb", "idr_t*.py"],
 )
 def test_what_would_act_in_a_shell_is_refused_and_named(sign: str) -> None:
@@ -449,7 +453,8 @@ def logs(folder: Path) -> Path:
     ({}, [123, 12, 7, 9]), ({"name": "a"}, [123, 12]), ({"name": "a*"}, [123, 12]),
     ({"contains": "12"}, [12]), ({"contains": 12}, [12]), ({"contains": ["12"]}, [12]),
     ({"contains": ["7", "123"]}, [123, 7]), ({"contains": []}, []), ({"contains": "88"}, []),
-    ({"contains": "2021"}, [123, 12]), ({"contains": "ps?udo"}, [9]), ({"contains": 2022}, [7]),
+    ({"contains": "2021"}, [123, 12]), ({"contains": "ps?udo"}, [9]), ({"contains": "2022"}, [7]),
+    ({"contains": 2022}, []),
     ({"contains": "_1[0-2]_"}, [12]), ({"contains": "[!1]nodes*2021"}, [123]),
     ({"contains": "2nodes*2021-02-12"}, [123]), ({"contains": "1"}, [123, 12, 7, 9]),
     ({"contains": "2021-02-12_22*1node"}, []), ({"contains": "1node*2021-02-12_22"}, [12]),
@@ -763,11 +768,43 @@ def test_to_submit_takes_no_pytorch(here: None, folder: Path) -> None:
     assert done.stdout.splitlines()[-1] == "False", done
 
 
+def test_a_folder_of_ids_that_is_no_such_folder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "1").touch()
+    (tmp_path / "make-training-fast-ids").symlink_to(victim)
+    with pytest.raises(launch.JobError, match="mode 1777"):
+        commands._claim(5000)
+    assert [path.name for path in victim.iterdir()] == ["1"]
+
+
+def test_a_script_on_two_lines_is_pythons(jean_zay: None) -> None:
+    text = batch_job("a.py\\\n --b 1").text("log")
+    assert "time srun python -u a.py --b 1\n" in text and "job-name=a\n" in text
+
+
+def test_a_stand_in_hands_on_to_a_slurm_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = tmp_path / "squeue"
+    real.write_text("#!/bin/sh\necho real $*\n")
+    real.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_CONF", "there")
+    instead.put_first()
+    done = subprocess.run(["squeue", "--me"], capture_output=True, text=True)
+    assert done.stdout == "real --me\n", done
+
+
 @pytest.mark.parametrize("program", ["squeue", "scancel", "sacct", "sbatch"])
 def test_slurms_commands_say_what_to_call_instead(
     program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", os.environ["PATH"])
+    monkeypatch.delenv("SLURM_CONF", raising=False)
     instead.put_first()
     done = subprocess.run(f"{program} --me", shell=True, capture_output=True, text=True)
     assert done.returncode == 1 and f"{program}: no Slurm runs here" in done.stderr

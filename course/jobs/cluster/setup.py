@@ -125,7 +125,7 @@ def _first_job(conf: Path) -> int:
     last = re.search(r"^FirstJobId=(\d+)", conf.read_text(), re.M) if conf.exists() else None
     if last:
         return (int(last[1]) + JOBS_A_START) % MOST_JOBS
-    return 1 + 97 * (ports()["slurmctld"] % 100)
+    return 1 + 97 * ports()["slurmctld"] % JOBS_A_START
 
 
 def write_files(home: Path) -> None:

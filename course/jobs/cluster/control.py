@@ -258,7 +258,9 @@ def _nodes_are_ready(home: Path) -> bool:
 def _ready(home: Path) -> int:
     """How many nodes take jobs, as Slurm's controller tells it; none while it does not answer."""
     said = _asked(home, "sinfo", "-h", "-N", "-p", "gpu", "-o", "%T") or ""
-    return sum(state in ("idle", "mixed", "allocated") for state in said.split())
+    # One whose job has just ended is "completing": its other cores take jobs meanwhile.
+    takes_jobs = ("idle", "mixed", "allocated", "completing")
+    return sum(state in takes_jobs for state in said.split())
 
 
 def _asked(home: Path, *command: str) -> str | None:

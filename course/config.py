@@ -45,7 +45,7 @@ class Config:
     image_px: int = 224  # training and validation crop, pixels a side
     batch_size: int = 64  # images that one update sees, over all ranks
     epochs: int = 2
-    steps: int = 16  # training steps an epoch, at most
+    steps: int = 16  # training steps an epoch
     warmup_steps: int = 8  # first steps of the run, left out of every time
     budget_s: float = 0.0  # stop once a ratio is sure, or after so many seconds; 0: all steps
     profile_steps: int = 0  # so many of the warm-up steps are traced; 0: none
@@ -56,8 +56,8 @@ class Config:
     prefetch_factor: int = 2  # batches that each worker makes ahead
     pin_memory: bool = False  # batches lie in page-locked memory, from which a GPU copies by itself
     non_blocking: bool = False  # the script goes on while a batch is copied to the device
-    drop_last: bool = True  # leave out an epoch's last batch, if it is not full
-    uint8: bool = False  # images travel as bytes, and are normalised on the device
+    drop_last: bool = True  # an epoch has all its steps; False: it ends with the files at the latest
+    uint8: bool = True  # images travel as bytes, and are normalised on the device; False: as floats
     lr: float = 0.01
     momentum: float = 0.9
     weight_decay: float = 5e-5

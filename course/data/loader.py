@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import weakref
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
@@ -9,21 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import distributed
-from torch.utils.data import DataLoader, Sampler, Subset
-from torchvision import datasets
+from torch.utils.data import DataLoader, RandomSampler, Sampler, Subset
 from torchvision.transforms import v2
 
 from course.config import Config
 from course.data import default_set
 from course.data.default_set import DataError
+from course.data.images import Files, train_view, val_view
+from course.data.images import normalised as normalised  # a script imports it from here
 from course.runs import failures
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in 0…1
 SYNTHETIC_CLASSES = 1000
 NOTED = 64
-_NORMALISE = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
 _made: list[weakref.ref[DataLoader]] = []  # or its workers would stay
 Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
 
@@ -61,12 +61,12 @@ def _check_enough(images: int, cfg: Config, root: Path) -> None:
             f"batch_size={cfg.batch_size} is more than the {images} training images in "
             f'{root}: use a smaller batch, or data="synthetic" to measure speed and memory'
         )
-    batches = min(cfg.steps, images // cfg.batch_size) * cfg.epochs
-    if batches <= cfg.warmup_steps:
+    batches = math.ceil(images / cfg.batch_size) * cfg.epochs
+    if not cfg.drop_last and batches <= cfg.warmup_steps:
         raise DataError(
             f"{images} images in {root} make {batches} batches of {cfg.batch_size} in "
             f"{cfg.epochs} epochs, and warmup_steps={cfg.warmup_steps} leaves none to measure: "
-            f'raise epochs, lower batch_size, or use data="synthetic"'
+            f"raise epochs, lower batch_size, or set drop_last=True, so that an epoch has all steps"
         )
 
 
@@ -87,9 +87,12 @@ def loaders(
     host memory; synthetic batches already lie on `device`, so that they cost nothing and the
     network's own speed shows.
 
+    An epoch has `cfg.steps` batches for training, however many files there are. With
+    `cfg.drop_last` off it ends with the files at the latest, its last batch perhaps smaller.
+
     Args:
         share: images of a batch that this process loads; None: all of `cfg.batch_size`.
-        sampler: which training images, in which order; None: all, shuffled by `cfg.seed`.
+        sampler: the training images of one pass, in order; None: all, shuffled by `cfg.seed`.
         val_sampler: which validation images; None: all.
         loading: further arguments of PyTorch's DataLoader.
     """
@@ -98,7 +101,7 @@ def loaders(
         batches = Synthetic(cfg, device, share)
         return batches, batches
     train = _training_loader(sets, cfg, share, sampler, loading)
-    taken = None if val_sampler is None else Noted(val_sampler)
+    taken = None if val_sampler is None else Drawing(val_sampler)
     val = DataLoader(sets.val, share, sampler=taken, **loading)
     for batches in (train, val):
         failures.give_up_in_time(batches)
@@ -115,70 +118,66 @@ def _training_loader(
     sets: ImageSets, cfg: Config, share: int, sampler: Sampler | None, loading: dict[str, Any]
 ) -> DataLoader:
     order = torch.Generator().manual_seed(cfg.seed)
-    if sampler is not None:
-        sampler = Noted(sampler)
-        if distributed.is_available() and distributed.is_initialized():  # workers draw from it
-            order.manual_seed(cfg.seed + distributed.get_rank())
+    if sampler is None:
+        sampler = RandomSampler(sets.train, generator=order)
+    elif distributed.is_available() and distributed.is_initialized():  # workers draw from it
+        order.manual_seed(cfg.seed + distributed.get_rank())
+    images = share * cfg.steps if cfg.drop_last else None
     return DataLoader(
         sets.train,
         share,
-        sampler=sampler,
-        shuffle=sampler is None,
+        sampler=Drawing(sampler, images, cfg.epochs),
         drop_last=cfg.drop_last,
         generator=order,
         **loading,
     )
 
 
-def train_view(cfg: Config) -> v2.Transform:
-    """Random crop and flip: how a file becomes a training image."""
-    crop = v2.RandomResizedCrop(cfg.image_px)
-    return v2.Compose([crop, v2.RandomHorizontalFlip(), *_to_tensor(cfg)])
-
-
-def val_view(cfg: Config) -> v2.Transform:
-    """Resize, then the centre crop, as ImageNet results are reported."""
-    resized = round(cfg.image_px * 256 / 224)
-    return v2.Compose([v2.Resize(resized), v2.CenterCrop(cfg.image_px), *_to_tensor(cfg)])
-
-
-def _to_tensor(cfg: Config) -> list[v2.Transform]:
-    return [v2.ToImage()] if cfg.uint8 else [v2.ToImage(), *_NORMALISE]
-
-
-def normalised(images: torch.Tensor) -> torch.Tensor:
-    """Images as the network wants them; those that came as bytes are turned where they lie."""
-    if images.dtype != torch.uint8:
-        return images
-    for each in _NORMALISE:
-        images = each(images)
-    return images
-
-
-def _mixed(val: datasets.ImageFolder, cfg: Config) -> Subset:
+def _mixed(val: Files, cfg: Config) -> Subset:
     # Files come class after class: the first batches alone would show one or two classes.
     order = torch.randperm(len(val), generator=torch.Generator().manual_seed(cfg.seed))
     return Subset(val, order[: cfg.val_images or None].tolist())
 
 
-class Noted(Sampler):
-    """A sampler that tells, since ranks must share the images.
+class Drawing(Sampler):
+    """Which images an epoch takes, and in which order: a sampler's, again and again.
 
-    `taken` has the first NOTED images of each epoch, in order; `low` those of its images that are
-    numbered below NOTED: two ranks' first ones may have nothing in common by chance.
+    Where an epoch takes more images than there are, the sampler shuffles anew for each pass over
+    them. So no image comes again before all have come, and ranks' shares stay apart.
+
+    Args:
+        sampler: the images of a pass. Its `set_epoch`, if it has one, is called for each.
+        images: how many an epoch takes; None: one pass.
+        epochs: of the run, so that the passes of different ones are shuffled differently.
+
+    Attributes:
+        taken: the first NOTED images of each epoch, in order.
+        low: of each epoch's first pass those that are numbered below NOTED: two ranks' first
+            ones may have nothing in common by chance.
     """
 
-    def __init__(self, sampler: Iterable[int]) -> None:
-        self.sampler, self.taken, self.low = sampler, [], []
+    def __init__(self, sampler: Iterable[int], images: int | None = None, epochs: int = 1) -> None:
+        self.sampler, self.images, self.epochs = sampler, images, epochs
+        self.taken, self.low = [], []
 
     def __len__(self) -> int:
-        return len(self.sampler)
+        return len(self.sampler) if self.images is None else self.images
 
     def __iter__(self) -> Iterator[int]:
-        order = [int(image) for image in self.sampler]  # of a tensor, too
-        self.taken.append(order[:NOTED])
-        self.low.append(sorted(image for image in order if image < NOTED))
-        yield from order
+        epoch, left = getattr(self.sampler, "epoch", 0), len(self)
+        for number in itertools.count():
+            if number and hasattr(self.sampler, "set_epoch"):
+                self.sampler.set_epoch(epoch + number * self.epochs)
+            order = [int(image) for image in self.sampler][:left]  # of a tensor, too
+            if number == 0:
+                self.taken.append(order[:NOTED])
+                self.low.append(sorted(image for image in order if image < NOTED))
+            elif hasattr(self.sampler, "set_epoch"):
+                self.sampler.set_epoch(epoch)
+            yield from order
+            left -= len(order)
+            if left <= 0 or not order:
+                return
 
 
 class Synthetic:
@@ -200,18 +199,7 @@ class Synthetic:
             yield self.images, self.labels
 
 
-def open_image(path: str) -> Image.Image:
-    """The image in RGB. Raises DataError naming a file that is truncated or no image."""
-    try:
-        with Image.open(path) as image:
-            return image.convert("RGB")
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be decoded ({error}): copy this file again, or take it out"
-        ) from error
-
-
-def _folder(root: Path, split: str, view: v2.Transform) -> datasets.ImageFolder:
+def _folder(root: Path, split: str, view: v2.Transform) -> Files:
     folder = root / split
     if not folder.is_dir():
         raise DataError(
@@ -219,7 +207,7 @@ def _folder(root: Path, split: str, view: v2.Transform) -> datasets.ImageFolder:
             f"a class, as ImageNet has it"
         )
     try:
-        return datasets.ImageFolder(str(folder), view, loader=open_image)
+        return Files(folder, view)
     except FileNotFoundError as error:
         # torchvision's message names the classes that hold no image, or says there are none.
         raise DataError(f"{folder} is incomplete: {error}") from error

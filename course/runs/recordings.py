@@ -40,6 +40,7 @@ PURPOSES = {
 }
 FULL_BATCH = ("throughput", "scaling")  # on one GPU, either tells how fast a rung is at its best
 LABELS = ("rung", "data_root")  # of a config: they change nothing that is computed
+HANDED_ON = ("uint8",)  # nor do these, but how fast files come, which is asked of "loading" alone
 SETUP = {"model": "resnet50", "data": "synthetic", "image_px": 224, "batch_size": 256}
 NEAREST = 4  # so many recorded runs are named where none fits
 
@@ -247,6 +248,8 @@ def _computed(config: Config) -> dict[str, Any]:
 def _differences(run: Run, wanted: dict[str, Any], gpus: int) -> list[str]:
     there = _computed(run.config) | {"gpus": run.launched["gpus"]}
     asked = wanted | {"gpus": gpus}
+    if run.purpose != "loading":
+        asked = {key: asked[key] for key in asked if key not in HANDED_ON}
     return [f"{key}={there[key]!r}" for key in asked if there[key] != asked[key]]
 
 

@@ -6,18 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils.data import DistributedSampler
+from torchvision.transforms import v2
 
 from course.config import Config, rung
 from course.data.default_set import DataError
-from course.data.loader import (
-    MEAN,
-    STD,
-    SYNTHETIC_CLASSES,
-    image_sets,
-    loaders,
-    open_image,
-    val_view,
-)
+from course.data.images import MEAN, STD, RandomCrop, normalised, open_image, val_view
+from course.data.loader import SYNTHETIC_CLASSES, Drawing, image_sets, loaders
 
 CPU = torch.device("cpu")
 CLASSES = {"n01440764": "cat", "n01443537": "coffee"}
@@ -66,10 +62,10 @@ def refusal(cfg: Config) -> str:
 
 
 def test_imagenet_folder_gives_batches(imagenet: Path) -> None:
-    train, val, classes = opened(config(imagenet))
-    assert (classes, len(train), len(val)) == (2, 1, 2)  # of 6 training files, 4 fill a batch
+    train, val, classes = opened(config(imagenet, steps=3))
+    assert (classes, len(train), len(val)) == (2, 3, 2)
     for images, labels in (*train, *val):
-        assert (images.shape, images.dtype) == ((4, 3, 32, 32), torch.float32)
+        assert (images.shape, images.dtype) == ((4, 3, 32, 32), torch.uint8)
         assert (labels.shape, labels.dtype) == ((4,), torch.int64)
         assert set(labels.tolist()) <= {0, 1}
 
@@ -78,7 +74,7 @@ def test_labels_follow_the_sorted_class_names(imagenet: Path) -> None:
     for path in (imagenet / "val" / "n01443537").iterdir():
         Image.new("RGB", (48, 48), "white").save(path)
     for images, labels in opened(config(imagenet))[1]:
-        is_white = images.amin(dim=(1, 2, 3)) > 2
+        is_white = images.amin(dim=(1, 2, 3)) == 255
         assert torch.equal(is_white.long(), labels)
 
 
@@ -123,23 +119,130 @@ def test_order_of_files_depends_on_no_other_random_numbers(tiny_set: Path) -> No
 
 
 def test_next_epoch_has_another_order(tiny_set: Path) -> None:
-    train, _, _ = opened(config(tiny_set, batch_size=32))
+    train, _, _ = opened(config(tiny_set, batch_size=32, steps=1))
     (_, first), (_, second) = next(iter(train)), next(iter(train))
     assert not torch.equal(first, second)
     assert torch.equal(first.sort().values, second.sort().values)
 
 
-def test_pixels_are_normalised() -> None:
-    cfg = rung("baseline", image_px=32)
-    pixel = val_view(cfg)(Image.new("RGB", (60, 50), (255, 0, 51)))[:, 16, 16]
+class TestEpochs:
+    """As many batches as the config says, from however many files."""
+
+    @pytest.mark.parametrize("files, steps", [(32, 3), (32, 4), (32, 5), (32, 21)])
+    def test_has_all_its_steps(self, tiny_set: Path, files: int, steps: int) -> None:
+        train, _, _ = opened(config(tiny_set, batch_size=8, steps=steps))
+        assert len(train) == steps
+        epochs = [list(train.sampler) for _ in range(2)]
+        for order in epochs:
+            assert len(order) == 8 * steps
+            passes = [order[at : at + files] for at in range(0, len(order), files)]
+            assert all(len({*each}) == len(each) for each in passes)  # all, before one comes again
+            assert len({tuple(each) for each in passes}) == len(passes)  # each shuffled anew
+        assert epochs[0] != epochs[1]
+
+    @pytest.mark.parametrize("world", [1, 2, 4])
+    def test_ranks_share_each_pass(self, world: int) -> None:
+        files, share, epochs = range(32), 10, 3
+        samplers = [DistributedSampler(files, world, rank, seed=7) for rank in range(world)]
+        drawings = [Drawing(each, 6 * share, epochs) for each in samplers]
+        orders = []
+        for epoch in range(epochs):
+            for sampler in samplers:
+                sampler.set_epoch(epoch)
+            taken = [list(each) for each in drawings]
+            in_a_pass = 32 // world
+            for at in range(0, 6 * share - in_a_pass + 1, in_a_pass):
+                together = [image for each in taken for image in each[at : at + in_a_pass]]
+                assert sorted(together) == [*files]
+                orders.append(tuple(together))
+            assert {sampler.epoch for sampler in samplers} == {epoch}  # as the script has set it
+        assert len({*orders}) == len(orders)  # no pass of any epoch is like another
+
+    def test_a_script_that_forgets_the_epoch_repeats_it(self) -> None:
+        drawing = Drawing(DistributedSampler(range(32), 2, 0), 40, 2)
+        assert list(drawing) == list(drawing)
+        assert drawing.taken[0] == drawing.taken[1]
+
+    def test_ends_with_the_files_if_the_last_batch_is_kept(self, tiny_set: Path) -> None:
+        train, _, _ = opened(config(tiny_set, batch_size=12, steps=9, drop_last=False))
+        assert [len(labels) for _, labels in train] == [12, 12, 8]
+
+    def test_what_was_taken_is_that_of_the_first_pass(self) -> None:
+        drawing = Drawing(DistributedSampler(range(100), 2, 1, shuffle=False), 80, 1)
+        assert len(list(drawing)) == 80
+        assert drawing.taken == [[*range(1, 100, 2)]] and drawing.low == [[*range(1, 64, 2)]]
+
+    def test_without_images_it_ends(self) -> None:
+        assert list(Drawing(range(0), 5)) == []
+
+
+@pytest.mark.parametrize("uint8", [True, False])
+def test_pixels_are_normalised(uint8: bool) -> None:
+    cfg = rung("baseline", image_px=32, uint8=uint8)
+    colour = torch.tensor([255, 0, 51], dtype=torch.uint8).view(3, 1, 1)
+    batch = val_view(cfg)(colour.expand(3, 50, 60))[None]
+    assert batch.dtype == (torch.uint8 if uint8 else torch.float32)
     expected = [(value - mean) / std for value, mean, std in zip((1, 0, 0.2), MEAN, STD)]
-    torch.testing.assert_close(pixel, torch.tensor(expected))
+    torch.testing.assert_close(normalised(batch)[0, :, 16, 16], torch.tensor(expected))
+
+
+def test_bytes_keep_their_layout_when_they_are_normalised() -> None:
+    images = torch.zeros((2, 3, 8, 8), dtype=torch.uint8).to(memory_format=torch.channels_last)
+    assert normalised(images).is_contiguous(memory_format=torch.channels_last)
+    floats = torch.zeros(2, 3, 8, 8)
+    assert normalised(floats) is floats
+
+
+def test_constants_of_a_pretended_device_are_not_kept() -> None:
+    with FakeTensorMode():
+        assert isinstance(normalised(torch.zeros((1, 3, 4, 4), dtype=torch.uint8)), FakeTensor)
+    real = normalised(torch.zeros((1, 3, 4, 4), dtype=torch.uint8))
+    assert float(real[0, 0, 0, 0]) == pytest.approx(-MEAN[0] / STD[0])
+
+
+def test_loading_takes_one_thread(tiny_set: Path) -> None:
+    seen, before = [], torch.get_num_threads()
+    sets = image_sets(config(tiny_set))
+    sets.train.loader = lambda path: seen.append(torch.get_num_threads()) or open_image(path)
+    torch.set_num_threads(2)
+    try:
+        next(iter(loaders(sets, config(tiny_set), CPU)[0]))
+        assert {*seen} == {1} and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("mode", ("L", "CMYK"))  # ImageNet has both
 def test_grey_and_cmyk_images_become_rgb(tmp_path: Path, mode: str) -> None:
-    Image.new(mode, (20, 10)).save(tmp_path / "odd.JPEG")
-    assert open_image(str(tmp_path / "odd.JPEG")).mode == "RGB"
+    Image.new(mode, (20, 10), "white").save(path := tmp_path / "odd.JPEG")
+    white = torch.tensor(255, dtype=torch.uint8).expand(3, 10, 20)
+    assert torch.equal(open_image(str(path)), white)
+
+
+@pytest.mark.parametrize("name", ["odd.png", "odd.bmp", "odd.webp"])  # that ImageFolder takes
+def test_other_formats_are_read(tmp_path: Path, name: str) -> None:
+    Image.new("RGB", (20, 10), (255, 0, 0)).save(path := tmp_path / name, lossless=True)
+    assert open_image(str(path))[:, 5, 5].tolist() == [255, 0, 0]
+
+
+def test_decoded_as_pillow_decodes_but_for_the_colours_between_pixels(tiny_set: Path) -> None:
+    for path in [*tiny_set.glob("train/*/*.jpg")][:4]:
+        with Image.open(path) as image:
+            expected = v2.functional.pil_to_tensor(image.convert("RGB"))
+            grey = v2.functional.pil_to_tensor(image.convert("L"))
+        found = open_image(str(path))
+        assert (found.float() - expected).abs().mean() < 2
+        assert (v2.functional.rgb_to_grayscale(found).float() - grey).abs().mean() < 1
+
+
+def test_crops_are_those_of_torchvision(tiny_set: Path) -> None:
+    image = open_image(str(next(tiny_set.glob("train/*/*.jpg"))))
+    for seed in range(5):
+        torch.manual_seed(seed)
+        made = RandomCrop(48)(image)
+        torch.manual_seed(seed)
+        expected = v2.RandomResizedCrop(48)(image)
+        assert (made.float() - expected).abs().max() <= 1
 
 
 def test_missing_root_names_the_folder(tmp_path: Path) -> None:
@@ -229,6 +332,7 @@ def test_synthetic_batches_follow_the_seed() -> None:
 
 
 def test_a_set_too_small_to_measure_after_warm_up_is_refused(tiny_set: Path) -> None:
-    config = Config(data="imagenet", data_root=str(tiny_set), batch_size=16, warmup_steps=4)
+    small = {"data": "imagenet", "data_root": str(tiny_set), "batch_size": 16, "warmup_steps": 4}
     with pytest.raises(DataError, match="leaves none to measure"):
-        image_sets(config)
+        image_sets(Config(**small, drop_last=False))
+    image_sets(Config(**small))  # it goes on drawing

@@ -7,23 +7,20 @@ only the batches that were there.
 
 from __future__ import annotations
 
-import io
 import math
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from PIL import Image
 from torch.utils.data import default_collate
 from torchvision.transforms import v2
 
 from course.config import rung
 from course.data import default_set
-from course.data.loader import normalised, train_view
+from course.data.images import decoded, normalised, one_thread, train_view
 from course.runs.recordings import recorded_runs
 from course.runs.run import Run
 
@@ -46,7 +43,6 @@ STAGES = (
     "decode JPEG",
     "crop and resize",
     "flip",
-    "to tensor",
     "normalise",
     "into the batch",
 )
@@ -170,7 +166,7 @@ def appetites(machine: str, batch_size: int = 256) -> pd.DataFrame:
 
 
 def decode_profile(
-    images: int = 64, image_px: int = 224, *, uint8: bool = False, seed: int = 0
+    images: int = 64, image_px: int = 224, *, uint8: bool = True, seed: int = 0
 ) -> pd.DataFrame:
     """What one core does to make a training image of a file of the default set, stage by stage.
 
@@ -185,7 +181,7 @@ def decode_profile(
     chosen = np.random.default_rng(seed).permutation(len(files))[:images]
     view = train_view(rung("baseline", image_px=image_px, uint8=uint8)).transforms
     shortest = np.full((len(chosen), len(STAGES)), np.inf)
-    with _one_thread():
+    with one_thread():
         for _ in range(ROUNDS):
             torch.manual_seed(seed)  # the same crops in every round
             made = [_make(files[i], view) for i in chosen]
@@ -200,30 +196,14 @@ def decode_profile(
 
 def _make(path: Any, view: list[v2.Transform]) -> tuple[torch.Tensor, np.ndarray]:
     """One image, and the seconds of each stage but the last."""
-    crop, flip, to_tensor, *normalise = view
+    crop, flip, *normalise = view
     marks = [time.perf_counter()]
     value: Any = path.read_bytes()
     marks.append(time.perf_counter())
-    for stage in (_decoded, crop, flip, to_tensor, v2.Compose(normalise or [v2.Identity()])):
+    for stage in (decoded, crop, flip, v2.Compose(normalise or [v2.Identity()])):
         value = stage(value)
         marks.append(time.perf_counter())
     return value, np.diff(marks)
-
-
-def _decoded(data: bytes) -> Image.Image:
-    with Image.open(io.BytesIO(data)) as image:
-        return image.convert("RGB")
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """As in a worker, which PyTorch gives one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def bytes_or_floats(
@@ -246,7 +226,7 @@ def bytes_or_floats(
         there = batch.to(device, copy=True)
         rows[name] = {
             "megabytes": batch.nbytes / MB,
-            "worker_ms": batch_size * profile[["to tensor", "normalise", "into the batch"]].sum(),
+            "worker_ms": batch_size * profile[["normalise", "into the batch"]].sum(),
             "copy_ms": _ms(lambda batch=batch: batch.to(device, copy=True), device),
             "normalise_ms": _ms(lambda there=there: normalised(there), device) if uint8 else 0.0,
         }

@@ -25,7 +25,8 @@ _HOME = {
     "show_todo": "labs.todo", "variant": "labs.exercises",
     "autocast": "training.precision", "channels_last": "training.precision",
     "has_units": "training.precision", "comm_report": "topics.communication.report",
-    "wrapped": "text", "TRAINED": "days.day2", "FULL": "days.day2",
+    "wrapped": "text",
+    "TRAINED": "days.day2", "FULL": "days.day2", "LOADED": "days.day2",
 }  # fmt: skip
 _MODULES = {
     "models": "training.models",

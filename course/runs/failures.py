@@ -19,7 +19,7 @@ from course.config import GIB
 SHARED = "/dev/shm"  # through which DataLoader workers hand over their batches
 SHARED_LOW = 64 * 1024**2  # bytes: with so few left there, "no space left on device" means it
 PATIENCE_S = 120  # a batch that takes longer will not come
-LIGHTER = "fewer workers or a smaller prefetch_factor (or uint8=True: a quarter of the bytes)"
+LIGHTER = "fewer workers or a smaller prefetch_factor"
 _IN_WORKER = re.compile(r"Caught \w+ in DataLoader worker process (\d+)\.\n")
 _WATCHDOG = "Watchdog caught"  # how NCCL's begins, when a collective takes too long
 _HANG = re.compile(rf"{_WATCHDOG} .+?(?= before timing out|\.?$)", re.MULTILINE)

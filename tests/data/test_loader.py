@@ -214,9 +214,11 @@ def test_loading_takes_one_thread(tiny_set: Path) -> None:
 
 @pytest.mark.parametrize("mode", ("L", "CMYK"))  # ImageNet has both
 def test_grey_and_cmyk_images_become_rgb(tmp_path: Path, mode: str) -> None:
-    Image.new(mode, (20, 10), "white").save(path := tmp_path / "odd.JPEG")
-    white = torch.tensor(255, dtype=torch.uint8).expand(3, 10, 20)
-    assert torch.equal(open_image(str(path)), white)
+    odd = Image.effect_noise((20, 10), 90).convert(mode)
+    odd.save(path := tmp_path / "odd.JPEG", quality=100)
+    with Image.open(path) as image:
+        expected = v2.functional.pil_to_tensor(image.convert("RGB"))
+    assert torch.equal(open_image(str(path)), expected)
 
 
 @pytest.mark.parametrize("name", ["odd.png", "odd.bmp", "odd.webp"])  # that ImageFolder takes

@@ -216,7 +216,7 @@ def test_five_places_show_day_2() -> None:
 
 @pytest.fixture(scope="module")
 def of_day_2() -> list[list[str]]:
-    return rows_of(day2.ladder("nvidia-h100", SEVERAL))
+    return rows_of(day2.ladder("nvidia-h200", SEVERAL))
 
 
 def test_the_ladder_of_day_2_has_speed_efficiency_and_joules_of_the_files(of_day_2) -> None:
@@ -234,16 +234,27 @@ def test_the_ladder_of_day_2_has_speed_efficiency_and_joules_of_the_files(of_day
             f"{watts / speed:.3f}",
         ]
         assert shown.pop((name, f"{gpus} × H200")) == wanted
-    assert list(shown) == [("channels_last", "1 × H100"), ("dataloader", "1 × H100")]
+    assert list(shown) == [("dataloader", "1 × H200"), ("compile", "1 × H200")]
 
 
 def test_feeding_is_that_of_all_steps_beside_synthetic_data(of_day_2) -> None:
-    loading = rows_of(readme.loading("nvidia-h100"))
-    both = {row[0]: row for row in loading}
-    for row, workers in zip(of_day_2, ("0", "8")):
-        assert row[3] == both[workers][1]
-        assert f"{float(row[4].rstrip('%')):.0f}%" == both[workers][2]
-        assert float(row[6]) == pytest.approx(float(row[5]) / float(row[3]), rel=0.005)
+    loading = {(row[0], row[1]): row for row in rows_of(day2.loading("nvidia-h200"))}
+    both = [row for row in of_day_2 if row[-1] == "2.1"]
+    names = [("channels_last", "0"), ("dataloader", "8"), ("sixteen", "16"), ("compile", "16")]
+    for row, key in zip(both, names, strict=True):
+        name, wanted = key[0], loading[key]
+        (folder,) = (
+            path.parent
+            for path in (RECORDED / "nvidia-h200").glob(f"{name}-*/launch.json")
+            if json.loads(path.read_text())["purpose"] == "loading"
+            and json.loads((path.parent / "config.json").read_text())["data"] == "default"
+        )
+        seconds = statistics.mean(step["step_s"] for step in steps_of(folder))
+        assert row[3] == wanted[2] == f"{256 / seconds:,.0f}"
+        assert f"{float(row[4].rstrip('%')):.0f}%" == wanted[3]
+        speed = float(row[3].replace(",", ""))
+        watts = float(row[5].replace(",", ""))
+        assert float(row[6]) == pytest.approx(watts / speed, rel=0.006)
 
 
 def test_all_runs_that_scale_are_shown_with_their_intervals() -> None:

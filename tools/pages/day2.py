@@ -9,8 +9,6 @@ from typing import Any
 
 import pandas as pd
 
-from course.config import rung
-from course.days.day1 import SWEPT
 from course.runs import recordings
 from course.runs.run import Run
 from course.text import digits
@@ -22,6 +20,17 @@ from tools.pages.markdown import markdown
 
 HEAD = ("rung", "data", "GPUs", "images/s", "efficiency", "W, all GPUs", "J/image", "lab")
 SCALED = {"channels_last": "2.3", "compile": "day 3", "dataloader": "2.3"}  # and their labs
+LAST = "channels_last"  # the rung on which ways of loading were tried
+IN_SHORT = ("channels_last", "dataloader", "sixteen", "compile")  # what the README shows of files
+FED_HEAD = (
+    "run",
+    "workers",
+    "images/s, all steps",
+    "of synthetic",
+    "images/s, median step",
+    "waits, ms",
+    "host, GiB",
+)
 EACH = 256  # images of a GPU and step: what the README shows of synthetic data
 SCALING_HEAD = (
     "rung",
@@ -55,7 +64,7 @@ MESSAGES_HEAD = (
 )
 
 
-def ladder(one: str = "nvidia-h100", several: str = "nvidia-h200-x4") -> str:
+def ladder(one: str = "nvidia-h200", several: str = "nvidia-h200-x4") -> str:
     """Day 2 in short, in Markdown: one machine's GPU fed with files, then another's several GPUs.
 
     Raises:
@@ -77,8 +86,9 @@ def ladder(one: str = "nvidia-h100", several: str = "nvidia-h200-x4") -> str:
         rows,
         source=(
             f"ResNet-50, bf16, 224 px. Synthetic rows: {EACH} images a GPU and step, median of "
-            f"the steps. JPEG rows: 64 images, mean of all steps. Efficiency: against that many "
-            f"single GPUs; on the H100, against synthetic data. {'. '.join(made)}."
+            f"the steps. JPEG rows: mean of all steps; of lab 2.1 {EACH} images, of 2.3 64 a GPU. "
+            f"Efficiency: against that many single GPUs; of lab 2.1, against synthetic data. "
+            f"{'. '.join(made)}."
         ),
     )
 
@@ -214,18 +224,57 @@ def _message(run: Run) -> list[str]:
     ]
 
 
+def loading(machine: str) -> str:
+    """Every way of loading files that was recorded for one GPU, in Markdown.
+
+    Raises:
+        ValueError: nothing was recorded for the machine.
+    """
+    rows = []
+    for run, table, eats in _loaded(machine):
+        rows.append(
+            [
+                run.config.rung,
+                str(run.config.workers),
+                f"{table.images_per_s:,.0f}",
+                f"{table.images_per_s / eats:.0%}",
+                f"{table.images_per_s_median:,.0f}",
+                f"{table.load_ms:.0f}",
+                f"{table.host_gib:.1f}",
+            ]
+        )
+    ways = (
+        "dataloader, four-workers: as PyTorch has it. persistent: they stay. pinned: and copies "
+        "are not waited for. everything, sixteen, compile: and each loads 4 batches ahead. "
+        "floats: as sixteen, normalised by the workers"
+    )
+    about = f"{run.record.machine}; {run.config.setup}, bf16. Waits are means. {ways}."
+    return markdown(FED_HEAD, rows, source=about)
+
+
+def _loaded(machine: str) -> list[tuple[Run, Any, float]]:
+    """Runs fed from files, slowest first: each with its row of `trials`, and its appetite."""
+    known = feeding.appetites(machine).query("precision == 'bf16'").set_index("rung")
+    eats, found = known["images_per_s"].to_dict(), []
+    for run in recordings.recorded_runs(machine, "loading"):
+        (row,) = feeding.trials([run]).itertuples()
+        if run.config.data == "synthetic":
+            eats[run.config.rung] = row.images_per_s  # in the same job
+        else:
+            found.append((run, row))
+    found.sort(key=lambda each: each[1].images_per_s)
+    return [(run, row, eats["compile" if run.config.compile else LAST]) for run, row in found]
+
+
 def _fed(machine: str) -> Iterator[list[str]]:
-    eats = recordings.answer(machine, rung("channels_last", **SWEPT)).record.images_per_s
-    for name in ("channels_last", "dataloader"):  # without workers, and with eight
-        run = recordings.answer(machine, rung(name))
-        speed, watts = feeding.trials([run])["images_per_s"].iloc[0], run.record.watts or math.nan
-        yield [
-            name,
-            _data(run),
-            _gpus(run),
-            *_cells(speed, f"{speed / eats:.1%}", watts, watts / speed),
-            "2.1",
-        ]
+    for run, table, eats in _loaded(machine):
+        if run.config.rung in IN_SHORT:
+            name = (
+                "dataloader" if run.config.workers and not run.config.compile else run.config.rung
+            )
+            speed, watts = table.images_per_s, run.record.watts or math.nan
+            cells = _cells(speed, f"{speed / eats:.1%}", watts, watts / speed)
+            yield [name, _data(run), _gpus(run), *cells, "2.1"]
 
 
 def _scaled(machine: str, rungs: Iterable[str] = SCALED) -> Iterator[tuple[str, pd.DataFrame]]:

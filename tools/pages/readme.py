@@ -8,14 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from course.config import from_dict, rung
+from course.config import from_dict
 from course.days import LABS
-from course.days.day1 import SWEPT
 from course.runs import recordings
 from course.runs.record import Record
 from course.runs.run import PROJECT
 from course.text import digits
-from course.topics.loading import feeding
 from course.traces import tables as trace
 from course.traces.tensor_cores import report as tensor_cores
 from tools.pages import day2, instructors, memory
@@ -40,15 +38,6 @@ HEAD = (
     "CPU images/s",
     "× baseline",
     "lab",
-)
-FED_BY = (0, 4, 8, 16)  # workers of the recorded runs with JPEG files
-FED_HEAD = (
-    "workers",
-    "images/s, all steps",
-    "of synthetic",
-    "images/s, median step",
-    "load, ms",
-    "rest of the step, ms",
 )
 NONE = "–"
 DIGEST = "Data"  # the word in a picture's file before the digest of what it was drawn from
@@ -137,7 +126,7 @@ PLACES: list[Block | Waterfall] = [
     Block(PROJECT / "README.md", "ladder", lambda: table("nvidia-h100")),
     Waterfall(PROJECT / "docs" / "ladder-nvidia-h100.png", "nvidia-h100"),
     Block(PERFORMANCE, "ladder", lambda: table("nvidia-h200")),
-    Block(PERFORMANCE, "loading", lambda: loading("nvidia-h100")),
+    Block(PERFORMANCE, "loading", lambda: day2.loading("nvidia-h200")),
     Block(PROJECT / "README.md", "ladder of Day 2", day2.ladder),
     Block(PERFORMANCE, "scaling", lambda: day2.scales("nvidia-h200-x4")),
     Block(PERFORMANCE, "cost of DDP", lambda: day2.ddp_costs(DDP)),
@@ -191,34 +180,6 @@ def table(machine: str) -> str:
         f"{'. '.join(where)}. Recorded by `{command}`."
     )
     return markdown(HEAD, rows, source=source)
-
-
-def loading(machine: str) -> str:
-    """A recorded machine with JPEG files, by the number of workers, in Markdown.
-
-    Raises:
-        ValueError: one of the runs is not recorded for the machine.
-    """
-    last = "channels_last"
-    eats = recordings.answer(machine, rung(last, **SWEPT)).record.images_per_s
-    rows = []
-    for workers in FED_BY:
-        run = recordings.answer(machine, rung(last, workers=workers))
-        (row,), record = feeding.trials([run]).to_dict("records"), run.record
-        steps = run.steps[run.config.warmup_steps :]
-        rest = (steps["step_s"] - steps["load_s"]).median()
-        rows.append(
-            [
-                str(workers),
-                f"{row['images_per_s']:.0f}",
-                f"{row['images_per_s'] / eats:.0%}",
-                f"{record.images_per_s:,.0f}",
-                f"{record.load_s * 1e3:.0f}",
-                f"{rest * 1e3:.0f}",
-            ]
-        )
-    source = f"{record.machine}; synthetic: {eats:,.0f} images/s. Load and rest are medians."
-    return markdown(FED_HEAD, rows, source=source)
 
 
 def _speed(ladder: dict[tuple[str, str], Record], key: tuple[str, str], first: tuple) -> list[str]:

@@ -31,6 +31,7 @@ IGNORED = {
     "profile_steps",
     "val_steps",
     "workers",
+    "uint8",  # of files; and what is predicted is on synthetic data
     "lr",
     "weight_decay",
     "seed",

@@ -6,6 +6,7 @@ import json
 import sys
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -68,16 +69,55 @@ def doctor(
 
 
 @app.command()
-def data(json_: AsJson = False) -> None:
-    """Make the default data set if it is not there whole, and say where it lies."""
+def data(
+    as_: Annotated[
+        str, typer.Option("--as", help="Also convert it: shards, small or raw.")
+    ] = "files",
+    data_root: Annotated[
+        str, typer.Option(help="Another set: a folder with train/ and val/, as ImageNet's.")
+    ] = "",
+    skip_damaged: Annotated[
+        bool, typer.Option("--skip-damaged", help="Leave out images that cannot be decoded.")
+    ] = False,
+    json_: AsJson = False,
+) -> None:
+    """Make the default data set, or convert a set of images, if it is not there whole."""
     from course.data import default_set
 
+    if as_ != "files":
+        _convert(as_, data_root, skip_damaged, json_)
+        return
+    if data_root or skip_damaged:
+        raise ValueError("--data-root and --skip-damaged go with --as shards, small or raw")
     root = default_set.ensure()
     manifest = json.loads((root / default_set.MANIFEST).read_text())
     if json_:
         tables.as_json({"root": str(root), **manifest})
     else:
         typer.echo(f"{manifest['files']} JPEG files, {manifest['bytes'] / 1e6:.0f} MB, in {root}")
+
+
+def _convert(kind: str, data_root: str, skip_damaged: bool, json_: bool) -> None:
+    from course.data.formats import convert
+
+    root = Path(data_root) if data_root else None
+    try:
+        folder = convert.convert(kind, root, skip_damaged=skip_damaged)
+    except KeyboardInterrupt:
+        typer.echo("\ninterrupted: what is done is kept; the same command goes on", err=True)
+        raise typer.Exit(130) from None
+    about = convert.index(folder)
+    if json_:
+        tables.as_json({"root": str(folder), **about})
+        return
+    for name, split in about["splits"].items():
+        sizes = [file["bytes"] for part in split["parts"] for file in part["files"].values()]
+        left_out = f", {len(split['damaged'])} damaged left out" * bool(split["damaged"])
+        typer.echo(
+            f"{name}: {split['images']:,} images in {len(sizes):,} files, "
+            f"{sum(sizes) / 1e6:,.0f} MB{left_out}"
+        )
+    typer.echo(f"in {folder}")
 
 
 @app.command()

@@ -1,0 +1,174 @@
+"""What becomes of some images in each format: a part is written whole, or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from course.data.default_set import DataError
+
+SMALL_PX = 256  # of the shorter side: a training crop of 224 pixels still moves in it
+QUALITY = 90  # of small JPEG files
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of the set: its place below the root, and its class's number."""
+
+    name: str
+    label: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some images of a split that are converted together."""
+
+    split: str
+    number: int
+    sources: tuple[Source, ...]
+
+    def __str__(self) -> str:
+        return f"{self.split}-{self.number:05d}"
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a part became: its files with their bytes and SHA-256, its images, what was left out."""
+
+    files: dict[str, dict[str, Any]]
+    images: int
+    damaged: tuple[str, ...]
+
+
+def write(kind: str, part: Part, root: Path, folder: Path, *, skip_damaged: bool) -> Written:
+    """Convert a part of the set in `root` to files in `folder`.
+
+    Raises:
+        DataError: an image is damaged, and is not to be left out; the message names it.
+        OSError: a file cannot be read or written.
+    """
+    damaged: list[str] = []
+
+    def opened() -> Iterator[tuple[Source, bytes, Image.Image]]:
+        for source in part.sources:
+            try:
+                data = (root / source.name).read_bytes()
+                with Image.open(io.BytesIO(data)) as image:
+                    yield source, data, image.convert("RGB")
+            except (OSError, SyntaxError, ValueError) as error:
+                if _is_of_disk(error):
+                    raise
+                if not skip_damaged:
+                    raise DataError(
+                        f"{root / source.name} cannot be decoded ({error}): copy it again, take "
+                        f"it out, or leave out all such files by --skip-damaged"
+                    ) from error
+                damaged.append(source.name)
+
+    files, images = _WRITERS[kind](part, opened(), folder)
+    return Written(files, images, tuple(damaged))
+
+
+def _is_of_disk(error: Exception) -> bool:
+    """Does the system refuse something, rather than Pillow the image?"""
+    return isinstance(error, OSError) and error.errno is not None
+
+
+def _shard(part: Part, opened: Iterator, folder: Path) -> tuple[dict, int]:
+    """A tar file of the JPEG files as they are, each beside its class: KEY.jpg, KEY.cls."""
+    path, images = folder / part.split / f"shard-{part.number:05d}.tar", 0
+    with _whole(path) as file, tarfile.open(fileobj=file, mode="w") as tar:
+        for images, (source, data, _) in enumerate(opened, start=1):
+            key = f"{part.number:05d}{images - 1:06d}"
+            for suffix, content in (("jpg", data), ("cls", str(source.label).encode())):
+                member = tarfile.TarInfo(f"{key}.{suffix}")  # of nobody, at no time: equal bytes
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    return _described(folder, path), images
+
+
+def _small(part: Part, opened: Iterator, folder: Path) -> tuple[dict, int]:
+    """JPEG files under their own names, the shorter side SMALL_PX long."""
+    files = {}
+    for source, _, image in opened:
+        is_jpeg = source.name.lower().endswith((".jpg", ".jpeg"))
+        path = folder / (source.name if is_jpeg else f"{source.name}.jpg")
+        with _whole(path) as file:
+            _shrunk(image).save(file, "JPEG", quality=QUALITY)
+        files |= _described(folder, path)
+    return files, len(files)
+
+
+def _raw(part: Part, opened: Iterator, folder: Path) -> tuple[dict, int]:
+    """Two NumPy files: bytes of shape (images, SMALL_PX, SMALL_PX, 3), and their classes."""
+    squares, labels = [], []
+    for source, _, image in opened:
+        squares.append(_square(image))
+        labels.append(source.label)
+    shape = (0, SMALL_PX, SMALL_PX, 3)
+    arrays = {
+        "images": np.stack(squares) if squares else np.empty(shape, np.uint8),
+        "labels": np.array(labels, dtype=np.int64),
+    }
+    files = {}
+    for name, array in arrays.items():
+        path = folder / part.split / f"{name}-{part.number:05d}.npy"
+        with _whole(path) as file:
+            np.save(file, array)
+        files |= _described(folder, path)
+    return files, len(labels)
+
+
+_WRITERS = {"shards": _shard, "small": _small, "raw": _raw}
+KINDS = tuple(_WRITERS)
+
+
+def _shrunk(image: Image.Image) -> Image.Image:
+    """With a shorter side of SMALL_PX, if it is longer."""
+    scale = SMALL_PX / min(image.size)
+    if scale >= 1:
+        return image
+    size = (round(image.width * scale), round(image.height * scale))
+    return image.resize(size, Image.Resampling.BICUBIC)
+
+
+def _square(image: Image.Image) -> np.ndarray:
+    """The middle of the image, SMALL_PX × SMALL_PX."""
+    scale = SMALL_PX / min(image.size)
+    size = (max(SMALL_PX, round(image.width * scale)), max(SMALL_PX, round(image.height * scale)))
+    image = image.resize(size, Image.Resampling.BICUBIC)
+    left, top = (image.width - SMALL_PX) // 2, (image.height - SMALL_PX) // 2
+    return np.asarray(image.crop((left, top, left + SMALL_PX, top + SMALL_PX)))
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[Any]:
+    """A file to write that appears under its name when it is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = tempfile.NamedTemporaryFile(dir=path.parent, delete=False)  # noqa: SIM115 - below
+    try:
+        with file:
+            yield file
+        os.chmod(file.name, 0o644)
+        os.replace(file.name, path)
+    except BaseException:
+        Path(file.name).unlink(missing_ok=True)
+        raise
+
+
+def _described(folder: Path, path: Path) -> dict[str, dict[str, Any]]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    about = {"bytes": path.stat().st_size, "sha256": digest}
+    return {path.relative_to(folder).as_posix(): about}

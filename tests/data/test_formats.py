@@ -1,0 +1,233 @@
+"""The same images in other formats: all of them, once, and never a half taken for whole."""
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from job_helpers import eventually, small_disk
+from PIL import Image
+
+from course.data import default_set
+from course.data.default_set import DataError
+from course.data.formats import convert
+from course.data.formats.parts import KINDS, SMALL_PX
+
+# A converter may have inherited an ignored SIGINT, as jobs in a shell's background do.
+CONVERTER = """
+import signal, sys
+from pathlib import Path
+from course.data.formats import convert
+signal.signal(signal.SIGINT, signal.default_int_handler)
+convert.LEAST, convert.MOST_PARTS = 4, 10_000
+convert.convert(sys.argv[1], Path(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def own(tiny_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A set of 48 files that a test may damage; converted in small parts, beside it."""
+    monkeypatch.setenv("COURSE_DATA", str(tmp_path / "cache" / "default"))
+    monkeypatch.setattr(convert, "LEAST", 10)
+    return shutil.copytree(tiny_set, tmp_path / "photos")
+
+
+def classes_of(root: Path) -> list[str]:
+    return sorted(path.name for path in (root / "train").iterdir())
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    """Each file that the index names, and its checksum."""
+    splits = convert.index(folder)["splits"].values()
+    parts = [part for split in splits for part in split["parts"]]
+    return {name: about["sha256"] for part in parts for name, about in part["files"].items()}
+
+
+def start(kind: str, root: Path, cache: Path) -> subprocess.Popen:
+    env = os.environ | {"COURSE_DATA": str(cache / "default")}
+    command = [sys.executable, "-c", CONVERTER, kind, str(root)]
+    return subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
+
+
+def test_shards_hold_each_file_as_it_is_with_its_class(own: Path) -> None:
+    folder = convert.convert("shards", own)
+    for split, count in (("train", 32), ("val", 16)):
+        found = []
+        for path in sorted((folder / split).glob("*.tar")):
+            with tarfile.open(path) as tar:
+                names = tar.getnames()
+                assert [name.partition(".")[2] for name in names] == ["jpg", "cls"] * (
+                    len(names) // 2
+                )
+                data = [tar.extractfile(name).read() for name in names]
+            found += zip(data[::2], map(int, data[1::2]))
+        lying = [
+            (path.read_bytes(), label)
+            for label, name in enumerate(classes_of(own))
+            for path in (own / split / name).iterdir()
+        ]
+        assert len(found) == count and sorted(found) == sorted(lying)
+        labels = [label for _, label in found]
+        assert labels != sorted(labels)  # a shard mixes classes
+
+
+def test_small_files_keep_their_names_and_shapes(own: Path) -> None:
+    Image.new("RGB", (40, 30)).save(own / "train" / "cat" / "tiny.png")
+    folder = convert.convert("small", own)
+    for path in own.glob("*/*/*.jpg"):
+        with Image.open(path) as image, Image.open(folder / path.relative_to(own)) as small:
+            assert min(small.size) == SMALL_PX <= min(image.size)
+            assert small.width / small.height == pytest.approx(image.width / image.height, rel=0.01)
+            near = np.asarray(image.convert("RGB").resize(small.size), dtype=int)
+            assert abs(np.asarray(small, dtype=int) - near).mean() < 12
+    with Image.open(folder / "train" / "cat" / "tiny.png.jpg") as tiny:
+        assert tiny.size == (40, 30)  # nothing is enlarged
+
+
+def test_raw_bytes_are_the_middle_of_each_image(own: Path) -> None:
+    for label, name in enumerate(classes_of(own)):  # a colour for each class
+        for path in (own / "val" / name).iterdir():
+            Image.new("RGB", (300, 280), (label * 10, 0, 255 - label)).save(path, quality=100)
+    folder = convert.convert("raw", own)
+    images = [np.load(path, mmap_mode="r") for path in sorted(folder.glob("val/images-*.npy"))]
+    labels = np.concatenate([np.load(path) for path in sorted(folder.glob("val/labels-*.npy"))])
+    pixels = np.concatenate([each[:, 128, 128] for each in images]).astype(int)
+    assert images[0].shape[1:] == (SMALL_PX, SMALL_PX, 3) and images[0].dtype == np.uint8
+    assert sorted(labels) == [*range(16)] and [*labels] != sorted(labels)
+    assert abs(pixels[:, 0] - 10 * labels).max() <= 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_equal_bytes_and_the_index_counts_them(kind: str, own: Path, monkeypatch) -> None:
+    folder = convert.convert(kind, own)
+    first, about = files_of(folder), convert.index(folder)
+    assert {name: split["images"] for name, split in about["splits"].items()} == {
+        "train": 32,
+        "val": 16,
+    }
+    assert about["classes"] == classes_of(own) and len(first) == len({*first})
+    lying = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert lying == {*first, convert.INDEX}
+    assert convert.convert(kind, own) == folder  # at once
+    shutil.rmtree(folder)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    assert files_of(convert.convert(kind, own)) == first
+
+
+@pytest.mark.slow
+def test_interrupted_it_goes_on_where_it_was(own: Path, tmp_path: Path) -> None:
+    cache, partial = tmp_path / "cache", convert.place("raw", own).with_suffix(".partial")
+    partial = partial.with_name(f"{convert.place('raw', own).name}.partial")
+    maker = start("raw", own, cache)
+    eventually(lambda: len([*partial.glob("done/*.json")]) > 1, "some parts are done")
+    maker.send_signal(signal.SIGINT)
+    assert maker.wait(60) != 0 and not convert.place("raw", own).exists()
+    kept = {path.name: path.stat().st_mtime_ns for path in partial.glob("train/images-*.npy")}
+    assert 0 < len(kept) < 8
+    assert start("raw", own, cache).wait(60) == 0
+    folder = convert.place("raw", own)
+    after = {path.name: path.stat().st_mtime_ns for path in folder.glob("train/images-*.npy")}
+    assert len(after) == 8 and kept.items() <= after.items()
+    assert convert.index(folder)["splits"]["train"]["images"] == 32 and not partial.exists()
+
+
+@pytest.mark.slow
+def test_two_at_once_make_one(own: Path, tmp_path: Path) -> None:
+    both = [start("small", own, tmp_path / "cache") for _ in range(2)]
+    assert [maker.wait(60) for maker in both] == [0, 0]
+    assert len(files_of(convert.place("small", own))) == 48
+
+
+def test_a_damaged_image_is_named_and_left_out_only_when_asked(own: Path) -> None:
+    bad = own / "train" / "cat" / "cat_00001.jpg"
+    bad.write_bytes(bad.read_bytes()[:5000])
+    with pytest.raises(DataError, match="cat_00001.jpg cannot be decoded .* --skip-damaged"):
+        convert.convert("shards", own)
+    assert not convert.place("shards", own).exists()
+    about = convert.index(convert.convert("shards", own, skip_damaged=True))
+    assert about["splits"]["train"]["images"] == 31
+    assert about["splits"]["train"]["damaged"] == ["train/cat/cat_00001.jpg"]
+    assert about["splits"]["val"] | {"parts": 0} == {"images": 16, "damaged": [], "parts": 0}
+
+
+def test_images_that_change_make_it_anew(own: Path) -> None:
+    folder = convert.convert("small", own)
+    before = files_of(folder)
+    path = own / "val" / "cat" / "cat_00000.jpg"
+    Image.new("RGB", (300, 300), "red").save(path)
+    after = files_of(convert.convert("small", own))
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"val/cat/cat_00000.jpg"}
+
+
+def test_images_that_change_meanwhile_are_noticed(own: Path) -> None:
+    found, target = convert.listed(own), convert.place("small", own)
+    (own / "val" / "cat" / "cat_00000.jpg").touch()
+    wanted = {"kind": "small", "listing": found.digest, "skip_damaged": False}
+    with pytest.raises(DataError, match="were changed while they were converted"):
+        convert._make(target, found, wanted)
+    assert not target.exists()
+
+
+def test_a_file_that_is_gone_is_made_again(own: Path) -> None:
+    folder = convert.convert("raw", own)
+    (folder / "train" / "images-00002.npy").unlink()
+    assert convert.convert("raw", own) == folder
+    assert (folder / "train" / "images-00002.npy").is_file()
+
+
+def test_a_full_disk_keeps_what_is_done(own: Path, tmp_path: Path, monkeypatch) -> None:
+    with small_disk(tmp_path / "disk", "4m") as disk:
+        monkeypatch.setenv("COURSE_DATA", str(disk / "default"))
+        with pytest.raises(DataError, match="No space left on device .*kept.*COURSE_DATA"):
+            convert.convert("raw", own)
+        (partial,) = disk.glob("*.partial")
+        notes = [json.loads(path.read_text()) for path in partial.glob("done/*.json")]
+        assert notes and not [*disk.glob("*-raw/index.json")]
+        for note in notes:  # what is noted is there whole
+            for name, about in note["files"].items():
+                assert (partial / name).stat().st_size == about["bytes"]
+
+
+def test_what_it_refuses(own: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'zip': choose shards, small, raw"):
+        convert.convert("zip", own)
+    with pytest.raises(DataError, match="no folder .*train"):
+        convert.convert("raw", tmp_path / "nowhere")
+    with pytest.raises(DataError, match="no converted images in .*course data --as"):
+        convert.index(tmp_path)
+    target = convert.place("raw", own)
+    target.mkdir(parents=True)
+    (target / "mine.txt").write_text("mine")
+    with pytest.raises(DataError, match="holds files that are no converted images"):
+        convert.convert("raw", own)
+    assert (target / "mine.txt").read_text() == "mine"
+    for path in (own / "val" / "cat").iterdir():
+        path.unlink()
+    with pytest.raises(DataError, match="cat holds no image"):
+        convert.convert("raw", own)
+
+
+def test_sets_of_one_name_lie_apart(own: Path, tmp_path: Path) -> None:
+    assert convert.place("raw", tmp_path / "a" / "set") != convert.place("raw", tmp_path / "set")
+    named = default_set.default_root().resolve()
+    assert convert.place("raw", named) == named.parent / "default-raw"
+
+
+@pytest.mark.slow
+def test_the_command_says_what_it_made(own: Path) -> None:
+    command = [sys.executable, "-m", "course", "data", "--as", "shards", "--data-root", str(own)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "train: 32 images in 1 files" in done.stdout
+    assert f"in {convert.place('shards', own)}" in done.stdout
+    asked = json.loads(subprocess.check_output([*command, "--json"], text=True))
+    assert (asked["kind"], asked["splits"]["val"]["images"]) == ("shards", 16)
+    assert io.StringIO(done.stderr).read().count("images/s") > 0  # its progress

@@ -15,6 +15,7 @@ CHOICES = {
     "device": ("cpu", "auto"),
     "precision": ("fp32", "bf16", "fp16"),
     "data": ("synthetic", "default", "imagenet"),
+    "format": ("files", "small", "raw"),
     "compile": ("", "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"),
     "model": ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152"),
 }
@@ -42,6 +43,7 @@ class Config:
     model: str = "resnet50"
     data: str = "default"
     data_root: str = ""  # for data="imagenet": folder with train/ and val/; "": the site's
+    format: str = "files"  # how the images are stored: `course data --as` converts them
     image_px: int = 224  # training and validation crop, pixels a side
     batch_size: int = 64  # images that one update sees, over all ranks
     epochs: int = 2
@@ -104,7 +106,8 @@ class Config:
     @property
     def setup(self) -> str:
         """What was trained on, in words: a speed means nothing without it."""
-        return f"{self.data} data, {self.image_px} px, batch {self.batch_size}"
+        stored = f" as {self.format}" * (self.format != "files" and self.data != "synthetic")
+        return f"{self.data} data{stored}, {self.image_px} px, batch {self.batch_size}"
 
     def to_json(self) -> str:
         """The config as indented JSON text."""
@@ -126,7 +129,9 @@ LADDER: dict[str, Config] = {
 _FUSED = replace(_CHANNELS_LAST, rung="fused", fused=True)
 _COMPILE = replace(_FUSED, rung="compile", compile="default")
 _AUTOTUNE = replace(_COMPILE, rung="autotune", compile="max-autotune-no-cudagraphs")
-BEYOND: dict[str, Config] = {cfg.rung: cfg for cfg in (_FUSED, _COMPILE, _AUTOTUNE)}
+_SMALL = replace(_DATALOADER, rung="small", format="small")
+_RAW = replace(_SMALL, rung="raw", format="raw")
+BEYOND: dict[str, Config] = {cfg.rung: cfg for cfg in (_FUSED, _COMPILE, _AUTOTUNE, _SMALL, _RAW)}
 
 QUICK_WORKERS = 2  # at most
 # Small enough for two CPU cores, and large enough that what a rung brings shows there: with fewer

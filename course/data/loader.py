@@ -18,6 +18,8 @@ from torchvision.transforms import v2
 from course.config import Config
 from course.data import default_set
 from course.data.default_set import DataError
+from course.data.formats import convert
+from course.data.formats.raw import Raw
 from course.data.images import Files, train_view, val_view
 from course.data.images import normalised as normalised  # a script imports it from here
 from course.runs import failures
@@ -47,12 +49,28 @@ def image_sets(cfg: Config) -> ImageSets:
         images = range(cfg.batch_size * max(cfg.steps, cfg.val_steps))
         return ImageSets(images, images, SYNTHETIC_CLASSES)
     root = default_set.ensure() if cfg.data == "default" else Path(cfg.data_root).expanduser()
-    train, val = _folder(root, "train", train_view(cfg)), _folder(root, "val", val_view(cfg))
+    root = _stored(root, cfg)
+    opened = Raw if cfg.format == "raw" else _folder
+    train, val = opened(root, "train", train_view(cfg)), opened(root, "val", val_view(cfg))
     if train.classes != val.classes:
         odd = sorted(set(train.classes) ^ set(val.classes))
         raise DataError(f"train/ and val/ in {root} differ in their class folders: {odd[:5]}")
     _check_enough(len(train), cfg, root)
     return ImageSets(train, _mixed(val, cfg), len(train.classes))
+
+
+def _stored(root: Path, cfg: Config) -> Path:
+    """Where the set lies in the config's format; the default set is converted at first use."""
+    if cfg.format == "files":
+        return root
+    if cfg.data == "default":
+        return convert.convert(cfg.format)
+    folder = convert.place(cfg.format, root.resolve())
+    if not (folder / convert.INDEX).exists():  # a large set takes hours: by itself, and once
+        raise DataError(
+            f"{root} was not converted yet: course data --as {cfg.format} --data-root {root}"
+        )
+    return folder
 
 
 def _check_enough(images: int, cfg: Config, root: Path) -> None:
@@ -133,7 +151,7 @@ def _training_loader(
     )
 
 
-def _mixed(val: Files, cfg: Config) -> Subset:
+def _mixed(val: Files | Raw, cfg: Config) -> Subset:
     # Files come class after class: the first batches alone would show one or two classes.
     order = torch.randperm(len(val), generator=torch.Generator().manual_seed(cfg.seed))
     return Subset(val, order[: cfg.val_images or None].tolist())

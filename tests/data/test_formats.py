@@ -3,22 +3,28 @@
 import io
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from job_helpers import eventually, small_disk
 from PIL import Image
 
+from course.config import rung
 from course.data import default_set
 from course.data.default_set import DataError
 from course.data.formats import convert
 from course.data.formats.parts import KINDS, SMALL_PX
+from course.data.formats.raw import Raw
+from course.data.loader import image_sets, loaders
 
 # A converter may have inherited an ignored SIGINT, as jobs in a shell's background do.
 CONVERTER = """
@@ -231,3 +237,32 @@ def test_the_command_says_what_it_made(own: Path) -> None:
     asked = json.loads(subprocess.check_output([*command, "--json"], text=True))
     assert (asked["kind"], asked["splits"]["val"]["images"]) == ("shards", 16)
     assert io.StringIO(done.stderr).read().count("images/s") > 0  # its progress
+
+
+@pytest.mark.parametrize("kind", ["small", "raw"])
+def test_trained_on_as_on_files(kind: str, own: Path) -> None:
+    cfg = rung("baseline", quick=True, data="imagenet", data_root=str(own), batch_size=8,
+               image_px=64, format=kind)  # fmt: skip
+    with pytest.raises(DataError, match=f"course data --as {kind} --data-root {own}"):
+        image_sets(cfg)
+    convert.convert(kind, own)
+    sets, files = image_sets(cfg), image_sets(replace(cfg, format="files"))
+    assert (len(sets.train), len(sets.val), sets.classes) == (32, 16, 16)
+    train, _ = loaders(sets, cfg, torch.device("cpu"), num_workers=2)
+    images, labels = next(iter(train))
+    assert (images.dtype, images.shape) == (torch.uint8, (8, 3, 64, 64))
+    means = {}
+    for name, each in (("files", files), (kind, sets)):  # the same images under the same classes
+        found = sorted((label, float(image.float().mean())) for image, label in each.val)
+        means[name] = np.array(found)
+    assert abs(means["files"] - means[kind]).max() < 25
+    assert [*means["files"][:, 0]] == [*means[kind][:, 0]] == [*range(16)]
+
+
+def test_raw_bytes_cross_the_parts(own: Path) -> None:
+    raw = Raw(convert.convert("raw", own), "train", torch.clone)
+    assert len({image.numpy().tobytes() for image, _ in map(raw.__getitem__, range(32))}) == 32
+    assert len(pickle.dumps(raw)) < 100_000  # what a worker is sent holds no image
+    with pytest.raises(IndexError, match="image 32 of 32"):
+        raw[32]
+    assert sum(1 for _ in raw) == 32

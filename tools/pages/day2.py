@@ -77,9 +77,10 @@ def ladder(one: str = "nvidia-h200", several: str = "nvidia-h200-x4") -> str:
             run = runs[row.run]
             if row.gpus >= least and (run.config.data != "synthetic" or row.images_each == EACH):
                 rows.append([name, _data(run), _gpus(run), *_measured(row), SCALED[name]])
-    indexes = [recordings.load(each) for each in (one, several)]
+    fed, index = _loaded(one)[0][0], recordings.load(several)
     made = [
-        f"{each['machine']}: {recordings.origin(each)}, by `{each['command']}`" for each in indexes
+        f"Lab 2.1: {fed.record.machine}, {fed.record.hardware['cores']} cores",
+        f"{index['machine']}: {recordings.origin(index)}, by `{index['command']}`",
     ]
     return markdown(
         HEAD,

@@ -166,6 +166,7 @@ def test_what_is_ignored_changes_no_prediction() -> None:
         "profile_steps": 2,
         "val_steps": 1,
         "workers": 2,
+        "uint8": False,
         "seed": 3,
         "weight_decay": 0.1,
         "memory_gib": 7,

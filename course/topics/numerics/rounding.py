@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from course.config import Config
-from course.data.loader import image_sets, loaders
+from course.data.loader import image_sets, loaders, normalised
 from course.training import models
 from course.training.evidence import operator_calls
 
@@ -78,6 +78,7 @@ def started_training(cfg: Config, steps: int) -> tuple[nn.Module, torch.Tensor, 
     optimizer = torch.optim.SGD(model.parameters(), cfg.lr, momentum=cfg.momentum)
     images = labels = None
     for step, (images, labels) in enumerate(islice(batches, steps + 1)):
+        images = normalised(images)
         if step < steps:
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(images), labels).backward()

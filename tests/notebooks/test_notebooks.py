@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from job_helpers import nothing_left  # noqa: F401 - every test of this file ends its runs
 
+from course.config import QUICK
 from course.runs.run import Run
 from course.workshop import rehearsal, rehearsal_page
 from course.workshop.rehearsal import rehearse
@@ -20,14 +21,23 @@ def passes(name: str, **how: object) -> list[rehearsal_page.UsedRun]:
     return list(outcome.runs)
 
 
-def test_day_0_on_slurm(slurm: Path, runs_root: Path) -> None:
+@pytest.fixture
+def small_in_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a notebook launches or computes as quick has the tests' own sizes, too."""
+    startup = tmp_path / "ipython" / "profile_default" / "startup"
+    startup.mkdir(parents=True)
+    (startup / "small.py").write_text(f"from course import config\n\nconfig.QUICK |= {QUICK!r}\n")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+
+
+def test_day_0_on_slurm(slurm: Path, runs_root: Path, small_in_kernel: None) -> None:
     used = passes("day0_start_here", site="slurm", quick=True)
     assert {run.status for run in used} == {"ok", "cancelled", "timeout", "failed"}
     assert all(run.nodes.startswith("node") for run in used if run.status == "ok")
 
 
 @pytest.mark.parametrize("name", ["day1_1_gpu", "day1_2_mixed_precision", "day1_4_profiler"])
-def test_at_full_size_from_recorded_runs(name: str, runs_root: Path) -> None:
+def test_at_full_size_from_recorded_runs(name: str, runs_root: Path, small_in_kernel: None) -> None:
     passes(name, site="recorded-nvidia-h100", quick=False)
     assert not list(runs_root.glob("*/launch.json"))  # nothing was launched here
 

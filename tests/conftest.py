@@ -1,5 +1,7 @@
 """Fixtures that several test files use."""
 
+import atexit
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -65,6 +67,18 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the slowest first; tests of a file stay in their order."""
     items.sort(key=lambda item: place_of(group_of(item)))
+
+
+def pytest_collection() -> None:
+    """Importing makes a million objects that stay: nobody looks for garbage among them."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """From here on a pass looks for garbage among what tests make, alone."""
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # or libraries report them as leaked
+    gc.enable()
 
 
 def group_of(item: pytest.Item) -> str:

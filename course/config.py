@@ -58,9 +58,7 @@ class Config:
     prefetch_factor: int = 2  # batches that each worker makes ahead
     pin_memory: bool = False  # batches lie in page-locked memory, from which a GPU copies by itself
     non_blocking: bool = False  # the script goes on while a batch is copied to the device
-    drop_last: bool = (
-        True  # an epoch has all its steps; False: it ends with the files at the latest
-    )
+    drop_last: bool = True  # an epoch has all its steps; False: it ends with the files
     uint8: bool = True  # images travel as bytes, and are normalised on the device; False: as floats
     lr: float = 0.01
     momentum: float = 0.9

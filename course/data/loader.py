@@ -55,6 +55,7 @@ def image_sets(cfg: Config) -> ImageSets:
     if train.classes != val.classes:
         odd = sorted(set(train.classes) ^ set(val.classes))
         raise DataError(f"train/ and val/ in {root} differ in their class folders: {odd[:5]}")
+    _check_converted((train, val), root, cfg)
     _check_enough(len(train), cfg, root)
     return ImageSets(train, _mixed(val, cfg), len(train.classes))
 
@@ -71,6 +72,18 @@ def _stored(root: Path, cfg: Config) -> Path:
             f"{root} was not converted yet: course data --as {cfg.format} --data-root {root}"
         )
     return folder
+
+
+def _check_converted(sets: Iterable[Files | Raw], root: Path, cfg: Config) -> None:
+    if cfg.format == "files":
+        return
+    splits = convert.index(root, cfg.format)["splits"]
+    for split, found in zip(convert.SPLITS, sets):
+        if len(found) != splits[split]["images"]:
+            raise DataError(
+                f"{root / split} holds {len(found)} of the {splits[split]['images']} images that "
+                f"were converted: run course data --as {cfg.format} again"
+            )
 
 
 def _check_enough(images: int, cfg: Config, root: Path) -> None:
@@ -136,8 +149,8 @@ def _training_loader(
     sets: ImageSets, cfg: Config, share: int, sampler: Sampler | None, loading: dict[str, Any]
 ) -> DataLoader:
     order = torch.Generator().manual_seed(cfg.seed)
-    if sampler is None:
-        sampler = RandomSampler(sets.train, generator=order)
+    if sampler is None:  # with random numbers of its own: the loader draws at its workers' start
+        sampler = RandomSampler(sets.train, generator=torch.Generator().manual_seed(cfg.seed))
     elif distributed.is_available() and distributed.is_initialized():  # workers draw from it
         order.manual_seed(cfg.seed + distributed.get_rank())
     images = share * cfg.steps if cfg.drop_last else None
@@ -161,7 +174,8 @@ class Drawing(Sampler):
     """Which images an epoch takes, and in which order: a sampler's, again and again.
 
     Where an epoch takes more images than there are, the sampler shuffles anew for each pass over
-    them. So no image comes again before all have come, and ranks' shares stay apart.
+    them. So no image comes again before all have come, and ranks' shares stay apart, but for the
+    few that a sampler itself repeats to make shares equal.
 
     Args:
         sampler: the images of a pass. Its `set_epoch`, if it has one, is called for each.

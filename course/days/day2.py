@@ -249,7 +249,7 @@ LOADED = {"batch_size": 256, "epochs": 2, "steps": 56, "warmup_steps": 64, "val_
 
 
 def _loading() -> Iterator[Config]:
-    """The trials of lab 2.1 at full size; then the fastest network fed so, and fed for nothing."""
+    """The trials of lab 2.1 at full size."""
     yield rung("channels_last", **LOADED)
     yield rung("dataloader", **LOADED)
     changes = {
@@ -263,9 +263,6 @@ def _loading() -> Iterator[Config]:
     yield from (
         rung("dataloader", **LOADED, **change, rung=name) for name, change in changes.items()
     )
-    long = LOADED | {"epochs": 1, "steps": 192, "warmup_steps": 48}
-    yield rung("compile", **long, **changes["sixteen"])
-    yield rung("compile", **long, data="synthetic")
 
 
 def _counts(gpus: int) -> list[int]:

@@ -123,7 +123,7 @@ def test_equal_bytes_and_the_index_counts_them(kind: str, own: Path, monkeypatch
     assert lying == {*first, convert.INDEX}
     assert convert.convert(kind, own) == folder  # at once
     shutil.rmtree(folder)
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(convert, "_cores", lambda: 1)
     assert files_of(convert.convert(kind, own)) == first
 
 
@@ -163,6 +163,83 @@ def test_a_damaged_image_is_named_and_left_out_only_when_asked(own: Path) -> Non
     assert about["splits"]["val"] | {"parts": 0} == {"images": 16, "damaged": [], "parts": 0}
 
 
+def test_what_was_done_before_an_image_was_found_damaged_is_kept(own: Path) -> None:
+    bad = sorted((own / "val").glob("*/*.jpg"))[-1]
+    bad.write_bytes(bad.read_bytes()[:5000])
+    with pytest.raises(DataError, match="cannot be decoded"):
+        convert.convert("small", own)
+    partial = convert.place("small", own).with_name(f"{convert.place('small', own).name}.partial")
+    kept = {path.relative_to(partial): path.stat().st_mtime_ns for path in partial.rglob("*.jpg")}
+    folder = convert.convert("small", own, skip_damaged=True)
+    after = {path.relative_to(folder): path.stat().st_mtime_ns for path in folder.rglob("*.jpg")}
+    assert len(after) == 47 and len(kept.items() & after.items()) >= 30
+
+
+@pytest.mark.parametrize("at", ["rename", "rmtree"])
+def test_interrupted_while_an_older_one_is_replaced(own: Path, at: str, monkeypatch) -> None:
+    folder = convert.convert("small", own)
+    (own / "val" / "cat" / "cat_00000.jpg").touch()
+    calls = []
+
+    def interrupt(of: object, *_: object, **__: object) -> None:
+        calls.append(of)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        if at == "rename":
+            patch.setattr(Path, "rename", interrupt)
+        else:  # the second one: when both have their place
+            real = shutil.rmtree
+            patch.setattr(
+                shutil, "rmtree",
+                lambda path, **how: interrupt(path) if path == folder / convert.DONE
+                else real(path, **how),
+            )  # fmt: skip
+        with pytest.raises(KeyboardInterrupt):
+            convert.convert("small", own)
+    assert calls and len([*folder.rglob("*.jpg")]) == 48  # the old one, or the new one
+    made = {path.name: path.stat().st_mtime_ns for path in folder.parent.rglob("images-*.npy")}
+    assert convert.convert("small", own) == folder
+    assert len(files_of(folder)) == 48
+    assert made == {path.name: path.stat().st_mtime_ns for path in folder.rglob("images-*.npy")}
+
+
+def test_a_noted_part_without_its_files_is_made_again(own: Path, tmp_path: Path) -> None:
+    bad = own / "val" / "tissue" / "tissue_00000.jpg"
+    whole = bad.read_bytes()
+    bad.write_bytes(b"")
+    with pytest.raises(DataError, match="cannot be decoded"):
+        convert.convert("raw", own)
+    (partial,) = convert.place("raw", own).parent.glob("*.partial")
+    gone = sorted(partial.glob("train/images-*.npy"))[0]
+    gone.unlink()
+    (partial / "train" / ".unfinished-x").touch()  # of one that was killed
+    folder = convert.convert("raw", own, skip_damaged=True)
+    assert (folder / "train" / gone.name).is_file() and not [*folder.rglob(".unfinished*")]
+    bad.write_bytes(whole)
+
+
+def test_a_converted_set_that_lost_images_is_not_trained_on(own: Path) -> None:
+    cfg = rung("baseline", quick=True, data="imagenet", data_root=str(own), format="small")
+    folder = convert.convert("small", own)
+    (folder / "val" / "cat" / "cat_00000.jpg").unlink()
+    (folder / "val" / "cat" / "cat_00001.jpg").write_bytes(b"")
+    (folder / "val" / "cat" / "cat_00001.jpg").rename(folder / "val" / "coins" / "odd.txt")
+    with pytest.raises(DataError, match="cat|15 of the 16 images"):
+        image_sets(cfg)
+
+
+def test_what_is_no_file_is_no_image(own: Path) -> None:
+    (own / "train" / "cat" / "folder.jpg").mkdir()
+    (own / "train" / "cat" / "nowhere.jpg").symlink_to(own / "gone.jpg")
+    linked = own.parent / "elsewhere"
+    (own / "train" / "cat" / "more").symlink_to(linked)
+    linked.mkdir()
+    Image.new("RGB", (300, 300)).save(linked / "more.jpg")
+    about = convert.index(convert.convert("small", own))
+    assert about["splits"]["train"]["images"] == 33
+
+
 def test_images_that_change_make_it_anew(own: Path) -> None:
     folder = convert.convert("small", own)
     before = files_of(folder)
@@ -176,9 +253,9 @@ def test_images_that_change_make_it_anew(own: Path) -> None:
 def test_images_that_change_meanwhile_are_noticed(own: Path) -> None:
     found, target = convert.listed(own), convert.place("small", own)
     (own / "val" / "cat" / "cat_00000.jpg").touch()
-    wanted = {"kind": "small", "listing": found.digest, "skip_damaged": False}
+    wanted = {"kind": "small", "listing": found.digest}
     with pytest.raises(DataError, match="were changed while they were converted"):
-        convert._make(target, found, wanted)
+        convert._make(target, found, wanted, skip_damaged=False)
     assert not target.exists()
 
 
@@ -207,8 +284,10 @@ def test_what_it_refuses(own: Path, tmp_path: Path) -> None:
         convert.convert("zip", own)
     with pytest.raises(DataError, match="no folder .*train"):
         convert.convert("raw", tmp_path / "nowhere")
-    with pytest.raises(DataError, match="no converted images in .*course data --as"):
-        convert.index(tmp_path)
+    with pytest.raises(DataError, match="holds no converted images: make raw by course data --as"):
+        convert.index(tmp_path, "raw")
+    with pytest.raises(DataError, match="holds small: make raw by course data --as raw"):
+        convert.index(convert.convert("small", own), "raw")
     target = convert.place("raw", own)
     target.mkdir(parents=True)
     (target / "mine.txt").write_text("mine")

@@ -158,6 +158,19 @@ class TestEpochs:
             assert {sampler.epoch for sampler in samplers} == {epoch}  # as the script has set it
         assert len({*orders}) == len(orders)  # no pass of any epoch is like another
 
+    def test_only_what_fills_the_last_share_is_repeated(self) -> None:
+        drawings = [Drawing(DistributedSampler(range(10), 4, rank), 3) for rank in range(4)]
+        taken = [image for each in drawings for image in each]
+        assert sorted({*taken}) == [*range(10)] and len(taken) == 12
+
+    def test_workers_that_stay_see_the_same_images(self, tiny_set: Path) -> None:
+        orders = []
+        for stay in (False, True):
+            cfg = config(tiny_set, batch_size=8, steps=2)
+            train, _ = loaders(image_sets(cfg), cfg, CPU, num_workers=1, persistent_workers=stay)
+            orders.append([labels.tolist() for _ in range(2) for _, labels in train])
+        assert orders[0] == orders[1]
+
     def test_a_script_that_forgets_the_epoch_repeats_it(self) -> None:
         drawing = Drawing(DistributedSampler(range(32), 2, 0), 40, 2)
         assert list(drawing) == list(drawing)

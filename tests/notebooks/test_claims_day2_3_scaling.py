@@ -139,7 +139,7 @@ def test_files_on_several_gpus(eager: pd.DataFrame) -> None:
         assert round(first.median(), 1) == 0.4
         assert first.sum() > 0.5 * later["load_s"].sum()
     assert (
-        "The set has 1,024 images. One GPU makes 16 steps of them, and four GPUs only four" in TEXT
+        "The set has 1,024 images. One GPU made 16 steps of them, and four GPUs only four" in TEXT
     )
     for run, steps in zip(runs, (16, 8, 4), strict=True):
         assert run.steps.groupby("epoch").size().max() == steps

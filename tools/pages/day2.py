@@ -21,14 +21,15 @@ from tools.pages.markdown import markdown
 HEAD = ("rung", "data", "GPUs", "images/s", "efficiency", "W, all GPUs", "J/image", "lab")
 SCALED = {"channels_last": "2.3", "compile": "day 3", "dataloader": "2.3"}  # and their labs
 LAST = "channels_last"  # the rung on which ways of loading were tried
-IN_SHORT = ("channels_last", "dataloader", "sixteen", "compile")  # what the README shows of files
+IN_SHORT = ("channels_last", "dataloader")  # what the README shows of files
 FED_HEAD = (
     "run",
     "workers",
-    "images/s, all steps",
+    "images/s",
     "of synthetic",
-    "images/s, median step",
-    "waits, ms",
+    "images/s, second epoch as a whole",
+    "its first wait, ms",
+    "other waits, ms",
     "host, GiB",
 )
 EACH = 256  # images of a GPU and step: what the README shows of synthetic data
@@ -233,21 +234,24 @@ def loading(machine: str) -> str:
     """
     rows = []
     for run, table, eats in _loaded(machine):
+        epoch = run.steps[run.steps["epoch"] == 1]
+        whole = run.config.batch_size * len(epoch) / epoch["step_s"].sum()
         rows.append(
             [
                 run.config.rung,
                 str(run.config.workers),
                 f"{table.images_per_s:,.0f}",
                 f"{table.images_per_s / eats:.0%}",
-                f"{table.images_per_s_median:,.0f}",
+                f"{whole:,.0f}",
+                f"{table.next_epoch_ms:,.0f}",
                 f"{table.load_ms:.0f}",
                 f"{table.host_gib:.1f}",
             ]
         )
     ways = (
         "dataloader, four-workers: as PyTorch has it. persistent: they stay. pinned: and copies "
-        "are not waited for. everything, sixteen, compile: and each loads 4 batches ahead. "
-        "floats: as sixteen, normalised by the workers"
+        "are not waited for. everything, sixteen: and each loads 4 batches ahead. floats: as "
+        "sixteen, normalised by the workers"
     )
     about = f"{run.record.machine}; {run.config.setup}, bf16. Waits are means. {ways}."
     return markdown(FED_HEAD, rows, source=about)
@@ -255,27 +259,20 @@ def loading(machine: str) -> str:
 
 def _loaded(machine: str) -> list[tuple[Run, Any, float]]:
     """Runs fed from files, slowest first: each with its row of `trials`, and its appetite."""
-    known = feeding.appetites(machine).query("precision == 'bf16'").set_index("rung")
-    eats, found = known["images_per_s"].to_dict(), []
-    for run in recordings.recorded_runs(machine, "loading"):
-        (row,) = feeding.trials([run]).itertuples()
-        if run.config.data == "synthetic":
-            eats[run.config.rung] = row.images_per_s  # in the same job
-        else:
-            found.append((run, row))
-    found.sort(key=lambda each: each[1].images_per_s)
-    return [(run, row, eats["compile" if run.config.compile else LAST]) for run, row in found]
+    eats = feeding.appetites(machine).set_index(["rung", "precision"])["images_per_s"]
+    found = [
+        (run, next(feeding.trials([run]).itertuples()), eats[LAST, "bf16"])
+        for run in recordings.recorded_runs(machine, "loading")
+    ]
+    return sorted(found, key=lambda each: each[1].images_per_s)
 
 
 def _fed(machine: str) -> Iterator[list[str]]:
     for run, table, eats in _loaded(machine):
         if run.config.rung in IN_SHORT:
-            name = (
-                "dataloader" if run.config.workers and not run.config.compile else run.config.rung
-            )
             speed, watts = table.images_per_s, run.record.watts or math.nan
             cells = _cells(speed, f"{speed / eats:.1%}", watts, watts / speed)
-            yield [name, _data(run), _gpus(run), *cells, "2.1"]
+            yield [run.config.rung, _data(run), _gpus(run), *cells, "2.1"]
 
 
 def _scaled(machine: str, rungs: Iterable[str] = SCALED) -> Iterator[tuple[str, pd.DataFrame]]:

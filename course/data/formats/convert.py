@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from course.data import default_set
 from course.data.default_set import DataError
-from course.data.formats.parts import KINDS, Part, Source, write
+from course.data.formats.parts import KINDS, UNFINISHED, Part, Source, write
 from course.runs.files import write_atomically
 
 INDEX = "index.json"
@@ -72,7 +72,7 @@ def convert(kind: str, root: Path | None = None, *, skip_damaged: bool = False) 
         with FileLock(f"{target}.lock"):  # of two at once, one waits and finds it made
             if not _is_whole(target, wanted):
                 _refuse_foreign(target)
-                _make(target, found, wanted | {"skip_damaged": skip_damaged})
+                _make(target, found, wanted, skip_damaged)
     except OSError as error:
         raise DataError(_refused(target, error)) from error
     return target
@@ -86,19 +86,19 @@ def place(kind: str, root: Path) -> Path:
     return default_set.default_root().resolve().parent / f"{name}-{kind}"
 
 
-def index(folder: Path) -> dict[str, Any]:
+def index(folder: Path, kind: str = "") -> dict[str, Any]:
     """What a conversion has written: kind, classes, and of each split images, parts and files.
 
     Raises:
-        DataError: the folder holds none, or a part of one.
+        DataError: the folder holds none, or not this kind.
     """
-    try:
-        return json.loads((folder / INDEX).read_text())
-    except (OSError, ValueError) as error:
+    about = _read(folder / INDEX)
+    if not about or kind not in ("", about["kind"]):
         raise DataError(
-            f"no converted images in {folder}: make them by `course data --as {KINDS[0]}`, or "
-            f"another of {', '.join(KINDS)}"
-        ) from error
+            f"{folder} holds {about.get('kind', 'no converted images')}: make "
+            f"{kind or ' or '.join(KINDS)} by course data --as {kind or 'KIND'} --data-root FOLDER"
+        )
+    return about
 
 
 def listed(root: Path) -> Listing:
@@ -117,9 +117,7 @@ def listed(root: Path) -> Listing:
         classes[split] = sorted(each.name for each in folder.iterdir() if each.is_dir())
         images[split] = []
         for label, name in enumerate(classes[split]):
-            files = sorted(
-                path for path in (folder / name).rglob("*") if path.suffix.lower() in IMG_EXTENSIONS
-            )
+            files = sorted(_images_below(folder / name))
             if not files:
                 raise DataError(f"{folder / name} holds no image")
             for path in files:
@@ -133,6 +131,14 @@ def listed(root: Path) -> Listing:
     return Listing(root, classes["train"], images, digest.hexdigest())
 
 
+def _images_below(folder: Path) -> Iterator[Path]:
+    """Its image files, those in linked folders too, as torchvision finds them."""
+    for above, _, names in os.walk(folder, followlinks=True):
+        for path in (Path(above) / name for name in names):
+            if path.suffix.lower() in IMG_EXTENSIONS and path.is_file():
+                yield path
+
+
 def parts_of(kind: str, found: Listing) -> Iterator[Part]:
     """A set in parts: as it lies for files of their own, mixed where a part becomes one file."""
     for split, sources in found.images.items():
@@ -144,37 +150,49 @@ def parts_of(kind: str, found: Listing) -> Iterator[Part]:
             yield Part(split, number, tuple(sources[i] for i in order[at : at + size]))
 
 
-def _make(target: Path, found: Listing, wanted: dict[str, Any]) -> None:
+def _make(target: Path, found: Listing, wanted: dict[str, Any], skip_damaged: bool) -> None:
     partial = target.with_name(f"{target.name}.partial")
     if _read(partial / PLAN) != wanted:  # made of other images, or otherwise
         shutil.rmtree(partial, ignore_errors=True)
         (partial / DONE).mkdir(parents=True)
         write_atomically(partial / PLAN, json.dumps(wanted))
-    parts = [*parts_of(wanted["kind"], found)]
-    done = list(_all_written(parts, found, partial, wanted))
-    if listed(found.root).digest != found.digest:
-        raise DataError(
-            f"the images in {found.root} were changed while they were converted: run the same "
-            f"command again when nobody changes them"
-        )
-    about = wanted | {"classes": found.classes, "splits": _summed(parts, done)}
-    write_atomically(partial / INDEX, json.dumps(about, indent=1))
-    shutil.rmtree(partial / DONE)
-    (partial / PLAN).unlink()
-    shutil.rmtree(target, ignore_errors=True)  # of other images, or damaged
+    for path in partial.rglob(f"{UNFINISHED}*"):  # of one that was killed
+        path.unlink()
+    if not _is_whole(partial, wanted):
+        parts = [*parts_of(wanted["kind"], found)]
+        done = list(_all_written(parts, found, partial, skip_damaged))
+        if listed(found.root).digest != found.digest:
+            raise DataError(
+                f"the images in {found.root} were changed while they were converted: run the "
+                f"same command again when nobody changes them"
+            )
+        about = wanted | {"classes": found.classes, "splits": _summed(parts, done)}
+        write_atomically(partial / INDEX, json.dumps(about, indent=1))
+    _put(partial, target)
+
+
+def _put(partial: Path, target: Path) -> None:
+    """Let what is complete take its place, at once: what lay there is moved away before."""
+    old = target.with_name(f"{target.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if target.exists():  # of other images, or damaged
+        target.rename(old)
     partial.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(target / DONE)
+    (target / PLAN).unlink()
 
 
 def _all_written(
-    parts: list[Part], found: Listing, partial: Path, wanted: dict[str, Any]
+    parts: list[Part], found: Listing, partial: Path, skip_damaged: bool
 ) -> Iterator[dict[str, Any]]:
     """What each part became, in order; those that are done already are not made again."""
-    images = sum(len(part.sources) for part in parts)
-    one = functools.partial(_one, found=found, partial=partial, wanted=wanted)
+    kind, images = _read(partial / PLAN)["kind"], sum(len(part.sources) for part in parts)
+    one = functools.partial(_one, kind, found.root, partial, skip_damaged=skip_damaged)
     # Threads suffice: Pillow lets go of the interpreter while it works on pixels.
     with (
-        ThreadPoolExecutor(os.cpu_count()) as pool,
-        tqdm(total=images, desc=f"{wanted['kind']} of {found.root.name}", unit=" images") as bar,
+        ThreadPoolExecutor(_cores()) as pool,
+        tqdm(total=images, desc=f"{kind} of {found.root.name}", unit=" images") as bar,
     ):
         try:
             for part, written in zip(parts, pool.map(one, parts)):
@@ -185,13 +203,19 @@ def _all_written(
             raise
 
 
-def _one(part: Part, *, found: Listing, partial: Path, wanted: dict[str, Any]) -> dict[str, Any]:
+def _cores() -> int:
+    """Those that this process may use: a job may have few of a node's."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _one(kind: str, root: Path, partial: Path, part: Part, *, skip_damaged: bool) -> dict[str, Any]:
     note = partial / DONE / f"{part}.json"
-    if known := _read(note):
+    known = _read(note)
+    if known and (skip_damaged or not known["damaged"]) and _are_there(partial, known["files"]):
         return known
-    written = asdict(
-        write(wanted["kind"], part, found.root, partial, skip_damaged=wanted["skip_damaged"])
-    )
+    written = asdict(write(kind, part, root, partial, skip_damaged=skip_damaged))
     write_atomically(note, json.dumps(written))
     return written
 
@@ -216,13 +240,14 @@ def _is_whole(target: Path, wanted: dict[str, Any]) -> bool:
     there = _read(target / INDEX)
     if any(there.get(key) != value for key, value in wanted.items()):
         return False
-    files = (
-        (target / name, about["bytes"])
-        for split in there["splits"].values()
-        for part in split["parts"]
-        for name, about in part["files"].items()
-    )
-    return all(path.is_file() and path.stat().st_size == size for path, size in files)
+    parts = [part for split in there["splits"].values() for part in split["parts"]]
+    return all(_are_there(target, part["files"]) for part in parts)
+
+
+def _are_there(folder: Path, files: dict[str, dict[str, Any]]) -> bool:
+    """Does each file lie there in its size?"""
+    paths = {folder / name: about["bytes"] for name, about in files.items()}
+    return all(path.is_file() and path.stat().st_size == size for path, size in paths.items())
 
 
 def _refuse_foreign(target: Path) -> None:

@@ -20,6 +20,7 @@ from course.data.default_set import DataError
 
 SMALL_PX = 256  # of the shorter side: a training crop of 224 pixels still moves in it
 QUALITY = 90  # of small JPEG files
+UNFINISHED = ".unfinished-"  # in front of a file that is being written
 
 
 @dataclass(frozen=True)
@@ -62,27 +63,29 @@ def write(kind: str, part: Part, root: Path, folder: Path, *, skip_damaged: bool
 
     def opened() -> Iterator[tuple[Source, bytes, Image.Image]]:
         for source in part.sources:
+            data = _read(root / source.name)
             try:
-                data = (root / source.name).read_bytes()
                 with Image.open(io.BytesIO(data)) as image:
-                    yield source, data, image.convert("RGB")
+                    opened_image = image.convert("RGB")
             except (OSError, SyntaxError, ValueError) as error:
-                if _is_of_disk(error):
-                    raise
                 if not skip_damaged:
                     raise DataError(
                         f"{root / source.name} cannot be decoded ({error}): copy it again, take "
                         f"it out, or leave out all such files by --skip-damaged"
                     ) from error
                 damaged.append(source.name)
+            else:
+                yield source, data, opened_image
 
     files, images = _WRITERS[kind](part, opened(), folder)
     return Written(files, images, tuple(damaged))
 
 
-def _is_of_disk(error: Exception) -> bool:
-    """Does the system refuse something, rather than Pillow the image?"""
-    return isinstance(error, OSError) and error.errno is not None
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _shard(part: Part, opened: Iterator, folder: Path) -> tuple[dict, int]:
@@ -112,15 +115,12 @@ def _small(part: Part, opened: Iterator, folder: Path) -> tuple[dict, int]:
 
 def _raw(part: Part, opened: Iterator, folder: Path) -> tuple[dict, int]:
     """Two NumPy files: bytes of shape (images, SMALL_PX, SMALL_PX, 3), and their classes."""
-    squares, labels = [], []
-    for source, _, image in opened:
-        squares.append(_square(image))
+    squares = np.empty((len(part.sources), SMALL_PX, SMALL_PX, 3), dtype=np.uint8)
+    labels = []
+    for at, (source, _, image) in enumerate(opened):
+        squares[at] = _square(image)
         labels.append(source.label)
-    shape = (0, SMALL_PX, SMALL_PX, 3)
-    arrays = {
-        "images": np.stack(squares) if squares else np.empty(shape, np.uint8),
-        "labels": np.array(labels, dtype=np.int64),
-    }
+    arrays = {"images": squares[: len(labels)], "labels": np.array(labels, dtype=np.int64)}
     files = {}
     for name, array in arrays.items():
         path = folder / part.split / f"{name}-{part.number:05d}.npy"
@@ -156,10 +156,14 @@ def _square(image: Image.Image) -> np.ndarray:
 def _whole(path: Path) -> Iterator[Any]:
     """A file to write that appears under its name when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = tempfile.NamedTemporaryFile(dir=path.parent, delete=False)  # noqa: SIM115 - below
+    file = tempfile.NamedTemporaryFile(  # noqa: SIM115 - entered below
+        dir=path.parent, prefix=UNFINISHED, delete=False
+    )
     try:
         with file:
             yield file
+            file.flush()
+            os.fsync(file.fileno())  # or its note could outlast a power cut, and it not
         os.chmod(file.name, 0o644)
         os.replace(file.name, path)
     except BaseException:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from course.data.default_set import DataError
 from course.data.formats import convert
 from course.data.images import one_thread
 
@@ -30,9 +29,7 @@ class Raw:
     def __init__(
         self, folder: Path, split: str, transform: Callable[[torch.Tensor], torch.Tensor]
     ) -> None:
-        about = convert.index(folder)
-        if about["kind"] != "raw":
-            raise DataError(f"{folder} holds {about['kind']}, not raw bytes")
+        about = convert.index(folder, "raw")
         parts = about["splits"][split]["parts"]
         self.classes, self.transform = about["classes"], transform
         self._paths = [[folder / name for name in sorted(part["files"])] for part in parts]

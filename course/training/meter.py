@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -11,7 +12,6 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from course.data.loader import made_last
 from course.runs import failures
 from course.runs.record import PHASES
 from course.training import evidence, memory, profiling, turn
@@ -221,7 +221,9 @@ class Meter:
         """How batches are loaded, and which images an epoch began with: ranks must differ."""
         labels = batch[1]
         self._evidence["loader"] = evidence.loader(batches)
-        if validation := made_last():
+        # A script with batches of its own need not import ours, and torchvision: two seconds.
+        ours = sys.modules.get("course.data.loader")
+        if ours and (validation := ours.made_last()):
             self._evidence["val_loader"] = evidence.loader(validation)
             self._evidence["val_taken"] = getattr(validation.sampler, "taken", None)  # grows
         self._evidence["share"] = len(labels)

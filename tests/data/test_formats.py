@@ -1,6 +1,5 @@
 """The same images in other formats: all of them, once, and never a half taken for whole."""
 
-import io
 import json
 import os
 import pickle
@@ -129,8 +128,8 @@ def test_equal_bytes_and_the_index_counts_them(kind: str, own: Path, monkeypatch
 
 @pytest.mark.slow
 def test_interrupted_it_goes_on_where_it_was(own: Path, tmp_path: Path) -> None:
-    cache, partial = tmp_path / "cache", convert.place("raw", own).with_suffix(".partial")
-    partial = partial.with_name(f"{convert.place('raw', own).name}.partial")
+    cache = tmp_path / "cache"
+    partial = convert.place("raw", own).with_name(f"{convert.place('raw', own).name}.partial")
     maker = start("raw", own, cache)
     eventually(lambda: len([*partial.glob("done/*.json")]) > 1, "some parts are done")
     maker.send_signal(signal.SIGINT)
@@ -315,7 +314,7 @@ def test_the_command_says_what_it_made(own: Path) -> None:
     assert f"in {convert.place('shards', own)}" in done.stdout
     asked = json.loads(subprocess.check_output([*command, "--json"], text=True))
     assert (asked["kind"], asked["splits"]["val"]["images"]) == ("shards", 16)
-    assert io.StringIO(done.stderr).read().count("images/s") > 0  # its progress
+    assert "images/s" in done.stderr  # its progress
 
 
 @pytest.mark.parametrize("kind", ["small", "raw"])

@@ -116,7 +116,10 @@ ASKED = {
 
 
 # torch sets these where they are not set, as soon as it is imported.
-SET_LATE = {"KMP_DUPLICATE_LIB_OK": "True", "TORCHINDUCTOR_CACHE_DIR": "cache"}
+SET_LATE = {
+    "KMP_DUPLICATE_LIB_OK": "True",
+    "TORCHINDUCTOR_CACHE_DIR": f"{tempfile.gettempdir()}/cache",
+}
 
 
 def write(folder, programs):

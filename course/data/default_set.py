@@ -18,13 +18,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from filelock import FileLock
 from PIL import Image, ImageEnhance, ImageOps
 from platformdirs import user_cache_path
 from tqdm import tqdm
+
+from course.runs.files import read_dict
 
 PHOTOGRAPHS = {
     "astronaut": "skimage/data/astronaut.png", "brick": "skimage/data/brick.png",
@@ -113,23 +114,15 @@ def ensure(root: Path | None = None, recipe: Recipe = Recipe()) -> Path:
 
 def is_whole(root: Path, recipe: Recipe = Recipe()) -> bool:
     """True if the set of this recipe is there with every one of its files."""
-    manifest = _read_manifest(root)
+    manifest = read_dict(root / MANIFEST)
     if manifest.get("recipe") != asdict(recipe):
         return False
     sizes = [path.stat().st_size for path in root.glob("*/*/*.jpg")]
     return len(sizes) == len(recipe.jobs()) and sum(sizes) == manifest.get("bytes")
 
 
-def _read_manifest(root: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads((root / MANIFEST).read_text())
-    except (OSError, ValueError):
-        return {}
-    return manifest if isinstance(manifest, dict) else {}
-
-
 def _refuse_foreign(root: Path) -> None:
-    if root.exists() and any(root.iterdir()) and "recipe" not in _read_manifest(root):
+    if root.exists() and any(root.iterdir()) and "recipe" not in read_dict(root / MANIFEST):
         raise DataError(
             f"{root} holds files that are not the default set, so it is left alone: "
             f"set COURSE_DATA to an empty or a new folder"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
@@ -20,3 +22,12 @@ def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def read_dict(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; {} where there is none."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -88,7 +88,8 @@ def ladder(one: str = "nvidia-h200", several: str = "nvidia-h200-x4") -> str:
         rows,
         source=(
             f"ResNet-50, bf16, 224 px. Synthetic rows: {EACH} images a GPU and step, median of "
-            f"the steps. JPEG rows: mean of all steps; of lab 2.1 {EACH} images, of 2.3 64 a GPU. "
+            f"the steps. JPEG rows: mean of all steps; of lab 2.1 {EACH} images, of 2.3 64 a GPU, "
+            f"and an earlier loader. "
             f"Efficiency: against that many single GPUs; of lab 2.1, against synthetic data. "
             f"{'. '.join(made)}."
         ),

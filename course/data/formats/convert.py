@@ -26,7 +26,7 @@ from tqdm import tqdm
 from course.data import default_set
 from course.data.default_set import DataError
 from course.data.formats.parts import KINDS, UNFINISHED, Part, Source, write
-from course.runs.files import write_atomically
+from course.runs.files import read_dict, write_atomically
 
 INDEX = "index.json"
 PLAN, DONE = "plan.json", "done"  # of a conversion under way
@@ -92,7 +92,7 @@ def index(folder: Path, kind: str = "") -> dict[str, Any]:
     Raises:
         DataError: the folder holds none, or not this kind.
     """
-    about = _read(folder / INDEX)
+    about = read_dict(folder / INDEX)
     if not about or kind not in ("", about["kind"]):
         raise DataError(
             f"{folder} holds {about.get('kind', 'no converted images')}: make "
@@ -152,7 +152,7 @@ def parts_of(kind: str, found: Listing) -> Iterator[Part]:
 
 def _make(target: Path, found: Listing, wanted: dict[str, Any], skip_damaged: bool) -> None:
     partial = target.with_name(f"{target.name}.partial")
-    if _read(partial / PLAN) != wanted:  # made of other images, or otherwise
+    if read_dict(partial / PLAN) != wanted:  # made of other images, or otherwise
         shutil.rmtree(partial, ignore_errors=True)
         (partial / DONE).mkdir(parents=True)
         write_atomically(partial / PLAN, json.dumps(wanted))
@@ -187,7 +187,7 @@ def _all_written(
     parts: list[Part], found: Listing, partial: Path, skip_damaged: bool
 ) -> Iterator[dict[str, Any]]:
     """What each part became, in order; those that are done already are not made again."""
-    kind, images = _read(partial / PLAN)["kind"], sum(len(part.sources) for part in parts)
+    kind, images = read_dict(partial / PLAN)["kind"], sum(len(part.sources) for part in parts)
     one = functools.partial(_one, kind, found.root, partial, skip_damaged=skip_damaged)
     # Threads suffice: Pillow lets go of the interpreter while it works on pixels.
     with (
@@ -212,7 +212,7 @@ def _cores() -> int:
 
 def _one(kind: str, root: Path, partial: Path, part: Part, *, skip_damaged: bool) -> dict[str, Any]:
     note = partial / DONE / f"{part}.json"
-    known = _read(note)
+    known = read_dict(note)
     if known and (skip_damaged or not known["damaged"]) and _are_there(partial, known["files"]):
         return known
     written = asdict(write(kind, part, root, partial, skip_damaged=skip_damaged))
@@ -237,7 +237,7 @@ def _summed(parts: list[Part], done: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _is_whole(target: Path, wanted: dict[str, Any]) -> bool:
     """Is what was wanted there, with each of its files in its size?"""
-    there = _read(target / INDEX)
+    there = read_dict(target / INDEX)
     if any(there.get(key) != value for key, value in wanted.items()):
         return False
     parts = [part for split in there["splits"].values() for part in split["parts"]]
@@ -251,7 +251,7 @@ def _are_there(folder: Path, files: dict[str, dict[str, Any]]) -> bool:
 
 
 def _refuse_foreign(target: Path) -> None:
-    if target.exists() and any(target.iterdir()) and "kind" not in _read(target / INDEX):
+    if target.exists() and any(target.iterdir()) and "kind" not in read_dict(target / INDEX):
         raise DataError(
             f"{target} holds files that are no converted images, so it is left alone: move it, or "
             f"set COURSE_DATA to a folder in another place"
@@ -270,11 +270,3 @@ def _refused(target: Path, error: OSError) -> str:
 def _there(path: Path) -> Path:
     """The nearest folder above that exists."""
     return next(each for each in (path, *path.parents) if each.exists())
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -15,14 +15,14 @@ CHOICES = {
     "device": ("cpu", "auto"),
     "precision": ("fp32", "bf16", "fp16"),
     "data": ("synthetic", "default", "imagenet"),
-    "format": ("files", "small", "raw"),
+    "format": ("files", "shards", "small", "raw", "gpu_decode"),
     "compile": ("", "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"),
     "model": ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152"),
 }
 AT_LEAST = {
     "image_px": 32, "batch_size": 1, "epochs": 1, "steps": 1, "warmup_steps": 0, "val_steps": 0,
     "val_images": 0, "workers": 0, "lr": 0, "momentum": 0, "weight_decay": 0, "memory_gib": 0,
-    "budget_s": 0, "overflow_step": 0,
+    "budget_s": 0, "overflow_step": 0, "shuffle_buffer": 0,
     "profile_steps": 0, "prefetch_factor": 1, "bucket_mb": 0.001, "collective_timeout_s": 1,
 }  # fmt: skip
 GIB = 1024**3  # bytes: the unit of whatever has a name that ends in _gib
@@ -43,7 +43,8 @@ class Config:
     model: str = "resnet50"
     data: str = "default"
     data_root: str = ""  # for data="imagenet": folder with train/ and val/; "": the site's
-    format: str = "files"  # how the images are stored: `course data --as` converts them
+    format: str = "files"  # how images are stored (`course data --as` converts them), and decoded
+    shuffle_buffer: int = 1000  # of format="shards": images out of which a random one comes next
     image_px: int = 224  # training and validation crop, pixels a side
     batch_size: int = 64  # images that one update sees, over all ranks
     epochs: int = 2
@@ -94,6 +95,10 @@ class Config:
             )
         if self.persistent_workers and not self.workers:
             raise ValueError("persistent_workers=True needs workers=1 or more that can stay")
+        if self.format == "shards" and not self.drop_last:
+            raise ValueError('format="shards" is read without end: set drop_last=True')
+        if self.format == "gpu_decode" and not self.uint8:
+            raise ValueError('format="gpu_decode" gives bytes on the device: set uint8=True')
         least = TRACE_WAIT + self.profile_steps + 1  # one more, in which the trace is written
         if self.profile_steps and self.warmup_steps < least:
             raise ValueError(
@@ -129,7 +134,11 @@ _COMPILE = replace(_FUSED, rung="compile", compile="default")
 _AUTOTUNE = replace(_COMPILE, rung="autotune", compile="max-autotune-no-cudagraphs")
 _SMALL = replace(_DATALOADER, rung="small", format="small")
 _RAW = replace(_SMALL, rung="raw", format="raw")
-BEYOND: dict[str, Config] = {cfg.rung: cfg for cfg in (_FUSED, _COMPILE, _AUTOTUNE, _SMALL, _RAW)}
+_SHARDS = replace(_DATALOADER, rung="shards", format="shards")
+_GPU_DECODE = replace(_DATALOADER, rung="gpu_decode", format="gpu_decode")
+BEYOND: dict[str, Config] = {
+    cfg.rung: cfg for cfg in (_FUSED, _COMPILE, _AUTOTUNE, _SHARDS, _SMALL, _RAW, _GPU_DECODE)
+}
 
 QUICK_WORKERS = 2  # at most
 # Small enough for two CPU cores, and large enough that what a rung brings shows there: with fewer

@@ -5,15 +5,18 @@ you write is at the numbered TODOs. `course run` gives it a config; started by h
 trains the quick baseline.
 """
 
+import tarfile
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
 
 import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DistributedSampler, get_worker_info
 
+from course.data.formats.shards import ShardReader
 from course.data.loader import image_sets, loaders, normalised
 from course.training import models, precision, profiling, sync_batchnorm
 from course.training.meter import Meter
@@ -38,6 +41,7 @@ def main(run):
     share, sampler = cfg.batch_size, None  # all images of a batch, in random order
     # TODO 9, day 2: and validates its own share, no image twice
     val_sampler = None  # all images
+    # TODO 10, day 3: train on the images of shards, where the config asks for them
     train_batches, val_batches = loaders(
         sets, cfg, device, share, sampler=sampler, val_sampler=val_sampler, **loading
     )
@@ -97,6 +101,14 @@ def main(run):
     # TODO 5, day 1: and it is done
     # TODO 9, day 2: all ranks have the same weights: one of them writes
     run.save_weights(net)
+
+
+class Shards(ShardReader):
+    """The training images of tar files; what reads them in turn, mixes and crops is inherited."""
+
+    # TODO 10, day 3: the images of a shard, from its beginning to its end, with their classes
+
+    # TODO 11, day 3: each worker of each rank reads shards of its own
 
 
 @torch.no_grad()

@@ -5,15 +5,18 @@ you write is at the numbered TODOs. `course run` gives it a config; started by h
 trains the quick baseline.
 """
 
+import tarfile
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
 
 import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DistributedSampler, get_worker_info
 
+from course.data.formats.shards import ShardReader
 from course.data.loader import image_sets, loaders, normalised
 from course.training import models, precision, profiling, sync_batchnorm
 from course.training.meter import Meter
@@ -60,6 +63,11 @@ def main(run):
     val_sampler = range(run.rank, len(sets.val), run.world_size)
     # --- before
     # val_sampler = None  # all images
+    # <<<
+    # >>> TODO 10, day 3: train on the images of shards, where the config asks for them
+    if cfg.format == "shards":
+        sets = replace(sets, train=Shards(sets, cfg, run.rank, run.world_size))
+    # --- before
     # <<<
     train_batches, val_batches = loaders(
         sets, cfg, device, share, sampler=sampler, val_sampler=val_sampler, **loading
@@ -171,6 +179,32 @@ def main(run):
         run.save_weights(net)
     # --- before
     # run.save_weights(net)
+    # <<<
+
+
+class Shards(ShardReader):
+    """The training images of tar files; what reads them in turn, mixes and crops is inherited."""
+
+    # >>> TODO 10, day 3: the images of a shard, from its beginning to its end, with their classes
+    def images_of(self, shard):
+        with tarfile.open(shard, "r|") as members:  # as a stream: no jumping back and forth
+            for member in members:
+                content = members.extractfile(member).read()
+                if member.name.endswith(".jpg"):
+                    jpeg = content
+                else:  # KEY.cls comes after KEY.jpg
+                    yield jpeg, int(content)
+
+    # --- before
+    # <<<
+
+    # >>> TODO 11, day 3: each worker of each rank reads shards of its own
+    def own_shards(self):
+        worker = get_worker_info()  # None in the training process itself
+        number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
+        return self.shards[self.rank * workers + number :: self.world_size * workers]
+
+    # --- before
     # <<<
 
 

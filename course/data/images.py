@@ -19,6 +19,7 @@ from course.config import Config
 from course.data.default_set import DataError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in 0…1
+SHOWN = 224 / 256  # of a validation image's shorter side
 
 
 def train_view(cfg: Config) -> v2.Transform:
@@ -48,7 +49,7 @@ def flipped(image: torch.Tensor) -> torch.Tensor:
 
 def val_view(cfg: Config) -> v2.Transform:
     """Resize, then the centre crop, as ImageNet results are reported."""
-    resized = round(cfg.image_px * 256 / 224)
+    resized = round(cfg.image_px / SHOWN)
     return v2.Compose([v2.Resize(resized), v2.CenterCrop(cfg.image_px), *_to_floats(cfg)])
 
 

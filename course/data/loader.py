@@ -7,18 +7,20 @@ import math
 import weakref
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import distributed
-from torch.utils.data import DataLoader, RandomSampler, Sampler, Subset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, Subset
 from torchvision.transforms import v2
 
 from course.config import Config
 from course.data import default_set
 from course.data.default_set import DataError
-from course.data.formats import convert
+from course.data.formats import convert, on_device, shards
+from course.data.formats.on_device import Decoded, Encoded
 from course.data.formats.raw import Raw
 from course.data.images import Files, train_view, val_view
 from course.data.images import normalised as normalised  # a script imports it from here
@@ -37,6 +39,7 @@ class ImageSets:
     train: Sized
     val: Sized
     classes: int
+    shards: tuple[Path, ...] = ()  # of format="shards": the tar files of the training images
 
 
 def image_sets(cfg: Config) -> ImageSets:
@@ -49,21 +52,20 @@ def image_sets(cfg: Config) -> ImageSets:
         images = range(cfg.batch_size * max(cfg.steps, cfg.val_steps))
         return ImageSets(images, images, SYNTHETIC_CLASSES)
     root = default_set.ensure() if cfg.data == "default" else Path(cfg.data_root).expanduser()
-    root = _stored(root, cfg)
-    opened = Raw if cfg.format == "raw" else _folder
+    tars = shards.paths(_stored(root, cfg), "train") if cfg.format == "shards" else ()
+    root = _stored(root, cfg) if cfg.format in ("small", "raw") else root
+    opened = {"raw": Raw, "gpu_decode": partial(_folder, kind=Encoded)}.get(cfg.format, _folder)
     train, val = opened(root, "train", train_view(cfg)), opened(root, "val", val_view(cfg))
     if train.classes != val.classes:
         odd = sorted(set(train.classes) ^ set(val.classes))
         raise DataError(f"train/ and val/ in {root} differ in their class folders: {odd[:5]}")
     _check_converted((train, val), root, cfg)
     _check_enough(len(train), cfg, root)
-    return ImageSets(train, _mixed(val, cfg), len(train.classes))
+    return ImageSets(train, _mixed(val, cfg), len(train.classes), tuple(tars))
 
 
 def _stored(root: Path, cfg: Config) -> Path:
     """Where the set lies in the config's format; the default set is converted at first use."""
-    if cfg.format == "files":
-        return root
     if cfg.data == "default":
         return convert.convert(cfg.format)
     folder = convert.place(cfg.format, root.resolve())
@@ -75,7 +77,7 @@ def _stored(root: Path, cfg: Config) -> Path:
 
 
 def _check_converted(sets: Iterable[Files | Raw], root: Path, cfg: Config) -> None:
-    if cfg.format == "files":
+    if cfg.format not in ("small", "raw"):
         return
     splits = convert.index(root, cfg.format)["splits"]
     for split, found in zip(convert.SPLITS, sets):
@@ -131,12 +133,16 @@ def loaders(
     if cfg.data == "synthetic":
         batches = Synthetic(cfg, device, share)
         return batches, batches
+    if cfg.format == "gpu_decode":
+        loading = loading | {"collate_fn": on_device.collate}
     train = _training_loader(sets, cfg, share, sampler, loading)
     taken = None if val_sampler is None else Drawing(val_sampler)
     val = DataLoader(sets.val, share, sampler=taken, **loading)
     for batches in (train, val):
         failures.give_up_in_time(batches)
     _made[:] = [weakref.ref(val)]
+    if cfg.format == "gpu_decode":
+        return Decoded(train, cfg, device, train=True), Decoded(val, cfg, device, train=False)
     return train, val
 
 
@@ -149,10 +155,13 @@ def _training_loader(
     sets: ImageSets, cfg: Config, share: int, sampler: Sampler | None, loading: dict[str, Any]
 ) -> DataLoader:
     order = torch.Generator().manual_seed(cfg.seed)
+    if isinstance(sets.train, IterableDataset):  # it has an order of its own
+        order.manual_seed(cfg.seed + _rank())
+        return DataLoader(sets.train, share, generator=order, **loading)
     if sampler is None:  # with random numbers of its own: the loader draws at its workers' start
         sampler = RandomSampler(sets.train, generator=torch.Generator().manual_seed(cfg.seed))
-    elif distributed.is_available() and distributed.is_initialized():  # workers draw from it
-        order.manual_seed(cfg.seed + distributed.get_rank())
+    else:
+        order.manual_seed(cfg.seed + _rank())  # workers draw from it
     images = share * cfg.steps if cfg.drop_last else None
     return DataLoader(
         sets.train,
@@ -162,6 +171,11 @@ def _training_loader(
         generator=order,
         **loading,
     )
+
+
+def _rank() -> int:
+    joined = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_rank() if joined else 0
 
 
 def _mixed(val: Files | Raw, cfg: Config) -> Subset:
@@ -231,7 +245,7 @@ class Synthetic:
             yield self.images, self.labels
 
 
-def _folder(root: Path, split: str, view: v2.Transform) -> Files:
+def _folder(root: Path, split: str, view: v2.Transform, kind: type[Files] = Files) -> Files:
     folder = root / split
     if not folder.is_dir():
         raise DataError(
@@ -239,7 +253,7 @@ def _folder(root: Path, split: str, view: v2.Transform) -> Files:
             f"a class, as ImageNet has it"
         )
     try:
-        return Files(folder, view)
+        return kind(folder, view)
     except FileNotFoundError as error:
         # torchvision's message names the classes that hold no image, or says there are none.
         raise DataError(f"{folder} is incomplete: {error}") from error

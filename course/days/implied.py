@@ -287,6 +287,10 @@ IMPLIED: tuple[Implied, ...] = (
             "the training DataLoader has {seen}, and the config asks {due}"),
     Implied(LOADERS, _loader("val_loader"), _due_loading,
             "the validation DataLoader has {seen}, and the config asks {due}"),
+    Implied(("format",), lambda seen, cfg: (seen.get("loader") or {}).get("streams"),
+            lambda cfg, run: cfg.format == "shards" and cfg.data != "synthetic",
+            "training images came from shards: {seen}, and the config asks: {due}. Take "
+            "`Shards(…)` for sets.train only where cfg.format is \"shards\""),
     Implied(("seed",), lambda seen, cfg: (seen.get("loader") or {}).get("worker_init_fn"),
             lambda cfg, run: False,
             "the training DataLoader has a worker_init_fn: PyTorch seeds each worker otherwise, "

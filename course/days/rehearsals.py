@@ -6,8 +6,15 @@ config asks. Nothing is computed, so a run that failed can be rehearsed as well.
 
 from __future__ import annotations
 
+import io
+import tempfile
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
 from course.config import Config
 
@@ -99,3 +106,110 @@ def joining(text: str, cfg: Config) -> Iterator[str]:
             f"{ELSEWHERE} device {found.selected or 0} stays the current one: "
             f"torch.accelerator.set_device_index(run.local_rank)"
         )
+
+
+SHARDS, EACH = 8, 3  # of a small set in tar files, in which every image has a class of its own
+READERS = [(rank, worker) for rank in range(2) for worker in range(2)]
+READ = "reading 8 small shards,"
+
+
+def reading(text: str, cfg: Config) -> Iterator[str]:
+    """Does the script's reader give each image of a shard once, with its class?"""
+    with _small_shards(text, cfg) as (reader, problem):
+        if reader is None:
+            yield f"{READ} {problem}"
+            return
+        try:
+            found = list(islice(reader(0, 1), SHARDS * EACH))
+        except Exception as error:  # the learner's own, whatever it is
+            yield f"{READ} it fails: {type(error).__name__}: {error} (look at `images_of(…)`)"
+            return
+    wrong = [label for image, label in found if abs(_grey(label) - float(image.float().mean())) > 3]
+    if wrong:
+        yield f"{READ} {len(wrong)} of {len(found)} images come with another one's class"
+        return
+    counts = Counter(label for _, label in found)
+    missing = SHARDS * EACH - len(counts)
+    if missing:
+        yield f"{READ} a pass misses {missing} of {SHARDS * EACH} images, and gives others twice"
+
+
+def sharing(text: str, cfg: Config) -> Iterator[str]:
+    """Do two ranks of two workers read all images of a pass, and none of them twice?"""
+    if unread := [*islice(reading(text, cfg), 1)]:
+        yield unread[0]
+        return
+    with _small_shards(text, cfg) as (reader, problem):
+        if reader is None:
+            return
+        taken = {(rank, worker): _labels(reader(rank, 2), worker) for rank, worker in READERS}
+    told = {
+        "two workers of a rank": [((rank, 0), (rank, 1)) for rank in range(2)],
+        "two ranks": [((0, worker), (1, worker)) for worker in range(2)],
+    }
+    hints = {
+        "two workers of a rank": "get_worker_info() says which of how many this one is",
+        "two ranks": "self.rank and self.world_size say which of how many this one is",
+    }
+    for who, pairs in told.items():
+        if any(taken[a] & taken[b] for a, b in pairs):
+            yield f"{READ} {who} read the same images: {hints[who]} (look at `own_shards(…)`)"
+            return
+    sizes = sorted(len(each) for each in taken.values())
+    if sum(sizes) != SHARDS * EACH or len({*sizes}) > 1:
+        yield f"{READ} four readers take {sizes} of {SHARDS * EACH} images: equal shares are due"
+
+
+def _labels(stream: Any, worker: int) -> set[int]:
+    """Which images a reader gives, pass after pass, as that worker of two."""
+    from unittest.mock import patch
+
+    from torch.utils.data._utils import worker as workers
+
+    info = workers.WorkerInfo(id=worker, num_workers=2, seed=worker, dataset=stream)
+    with patch.object(workers, "_worker_info", info):
+        try:
+            return {label for _, label in islice(stream, SHARDS * EACH)}
+        except Exception:  # it has no shard to read, for instance
+            return set()
+
+
+@contextmanager
+def _small_shards(text: str, cfg: Config) -> Iterator[tuple[Any, str]]:
+    """A function that makes the script's reader for a rank; or None, and why there is none."""
+    from course.data.formats.parts import Part, Source, write
+    from course.data.loader import ImageSets
+
+    script: dict[str, Any] = {"__name__": "train"}
+    exec(compile(text, "train.py", "exec"), script)  # the learner's own, which trains here anyway
+    if "Shards" not in script:
+        yield None, "there is no class Shards any more"
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        root, paths = Path(folder), []
+        for number in range(SHARDS):
+            sources = [
+                _image(root, Source(f"{at}.png", at))
+                for at in range(number * EACH, number * EACH + EACH)
+            ]
+            write("shards", Part("train", number, tuple(sources)), root, root, skip_damaged=False)
+            paths.append(root / "train" / f"shard-{number:05d}.tar")
+        train = type("Viewed", (), {"transform": staticmethod(lambda image: image)})
+        sets = ImageSets(train, (), SHARDS * EACH, tuple(paths))
+        small = replace(cfg, format="shards", shuffle_buffer=2)
+        yield lambda rank, ranks: script["Shards"](sets, small, rank, ranks), ""
+
+
+def _image(root: Path, source: Any) -> Any:
+    """A file of one grey, which tells it from all others."""
+    import numpy as np
+    from PIL import Image
+
+    data = io.BytesIO()
+    Image.fromarray(np.full((8, 8, 3), _grey(source.label), np.uint8)).save(data, "JPEG")
+    (root / source.name).write_bytes(data.getvalue())
+    return source
+
+
+def _grey(label: int) -> int:
+    return 10 * label

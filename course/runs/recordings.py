@@ -36,11 +36,13 @@ PURPOSES = {
     "batch sizes": "a rung at other batch sizes, until memory is out",
     "notebook": "what a notebook launches at full size",
     "loading": "ways of loading files for one GPU",
+    "formats": "ways of storing images, and of decoding them, for one GPU",
     "variant": "a script with lines put in, which a notebook launches to show what they do",
 }
 FULL_BATCH = ("throughput", "scaling")  # on one GPU, either tells how fast a rung is at its best
 LABELS = ("rung", "data_root")  # of a config: they change nothing that is computed
-HANDED_ON = ("uint8",)  # nor do these, but how fast files come, which is asked of "loading" alone
+HANDED_ON = ("uint8",)  # nor do these, but how fast files come, which is asked of FED alone
+FED = ("loading", "formats")  # recorded to see how fast images come, and left out of the ladder
 SETUP = {"model": "resnet50", "data": "synthetic", "image_px": 224, "batch_size": 256}
 NEAREST = 4  # so many recorded runs are named where none fits
 
@@ -134,7 +136,7 @@ def _on_device(machine: str, data: str, device: str) -> list[Run]:
     found = [
         run
         for run in known
-        if run.purpose not in ("trace", "variant", "loading")
+        if run.purpose not in ("trace", "variant", *FED)
         and run.config.data == data
         and (run.config.rung == "baseline" or run.config.device == device)
     ]
@@ -249,7 +251,7 @@ def _computed(config: Config) -> dict[str, Any]:
 def _differences(run: Run, wanted: dict[str, Any], gpus: int) -> list[str]:
     there = _computed(run.config) | {"gpus": run.launched["gpus"]}
     asked = wanted | {"gpus": gpus}
-    if run.purpose != "loading":
+    if run.purpose not in FED:
         asked = {key: asked[key] for key in asked if key not in HANDED_ON}
     return [f"{key}={there[key]!r}" for key in asked if there[key] != asked[key]]
 

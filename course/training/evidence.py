@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.data import IterableDataset
 from torch.utils.hooks import RemovableHandle
 
 if TYPE_CHECKING:
@@ -217,6 +218,7 @@ def group() -> dict[str, Any]:
 def loader(batches: Any) -> dict[str, Any]:
     """How a DataLoader loads, by its argument's names; None where it is something else."""
     found = {name: getattr(batches, name, None) for name in LOADER}
+    found["streams"] = isinstance(getattr(batches, "dataset", None), IterableDataset)
     return found | {"worker_init_fn": getattr(batches, "worker_init_fn", None) is not None}
 
 

@@ -68,9 +68,11 @@ class Decoded:
     """
 
     def __init__(self, batches: DataLoader, cfg: Config, device: torch.device, train: bool) -> None:
+        self.by_gpu = device.type == "cuda" and bool(torch.version.cuda)
+        if self.by_gpu and device.index is None:  # a thread begins on device 0
+            device = torch.device("cuda", torch.cuda.current_device())
         self.batches, self.device, self.train = batches, device, train
         self.image_px = cfg.image_px
-        self.by_gpu = device.type == "cuda" and bool(torch.version.cuda)
         self._own = threading.local()
         if train and not self.by_gpu:
             print(f"{device.type} decodes no JPEG files: the processor does", file=sys.stderr)

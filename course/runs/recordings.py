@@ -36,6 +36,7 @@ PURPOSES = {
     "batch sizes": "a rung at other batch sizes, until memory is out",
     "notebook": "what a notebook launches at full size",
     "loading": "ways of loading files for one GPU",
+    "augmentation": "ways of augmenting, how fast they are and what they bring, over seeds",
     "variant": "a script with lines put in, which a notebook launches to show what they do",
 }
 FULL_BATCH = ("throughput", "scaling")  # on one GPU, either tells how fast a rung is at its best

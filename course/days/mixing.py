@@ -19,12 +19,13 @@ from course.days.rehearsals import ON
 IMAGES, SIDE = 64, 64  # of a batch: more would take seconds
 FEW = 8
 CALLS = 40  # with each alpha
-ALPHAS = (0.5, 2.0)  # which neither the uniform distribution nor one another resemble
+ALPHAS = (0.5, 4.0)  # which neither the uniform distribution nor one another resemble
 # Of the largest distance between two distribution functions (Kolmogorov and Smirnov). Of 2,560
-# draws it is above once in ten million times; uniform ones have 0.09 and more.
+# draws it is above once in ten million times; uniform ones have 0.1 and more.
 FARTHEST = 0.06
 CLOSE = 0.002  # shares that are the same, but for rounding
 SEEDS = (5, 6)  # of two ranks
+UNSHOWN = ("DynamicOutputShapeException", "DataDependentOutputException")  # of pretended numbers
 TORCH = "draw it with torch.randperm, and leave the seeds to main"
 
 
@@ -90,7 +91,7 @@ def _elsewhere(text: str, cfg: Config) -> Iterator[str]:
     from course.training.pretended import rehearse
 
     found = rehearse(text, replace(cfg, device="auto", uint8=True))
-    if found.error:
+    if found.error and not found.error.startswith(UNSHOWN):
         yield (
             f"{ON} the first step fails: {found.error}. What is drawn must come to images.device"
         )
@@ -109,6 +110,9 @@ def _otherwise(name: str, mix: Callable) -> Iterator[str]:
         drawn = [seen(*_mixed(mix, batch(IMAGES), alpha)) for _ in range(CALLS)]
         for each in drawn:
             yield from _unlike_labels(name, each)
+        if not any((each.partners >= 0).any() for each in drawn):
+            yield "the images come back as they were: no pixel of another one is in them"
+            return
         yield from _shares_unlike(name, drawn, alpha)
         yield from _pairs_unlike(drawn)
     drawn = []
@@ -209,20 +213,19 @@ def _unlike_labels(name: str, drawn: Drawn) -> Iterator[str]:
     sums = labels.sum(axis=1)
     if abs(wrong := sums[np.abs(sums - 1).argmax()] - 1) > CLOSE:
         yield f"a label's shares add up to {1 + wrong:.2f} instead of 1"
-    if not (drawn.partners >= 0).any():
-        yield "the images come back as they were: no pixel of another one is in them"
     differ = np.abs(pixels - labels).max(axis=1)
     if differ.max() <= CLOSE:
         return
-    row = differ.argmax()
+    row, rows = differ.argmax(), np.flatnonzero(drawn.partners >= 0)
     there, said = (each[row, drawn.partners[row]] for each in (pixels, labels))
+    own, other = (each[rows, to] for each, to in ((labels, rows), (pixels, drawn.partners[rows])))
     counted = f"of an image {there:.2f} is another one, which its label counts {said:.2f}"
     if (labels == np.eye(len(labels))).all():
         yield "the images are mixed, and their labels are not"
-    elif np.abs(labels - labels[drawn.partners]).max() < CLOSE or said < CLOSE < there:
-        yield f"{counted}: the label is mixed with another image's than the pixels are"
-    elif np.abs(np.diag(labels) + np.diag(pixels) - 1).max() < CLOSE:
+    elif np.abs(own - other).max() < CLOSE:
         yield f"{counted}: the two shares are swapped"
+    elif said < CLOSE < there:
+        yield f"{counted}: the label is mixed with another image's than the pixels are"
     elif name == "cutmix" and (differ[~drawn.cut] <= 2 / SIDE).all():
         yield (
             f"{counted}: where the border cuts off some of a box, the label must count what was "
@@ -242,9 +245,10 @@ def _shares_unlike(name: str, drawn: list[Drawn], alpha: float) -> Iterator[str]
     if whole and max(map(np.ptp, whole)) < 3 / SIDE:  # but for whole pixels of a box
         yield "all images of a batch have the same share: draw one for each"
     found = np.concatenate([each.shares for each in drawn])
-    if len({round(float(each.shares[0]), 6) for each in drawn}) == 1:
+    if _same_shares(*drawn[:2]):
         yield f"every call draws the same shares: {TORCH}"
-    far = min(_distance(found, due) for due in _references(name, alpha))
+    slack = 0 if name == "mixup" else 2 / SIDE  # a box has whole pixels
+    far = min(_distance(found, due, slack) for due in _references(name, alpha))
     if far > FARTHEST:
         what = "shares" if name == "mixup" else "areas of the boxes"
         yield (
@@ -266,12 +270,20 @@ def _references(name: str, alpha: float) -> tuple[np.ndarray, ...]:
     return shares, sides.prod(axis=0)
 
 
-def _distance(found: np.ndarray, due: np.ndarray) -> float:
-    """Kolmogorov and Smirnov's: the largest between two distribution functions."""
-    at = np.sort(np.concatenate([found, due]))
-    below = (np.searchsorted(np.sort(each), at, side="right") / len(each) for each in (found, due))
-    first, second = below
-    return float(np.abs(first - second).max())
+def _distance(found: np.ndarray, due: np.ndarray, slack: float = 0) -> float:
+    """Kolmogorov and Smirnov's: the largest between two distribution functions.
+
+    Args:
+        slack: so far each number may have been moved.
+    """
+    found, due = np.sort(found), np.sort(due)
+    at = np.concatenate([found, due])
+
+    def below(values: np.ndarray, moved: float = 0) -> np.ndarray:
+        return np.searchsorted(values, at + moved, side="right") / len(values)
+
+    more, less = below(found) - below(due, slack), below(due, -slack) - below(found)
+    return float(max(more.max(), less.max(), 0))
 
 
 def _pairs_unlike(drawn: list[Drawn]) -> Iterator[str]:
@@ -288,10 +300,16 @@ def _pairs_unlike(drawn: list[Drawn]) -> Iterator[str]:
 
 def _ranks_alike(first: Drawn, second: Drawn) -> Iterator[str]:
     """What two ranks draw alike, whose random numbers begin with seeds of their own."""
-    if len(first.shares) == len(second.shares) and np.allclose(first.shares, second.shares):
+    if _same_shares(first, second):
         yield f"two ranks, of other seeds, draw the same shares: {TORCH}"
     if _same(first.partners, second.partners) and not _is_shifted(first.partners):
         yield f"two ranks, of other seeds, make the same pairs: {TORCH}"
+
+
+def _same_shares(first: Drawn, second: Drawn) -> bool:
+    both = (first.partners >= 0) & (second.partners >= 0)
+    kept = (np.diag(each.pixels)[both] for each in (first, second))
+    return bool(both.any() and np.abs(np.subtract(*kept)).max() < CLOSE)
 
 
 def _same(partners: np.ndarray, others: np.ndarray) -> bool:

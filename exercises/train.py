@@ -53,7 +53,8 @@ def main(run):
     # TODO 8, day 2: average the gradients of all ranks, while backward still computes others
     if cfg.compile:  # a later day's rung
         model = torch.compile(model, mode=cfg.compile)
-    criterion = nn.CrossEntropyLoss(label_smoothing=cfg.label_smoothing)
+    criterion = nn.CrossEntropyLoss()
+    criterion.label_smoothing = cfg.label_smoothing
     optimizer = torch.optim.SGD(
         model.parameters(), cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay,
         fused=cfg.fused or None,

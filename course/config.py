@@ -16,6 +16,8 @@ CHOICES = {
     "precision": ("fp32", "bf16", "fp16"),
     "data": ("synthetic", "default", "imagenet"),
     "format": ("files", "shards", "small", "raw", "gpu_decode"),
+    "randaugment": ("", "cpu", "device"),
+    "mix": ("", "mixup", "cutmix"),
     "compile": ("", "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"),
     "model": ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152"),
 }
@@ -23,6 +25,7 @@ AT_LEAST = {
     "image_px": 32, "batch_size": 1, "epochs": 1, "steps": 1, "warmup_steps": 0, "val_steps": 0,
     "val_images": 0, "workers": 0, "lr": 0, "momentum": 0, "weight_decay": 0, "memory_gib": 0,
     "budget_s": 0, "overflow_step": 0, "shuffle_buffer": 0,
+    "mix_alpha": 0.01, "label_smoothing": 0, "start_px": 0,
     "profile_steps": 0, "prefetch_factor": 1, "bucket_mb": 0.001, "collective_timeout_s": 1,
 }  # fmt: skip
 GIB = 1024**3  # bytes: the unit of whatever has a name that ends in _gib
@@ -61,6 +64,11 @@ class Config:
     non_blocking: bool = False  # the script goes on while a batch is copied to the device
     drop_last: bool = True  # an epoch has all its steps; False: it ends with the files
     uint8: bool = True  # images travel as bytes, and are normalised on the device; False: as floats
+    randaugment: str = ""  # two random changes of each image: by the workers, or on the device
+    mix: str = ""  # each image is mixed with another of its batch, and so are their labels
+    mix_alpha: float = 1.0  # of the Beta distribution from which shares are drawn
+    label_smoothing: float = 0.0  # this much of each label is spread over all classes
+    start_px: int = 0  # training crops grow from it to image_px, epoch by epoch; 0: they do not
     lr: float = 0.01
     momentum: float = 0.9
     weight_decay: float = 5e-5
@@ -99,11 +107,42 @@ class Config:
             raise ValueError('format="shards" is read without end: set drop_last=True')
         if self.format == "gpu_decode" and not self.uint8:
             raise ValueError('format="gpu_decode" gives bytes on the device: set uint8=True')
+        self._check_augmentation()
         least = TRACE_WAIT + self.profile_steps + 1  # one more, in which the trace is written
         if self.profile_steps and self.warmup_steps < least:
             raise ValueError(
                 f"profile_steps={self.profile_steps} needs warmup_steps={least} or more (and more "
                 f"steps than that): traced steps are slower, so they must not be measured ones"
+            )
+
+    def _check_augmentation(self) -> None:
+        if self.data == "synthetic" and (self.randaugment or self.start_px):
+            name = "randaugment" if self.randaugment else "start_px"
+            raise ValueError(
+                f'{name}={getattr(self, name)!r} changes how files become images: data="synthetic" '
+                f'has none, so set data="default"'
+            )
+        if self.format == "gpu_decode" and self.randaugment == "cpu":
+            raise ValueError(
+                'randaugment="cpu" changes images in workers, and format="gpu_decode" has none '
+                'there: set randaugment="device"'
+            )
+        if self.start_px and self.format in ("shards", "gpu_decode"):
+            raise ValueError(
+                f"start_px={self.start_px}: crops grow with format files, small or raw, not with "
+                f"{self.format}"
+            )
+        if self.randaugment == "device" and not self.uint8:
+            raise ValueError('randaugment="device" changes images that come as bytes: uint8=True')
+        if self.label_smoothing >= 1:
+            raise ValueError(
+                f"label_smoothing={self.label_smoothing:g} leaves nothing of a label: it must be "
+                f"below 1, as in 0.1"
+            )
+        if self.start_px % 32 or self.start_px > self.image_px:
+            raise ValueError(
+                f"start_px={self.start_px}: it must be a multiple of 32, and at most "
+                f"image_px={self.image_px}"
             )
 
     @property
@@ -136,8 +175,18 @@ _SMALL = replace(_DATALOADER, rung="small", format="small")
 _RAW = replace(_SMALL, rung="raw", format="raw")
 _SHARDS = replace(_DATALOADER, rung="shards", format="shards")
 _GPU_DECODE = replace(_DATALOADER, rung="gpu_decode", format="gpu_decode")
+_RANDAUGMENT = replace(_DATALOADER, rung="randaugment", randaugment="cpu")
+_ON_DEVICE = replace(_RANDAUGMENT, rung="randaugment_device", randaugment="device")
+_SMOOTHED = replace(_DATALOADER, rung="label_smoothing", label_smoothing=0.1)
+_MIXUP = replace(_DATALOADER, rung="mixup", mix="mixup")
+_CUTMIX = replace(_MIXUP, rung="cutmix", mix="cutmix")
+_PROGRESSIVE = replace(_DATALOADER, rung="progressive", start_px=128)
 BEYOND: dict[str, Config] = {
-    cfg.rung: cfg for cfg in (_FUSED, _COMPILE, _AUTOTUNE, _SHARDS, _SMALL, _RAW, _GPU_DECODE)
+    cfg.rung: cfg
+    for cfg in (
+        *(_FUSED, _COMPILE, _AUTOTUNE, _SHARDS, _SMALL, _RAW, _GPU_DECODE),
+        *(_RANDAUGMENT, _ON_DEVICE, _SMOOTHED, _MIXUP, _CUTMIX, _PROGRESSIVE),
+    )
 }
 
 QUICK_WORKERS = 2  # at most

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DistributedSampler, get_worker_info
 
 from course.data.formats.shards import ShardReader
-from course.data.loader import image_sets, loaders, normalised
+from course.data.loader import image_sets, loaders, normalised, randaugmented
 from course.training import models, precision, profiling, sync_batchnorm
 from course.training.meter import Meter
 from course.training.precision import HALF
@@ -34,6 +34,8 @@ def main(run):
 
     # TODO 7, day 2: with a process for each device: take this rank's, and join the others
 
+    # TODO 10, day 3: (lab 3.1's, until both labs are joined)
+    # TODO 11, day 3: (lab 3.1's, until both labs are joined)
     sets = image_sets(cfg)
     # TODO 6, day 2: who loads batches, how far ahead, into which memory: DataLoader's arguments
     loading = {}
@@ -56,6 +58,7 @@ def main(run):
     if cfg.compile:  # a later day's rung
         model = torch.compile(model, mode=cfg.compile)
     criterion = nn.CrossEntropyLoss()
+    criterion.label_smoothing = cfg.label_smoothing
     optimizer = torch.optim.SGD(
         model.parameters(), cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay,
         fused=cfg.fused or None,
@@ -76,7 +79,13 @@ def main(run):
         # TODO 8, day 2: shuffle anew in every epoch, on all ranks alike
         for images, labels in meter.steps(train_batches, epoch):
             # TODO 1, day 1: the batch must lie where the weights lie
+            if cfg.randaugment == "device":
+                images = randaugmented(images)
             images = normalised(images)
+            if cfg.mix:
+                mix = {"mixup": mixup, "cutmix": cutmix}[cfg.mix]
+                labels = torch.eye(sets.classes, device=device)[labels]  # rows: 1 at the class
+                images, labels = mix(images, labels, cfg.mix_alpha)
             # TODO 4, day 1: and so must its layout be that of the weights
             meter.lap("load")
 
@@ -109,6 +118,18 @@ class Shards(ShardReader):
     # TODO 10, day 3: the images of a shard, from its beginning to its end, with their classes
 
     # TODO 11, day 3: each worker of each rank reads shards of its own
+
+
+def mixup(images, labels, alpha):
+    """Images (N, 3, H, W), each blended with another, and their labels (N, classes) likewise."""
+    # TODO 12, day 3: keep a share of each image and its label; the rest is another one's
+    return images, labels
+
+
+def cutmix(images, labels, alpha):
+    """Images (N, 3, H, W), each with a box of another, and labels (N, classes) by their areas."""
+    # TODO 13, day 3: a box of another image in each; its label counts by what it really covers
+    return images, labels
 
 
 @torch.no_grad()

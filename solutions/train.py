@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DistributedSampler, get_worker_info
 
 from course.data.formats.shards import ShardReader
-from course.data.loader import image_sets, loaders, normalised
+from course.data.loader import image_sets, loaders, normalised, randaugmented
 from course.training import models, precision, profiling, sync_batchnorm
 from course.training.meter import Meter
 from course.training.precision import HALF
@@ -45,6 +45,10 @@ def main(run):
     # --- before
     # <<<
 
+    # >>> TODO 10, day 3: (lab 3.1's, until both labs are joined)
+    # <<<
+    # >>> TODO 11, day 3: (lab 3.1's, until both labs are joined)
+    # <<<
     sets = image_sets(cfg)
     # >>> TODO 6, day 2: who loads batches, how far ahead, into which memory: DataLoader's arguments
     loading = {"num_workers": cfg.workers, "persistent_workers": cfg.persistent_workers,
@@ -95,6 +99,7 @@ def main(run):
     if cfg.compile:  # a later day's rung
         model = torch.compile(model, mode=cfg.compile)
     criterion = nn.CrossEntropyLoss()
+    criterion.label_smoothing = cfg.label_smoothing
     optimizer = torch.optim.SGD(
         model.parameters(), cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay,
         fused=cfg.fused or None,
@@ -134,7 +139,13 @@ def main(run):
             labels = labels.to(device, non_blocking=cfg.non_blocking)
             # --- before
             # <<<
+            if cfg.randaugment == "device":
+                images = randaugmented(images)
             images = normalised(images)
+            if cfg.mix:
+                mix = {"mixup": mixup, "cutmix": cutmix}[cfg.mix]
+                labels = torch.eye(sets.classes, device=device)[labels]  # rows: 1 at the class
+                images, labels = mix(images, labels, cfg.mix_alpha)
             # >>> TODO 4, day 1: and so must its layout be that of the weights
             if cfg.channels_last:
                 images = images.to(memory_format=torch.channels_last)
@@ -206,6 +217,38 @@ class Shards(ShardReader):
 
     # --- before
     # <<<
+
+
+def mixup(images, labels, alpha):
+    """Images (N, 3, H, W), each blended with another, and their labels (N, classes) likewise."""
+    # >>> TODO 12, day 3: keep a share of each image and its label; the rest is another one's
+    share = torch.distributions.Beta(alpha, alpha).sample((len(images), 1)).to(images.device)
+    other = torch.randperm(len(images), device=images.device)
+    labels = share * labels + (1 - share) * labels[other]
+    share = share[:, :, None, None]
+    images = share * images + (1 - share) * images[other]
+    # --- before
+    # <<<
+    return images, labels
+
+
+def cutmix(images, labels, alpha):
+    """Images (N, 3, H, W), each with a box of another, and labels (N, classes) by their areas."""
+    # >>> TODO 13, day 3: a box of another image in each; its label counts by what it really covers
+    count, _, height, width = images.shape
+    device = images.device
+    half = (1 - torch.distributions.Beta(alpha, alpha).sample((count, 1)).to(device)).sqrt() / 2
+    y, x = torch.rand(2, count, 1, device=device)  # the boxes' middles, and half their sides
+    rows = ((torch.arange(height, device=device) + 0.5) / height - y).abs() < half
+    columns = ((torch.arange(width, device=device) + 0.5) / width - x).abs() < half
+    box = rows[:, None, :, None] & columns[:, None, None, :]  # (N, 1, H, W)
+    other = torch.randperm(count, device=device)
+    images = torch.where(box, images[other], images)
+    covered = box.float().mean(dim=(2, 3))  # (N, 1): the image's border may have cut off some
+    labels = (1 - covered) * labels + covered * labels[other]
+    # --- before
+    # <<<
+    return images, labels
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ import yaml
 from packaging.requirements import Requirement
 
 import course
+from course.labs import exercises
 from course.runs.run import PROJECT, RECORDED
 
 SUBJECTS = [path.parent.name for path in (PROJECT / "course" / "topics").glob("*/__init__.py")]
@@ -174,7 +175,10 @@ def test_module_is_small_and_its_functions_are_described(path: Path) -> None:
 
 
 def test_training_script_fits_its_limit() -> None:
-    assert len((PROJECT / "solutions" / "train.py").read_text().splitlines()) <= 200
+    """With all TODOs filled; the comments that mark them are not counted."""
+    text = (PROJECT / "solutions" / "train.py").read_text()
+    lines = exercises.render(text, exercises.count(text)).splitlines()
+    assert len([line for line in lines if not line.strip().startswith("# TODO ")]) <= 200
 
 
 @pytest.mark.parametrize("arguments", [["-c", "import course"], ["-m", "course", "--help"]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,7 +25,8 @@ SHOWN = 224 / 256  # of a validation image's shorter side
 
 def train_view(cfg: Config) -> v2.Transform:
     """Random crop and flip: how a file becomes a training image."""
-    return v2.Compose([RandomCrop(cfg.image_px), flipped, *_to_floats(cfg)])
+    random = [v2.RandAugment()] if cfg.randaugment == "cpu" else []
+    return v2.Compose([RandomCrop(cfg.image_px), flipped, *random, *_to_floats(cfg)])
 
 
 class RandomCrop:
@@ -35,16 +37,39 @@ class RandomCrop:
 
     def __init__(self, image_px: int) -> None:
         self.draw = v2.RandomResizedCrop(image_px)
+        self._side: torch.Tensor | None = None
+
+    def grow_to(self, image_px: int) -> None:
+        """Make images of another size from now on, in workers too.
+
+        The first call must come before workers start: they share what later ones write.
+        """
+        if self._side is None:
+            self._side = torch.tensor(image_px).share_memory_()
+        self._side.fill_(image_px)
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
         top, left, height, width = self.draw.make_params([image]).values()
         part = image[None, :, top : top + height, left : left + width]
-        return interpolate(part, self.draw.size, mode="bilinear", antialias=True)[0]
+        size = self.draw.size if self._side is None else [int(self._side)] * 2
+        return interpolate(part, size, mode="bilinear", antialias=True)[0]
 
 
 def flipped(image: torch.Tensor) -> torch.Tensor:
     """Every other image, from left to right."""
     return image.flip(-1) if torch.rand(()) < 0.5 else image
+
+
+def epoch_px(cfg: Config, epoch: int) -> int:
+    """The side of training crops in an epoch, counted from 0, in pixels.
+
+    They grow from `cfg.start_px` in the first to `cfg.image_px` in the last, in equal steps that
+    are rounded to multiples of 32: networks halve them five times.
+    """
+    if not cfg.start_px or epoch >= cfg.epochs - 1:
+        return cfg.image_px
+    grown = cfg.start_px + (cfg.image_px - cfg.start_px) * epoch / (cfg.epochs - 1)
+    return min(32 * math.floor(grown / 32 + 0.5), cfg.image_px)
 
 
 def val_view(cfg: Config) -> v2.Transform:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,12 +18,13 @@ from torchvision.transforms import v2
 
 from course.config import Config
 from course.data import default_set
+from course.data.augment import randaugmented as randaugmented  # a script imports it from here
 from course.data.default_set import DataError
 from course.data.formats import convert, on_device, shards
 from course.data.formats.on_device import Decoded, Encoded
 from course.data.formats.raw import Raw
-from course.data.images import Files, train_view, val_view
-from course.data.images import normalised as normalised  # a script imports it from here
+from course.data.images import Files, epoch_px, train_view, val_view
+from course.data.images import normalised as normalised  # and this
 from course.runs import failures
 
 SYNTHETIC_CLASSES = 1000
@@ -163,10 +164,11 @@ def _training_loader(
     else:
         order.manual_seed(cfg.seed + _rank())  # workers draw from it
     images = share * cfg.steps if cfg.drop_last else None
+    grow = _growing(sets, cfg) if cfg.start_px else None
     return DataLoader(
         sets.train,
         share,
-        sampler=Drawing(sampler, images, cfg.epochs),
+        sampler=Drawing(sampler, images, cfg.epochs, grow),
         drop_last=cfg.drop_last,
         generator=order,
         **loading,
@@ -176,6 +178,13 @@ def _training_loader(
 def _rank() -> int:
     joined = distributed.is_available() and distributed.is_initialized()
     return distributed.get_rank() if joined else 0
+
+
+def _growing(sets: ImageSets, cfg: Config) -> Callable[[int], None]:
+    """What gives an epoch's crops their size, before the first of them is asked for."""
+    crop = sets.train.transform.transforms[0]
+    crop.grow_to(epoch_px(cfg, 0))
+    return lambda epoch: crop.grow_to(epoch_px(cfg, epoch))
 
 
 def _mixed(val: Files | Raw, cfg: Config) -> Subset:
@@ -195,6 +204,7 @@ class Drawing(Sampler):
         sampler: the images of a pass. Its `set_epoch`, if it has one, is called for each.
         images: how many an epoch takes; None: one pass.
         epochs: of the run, so that the passes of different ones are shuffled differently.
+        begin: is called with each epoch's number where the epoch begins.
 
     Attributes:
         taken: the first NOTED images of each epoch, in order.
@@ -202,8 +212,15 @@ class Drawing(Sampler):
             ones may have nothing in common by chance.
     """
 
-    def __init__(self, sampler: Iterable[int], images: int | None = None, epochs: int = 1) -> None:
+    def __init__(
+        self,
+        sampler: Iterable[int],
+        images: int | None = None,
+        epochs: int = 1,
+        begin: Callable[[int], None] | None = None,
+    ) -> None:
         self.sampler, self.images, self.epochs = sampler, images, epochs
+        self.begin = begin
         self.taken, self.low = [], []
 
     def __len__(self) -> int:
@@ -211,6 +228,8 @@ class Drawing(Sampler):
 
     def __iter__(self) -> Iterator[int]:
         epoch, left = getattr(self.sampler, "epoch", 0), len(self)
+        if self.begin:
+            self.begin(len(self.taken))
         for number in itertools.count():
             if number and hasattr(self.sampler, "set_epoch"):
                 self.sampler.set_epoch(epoch + number * self.epochs)

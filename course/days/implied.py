@@ -24,6 +24,7 @@ TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 # Of the first update's norm beside that of the run before. In fp16 it may be the third batch's,
 # since a scaler leaves out steps until its scale fits; a forgotten scale is a factor of thousands.
 NORMS_ALIKE = (0.4, 2.5)
+ENOUGH = 8  # images, of which hardly ever all are paired with their own class
 PIXELS = 0.03  # so far may means differ, by rounding to 16 bits
 OVERFLOW_SCALES = 2.0  # a scale that has met an overflow is at most half of what it was
 
@@ -72,7 +73,17 @@ def _start_of_backward(*at: str) -> Callable[[Evidence, Config], str | None]:
 
 
 def _due_start(cfg: Config, run: Run) -> str:
-    return "scaled" if cfg.precision == "fp16" else "multiplied by 1"
+    # Where labels are single classes, PyTorch smooths beside the loss that is looked at.
+    kept = 1 if cfg.mix else 1 - cfg.label_smoothing
+    return "scaled" if cfg.precision == "fp16" else f"multiplied by {kept:g}"
+
+
+def _mixed(seen: Evidence, cfg: Config) -> str | None:
+    """Has an image's label more than one class? Of few images, perhaps none by chance."""
+    share, images = seen.get("mixed"), seen.get("share", 0)
+    if share is None or cfg.label_smoothing or (cfg.mix and images < ENOUGH):
+        return None
+    return "several classes" if share else "one class each"
 
 
 def _devices(seen: Evidence, cfg: Config) -> list[str] | None:
@@ -260,6 +271,10 @@ IMPLIED: tuple[Implied, ...] = (
     Implied(SCALING, _scale_after, lambda cfg, run: "smaller",
             "after a gradient that overflowed the scale is {seen}: make one scaler before the "
             "loop, and update() it in every step"),
+    Implied(("mix",), _mixed,
+            lambda cfg, run: "several classes" if cfg.mix else "one class each",
+            "the labels that the loss was computed of have {seen}, and the config asks for {due}: "
+            "mix if cfg.mix says so, in the loop, and give back the labels with the images"),
     Implied(("precision",), lambda seen, cfg: _types(seen, "loss_types"), lambda cfg, run: ["fp32"],
             "the loss was computed in {seen}, which keeps three digits: it belongs under autocast, "
             "which takes fp32 there"),
@@ -346,7 +361,9 @@ def differences(run: Run, known: set[Any] | None = None) -> Iterator[str]:
 def unlike(run: Run, against: Run) -> Iterator[str]:
     """What both runs should have had alike, whatever their configs: images, and first gradients."""
     seen, before = run.record.evidence, against.record.evidence
-    same = run.config.workers == against.config.workers and run.record.gpus == 1
+    shown = ("workers", "randaugment", "mix", "start_px")
+    same = all(getattr(run.config, name) == getattr(against.config, name) for name in shown)
+    same = same and run.record.gpus == 1
     if same and not _near(seen.get("pixels"), before.get("pixels")):
         yield (
             f"the first images have means and roughness {seen['pixels']}, and those of the "
@@ -354,7 +371,8 @@ def unlike(run: Run, against: Run) -> Iterator[str]:
         )
     norm, other = seen.get("gradient_norm"), before.get("gradient_norm")
     alike = not (norm and other) or NORMS_ALIKE[0] <= norm / other <= NORMS_ALIKE[1]
-    if run.record.gpus == 1 and not alike:
+    same = run.record.gpus == 1 and run.config.mix == against.config.mix  # mixed ones are smaller
+    if same and not alike:
         yield (
             f"the first gradients that the optimizer got are {norm / other:.3g} times those of "
             f"the {against.config.rung} run: nothing but their rounding may differ"

@@ -37,12 +37,13 @@ PURPOSES = {
     "notebook": "what a notebook launches at full size",
     "loading": "ways of loading files for one GPU",
     "formats": "ways of storing images, and of decoding them, for one GPU",
+    "augmentation": "ways of augmenting, how fast they are and what they bring, over seeds",
     "variant": "a script with lines put in, which a notebook launches to show what they do",
 }
 FULL_BATCH = ("throughput", "scaling")  # on one GPU, either tells how fast a rung is at its best
 LABELS = ("rung", "data_root")  # of a config: they change nothing that is computed
 HANDED_ON = ("uint8",)  # nor do these, but how fast files come, which is asked of FED alone
-FED = ("loading", "formats")  # recorded to see how fast images come, and left out of the ladder
+FED = ("loading", "formats", "augmentation")  # to see how images come: no part of the ladder
 SETUP = {"model": "resnet50", "data": "synthetic", "image_px": 224, "batch_size": 256}
 NEAREST = 4  # so many recorded runs are named where none fits
 

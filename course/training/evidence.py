@@ -37,6 +37,7 @@ BACKWARD = (aten.convolution_backward.default,)
 COPIES = (aten._to_copy.default, aten.copy_.default)
 UPDATE_SCALE = (aten._amp_update_scale_.default,)
 LOSS_BACKWARD = (aten.nll_loss_backward.default,)
+SCORES_BACKWARD = (aten._log_softmax_backward_data.default,)
 
 
 class Observer(TorchDispatchMode):
@@ -54,18 +55,21 @@ class Observer(TorchDispatchMode):
         self._seen: set[str] = set()
         self._ddp: dict[str, Any] = {}
         self._loss_gradient: float | None = None
+        self._mixed: float | None = None
         self._scale: float | None = None
         self._pixels: list[float] = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         phase = self._phase()
-        if func in FORWARD:
+        if func in FORWARD and phase != "load":  # what augments images may be a convolution, too
             self._note_forward(*args[:2])
         elif func in BACKWARD:
             self._count("backward_types", _type(args[1]))
         elif func in LOSS_BACKWARD:
             self._loss_gradient = float(args[0])  # where backward starts: the scale, or 1
             self._count("loss_types", _type(args[1]))
+        elif func in SCORES_BACKWARD:
+            self._note_labels(*args[:2])
         elif func in COPIES and waits_not(args, kwargs or {}):
             self._seen.add("non_blocking")
         elif func in UPDATE_SCALE:
@@ -97,6 +101,13 @@ class Observer(TorchDispatchMode):
                 "broadcast_buffers": wrapper.broadcast_buffers,
             }
 
+    def _note_labels(self, gradient: torch.Tensor, scores: torch.Tensor) -> None:
+        """What each row of labels holds: the gradient of a row is -labels / N, where it begins."""
+        self._mixed = float(((gradient != 0).sum(dim=1) > 1).float().mean())
+        if self._loss_gradient is None:  # labels are shares of classes, whose loss is another one
+            self._loss_gradient = round(-float(gradient.sum()), 4)
+            self._count("loss_types", _type(scores))
+
     def _note_update(self, target: Any) -> None:
         for tensor in target if isinstance(target, list | tuple) else [target]:
             if isinstance(tensor, torch.Tensor) and tensor.dim() > 0:
@@ -112,6 +123,7 @@ class Observer(TorchDispatchMode):
         found = {**counts, **{flag: flag in self._seen for flag in flags}}
         found |= {
             "loss_gradient": self._loss_gradient,
+            "mixed": self._mixed,  # the share of images whose label has several classes
             "scale": self._scale,
             "pixels": self._pixels,
         }

@@ -204,8 +204,12 @@ class Meter:
         # It would keep the compiler from fusing them.
         if self.config.warmup_steps and not self.config.compile:
             self._observed = what
-            self._observer = Observer(lambda: what or self.phase, self.device.type)
+            self._observer = Observer(lambda: self._seen_in(what), self.device.type)
             self._observer.__enter__()
+
+    def _seen_in(self, what: str) -> str:
+        """The phase of what is observed: while a batch is made ready, that of any step."""
+        return "load" if what == "later" and self.phase == "load" else what or self.phase
 
     def _end(self) -> None:
         if self._onednn:

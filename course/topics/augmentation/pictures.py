@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from course.plots.base import ACCENT, BLUE, GREEN, GREY, ORANGE, PURPLE, Picture, clean
-from course.text import digits
 from course.topics.augmentation.images import Batch
 
 COLUMNS = 7
@@ -22,11 +22,11 @@ def operations(changed: Mapping[str, torch.Tensor], costs: pd.DataFrame) -> Pict
     """An image after each operation of RandAugment, with what that costs a core."""
     ms = costs.set_index("operation")["ms"]
     alt = "One photograph after each operation: " + "; ".join(
-        f"{name} {digits(ms[name])} ms" for name in changed
+        f"{name} {ms[name]:.2f} ms" for name in changed
     )
     grid = _grid(len(changed), COLUMNS, alt=alt)
     for axes, (name, image) in zip(grid, changed.items()):
-        _show(axes, image, f"{name}\n{digits(ms[name])} ms")
+        _show(axes, image, f"{name}\n{ms[name]:.2f} ms")
     return grid[0].figure
 
 
@@ -121,6 +121,7 @@ def learned(table: pd.DataFrame) -> Picture:
         axes.set_title(title, loc="left", fontsize=10)
         axes.set_xlabel("epoch")
         axes.set_ylim(bottom=0)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         clean(axes)
     machine = "\n".join(dict.fromkeys(table["machine"]))
     handles = axes.get_legend_handles_labels()

@@ -1,0 +1,16 @@
+"""Changing images at random, alone and in pairs, and on which side it is done."""
+
+from course.topics.augmentation import pictures
+from course.topics.augmentation.images import (
+    batch,
+    changed,
+    one_by_one,
+    script_functions,
+)
+from course.topics.augmentation.measured import (
+    brought,
+    epochs,
+    in_turns,
+    operation_costs,
+    work_per_image,
+)

@@ -34,8 +34,6 @@ def main(run):
 
     # TODO 7, day 2: with a process for each device: take this rank's, and join the others
 
-    # TODO 10, day 3: (lab 3.1's, until both labs are joined)
-    # TODO 11, day 3: (lab 3.1's, until both labs are joined)
     sets = image_sets(cfg)
     # TODO 6, day 2: who loads batches, how far ahead, into which memory: DataLoader's arguments
     loading = {}

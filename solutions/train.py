@@ -45,10 +45,6 @@ def main(run):
     # --- before
     # <<<
 
-    # >>> TODO 10, day 3: (lab 3.1's, until both labs are joined)
-    # <<<
-    # >>> TODO 11, day 3: (lab 3.1's, until both labs are joined)
-    # <<<
     sets = image_sets(cfg)
     # >>> TODO 6, day 2: who loads batches, how far ahead, into which memory: DataLoader's arguments
     loading = {"num_workers": cfg.workers, "persistent_workers": cfg.persistent_workers,

@@ -54,3 +54,11 @@ def test_two_ranks_at_full_size_from_recorded_runs(runs_root: Path) -> None:
 def test_several_gpus_answer_from_recorded_runs(name: str, runs_root: Path) -> None:
     passes(name, site="recorded-nvidia-h200-x4", quick=False)
     assert not [*runs_root.glob("*/launch.json")]  # variants of the script neither
+
+
+@pytest.mark.parametrize("name", ["day3_1_formats"])
+def test_day_3_from_recorded_runs(name: str, runs_root: Path) -> None:
+    used = passes(name, site="recorded-nvidia-h200", quick=False)
+    assert {run.status for run in used} == {"ok"}
+    launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # checks and the like
+    assert launched and all(run.config.model == "resnet18" for run in launched)

@@ -22,7 +22,6 @@ def resize(table, out, image_px, COLUMNS: tl.constexpr):  # noqa: N803 - Triton'
     height, width = tl.load(about + 1), tl.load(about + 2)
     top, left = tl.load(about + 3), tl.load(about + 4)
     box_h, box_w = tl.load(about + 5).to(tl.int32), tl.load(about + 6).to(tl.int32)
-
     column = tl.arange(0, COLUMNS)
     inside = column < image_px
     taken = tl.where(tl.load(about + 7) != 0, image_px - 1 - column, column)

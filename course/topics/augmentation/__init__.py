@@ -12,5 +12,6 @@ from course.topics.augmentation.measured import (
     epochs,
     in_turns,
     operation_costs,
+    operator_calls,
     work_per_image,
 )

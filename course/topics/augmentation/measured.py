@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.transforms import v2
 
 from course.config import rung
@@ -92,6 +93,21 @@ def in_turns(
             times[name].append(time.perf_counter() - begin)
     rows = [(name, 1e3 * float(np.median(took[1:]))) for name, took in times.items()]
     return pd.DataFrame(rows, columns=["way", "ms"])
+
+
+def operator_calls(work: Callable[[], Any]) -> int:
+    """How many operators of PyTorch a piece of work calls."""
+
+    class Count(TorchDispatchMode):
+        calls = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.calls += 1
+            return func(*args, **(kwargs or {}))
+
+    with Count() as counted:
+        work()
+    return counted.calls
 
 
 def brought(runs: Iterable[Run]) -> pd.DataFrame:

@@ -45,7 +45,7 @@ def operation_costs(images: torch.Tensor) -> pd.DataFrame:
 def work_per_image(images: int = 64, image_px: int = 224, seed: int = 0) -> pd.Series:
     """Milliseconds of one core for a training image: all that a loader does, and RandAugment.
 
-    Both take turns, image by image, and the median image counts.
+    Both take turns, image by image; the mean over the images counts.
 
     Returns:
         "load" (read, decode, crop, flip) and "RandAugment" (its two changes).

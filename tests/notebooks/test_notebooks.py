@@ -54,3 +54,8 @@ def test_two_ranks_at_full_size_from_recorded_runs(runs_root: Path) -> None:
 def test_several_gpus_answer_from_recorded_runs(name: str, runs_root: Path) -> None:
     passes(name, site="recorded-nvidia-h200-x4", quick=False)
     assert not [*runs_root.glob("*/launch.json")]  # variants of the script neither
+
+
+def test_augmentation_answers_from_recorded_runs(runs_root: Path) -> None:
+    passes("day3_2_augmentation", site="recorded-nvidia-h200", quick=False)
+    assert not [*runs_root.glob("*/launch.json")]

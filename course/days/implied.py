@@ -366,7 +366,7 @@ def differences(run: Run, known: set[Any] | None = None) -> Iterator[str]:
 def unlike(run: Run, against: Run) -> Iterator[str]:
     """What both runs should have had alike, whatever their configs: images, and first gradients."""
     seen, before = run.record.evidence, against.record.evidence
-    shown = ("workers", "randaugment", "mix", "start_px")
+    shown = ("workers", "format", "randaugment", "mix", "start_px")
     same = all(getattr(run.config, name) == getattr(against.config, name) for name in shown)
     same = same and run.record.gpus == 1
     if same and not _near(seen.get("pixels"), before.get("pixels")):

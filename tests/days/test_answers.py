@@ -17,6 +17,7 @@ from job_helpers import prepared, train_together
 
 from course import days
 from course.config import Config, rung
+from course.data.formats import convert
 from course.labs import exercises
 from course.labs.checks import FAILED, PASSED, UNMEASURABLE, UNTIMED, Checked, check
 from course.labs.progress import progress
@@ -77,6 +78,8 @@ def trial(name: str, text: str, own: dict, ranks: int = 1) -> Trial:
     values = {**wanted.settings, **(RANKS if gpus > 1 else SMALL)}
     if name == "day2.dataloader":  # workers crop otherwise, and of 32 px that leaves little
         values["image_px"] = 64
+    if wanted.rung == "shards":  # both runs see other images: of more of them losses differ less
+        values |= {"image_px": 64, "batch_size": 16, "workers": 0}
     own = {key: value for key, value in own.items() if key not in ("rung", "data")}
     if gpus > 1:  # its own are of more files than there are
         own = {key: value for key, value in own.items() if not key.startswith("val_")}
@@ -124,6 +127,10 @@ def trained(
 ) -> dict[str, tuple[Run, Run]]:
     """Each trial's run, and that of the step before; what is the same trains once."""
     root = tmp_path_factory.mktemp("answers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COURSE_DATA", str(root / "data" / "default"))  # beside it shards are put
+        patch.setattr(convert, "LEAST", 4)
+        convert.convert("shards", small_set)
     runs: dict[tuple[str, Config, int], Run] = {}
 
     def made(text: str, config: Config, gpus: int, data: Path) -> Run:
@@ -146,7 +153,8 @@ def trained(
     found = {label: pair(each) for label, each in TRIALS.items()}
     alone = [run for (_, _, gpus), run in runs.items() if gpus == 1]
     with ranks_training([run for run in runs.values() if run not in alone], 2, 29610):
-        train_together(alone, CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1", NO_HOST_MEMORY="1")
+        env = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "NO_HOST_MEMORY": "1"}
+        train_together(alone, COURSE_DATA=str(root / "data" / "default"), **env)
     return found
 
 

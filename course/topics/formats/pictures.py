@@ -111,13 +111,17 @@ def fed(table: pd.DataFrame, eats: float, title: str = "") -> Picture:
     axes = picture.add_subplot()
     for place, row in enumerate(table.itertuples()):
         axes.barh(place, row.images_per_s, color=BLUE, height=0.64)
-        said = f" {digits(row.images_per_s)}: {row.images_per_s / eats:.0%}"
-        axes.text(row.images_per_s, place, said, va="center", fontsize=9)
-    names = [f"{row.run}, {row.workers} workers" for row in table.itertuples()]
+        said = f"{digits(row.images_per_s)}: {row.images_per_s / eats:.0%}  "
+        inside = {"va": "center", "ha": "right", "color": "white", "fontsize": 9}
+        axes.text(row.images_per_s, place, said, **inside)
+    names = [
+        f"{row.run.removesuffix(f'-{row.workers}')}, {row.workers} workers"
+        for row in table.itertuples()
+    ]
     axes.axvline(eats, color=GREEN, lw=1.6, ls="--", label=f"synthetic: {digits(eats)}")
     axes.set_yticks(range(len(table)), names)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.25 * eats)
+    axes.set_xlim(0, 1.06 * eats)
     axes.set_xlabel("images/s, of all measured steps together")
     axes.set_title(title, loc="left", fontsize=9)
     picture.legend(loc="outside lower center", frameon=False, fontsize=9)

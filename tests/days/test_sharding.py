@@ -1,0 +1,56 @@
+"""What is said of a learner's reader of shards: without a training, from eight tiny shards."""
+
+import re
+
+import pytest
+from answers import shards
+from answers.lines import Answer
+from check_helpers import SOLVED, TEXT
+
+from course.config import rung
+from course.days import rehearsals
+from course.labs import exercises
+
+LOOKS = {10: rehearsals.reading, 11: rehearsals.sharing}
+CONFIG = rung("shards", quick=True)
+
+
+def text_of(answer: Answer) -> str:
+    text = SOLVED
+    for old, new in answer.edits.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return text
+
+
+@pytest.mark.parametrize("todo", LOOKS)
+def test_the_solution_reads_all_once(todo: int) -> None:
+    assert [*LOOKS[todo](SOLVED, CONFIG)] == []
+
+
+@pytest.mark.parametrize("label", shards.WRONG)
+def test_a_mistake_is_named(label: str) -> None:
+    answer = shards.WRONG[label]
+    (said,) = LOOKS[answer.todo](text_of(answer), CONFIG)
+    assert re.search(answer.said, said), said
+
+
+@pytest.mark.parametrize("label", shards.RIGHT)
+def test_another_right_way_is_taken(label: str) -> None:
+    answer = shards.RIGHT[label]
+    assert [*LOOKS[answer.todo](text_of(answer), CONFIG)] == []
+
+
+def test_open_todos_are_told() -> None:
+    (said,) = rehearsals.reading(exercises.render(TEXT, 9), CONFIG)
+    assert "it fails: NotImplementedError: a reader must say how images come out" in said
+    (said,) = rehearsals.sharing(exercises.render(TEXT, 10), CONFIG)
+    assert "two workers of a rank read the same images" in said
+
+
+def test_a_reader_that_is_gone_or_fails_is_told() -> None:
+    (said,) = rehearsals.reading(SOLVED.replace("class Shards", "class Others"), CONFIG)
+    assert said.endswith("there is no class Shards any more")
+    broken = SOLVED.replace(shards.READ, "                content = None")
+    (said,) = rehearsals.sharing(broken, CONFIG)
+    assert re.search(r"it fails: TypeError.*images_of\(…\)", said)

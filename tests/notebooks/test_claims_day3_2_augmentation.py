@@ -138,7 +138,7 @@ def test_speeds_of_the_h200() -> None:
     assert speed("dataloader-files") == 4635
     said("4,641 images/s with it, 4,639 without.")
     assert (speed("randaugment-raw"), speed("dataloader-raw")) == (4641, 4639)
-    said("From **files**, they have hardly any left: 4,491.")
+    said("workers that decode have hardly any time left: 4,491 images/s.")
     assert speed("randaugment-files") == 4491
     said("it costs 11 to 12 ms on top of a step of 55: 3,788 from files, 3,870 from raw bytes.")
     assert speed("randaugment_device-files") == 3788
@@ -152,7 +152,9 @@ def test_speeds_of_the_h200() -> None:
 
 
 def test_late_steps() -> None:
-    said("Three late steps wait for 64, 101 and 136 ms. They are 16 steps apart")
+    said(
+        "Three late steps wait for 64, 101 and 136 ms. They are 16 steps apart, so the same one of 16"
+    )
     said_behind("at steps 189, 205, 221 and 242, for 64, 101, 136 and 30 ms.")
     run = recorded("randaugment-files")
     measured = run.steps[run.config.warmup_steps :]

@@ -138,7 +138,7 @@ def test_speeds_of_the_h200() -> None:
     assert speed("dataloader-files") == 4635
     said("4,641 images/s with it, 4,639 without.")
     assert (speed("randaugment-raw"), speed("dataloader-raw")) == (4641, 4639)
-    said("workers that decode have hardly any time left: 4,491 images/s.")
+    said("Workers that decode have hardly any time left for RandAugment: 4,491 images/s.")
     assert speed("randaugment-files") == 4491
     said("it costs 11 to 12 ms on top of a step of 55: 3,788 from files, 3,870 from raw bytes.")
     assert speed("randaugment_device-files") == 3788
@@ -152,9 +152,7 @@ def test_speeds_of_the_h200() -> None:
 
 
 def test_late_steps() -> None:
-    said(
-        "Three late steps wait for 64, 101 and 136 ms. They are 16 steps apart, so the same one of 16"
-    )
+    said("Three late steps wait for 64, 101 and 136 ms, 16 steps apart: the same one of 16 workers")
     said_behind("at steps 189, 205, 221 and 242, for 64, 101, 136 and 30 ms.")
     run = recorded("randaugment-files")
     measured = run.steps[run.config.warmup_steps :]
@@ -166,7 +164,7 @@ def test_late_steps() -> None:
 
 
 def test_load_ms_of_workers_that_keep_up() -> None:
-    said("If it is about 1 ms, the workers keep up, and the device is busy.")
+    said("If `load_ms` without augmentation is about 1 ms, the workers keep up.")
     for name in ("dataloader-raw", "dataloader-files", "randaugment-raw", "label_smoothing-raw"):
         assert round(trial(name).load_ms) == 1
 
@@ -181,10 +179,10 @@ def test_device_behind_the_lab() -> None:
 
 
 def test_other_machines() -> None:
-    said("Jean Zay has 8 cores for an A100.")
+    said("With 8 cores for an A100, as on Jean Zay")
     sites = tomllib.loads((PROJECT / "course/jobs/sites.toml").read_text())
     assert sites["jean-zay-a100"]["cpus_per_gpu"] == 8
-    said("The compiled network of lab 2.1 trains 6,800 images/s")
+    said("a compiled network, which trains 6,800 images/s on this H200")
     eaten = feeding.appetites("nvidia-h200").set_index(["rung", "precision"])["images_per_s"]
     assert round(eaten["compile", "bf16"], -2) == 6800
 

@@ -94,7 +94,7 @@ def test_hundreds_of_operators_for_a_batch() -> None:
 
 def test_each_rung_changes_one_field() -> None:
     said('With `randaugment="cpu"` the workers call')
-    said("begins with small crops, which grow epoch by epoch")
+    said("crops begin small and grow epoch by epoch")
     plain = vars(LADDER["dataloader"])
     for name, field in {
         "randaugment": "randaugment", "randaugment_device": "randaugment", "mixup": "mix",

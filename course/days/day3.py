@@ -175,7 +175,7 @@ LABS = (
         "3.2", "day3_2_augmentation", "augmentation, on which side?", 60, "day3_2",
         chosen(MIX_CHECKS, "day3.mixup", "day3.cutmix"),
         recordings=(Recording("augmentation", [*_speeds(), *_brings()]),),
-        jobs="5, of 8 runs", prepare="as 2.1; nothing else",
+        jobs="4, of 9 runs", prepare="as 2.1; nothing else",
         stuck="λ of an image, not of the batch; a box that the border cuts off",
     ),
 )  # fmt: skip

@@ -132,19 +132,18 @@ def loaders(
     """
     share = share or cfg.batch_size
     if cfg.data == "synthetic":
-        batches = Synthetic(cfg, device, share)
-        return batches, batches
+        return (Synthetic(cfg, device, share),) * 2
     if cfg.format == "gpu_decode":
         loading = loading | {"collate_fn": on_device.collate}
     train = _training_loader(sets, cfg, share, sampler, loading)
     taken = None if val_sampler is None else Drawing(val_sampler)
     val = DataLoader(sets.val, share, sampler=taken, **loading)
-    for batches in (train, val):
-        failures.give_up_in_time(batches)
     _made[:] = [weakref.ref(val)]
-    if cfg.format == "gpu_decode":
-        return Decoded(train, cfg, device, train=True), Decoded(val, cfg, device, train=False)
-    return train, val
+    failures.give_up_in_time(train)
+    failures.give_up_in_time(val)
+    if cfg.format != "gpu_decode":
+        return train, val
+    return Decoded(train, cfg, device, train=True), Decoded(val, cfg, device, train=False)
 
 
 def made_last() -> DataLoader | None:

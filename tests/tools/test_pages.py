@@ -16,7 +16,7 @@ from PIL import Image
 from course.runs import recordings
 from course.runs.run import RECORDED, Run
 from tools.pages import __main__ as pages
-from tools.pages import day2, memory, readme, waterfall
+from tools.pages import day2, day3, memory, readme, waterfall
 from tools.pages.waterfall_picture import waterfall as draw
 
 SEVERAL = "nvidia-h200-x4"
@@ -350,3 +350,21 @@ def test_a_machine_without_several_gpus_is_refused() -> None:
     for shows in (day2.scales, day2.epochs, day2.messages):
         with pytest.raises(ValueError, match="on several GPUs is .*recorded on nvidia-h100"):
             shows("nvidia-h100")
+
+
+def test_formats_of_day_3_are_those_of_all_measured_steps() -> None:
+    rows = rows_of(day3.formats("nvidia-h200"))
+    by_name = {(row[0], row[2]): row for row in rows}
+    assert by_name["synthetic", "–"][4] == "100.0%"
+    (run,) = (
+        run
+        for run in recordings.recorded_runs("nvidia-h200", "formats")
+        if run.config.rung == "gpu_decode-4"
+    )
+    steps = run.steps[run.config.warmup_steps :]
+    mean = run.config.batch_size / steps["step_s"].mean()
+    assert by_name["gpu_decode", "4"][3] == f"{mean:,.0f}"
+    assert [row[1] for row in rows if row[0] == "raw"] == ["nobody"] * 2
+    assert not any("alone" in row[0] for row in rows)
+    with pytest.raises(ValueError, match="synthetic images beside formats: none on nvidia-h100"):
+        day3.formats("nvidia-h100")

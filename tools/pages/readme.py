@@ -16,7 +16,7 @@ from course.runs.run import PROJECT
 from course.text import digits
 from course.traces import tables as trace
 from course.traces.tensor_cores import report as tensor_cores
-from tools.pages import day2, instructors, memory
+from tools.pages import day2, day3, instructors, memory
 from tools.pages.markdown import markdown
 
 if TYPE_CHECKING:
@@ -128,6 +128,7 @@ PLACES: list[Block | Waterfall] = [
     Block(PERFORMANCE, "ladder", lambda: table("nvidia-h200")),
     Block(PERFORMANCE, "loading", lambda: day2.loading("nvidia-h200")),
     Block(PROJECT / "README.md", "ladder of Day 2", day2.ladder),
+    Block(PROJECT / "README.md", "formats of Day 3", day3.formats),
     Block(PERFORMANCE, "scaling", lambda: day2.scales("nvidia-h200-x4")),
     Block(PERFORMANCE, "cost of DDP", lambda: day2.ddp_costs(DDP)),
     Block(PERFORMANCE, "messages", lambda: day2.messages("nvidia-h200-x4")),

@@ -1,4 +1,13 @@
-"""One kernel that crops and resizes a batch: a program for each row of each new image."""
+"""One kernel that crops and resizes a batch: a program for each row of each new image.
+
+A new pixel is the mean of those old ones that lie within a triangle around its middle; where the
+image shrinks, the triangle grows with it, so that no old pixel is left out. That is what
+`interpolate(…, mode="bilinear", antialias=True)` computes.
+
+The kernel's arguments: `table`, a row an image, int64 of shape (N, 8): its address, height, width;
+the box's top, left, height, width; 1 where it is flipped. `out`: bytes of shape (N, image_px,
+image_px, 3).
+"""
 
 import triton
 import triton.language as tl
@@ -6,23 +15,13 @@ import triton.language as tl
 
 @triton.jit
 def resize(table, out, image_px, COLUMNS: tl.constexpr):  # noqa: N803 - Triton's way
-    """Bilinear with antialiasing, as `interpolate(…, antialias=True)` computes it.
-
-    A new pixel is the mean of those old ones that lie within a triangle around its middle; where
-    the image shrinks, the triangle grows with it, so that no old pixel is left out.
-
-    Args:
-        table: a row an image, int64 of shape (N, 8): its address, height, width; the box's top,
-            left, height, width; 1 where it is flipped.
-        out: bytes of shape (N, image_px, image_px, 3).
-    """
+    """Bilinear with antialiasing."""
     image, row = tl.program_id(0).to(tl.int64), tl.program_id(1)
     about = table + image * 8
     source = tl.load(about).to(tl.pointer_type(tl.uint8))
     height, width = tl.load(about + 1), tl.load(about + 2)
     top, left = tl.load(about + 3), tl.load(about + 4)
     box_h, box_w = tl.load(about + 5).to(tl.int32), tl.load(about + 6).to(tl.int32)
-
     column = tl.arange(0, COLUMNS)
     inside = column < image_px
     taken = tl.where(tl.load(about + 7) != 0, image_px - 1 - column, column)

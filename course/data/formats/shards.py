@@ -35,7 +35,7 @@ class ShardReader(IterableDataset):
     """
 
     def __init__(self, sets: Any, cfg: Config, rank: int = 0, world_size: int = 1) -> None:
-        self.shards, self.view = [*sets.shards], sets.train.transform
+        self.shards, self.transform = [*sets.shards], sets.train.transform
         self.buffer, self.rank, self.world_size = cfg.shuffle_buffer, rank, world_size
 
     def images_of(self, shard: Path) -> Iterator[Encoded]:
@@ -56,7 +56,7 @@ class ShardReader(IterableDataset):
         while True:
             for jpeg, label in shuffled(self._pass(own), self.buffer):
                 with one_thread():
-                    image = self.view(decoded(jpeg))
+                    image = self.transform(decoded(jpeg))
                 yield image, label
 
     def _pass(self, own: list[Path]) -> Iterator[Encoded]:

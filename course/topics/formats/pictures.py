@@ -20,7 +20,7 @@ from course.plots.base import (
     stacked_bar,
 )
 from course.text import digits
-from course.topics.formats.costs import STAGES
+from course.topics.formats.stages import STAGES
 
 STAGE_COLOURS = dict(zip(STAGES, (GREY, ACCENT, ORANGE)))
 FEW = 0.06  # of the longest bar: shorter pieces have no room for words

@@ -1,0 +1,108 @@
+"""Shards: a stream of all images, out of a buffer, and never a reader without any."""
+
+import runpy
+from collections import Counter
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from course.config import rung
+from course.data.default_set import DataError
+from course.data.formats import convert
+from course.data.formats.shards import ShardReader, paths, shuffled
+from course.data.loader import ImageSets, image_sets, loaders
+from course.runs.run import PROJECT
+
+SHARDS = runpy.run_path(str(PROJECT / "solutions/train.py"), run_name="train")["Shards"]
+CONFIG = rung("shards", quick=True, image_px=32, batch_size=4, steps=6, data="imagenet")
+
+
+@pytest.fixture
+def stored(tiny_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ImageSets:
+    """A small set whose training images lie in shards of eight."""
+    monkeypatch.setenv("COURSE_DATA", str(tmp_path / "cache" / "default"))
+    monkeypatch.setattr(convert, "LEAST", 8)
+    convert.convert("shards", tiny_set)
+    return image_sets(replace(CONFIG, data_root=str(tiny_set)))
+
+
+@pytest.mark.parametrize("buffer", [0, 1, 7, 100])
+def test_a_buffer_keeps_every_image(buffer: int) -> None:
+    torch.manual_seed(0)
+    found = [*shuffled(iter(range(50)), buffer)]
+    assert sorted(found) == [*range(50)]
+    assert (found == [*range(50)]) == (buffer == 0)
+
+
+def test_an_image_leaves_the_buffer_late_but_never_early() -> None:
+    torch.manual_seed(0)
+    found = [*shuffled(iter(range(1000)), 50)]
+    assert all(image - place <= 50 for place, image in enumerate(found))
+    assert max(place - image for place, image in enumerate(found)) > 100
+
+
+def test_a_pass_has_every_image_once(stored: ImageSets) -> None:
+    reader = SHARDS(stored, replace(CONFIG, shuffle_buffer=4))
+    labels = Counter(label for _, label in islice(reader, len(stored.train)))
+    assert labels == Counter(label for _, label in stored.train.samples)
+    image, _ = next(iter(reader))
+    assert image.shape == (3, 32, 32) and image.dtype == torch.uint8
+
+
+def test_two_workers_of_two_ranks_share_the_shards(stored: ImageSets) -> None:
+    seen = []
+    for rank in range(2):
+        reader = SHARDS(stored, replace(CONFIG, shuffle_buffer=0), rank, 2)
+        reader.transform = torch.clone  # whole images, which tell one from another
+        share = len(stored.train) // 2
+        batches = DataLoader(reader, batch_size=None, num_workers=2)
+        seen += [int(image.sum()) for image, _ in islice(batches, share)]
+    assert len({*seen}) == len(seen) == len(stored.train)
+
+
+def test_an_epoch_goes_on_where_the_files_end(stored: ImageSets) -> None:
+    cfg = replace(CONFIG, workers=0)
+    sets = replace(stored, train=SHARDS(stored, cfg))
+    batches, _ = loaders(sets, cfg, torch.device("cpu"))
+    many = 2 * len(stored.train) // 4
+    assert len([*islice(batches, many)]) == many
+
+
+def test_too_few_shards_are_told(stored: ImageSets) -> None:
+    reader = SHARDS(stored, CONFIG, rank=9, world_size=10)
+    with pytest.raises(DataError, match="shards are too few for all workers of 10 rank"):
+        next(iter(reader))
+
+
+def test_a_reader_must_say_how_images_come_out(stored: ImageSets) -> None:
+    with pytest.raises(NotImplementedError, match="images_of"):
+        next(iter(ShardReader(stored, CONFIG)))
+
+
+def test_a_set_that_was_not_converted_is_told(tiny_set: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("COURSE_DATA", str(tmp_path / "elsewhere" / "default"))
+    with pytest.raises(DataError, match="course data --as shards --data-root"):
+        image_sets(replace(CONFIG, data_root=str(tiny_set)))
+
+
+def test_paths_are_those_of_the_index(stored: ImageSets, tiny_set: Path) -> None:
+    folder = convert.place("shards", tiny_set.resolve())
+    assert [*stored.shards] == paths(folder, "train")
+    assert all(path.exists() for path in stored.shards)
+
+
+@pytest.mark.parametrize("changes, said", [
+    ({"format": "shards", "drop_last": False}, "is read without end: set drop_last=True"),
+    ({"format": "gpu_decode", "uint8": False}, "gives bytes on the device: set uint8=True"),
+    ({"format": "gpu_decode", "randaugment": "cpu"}, 'set randaugment="device"'),
+    ({"format": "shards", "start_px": 32}, "crops grow with format files, small or raw"),
+    ({"format": "tar"}, "choose files or shards or small or raw or gpu_decode"),
+    ({"shuffle_buffer": -1}, "shuffle_buffer=-1: it must be 0 or more"),
+])  # fmt: skip
+def test_settings_that_cannot_be_are_refused(changes: dict, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        replace(CONFIG, **changes)

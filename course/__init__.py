@@ -27,7 +27,7 @@ _HOME = {
     "has_units": "training.precision", "comm_report": "topics.communication.report",
     "wrapped": "text",
     "TRAINED": "days.day2", "FULL": "days.day2", "LOADED": "days.day2",
-    "STORED": "days.day3",
+    "STORED": "days.day3", "SPED": "days.day3", "GROWING": "days.day3",
 }  # fmt: skip
 _MODULES = {
     "models": "training.models",

@@ -78,6 +78,11 @@ def _due_start(cfg: Config, run: Run) -> str:
     return "scaled" if cfg.precision == "fp16" else f"multiplied by {kept:g}"
 
 
+def _loss_types(seen: Evidence, cfg: Config) -> list[str] | None:
+    # Of soft labels only the softmax is seen, which autocast leaves in 16 bits on a GPU.
+    return None if cfg.mix else _types(seen, "loss_types")
+
+
 def _mixed(seen: Evidence, cfg: Config) -> str | None:
     """Has an image's label more than one class? Of few images, perhaps none by chance."""
     share, images = seen.get("mixed"), seen.get("share", 0)
@@ -275,7 +280,7 @@ IMPLIED: tuple[Implied, ...] = (
             lambda cfg, run: "several classes" if cfg.mix else "one class each",
             "the labels that the loss was computed of have {seen}, and the config asks for {due}: "
             "mix if cfg.mix says so, in the loop, and give back the labels with the images"),
-    Implied(("precision",), lambda seen, cfg: _types(seen, "loss_types"), lambda cfg, run: ["fp32"],
+    Implied(("precision",), _loss_types, lambda cfg, run: ["fp32"],
             "the loss was computed in {seen}, which keeps three digits: it belongs under autocast, "
             "which takes fp32 there"),
     Implied(("profile_steps",), _traced, _due_traced,

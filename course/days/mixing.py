@@ -98,8 +98,12 @@ def _elsewhere(text: str, cfg: Config) -> Iterator[str]:
 
 
 def _otherwise(name: str, mix: Callable) -> Iterator[str]:
+    from course.topics.augmentation.measured import operator_calls
+
     batch, seen = (_codes, _blended) if name == "mixup" else (_constants, _pasted)
-    few, many = (_calls(mix, batch(count)) for count in (FEW, IMAGES))
+    few, many = (
+        operator_calls(functools.partial(mix, *batch(count), 1.0)) for count in (FEW, IMAGES)
+    )
     if many > 2 * few:
         yield (
             f"for {FEW} images it calls {few} operators of PyTorch, and for {IMAGES} {many}: "
@@ -126,22 +130,6 @@ def _seed(seed: int) -> None:
     import torch
 
     torch.manual_seed(seed)
-
-
-def _calls(mix: Callable, batch: tuple) -> int:
-    """How many operators it calls."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Count(TorchDispatchMode):
-        calls = 0
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            self.calls += 1
-            return func(*args, **(kwargs or {}))
-
-    with Count() as counted:
-        mix(*batch, 1.0)
-    return counted.calls
 
 
 def _codes(count: int) -> tuple:

@@ -69,7 +69,7 @@ class Observer(TorchDispatchMode):
             self._loss_gradient = float(args[0])  # where backward starts: the scale, or 1
             self._count("loss_types", _type(args[1]))
         elif func in SCORES_BACKWARD:
-            self._note_labels(*args[:2])
+            self._note_labels(args[0])
         elif func in COPIES and waits_not(args, kwargs or {}):
             self._seen.add("non_blocking")
         elif func in UPDATE_SCALE:
@@ -101,12 +101,11 @@ class Observer(TorchDispatchMode):
                 "broadcast_buffers": wrapper.broadcast_buffers,
             }
 
-    def _note_labels(self, gradient: torch.Tensor, scores: torch.Tensor) -> None:
+    def _note_labels(self, gradient: torch.Tensor) -> None:
         """What each row of labels holds: the gradient of a row is -labels / N, where it begins."""
         self._mixed = float(((gradient != 0).sum(dim=1) > 1).float().mean())
         if self._loss_gradient is None:  # labels are shares of classes, whose loss is another one
             self._loss_gradient = round(-float(gradient.sum()), 4)
-            self._count("loss_types", _type(scores))
 
     def _note_update(self, target: Any) -> None:
         for tensor in target if isinstance(target, list | tuple) else [target]:

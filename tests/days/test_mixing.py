@@ -1,16 +1,19 @@
 """What is said of a learner's mixup and CutMix: without a training, from the functions alone."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from answers import day3
 from answers.lines import Answer
-from check_helpers import SOLVED, TEXT
+from check_helpers import SOLVED, TEXT, verdicts
 
 from course.config import rung
 from course.days import mixing
 from course.labs import exercises
+from course.labs.checks import PASSED, check
+from course.runs.recordings import recorded_runs
 
 NAMES = {12: "mixup", 13: "cutmix"}
 
@@ -84,3 +87,10 @@ def test_distance_of_distributions() -> None:
     assert mixing._distance(uniform, uniform) == 0
     assert mixing._distance(uniform, np.zeros(10)) == pytest.approx(1, abs=0.01)
     assert mixing._distance(uniform, uniform / 2) == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("name", NAMES.values())
+def test_the_check_passes_on_a_recorded_gpu(name: str, runs_root: Path) -> None:
+    runs = {run.config.rung: run for run in recorded_runs("nvidia-h200", "augmentation")}
+    done = check(f"day3.{name}", runs[f"{name}-raw"], against=runs["dataloader-raw"])
+    assert verdicts(done)["correct"] == verdicts(done)["mechanism"] == PASSED

@@ -62,3 +62,8 @@ def test_day_3_from_recorded_runs(name: str, runs_root: Path) -> None:
     assert {run.status for run in used} == {"ok"}
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # checks and the like
     assert launched and all(run.config.model == "resnet18" for run in launched)
+
+
+def test_augmentation_answers_from_recorded_runs(runs_root: Path) -> None:
+    passes("day3_2_augmentation", site="recorded-nvidia-h200", quick=False)
+    assert not [*runs_root.glob("*/launch.json")]

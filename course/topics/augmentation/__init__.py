@@ -1,5 +1,6 @@
 """Changing images at random, alone and in pairs, and on which side it is done."""
 
+from course.data.augment import randaugmented
 from course.topics.augmentation import pictures
 from course.topics.augmentation.images import (
     batch,
@@ -12,5 +13,6 @@ from course.topics.augmentation.measured import (
     epochs,
     in_turns,
     operation_costs,
+    operator_calls,
     work_per_image,
 )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.transforms import v2
 
 from course.config import rung
@@ -44,7 +45,7 @@ def operation_costs(images: torch.Tensor) -> pd.DataFrame:
 def work_per_image(images: int = 64, image_px: int = 224, seed: int = 0) -> pd.Series:
     """Milliseconds of one core for a training image: all that a loader does, and RandAugment.
 
-    Both take turns, image by image, and the median image counts.
+    Both take turns, image by image; the mean over the images counts.
 
     Returns:
         "load" (read, decode, crop, flip) and "RandAugment" (its two changes).
@@ -92,6 +93,21 @@ def in_turns(
             times[name].append(time.perf_counter() - begin)
     rows = [(name, 1e3 * float(np.median(took[1:]))) for name, took in times.items()]
     return pd.DataFrame(rows, columns=["way", "ms"])
+
+
+def operator_calls(work: Callable[[], Any]) -> int:
+    """How many operators of PyTorch a piece of work calls."""
+
+    class Count(TorchDispatchMode):
+        calls = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.calls += 1
+            return func(*args, **(kwargs or {}))
+
+    with Count() as counted:
+        work()
+    return counted.calls
 
 
 def brought(runs: Iterable[Run]) -> pd.DataFrame:

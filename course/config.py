@@ -103,6 +103,8 @@ class Config:
             )
         if self.persistent_workers and not self.workers:
             raise ValueError("persistent_workers=True needs workers=1 or more that can stay")
+        if self.format == "shards" and self.data == "synthetic":
+            raise ValueError('data="synthetic" is stored nowhere: set format="files"')
         if self.format == "shards" and not self.drop_last:
             raise ValueError('format="shards" is read without end: set drop_last=True')
         if self.format == "gpu_decode" and not self.uint8:

@@ -131,15 +131,23 @@ def open_image(path: str) -> torch.Tensor:
         DataError: the file is truncated or no image; the message names it.
     """
     try:
-        data = Path(path).read_bytes()
-        with suppress(ValueError):  # no JPEG, or a damaged one: Pillow knows more, and says which
-            return decoded(data)
-        with Image.open(io.BytesIO(data)) as image:
-            return v2.functional.pil_to_tensor(image.convert("RGB"))
+        return opened(Path(path).read_bytes())
     except OSError as error:
         raise DataError(
             f"{path} cannot be decoded ({error}): copy this file again, or take it out"
         ) from error
+
+
+def opened(data: bytes) -> torch.Tensor:
+    """An image file's bytes as an RGB image, of shape (3, height, width).
+
+    Raises:
+        OSError: they are damaged, or no image.
+    """
+    with suppress(ValueError):  # no JPEG, or a damaged one: Pillow knows more, and says which
+        return decoded(data)
+    with Image.open(io.BytesIO(data)) as image:
+        return v2.functional.pil_to_tensor(image.convert("RGB"))
 
 
 def decoded(jpeg: bytes) -> torch.Tensor:

@@ -77,7 +77,9 @@ def _stored(root: Path, cfg: Config) -> Path:
     return folder
 
 
-def _check_converted(sets: Iterable[Files | Raw], root: Path, cfg: Config) -> None:
+def _check_converted(sets: tuple[Files | Raw, ...], root: Path, cfg: Config) -> None:
+    if cfg.format == "shards":
+        _check_shards(sets[0], cfg, root)
     if cfg.format not in ("small", "raw"):
         return
     splits = convert.index(root, cfg.format)["splits"]
@@ -87,6 +89,18 @@ def _check_converted(sets: Iterable[Files | Raw], root: Path, cfg: Config) -> No
                 f"{root / split} holds {len(found)} of the {splits[split]['images']} images that "
                 f"were converted: run course data --as {cfg.format} again"
             )
+
+
+def _check_shards(train: Files, cfg: Config, root: Path) -> None:
+    """Are the images in shards those that the folders hold? Their classes are numbers there."""
+    about = convert.index(_stored(root, cfg), "shards")
+    split = about["splits"]["train"]
+    if about["classes"] != train.classes or split["images"] + len(split["damaged"]) != len(train):
+        raise DataError(
+            f"{root} holds {len(train)} training images in {len(train.classes)} classes, and its "
+            f"shards {split['images']} in {len(about['classes'])}: convert it again, by "
+            f"course data --as shards"
+        )
 
 
 def _check_enough(images: int, cfg: Config, root: Path) -> None:

@@ -27,12 +27,15 @@ def _no_time(cfg: Config, place: Place) -> str:
 def _read_seen(run: Run) -> str:
     return (
         f"images came as a stream out of tar files, to {run.config.workers} workers; all images of "
-        f"8 small shards come once, each with its class"
+        f"{rehearsals.SHARDS} small shards come once, each with its class"
     )
 
 
 def _shared_seen(run: Run) -> str:
-    return "two ranks of two workers read 8 small shards: all images, none twice, equal shares"
+    return (
+        f"{rehearsals.RANKS_READING} ranks of {rehearsals.WORKERS} workers read "
+        f"{rehearsals.SHARDS} small shards: all images, none twice"
+    )
 
 
 FORMAT_CHECKS = {

@@ -23,6 +23,7 @@ CPU = torch.device("cpu")
 CONFIG = rung(
     "gpu_decode", quick=True, image_px=48, batch_size=4, steps=5, workers=2, data="imagenet"
 )
+FULL = torch.OutOfMemoryError("the device is full")
 # Triton's interpreter runs the kernel's lines on a processor; it is chosen before they are read.
 KERNEL = """
 import torch
@@ -123,14 +124,30 @@ def test_an_epoch_may_be_left_early(config) -> None:
             break
 
 
-def test_what_a_gpu_does_not_read_the_processor_does(config, tmp_path: Path) -> None:
+def test_what_a_gpu_does_not_read_the_processor_does(
+    config, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     path = tmp_path / "cmyk.jpg"
     Image.new("CMYK", (40, 30), (0, 255, 255, 0)).save(path)
-    jpegs, _ = on_device.collate([encoded(path)])
+    Image.new("RGB", (20, 10)).save(png := tmp_path / "named.jpg", "PNG")
+    good = Path(image_sets(config).train.samples[0][0])
+    jpegs, _ = on_device.collate([encoded(each) for each in (path, png, good)])
     batches, _ = loaders(image_sets(config), config, CPU)
     with pretended_gpu(batches):
-        (image,) = on_device.decoded(jpegs, CPU)
-    assert image.shape == (3, 30, 40)
+        images = on_device.decoded(jpegs, CPU)
+    assert [image.shape for image in images[:2]] == [(3, 30, 40), (3, 10, 20)]
+    assert "named.jpg: the processor decodes what the GPU does not" in capsys.readouterr().err
+
+
+def test_a_gpu_that_decodes_nothing_is_no_processor_in_disguise(config, tmp_path: Path) -> None:
+    paths = [Path(path) for path, _ in image_sets(config).train.samples[:2]]
+    jpegs, _ = on_device.collate([encoded(each) for each in paths])
+    for error, kind in ((RuntimeError("no driver"), DataError), (FULL, torch.OutOfMemoryError)):
+        with (
+            patch("torchcodec.decoders.decode_jpeg", side_effect=error),
+            pytest.raises(kind, match="no driver|full"),
+        ):
+            on_device.decoded(jpegs, CPU)
 
 
 def test_a_damaged_file_is_named(config, tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 """Shards: a stream of all images, out of a buffer, and never a reader without any."""
 
+import io
 import runpy
+import shutil
+import tarfile
 from collections import Counter
 from dataclasses import replace
 from itertools import islice
@@ -8,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader
 
 from course.config import rung
@@ -96,6 +100,7 @@ def test_paths_are_those_of_the_index(stored: ImageSets, tiny_set: Path) -> None
 
 
 @pytest.mark.parametrize("changes, said", [
+    ({"format": "shards", "data": "synthetic"}, "is stored nowhere: set format=.files."),
     ({"format": "shards", "drop_last": False}, "is read without end: set drop_last=True"),
     ({"format": "gpu_decode", "uint8": False}, "gives bytes on the device: set uint8=True"),
     ({"format": "gpu_decode", "randaugment": "cpu"}, 'set randaugment="device"'),
@@ -106,3 +111,64 @@ def test_paths_are_those_of_the_index(stored: ImageSets, tiny_set: Path) -> None
 def test_settings_that_cannot_be_are_refused(changes: dict, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         replace(CONFIG, **changes)
+
+
+def member(name: str, content: bytes) -> tuple[tarfile.TarInfo, io.BytesIO]:
+    about = tarfile.TarInfo(name)
+    about.size = len(content)
+    return about, io.BytesIO(content)
+
+
+def encoded(mode: str, kind: str) -> bytes:
+    data = io.BytesIO()
+    Image.new(mode, (40, 30)).save(data, kind)
+    return data.getvalue()
+
+
+def test_what_files_read_shards_read_too(stored: ImageSets, tmp_path: Path) -> None:
+    shard = tmp_path / "odd.tar"  # ImageNet has a PNG and some in CMYK under names of JPEG files
+    with tarfile.open(shard, "w") as tar:
+        for at, content in enumerate((encoded("CMYK", "JPEG"), encoded("RGB", "PNG"))):
+            tar.addfile(*member(f"{at}.jpg", content))
+            tar.addfile(*member(f"{at}.cls", b"1"))
+    reader = SHARDS(replace(stored, shards=(shard,)), CONFIG)
+    assert [image.shape for image, _ in islice(reader, 2)] == [(3, 32, 32)] * 2
+
+
+@pytest.mark.parametrize("content, said", [
+    (b"", "cut.tar cannot be read"),
+    (b"no tar file" * 200, "cut.tar cannot be read"),
+])  # fmt: skip
+def test_a_damaged_shard_is_named(
+    stored: ImageSets, tmp_path: Path, content: bytes, said: str
+) -> None:
+    shard = tmp_path / "cut.tar"
+    shard.write_bytes(content)
+    with pytest.raises(DataError, match=said):
+        next(iter(SHARDS(replace(stored, shards=(shard,)), CONFIG)))
+
+
+def test_a_shard_that_is_gone_or_cut_off_is_named(stored: ImageSets, tiny_set: Path) -> None:
+    folder = convert.place("shards", tiny_set.resolve())
+    shard = stored.shards[0]
+    shard.write_bytes(shard.read_bytes()[:-512])
+    with pytest.raises(DataError, match=f"{shard.name} is gone or cut off: run course data"):
+        paths(folder, "train")
+
+
+def test_a_set_that_changed_since_is_told(
+    tiny_set: Path, stored: ImageSets, tmp_path: Path
+) -> None:
+    own = shutil.copytree(tiny_set, tmp_path / "photos")
+    convert.convert("shards", own)
+    first = next((own / "train").iterdir())
+    next(first.iterdir()).unlink()
+    with pytest.raises(DataError, match="convert it again, by course data --as shards"):
+        image_sets(replace(CONFIG, data_root=str(own)))
+
+
+def test_shards_without_images_end(stored: ImageSets) -> None:
+    reader = SHARDS(stored, CONFIG)
+    reader.images_of = lambda shard: iter(())
+    with pytest.raises(DataError, match="no image came out of .* what does images_of yield"):
+        next(iter(reader))

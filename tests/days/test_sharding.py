@@ -1,4 +1,4 @@
-"""What is said of a learner's reader of shards: without a training, from eight tiny shards."""
+"""What is said of a learner's reader of shards: without a training, from tiny shards."""
 
 import re
 
@@ -54,3 +54,8 @@ def test_a_reader_that_is_gone_or_fails_is_told() -> None:
     broken = SOLVED.replace(shards.READ, "                content = None")
     (said,) = rehearsals.sharing(broken, CONFIG)
     assert re.search(r"it fails: TypeError.*images_of\(…\)", said)
+    broken = SOLVED.replace("(worker.id, worker.num_workers)", "(worker.number, 3)")
+    (said,) = rehearsals.sharing(broken, CONFIG)
+    assert re.search(r"it fails: AttributeError.*own_shards\(…\)", said)
+    (said,) = rehearsals.reading("def main(:", CONFIG)
+    assert "it fails: SyntaxError" in said

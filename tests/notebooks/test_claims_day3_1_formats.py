@@ -10,6 +10,7 @@ from claims import text_of, text_of_quiz
 from course.config import BEYOND, LADDER
 from course.data import default_set
 from course.data.formats import convert
+from course.days import rehearsals
 from course.labs.quizzes import find
 from course.runs import recordings
 from course.runs.run import PROJECT, Run
@@ -75,6 +76,8 @@ def test_images_of_the_disk() -> None:
 
 
 def test_shards_of_the_default_set() -> None:
+    said("three workers of two ranks, on 13 tiny shards")
+    assert (rehearsals.WORKERS, rehearsals.RANKS_READING, rehearsals.SHARDS) == (3, 2, 13)
     said("by shards: there are 16,")
     images = len(default_set.PHOTOGRAPHS) * default_set.Recipe().train_per_class
     assert images / convert.LEAST == 16
@@ -94,6 +97,16 @@ def test_space() -> None:
     assert 0.23 < found.loc["small", "kb"] / found.loc["files", "kb"] < 0.3
     files = [path.stat().st_size for path in default_set.ensure().glob("train/*/*.jpg")]
     assert round(256 * 256 * 3 / (sum(files) / len(files)), 1) == 1.7
+
+
+def test_shards_are_as_fast_as_files() -> None:
+    said("`shards` are as fast as files: from a warm local disk an opening costs nothing")
+    of_one = [feeding.loaded_by_one(recorded(f"{name}-alone")) for name in ("files", "shards")]
+    assert 0.8 < of_one[0] / of_one[1] < 1.25
+    assert 0.9 < trial("shards").images_per_s / trial("files").images_per_s < 1.1
+    said("A file costs less than a member of a tar file")
+    rates = formats.reading("solutions/train.py").set_index("way")["images_per_s"]
+    assert rates["files, one by one"] > rates["shards, by your reader"]
 
 
 def test_each_rung_changes_one_field() -> None:

@@ -78,6 +78,8 @@ class Decoded:
             print(f"{device.type} decodes no JPEG files: the processor does", file=sys.stderr)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
         return getattr(self.__dict__["batches"], name)  # how it loads is the DataLoader's to tell
 
     def __len__(self) -> int:
@@ -135,24 +137,43 @@ class Decoded:
 def decoded(jpegs: Jpegs, device: torch.device) -> list[torch.Tensor]:
     """The images on a GPU, each in bytes of shape (3, height, width).
 
-    What its engines do not read, a JPEG file in CMYK for instance, the processor decodes.
+    What its engines do not read, a JPEG file in CMYK for instance, the processor decodes, and the
+    log names it.
 
     Raises:
-        DataError: a file is damaged; the message names it.
+        DataError: a file is damaged, and is named; or the GPU decodes none at all.
+        torch.OutOfMemoryError: the device is full.
     """
     from torchcodec.decoders import decode_jpeg
 
     files = [*jpegs.joined.split(jpegs.lengths)]
     try:
         return decode_jpeg(files, device=device)
-    except RuntimeError:
-        return [_one(*each, device) for each in zip(files, jpegs.paths)]
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        found = [_by_gpu_alone(file, device) for file in files]
+        if len(files) > 1 and all(image is None for image in found):
+            raise DataError(
+                f'{device} decodes no JPEG files ({error}): set format="files"'
+            ) from error
+        return [
+            _by_host(path, device) if image is None else image
+            for image, path in zip(found, jpegs.paths)
+        ]
 
 
-def _one(file: torch.Tensor, path: str, device: torch.device) -> torch.Tensor:
+def _by_gpu_alone(file: torch.Tensor, device: torch.device) -> torch.Tensor | None:
     from torchcodec.decoders import decode_jpeg
 
     try:
         return decode_jpeg(file, device=device)
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError:
-        return open_image(path).to(device)
+        return None
+
+
+def _by_host(path: str, device: torch.device) -> torch.Tensor:
+    print(f"{path}: the processor decodes what the GPU does not read", file=sys.stderr)
+    return open_image(path).to(device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,25 @@ from torch.utils.data import IterableDataset
 from course.config import Config
 from course.data.default_set import DataError
 from course.data.formats import convert
-from course.data.images import decoded, one_thread
+from course.data.images import one_thread, opened
 
 Encoded = tuple[bytes, int]  # an image as it was stored, and its class
 
 
 def paths(folder: Path, split: str) -> list[Path]:
-    """The tar files of a split, in a folder that `convert.convert("shards")` gave."""
-    parts = convert.index(folder, "shards")["splits"][split]["parts"]
-    return [folder / name for part in parts for name in part["files"]]
+    """The tar files of a split, in a folder that `convert.convert("shards")` gave.
+
+    Raises:
+        DataError: one of them is gone, or has another size; the message names it.
+    """
+    found = []
+    for part in convert.index(folder, "shards")["splits"][split]["parts"]:
+        for name, about in part["files"].items():
+            path = folder / name
+            if not path.is_file() or path.stat().st_size != about["bytes"]:
+                raise DataError(f"{path} is gone or cut off: run course data --as shards again")
+            found.append(path)
+    return found
 
 
 class ShardReader(IterableDataset):
@@ -55,13 +66,26 @@ class ShardReader(IterableDataset):
             )
         while True:
             for jpeg, label in shuffled(self._pass(own), self.buffer):
-                with one_thread():
-                    image = self.transform(decoded(jpeg))
-                yield image, label
+                yield self._made(jpeg), label
 
     def _pass(self, own: list[Path]) -> Iterator[Encoded]:
+        images = 0
         for at in torch.randperm(len(own)).tolist():
-            yield from self.images_of(own[at])
+            try:
+                for encoded in self.images_of(own[at]):
+                    images += 1
+                    yield encoded
+            except (tarfile.TarError, OSError) as error:
+                raise DataError(f"{own[at]} cannot be read: {error}") from error
+        if not images:  # or the next pass would be as empty, without end
+            raise DataError(f"no image came out of {len(own)} shards: what does images_of yield?")
+
+    def _made(self, jpeg: bytes) -> torch.Tensor:
+        with one_thread():
+            try:
+                return self.transform(opened(jpeg))
+            except OSError as error:
+                raise DataError(f"an image in a shard cannot be decoded: {error}") from error
 
 
 def shuffled(stream: Iterator[Any], buffer: int) -> Iterator[Any]:

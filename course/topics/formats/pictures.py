@@ -93,7 +93,7 @@ def disk(table: pd.DataFrame, folder: str = "") -> Picture:
     axes.set_xlim(low / 3, high * 12)
     axes.set_yticks(range(len(ways)), ways)
     axes.invert_yaxis()
-    axes.set_xlabel("images of 110 kB a second (logarithmic)")
+    axes.set_xlabel("images a second (logarithmic)")
     axes.set_title(folder, loc="left", fontsize=9)
     picture.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     clean(axes)

@@ -41,10 +41,12 @@ def costs(images: int = 64, image_px: int = 224, seed: int = 0) -> pd.DataFrame:
     crop, cut = RandomCrop(image_px), _cut_out(image_px)
     raw = Raw(convert.convert("raw"), "train", lambda image: image)
     places = chosen.permutation(len(raw))[:images].tolist()
+    files, smaller = (sorted(each.glob("train/*/*.jpg")) for each in (root, small))
+    shards = paths(convert.convert("shards"), "train")
     trials: dict[str, tuple[Callable[[], Iterator], Callable, Callable]] = {
-        "files": (lambda: _files(root, places), decoded, crop),
-        "shards": (lambda: _members(images), decoded, crop),
-        "small": (lambda: _files(small, places), decoded, crop),
+        "files": (lambda: _files(files, places), decoded, crop),
+        "shards": (lambda: _members(shards, images), decoded, crop),
+        "small": (lambda: _files(smaller, places), decoded, crop),
         "raw": (lambda: _mapped(raw, places), _as_it_is, crop),
         "raw, cut out": (lambda: _mapped(raw, places), _as_it_is, cut),
     }
@@ -79,15 +81,14 @@ def _shortest(
     return [*(1e3 * np.min(rounds, axis=0).mean(axis=0)), float(np.mean(sizes)) / 1e3]
 
 
-def _files(root: Path, places: list[int]) -> Iterator[bytes]:
-    files = sorted(root.glob("train/*/*.jpg"))
+def _files(files: list[Path], places: list[int]) -> Iterator[bytes]:
     for at in places:
         yield files[at].read_bytes()
 
 
-def _members(images: int) -> Iterator[bytes]:
+def _members(shards: list[Path], images: int) -> Iterator[bytes]:
     left = images
-    for shard in paths(convert.convert("shards"), "train"):
+    for shard in shards:
         with tarfile.open(shard, "r|") as members:
             for member in members:
                 content = members.extractfile(member).read()

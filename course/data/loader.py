@@ -53,13 +53,16 @@ def image_sets(cfg: Config) -> ImageSets:
         images = range(cfg.batch_size * max(cfg.steps, cfg.val_steps))
         return ImageSets(images, images, SYNTHETIC_CLASSES)
     root = default_set.ensure() if cfg.data == "default" else Path(cfg.data_root).expanduser()
-    tars = shards.paths(_stored(root, cfg), "train") if cfg.format == "shards" else ()
-    root = _stored(root, cfg) if cfg.format in ("small", "raw") else root
+    stored = root if cfg.format in ("files", "gpu_decode") else _stored(root, cfg)
+    tars = shards.paths(stored, "train") if cfg.format == "shards" else ()
+    root = stored if cfg.format in ("small", "raw") else root
     opened = {"raw": Raw, "gpu_decode": partial(_folder, kind=Encoded)}.get(cfg.format, _folder)
     train, val = opened(root, "train", train_view(cfg)), opened(root, "val", val_view(cfg))
     if train.classes != val.classes:
         odd = sorted(set(train.classes) ^ set(val.classes))
         raise DataError(f"train/ and val/ in {root} differ in their class folders: {odd[:5]}")
+    if tars:
+        _check_shards(train, stored)
     _check_converted((train, val), root, cfg)
     _check_enough(len(train), cfg, root)
     return ImageSets(train, _mixed(val, cfg), len(train.classes), tuple(tars))
@@ -77,9 +80,7 @@ def _stored(root: Path, cfg: Config) -> Path:
     return folder
 
 
-def _check_converted(sets: tuple[Files | Raw, ...], root: Path, cfg: Config) -> None:
-    if cfg.format == "shards":
-        _check_shards(sets[0], cfg, root)
+def _check_converted(sets: Iterable[Files | Raw], root: Path, cfg: Config) -> None:
     if cfg.format not in ("small", "raw"):
         return
     splits = convert.index(root, cfg.format)["splits"]
@@ -91,14 +92,14 @@ def _check_converted(sets: tuple[Files | Raw, ...], root: Path, cfg: Config) -> 
             )
 
 
-def _check_shards(train: Files, cfg: Config, root: Path) -> None:
+def _check_shards(train: Files, stored: Path) -> None:
     """Are the images in shards those that the folders hold? Their classes are numbers there."""
-    about = convert.index(_stored(root, cfg), "shards")
+    about = convert.index(stored, "shards")
     split = about["splits"]["train"]
     if about["classes"] != train.classes or split["images"] + len(split["damaged"]) != len(train):
         raise DataError(
-            f"{root} holds {len(train)} training images in {len(train.classes)} classes, and its "
-            f"shards {split['images']} in {len(about['classes'])}: convert it again, by "
+            f"{train.root} holds {len(train)} images in {len(train.classes)} classes, and its "
+            f"shards {split['images']} in {len(about['classes'])}: convert the set again, by "
             f"course data --as shards"
         )
 

@@ -20,8 +20,8 @@ READ: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _no_time(cfg: Config, place: Place) -> str:
-    return "files that lie in memory are opened at no cost"
+def _anywhere(cfg: Config, place: Place) -> str:
+    return ""
 
 
 def _read_seen(run: Run) -> str:
@@ -41,12 +41,12 @@ def _shared_seen(run: Run) -> str:
 FORMAT_CHECKS = {
     "day3.shards": Mechanism(
         "images come out of tar files", 10, "shards", "dataloader",
-        _read_seen, _no_time, "images_of", lambda run: run.config.format == "shards",
+        _read_seen, _anywhere, "images_of", lambda run: run.config.format == "shards",
         rehearsed=rehearsals.reading, settings=READ, tolerance=OTHER_IMAGES, timed=False,
     ),
     "day3.shares": Mechanism(
         "each worker of each rank reads shards of its own", 11, "shards", "dataloader",
-        _shared_seen, _no_time, "own_shards",
+        _shared_seen, _anywhere, "own_shards",
         lambda run: run.config.format == "shards" and run.config.workers > 1,
         rehearsed=rehearsals.sharing, settings=READ, tolerance=OTHER_IMAGES, timed=False,
     ),
@@ -91,10 +91,6 @@ def _mixing_seen(run: Run) -> str:
         f"labels say what is in the pixels, shares follow Beta(α, α), pairs are permuted, and "
         f"no image has a call of its own"
     )
-
-
-def _anywhere(cfg: Config, place: Place) -> str:
-    return ""
 
 
 # Of both runs: enough images that some pair has two classes.
@@ -170,9 +166,9 @@ LABS = (
         "3.1", "day3_1_formats", "where the images lie, and who decodes them", 75, "day3_1",
         chosen(FORMAT_CHECKS, "day3.shards", "day3.shares"),
         recordings=(Recording("formats", [*_formats()]),),
-        jobs="2, of 4 and of 2 runs", prepare="`course data --as` for a set of your own: it takes "
-        "hours, once", stuck="the class follows its image in the tar file; a rank knows nothing of "
-        "its workers' numbers",
+        jobs="5, of 9 runs", prepare="`course data --as`, once, for a set of your own",
+        stuck="the class follows its image in the tar file; a rank knows nothing of its workers' "
+        "numbers",
     ),
     Lab(
         "3.2", "day3_2_augmentation", "augmentation, on which side?", 60, "day3_2",

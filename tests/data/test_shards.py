@@ -163,7 +163,7 @@ def test_a_set_that_changed_since_is_told(
     convert.convert("shards", own)
     first = next((own / "train").iterdir())
     next(first.iterdir()).unlink()
-    with pytest.raises(DataError, match="convert it again, by course data --as shards"):
+    with pytest.raises(DataError, match="convert the set again, by course data --as shards"):
         image_sets(replace(CONFIG, data_root=str(own)))
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from answers.lines import Answer
 from job_helpers import SCRIPTS
 
 from course.labs import exercises
@@ -15,6 +16,15 @@ from course.runs.run import Run
 TEXT = (exercises.SOLUTIONS / "train.py").read_text()
 
 SOLVED = exercises.render(TEXT, exercises.count(TEXT))
+
+
+def text_of(answer: Answer) -> str:
+    """The solution as somebody else wrote it."""
+    text = SOLVED
+    for old, new in answer.edits.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return text
 
 
 def verdicts(done: Checked) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 from answers import RIGHT, UNSEEN, WRONG
 from answers.lines import Answer
-from check_helpers import SOLVED, TEXT, ranks_training, verdicts
+from check_helpers import SOLVED, TEXT, ranks_training, text_of, verdicts
 from job_helpers import prepared, train_together
 
 from course import days
@@ -98,10 +98,7 @@ def trial(name: str, text: str, own: dict, ranks: int = 1) -> Trial:
 
 
 def answered(answer: Answer) -> Trial:
-    text = SOLVED
-    for old, new in answer.edits.items():
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
+    text = text_of(answer)
     found = trial(name_of(answer), text, answer.config, answer.ranks)
     return found._replace(text_before=text if answer.both else SOLVED)
 

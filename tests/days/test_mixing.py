@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from answers import day3
-from answers.lines import Answer
-from check_helpers import SOLVED, TEXT, verdicts
+from check_helpers import SOLVED, TEXT, text_of, verdicts
 
 from course.config import rung
 from course.days import mixing
@@ -20,14 +19,6 @@ NAMES = {12: "mixup", 13: "cutmix"}
 
 def told(text: str, name: str) -> list[str]:
     return [*mixing.mixing(text, rung(name, quick=True))]
-
-
-def text_of(answer: Answer) -> str:
-    text = SOLVED
-    for old, new in answer.edits.items():
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    return text
 
 
 @pytest.mark.parametrize("name", NAMES.values())

@@ -4,8 +4,7 @@ import re
 
 import pytest
 from answers import shards
-from answers.lines import Answer
-from check_helpers import SOLVED, TEXT
+from check_helpers import SOLVED, TEXT, text_of
 
 from course.config import rung
 from course.days import rehearsals
@@ -13,14 +12,6 @@ from course.labs import exercises
 
 LOOKS = {10: rehearsals.reading, 11: rehearsals.sharing}
 CONFIG = rung("shards", quick=True)
-
-
-def text_of(answer: Answer) -> str:
-    text = SOLVED
-    for old, new in answer.edits.items():
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    return text
 
 
 @pytest.mark.parametrize("todo", LOOKS)

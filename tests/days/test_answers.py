@@ -51,7 +51,21 @@ RANKS = SMALL | {
     "collective_timeout_s": 30,
     "save_weights": True,
 }
-SEEN = [label for label in WRONG if label not in UNSEEN]
+# What a rehearsal alone judges is held by test_sharding and test_mixing for every answer, without
+# a training: so many of each TODO show here that a check passes on what they say.
+JUDGED, OF_THESE = (10, 11, 12, 13), 2
+
+
+def trained_ones(answers: dict[str, Answer]) -> list[str]:
+    """The labels of all answers, but for what is left out by OF_THESE."""
+    judged = [label for label, answer in answers.items() if answer.todo in JUDGED]
+    by_todo = {todo: [x for x in judged if answers[x].todo == todo] for todo in JUDGED}
+    left_out = {label for labels in by_todo.values() for label in labels[OF_THESE:]}
+    return [label for label in answers if label not in left_out]
+
+
+SEEN = [label for label in trained_ones(WRONG) if label not in UNSEEN]
+OTHERS = trained_ones(RIGHT)
 TOLD = [label for label in SEEN if WRONG[label].said]
 
 
@@ -104,7 +118,7 @@ def answered(answer: Answer) -> Trial:
 
 
 def trials() -> dict[str, Trial]:
-    answers = {label: WRONG[label] for label in SEEN} | RIGHT
+    answers = {label: WRONG[label] for label in SEEN} | {label: RIGHT[label] for label in OTHERS}
     found = {label: answered(answer) for label, answer in answers.items()}
     for name, wanted in EVERY.items():
         found[f"solution of {name}"] = trial(name, SOLVED, {})
@@ -226,12 +240,12 @@ def test_the_cause_is_told(checked, label: str) -> None:
     assert any(re.search(WRONG[label].said, each) for each in told), told
 
 
-@pytest.mark.parametrize("label", RIGHT, ids=lambda value: value.replace(" ", "-"))
+@pytest.mark.parametrize("label", OTHERS, ids=lambda value: value.replace(" ", "-"))
 def test_a_right_answer_passes(checked, label: str) -> None:
     done = checked(label)
     assert not {"correct", "mechanism"} & {*parts_that_failed(done)}, done
 
 
 def test_there_are_enough_of_both() -> None:
-    assert len(SEEN) >= 60 and len(RIGHT) >= 20
+    assert len(SEEN) >= 60 and len(OTHERS) >= 20
     assert {name_of(WRONG[label]) for label in SEEN} == {*EVERY}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from course.runs import failures
 
 SYNTHETIC_CLASSES = 1000
 NOTED = 64
+NICENESS = 10  # of loading processes: see `_make_way`
 _made: list[weakref.ref[DataLoader]] = []  # or its workers would stay
 Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
 
@@ -148,8 +150,7 @@ def loaders(
     share = share or cfg.batch_size
     if cfg.data == "synthetic":
         return (Synthetic(cfg, device, share),) * 2
-    if cfg.format == "gpu_decode":
-        loading = loading | {"collate_fn": on_device.collate}
+    loading = _arguments(cfg) | loading
     train = _training_loader(sets, cfg, share, sampler, loading)
     taken = None if val_sampler is None else Drawing(val_sampler)
     val = DataLoader(sets.val, share, sampler=taken, **loading)
@@ -159,6 +160,22 @@ def loaders(
     if cfg.format != "gpu_decode":
         return train, val
     return Decoded(train, cfg, device, train=True), Decoded(val, cfg, device, train=False)
+
+
+def _arguments(cfg: Config) -> dict[str, Any]:
+    """What DataLoader is told besides what the script says."""
+    own = {"worker_init_fn": _make_way}
+    return own | {"collate_fn": on_device.collate} if cfg.format == "gpu_decode" else own
+
+
+def _make_way(worker: int) -> None:
+    """Let a loading process work where no other wants its core.
+
+    Where they keep all cores busy, the process that tells the device what to compute would wait
+    for one again and again, and the device with it.
+    """
+    if hasattr(os, "nice"):  # Windows has none
+        os.nice(NICENESS)
 
 
 def made_last() -> DataLoader | None:

@@ -39,6 +39,9 @@ RANKS_OWN = (
     "epochs",
     "weights_by",
 )
+# Streams share a GPU's connections, 8 unless told. What decodes the next batch would come to wait
+# behind a whole step that another stream has put into the same one.
+CONNECTIONS = ("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 
 @contextmanager
@@ -51,6 +54,8 @@ def recording() -> Iterator[Recorder]:
     """
     folder = os.environ.get(FOLDER_VARIABLE)
     run = Recorder(Run(Path(folder)) if folder else None)
+    if run.config.format == "gpu_decode":  # before anything of CUDA is used
+        os.environ.setdefault(*CONNECTIONS)
     if not run.config.memory_gib:  # where memory is short, what was freed must be given back
         memory.keep_freed()
     try:

@@ -1,5 +1,6 @@
 """The loader: ImageNet's layout, synthetic tensors, and messages that name the bad file."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from torchvision.transforms import v2
 from course.config import Config, rung
 from course.data.default_set import DataError
 from course.data.images import MEAN, STD, RandomCrop, normalised, open_image, val_view
-from course.data.loader import SYNTHETIC_CLASSES, Drawing, image_sets, loaders
+from course.data.loader import NICENESS, SYNTHETIC_CLASSES, Drawing, image_sets, loaders
 
 CPU = torch.device("cpu")
 CLASSES = {"n01440764": "cat", "n01443537": "coffee"}
@@ -223,6 +224,16 @@ def test_loading_takes_one_thread(tiny_set: Path) -> None:
         assert {*seen} == {1} and torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_workers_make_way_for_the_training_process(tiny_set: Path) -> None:
+    sets, before = image_sets(config(tiny_set)), os.nice(0)
+    sets.train.loader = lambda path: open_image(path) * 0 + os.nice(0)
+    sets.train.transform = lambda image: image[:, :4, :4].float()
+    for workers, own in ((1, before + NICENESS), (0, before)):
+        batches, _ = loaders(sets, config(tiny_set), CPU, num_workers=workers)
+        assert {*next(iter(batches))[0].flatten().tolist()} == {own}
+    assert os.nice(0) == before
 
 
 @pytest.mark.parametrize("mode", ("L", "CMYK"))  # ImageNet has both

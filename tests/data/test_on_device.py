@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from job_helpers import prepared
 from PIL import Image
 from torchvision.transforms import v2
 
@@ -18,6 +19,8 @@ from course.config import rung
 from course.data.default_set import DataError
 from course.data.formats import crops, on_device
 from course.data.loader import image_sets, loaders
+from course.runs.run import FOLDER_VARIABLE
+from course.training.recorder import recording
 
 CPU = torch.device("cpu")
 CONFIG = rung(
@@ -115,6 +118,23 @@ def test_a_gpu_gets_the_same_batches_in_the_same_order(config) -> None:
         assert labels.tolist() == theirs.tolist()
         assert images.shape == (4, 3, 48, 48)
         assert (images.float() - others.float()).abs().mean() < 2  # two decoders enlarge colours
+
+
+@pytest.mark.parametrize(
+    "stored, given, asked",
+    [("gpu_decode", None, "32"), ("gpu_decode", "1", "1"), ("files", None, None)],
+)
+def test_a_decoders_stream_has_a_connection_of_its_own(
+    stored: str, given: str | None, asked: str | None, tmp_path: Path, monkeypatch
+) -> None:
+    name = "CUDA_DEVICE_MAX_CONNECTIONS"
+    monkeypatch.delenv(name, raising=False)
+    if given:
+        monkeypatch.setenv(name, given)
+    made = prepared(tmp_path / "run", "", rung("dataloader", quick=True, format=stored))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(made.folder))
+    with patch.dict(os.environ), recording():
+        assert os.environ.get(name) == asked
 
 
 def test_an_epoch_may_be_left_early(config) -> None:

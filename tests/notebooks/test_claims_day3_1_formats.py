@@ -49,14 +49,14 @@ def of_synthetic(name: str) -> int:
 
 def test_where_the_lab_begins() -> None:
     said("In lab 2.1, 16 cores kept up with an H200 that trains 4,677 images/s.")
-    said("Compiled, the same network trains 6,867.")
-    said("Fed from JPEG files by 16 cores, it reaches 4,860.")
+    said("Compiled, the same network trains 6,663.")
+    said("Fed from JPEG files by 15 workers on such cores, it reaches 5,310.")
     eats = feeding.appetites(MACHINE).set_index(["rung", "precision"])["images_per_s"]
     assert round(eats["channels_last", "bf16"]) == 4677
-    assert round(trial("synthetic").images_per_s) == 6867
-    assert round(trial("files").images_per_s) == 4860
+    assert round(trial("synthetic").images_per_s) == 6663
+    assert round(trial("files").images_per_s) == 5310
     for name in ("files", "shards", "small", "raw", "gpu_decode"):
-        assert recorded(name).record.hardware["cores"] == recorded(name).config.workers == 16
+        assert recorded(name).record.hardware["cores"] - 1 == recorded(name).config.workers == 15
         assert recorded(name).config.compile and recorded(name).config.batch_size == 256
 
 
@@ -129,24 +129,32 @@ def test_bytes_are_a_fifth_of_the_pixels() -> None:
 
 
 def test_who_feeds_the_gpu() -> None:
-    said("- **files** and **shards**: 71 and 73 % of the speed on synthetic images")
-    assert (of_synthetic("files"), of_synthetic("shards")) == (71, 73)
+    said("- **files** and **shards**: 80 and 75 % of the speed on synthetic images")
+    assert (of_synthetic("files"), of_synthetic("shards")) == (80, 75)
+    said("A 16th brings files to 86 %.")
+    assert recorded("files-16").config.workers == 16 and of_synthetic("files-16") == 86
     said("- **small** and **raw** feed it: 98 %.")
     assert of_synthetic("small") == of_synthetic("raw") == 98
-    said("With 8 workers `small` falls to 78 %, and with 4 `raw` falls to 74 %.")
-    assert (of_synthetic("small-8"), of_synthetic("raw-4")) == (78, 74)
-    said("- **gpu_decode**: 85 % from plain JPEG files, and 84 % with 4 workers.")
-    assert (of_synthetic("gpu_decode"), of_synthetic("gpu_decode-4")) == (85, 84)
+    said("With 8 workers `small` falls to 76 %, and with 4 `raw` falls to 80 %.")
+    assert (of_synthetic("small-8"), of_synthetic("raw-4")) == (76, 80)
+    said("- **gpu_decode**: 96 % from plain JPEG files, with 15 workers as with 4.")
+    assert (of_synthetic("gpu_decode"), of_synthetic("gpu_decode-4")) == (96, 96)
 
 
 def test_where_the_rest_goes() -> None:
-    said(
-        "Synthetic images leave 37 ms of computing. With files it is 49 ms, and the wait is short."
+    said("Synthetic images leave 38 ms of computing, and so does every format whose images workers")
+    said("With `gpu_decode` computing takes 40 ms")
+    said("which costs it 4 %")
+    computes = {
+        name: trial(name).step_ms - trial(name).load_ms
+        for name in ("synthetic", "files", "files-16", "shards", "small", "raw", "gpu_decode")
+    }
+    assert round(computes["gpu_decode"]) == 40
+    assert round(100 * computes.pop("gpu_decode") / computes["synthetic"]) == 104
+    assert {round(ms) for ms in computes.values()} == {38}
+    assert trial("files").step_ms - trial("synthetic").step_ms == pytest.approx(
+        trial("files").load_ms, abs=0.5
     )
-    said("With `gpu_decode` computing takes 41 ms")
-    for name, ms in (("synthetic", 37), ("files", 49), ("gpu_decode", 41)):
-        assert round(trial(name).step_ms - trial(name).load_ms) == ms
-    assert trial("files").load_ms < 5
     said("What is left is one copy of the batch in every step.")
     for name in ("small", "raw"):
         assert 0.7 < trial(name).load_ms < 1.3  # 38.5 MB over PCI Express, 50 GB/s

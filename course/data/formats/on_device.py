@@ -1,9 +1,8 @@
-"""JPEG files that the device decodes: processes only read them, threads hand them over."""
+"""JPEG files that the device decodes: processes only read them, a thread hands them over."""
 
 from __future__ import annotations
 
 import sys
-import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +18,6 @@ from course.data.default_set import DataError
 from course.data.formats.crops import cropped, middle_boxes, random_boxes
 from course.data.images import SHOWN, Files, one_thread, open_image
 
-THREADS = 3  # that hand batches to a GPU: while one waits for its engines, another prepares
 AHEAD = 4  # batches that are decoded before a step needs them
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -60,8 +58,8 @@ def collate(batch: list[tuple[str, torch.Tensor, int]]) -> tuple[Jpegs, torch.Te
 class Decoded:
     """Batches of a DataLoader of `Encoded` files, decoded and cropped on the device.
 
-    Threads do it for the batches to come while a step computes, each in a stream of its own. Where
-    no GPU decodes (only NVIDIA's do), the processor does it step by step, and the log says so.
+    A thread does it for the batches to come while a step computes, in a stream of its own. Where no
+    GPU decodes (only NVIDIA's do), the processor does it step by step, and the log says so.
 
     Args:
         train: random crops and flips; else the middle of each image.
@@ -73,7 +71,7 @@ class Decoded:
             device = torch.device("cuda", torch.cuda.current_device())
         self.batches, self.device, self.train = batches, device, train
         self.image_px = cfg.image_px
-        self._own = threading.local()
+        self._stream: torch.cuda.Stream | None = None
         if train and not self.by_gpu:
             print(f"{device.type} decodes no JPEG files: the processor does", file=sys.stderr)
 
@@ -97,7 +95,7 @@ class Decoded:
     def _ahead(self) -> Iterator[Batch]:
         """Batches in their order, some of them made before they are asked for."""
         waiting: deque[Future] = deque()
-        pool = ThreadPoolExecutor(THREADS, "decode")
+        pool = ThreadPoolExecutor(1, "decode")
         try:
             for batch in self.batches:
                 waiting.append(pool.submit(self._by_gpu, *batch))
@@ -110,11 +108,10 @@ class Decoded:
 
     def _by_gpu(self, jpegs: Jpegs, labels: torch.Tensor) -> Batch:
         torch.cuda.set_device(self.device)  # of this thread
-        if not hasattr(self._own, "stream"):
-            self._own.stream = torch.cuda.Stream(self.device)
-        with torch.cuda.stream(self._own.stream):
+        self._stream = self._stream or torch.cuda.Stream(self.device)
+        with torch.cuda.stream(self._stream):
             batch = self._cropped(decoded(jpegs, self.device), jpegs.seed)
-        self._own.stream.synchronize()  # it is there when it is handed over
+        self._stream.synchronize()  # it is there when it is handed over
         return batch, labels
 
     def _cropped(self, images: Sequence[torch.Tensor], seed: int) -> torch.Tensor:

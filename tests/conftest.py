@@ -115,6 +115,14 @@ def own_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             client.stop_all()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def quick_starts() -> Iterator[None]:
+    """Jobs, kernels and commands of the tests import PyTorch without looking for garbage."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent / "start"), prepend=os.pathsep)
+        yield
+
+
 @pytest.fixture(scope="session")
 def cluster(own_turns: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A real Slurm of the test run's own; skipped where its programs cannot be had."""

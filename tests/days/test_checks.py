@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from check_helpers import SOLVED
 
+from course import days
 from course.config import rung
 from course.days.day1 import DAY1
 from course.days.implied import differences
@@ -100,3 +101,10 @@ def test_html_escapes_and_says_the_verdict_in_words() -> None:
     page = done._repr_html_()
     assert "&lt;nothing&gt;" in page and UNMEASURABLE in page
     assert "not measurable here" in repr(done)
+
+
+@pytest.mark.parametrize("name", ["day3.shards", "day3.shares"])
+def test_how_images_are_read_is_checked_in_a_precision_that_no_processor_imitates(name) -> None:
+    before, config, _ = checks._configs(days.checks()[name], "local", quick=True, small=True)
+    assert (before.precision, config.precision) == ("fp32", "fp32")
+    assert (before.format, config.format) == ("files", "shards")

@@ -205,6 +205,24 @@ def test_chance_is_each_forks_own(tmp_path):
     assert len(set(drawn)) == 6
 
 
+def test_imports_are_not_searched_for_garbage_and_what_comes_after_them_is():
+    text = """
+import gc, sys
+from course.jobs.warm import start
+looked = []
+gc.set_threshold(700, 10, 10)
+gc.callbacks.append(lambda phase, found: looked.append("torch" in sys.modules))
+start.prepare()
+assert start.is_prepared() and "torch" in sys.modules
+print(sum(looked), gc.isenabled())
+"""
+    command = [sys.executable, "-uc", text]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found, is_on = done.stdout.split()
+    assert int(found) < 20 and is_on == "True"  # some come once all is imported
+
+
 def test_an_environment_that_libraries_have_read_otherwise_starts_a_new_process(monkeypatch):
     env = {"OMP_NUM_THREADS": "3", "LD_PRELOAD": "", "HOME": "/"}
     late = {"KMP_DUPLICATE_LIB_OK": "True"}

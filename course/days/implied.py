@@ -311,7 +311,7 @@ IMPLIED: tuple[Implied, ...] = (
             lambda cfg, run: cfg.format == "shards" and cfg.data != "synthetic",
             "training images came from shards: {seen}, and the config asks: {due}. Take "
             "`Shards(…)` for sets.train only where cfg.format is \"shards\""),
-    Implied(("seed",), lambda seen, cfg: (seen.get("loader") or {}).get("worker_init_fn"),
+    Implied(("seed",), lambda seen, cfg: (seen.get("loader") or {}).get("own_worker_init"),
             lambda cfg, run: False,
             "the training DataLoader has a worker_init_fn: PyTorch seeds each worker otherwise, "
             "and one that seeds them alike gives all of them the same crops. Leave it out"),

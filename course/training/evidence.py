@@ -227,10 +227,15 @@ def group() -> dict[str, Any]:
 
 
 def loader(batches: Any) -> dict[str, Any]:
-    """How a DataLoader loads, by its argument's names; None where it is something else."""
+    """How a DataLoader loads, by its argument's names; None where it is something else.
+
+    The course's loader has a `worker_init_fn`, too: `own_worker_init` tells of the script's own.
+    """
     found = {name: getattr(batches, name, None) for name in LOADER}
     found["streams"] = isinstance(getattr(batches, "dataset", None), IterableDataset)
-    return found | {"worker_init_fn": getattr(batches, "worker_init_fn", None) is not None}
+    begins = getattr(batches, "worker_init_fn", None)
+    of_course = getattr(begins, "__module__", "").startswith("course.")
+    return found | {"own_worker_init": begins is not None and not of_course}
 
 
 class _Calls(TorchDispatchMode):

@@ -37,6 +37,8 @@ SMALL = {
     "val_steps": 1,
     "lr": 0.001,
 }
+HALVES = ("day1.amp", "day1.scaler")  # in the others bf16, often imitated, would cost time alone
+FP32 = {"precision": "fp32"}
 SHORTER = {"steps": 3, "warmup_steps": 2}
 # 32 images to train on, 15 to validate on: each rank's share is 8 or 7, more than two batches of 4
 # of one process hold. At 32 px the last BatchNorms would see four numbers, and losses jump.
@@ -97,6 +99,8 @@ def trial(name: str, text: str, own: dict, ranks: int = 1) -> Trial:
     own = {key: value for key, value in own.items() if key not in ("rung", "data")}
     if gpus > 1:  # its own are of more files than there are
         own = {key: value for key, value in own.items() if not key.startswith("val_")}
+    if name not in HALVES and "precision" not in own:
+        values |= FP32
     changed = {**values, **wanted.changes, **own}
     traced = changed.get("profile_steps") or values.get("profile_steps")
     is_fp16 = "fp16" in (changed.get("precision"), values.get("precision"))

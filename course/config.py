@@ -19,13 +19,18 @@ CHOICES = {
     "randaugment": ("", "cpu", "device"),
     "mix": ("", "mixup", "cutmix"),
     "compile": ("", "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"),
+    "optimizer": (
+        "sgd", "nesterov", "adamw", "lars", "lamb", "lion", "muon", "schedulefree",
+    ),
+    "schedule": ("", "linear", "cosine", "one_cycle"),
     "model": ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152"),
-}
+}  # fmt: skip
+FUSED = ("sgd", "nesterov", "adamw")  # optimizers of which PyTorch has one kernel for many weights
 AT_LEAST = {
     "image_px": 32, "batch_size": 1, "epochs": 1, "steps": 1, "warmup_steps": 0, "val_steps": 0,
     "val_images": 0, "workers": 0, "lr": 0, "momentum": 0, "weight_decay": 0, "memory_gib": 0,
     "budget_s": 0, "overflow_step": 0, "shuffle_buffer": 0,
-    "mix_alpha": 0.01, "label_smoothing": 0, "start_px": 0,
+    "lr_warmup": 0, "ema": 0, "mix_alpha": 0.01, "label_smoothing": 0, "start_px": 0,
     "profile_steps": 0, "prefetch_factor": 1, "bucket_mb": 0.001, "collective_timeout_s": 1,
 }  # fmt: skip
 GIB = 1024**3  # bytes: the unit of whatever has a name that ends in _gib
@@ -69,9 +74,14 @@ class Config:
     mix_alpha: float = 1.0  # of the Beta distribution from which shares are drawn
     label_smoothing: float = 0.0  # this much of each label is spread over all classes
     start_px: int = 0  # training crops grow from it to image_px, epoch by epoch; 0: they do not
+    optimizer: str = "sgd"  # what turns gradients into updates of the weights
     lr: float = 0.01
+    lr_warmup: int = 0  # first updates, over which the learning rate grows to lr
+    schedule: str = ""  # the learning rate's course from there to the end; "": it stays
     momentum: float = 0.9
     weight_decay: float = 5e-5
+    norm_decay: bool = True  # it pulls at BatchNorm's weights and at biases, too
+    ema: float = 0.0  # validate averages that keep this share at an update; 0: the weights as is
     seed: int = 0
     bucket_mb: float = 25.0  # gradients that DDP sends together
     find_unused: bool = False  # DDP looks for weights that a step does not use
@@ -110,6 +120,7 @@ class Config:
         if self.format == "gpu_decode" and not self.uint8:
             raise ValueError('format="gpu_decode" gives bytes on the device: set uint8=True')
         self._check_augmentation()
+        self._check_learning()
         least = TRACE_WAIT + self.profile_steps + 1  # one more, in which the trace is written
         if self.profile_steps and self.warmup_steps < least:
             raise ValueError(
@@ -146,6 +157,36 @@ class Config:
                 f"start_px={self.start_px}: it must be a multiple of 32, and at most "
                 f"image_px={self.image_px}"
             )
+
+    def _check_learning(self) -> None:
+        updates = self.steps * self.epochs
+        if self.fused and self.optimizer not in FUSED:
+            raise ValueError(
+                f"fused=True: PyTorch fuses {', '.join(FUSED)}; set fused=False with "
+                f"optimizer={self.optimizer!r}"
+            )
+        if self.lr_warmup >= updates:
+            raise ValueError(
+                f"lr_warmup={self.lr_warmup} leaves none of the {updates} updates to train at lr: "
+                f"raise steps or epochs, or lower lr_warmup"
+            )
+        if self.schedule and self.optimizer == "schedulefree":
+            raise ValueError(
+                f'schedule={self.schedule!r}: optimizer="schedulefree" averages weights instead of '
+                f'lowering the learning rate: set schedule=""'
+            )
+        if self.schedule == "one_cycle" and self.lr_warmup:
+            raise ValueError(
+                f'lr_warmup={self.lr_warmup}: schedule="one_cycle" has a rise of its own: set '
+                f"lr_warmup=0"
+            )
+        if self.schedule and self.budget_s:
+            raise ValueError(
+                f"budget_s={self.budget_s:g} may end training before schedule={self.schedule!r} "
+                f"has come to its end: set budget_s=0"
+            )
+        if self.ema >= 1:
+            raise ValueError(f"ema={self.ema:g} keeps averages as they are: below 1, as in 0.99")
 
     @property
     def setup(self) -> str:

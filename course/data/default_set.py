@@ -13,11 +13,12 @@ import functools
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from filelock import FileLock
@@ -95,19 +96,43 @@ def ensure(root: Path | None = None, recipe: Recipe = Recipe()) -> Path:
     Raises:
         DataError: the folder cannot be written, or holds something else.
     """
-    root = (root or default_root()).resolve()
-    if is_whole(root, recipe):
+    return ensure_whole(
+        (root or default_root()).resolve(),
+        is_whole=lambda folder: is_whole(folder, recipe),
+        fill=lambda folder: _fill(folder, recipe),
+        needs_mb=200,
+        what="default data set",
+    )
+
+
+def ensure_whole(
+    root: Path,
+    *,
+    is_whole: Callable[[Path], bool],
+    fill: Callable[[Path], None],
+    needs_mb: int,
+    what: str,
+) -> Path:
+    """The folder, filled now if it is not whole: beside its place, and renamed when complete.
+
+    Args:
+        fill: writes everything into an empty folder, its manifest with a "recipe" last.
+
+    Raises:
+        DataError: the folder cannot be written, or holds something else.
+    """
+    if is_whole(root):
         return root
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{root}.lock"):
-            if not is_whole(root, recipe):
-                _refuse_foreign(root)
-                _make(root, recipe)
+            if not is_whole(root):
+                _refuse_foreign(root, what)
+                _make(root, fill)
     except OSError as error:
         raise DataError(
-            f"cannot make the default data set in {root}: {error.strerror or error}. It needs "
-            f"about 200 MB; set COURSE_DATA to a folder in a place with room that you may write"
+            f"cannot make the {what} in {root}: {error.strerror or error}. It needs about "
+            f"{needs_mb} MB; set COURSE_DATA to a folder in a place with room that you may write"
         ) from error
     return root
 
@@ -121,28 +146,39 @@ def is_whole(root: Path, recipe: Recipe = Recipe()) -> bool:
     return len(sizes) == len(recipe.jobs()) and sum(sizes) == manifest.get("bytes")
 
 
-def _refuse_foreign(root: Path) -> None:
+def _refuse_foreign(root: Path, what: str) -> None:
     if root.exists() and any(root.iterdir()) and "recipe" not in read_dict(root / MANIFEST):
         raise DataError(
-            f"{root} holds files that are not the default set, so it is left alone: "
+            f"{root} holds files that are not the {what}, so it is left alone: "
             f"set COURSE_DATA to an empty or a new folder"
         )
 
 
-def _make(root: Path, recipe: Recipe) -> None:
+def _make(root: Path, fill: Callable[[Path], None]) -> None:
     partial = root.with_name(f"{root.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # left by one that was interrupted
     try:
-        for split, name, _ in recipe.jobs():
-            (partial / split / name).mkdir(parents=True, exist_ok=True)
-        bytes_written = sum(_write_all(partial, recipe))
-        manifest = {"recipe": asdict(recipe), "files": len(recipe.jobs()), "bytes": bytes_written}
-        (partial / MANIFEST).write_text(json.dumps(manifest, indent=2))
+        partial.mkdir()
+        fill(partial)
         shutil.rmtree(root, ignore_errors=True)  # an older recipe, or a damaged set
         partial.rename(root)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+
+
+def _fill(root: Path, recipe: Recipe) -> None:
+    for split, name, _ in recipe.jobs():
+        (root / split / name).mkdir(parents=True, exist_ok=True)
+    bytes_written = sum(_write_all(root, recipe))
+    write_manifest(
+        root, {"recipe": asdict(recipe), "files": len(recipe.jobs()), "bytes": bytes_written}
+    )
+
+
+def write_manifest(root: Path, about: dict[str, Any]) -> None:
+    """What tells that a folder is whole, and of what it was made."""
+    (root / MANIFEST).write_text(json.dumps(about, indent=2))
 
 
 def _write_all(root: Path, recipe: Recipe) -> Iterator[int]:
@@ -164,12 +200,13 @@ def _write_one(root: Path, seed: int, job: tuple[str, str, int]) -> int:
     random = np.random.default_rng([seed, split == "val", order, index])
     path = root / split / name / f"{name}_{index:05d}.jpg"
     quality = int(random.integers(92, 99))
-    _variant(_photograph(name), random).save(path, quality=quality, subsampling=2)
+    _variant(photograph(name), random).save(path, quality=quality, subsampling=2)
     return path.stat().st_size
 
 
 @functools.cache
-def _photograph(name: str) -> Image.Image:
+def photograph(name: str) -> Image.Image:
+    """One of PHOTOGRAPHS, in RGB. Raises DataError where its package is missing."""
     package, _, inside = PHOTOGRAPHS[name].partition("/")
     spec = find_spec(package)
     if spec is None or spec.origin is None:

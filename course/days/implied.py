@@ -13,12 +13,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from course.config import TRACE_WAIT, Config
-from course.days import saved
+from course.days import saved, updates
 from course.runs.record import PHASES
 from course.runs.run import Run
 
 Evidence = dict[str, Any]
-SCALING, OPTIMIZER = ("precision", "overflow_step"), ("lr", "momentum", "weight_decay")
+SCALING = ("precision", "overflow_step")
 LOADERS = ("workers", "persistent_workers", "prefetch_factor", "pin_memory")
 TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 # Of the first update's norm beside that of the run before. In fp16 it may be the third batch's,
@@ -26,7 +26,6 @@ TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 NORMS_ALIKE = (0.4, 2.5)
 ENOUGH = 8  # images, of which hardly ever all are paired with their own class
 PIXELS = 0.03  # so far may means differ, by rounding to 16 bits
-OVERFLOW_SCALES = 2.0  # a scale that has met an overflow is at most half of what it was
 
 
 class Implied(NamedTuple):
@@ -136,54 +135,6 @@ def _due_loading(cfg: Config, run: Run) -> dict[str, Any]:
     return {name: due(cfg) for name, due in LOADING.items()}
 
 
-def _updates(seen: Evidence, cfg: Config) -> str | None:
-    """How often the optimizer stepped in a step; a scaler may leave steps out."""
-    counts = dict(seen.get("updates") or {})
-    if cfg.precision == "fp16" or (seen.get("loss_gradient") or 1) != 1:
-        counts.pop("0", None)
-    if not counts:
-        return None
-    return " or ".join(sorted(counts))
-
-
-def _settings(seen: Evidence, cfg: Config) -> dict[str, str] | None:
-    """The optimizer's, each with all the values that any group ever had."""
-    values: dict[str, set[float]] = {}
-    for group in seen.get("groups") or []:
-        for name, value in group.items():
-            values.setdefault(name, set()).add(value)
-    return {
-        name: " and ".join(f"{each:g}" for each in sorted(found)) for name, found in values.items()
-    } or None
-
-
-def _due_settings(cfg: Config, run: Run) -> dict[str, str]:
-    return {name: f"{getattr(cfg, name):g}" for name in OPTIMIZER}
-
-
-def _overflow(seen: Evidence, cfg: Config) -> str | None:
-    found = seen.get("overflow")
-    if found is None or cfg.precision != "fp16" or not cfg.overflow_step:
-        return None
-    if not found:  # none was planted: a scaler left out all steps until then
-        return "skipped" if _is_lowered(seen) else "left out every step before"
-    return "skipped" if found["skipped"] else "stepped with"
-
-
-def _is_lowered(seen: Evidence) -> bool:
-    """Has the scaler made its scale smaller, as after an overflow of its own?"""
-    first, later = seen.get("scale"), (seen.get("later") or {}).get("scale")
-    return bool(first and later) and later * OVERFLOW_SCALES <= first
-
-
-def _scale_after(seen: Evidence, cfg: Config) -> str | None:
-    """The scaler's scale after the overflow; one by hand may stay as it is."""
-    later = (seen.get("later") or {}).get("scale")
-    if not (seen.get("overflow") and seen.get("scale") and later):
-        return None
-    return "smaller" if _is_lowered(seen) else f"{later:g} still"
-
-
 def _bucket(seen: Evidence, cfg: Config) -> str | None:
     found = (seen.get("ddp") or {}).get("bucket_mb")
     if found is None:
@@ -270,10 +221,10 @@ IMPLIED: tuple[Implied, ...] = (
             "backward started from a loss that was {seen}; with this precision it is to be {due}"),
     Implied(SCALING, _start_of_backward("later"), _due_start,
             "in a later step backward started from a loss that was {seen}, not {due}"),
-    Implied(SCALING, _overflow, lambda cfg, run: "skipped",
+    Implied(SCALING, updates.overflow, lambda cfg, run: "skipped",
             "a gradient was made infinite on purpose, and the optimizer {seen} it: one scaler for "
             "all steps, whose step(optimizer) leaves such a step out, and update() in each"),
-    Implied(SCALING, _scale_after, lambda cfg, run: "smaller",
+    Implied(SCALING, updates.scale_after, lambda cfg, run: "smaller",
             "after a gradient that overflowed the scale is {seen}: make one scaler before the "
             "loop, and update() it in every step"),
     Implied(("mix",), _mixed,
@@ -297,9 +248,9 @@ IMPLIED: tuple[Implied, ...] = (
             "in a later step inputs lay as {seen}, and the config asks for {due}"),
     Implied(("channels_last",), _layouts("weight_layouts"), _only_layout,
             "the convolutions' weights lay as {seen}, and the config asks for {due}"),
-    Implied(OPTIMIZER, _settings, _due_settings,
+    Implied(updates.OPTIMIZER, updates.settings, updates.due_settings,
             "the optimizer has {seen}, and the config asks {due}"),
-    Implied((), _updates, lambda cfg, run: "1",
+    Implied((), updates.counts, lambda cfg, run: "1",
             "the optimizer stepped {seen} times in a step: one update a batch"),
     Implied((), lambda seen, cfg: seen.get("optimizers") or None, lambda cfg, run: 1,
             "{seen} optimizers updated the weights: a new one has no momentum yet"),

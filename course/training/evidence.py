@@ -141,6 +141,7 @@ class Updates:
         self._norm: float | None = None
         self._groups: list[dict[str, float]] = []  # each set of settings that was stepped with
         self._in_step, self._counts = 0, []
+        self.rate: float | None = None  # the learning rate of the update under way
         self._overflow: dict[str, Any] = {}
         self._hook: RemovableHandle | None = None
 
@@ -157,6 +158,7 @@ class Updates:
         if any(isinstance(each, FakeTensor) for each in _parameters(optimizer)[:1]):
             return  # a step that is only pretended, for a prediction
         self._in_step += 1
+        self.rate = float(optimizer.param_groups[0]["lr"])
         for group in optimizer.param_groups:
             settings = {name: group[name] for name in SETTINGS if name in group}
             if settings not in self._groups and len(self._groups) < MOST:
@@ -179,7 +181,7 @@ class Updates:
     def end_step(self) -> None:
         """A step of training is over."""
         self._counts.append(self._in_step)
-        self._in_step = 0
+        self._in_step, self.rate = 0, None
         if self._overflow and self._overflow["skipped"] is None:
             weights = self.parameters()
             self._overflow["skipped"] = all(bool(each.isfinite().all()) for each in weights)

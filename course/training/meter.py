@@ -271,7 +271,8 @@ class Meter:
             traced[str(self.step)] = traced.get(str(self.step), 0) + 1  # phases of the step
         self._enter(self.phase if loss is None else "load")
         if loss is not None:
-            self._finished.append((self.step, self._epoch, self._turn(), self._marks))
+            told = self._turn() | self._rate()
+            self._finished.append((self.step, self._epoch, told, self._marks))
             self._marks = self._marks[-1:]  # the next step begins where this one ends
             self.step += 1
             if self._updates:
@@ -315,6 +316,12 @@ class Meter:
         """Of the block that a step belongs to; nothing, where the run takes no turns."""
         number = self.turn.number
         return {} if number is None else {"turn": number, "again": self.turn.again}
+
+    def _rate(self) -> dict[str, float]:
+        """The learning rate that the step's update had, where a schedule changes it."""
+        varies = self.config.schedule or self.config.lr_warmup
+        rate = self._updates.rate if self._updates and varies else None
+        return {} if rate is None else {"lr": rate}  # none: the update was left out
 
     def _counted(self) -> list[bool]:
         """Of each step after warm-up: is its block one that was not repeated afterwards?"""

@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 CHOICES = {
     "device": ("cpu", "auto"),
     "precision": ("fp32", "bf16", "fp16"),
-    "data": ("synthetic", "default", "imagenet"),
+    "data": ("synthetic", "default", "imagenet", "crops"),
     "format": ("files", "shards", "small", "raw", "gpu_decode"),
     "randaugment": ("", "cpu", "device"),
     "mix": ("", "mixup", "cutmix"),
@@ -23,7 +23,7 @@ CHOICES = {
         "sgd", "nesterov", "adamw", "lars", "lamb", "lion", "muon", "schedulefree",
     ),
     "schedule": ("", "linear", "cosine", "one_cycle"),
-    "model": ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152"),
+    "model": ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnet18_cifar"),
 }  # fmt: skip
 FUSED = ("sgd", "nesterov", "adamw")  # optimizers of which PyTorch has one kernel for many weights
 AT_LEAST = {
@@ -33,6 +33,7 @@ AT_LEAST = {
     "lr_warmup": 0, "ema": 0, "mix_alpha": 0.01, "label_smoothing": 0, "start_px": 0,
     "profile_steps": 0, "prefetch_factor": 1, "bucket_mb": 0.001, "collective_timeout_s": 1,
 }  # fmt: skip
+CROPS_PX = 32  # of data="crops": they are stored so
 GIB = 1024**3  # bytes: the unit of whatever has a name that ends in _gib
 TRACE_WAIT = 2  # steps before a trace: one to wait, one in which the profiler itself warms up
 
@@ -121,6 +122,8 @@ class Config:
             raise ValueError('format="gpu_decode" gives bytes on the device: set uint8=True')
         self._check_augmentation()
         self._check_learning()
+        if self.data == "crops":
+            self._check_crops()
         least = TRACE_WAIT + self.profile_steps + 1  # one more, in which the trace is written
         if self.profile_steps and self.warmup_steps < least:
             raise ValueError(
@@ -157,6 +160,18 @@ class Config:
                 f"start_px={self.start_px}: it must be a multiple of 32, and at most "
                 f"image_px={self.image_px}"
             )
+
+    def _check_crops(self) -> None:
+        asked = {"image_px": CROPS_PX, "format": "files", "workers": 0, "start_px": 0}
+        asked |= {"uint8": True, "pin_memory": False}
+        if self.randaugment == "cpu":
+            raise ValueError('randaugment="cpu" needs workers; data="crops" has none: "device"')
+        for name, due in asked.items():
+            if getattr(self, name) != due:
+                raise ValueError(
+                    f'{name}={getattr(self, name)!r}: data="crops" are images of {CROPS_PX} pixels '
+                    f"that lie on the device as bytes: set {name}={due!r}"
+                )
 
     def _check_learning(self) -> None:
         updates = self.steps * self.epochs
@@ -265,6 +280,8 @@ def rung(name: str, *, quick: bool = False, **changes: Any) -> Config:
         raise ValueError(f"no rung {name!r}: the ladder has {', '.join(known)}")
     changes = {key: _convert(key, value) for key, value in changes.items()}
     small = QUICK | {"workers": min(known[name].workers, QUICK_WORKERS)} if quick else {}
+    if changes.get("data") == "crops":
+        small = small | {"image_px": CROPS_PX, "workers": 0}
     return replace(known[name], **{**small, **changes})
 
 

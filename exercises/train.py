@@ -18,7 +18,7 @@ from torch.utils.data import DistributedSampler, get_worker_info
 
 from course.data.formats.shards import ShardReader
 from course.data.loader import image_sets, loaders, normalised, randaugmented
-from course.training import models, precision, profiling, sync_batchnorm
+from course.training import models, optimizers, precision, profiling, sync_batchnorm
 from course.training.meter import Meter
 from course.training.precision import HALF
 from course.training.recorder import recording
@@ -57,13 +57,9 @@ def main(run):
         model = torch.compile(model, mode=cfg.compile)
     criterion = nn.CrossEntropyLoss()
     criterion.label_smoothing = cfg.label_smoothing
-    optimizer = torch.optim.SGD(
-        model.parameters(), cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay,
-        fused=cfg.fused or None,
-    )  # fmt: skip
-    if cfg.fused:  # or momentum begins as unset memory where the scaler skips the first step
-        for weight in model.parameters():
-            optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+    optimizer = optimizers.create(optimizers.groups(model, cfg.norm_decay), cfg)
+    optimizers.schedule(optimizer, cfg)
+    averaged = optimizers.Averaged(net, optimizer, cfg)
 
     # TODO 2, day 1: run the forward pass under autocast, in the config's precision
     autocast = nullcontext()
@@ -104,7 +100,8 @@ def main(run):
             # TODO 5, day 1: the profiler's schedule counts steps
 
         if cfg.val_steps:
-            run.epoch(**validate(net, val_batches, cfg, device, autocast))
+            with averaged.validated() as validated:
+                run.epoch(**validate(validated, val_batches, cfg, device, autocast))
     # TODO 5, day 1: and it is done
     # TODO 9, day 2: all ranks have the same weights: one of them writes
     run.save_weights(net)

@@ -20,6 +20,7 @@ from torch.nn.functional import grid_sample
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
+from course.config import CROPS_PX
 from course.data import default_set
 from course.data.default_set import MANIFEST, PHOTOGRAPHS, DataError
 from course.runs.files import read_dict
@@ -39,7 +40,7 @@ class Recipe:
 
     train: int = 65_536
     val: int = 8_192
-    px: int = 32
+    px: int = CROPS_PX
     seed: int = 0
     version: int = 1
 

@@ -18,8 +18,9 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler
 from torchvision.transforms import v2
 
 from course.config import Config
-from course.data import default_set
+from course.data import crop_set, default_set
 from course.data.augment import randaugmented as randaugmented  # a script imports it from here
+from course.data.crop_set import Crops, OnDevice
 from course.data.default_set import DataError
 from course.data.formats import convert, on_device, shards
 from course.data.formats.on_device import Decoded, Encoded
@@ -54,6 +55,8 @@ def image_sets(cfg: Config) -> ImageSets:
     if cfg.data == "synthetic":  # as long as a sampler needs it; `loaders` knows what to do
         images = range(cfg.batch_size * max(cfg.steps, cfg.val_steps))
         return ImageSets(images, images, SYNTHETIC_CLASSES)
+    if cfg.data == "crops":
+        return _crops(cfg)
     root = default_set.ensure() if cfg.data == "default" else Path(cfg.data_root).expanduser()
     stored = root if cfg.format in ("files", "gpu_decode") else _stored(root, cfg)
     tars = shards.paths(stored, "train") if cfg.format == "shards" else ()
@@ -68,6 +71,13 @@ def image_sets(cfg: Config) -> ImageSets:
     _check_converted((train, val), root, cfg)
     _check_enough(len(train), cfg, root)
     return ImageSets(train, _mixed(val, cfg), len(train.classes), tuple(tars))
+
+
+def _crops(cfg: Config) -> ImageSets:
+    root = crop_set.ensure()
+    train, val = (Crops(root, split) for split in crop_set.SPLITS)
+    _check_enough(len(train), cfg, root)
+    return ImageSets(train, _mixed(val, cfg), len(train.classes))
 
 
 def _stored(root: Path, cfg: Config) -> Path:
@@ -136,7 +146,7 @@ def loaders(
     A batch is (images, labels): float32 of shape (N, 3, image_px, image_px), normalised, or with
     `cfg.uint8` bytes, which `normalised` turns into that; and int64 of shape (N,). Files come in
     host memory; synthetic batches already lie on `device`, so that they cost nothing and the
-    network's own speed shows.
+    network's own speed shows; crops lie there, too.
 
     An epoch has `cfg.steps` batches for training, however many files there are. With
     `cfg.drop_last` off it ends with the files at the latest, its last batch perhaps smaller.
@@ -157,6 +167,10 @@ def loaders(
     _made[:] = [weakref.ref(val)]
     failures.give_up_in_time(train)
     failures.give_up_in_time(val)
+    if cfg.data == "crops":
+        return OnDevice(train, sets.train, device, cfg.seed + _rank()), OnDevice(
+            val, sets.val.dataset, device
+        )
     if cfg.format != "gpu_decode":
         return train, val
     return Decoded(train, cfg, device, train=True), Decoded(val, cfg, device, train=False)
@@ -218,7 +232,7 @@ def _growing(sets: ImageSets, cfg: Config) -> Callable[[int], None]:
     return lambda epoch: crop.grow_to(epoch_px(cfg, epoch))
 
 
-def _mixed(val: Files | Raw, cfg: Config) -> Subset:
+def _mixed(val: Files | Raw | Crops, cfg: Config) -> Subset:
     # Files come class after class: the first batches alone would show one or two classes.
     order = torch.randperm(len(val), generator=torch.Generator().manual_seed(cfg.seed))
     return Subset(val, order[: cfg.val_images or None].tolist())

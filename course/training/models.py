@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def create(name: str, classes: int) -> nn.Module:
-    """A torchvision ResNet with random weights and `classes` outputs.
+    """A torchvision ResNet with random weights and `classes` outputs; "_cifar" for 32-px images.
 
     The last BatchNorm of each block starts at zero, so that every block starts as the
     identity; without it the first steps overshoot (Goyal et al. 2017, arXiv:1706.02677).
@@ -27,9 +27,17 @@ def create(name: str, classes: int) -> nn.Module:
     """
     if name not in CHOICES["model"]:
         raise ValueError(f"no model {name!r}: choose {', '.join(CHOICES['model'])}")
-    return torchvision.models.get_model(
-        name, weights=None, num_classes=classes, zero_init_residual=True
+    kind, _, small = name.partition("_")
+    model = torchvision.models.get_model(
+        kind, weights=None, num_classes=classes, zero_init_residual=True
     )
+    if (
+        small
+    ):  # images of 32 px: ImageNet's stem would leave 8 of them (He et al. 2016, section 4.2)
+        model.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
+        nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
+        model.maxpool = nn.Identity()
+    return model
 
 
 def parameter_count(model: nn.Module) -> int:

@@ -1,0 +1,183 @@
+"""Optimizers by name, the learning rate's course over updates, averages of weights."""
+
+import math
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from course.config import CHOICES, Config
+from course.training import optimizers
+
+NAMES = CHOICES["optimizer"]
+STATE = {  # numbers that an optimizer keeps for each weight, beside single ones
+    "sgd": 1, "nesterov": 1, "adamw": 2, "lars": 1, "lamb": 2, "lion": 1, "schedulefree": 1,
+}  # fmt: skip
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36, 4)
+    )
+
+
+def config(**changes) -> Config:
+    return Config(**{"epochs": 2, "steps": 10, "warmup_steps": 0, "lr": 0.01} | changes)
+
+
+def trained(cfg: Config, net: nn.Module, updates: int = 20) -> tuple[list[float], list[float]]:
+    """The learning rate and the loss of each update, of the same batch."""
+    optimizer = optimizers.create(optimizers.groups(net, cfg.norm_decay), cfg)
+    optimizers.schedule(optimizer, cfg)
+    averaged = optimizers.Averaged(net, optimizer, cfg)
+    images, labels = torch.randn(16, 3, 8, 8), torch.randint(4, (16,))
+    rates, losses = [], []
+    for _ in range(updates):
+        loss = nn.functional.cross_entropy(net(images), labels)
+        loss.backward()
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    with averaged.validated() as validated:
+        net.validated = validated.state_dict()
+        net.validated = {name: each.clone() for name, each in net.validated.items()}
+    net.optimizer = optimizer
+    return rates, losses
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_learns(name: str) -> None:
+    lr = 1.0 if name == "lars" else 0.01
+    rates, losses = trained(config(optimizer=name, lr=lr), network())
+    assert losses[-1] < 0.7 * losses[0], losses
+    assert {*rates} == {lr}
+
+
+@pytest.mark.parametrize("name", STATE)
+def test_state_is_as_large_as_is_said(name: str) -> None:
+    net = network()
+    trained(config(optimizer=name), net, updates=2)
+    weights = sum(each.numel() for each in net.parameters())
+    kept = [
+        each for state in net.optimizer.state.values() for each in state.values()
+        if torch.is_tensor(each) and each.numel() > 1
+    ]  # fmt: skip
+    assert sum(each.numel() for each in kept) == STATE[name] * weights
+
+
+def test_sgd_is_as_the_script_had_it() -> None:
+    ours, theirs = network(), network()
+    trained(config(momentum=0.9, weight_decay=0.1), ours, updates=5)
+    optimizer = torch.optim.SGD(theirs.parameters(), 0.01, momentum=0.9, weight_decay=0.1)
+    torch.manual_seed(0)
+    network()  # the same random numbers for the batch
+    images, labels = torch.randn(16, 3, 8, 8), torch.randint(4, (16,))
+    for _ in range(5):
+        nn.functional.cross_entropy(theirs(images), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for one, other in zip(ours.parameters(), theirs.parameters()):
+        assert torch.equal(one, other)
+
+
+def test_groups_leave_vectors_alone() -> None:
+    net = network()
+    (whole,) = optimizers.groups(net, norm_decay=True)
+    assert len(whole["params"]) == len([*net.parameters()])
+    decaying, others = optimizers.groups(net, norm_decay=False)
+    assert [each.ndim for each in decaying["params"]] == [4, 2]
+    assert [each.ndim for each in others["params"]] == [1, 1, 1] and others["weight_decay"] == 0
+    weight = net[1].weight
+    before = weight.detach().clone()
+    cfg = config(norm_decay=False, weight_decay=1.0, momentum=0.0)
+    optimizer = optimizers.create(optimizers.groups(net, False), cfg)
+    for each in net.parameters():
+        each.grad = torch.zeros_like(each)
+    filters = net[0].weight.detach().clone()
+    optimizer.step()
+    assert torch.equal(weight, before)
+    assert torch.allclose(net[0].weight, 0.99 * filters)
+
+
+def test_learning_rates_follow_their_schedules() -> None:
+    assert {*trained(config(), network())[0]} == {0.01}
+    ramp = trained(config(lr_warmup=4), network())[0]
+    assert ramp == pytest.approx([0.002, 0.004, 0.006, 0.008] + [0.01] * 16)
+    linear = trained(config(schedule="linear", lr_warmup=4), network())[0]
+    assert linear[4:] == pytest.approx([0.01 * (16 - each) / 16 for each in range(16)])
+    cosine = trained(config(schedule="cosine"), network())[0]
+    assert cosine == pytest.approx(
+        [0.005 * (1 + math.cos(math.pi * each / 20)) for each in range(20)]
+    )
+    cycle = trained(config(schedule="one_cycle"), network())[0]
+    assert max(cycle) == pytest.approx(0.01, rel=0.05) and cycle.index(max(cycle)) in range(4, 8)
+    assert cycle[0] == pytest.approx(0.01 / 25) and cycle[-1] < 0.001
+
+
+@pytest.mark.parametrize("schedule", CHOICES["schedule"])
+def test_no_schedule_warns(schedule: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trained(config(schedule=schedule, lr_warmup=0 if schedule == "one_cycle" else 3), network())
+
+
+@pytest.mark.parametrize("fused", [False, True])  # which is called all the same, and looks itself
+def test_a_step_that_was_left_out_is_no_update(fused: bool) -> None:
+    net = network()
+    cfg = config(schedule="linear", fused=fused)
+    optimizer = optimizers.create(net.parameters(), cfg)
+    optimizers.schedule(optimizer, cfg)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    rates = []
+    for step in range(4):
+        scaler.scale(net(torch.randn(2, 3, 8, 8)).sum()).backward()
+        if step == 1:
+            net[3].bias.grad[0] = math.inf
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        rates.append(optimizer.param_groups[0]["lr"] * 20 / 0.01)
+    assert rates == pytest.approx([19, 19, 18, 17])
+    assert all(each.isfinite().all() for each in net.parameters())
+
+
+def test_averages_of_weights_are_what_is_validated() -> None:
+    net = network()
+    trained(config(ema=0.9), net, updates=8)
+    plain, kept = net.validated["0.weight"], net[0].weight
+    assert not torch.allclose(plain, kept)
+    twin = network()
+    mean = None
+    cfg = config()
+    optimizer = optimizers.create(optimizers.groups(twin, True), cfg)
+    images, labels = torch.randn(16, 3, 8, 8), torch.randint(4, (16,))
+    for _ in range(8):
+        nn.functional.cross_entropy(twin(images), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        now = twin[0].weight.detach()
+        mean = now.clone() if mean is None else 0.9 * mean + 0.1 * now
+    assert torch.allclose(plain, mean, atol=1e-6)
+
+
+def test_schedule_free_is_validated_at_its_averages_and_goes_on_from_its_weights() -> None:
+    net = network()
+    trained(config(optimizer="schedulefree"), net)
+    assert not torch.allclose(net.validated["0.weight"], net[0].weight)
+    assert net.optimizer.param_groups[0]["train_mode"]
+
+
+@pytest.mark.parametrize("changes, said", [
+    ({"optimizer": "lamb", "fused": True}, "PyTorch fuses sgd, nesterov, adamw; set fused=False"),
+    ({"lr_warmup": 20}, "lr_warmup=20 leaves none of the 20 updates"),
+    ({"optimizer": "schedulefree", "schedule": "cosine"}, 'set schedule=""'),
+    ({"schedule": "one_cycle", "lr_warmup": 2}, "set lr_warmup=0"),
+    ({"schedule": "linear", "budget_s": 9, "epochs": 1}, "set budget_s=0"),
+    ({"ema": 1.0}, "below 1"),
+])  # fmt: skip
+def test_what_does_not_go_together_is_refused(changes: dict, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        config(**changes)

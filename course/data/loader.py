@@ -167,13 +167,19 @@ def loaders(
     _made[:] = [weakref.ref(val)]
     failures.give_up_in_time(train)
     failures.give_up_in_time(val)
+    return _on_device(sets, cfg, device, train, val)
+
+
+def _on_device(
+    sets: ImageSets, cfg: Config, device: torch.device, train: DataLoader, val: DataLoader
+) -> tuple[Batches, Batches]:
+    """The same batches, or where the device makes them of what these hold, those."""
     if cfg.data == "crops":
-        return OnDevice(train, sets.train, device, cfg.seed + _rank()), OnDevice(
-            val, sets.val.dataset, device
-        )
-    if cfg.format != "gpu_decode":
-        return train, val
-    return Decoded(train, cfg, device, train=True), Decoded(val, cfg, device, train=False)
+        moved = OnDevice(train, sets.train, device, cfg.seed + _rank())
+        return moved, OnDevice(val, sets.val.dataset, device)
+    if cfg.format == "gpu_decode":
+        return Decoded(train, cfg, device, train=True), Decoded(val, cfg, device, train=False)
+    return train, val
 
 
 def _arguments(cfg: Config) -> dict[str, Any]:

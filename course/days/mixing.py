@@ -88,7 +88,7 @@ def _found(text: str, cfg: Config) -> tuple[str, ...]:
 
 def _elsewhere(text: str, cfg: Config) -> Iterator[str]:
     """Does all that it makes lie on the images' device?"""
-    from course.training.pretended import rehearse
+    from course.training.fake.pretended import rehearse
 
     found = rehearse(text, replace(cfg, device="auto", uint8=True))
     if found.error and not found.error.startswith(UNSHOWN):

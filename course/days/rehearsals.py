@@ -26,7 +26,7 @@ ELSEWHERE = "rehearsed as rank 5 of 8, process 1 of the second of two nodes,"
 
 def moving(text: str, cfg: Config) -> Iterator[str]:
     """Do weights, images and labels come to the device that the config asks for?"""
-    from course.training.pretended import rehearse
+    from course.training.fake.pretended import rehearse
 
     found = rehearse(text, replace(cfg, device="auto", uint8=True))
     if found.error:
@@ -47,7 +47,7 @@ def moving(text: str, cfg: Config) -> Iterator[str]:
 
 def loading(text: str, cfg: Config) -> Iterator[str]:
     """Is memory pinned, and does nobody wait for copies, just where the config says so?"""
-    from course.training.pretended import rehearse
+    from course.training.fake.pretended import rehearse
 
     for pins in (True, False):
         asked = not pins  # that nobody waits: two fields, so they are told apart
@@ -76,7 +76,7 @@ def _flags(ways: set[tuple[str, bool]]) -> set[bool]:
 
 def joining(text: str, cfg: Config) -> Iterator[str]:
     """Does a rank of another node join the others, and take its own node's device?"""
-    from course.training.pretended import FIRST_NODE, rehearse
+    from course.training.fake.pretended import FIRST_NODE, rehearse
 
     cfg = replace(cfg, device="auto")
     found = rehearse(text, cfg, rank=RANK, local_rank=LOCAL_RANK, world_size=RANKS)

@@ -120,7 +120,7 @@ def _host_free_gib(runs: Sequence[Run]) -> float:
 
 
 def _peaks_gib(runs: Sequence[Run]) -> list[float]:
-    from course.training.fake_step import predict
+    from course.training.fake.step import predict
 
     return [predict(_share(run)).peak_gib for run in runs]
 

@@ -14,9 +14,9 @@ from course.labs import checks
 from course.labs.checks import FAILED, PASSED, UNMEASURABLE, Checked, check, judge
 from course.runs.ratio import Ratio
 from course.runs.recordings import machines, recorded_runs
-from course.training import pretended
+from course.training.fake import pretended
+from course.training.fake.pretended import rehearse
 from course.training.meter import Meter
-from course.training.pretended import rehearse
 from course.training.recorder import Recorder
 
 AS_SOLVED = """    accelerator = torch.accelerator.current_accelerator(check_available=True)

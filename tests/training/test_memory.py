@@ -14,7 +14,7 @@ from course.runs.run import RECORDED
 from course.topics.memory import peaks
 from course.topics.memory.pictures import predicted_peaks
 from course.training import memory
-from course.training.fake_step import predict
+from course.training.fake.step import predict
 
 CPU = torch.device("cpu")
 

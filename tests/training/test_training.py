@@ -1,7 +1,6 @@
 """What the script is for: it trains, rungs compute the same, and both are seen in the record."""
 
 import math
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 from course import launch, rung, wait
 from course.config import Config
 from course.data import default_set
-from course.runs.run import PROJECT
+from course.training import optimizers
 
 CHANCE = 1 / len(default_set.PHOTOGRAPHS)
 
@@ -76,16 +75,10 @@ def test_a_rung_keeps_the_loss_of_the_baseline(
 
 def test_a_skipped_first_step_leaves_fused_momentum_defined() -> None:
     """PyTorch's own buffer would then be memory that nobody has set."""
-    script = (PROJECT / "solutions" / "train.py").read_text()
-    lines = script[script.index("    if cfg.fused:") :].split("\n\n")[0]
     model = torch.nn.Linear(300, 300, bias=False)
     junk = [torch.full((300, 300), 1e30) for _ in range(8)]
     del junk  # so that unset memory is not zero by chance
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, fused=True)
-    exec(
-        textwrap.dedent(lines),
-        {"cfg": rung("fused"), "model": model, "torch": torch, "optimizer": optimizer},
-    )
+    optimizer = optimizers.create(model.parameters(), rung("fused", lr=0.1))
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
     for factor in (math.inf, 1e-3):
         optimizer.zero_grad()

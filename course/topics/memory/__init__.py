@@ -4,5 +4,5 @@ from course.topics.memory import pictures
 from course.topics.memory.batch_sizes import fit, sweep
 from course.topics.memory.held import anatomy, kept_without_grad
 from course.topics.memory.peaks import median_error, of_recorded, predicted, told_rightly
-from course.training.fake_step import predict
+from course.training.fake.step import predict
 from course.training.memory import total_gib

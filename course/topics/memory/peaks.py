@@ -123,7 +123,7 @@ def _key(config: Config) -> Key:
 
 
 def _told(compared: list[dict[str, Any]]) -> dict[Key, float]:
-    from course.training.fake_step import predict
+    from course.training.fake.step import predict
 
     configs = {_key(config): config for config in (from_dict(row["config"]) for row in compared)}
     return {key: predict(config).peak_gib for key, config in configs.items()}

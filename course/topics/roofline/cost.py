@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from course.config import Config
-from course.training.fake_step import fake_step
+from course.training.fake.step import fake_step
 from course.training.precision import HALF
 
 # Operators that must read some of their inputs a second time, by the places of those inputs:

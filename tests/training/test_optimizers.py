@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from course.config import CHOICES, Config
+from course.config import CHOICES, Config, rung
 from course.training import optimizers
+from course.training.fake.step import predict
 
 NAMES = CHOICES["optimizer"]
 STATE = {  # numbers that an optimizer keeps for each weight, beside single ones
@@ -66,6 +67,13 @@ def test_state_is_as_large_as_is_said(name: str) -> None:
         if torch.is_tensor(each) and each.numel() > 1
     ]  # fmt: skip
     assert sum(each.numel() for each in kept) == STATE[name] * weights
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_memory_of_the_state_is_predicted(name: str) -> None:
+    found = predict(rung("device", optimizer=name, model="resnet18", image_px=64))
+    kept = STATE.get(name, 1)  # Muon: of matrices one, and nearly all weights are in these
+    assert found.optimizer_gib == pytest.approx(kept * found.weights_gib, rel=0.01)
 
 
 def test_sgd_is_as_the_script_had_it() -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from course.config import GIB, Config
-from course.training import models
+from course.training import models, optimizers
 from course.training.precision import HALF
 
 CLASSES = 1000  # of ImageNet, and of synthetic data
@@ -33,7 +33,7 @@ class Prediction:
     peak_gib: float
     weights_gib: float  # in fp32, with BatchNorm's running statistics
     gradients_gib: float
-    optimizer_gib: float  # SGD: one momentum for each weight
+    optimizer_gib: float  # of SGD one momentum for each weight, of Adam's kind two
     activations_gib: float  # with autocast's half-precision copies of the weights
     other_gib: float  # the batch, and what backward needs for one layer
 
@@ -53,9 +53,10 @@ class FakeStep:
         for parameter in self.model.parameters():
             if parameter.dim() == 4:  # Module.to refuses parameters that are fake
                 parameter.data = parameter.data.to(memory_format=layout)
-        self.optimizer = torch.optim.SGD(
-            self.model.parameters(), config.lr, config.momentum, weight_decay=config.weight_decay
-        )
+        # Muon reads numbers, which are not there; it keeps a momentum of each matrix as SGD does.
+        kind = "sgd" if config.optimizer == "muon" else config.optimizer
+        groups = optimizers.groups(self.model, config.norm_decay)
+        self.optimizer = optimizers.create(groups, replace(config, optimizer=kind, fused=False))
         shape = (config.batch_size, 3, config.image_px, config.image_px)
         loaded = torch.empty(shape)
         self.images = loaded.to(memory_format=layout)

@@ -51,9 +51,11 @@ def _of_timm(weights: Groups, cfg: Config, name: str, **own: Any) -> Optimizer:
 def _schedulefree(weights: Groups, cfg: Config) -> Optimizer:
     from schedulefree import SGDScheduleFree
 
-    return SGDScheduleFree(
+    found = SGDScheduleFree(
         weights, cfg.lr, cfg.momentum, cfg.weight_decay, warmup_steps=cfg.lr_warmup
     )
+    found.train()  # it refuses to step before it was told
+    return found
 
 
 # Each from its paper: LARS You et al. 2017, arXiv:1708.03888. LAMB You et al. 2020,
@@ -130,7 +132,6 @@ class Averaged:
     def __init__(self, net: nn.Module, optimizer: Optimizer, cfg: Config) -> None:
         self._net, self._optimizer = net, optimizer
         self._own = hasattr(optimizer, "eval")
-        self._set("train")
         self._average: AveragedModel | None = None
         if cfg.ema:
             mean = get_ema_multi_avg_fn(cfg.ema)

@@ -99,7 +99,7 @@ def _answer(asked: Plan) -> Run | None:
     """The run that the site has already, if it is one that starts none."""
     run = engine(asked.place.executor).answer(asked.config, asked.request, asked.place)
     if run:
-        print(f"{run.name} [{run.status}]: nothing runs here, {run.record.machine}")
+        print(f"{run.name} [{run.status}]: {run.record.machine}")
     return run
 
 

@@ -30,10 +30,10 @@ lint: setup
 check: lint
 	python -m pytest --numprocesses=2 --dist=loadgroup -m "not slow and not gpu"
 
-# More processes than cores, since jobs are waited for; but each imports PyTorch and collects all
+# More processes than cores, since jobs are waited for; few, for each imports PyTorch and collects all
 # tests. See tests/conftest.py for their order.
 test: lint
-	python -m pytest --numprocesses=4 --dist=loadgroup --no-loadscope-reorder
+	python -m pytest --numprocesses=3 --dist=loadgroup --no-loadscope-reorder
 
 lab: setup
 	jupyter lab $(AS_ROOT) --notebook-dir=. \

@@ -190,7 +190,8 @@ def end_all_runs(root: Path) -> None:
         expect_no_process(root)
     finally:
         for process in processes_of(root):
-            process.kill()
+            with suppress(psutil.NoSuchProcess):  # it has ended by itself meanwhile
+                process.kill()
 
 
 def slurm_says(*words: str) -> str:

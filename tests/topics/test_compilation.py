@@ -54,6 +54,7 @@ def test_three_operators_become_one_kernel_that_reads_each_image_once() -> None:
     assert "#include" in kernel.source and "#include" not in lines
 
 
+@pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled")  # with the caches
 def test_no_compiler_is_told_with_the_way_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor import config
 

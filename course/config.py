@@ -165,7 +165,10 @@ class Config:
         asked = {"image_px": CROPS_PX, "format": "files", "workers": 0, "start_px": 0}
         asked |= {"uint8": True, "pin_memory": False}
         if self.randaugment == "cpu":
-            raise ValueError('randaugment="cpu" needs workers; data="crops" has none: "device"')
+            raise ValueError(
+                'randaugment="cpu" is done by workers, and data="crops" has none: set '
+                'randaugment="device"'
+            )
         for name, due in asked.items():
             if getattr(self, name) != due:
                 raise ValueError(

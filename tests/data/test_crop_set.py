@@ -202,7 +202,7 @@ def test_they_lie_beside_the_default_set(monkeypatch: pytest.MonkeyPatch, tmp_pa
     ({"workers": 2}, "set workers=0"),
     ({"uint8": False}, "set uint8=True"),
     ({"start_px": 32}, "set start_px=0"),
-    ({"randaugment": "cpu"}, 'data="crops" has none: "device"'),
+    ({"randaugment": "cpu"}, 'data="crops" has none: set randaugment="device"'),
 ])  # fmt: skip
 def test_what_makes_no_sense_with_them_is_refused(changes: dict, said: str) -> None:
     with pytest.raises(ValueError, match=said):

@@ -31,9 +31,10 @@ check: lint
 	python -m pytest --numprocesses=2 --dist=loadgroup -m "not slow and not gpu"
 
 # More processes than cores, since jobs are waited for; few, for each imports PyTorch and collects all
-# tests. See tests/conftest.py for their order.
+# tests. See tests/conftest.py for their order. One that dies ends the run, or groups would wait for
+# it for ever.
 test: lint
-	python -m pytest --numprocesses=3 --dist=loadgroup --no-loadscope-reorder
+	python -m pytest --numprocesses=3 --dist=loadgroup --no-loadscope-reorder --max-worker-restart=0
 
 lab: setup
 	jupyter lab $(AS_ROOT) --notebook-dir=. \

@@ -42,7 +42,10 @@ def _sgd(weights: Groups, cfg: Config, nesterov: bool = False) -> Optimizer:
 
 
 def _of_timm(weights: Groups, cfg: Config, name: str, **own: Any) -> Optimizer:
-    from timm.optim import get_optimizer_class  # only here: importing timm takes two seconds
+    compiler = torch._dynamo.config
+    # One of timm's modules lifts the compiler's limit for the whole process as it is imported.
+    with compiler.patch(recompile_limit=compiler.recompile_limit):
+        from timm.optim import get_optimizer_class  # only here: importing timm takes two seconds
 
     kind = get_optimizer_class(name, bind_defaults=False)
     return kind(weights, lr=cfg.lr, weight_decay=cfg.weight_decay, **own)

@@ -1,6 +1,7 @@
 """Optimizers by name, the learning rate's course over updates, averages of weights."""
 
 import math
+import sys
 import warnings
 
 import pytest
@@ -55,6 +56,14 @@ def test_each_learns(name: str) -> None:
     rates, losses = trained(config(optimizer=name, lr=lr), network())
     assert losses[-1] < 0.7 * losses[0], losses
     assert {*rates} == {lr}
+
+
+def test_the_compilers_limit_stays() -> None:
+    before = torch._dynamo.config.recompile_limit
+    for name in [each for each in sys.modules if each.split(".")[0] == "timm"]:
+        del sys.modules[name]  # timm lifts it as it is imported
+    optimizers.create(optimizers.groups(network(), norm_decay=True), config(optimizer="lamb"))
+    assert torch._dynamo.config.recompile_limit == before
 
 
 @pytest.mark.parametrize("name", STATE)

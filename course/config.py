@@ -22,7 +22,7 @@ CHOICES = {
     "optimizer": (
         "sgd", "nesterov", "adamw", "lars", "lamb", "lion", "muon", "schedulefree",
     ),
-    "schedule": ("", "linear", "cosine", "one_cycle"),
+    "schedule": ("", "linear", "cosine", "one_cycle", "find"),
     "model": ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnet18_cifar"),
 }  # fmt: skip
 FUSED = ("sgd", "nesterov", "adamw")  # optimizers of which PyTorch has one kernel for many weights
@@ -193,11 +193,13 @@ class Config:
                 f'schedule={self.schedule!r}: optimizer="schedulefree" averages weights instead of '
                 f'lowering the learning rate: set schedule=""'
             )
-        if self.schedule == "one_cycle" and self.lr_warmup:
+        if self.schedule in ("one_cycle", "find") and self.lr_warmup:
             raise ValueError(
-                f'lr_warmup={self.lr_warmup}: schedule="one_cycle" has a rise of its own: set '
-                f"lr_warmup=0"
+                f"lr_warmup={self.lr_warmup}: schedule={self.schedule!r} has a rise of its own: "
+                f"set lr_warmup=0"
             )
+        if self.schedule == "find" and updates < 2:
+            raise ValueError('schedule="find" grows from one update to the next: set steps=2')
         if self.schedule and self.budget_s:
             raise ValueError(
                 f"budget_s={self.budget_s:g} may end training before schedule={self.schedule!r} "
@@ -242,11 +244,14 @@ _SMOOTHED = replace(_DATALOADER, rung="label_smoothing", label_smoothing=0.1)
 _MIXUP = replace(_DATALOADER, rung="mixup", mix="mixup")
 _CUTMIX = replace(_MIXUP, rung="cutmix", mix="cutmix")
 _PROGRESSIVE = replace(_DATALOADER, rung="progressive", start_px=128)
+_NORM_DECAY = replace(_CHANNELS_LAST, rung="norm_decay", norm_decay=False)
+_FIND = replace(_CHANNELS_LAST, rung="find", schedule="find")
 BEYOND: dict[str, Config] = {
     cfg.rung: cfg
     for cfg in (
         *(_FUSED, _COMPILE, _AUTOTUNE, _SHARDS, _SMALL, _RAW, _GPU_DECODE),
         *(_RANDAUGMENT, _ON_DEVICE, _SMOOTHED, _MIXUP, _CUTMIX, _PROGRESSIVE),
+        *(_NORM_DECAY, _FIND),
     )
 }
 

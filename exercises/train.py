@@ -14,6 +14,7 @@ from itertools import islice
 import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DistributedSampler, get_worker_info
 
 from course.data.formats.shards import ShardReader
@@ -57,8 +58,11 @@ def main(run):
         model = torch.compile(model, mode=cfg.compile)
     criterion = nn.CrossEntropyLoss()
     criterion.label_smoothing = cfg.label_smoothing
-    optimizer = optimizers.create(optimizers.groups(model, cfg.norm_decay), cfg)
+    # TODO 14, day 3: weight decay for filters and matrices; for vectors if the config has it so
+    weights = net.parameters()
+    optimizer = optimizers.create(weights, cfg)
     optimizers.schedule(optimizer, cfg)
+    # TODO 15, day 3: search: from cfg.lr / 10,000 to cfg.lr, the same factor at each update
     averaged = optimizers.Averaged(net, optimizer, cfg)
 
     # TODO 2, day 1: run the forward pass under autocast, in the config's precision

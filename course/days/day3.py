@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.config import Config, rung
-from course.days import mixing, rehearsals
+from course.days import mixing, rehearsals, updates
 from course.days.day2 import FED
 from course.days.lab import BUSY, Lab, Mechanism, Place, Recording, chosen
 from course.runs.run import Run
@@ -52,6 +52,10 @@ FORMAT_CHECKS = {
         rehearsed=rehearsals.sharing, settings=READ, tolerance=OTHER_IMAGES, timed=False,
     ),
 }  # fmt: skip
+
+
+UPDATED = READ | {"workers": 0}
+OTHER_RATES = 0.3  # of a step's loss: of small steps, with another learning rate
 
 
 # Batches that workers made ahead while the network was compiled are soon used up: warm-up is
@@ -162,6 +166,139 @@ def _brings() -> Iterator[Config]:
         yield from (learned(name, seed) for name in BRINGS)
 
 
+def _grouped_seen(run: Run) -> str:
+    found = updates.decays(run.record.evidence, run.config) or {}
+    return "weight decay: " + ", ".join(f"{kind} {decay}" for kind, decay in found.items())
+
+
+def _search_faults(run: Run, against: Run) -> Iterator[str]:
+    if run.config.schedule == "find" and (told := updates.rates(run)):
+        yield f"{told}: cfg.lr / 10,000 at the first, cfg.lr at the last, and between them"
+
+
+def _search_seen(run: Run) -> str:
+    found = run.steps["lr"].dropna()
+    return f"{len(found)} updates, from {found.iloc[0]:.3g} to {found.iloc[-1]:.3g}, as is due"
+
+
+LEARNING_CHECKS = {
+    "day3.groups": Mechanism(
+        "weight decay spares BatchNorm and biases", 14, "norm_decay", "channels_last",
+        _grouped_seen, _anywhere, "optimizers.create", lambda run: not run.config.norm_decay,
+        settings=UPDATED, timed=False,
+    ),
+    "day3.find": Mechanism(
+        "the learning rate is searched", 15, "find", "channels_last",
+        _search_seen, _anywhere, "optimizers.schedule", lambda run: run.config.schedule == "find",
+        faults=_search_faults, settings=UPDATED, tolerance=OTHER_RATES, timed=False,
+    ),
+}  # fmt: skip
+
+
+# All of the crops six times, whatever the batch; the rate grows for a tenth of the updates, and
+# falls to nothing.
+EPOCHS, CROPS_IN_ALL = 6, 65_536
+BATCHES = (256, 512, 1024, 2048, 4096, 8192)
+RATES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+FEW_MANY = (BATCHES[0], BATCHES[-1])
+
+
+# On a processor: so few of them, once, by a smaller network.
+QUICK_CROPS = 4096
+QUICK: dict[str, Any] = {
+    "model": "resnet18", "epochs": 1, "warmup_steps": 1, "val_steps": 128, "val_images": 1024,
+    "precision": "fp32",
+}  # fmt: skip
+
+
+def trained(
+    batch_size: int, lr: float, name: str = "sgd", *, quick: bool = False, **own: Any
+) -> Config:
+    """A training on the crops to its end.
+
+    Args:
+        name: what is shown, in the run's label.
+        quick: small enough for two cores of a processor.
+        own: fields of a Config that are otherwise.
+    """
+    epochs = QUICK["epochs"] if quick else EPOCHS
+    steps = (QUICK_CROPS if quick else CROPS_IN_ALL) // batch_size
+    values: dict[str, Any] = {
+        "data": "crops", "model": "resnet18_cifar", "image_px": 32, "batch_size": batch_size,
+        "epochs": epochs, "steps": steps, "warmup_steps": 4, "val_steps": 32, "lr": lr,
+        "schedule": "linear", "lr_warmup": max(1, epochs * steps // 10), "weight_decay": 5e-4,
+    }  # fmt: skip
+    values |= (QUICK if quick else {}) | own
+    seed = f"-seed-{own['seed']}" if own.get("seed") else ""
+    return rung("channels_last", **values, rung=f"{name}-{batch_size}-{lr:g}{seed}")
+
+
+def _grid() -> Iterator[Config]:
+    """Stochastic gradient descent at each batch and each learning rate."""
+    yield from (trained(batch, lr) for batch in reversed(BATCHES) for lr in RATES)
+
+
+# AdamW and what resembles it pull at weights beside the gradient, by this and the learning rate.
+DECOUPLED = {"weight_decay": 0.05}
+OWN: dict[str, dict[str, Any]] = {
+    "nesterov": {}, "adamw": DECOUPLED, "lars": {}, "lamb": DECOUPLED, "lion": DECOUPLED,
+    "muon": DECOUPLED, "schedulefree": {"schedule": ""},
+}  # fmt: skip
+# Learning rates that were tried with each optimizer, at the smallest batch and at the largest.
+TRIED: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "nesterov": ((0.3,), (0.3, 1)),
+    "adamw": ((1e-3, 3e-3), (3e-3, 1e-2)),
+    "lars": ((1, 3, 10), (3, 10, 30)),
+    "lamb": ((3e-3, 1e-2), (1e-2, 3e-2)),
+    "lion": ((1e-4, 3e-4), (3e-4, 1e-3)),
+    "muon": ((1e-2, 3e-2), (3e-2, 1e-1)),
+    "schedulefree": ((0.3, 1), (1, 3)),
+}
+AT_MANY = 0.3  # the learning rate at which schedules are compared, with many images
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "stays": {"schedule": "", "lr_warmup": 0},
+    "warm-up": {"schedule": ""},
+    "falls": {"lr_warmup": 0},
+    "cosine": {"schedule": "cosine"},
+    "one-cycle": {"schedule": "one_cycle", "lr_warmup": 0},
+}  # and warm-up, then a linear fall: that of the grid
+
+
+def by_optimizer(name: str, batch_size: int, lr: float, **own: Any) -> Config:
+    """A training with another optimizer."""
+    return trained(batch_size, lr, name, optimizer=name, **OWN[name], **own)
+
+
+def searched(batch_size: int, *, quick: bool = False) -> Config:
+    """A search for a learning rate."""
+    own = {} if quick or batch_size == FEW_MANY[1] else {"epochs": 1}
+    return trained(batch_size, 10.0, "find", quick=quick, schedule="find", lr_warmup=0, **own)
+
+
+# Beside SGD at its best with few images.
+BESIDE: dict[str, dict[str, Any]] = {
+    "no decay": {"weight_decay": 0.0},
+    "decay spares vectors": {"norm_decay": False},
+    "averages": {"ema": 0.99},
+    "smoothing": {"label_smoothing": 0.1},
+}
+
+
+def stepped(name: str) -> Config:
+    """A run that shows how long a step takes with an optimizer, and what that keeps."""
+    small = {"steps": 40, "warmup_steps": 10, "lr": 1e-4}
+    return rung("channels_last", **BUSY | small, optimizer=name, rung=f"step-{name}")
+
+
+def _learning() -> Iterator[Config]:
+    yield from _grid()
+    yield from map(searched, FEW_MANY)
+    yield from (trained(FEW_MANY[1], AT_MANY, name, **own) for name, own in SCHEDULES.items())
+    for name, tried in TRIED.items():
+        for batch, rates in zip(FEW_MANY, tried):
+            yield from (by_optimizer(name, batch, lr) for lr in rates)
+
+
 LABS = (
     Lab(
         "3.1", "day3_1_formats", "where the images lie, and who decodes them", 75, "day3_1",
@@ -177,5 +314,15 @@ LABS = (
         recordings=(Recording("augmentation", [*_speeds(), *_brings()]),),
         jobs="4, of 9 runs", prepare="as 2.1; nothing else",
         stuck="λ of an image, not of the batch; a box that the border cuts off",
+    ),
+    Lab(
+        "3.3", "day3_3_large_batch", "many images an update, and still learning", 75, "day3_3",
+        chosen(LEARNING_CHECKS, "day3.groups", "day3.find"),
+        recordings=(
+            Recording("optimizers", [*map(stepped, ("sgd", *OWN))]),
+            Recording("learning", [*_learning()]),
+        ),
+        jobs="4, of 9 runs", prepare="the crops, 240 MB, are made by the first run",
+        stuck="which update has `cfg.lr`: the last, not the one after it",
     ),
 )  # fmt: skip

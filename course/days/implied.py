@@ -250,6 +250,9 @@ IMPLIED: tuple[Implied, ...] = (
             "the convolutions' weights lay as {seen}, and the config asks for {due}"),
     Implied(updates.OPTIMIZER, updates.settings, updates.due_settings,
             "the optimizer has {seen}, and the config asks {due}"),
+    Implied(updates.OPTIMIZER, updates.decays, updates.due_decays,
+            "weight decay: the optimizer has {seen}, and the config asks {due}: filters and "
+            "matrices have two dimensions or more, BatchNorm's weights and biases one"),
     Implied((), updates.counts, lambda cfg, run: "1",
             "the optimizer stepped {seen} times in a step: one update a batch"),
     Implied((), lambda seen, cfg: seen.get("optimizers") or None, lambda cfg, run: 1,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from course.config import Config
 from course.runs.run import Run
 
 Evidence = dict[str, Any]
 OPTIMIZER = ("lr", "momentum", "weight_decay", "optimizer", "lr_warmup", "schedule", "norm_decay")
 WITH_MOMENTUM = ("sgd", "nesterov", "lars", "schedulefree")  # as the config has it
+SPAN = 1e4  # between the first and the last learning rate of a search
 OVERFLOW_SCALES = 2.0  # a scale that has met an overflow is at most half of what it was
 
 
@@ -41,6 +44,29 @@ def due_settings(cfg: Config, run: Run | None = None) -> dict[str, str]:
         due["momentum"] = f"{cfg.momentum:g}"
     of_others = "" if cfg.norm_decay or not cfg.weight_decay else "0 and "
     return due | {"weight_decay": f"{of_others}{cfg.weight_decay:g}"}
+
+
+def decays(seen: Evidence, cfg: Config) -> dict[str, str] | None:
+    """What pulls at filters and at vectors, each with all the values that some of them have."""
+    found = seen.get("decay") or {}
+    return {kind: " and ".join(f"{x:g}" for x in sorted(found[kind])) for kind in found} or None
+
+
+def due_decays(cfg: Config, run: Run | None = None) -> dict[str, str]:
+    """BatchNorm's weights and biases are the vectors of a network."""
+    decay = f"{cfg.weight_decay:g}"
+    return {"filters": decay, "vectors": decay if cfg.norm_decay else "0"}
+
+
+def rates(run: Run) -> str:
+    """How the learning rate of a search differs from what it should be; "" where it does not."""
+    cfg, last = run.config, run.config.epochs * run.config.steps - 1
+    found = run.steps["lr"].dropna().to_numpy()  # a step that was left out has none
+    due = cfg.lr * SPAN ** (np.arange(len(found)) / last - 1)
+    if np.allclose(found, due, rtol=1e-3, atol=0):
+        return ""
+    at = int(np.argmin(np.isclose(found, due, rtol=1e-3, atol=0)))
+    return f"update {at} had the learning rate {found[at]:.3g}, and {due[at]:.3g} is due"
 
 
 def overflow(seen: Evidence, cfg: Config) -> str | None:

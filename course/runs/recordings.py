@@ -38,8 +38,11 @@ PURPOSES = {
     "loading": "ways of loading files for one GPU",
     "formats": "ways of storing images, and of decoding them, for one GPU",
     "augmentation": "ways of augmenting, how fast they are and what they bring, over seeds",
+    "optimizers": "a step with each optimizer",
+    "learning": "trainings to their end, several at a time on one GPU: their times say nothing",
     "variant": "a script with lines put in, which a notebook launches to show what they do",
 }
+LEARNING = "learning"  # a purpose of which no time is kept
 FULL_BATCH = ("throughput", "scaling")  # on one GPU, either tells how fast a rung is at its best
 LABELS = ("rung", "data_root")  # of a config: they change nothing that is computed
 HANDED_ON = ("uint8",)  # nor do these, but how fast files come, which is asked of FED alone

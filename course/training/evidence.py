@@ -140,6 +140,7 @@ class Updates:
         self._optimizers: list[torch.optim.Optimizer] = []
         self._norm: float | None = None
         self._groups: list[dict[str, float]] = []  # each set of settings that was stepped with
+        self._decay: dict[str, list[float]] = {}  # what each kind of weight is pulled by
         self._in_step, self._counts = 0, []
         self.rate: float | None = None  # the learning rate of the update under way
         self._overflow: dict[str, Any] = {}
@@ -165,6 +166,11 @@ class Updates:
                 self._groups.append(settings)
         if any(each is optimizer for each in self._optimizers):
             return
+        for group in optimizer.param_groups:
+            for weight in group["params"]:
+                found = self._decay.setdefault("filters" if weight.ndim > 1 else "vectors", [])
+                if (decay := group.get("weight_decay", 0.0)) not in found and len(found) < MOST:
+                    found.append(decay)
         if not self._optimizers and getattr(optimizer, "grad_scale", None) is None:  # else scaled
             gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
             self._norm = float(torch.nn.utils.get_total_norm(gradients))
@@ -194,7 +200,8 @@ class Updates:
         """For the record.
 
         gradient_norm of the first update, weights_sum now (None where there was no update);
-        updates: in how many steps so many; groups: the settings of the optimizer's groups;
+        updates: in how many steps so many; groups: the settings of the optimizer's groups; decay:
+        that of "filters" (and matrices) and of "vectors", each value that some of them have;
         optimizers: how many were stepped; overflow: whether a planted one was skipped, {} without.
         """
         # On the host: a device may be full, and Apple's has no float64.
@@ -204,6 +211,7 @@ class Updates:
             "weights_sum": sum(weights) if weights else None,
             "updates": {str(count): each for count, each in Counter(self._counts).items()},
             "groups": self._groups,
+            "decay": self._decay,
             "optimizers": len(self._optimizers),
             "parameters": sum(each.numel() for each in self.parameters()),
             "classes": self.parameters()[-1].numel() if weights else None,

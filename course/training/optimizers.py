@@ -16,20 +16,6 @@ from course.config import Config
 Groups = Iterable[torch.Tensor] | Iterable[dict[str, Any]]
 
 
-def groups(model: nn.Module, norm_decay: bool) -> list[dict[str, Any]]:
-    """The model's weights as an optimizer takes them: those that decay, then those that do not.
-
-    Without `norm_decay` these are all vectors: BatchNorm's weights, and every bias. What they are
-    multiplied with is normalised anyway, so that decay would only pull them away from where they
-    are best (Goyal et al. 2017, arXiv:1706.02677, section 5.1; He et al. 2018, arXiv:1812.01187).
-    """
-    if norm_decay:
-        return [{"params": [*model.parameters()]}]
-    decaying = [weight for weight in model.parameters() if weight.ndim > 1]
-    others = [weight for weight in model.parameters() if weight.ndim <= 1]
-    return [{"params": decaying}, {"params": others, "weight_decay": 0.0}]
-
-
 def _sgd(weights: Groups, cfg: Config, nesterov: bool = False) -> Optimizer:
     found = torch.optim.SGD(
         weights, cfg.lr, cfg.momentum, weight_decay=cfg.weight_decay, nesterov=nesterov,
@@ -94,7 +80,7 @@ def schedule(optimizer: Optimizer, cfg: Config) -> None:
     end of the last epoch: "" stays, "linear" and "cosine" fall to zero. "one_cycle" has a rise and
     fall of its own (Smith and Topin 2017, arXiv:1708.07120), and momentum falls as it rises.
 
-    It counts updates: a step that a gradient scaler left out is none.
+    It counts updates: a step that a gradient scaler left out is none. "find" is the script's own.
     """
     course = _course(optimizer, cfg)
     if course:
@@ -110,6 +96,8 @@ def _is_left_out(optimizer: Optimizer) -> bool:
 def _course(optimizer: Optimizer, cfg: Config) -> Callable[[], None] | None:
     """What sets the next update's learning rate; None where it stays as it is."""
     updates = cfg.epochs * cfg.steps
+    if cfg.schedule == "find":
+        return None
     if cfg.schedule == "one_cycle":
         return lr_scheduler.OneCycleLR(optimizer, cfg.lr, total_steps=updates + 1).step
     ramp = 0 if cfg.optimizer == "schedulefree" else cfg.lr_warmup  # which has its own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -17,12 +18,14 @@ from course.config import Config
 from course.days.lab import Planned
 from course.jobs.launch import launch, wait
 from course.runs.files import write_atomically
-from course.runs.recordings import INDEX, PURPOSES, SITE, check_purpose, origin
+from course.runs.recordings import INDEX, LEARNING, PURPOSES, SITE, check_purpose, origin
 from course.runs.run import SCRIPTS, Run, all_runs, git_sha, rank_file, runs_root
 from course.traces import thin as trace_thin
 
 SCRIPT = "solutions/train.py"
 TRACE_BYTES = 300_000  # no trace that is shipped is larger
+TIMED = re.compile(r".*(_s|_s_q\d|_gib|watts|joules_per_image)$")  # fields of a record
+COURSE_STEPS = 128  # so many are kept of a run whose times say nothing
 TIME_MIN = 5  # for each run
 
 
@@ -154,6 +157,8 @@ def _copy(run: Run, draft: Path, machine: str, version: str, purpose: str) -> No
     # In the data itself, so that no table and no picture can show it unlabelled.
     values["machine"] += f" ({origin({'date': _day(run), 'versions': run.record.versions})})"
     values["error"] = values["error"].replace(str(run.folder), "RUN")
+    if purpose == LEARNING:
+        values |= {name: None for name in values if TIMED.match(name)} | {"evidence": {}}
     if run.record.trace:
         thin = trace_thin.thin(run.folder / run.record.trace, draft / run.record.trace)
         if (size := thin.stat().st_size) > TRACE_BYTES:
@@ -163,10 +168,22 @@ def _copy(run: Run, draft: Path, machine: str, version: str, purpose: str) -> No
     for pattern in ("config.json", "steps*.jsonl", "batchnorm-*.pt"):
         for path in run.folder.glob(pattern):
             shutil.copy(path, draft / path.name)
+    if purpose == LEARNING:
+        (draft / "steps.jsonl").write_text(_course_of(run))
     hosts = list(dict.fromkeys(rank["host"] for rank in run.ranks))
     for rank in run.ranks:  # which ranks shared a node matters, and not what it was called
         shown = rank | {"host": f"node-{hosts.index(rank['host'])}"}
         (draft / rank_file(rank["rank"])).write_text(json.dumps(shown, indent=1) + "\n")
+
+
+def _course_of(run: Run) -> str:
+    """How a training went, as lines of steps.jsonl: loss and learning rate, of some steps."""
+    rows = run.steps[["step", "epoch", "loss", "lr"]]
+    rows = rows.iloc[:: -(-len(rows) // COURSE_STEPS)]
+    return "".join(
+        json.dumps({"step": step, "epoch": epoch, "loss": float(f"{loss:.5g}"), "lr": rate}) + "\n"
+        for step, epoch, loss, rate in rows.itertuples(index=False)
+    )
 
 
 def _write_index(run: Run, target: Path) -> None:

@@ -31,7 +31,7 @@ def config(**changes) -> Config:
 
 def trained(cfg: Config, net: nn.Module, updates: int = 20) -> tuple[list[float], list[float]]:
     """The learning rate and the loss of each update, of the same batch."""
-    optimizer = optimizers.create(optimizers.groups(net, cfg.norm_decay), cfg)
+    optimizer = optimizers.create(net.parameters(), cfg)
     optimizers.schedule(optimizer, cfg)
     averaged = optimizers.Averaged(net, optimizer, cfg)
     images, labels = torch.randn(16, 3, 8, 8), torch.randint(4, (16,))
@@ -62,7 +62,7 @@ def test_the_compilers_limit_stays() -> None:
     before = torch._dynamo.config.recompile_limit
     for name in [each for each in sys.modules if each.split(".")[0] == "timm"]:
         del sys.modules[name]  # timm lifts it as it is imported
-    optimizers.create(optimizers.groups(network(), norm_decay=True), config(optimizer="lamb"))
+    optimizers.create(network().parameters(), config(optimizer="lamb"))
     assert torch._dynamo.config.recompile_limit == before
 
 
@@ -98,25 +98,6 @@ def test_sgd_is_as_the_script_had_it() -> None:
         optimizer.zero_grad()
     for one, other in zip(ours.parameters(), theirs.parameters()):
         assert torch.equal(one, other)
-
-
-def test_groups_leave_vectors_alone() -> None:
-    net = network()
-    (whole,) = optimizers.groups(net, norm_decay=True)
-    assert len(whole["params"]) == len([*net.parameters()])
-    decaying, others = optimizers.groups(net, norm_decay=False)
-    assert [each.ndim for each in decaying["params"]] == [4, 2]
-    assert [each.ndim for each in others["params"]] == [1, 1, 1] and others["weight_decay"] == 0
-    weight = net[1].weight
-    before = weight.detach().clone()
-    cfg = config(norm_decay=False, weight_decay=1.0, momentum=0.0)
-    optimizer = optimizers.create(optimizers.groups(net, False), cfg)
-    for each in net.parameters():
-        each.grad = torch.zeros_like(each)
-    filters = net[0].weight.detach().clone()
-    optimizer.step()
-    assert torch.equal(weight, before)
-    assert torch.allclose(net[0].weight, 0.99 * filters)
 
 
 def test_learning_rates_follow_their_schedules() -> None:
@@ -169,7 +150,7 @@ def test_averages_of_weights_are_what_is_validated() -> None:
     twin = network()
     mean = None
     cfg = config()
-    optimizer = optimizers.create(optimizers.groups(twin, True), cfg)
+    optimizer = optimizers.create(twin.parameters(), cfg)
     images, labels = torch.randn(16, 3, 8, 8), torch.randint(4, (16,))
     for _ in range(8):
         nn.functional.cross_entropy(twin(images), labels).backward()

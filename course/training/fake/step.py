@@ -55,8 +55,8 @@ class FakeStep:
                 parameter.data = parameter.data.to(memory_format=layout)
         # Muon reads numbers, which are not there; it keeps a momentum of each matrix as SGD does.
         kind = "sgd" if config.optimizer == "muon" else config.optimizer
-        groups = optimizers.groups(self.model, config.norm_decay)
-        self.optimizer = optimizers.create(groups, replace(config, optimizer=kind, fused=False))
+        plain = replace(config, optimizer=kind, fused=False)
+        self.optimizer = optimizers.create(self.model.parameters(), plain)
         shape = (config.batch_size, 3, config.image_px, config.image_px)
         loaded = torch.empty(shape)
         self.images = loaded.to(memory_format=layout)

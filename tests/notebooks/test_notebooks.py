@@ -56,7 +56,7 @@ def test_several_gpus_answer_from_recorded_runs(name: str, runs_root: Path) -> N
     assert not [*runs_root.glob("*/launch.json")]  # variants of the script neither
 
 
-@pytest.mark.parametrize("name", ["day3_1_formats"])
+@pytest.mark.parametrize("name", ["day3_1_formats", "day3_3_large_batch"])
 def test_day_3_from_recorded_runs(name: str, runs_root: Path) -> None:
     used = passes(name, site="recorded-nvidia-h200", quick=False)
     assert {run.status for run in used} == {"ok"}

@@ -2,12 +2,17 @@
 
 import math
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
+from course.config import rung
+from course.days import day3
+from course.runs import recordings
 from course.topics import large_batch
 from course.topics.large_batch import Noise
+from course.topics.large_batch.trained import Search, rates
 
 
 def known(model: nn.Linear, images: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
@@ -63,3 +68,75 @@ def test_what_a_batch_takes() -> None:
 def test_bad_batches_are_named(batches: list, parts: int, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         large_batch.noise(nn.Linear(6, 3), batches, parts)
+
+
+def recorded_search(size: int) -> Search:
+    runs = recordings.recorded_runs("nvidia-h200", "learning")
+    (run,) = (run for run in runs if run.config.rung == f"find-{size}-10")
+    return large_batch.search(run)
+
+
+def test_a_search_ends_where_the_loss_leaves_all_bounds() -> None:
+    for size in (256, 8192):
+        found = recorded_search(size)
+        assert found.table["lr"].is_monotonic_increasing
+        assert found.steepest < found.lowest < found.table["lr"].max()
+
+
+def test_what_searched_nothing_is_refused() -> None:
+    run = recordings.recorded_runs("nvidia-h200", "learning")[0]
+    with pytest.raises(ValueError, match='a search has "find"'):
+        large_batch.search(run)
+    with pytest.raises(ValueError, match="has no weights.pt: launch it with save_weights=True"):
+        large_batch.network(run)
+    with pytest.raises(ValueError, match="0 batch sizes reach the loss 0: three are needed"):
+        large_batch.critical([run], 0.0)
+
+
+def test_the_law_is_found_again() -> None:
+    class Pretended:
+        """A training that reaches the loss 1 after as many updates as the law says."""
+
+        def __init__(self, size: int, lr: float, late: int = 0) -> None:
+            self.config = day3.trained(size, lr)
+            updates = round(100 * (1 + 500 / size)) + late
+            self.steps = pd.DataFrame({"step": range(2000)})
+            self.steps["loss"] = [2.0 if step < updates - 1 else 0.0 for step in range(2000)]
+
+    runs = [Pretended(size, 0.1) for size in day3.BATCHES]
+    found = large_batch.critical([*runs, Pretended(256, 0.3, late=50)], 0.7)
+    assert found.size == pytest.approx(500, rel=0.02)
+    assert found.least == pytest.approx(100, rel=0.02)
+    assert {*found.table["lr"]} == {0.1}
+
+
+def test_rates_are_those_that_a_run_had() -> None:
+    runs = {run.config.rung: run for run in recordings.recorded_runs("nvidia-h200", "learning")}
+    for name in ("sgd-8192-0.3", "cosine-8192-0.3", "one-cycle-8192-0.3", "warm-up-8192-0.3"):
+        steps = runs[name].steps
+        due = rates(runs[name].config)
+        assert steps["lr"].tolist() == pytest.approx([due[step] for step in steps["step"]])
+
+
+def test_lars_and_lamb_move_each_layer_alike() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 30), nn.ReLU(), nn.Linear(30, 3))
+    before = [each.clone() for each in model.parameters()]
+    batch = torch.randn(64, 6), torch.randint(3, (64,))
+    configs = [rung("device", optimizer=name, lr=0.1) for name in ("sgd", "lars", "lamb")]
+    table = large_batch.update_sizes(model, batch, configs)
+    ratios = table.groupby("optimizer")["ratio"].agg(lambda each: each.max() / each.min())
+    assert ratios["lars"] < 1.05 and ratios["lamb"] < 1.05 and ratios["sgd"] > 1.2
+    assert [*table["layer"]] == [1, 2] * 3
+    for one, other in zip(model.parameters(), before):
+        assert torch.equal(one, other)
+
+
+def test_pictures_say_what_they_show() -> None:
+    runs = recordings.recorded_runs("nvidia-h200", "learning")
+    ends = large_batch.ends(run for run in runs if run.config.rung.startswith("sgd"))
+    shown = large_batch.pictures.grid(ends[ends["seed"] == 0])
+    assert "256 images at 0.3: 0.81" in shown.alt
+    measured = large_batch.critical([run for run in runs if "sgd" in run.config.rung], 1.8)
+    shown = large_batch.pictures.useful(measured, {"new": Noise(200, 1, 4)})
+    assert "new: 200 images" in shown.alt

@@ -255,9 +255,7 @@ WRONG = {
     ),
     "the learning rate times the ranks": Answer(
         todo=8,
-        edits={
-            "cfg.norm_decay), cfg)": "cfg.norm_decay), replace(cfg, lr=cfg.lr * run.world_size))"
-        },
+        edits={"create(weights, cfg)": "create(weights, replace(cfg, lr=cfg.lr * run.world_size))"},
         ranks=2,
         why="The batch is that of all ranks, and has not grown.",
         said=r"^the optimizer has lr=0.002, and the config asks lr=0.001$",

@@ -59,7 +59,7 @@ def main(run):
     criterion = nn.CrossEntropyLoss()
     criterion.label_smoothing = cfg.label_smoothing
     # TODO 14, day 3: weight decay for filters and matrices; for vectors if the config has it so
-    weights = net.parameters()
+    weights = model.parameters()
     optimizer = optimizers.create(weights, cfg)
     optimizers.schedule(optimizer, cfg)
     # TODO 15, day 3: search: from cfg.lr / 10,000 to cfg.lr, the same factor at each update

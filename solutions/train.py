@@ -98,12 +98,12 @@ def main(run):
     criterion = nn.CrossEntropyLoss()
     criterion.label_smoothing = cfg.label_smoothing
     # >>> TODO 14, day 3: weight decay for filters and matrices; for vectors if the config has it so
-    filters = [weight for weight in net.parameters() if weight.ndim > 1]
-    vectors = [weight for weight in net.parameters() if weight.ndim <= 1]  # BatchNorm's, biases
+    filters = [weight for weight in model.parameters() if weight.ndim > 1]
+    vectors = [weight for weight in model.parameters() if weight.ndim <= 1]  # BatchNorm's, biases
     decay = cfg.weight_decay if cfg.norm_decay else 0.0
     weights = [{"params": filters}, {"params": vectors, "weight_decay": decay}]
     # --- before
-    # weights = net.parameters()
+    # weights = model.parameters()
     # <<<
     optimizer = optimizers.create(weights, cfg)
     optimizers.schedule(optimizer, cfg)

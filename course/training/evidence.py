@@ -206,6 +206,8 @@ class Updates:
         """
         # On the host: a device may be full, and Apple's has no float64.
         weights = [float(each.detach().cpu().double().sum()) for each in self.parameters()]
+        # The last layer has a row for each class, in whichever group that is.
+        matrices = [len(each) for each in self.parameters() if each.ndim == 2]
         return {
             "gradient_norm": self._norm,
             "weights_sum": sum(weights) if weights else None,
@@ -214,7 +216,7 @@ class Updates:
             "decay": self._decay,
             "optimizers": len(self._optimizers),
             "parameters": sum(each.numel() for each in self.parameters()),
-            "classes": self.parameters()[-1].numel() if weights else None,
+            "classes": matrices[-1] if matrices else None,
             "overflow": self._overflow,
         }
 

@@ -2,8 +2,8 @@
 
 from answers.lines import Answer
 
-FILTERS = "    filters = [weight for weight in net.parameters() if weight.ndim > 1]"
-VECTORS = "    vectors = [weight for weight in net.parameters() if weight.ndim <= 1]"
+FILTERS = "    filters = [weight for weight in model.parameters() if weight.ndim > 1]"
+VECTORS = "    vectors = [weight for weight in model.parameters() if weight.ndim <= 1]"
 DECAY = "    decay = cfg.weight_decay if cfg.norm_decay else 0.0"
 GROUPS = '    weights = [{"params": filters}, {"params": vectors, "weight_decay": decay}]'
 LAST = "        last = cfg.epochs * cfg.steps - 1"
@@ -105,8 +105,9 @@ RIGHT = {
         edits={
             SEARCH: "        rates = [cfg.lr * 1e4 ** (n / last - 1) for n in range(last + 2)]\n"
             "        def search(*_):\n"
+            "            rate = rates.pop(0)\n"
             "            for group in optimizer.param_groups:\n"
-            "                group['lr'] = rates.pop(0)\n"
+            "                group['lr'] = rate\n"
             "        search()",
             HOOK: "        optimizer.register_step_post_hook(search)",
         },

@@ -171,7 +171,7 @@ def _steps(names: Iterable[str]) -> str:
 
 
 def _parameters(cfg: Config, run: Run) -> int | None:
-    return model_size(cfg.model, run.record.evidence["classes"])
+    return model_size(cfg.model, run.record.evidence["classes"] or 1)  # none: no last layer
 
 
 @lru_cache(maxsize=16)

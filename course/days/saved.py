@@ -21,7 +21,7 @@ def weights(run: Run) -> Iterator[str]:
         return
     found = torch.load(path, weights_only=True, map_location="cpu")
     with torch.device("meta"):
-        wanted = models.create(run.config.model, known["classes"])
+        wanted = models.create(run.config.model, known["classes"] or 1)
     if strangers := sorted({*found} ^ {*wanted.state_dict()}):
         yield (
             f"weights.pt and the network differ in the names of {len(strangers)} tensors, "

@@ -41,6 +41,12 @@ WRONG = {
         why="BatchNorm's weights and the biases are never updated.",
         said=r"the optimizer updates [\d,]+ numbers",
     ),
+    "leaves the filters out": Answer(
+        todo=14,
+        edits={GROUPS: '    weights = [{"params": vectors, "weight_decay": decay}]'},
+        why="Only BatchNorm and the biases are trained.",
+        said=r"the optimizer updates [\d,]+ numbers",
+    ),
     "a step instead of a factor": Answer(
         todo=15,
         edits={

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from course.config import Config
 from course.plots.base import (
@@ -196,6 +196,7 @@ def update_sizes(table: pd.DataFrame) -> Picture:
     ):
         axes.plot(rows["layer"], rows["ratio"], color=colour, ls=line, marker=".", label=name)
     axes.set(yscale="log", xlabel="layer, from the images on", ylabel="‖update‖ ÷ ‖weights‖")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     picture.legend(loc="outside right center", frameon=False, fontsize=9)
     clean(axes)
     return picture

@@ -26,7 +26,10 @@ def small_in_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a notebook launches or computes as quick has the tests' own sizes, too."""
     startup = tmp_path / "ipython" / "profile_default" / "startup"
     startup.mkdir(parents=True)
-    (startup / "small.py").write_text(f"from course import config\n\nconfig.QUICK |= {QUICK!r}\n")
+    (startup / "small.py").write_text(
+        f"from course import config\nfrom course.days import day3\n\nconfig.QUICK |= {QUICK!r}\n"
+        f"day3.QUICK_CROPS = 1024\nday3.QUICK |= {{'val_images': 64}}\n"
+    )
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
 
 
@@ -56,7 +59,7 @@ def test_several_gpus_answer_from_recorded_runs(name: str, runs_root: Path) -> N
     assert not [*runs_root.glob("*/launch.json")]  # variants of the script neither
 
 
-@pytest.mark.parametrize("name", ["day3_1_formats", "day3_3_large_batch"])
+@pytest.mark.parametrize("name", ["day3_1_formats"])
 def test_day_3_from_recorded_runs(name: str, runs_root: Path) -> None:
     used = passes(name, site="recorded-nvidia-h200", quick=False)
     assert {run.status for run in used} == {"ok"}
@@ -67,3 +70,12 @@ def test_day_3_from_recorded_runs(name: str, runs_root: Path) -> None:
 def test_augmentation_answers_from_recorded_runs(runs_root: Path) -> None:
     passes("day3_2_augmentation", site="recorded-nvidia-h200", quick=False)
     assert not [*runs_root.glob("*/launch.json")]
+
+
+def test_large_batches_from_recorded_runs_and_small_trainings(
+    runs_root: Path, small_in_kernel: None
+) -> None:
+    used = passes("day3_3_large_batch", site="recorded-nvidia-h200", quick=False)
+    launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # these are live
+    assert {run.status for run in used} == {"ok"} and len(launched) == 8
+    assert {run.config.model for run in launched} == {"resnet18"}

@@ -244,14 +244,14 @@ _SMOOTHED = replace(_DATALOADER, rung="label_smoothing", label_smoothing=0.1)
 _MIXUP = replace(_DATALOADER, rung="mixup", mix="mixup")
 _CUTMIX = replace(_MIXUP, rung="cutmix", mix="cutmix")
 _PROGRESSIVE = replace(_DATALOADER, rung="progressive", start_px=128)
-_NORM_DECAY = replace(_CHANNELS_LAST, rung="norm_decay", norm_decay=False)
+_NO_NORM_DECAY = replace(_CHANNELS_LAST, rung="no_norm_decay", norm_decay=False)
 _FIND = replace(_CHANNELS_LAST, rung="find", schedule="find")
 BEYOND: dict[str, Config] = {
     cfg.rung: cfg
     for cfg in (
         *(_FUSED, _COMPILE, _AUTOTUNE, _SHARDS, _SMALL, _RAW, _GPU_DECODE),
         *(_RANDAUGMENT, _ON_DEVICE, _SMOOTHED, _MIXUP, _CUTMIX, _PROGRESSIVE),
-        *(_NORM_DECAY, _FIND),
+        *(_NO_NORM_DECAY, _FIND),
     )
 }
 

@@ -183,7 +183,7 @@ def _search_seen(run: Run) -> str:
 
 LEARNING_CHECKS = {
     "day3.groups": Mechanism(
-        "weight decay spares BatchNorm and biases", 14, "norm_decay", "channels_last",
+        "weight decay spares BatchNorm and biases", 14, "no_norm_decay", "channels_last",
         _grouped_seen, _anywhere, "optimizers.create", lambda run: not run.config.norm_decay,
         settings=UPDATED, timed=False,
     ),
@@ -327,7 +327,7 @@ LABS = (
             Recording("optimizers", [*map(stepped, ("sgd", *OWN))]),
             Recording("learning", [*_learning()]),
         ),
-        jobs="4, of 9 runs", prepare="the crops, 240 MB, are made by the first run",
+        jobs="8, of 8 runs", prepare="the crops, 240 MB, are made by the first run",
         stuck="which update has `cfg.lr`: the last, not the one after it",
     ),
 )  # fmt: skip

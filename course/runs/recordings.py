@@ -116,9 +116,8 @@ def ladders(machine: str) -> dict[str, dict[tuple[str, str], Record]]:
 def recorded(machine: str, data: str = "synthetic", device: str = "auto") -> pd.DataFrame:
     """The runs as they were recorded on another machine, shaped as by `ladder_table`.
 
-    Runs that were made for their trace or for ways of loading are left out: `trace_path` and
-    `recorded_runs` have those. Column `ratio` is
-    that to the first baseline.
+    Runs made for their trace, for ways of loading, or for other optimizers are left out:
+    `trace_path` and `recorded_runs` have those. Column `ratio` is that to the first baseline.
 
     Args:
         data: what the runs were fed with, as in a Config.
@@ -140,7 +139,7 @@ def _on_device(machine: str, data: str, device: str) -> list[Run]:
     found = [
         run
         for run in known
-        if run.purpose not in ("trace", "variant", *FED)
+        if run.purpose not in ("trace", "variant", "optimizers", *FED)
         and run.config.data == data
         and (run.config.rung == "baseline" or run.config.device == device)
     ]

@@ -110,6 +110,12 @@ def test_the_law_is_found_again() -> None:
     assert {*found.table["lr"]} == {0.1}
 
 
+def test_of_trainings_that_shared_the_gpu_no_time_is_kept() -> None:
+    for run in recordings.recorded_runs("nvidia-h200", "learning"):
+        assert run.record.images_per_s is run.record.step_s is run.record.wall_s is None
+        assert [*run.steps] == ["step", "epoch", "loss", "lr"] and len(run.steps) <= 128
+
+
 def test_rates_are_those_that_a_run_had() -> None:
     runs = {run.config.rung: run for run in recordings.recorded_runs("nvidia-h200", "learning")}
     for name in ("sgd-8192-0.3", "cosine-8192-0.3", "one-cycle-8192-0.3", "warm-up-8192-0.3"):

@@ -3,6 +3,7 @@
 from course.topics.large_batch import pictures
 from course.topics.large_batch.noise import Noise, noise
 from course.topics.large_batch.trained import (
+    along,
     batches,
     best,
     critical,

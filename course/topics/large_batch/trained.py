@@ -52,6 +52,22 @@ def best(table: pd.DataFrame) -> pd.DataFrame:
     return rows[["batch_size", "updates", "lr", "val_top1"]].reset_index(drop=True)
 
 
+def along(table: pd.DataFrame, power: float) -> pd.DataFrame:
+    """What a rule for the learning rate brings, from the best one of the smallest batch on.
+
+    Of each batch size the training whose rate is nearest to the rule's: batch_size, lr, val_top1.
+
+    Args:
+        table: what `ends` returns.
+        power: of the batch size, to which the rate is proportional: 1 is linear scaling.
+    """
+    first = best(table).iloc[0]
+    due = first["lr"] * (table["batch_size"] / first["batch_size"]) ** power
+    away = np.log(table["lr"] / due).abs()
+    rows = table.loc[away.groupby(table["batch_size"]).idxmin()]
+    return rows[["batch_size", "lr", "val_top1"]].reset_index(drop=True)
+
+
 @dataclass(frozen=True)
 class Search:
     """A search for a learning rate.

@@ -55,7 +55,7 @@ WRONG = {
         why="Grows by the same amount: most updates are at high rates.",
         said=r"^update 1 had the learning rate .*is due",
     ),
-    "once an epoch": Answer(
+    "never steps it": Answer(
         todo=15,
         edits={HOOK: "        pass"},
         why="The scheduler is made, and never steps.",

@@ -73,7 +73,7 @@ def test_where_scaling_breaks() -> None:
     assert top1("sgd-256-0.3") == 0.81 and top1("sgd-1024-1") == 0.75
     line = large_batch.along(large_batch.ends(grid()), power=1).set_index("batch_size")
     assert [*line["lr"]] == [0.3, 1, 1, 3, 3, 10]
-    assert line["val_top1"][:1024].min() > 0.71 > line["val_top1"][2048:].max()
+    assert line["val_top1"].loc[:1024].min() > 0.71 > line["val_top1"].loc[2048:].max()
     said("At 2,048 it crosses 0.30.")
     assert top1("sgd-2048-3") == 0.30 and top1("sgd-2048-1") == 0.60
     said("The best rate is 0.3 in *every* column.")

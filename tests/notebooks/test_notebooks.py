@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from job_helpers import nothing_left  # noqa: F401 - every test of this file ends its runs
+from job_helpers import nothing_left, warm_up  # noqa: F401 - every test of this file ends its runs
 
 from course.config import QUICK
 from course.runs.run import Run
@@ -21,14 +21,24 @@ def passes(name: str, **how: object) -> list[rehearsal_page.UsedRun]:
     return list(outcome.runs)
 
 
+FEW_IMAGES = """
+from course.topics import large_batch
+whole = large_batch.batches
+large_batch.batches = lambda count, size: whole(count, min(size, 64))
+"""
+
+
 @pytest.fixture
 def small_in_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a notebook launches or computes as quick has the tests' own sizes, too."""
+    """What a notebook launches or computes as quick has the tests' own sizes, too.
+
+    The gradient's noise, and the sizes of updates, are looked at with a few images.
+    """
     startup = tmp_path / "ipython" / "profile_default" / "startup"
     startup.mkdir(parents=True)
     (startup / "small.py").write_text(
         f"from course import config\nfrom course.days import day3\n\nconfig.QUICK |= {QUICK!r}\n"
-        f"day3.QUICK_CROPS = 1024\nday3.QUICK |= {{'val_images': 64}}\n"
+        f"day3.QUICK_CROPS = 1024\nday3.QUICK |= {{'val_images': 64}}\n{FEW_IMAGES}"
     )
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
 
@@ -46,6 +56,7 @@ def test_at_full_size_from_recorded_runs(name: str, runs_root: Path, small_in_ke
 
 
 def test_two_ranks_at_full_size_from_recorded_runs(runs_root: Path) -> None:
+    warm_up()
     used = passes("day2_2_data_parallel", site="recorded-nvidia-h200-x4", quick=False)
     assert {run.status for run in used} == {"failed"}  # on purpose
     # The rank that hangs runs here: of NCCL's end there is no record.
@@ -61,6 +72,7 @@ def test_several_gpus_answer_from_recorded_runs(name: str, runs_root: Path) -> N
 
 @pytest.mark.parametrize("name", ["day3_1_formats"])
 def test_day_3_from_recorded_runs(name: str, runs_root: Path) -> None:
+    warm_up()
     used = passes(name, site="recorded-nvidia-h200", quick=False)
     assert {run.status for run in used} == {"ok"}
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # checks and the like
@@ -75,6 +87,7 @@ def test_augmentation_answers_from_recorded_runs(runs_root: Path) -> None:
 def test_large_batches_from_recorded_runs_and_small_trainings(
     runs_root: Path, small_in_kernel: None
 ) -> None:
+    warm_up()
     used = passes("day3_3_large_batch", site="recorded-nvidia-h200", quick=False)
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # these are live
     assert {run.status for run in used} == {"ok"} and len(launched) == 8

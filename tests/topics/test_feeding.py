@@ -401,7 +401,9 @@ class TestTrouble:
     def test_a_batch_that_cannot_be_handed_over_does_not_hang(self, tmp_path: Path) -> None:
         """The labels find no room: PyTorch drops the batch, and would wait for it for ever."""
         fill = "os.system('head -c 100m /dev/zero > /dev/shm/filler 2>/dev/null')"
-        run = fails(tmp_path, *small_shm("64m"), collate=fill, first="failures.PATIENCE_S = 15")
+        shm, patience = small_shm("64m"), "failures.PATIENCE_S = 15"
+        # One worker: of two the other could find it full as it makes its images, which is told.
+        run = fails(tmp_path, *shm, collate=fill, first=patience, workers=1)
         assert run.status == "failed"
         assert "timed out after 15 seconds" in run.record.error, run.record.error
         assert "could not hand its batch over" in run.record.error

@@ -10,14 +10,15 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
-from course.config import Config, rung
+from course.config import GIB, Config, rung
 from course.data import crop_set
 from course.data.crop_set import Crops
 from course.data.loader import normalised
 from course.runs.run import Run
 from course.training import models, optimizers
-from course.training.fake.step import predict
+from course.training.fake.step import fake_step
 
 SMOOTH = 0.9  # of the losses before, in a search
 TOO_HIGH = 4.0  # times the smallest loss: from there on nothing is looked at
@@ -237,5 +238,14 @@ def over_seeds(table: pd.DataFrame, seeds: int = 3) -> pd.DataFrame:
 
 
 def state_gib(optimizer: str, model: str) -> float:
-    """What an optimizer keeps beside a network's weights: predicted, in GiB."""
-    return predict(rung("device", optimizer=optimizer, model=model)).optimizer_gib
+    """What an optimizer keeps beside a network's weights, in GiB: told by a step that is pretended.
+
+    Raises:
+        ValueError: no such optimizer or model; the message lists them.
+    """
+    with fake_step(rung("device", optimizer=optimizer, model=model, batch_size=1)) as step:
+        for weight in step.model.parameters():
+            weight.grad = torch.empty_like(weight)
+        step.optimizer.step()
+        kept = tree_leaves(list(step.optimizer.state.values()))
+    return sum(each.nbytes for each in kept if isinstance(each, torch.Tensor)) / GIB

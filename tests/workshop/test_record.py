@@ -199,3 +199,11 @@ def test_a_run_of_another_version_keeps_the_script_that_it_ran(
     texts = [runs.Run(folder).script.read_text() for folder in packed]
     assert texts == ["what ran before"] * 2 + ["what ran now"] * 2
     assert len([*shipped.rglob("train*.py")]) == 2  # a copy of each version, for both machines
+
+
+def test_times_are_kept_to_a_tenth_of_a_microsecond() -> None:
+    row = {"step": 3, "load_s": 0.00019843199849128724, "step_s": 1 / 3, "loss": 2.722381591796875}
+    text = record.rounded(json.dumps(row) + "\n\n" + '{"step": 4, "loss": null}\n')
+    first, second = map(json.loads, text.splitlines())
+    assert first == {"step": 3, "load_s": 0.0001984, "step_s": 0.3333333, "loss": 2.722382}
+    assert second == {"step": 4, "loss": None} and record.rounded(text) == text

@@ -103,6 +103,17 @@ def _layouts(key: str, *at: str) -> Callable[[Evidence, Config], list[str] | Non
     return seen
 
 
+def _statistics(*at: str) -> Callable[[Evidence, Config], list[str] | None]:
+    """By which statistics BatchNorm normalised: the batch's, as in training, or running ones."""
+
+    def seen(evidence: Evidence, cfg: Config) -> list[str] | None:
+        for each in at:
+            evidence = evidence.get(each) or {}
+        return sorted(evidence.get("statistics") or []) or None
+
+    return seen
+
+
 def _only_layout(cfg: Config, run: Run) -> list[str]:
     return ["NHWC" if cfg.channels_last else "NCHW"]
 
@@ -209,6 +220,12 @@ IMPLIED: tuple[Implied, ...] = (
     Implied(("precision",), _forward("validation"), _precision,
             "validation: the config asks for {due}, and the convolutions ran {seen}: hand "
             "`autocast` to validate"),
+    Implied((), _statistics(), lambda cfg, run: ["batch"],
+            "training normalised by {seen} statistics, which validation is for: model.train() at "
+            "the beginning of each epoch"),
+    Implied((), _statistics("validation"), lambda cfg, run: ["running"],
+            "validation normalised by {seen} statistics, so that an image's scores depend on its "
+            "neighbours: eval() of the network that is validated, before it"),
     Implied(("precision",), lambda seen, cfg: _types(seen, "backward_types"), _precision,
             "backward: the config asks for {due}, and the convolutions ran {seen}"),
     Implied(("precision",), lambda seen, cfg: _types(seen, "updated_types"),

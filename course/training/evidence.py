@@ -35,6 +35,10 @@ aten = torch.ops.aten
 FORWARD = (aten.convolution.default,)
 BACKWARD = (aten.convolution_backward.default,)
 COPIES = (aten._to_copy.default, aten.copy_.default)
+# Of all three the sixth argument says whether the batch's own statistics are taken.
+BATCH_NORM = (
+    aten.native_batch_norm.default, aten.cudnn_batch_norm.default, aten.miopen_batch_norm.default,
+)  # fmt: skip
 UPDATE_SCALE = (aten._amp_update_scale_.default,)
 LOSS_BACKWARD = (aten.nll_loss_backward.default,)
 SCORES_BACKWARD = (aten._log_softmax_backward_data.default,)
@@ -65,6 +69,8 @@ class Observer(TorchDispatchMode):
             self._note_forward(*args[:2])
         elif func in BACKWARD:
             self._count("backward_types", _type(args[1]))
+        elif func in BATCH_NORM:
+            self._count("statistics", "batch" if args[5] else "running")
         elif func in LOSS_BACKWARD:
             self._loss_gradient = float(args[0])  # where backward starts: the scale, or 1
             self._count("loss_types", _type(args[1]))

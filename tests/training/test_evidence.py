@@ -44,3 +44,11 @@ def test_smoothing_leaves_less_at_the_class() -> None:
     found = seen(HARD, label_smoothing=0.1)
     assert found["loss_gradient"] == pytest.approx(0.9)
     assert found["mixed"] == 1.0
+
+
+@pytest.mark.parametrize("training, found", [(True, "batch"), (False, "running")])
+def test_by_which_statistics_batchnorm_normalises(training: bool, found: str) -> None:
+    observer = Observer(lambda: "validation", "cpu")
+    with observer, torch.no_grad():
+        torch.nn.BatchNorm2d(3).train(training)(torch.randn(2, 3, 4, 4))
+    assert observer.evidence()["statistics"] == {found: 1}

@@ -47,6 +47,18 @@ WRONG = {
         why="Only BatchNorm and the biases are trained.",
         said=r"the optimizer updates [\d,]+ numbers",
     ),
+    "validates as it trains": Answer(
+        todo=14,
+        edits={"    model.eval()\n": ""},
+        why="BatchNorm normalises each validation batch by its own statistics.",
+        said=r"^validation normalised by batch statistics",
+    ),
+    "trains as it validates": Answer(
+        todo=14,
+        edits={"        model.train()\n": "        model.eval()\n"},
+        why="BatchNorm normalises by running statistics, which then never change.",
+        said=r"^training normalised by running statistics",
+    ),
     "a step instead of a factor": Answer(
         todo=15,
         edits={

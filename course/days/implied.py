@@ -94,22 +94,13 @@ def _devices(seen: Evidence, cfg: Config) -> list[str] | None:
     return sorted(seen.get("devices") or []) or None if cfg.device == "cpu" else None
 
 
-def _layouts(key: str, *at: str) -> Callable[[Evidence, Config], list[str] | None]:
+def _kinds(key: str, *at: str) -> Callable[[Evidence, Config], list[str] | None]:
+    """What there was of layouts, or of the statistics by which BatchNorm normalised."""
+
     def seen(evidence: Evidence, cfg: Config) -> list[str] | None:
         for each in at:
             evidence = evidence.get(each) or {}
         return sorted({*evidence.get(key, {})} - {"either"}) or None
-
-    return seen
-
-
-def _statistics(*at: str) -> Callable[[Evidence, Config], list[str] | None]:
-    """By which statistics BatchNorm normalised: the batch's, as in training, or running ones."""
-
-    def seen(evidence: Evidence, cfg: Config) -> list[str] | None:
-        for each in at:
-            evidence = evidence.get(each) or {}
-        return sorted(evidence.get("statistics") or []) or None
 
     return seen
 
@@ -220,10 +211,10 @@ IMPLIED: tuple[Implied, ...] = (
     Implied(("precision",), _forward("validation"), _precision,
             "validation: the config asks for {due}, and the convolutions ran {seen}: hand "
             "`autocast` to validate"),
-    Implied((), _statistics(), lambda cfg, run: ["batch"],
+    Implied((), _kinds("statistics"), lambda cfg, run: ["batch"],
             "training normalised by {seen} statistics, which validation is for: model.train() at "
             "the beginning of each epoch"),
-    Implied((), _statistics("validation"), lambda cfg, run: ["running"],
+    Implied((), _kinds("statistics", "validation"), lambda cfg, run: ["running"],
             "validation normalised by {seen} statistics, so that an image's scores depend on its "
             "neighbours: eval() of the network that is validated, before it"),
     Implied(("precision",), lambda seen, cfg: _types(seen, "backward_types"), _precision,
@@ -259,11 +250,11 @@ IMPLIED: tuple[Implied, ...] = (
             "models.create(cfg.model, sets.classes) makes it"),
     Implied(("device",), _devices, lambda cfg, run: ["cpu"],
             'the convolutions ran on {seen}: use the accelerator only if cfg.device == "auto"'),
-    Implied(("channels_last",), _layouts("input_layouts"), _only_layout,
+    Implied(("channels_last",), _kinds("input_layouts"), _only_layout,
             "the convolutions' inputs lay as {seen}, and the config asks for {due}"),
-    Implied(("channels_last",), _layouts("input_layouts", "later"), _only_layout,
+    Implied(("channels_last",), _kinds("input_layouts", "later"), _only_layout,
             "in a later step inputs lay as {seen}, and the config asks for {due}"),
-    Implied(("channels_last",), _layouts("weight_layouts"), _only_layout,
+    Implied(("channels_last",), _kinds("weight_layouts"), _only_layout,
             "the convolutions' weights lay as {seen}, and the config asks for {due}"),
     Implied(updates.OPTIMIZER, updates.settings, updates.due_settings,
             "the optimizer has {seen}, and the config asks {due}"),

@@ -179,10 +179,7 @@ def _copy(run: Run, draft: Path, machine: str, version: str, purpose: str) -> No
 
 
 def rounded(lines: str) -> str:
-    """The lines of a steps.jsonl with times to 0.1 µs, finer than any clock here, losses to 1e-6.
-
-    Of what a course carries to all its users, most were digits that say nothing.
-    """
+    """The lines of a steps.jsonl with times to 0.1 µs and losses to 1e-6: the rest is noise."""
     rows = [json.loads(line) for line in lines.splitlines() if line]
     for row in rows:
         for name in row:

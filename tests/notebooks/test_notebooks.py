@@ -70,10 +70,9 @@ def test_several_gpus_answer_from_recorded_runs(name: str, runs_root: Path) -> N
     assert not [*runs_root.glob("*/launch.json")]  # variants of the script neither
 
 
-@pytest.mark.parametrize("name", ["day3_1_formats"])
-def test_day_3_from_recorded_runs(name: str, runs_root: Path) -> None:
+def test_formats_from_recorded_runs(runs_root: Path) -> None:
     warm_up()
-    used = passes(name, site="recorded-nvidia-h200", quick=False)
+    used = passes("day3_1_formats", site="recorded-nvidia-h200", quick=False)
     assert {run.status for run in used} == {"ok"}
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # checks and the like
     assert launched and all(run.config.model == "resnet18" for run in launched)

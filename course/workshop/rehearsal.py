@@ -14,6 +14,7 @@ from pathlib import Path
 
 from course import days
 from course.jobs import launch, sites
+from course.jobs.warm import client
 from course.runs import run
 from course.workshop.rehearsal_page import (
     FAILED,
@@ -88,6 +89,8 @@ def rehearse(
         site, script, quick, cell_minutes, folder, facts(place, command), _now(), waiting
     )
     _begin(rehearsal)
+    if len(notebooks) > 1:
+        client.start_server()  # which forks the kernels to come, and their jobs
     for number, source in enumerate(notebooks):
         rehearsal = _with_next(rehearsal, number, source)
         if rehearsal.interrupted:
@@ -135,19 +138,22 @@ def execute(source: Path, rehearsal: Rehearsal) -> Outcome:
 def _papermill(source: Path, target: Path, rehearsal: Rehearsal) -> None:
     import papermill
 
+    from course.jobs.warm import kernels
+
     wanted = {"quick": rehearsal.quick, "script": rehearsal.script, "site": rehearsal.site}
     known = papermill.inspect_notebook(str(source))
     if unknown := set(wanted) - set(known):
         raise ValueError(f"it has no parameter {sorted(unknown)}; it has {sorted(known)}")
     limit_s = math.ceil(rehearsal.cell_minutes * 60)
-    papermill.execute_notebook(
-        str(source),
-        str(target),
-        wanted,
-        cwd=str(FOLDER),
-        progress_bar=True,
-        execution_timeout=limit_s,
-    )
+    with kernels.forked():
+        papermill.execute_notebook(
+            str(source),
+            str(target),
+            wanted,
+            cwd=str(FOLDER),
+            progress_bar=True,
+            execution_timeout=limit_s,
+        )
 
 
 def _words(problem: Exception, rehearsal: Rehearsal) -> str:

@@ -20,11 +20,13 @@ from job_helpers import (
     expect_no_process,
     launch,
     nothing_left,  # noqa: F401 - every test of this file ends its runs
+    only,
     runs_root_at,
     start_python,
 )
 
 from course.jobs import sites
+from course.jobs.warm import kernels
 from course.runs import run as runs
 from course.workshop import rehearsal, rehearsal_page
 from course.workshop.rehearsal import Outcome, Rehearsal
@@ -236,6 +238,50 @@ def test_a_dead_kernel_and_a_strange_notebook_are_failures(
     assert "no parameter ['quick', 'script', 'site']" in done["lacks"].error
     assert done["cut"].error and not done["cut"].cell
     assert "cannot be shown" not in "".join(outcome.error for outcome in done.values())
+
+
+SHOWS = """import os, signal, sys, threading
+import matplotlib.pyplot, torch
+print(sys.argv, sys.path, os.getcwd(), __name__, matplotlib.get_backend(), torch.get_num_threads())
+print(sorted(dict(e.split("=", 1) for e in open("/proc/self/environ").read().split(chr(0)) if e)))
+print(os.getsid(0) == os.getpid(), [signal.getsignal(each) for each in (2, 15)], os.umask(18))
+print(open("/proc/self/cmdline").read().split(chr(0))[:3], sorted(dir()))
+print(len(threading.enumerate()))
+matplotlib.pyplot.plot([1, 2])"""
+
+
+@pytest.mark.slow
+def test_a_forked_kernel_is_as_a_new_one(
+    runs_root: Path, alone: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = "import psutil\nprint(' '.join(psutil.Process().parent().cmdline()))"
+    book, found = alone(SHOWS, parent), {}
+    monkeypatch.setenv("LAB", "1.1")
+    for how in ("cold", "warm"):
+        only(how, monkeypatch)
+        done = rehearsal.rehearse([book])
+        assert done.passed, done.outcomes
+        _, _, shows, asks = nbformat.read(done.outcomes[0].executed, 4).cells
+        told = [each.get("text") or sorted(each["data"]) for each in shows.outputs]
+        own = r"tmp\w+\.json|'JPY_\w+', |'COURSE_WARM', "
+        found[how] = re.sub(own, "", "\n".join(map(str, told)))
+        assert ("course.jobs.warm.server" in asks.outputs[0].text) == (how == "warm")
+    assert found["warm"] == found["cold"]
+    assert "image/png" in found["warm"] and "'LAB'" in found["warm"]
+
+
+@pytest.mark.slow
+def test_a_kernel_ends_with_who_asked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only("warm", monkeypatch)
+    command = [sys.executable, "-m", "ipykernel_launcher", "-f", str(tmp_path / "connection.json")]
+    for end in (lambda kernel: kernel._connection.close(), lambda kernel: kernel.terminate()):
+        kernel = kernels.start(command, tmp_path, dict(os.environ))
+        assert kernel.poll() is None
+        end(kernel)
+        assert kernel.wait(timeout=60) == kernel.poll() == 1
+        kernel.kill()  # nothing happens, to nobody
 
 
 def start_command(tmp_path: Path, folder: Path, *options: str) -> subprocess.Popen:

@@ -1,4 +1,7 @@
-"""The server of warm starts: it imports PyTorch once, and forks the controllers of jobs."""
+"""The server of warm starts: it imports PyTorch once, and forks from then on.
+
+It forks the controllers of jobs, and the kernels of a rehearsal's notebooks.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ import os
 import select
 import socket
 import sys
+import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -63,10 +68,10 @@ def import_all() -> None:
 
 
 class Server:
-    """Forks a controller for each job that it is asked for, as long as somebody may ask.
+    """Forks a controller or a kernel when it is asked for one, as long as somebody may ask.
 
     Attributes:
-        jobs: the controllers that run.
+        jobs: the controllers and kernels that run.
         users: processes that jobs were launched for: heads of sessions, a Jupyter kernel say.
     """
 
@@ -110,33 +115,37 @@ class Server:
         client.settimeout(warm_client.ANSWER_S)
         with client.makefile("rb") as lines:
             request = json.loads(lines.readline())
-        if "job" not in request:
-            client.sendall(
-                json.dumps({"signature": self.signature, "pid": os.getpid()}).encode() + b"\n"
-            )
-            return
-        if request["signature"] != self.signature:
+        if not {"job", "kernel"} & {*request}:
+            _tell(client, signature=self.signature, pid=os.getpid())
+        elif request["signature"] != self.signature:
             self.ended = True
             _tell(client)
-            return
-        self._take(client, request["job"])
+        elif kernel := request.get("kernel"):
+            self._take(client, kernel, kernel["command"], partial(_be_kernel, client))
+        else:
+            job, folder = request["job"], Path(request["job"]["folder"])
+            command = [sys.executable, "-m", "submitit.local._local", str(folder)]
+            self._take(client, job, command, partial(_control, client, folder))
 
-    def _take(self, client: socket.socket, job: dict[str, Any]) -> None:
-        folder, user = Path(job["folder"]), job["user"]
-        command = [sys.executable, "-m", "submitit.local._local", str(folder)]
+    def _take(
+        self,
+        client: socket.socket,
+        asked: dict[str, Any],
+        command: list[str],
+        body: Callable[[], None],
+    ) -> None:
         with open(os.devnull, "w") as nowhere:
             process = Process(
                 command,
-                job["env"],
-                Path(job["cwd"]),
+                asked["env"],
+                Path(asked["cwd"]),
                 session=True,
                 stdout=nowhere.fileno(),
                 stderr=nowhere.fileno(),
             )
-            body = partial(_control, client, folder)
             self.jobs.append(forks.fork(body, process, keep=[client.fileno()]))
-        if user not in self.users:
-            self.users.append(user)
+        if asked["user"] not in self.users:
+            self.users.append(asked["user"])
 
 
 def _tell(client: socket.socket, **answer: Any) -> None:
@@ -152,6 +161,22 @@ def _control(client: socket.socket, folder: Path) -> None:
     if client.recv(2) == b"go":  # else the launcher has given up, and starts the job by itself
         client.close()
         _Controller(folder).run()
+
+
+def _be_kernel(client: socket.socket) -> None:
+    """Be a Jupyter kernel, as long as whoever asked for one holds the connection."""
+    from course.jobs.processes import identity
+
+    client.settimeout(None)
+    _tell(client, kernel=identity(os.getpid()))
+    threading.Thread(target=_end_with, args=(client,), daemon=True).start()
+    start.be_module(sys.orig_argv)
+
+
+def _end_with(client: socket.socket) -> None:
+    with suppress(OSError):
+        client.recv(1)
+    os._exit(1)
 
 
 class _Controller(Controller):

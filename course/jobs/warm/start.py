@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -131,6 +132,16 @@ def start_script(
     body = partial(forks.execute, script, _prepared["path"], before=_finish_imports)
     process = Process(command, env, cwd, session=True, stdout=stdout, stderr=stderr)
     return forks.fork(body, process)
+
+
+def be_module(command: list[str]) -> None:
+    """What `python -m MODULE ARGUMENT …` does, in a fork of a process that is prepared."""
+    _finish_imports()
+    _, _, module, *arguments = command
+    sys.argv[:] = [module, *arguments]
+    sys.path[:] = [os.getcwd(), *_prepared["path"]]
+    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def early_variables(env: os._Environ[str] | dict[str, str]) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The course's own notebooks, executed: on the real Slurm, and answered from recorded runs."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,42 +22,66 @@ def passes(name: str, **how: object) -> list[rehearsal_page.UsedRun]:
     return list(outcome.runs)
 
 
-FEW_IMAGES = """
+# Before a notebook's first cell: it launches and computes what the tests look at, in small.
+SMALL = f"from course import config\nconfig.QUICK |= {QUICK!r}\n"
+FEW_DIGITS = """
+from course.topics import numerics
+whole = numerics.learned_digits
+numerics.learned_digits = lambda **how: whole(steps=60, **how)
+"""
+FEW_COSTS = """
+import course
+from course.topics import formats
+whole, as_ever = formats.costs, course.rung
+formats.costs = lambda images: whole(images=16)
+course.rung = lambda name, **own: as_ever(name, **own | {"steps": 24} if own.get("quick") else own)
+"""
+FEW_CROPS = """
+from course.days import day3
 from course.topics import large_batch
+day3.QUICK_CROPS = 1024
+day3.QUICK |= {"val_images": 64}
 whole = large_batch.batches
 large_batch.batches = lambda count, size: whole(count, min(size, 64))
 """
 
 
 @pytest.fixture
-def small_in_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a notebook launches or computes as quick has the tests' own sizes, too.
-
-    The gradient's noise, and the sizes of updates, are looked at with a few images.
-    """
+def in_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Have kernels execute these texts as they start."""
     startup = tmp_path / "ipython" / "profile_default" / "startup"
     startup.mkdir(parents=True)
-    (startup / "small.py").write_text(
-        f"from course import config\nfrom course.days import day3\n\nconfig.QUICK |= {QUICK!r}\n"
-        f"day3.QUICK_CROPS = 1024\nday3.QUICK |= {{'val_images': 64}}\n{FEW_IMAGES}"
-    )
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
 
+    def execute(*texts: str) -> None:
+        (startup / "small.py").write_text("".join(texts))
 
-def test_day_0_on_slurm(slurm: Path, runs_root: Path, small_in_kernel: None) -> None:
+    return execute
+
+
+@pytest.fixture(autouse=True)
+def warm_kernels(own_turns: None) -> None:
+    """Kernels are forked: of a kernel that is new the rehearsal's tests have some."""
+    warm_up()
+
+
+def test_day_0_on_slurm(slurm: Path, runs_root: Path, in_kernel: Callable[..., None]) -> None:
+    in_kernel(SMALL)
     used = passes("day0_start_here", site="slurm", quick=True)
     assert {run.status for run in used} == {"ok", "cancelled", "timeout", "failed"}
     assert all(run.nodes.startswith("node") for run in used if run.status == "ok")
 
 
 @pytest.mark.parametrize("name", ["day1_1_gpu", "day1_2_mixed_precision", "day1_4_profiler"])
-def test_at_full_size_from_recorded_runs(name: str, runs_root: Path, small_in_kernel: None) -> None:
+def test_at_full_size_from_recorded_runs(
+    name: str, runs_root: Path, in_kernel: Callable[..., None]
+) -> None:
+    in_kernel(SMALL, FEW_DIGITS * (name == "day1_2_mixed_precision"))
     passes(name, site="recorded-nvidia-h100", quick=False)
     assert not list(runs_root.glob("*/launch.json"))  # nothing was launched here
 
 
 def test_two_ranks_at_full_size_from_recorded_runs(runs_root: Path) -> None:
-    warm_up()
     used = passes("day2_2_data_parallel", site="recorded-nvidia-h200-x4", quick=False)
     assert {run.status for run in used} == {"failed"}  # on purpose
     # The rank that hangs runs here: of NCCL's end there is no record.
@@ -70,8 +95,8 @@ def test_several_gpus_answer_from_recorded_runs(name: str, runs_root: Path) -> N
     assert not [*runs_root.glob("*/launch.json")]  # variants of the script neither
 
 
-def test_formats_from_recorded_runs(runs_root: Path) -> None:
-    warm_up()
+def test_formats_from_recorded_runs(runs_root: Path, in_kernel: Callable[..., None]) -> None:
+    in_kernel(FEW_COSTS)
     used = passes("day3_1_formats", site="recorded-nvidia-h200", quick=False)
     assert {run.status for run in used} == {"ok"}
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # checks and the like
@@ -84,9 +109,9 @@ def test_augmentation_answers_from_recorded_runs(runs_root: Path) -> None:
 
 
 def test_large_batches_from_recorded_runs_and_small_trainings(
-    runs_root: Path, small_in_kernel: None
+    runs_root: Path, in_kernel: Callable[..., None]
 ) -> None:
-    warm_up()
+    in_kernel(SMALL, FEW_CROPS)
     used = passes("day3_3_large_batch", site="recorded-nvidia-h200", quick=False)
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # these are live
     assert {run.status for run in used} == {"ok"} and len(launched) == 8

@@ -244,8 +244,6 @@ def state_gib(optimizer: str, model: str) -> float:
         ValueError: no such optimizer or model; the message lists them.
     """
     with fake_step(rung("device", optimizer=optimizer, model=model, batch_size=1)) as step:
-        for weight in step.model.parameters():
-            weight.grad = torch.empty_like(weight)
-        step.optimizer.step()
+        step.update_once()
         kept = tree_leaves(list(step.optimizer.state.values()))
     return sum(each.nbytes for each in kept if isinstance(each, torch.Tensor)) / GIB

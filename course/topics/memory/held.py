@@ -46,7 +46,7 @@ def anatomy(config: Config) -> pd.DataFrame:
         ValueError: a step that PyTorch refuses.
     """
     with fake_step(config) as step:
-        step.run()  # for the optimizer's state
+        step.update_once()  # for the optimizer's state
         table = pd.DataFrame([*_fixed(step), *_kept(step)], columns=["part", "kind", "gib"])
     parts = list(dict.fromkeys(map(_part, dict(step.model.named_children()))))
     sums = table.pivot_table("gib", "part", "kind", "sum", fill_value=0.0)

@@ -74,7 +74,7 @@ def operators(config: Config) -> pd.DataFrame:
         ValueError: a step that PyTorch refuses.
     """
     with fake_step(config) as step:
-        step.run()  # for the optimizer's state
+        step.update_once()  # for the optimizer's state
         with FlopCounterMode(display=False) as counter, _Traffic() as traffic:
             step.run()
     flop = {op.__name__: n for op, n in counter.get_flop_counts()["Global"].items()}

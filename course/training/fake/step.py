@@ -70,6 +70,13 @@ class FakeStep:
         with torch.autocast("cpu", half, enabled=half is not None):
             return nn.functional.cross_entropy(self.model(self.images), self.labels)
 
+    def update_once(self) -> None:
+        """An update by gradients that nobody computed: from here on the optimizer has its state."""
+        for parameter in self.model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
     def run(self) -> None:
         """Forward, backward, update."""
         self.forward().backward()
@@ -115,11 +122,11 @@ def tracked(step: FakeStep) -> Iterator[dict[str, float]]:
 def predict(config: Config) -> Prediction:
     """Peak GiB of a config's training on a GPU, told on any machine: nothing is computed.
 
-    Two steps run on fake tensors; in the second, when the optimizer has its state, PyTorch's
-    MemTracker adds up the storages alive after each operator. Not in it: workspaces of cuDNN
-    and cuBLAS (0.1 GiB in half precision, 0.5 in fp32, at batch 256 on an H100), the CUDA
-    context, and what the allocator reserves without using it. Beside measured peaks:
-    `course.topics.memory.peaks` and docs/memory.md.
+    A step runs on fake tensors, when the optimizer has its state, and PyTorch's MemTracker adds up
+    the storages alive after each operator. Not in it: workspaces of cuDNN and cuBLAS (0.1 GiB in
+    half precision, 0.5 in fp32, at batch 256 on an H100), the CUDA context, and what the allocator
+    reserves without using it. Beside measured peaks: `course.topics.memory.peaks` and
+    docs/memory.md.
 
     Raises:
         ValueError: a config that runs on the CPU, or a step that PyTorch refuses.
@@ -130,7 +137,7 @@ def predict(config: Config) -> Prediction:
             "the whole process is measured, libraries included; set device='auto'"
         )
     with fake_step(config) as step:
-        step.run()
+        step.update_once()
         with tracked(step) as held:
             step.run()
     parts = {

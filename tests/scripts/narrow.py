@@ -41,7 +41,7 @@ def use() -> None:
 
 
 def leave_kernels() -> None:
-    """From here on the compiler's graphs run on PyTorch's own kernels, and are counted all the same.
+    """From here on compiled graphs run on PyTorch's own kernels, and are counted all the same.
 
     To write them in C++ takes a minute for each new network.
     """

@@ -67,10 +67,12 @@ def test_a_quick_ladder_has_small_images_where_software_imitates_bf16(
 
     monkeypatch.setattr(jobs, "launch_all", launch_all)
     monkeypatch.setattr(precision, "has_units", lambda *_: units)
-    for words, wanted in (([], px), (["--set", "image_px=48"], 48)):
+    for words, wanted in (([], px), (["--set", "image_px=48"], 48), (["--compile"], px)):
         asked.clear()
         assert CliRunner().invoke(__main__.app, ["ladder", "--quick", *words]).exit_code
-        assert {each.image_px for each in asked} == {wanted} and len(asked) == len(config.LADDER)
+        rungs = [*config.LADDER, *(config.COMPILED if words == ["--compile"] else ())]
+        assert {each.image_px for each in asked} == {wanted}
+        assert [each.rung for each in asked] == rungs
 
 
 def test_a_check_measures_anew_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from claims import text_of, text_of_quiz
 from timm.optim.muon import DEFAULT_NS_STEPS
 
 from course.data.crop_set import Recipe
+from course.data.loader import NOTED
 from course.days import day3
 from course.runs import recordings
 from course.runs.run import PROJECT, Run

@@ -53,9 +53,8 @@ def main(run):
     if cfg.sync_batchnorm:
         model = sync_batchnorm.convert(model)
     net = model  # itself, whatever is wrapped around it below
+    # TODO 16, day 3: compile the network, once, for training; what DDP does stays outside
     # TODO 8, day 2: average the gradients of all ranks, while backward still computes others
-    if cfg.compile:  # a later day's rung
-        model = torch.compile(model, mode=cfg.compile)
     criterion = nn.CrossEntropyLoss()
     criterion.label_smoothing = cfg.label_smoothing
     # TODO 14, day 3: weight decay for filters and matrices; for vectors if the config has it so

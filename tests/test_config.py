@@ -9,6 +9,7 @@ import pytest
 from course.config import (
     AT_LEAST,
     CHOICES,
+    COMPILED,
     LADDER,
     Config,
     from_dict,
@@ -22,9 +23,12 @@ def changed_fields(before: Config, after: Config) -> set[str]:
     return {f.name for f in fields(Config) if getattr(before, f.name) != getattr(after, f.name)}
 
 
-@pytest.mark.parametrize("before, after", list(pairwise(LADDER)), ids=" to ".join)
+PAIRS = [*pairwise(LADDER), *pairwise(["channels_last", *COMPILED])]
+
+
+@pytest.mark.parametrize("before, after", PAIRS, ids=" to ".join)
 def test_rung_changes_one_field(before: str, after: str) -> None:
-    assert len(changed_fields(LADDER[before], LADDER[after]) - {"rung"}) == 1
+    assert len(changed_fields(rung(before), rung(after)) - {"rung"}) == 1
 
 
 def test_ladder_names_its_rungs() -> None:

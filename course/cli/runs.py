@@ -179,6 +179,10 @@ def ladder(
     set_: Settings = None,
     quick: Quick = False,
     rerun: Annotated[bool, typer.Option(help="Measure again.")] = False,
+    compile_: Annotated[
+        bool,
+        typer.Option("--compile", help="Also fused and compile, which takes a processor minutes."),
+    ] = False,
     picture: Annotated[
         bool, typer.Option("--picture", help="Also draw it, beside a GPU's.")
     ] = False,
@@ -189,14 +193,15 @@ def ladder(
     With --quick the images are smaller where software imitates bf16, or it would take minutes.
     """
     from course import plots
-    from course.config import LADDER, parse_settings
+    from course.config import COMPILED, LADDER, parse_settings
     from course.jobs import launch
     from course.labs import report
     from course.labs.ladder import BESIDE
     from course.runs import recordings
     from course.runs.run import runs_root
 
-    configs = _rungs(quick, site, parse_settings(set_ or []))
+    rungs = [*LADDER, *(COMPILED if compile_ else ())]
+    configs = _rungs(rungs, quick, site, parse_settings(set_ or []))
     with prints_to_stderr(json_):
         launched = launch.launch_all(script, configs, turns=True, site=site, rerun=rerun)
         launch.wait(launched, check=False)
@@ -207,7 +212,7 @@ def ladder(
         tables.show_ladder(table)
     if picture:
         path = runs_root() / "ladder.png"
-        plots.ladder(table, beside=recordings.large(BESIDE, LADDER)).savefig(path)
+        plots.ladder(table, beside=recordings.large(BESIDE, rungs)).savefig(path)
         typer.echo(f"drawn: {path}; a picture of each run: {runs_root()}/*/report.png", err=json_)
     bad = [each for each in launched if each.status != "ok"]
     for each in bad:
@@ -215,14 +220,14 @@ def ladder(
     raise typer.Exit(bool(bad))
 
 
-def _rungs(quick: bool, site: str, settings: dict[str, Any]) -> list[Config]:
-    from course.config import IMITATED, LADDER, rung
+def _rungs(names: list[str], quick: bool, site: str, settings: dict[str, Any]) -> list[Config]:
+    from course.config import IMITATED, rung
 
     if quick and site == "local":
         from course.training.precision import is_imitated_here  # loads torch: it takes seconds
 
         settings = (IMITATED if is_imitated_here() else {}) | settings
-    return [rung(name, quick=quick, **settings) for name in LADDER]
+    return [rung(name, quick=quick, **settings) for name in names]
 
 
 @app.command()

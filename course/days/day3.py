@@ -7,6 +7,8 @@ from typing import Any
 
 from course.config import Config, rung
 from course.days import mixing, rehearsals, updates
+from course.days.compiling import COMPILER_CHECKS, modes
+from course.days.day1 import ON_CPU
 from course.days.day2 import FED
 from course.days.lab import BUSY, Lab, Mechanism, Place, Recording, chosen
 from course.runs.run import Run
@@ -329,5 +331,17 @@ LABS = (
         ),
         jobs="8, of 8 runs", prepare="the crops, 240 MB, are made by the first run",
         stuck="which update has `cfg.lr`: the last, not the one after it",
+    ),
+    Lab(
+        "3.4", "day3_4_compile", "let the compiler write the kernels", 75, "day3_4",
+        chosen(COMPILER_CHECKS, "day3.compile"),
+        rungs=(("fused", "bf16"), ("compile", "bf16")),
+        recordings=(
+            Recording("throughput", [rung(name, **ON_CPU) for name in ("fused", "compile")]),
+            Recording("compiler", [*modes()]),
+        ),
+        jobs="3, of 5 runs", prepare="a C++ compiler on the nodes (`module load gcc`); "
+        "`TORCHINDUCTOR_CACHE_DIR` on a disk that all of them see",
+        stuck="what `torch.compile` gives back must be kept; DDP goes around it",
     ),
 )  # fmt: skip

@@ -108,6 +108,56 @@ def joining(text: str, cfg: Config) -> Iterator[str]:
         )
 
 
+OTHER_MODE = "max-autotune-no-cudagraphs"  # than the one that comes without asking
+TWICE: dict[str, Any] = {"epochs": 2, "budget_s": 0.0, "device": "cpu"}  # epochs, of a step each
+
+
+def compiling(text: str, cfg: Config) -> Iterator[str]:
+    """Is the network that trains compiled once, as the config has it, and is DDP around it?"""
+    from course.training.fake.pretended import rehearse
+
+    cfg = replace(cfg, **TWICE, compile=OTHER_MODE)
+    found = rehearse(text, cfg)
+    asked = found.compiled
+    if found.error and not asked:
+        yield f"rehearsed, the first step fails: {found.error}"
+    elif not asked:
+        yield "nothing calls torch.compile: model = torch.compile(model, mode=cfg.compile)"
+    elif not any(each.calls for each in asked):
+        yield (
+            "`torch.compile(…)` is called, and what it gives back is not: the plain network "
+            "trains. Keep it: model = torch.compile(…)"
+        )
+    elif len(rehearse(text, replace(cfg, epochs=1)).compiled) < len(asked):
+        yield (
+            f"`torch.compile(…)` lies inside the loop: in {TWICE['epochs']} epochs of a step each "
+            f"it was called {len(asked)} times. Compile once, before the loop"
+        )
+    elif modes := {each.mode for each in asked} - {OTHER_MODE}:
+        yield f"it compiles in the mode {modes.pop()!r}, whatever the config asks: mode=cfg.compile"
+    elif rehearse(text, replace(cfg, compile="")).compiled:
+        yield 'with cfg.compile == "" it compiles as well: `if cfg.compile:` before it'
+    else:
+        yield from _beside_ddp(text, cfg)
+
+
+def _beside_ddp(text: str, cfg: Config) -> Iterator[str]:
+    """As a rank of several: does DDP see what trains, and is it left to Python?"""
+    from course.training.fake.pretended import rehearse
+
+    found = rehearse(text, cfg, rank=RANK, local_rank=LOCAL_RANK, world_size=RANKS)
+    if found.parallel and not any(found.parallel):
+        yield (
+            f"{ELSEWHERE} the compiled network passes DDP by, so that nobody averages gradients: "
+            f"DDP(…) must be given what `torch.compile(…)` gives back"
+        )
+    elif any(each.with_ddp for each in found.compiled):
+        yield (
+            f"{ELSEWHERE} `torch.compile(…)` is given DDP's wrapper, whose own Python it cannot "
+            f"read, so that graphs break there: compile the network first, then wrap it in DDP"
+        )
+
+
 # A small set in tar files, in which every image has a class of its own. The shards are no multiple
 # of the readers, and ranks are fewer than workers: so one number is not taken for another.
 SHARDS, EACH = 13, 3

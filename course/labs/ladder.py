@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from course import days, plots
-from course.config import LADDER
+from course.config import COMPILED, LADDER
 from course.labs.predictions import prediction
 from course.runs import recordings
 from course.runs.ratio import ratio
@@ -50,10 +50,10 @@ def ladder(beside: str = BESIDE) -> Ladder:
     Args:
         beside: a recorded machine whose rungs are shown, too.
     """
-    known = recordings.large(beside, LADDER)
+    known = recordings.large(beside, [*LADDER, *COMPILED])
     elsewhere = known[~known["tf32"] & known["precision"].ne("fp16")].set_index("rung")
     rows, machine = [], ""
-    climbed = {name: _measured(name, before) for before, name in pairwise(["", *LADDER])}
+    climbed = {name: _measured(name, before) for before, name in _pairs()}
     first, second, *_ = LADDER
     if climbed[second][1]:  # the one that the second rung was compared with
         climbed[first] = climbed[second][1], None
@@ -73,6 +73,12 @@ def ladder(beside: str = BESIDE) -> Ladder:
             }
         rows.append(row)
     return Ladder(pd.DataFrame(rows, columns=COLUMNS), machine, _named(known))
+
+
+def _pairs() -> Iterator[tuple[str, str]]:
+    """Each rung after the one that it is compared with, the first after ""."""
+    yield from pairwise(["", *LADDER])
+    yield from pairwise(["channels_last", *COMPILED])
 
 
 COLUMNS = [

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from course.config import LADDER
+from course.config import COMPILED, LADDER
 from course.labs.store import changing, now, read
 from course.runs.run import all_runs
 from course.text import digits, wrapped
@@ -72,7 +72,7 @@ def predict(
         return stored
     value = _choice(key, value, choices) if choices else _number(key, value)
     if rung is None:
-        rung = key if key in LADDER else ""
+        rung = key if key in (*LADDER, *COMPILED) else ""
     stored = _store(key, value, str(note), rung)
     if stored.value != value:
         reason = f"a run of {stored.rung} has been launched" if stored.rung else "it was the first"

@@ -38,6 +38,7 @@ PURPOSES = {
     "loading": "ways of loading files for one GPU",
     "formats": "ways of storing images, and of decoding them, for one GPU",
     "augmentation": "ways of augmenting, how fast they are and what they bring, over seeds",
+    "compiler": "a compiled step in each mode, at two batch sizes, and what compiling it takes",
     "optimizers": "a step with each optimizer",
     "learning": "trainings to their end, several at a time on one GPU: their times say nothing",
     "variant": "a script with lines put in, which a notebook launches to show what they do",
@@ -47,6 +48,7 @@ FULL_BATCH = ("throughput", "scaling")  # on one GPU, either tells how fast a ru
 LABELS = ("rung", "data_root")  # of a config: they change nothing that is computed
 HANDED_ON = ("uint8",)  # nor do these, but how fast files come, which is asked of FED alone
 FED = ("loading", "formats", "augmentation")  # to see how images come: no part of the ladder
+ASIDE = ("trace", "variant", "optimizers", "compiler", *FED)  # nor are these
 SETUP = {"model": "resnet50", "data": "synthetic", "image_px": 224, "batch_size": 256}
 NEAREST = 4  # so many recorded runs are named where none fits
 
@@ -139,7 +141,7 @@ def _on_device(machine: str, data: str, device: str) -> list[Run]:
     found = [
         run
         for run in known
-        if run.purpose not in ("trace", "variant", "optimizers", *FED)
+        if run.purpose not in ASIDE
         and run.config.data == data
         and (run.config.rung == "baseline" or run.config.device == device)
     ]

@@ -31,6 +31,7 @@ LOADER = (
     "num_workers", "persistent_workers", "prefetch_factor", "pin_memory", "drop_last", "in_order",
 )  # fmt: skip
 MOST = 4  # so many different things are noted
+REASON = 240  # so many characters of why a graph broke
 aten = torch.ops.aten
 FORWARD = (aten.convolution.default,)
 BACKWARD = (aten.convolution_backward.default,)
@@ -225,6 +226,44 @@ class Updates:
             "classes": matrices[-1] if matrices else None,
             "overflow": self._overflow,
         }
+
+
+class Compiled:
+    """What the compiler makes in a run: graphs, and places where it left a function to Python.
+
+    Dynamo counts both for itself, so that asking hinders nothing. It is only to be asked in a run
+    that compiles: importing it takes seconds.
+    """
+
+    def __init__(self) -> None:
+        from torch._dynamo.utils import counters
+
+        self._counters = counters
+        self._before = self._graphs(), Counter(counters["graph_break"])
+        self._after_epochs: list[int] = []
+
+    def _graphs(self) -> int:
+        return self._counters["stats"]["unique_graphs"]
+
+    def end_epoch(self) -> None:
+        """The training steps of an epoch are over; its validation is still to come."""
+        self._after_epochs.append(self._graphs() - self._before[0])
+
+    def evidence(self) -> dict[str, Any]:
+        """For the record.
+
+        graphs: how many were made until the end of each epoch's training. breaks: why a graph
+        ended before its function did, each reason with how often it did.
+        """
+        found = Counter(self._counters["graph_break"]) - self._before[1]
+        breaks = {_reason(told): times for told, times in found.most_common(MOST)}
+        return {"graphs": self._after_epochs, "breaks": breaks}
+
+
+def _reason(told: str) -> str:
+    """Of Dynamo's page about a break the two lines that say what it met."""
+    lines = [line.strip() for line in told.splitlines()[:2]]
+    return ": ".join(line.removeprefix("Explanation: ") for line in lines)[:REASON]
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

@@ -16,7 +16,7 @@ from course.runs import failures
 from course.runs.record import PHASES
 from course.training import evidence, memory, profiling, turn
 from course.training.energy import EnergyMeter, counter
-from course.training.evidence import Observer, Updates
+from course.training.evidence import Compiled, Observer, Updates
 from course.training.recorder import Recorder
 
 SHOWN = 16  # so many labels of an epoch's first batch are noted
@@ -95,6 +95,7 @@ class Meter:
         self._observer: Observer | None = None
         self._observed = ""
         self._updates = Updates() if self.config.warmup_steps else None
+        self._compiled = Compiled() if self.config.compile else None
         self._evidence: dict[str, Any] = {"labels": []}
         self._energy = EnergyMeter(counter(device))
         folder = run.folder if self.config.profile_steps and device.type == "cpu" else None
@@ -154,6 +155,8 @@ class Meter:
         finally:  # also where the script breaks out of the loop
             if self._updates:
                 self._updates.stop()
+            if self._compiled:
+                self._compiled.end_epoch()
             self._end()
             self._enter(None)
             self._settle()
@@ -201,8 +204,8 @@ class Meter:
 
     def _observe(self, what: str) -> None:
         """Watch each operator from here to `_end`: of the first step, or of what is named."""
-        # It would keep the compiler from fusing them.
-        if self.config.warmup_steps and not self.config.compile:
+        # Watched, nothing would be compiled; but validation is of the network as it is.
+        if self.config.warmup_steps and (what == "validation" or not self.config.compile):
             self._observed = what
             self._observer = Observer(lambda: self._seen_in(what), self.device.type)
             self._observer.__enter__()
@@ -345,8 +348,10 @@ class Meter:
 
     def _hand_over(self) -> None:
         seen = self._evidence | (self._updates.evidence() if self._updates else {})
-        several = self.run.world_size > 1
-        self.run.set(evidence=seen if several or "forward_types" in seen else {})
+        if self._compiled:
+            seen["compiled"] = self._compiled.evidence()
+        told = self.run.world_size > 1 or self._compiled or "forward_types" in seen
+        self.run.set(evidence=seen if told else {})
 
     def summary(self) -> dict[str, Any]:
         """Medians and quartiles over the steps after warm-up; first and last loss."""

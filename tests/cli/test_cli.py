@@ -67,10 +67,12 @@ def test_a_quick_ladder_has_small_images_where_software_imitates_bf16(
 
     monkeypatch.setattr(jobs, "launch_all", launch_all)
     monkeypatch.setattr(precision, "has_units", lambda *_: units)
-    for words, wanted in (([], px), (["--set", "image_px=48"], 48)):
+    for words, wanted in (([], px), (["--set", "image_px=48"], 48), (["--compile"], px)):
         asked.clear()
         assert CliRunner().invoke(__main__.app, ["ladder", "--quick", *words]).exit_code
-        assert {each.image_px for each in asked} == {wanted} and len(asked) == len(config.LADDER)
+        rungs = [*config.LADDER, *(config.COMPILED if words == ["--compile"] else ())]
+        assert {each.image_px for each in asked} == {wanted}
+        assert [each.rung for each in asked] == rungs
 
 
 def test_a_check_measures_anew_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +116,7 @@ def test_failed_run_exits_with_1_and_shows_why(runs_root: Path) -> None:
         (("run", LIGHT, "--dry-run", "--site", "jean-zay-a100", "--gpus", "12"), "a multiple of 8"),
         (("cancel",), "--all"),
         (("notebooks", "day9*"), "day1_1_gpu"),
-        (("exercises", "--upto", "99"), "choose 0 to 15"),
+        (("exercises", "--upto", "99"), "choose 0 to 16"),
         (("record", "moon", "--gpus", "2", "--only", "mars"), "there are device, channels_last"),
         (("record", "moon", "--variants", "--list"), "leave --list and --only out"),
     ],

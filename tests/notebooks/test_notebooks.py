@@ -116,3 +116,5 @@ def test_large_batches_from_recorded_runs_and_small_trainings(
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # these are live
     assert {run.status for run in used} == {"ok"} and len(launched) == 8
     assert {run.config.model for run in launched} == {"resnet18"}
+    taken = [run.record.evidence["taken"] for run in launched if "mine" in run.config.rung]
+    assert len(taken) == 4 and taken.count(taken[0]) == 4  # with few images a batch, and with many

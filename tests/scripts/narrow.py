@@ -7,6 +7,7 @@ NO_HOST_MEMORY is set nobody asks how much of it is taken: that is a tenth of so
 import os
 from typing import Any
 
+import torch
 from torch import nn
 from torchvision.models import resnet
 
@@ -37,3 +38,14 @@ def use() -> None:
     models.create = create
     if "NO_HOST_MEMORY" in os.environ:
         memory.host_gib = lambda: 0.0
+
+
+def leave_kernels() -> None:
+    """From here on compiled graphs run on PyTorch's own kernels, and are counted all the same.
+
+    To write them in C++ takes a minute for each new network.
+    """
+    from torch._inductor import compile_fx
+
+    torch._dynamo.reset()  # what another script's network has left
+    compile_fx.compile_fx = lambda graph, *_, **__: graph.forward

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from course.training.evidence import Observer
+from course.training.evidence import Compiled, Observer
 
 SCORES = torch.randn(4, 5)
 HARD = torch.tensor([0, 1, 2, 3])
@@ -52,3 +52,44 @@ def test_by_which_statistics_batchnorm_normalises(training: bool, found: str) ->
     with observer, torch.no_grad():
         torch.nn.BatchNorm2d(3).train(training)(torch.randn(2, 3, 4, 4))
     assert observer.evidence()["statistics"] == {found: 1}
+
+
+def printing(images: torch.Tensor) -> torch.Tensor:
+    images = images + 1
+    print(end="")
+    return images * 2
+
+
+def whole(images: torch.Tensor) -> torch.Tensor:
+    return (images + 1) * 2
+
+
+def compiled(function, *epochs: list[torch.Tensor]) -> dict:
+    """What is told of a function that is compiled, and called with each of an epoch's batches."""
+    torch._dynamo.reset()
+    watch, made = Compiled(), torch.compile(function, backend="eager", dynamic=False)
+    for batches in epochs:
+        for batch in batches:
+            made(batch)
+        watch.end_epoch()
+    return watch.evidence()
+
+
+def test_a_graph_is_made_once_and_used() -> None:
+    batches = [torch.ones(4, 3)] * 2
+    assert compiled(whole, batches, batches) == {"graphs": [1, 1], "breaks": {}}
+
+
+def test_a_new_shape_is_a_new_graph() -> None:
+    assert compiled(whole, [torch.ones(4, 3)], [torch.ones(5, 3)])["graphs"] == [1, 2]
+
+
+def test_what_is_never_called_is_no_graph() -> None:
+    assert compiled(whole, [], [])["graphs"] == [0, 0]
+
+
+def test_a_break_is_told_with_its_reason_and_only_that_of_this_run() -> None:
+    found = compiled(printing, [torch.ones(4, 3)])
+    ((reason, times),) = found["breaks"].items()
+    assert found["graphs"] == [2] and times == 1 and "print" in reason
+    assert compiled(whole, [torch.ones(4, 3)]) == {"graphs": [1], "breaks": {}}

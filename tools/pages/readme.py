@@ -23,10 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # A rung in its precision, in the order of the ladder; and the lab that teaches it.
-RUNGS = {rung: lab.number for lab in LABS for rung in lab.rungs} | {
-    ("fused", "bf16"): "day 3",
-    ("compile", "bf16"): "day 3",
-}
+RUNGS = {rung: lab.number for lab in LABS for rung in lab.rungs}
 FIRST = {"GPU": ("device", "fp32"), "CPU": ("baseline", "fp32")}  # what ratios are to
 HEAD = (
     "rung",

@@ -27,11 +27,12 @@ from course.config import Config
 from course.data.loader import ImageSets
 from course.training import meter  # noqa: F401 (a script's import would see what is patched here)
 from course.training.evidence import COPIES, waits_not
+from course.training.fake import compiler
 
 PRETENDED = torch.device("cuda")
 FIRST_NODE = "first-node"  # where a pretended rank's launcher says that ranks meet
 # What is rehearsed shows at any size, and nothing is computed.
-SMALL: dict[str, Any] = {"model": "resnet18", "image_px": 32, "compile": ""}
+SMALL: dict[str, Any] = {"model": "resnet18", "image_px": 32}
 SMALL |= {"profile_steps": 0, "val_steps": 0, "save_weights": False}
 aten = torch.ops.aten
 
@@ -43,7 +44,8 @@ class Rehearsed:
     error: what ended it, with its line, or "". computed_on: where the loss lay. selected: the
     index of the device that the script made the current one. copied: of "images" and "labels",
     each (type, non_blocking) with which they came to the device. loading: the arguments for
-    DataLoader. joined: those of init_process_group, None where it was not called.
+    DataLoader. joined: those of init_process_group, None where it was not called. compiled: each
+    call of torch.compile. parallel: how often each DistributedDataParallel was called.
     """
 
     error: str = ""
@@ -52,6 +54,8 @@ class Rehearsed:
     copied: dict[str, set[tuple[str, bool]]] = field(default_factory=dict)
     loading: dict[str, Any] = field(default_factory=dict)
     joined: dict[str, Any] | None = None
+    compiled: list[compiler.Asked] = field(default_factory=list)
+    parallel: list[int] = field(default_factory=list)
 
 
 class _Meter:
@@ -97,11 +101,15 @@ class _Run:
 class _Parallel(nn.Module):
     """In the place of DistributedDataParallel: the network alone."""
 
+    made: list[_Parallel] = []
+
     def __init__(self, module: nn.Module, *_: Any, **__: Any) -> None:
         super().__init__()
-        self.module = module
+        self.module, self.calls = module, 0
+        self.made.append(self)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
+        self.calls += 1
         return self.module(*inputs, **named)
 
     def register_comm_hook(self, *_: Any) -> None:
@@ -238,6 +246,7 @@ def _pretended(
         stack.enter_context(patch.object(Distribution, "_validate_args", False))
         if world_size > 1:
             stack.enter_context(_group(found, rank, local_rank, world_size))
+        stack.enter_context(compiler.noting(found.compiled, _Parallel))
         stack.enter_context(_Copies(cfg, found))
         yield
 
@@ -258,8 +267,12 @@ def _group(found: Rehearsed, rank: int, local_rank: int, world_size: int) -> Ite
         patch.dict(os.environ, met),
         patch.multiple(distributed, **calls),
         patch.object(nn.parallel, "DistributedDataParallel", _Parallel),
+        patch.object(_Parallel, "made", []) as made,
     ):
-        yield
+        try:
+            yield
+        finally:
+            found.parallel = [each.calls for each in made]
 
 
 def _yes(*_: Any, **__: Any) -> bool:

@@ -6,12 +6,11 @@ how answers are checked; each key lies inside one solution block. Unless `why` s
 script runs to its end on a CPU.
 """
 
-from answers import day3, learning, named, right, shards, wrong_day1, wrong_day2
+from answers import compiled, day3, learning, named, right, shards, wrong_day1, wrong_day2
 
-WRONG = (
-    wrong_day1.WRONG | wrong_day2.WRONG | shards.WRONG | day3.WRONG | learning.WRONG | named.WRONG
-)
-RIGHT = right.RIGHT | shards.RIGHT | day3.RIGHT | learning.RIGHT | named.RIGHT
+OF_DAYS = (wrong_day1, wrong_day2, right, shards, day3, learning, compiled, named)
+WRONG = {label: each for day in OF_DAYS for label, each in getattr(day, "WRONG", {}).items()}
+RIGHT = {label: each for day in OF_DAYS for label, each in getattr(day, "RIGHT", {}).items()}
 
 # What a processor does not show: right there, or the same as right.
 UNSEEN = {

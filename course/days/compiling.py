@@ -1,0 +1,89 @@
+"""Lab 3.4: how it is seen that the network is compiled, and what is recorded of the compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from course.config import Config, rung
+from course.days import rehearsals
+from course.days.lab import BUSY, Mechanism, Place
+from course.runs.run import Run
+
+
+def _compiled_faults(run: Run, against: Run) -> Iterator[str]:
+    seen = run.record.evidence.get("compiled")
+    if not seen:  # of an older recording, or the config asks for none
+        return
+    graphs, breaks = seen["graphs"], seen["breaks"]
+    if not any(graphs):
+        cause = next(rehearsals.compiling(run.script.read_text(), run.config), "")
+        yield cause or (
+            "no graph was compiled: the network that `torch.compile(…)` gives back must be the one "
+            "that trains"
+        )
+    elif breaks:
+        reason, times = next(iter(breaks.items()))
+        yield (
+            f"a graph breaks, and Python goes on in between: {reason} ({times} times). Take it out "
+            f"of what is compiled; torch._dynamo.explain says the line"
+        )
+    elif len({*graphs}) > 1:
+        yield (
+            f"graphs were compiled again: after the epochs there were {_listed(graphs)}. What the "
+            f"compiler took for constant has changed, or its memory was cleared; "
+            f"TORCH_LOGS=recompiles says what"
+        )
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _compiled_seen(run: Run) -> str:
+    seen = run.record.evidence["compiled"]
+    count, epochs = seen["graphs"][-1], len(seen["graphs"])
+    graphs = "one graph" if count == 1 else f"{count} graphs"
+    return (
+        f"{graphs} without a break, compiled once and used in {epochs} epochs; validation is of "
+        f"the network as it is; its place beside DDP rehearsed as a rank of several"
+    )
+
+
+def _compiled_limits(cfg: Config, place: Place) -> str:
+    if place.device != "cpu":
+        return ""
+    return "a processor compiles for longer than this check trains"
+
+
+# Two epochs, or nobody sees that a graph is made anew in each. The first step compiles.
+COMPILED: dict[str, Any] = {"epochs": 2, "steps": 8, "warmup_steps": 4, "budget_s": 0.0}
+COMPILER_CHECKS = {
+    "day3.compile": Mechanism(
+        "the compiler writes the kernels of the network that trains", 16, "compile", "fused",
+        _compiled_seen, _compiled_limits, "torch.compile", lambda run: bool(run.config.compile),
+        faults=_compiled_faults, rehearsed=rehearsals.compiling, settings=COMPILED,
+    ),
+}  # fmt: skip
+
+AGAIN = "-again"  # behind a label: the same once more, where PyTorch's cache on disk is full
+MODE_BATCHES = (256, 64)
+AUTOTUNED = "max-autotune-no-cudagraphs"
+TIMED_STEPS = {"steps": 80, "warmup_steps": 30}  # a mode with CUDA graphs records them in some
+
+
+def in_mode(mode: str, batch_size: int, again: bool = False) -> Config:
+    """A step of ResNet-50 in one of the compiler's modes; "" leaves it to PyTorch's own kernels."""
+    name = f"mode-{mode or 'eager'}-{batch_size}{AGAIN * again}"
+    own = BUSY | TIMED_STEPS | {"batch_size": batch_size}
+    return rung("compile", **own, compile=mode, rung=name)
+
+
+def modes() -> Iterator[Config]:
+    """What takes least and tells most comes first: searching for kernels takes minutes."""
+    large, small = MODE_BATCHES
+    yield from (in_mode(mode, large) for mode in ("", "default"))
+    yield in_mode("default", large, again=True)
+    yield from (in_mode(mode, small) for mode in ("", "default", "reduce-overhead"))
+    yield in_mode("reduce-overhead", large)
+    yield from (in_mode(AUTOTUNED, batch) for batch in MODE_BATCHES)

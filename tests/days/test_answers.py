@@ -94,6 +94,8 @@ def trial(name: str, text: str, own: dict, ranks: int = 1) -> Trial:
     values = {**wanted.settings, **(RANKS if gpus > 1 else SMALL)}
     if name == "day2.dataloader":  # workers crop otherwise, and of 32 px that leaves little
         values["image_px"] = 64
+    if name == "day3.compile":  # each of its trials is traced anew: so few layers as there may be
+        values["model"] = "resnet34"
     if wanted.rung == "shards":  # both runs see other images: of more of them losses differ less
         values |= {"image_px": 64, "batch_size": 16, "workers": 0}
     own = {key: value for key, value in own.items() if key not in ("rung", "data")}

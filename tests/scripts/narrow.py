@@ -17,8 +17,8 @@ from course.training import memory, models
 class Narrow(resnet.ResNet):
     """As torchvision makes it, but for the width of its layers."""
 
-    def __init__(self, classes: int) -> None:
-        super().__init__(resnet.BasicBlock, [2, 2, 2, 2], zero_init_residual=True)
+    def __init__(self, classes: int, blocks: int) -> None:
+        super().__init__(resnet.BasicBlock, [blocks] * 4, zero_init_residual=True)
         self.fc = nn.Linear(self.inplanes, classes)
 
     def _make_layer(self, block: type, planes: int, *rest: Any, **options: Any) -> nn.Sequential:
@@ -29,12 +29,13 @@ _known = models.create
 
 
 def create(name: str, classes: int) -> nn.Module:
-    """As `models.create`, but for resnet18."""
-    return Narrow(classes) if name == "resnet18" else _known(name, classes)
+    """As `models.create`, but for resnet18; and for resnet34, which is the shallowest here."""
+    blocks = {"resnet18": 2, "resnet34": 1}.get(name)
+    return Narrow(classes, blocks) if blocks else _known(name, classes)
 
 
 def use() -> None:
-    """From here on, scripts of this process train it as their resnet18."""
+    """From here on, scripts of this process train these as their resnet18 and resnet34."""
     models.create = create
     if "NO_HOST_MEMORY" in os.environ:
         memory.host_gib = lambda: 0.0

@@ -18,7 +18,7 @@ import pytest
 from course.config import Config, rung
 from course.jobs import launch as jobs
 from course.jobs.cluster import control
-from course.jobs.warm import client
+from course.jobs.warm import client, kernels
 from course.runs import run as runs
 from course.runs.run import Run
 
@@ -96,6 +96,29 @@ def train_together(
     subprocess.run(
         [*command, *(str(run.folder) for run in of)], env=alone, check=True, timeout=timeout_s
     )
+
+
+def run_forked(
+    script: Path, *arguments: str, folder: Path, env: dict[str, str], timeout_s: float = 240
+) -> subprocess.CompletedProcess:
+    """As `python SCRIPT ARGUMENT…` ends, but forked where that can be: PyTorch is imported there.
+
+    Args:
+        folder: an empty place for what it prints.
+    """
+    command = [sys.executable, "-u", str(script), *arguments]
+    warm_up()
+    out, err, code = (folder / name for name in ("printed.out", "printed.err", "printed.code"))
+    module = [sys.executable, "-m", "as_new", *map(str, (out, err, code, script)), *arguments]
+    process = kernels.start(module, folder, env)
+    if process is None:
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout_s)
+    try:
+        process.wait(timeout_s)
+    finally:
+        process.kill()
+    ended = int(code.read_text()) if code.exists() else -signal.SIGKILL
+    return subprocess.CompletedProcess(command, ended, out.read_text(), err.read_text())
 
 
 def launch_running(script: str, **options: Any) -> Run:

@@ -16,7 +16,9 @@ import pytest
 import torch
 from job_helpers import eventually, small_disk
 from PIL import Image
+from typer.testing import CliRunner
 
+from course.__main__ import app
 from course.config import rung
 from course.data import default_set
 from course.data.default_set import DataError
@@ -303,14 +305,13 @@ def test_sets_of_one_name_lie_apart(own: Path, tmp_path: Path) -> None:
     assert convert.place("raw", named) == named.parent / "default-raw"
 
 
-@pytest.mark.slow
 def test_the_command_says_what_it_made(own: Path) -> None:
-    command = [sys.executable, "-m", "course", "data", "--as", "shards", "--data-root", str(own)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "train: 32 images in 1 files" in done.stdout
+    words = ["data", "--as", "shards", "--data-root", str(own)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.stderr
+    assert "train: 32 images in 4 files" in done.stdout
     assert f"in {convert.place('shards', own)}" in done.stdout
-    asked = json.loads(subprocess.check_output([*command, "--json"], text=True))
+    asked = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert (asked["kind"], asked["splits"]["val"]["images"]) == ("shards", 16)
     assert "images/s" in done.stderr  # its progress
 

@@ -2,11 +2,9 @@
 
 import os
 import re
-import subprocess
-import sys
 
 import pytest
-from job_helpers import SCRIPTS
+from job_helpers import SCRIPTS, run_forked
 
 from course.labs import exercises
 
@@ -16,6 +14,7 @@ TOTAL = exercises.count(TEXT)
 # One process for all views, since importing torch takes longer than running them.
 DRIVER = """
 import importlib.util, sys
+sys.path.insert(0, {scripts!r})
 import narrow, torch
 from course.config import rung
 from course.training.recorder import Recorder
@@ -33,11 +32,11 @@ for path in sys.argv[1:]:
     spec = importlib.util.spec_from_file_location("view", path)
     view = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(view)
-    for changes in {}, {**NEXT, "precision": "bf16"}, {**NEXT, "precision": "fp16"}:
+    for changes in dict(), dict(NEXT, precision="bf16"), dict(NEXT, precision="fp16"):
         layouts, run = [], Recorder(None)
         run.config = rung("baseline", quick=True, model="resnet18", **TINY, **changes)
         view.main(run)
-        print(f"layouts={layouts}")
+        print("layouts=" + str(layouts))
         run.finish("ok")
 """
 
@@ -51,9 +50,9 @@ def said_by_views(tmp_path_factory: pytest.TempPathFactory) -> str:
         path.write_text(exercises.render(TEXT, solved))
     # Equal losses are asked for, so one CPU thread computes all of them.
     alone = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "RANK": "0", "WORLD_SIZE": "1"}
-    command = [sys.executable, "-c", DRIVER, *map(str, views)]
-    env = os.environ | alone | {"PYTHONPATH": str(SCRIPTS)}
-    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    (folder / "driver.py").write_text(DRIVER.format(scripts=str(SCRIPTS)))
+    env = os.environ | alone
+    done = run_forked(folder / "driver.py", *map(str, views), folder=folder, env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

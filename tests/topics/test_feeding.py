@@ -19,6 +19,7 @@ from job_helpers import (
     nothing_left,  # noqa: F401 - ends the runs of a test
     over,
     prepared,
+    run_forked,
     train_together,
 )
 from torch.utils.data import DataLoader, Dataset
@@ -66,9 +67,14 @@ def train(run: Run, *before: str) -> Run:
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1",
     }
-    command = [*before, sys.executable, "-u", str(run.script)]
-    done = subprocess.run(command, env=env, capture_output=True, timeout=ENDS_WITHIN_S)
-    assert run.record, done.stderr.decode(errors="replace")[-2000:]
+    if not before:
+        done = run_forked(run.script, folder=run.folder, env=env, timeout_s=ENDS_WITHIN_S)
+    else:
+        command = [*before, sys.executable, "-u", str(run.script)]
+        done = subprocess.run(
+            command, env=env, capture_output=True, text=True, timeout=ENDS_WITHIN_S
+        )
+    assert run.record, done.stderr[-2000:]
     return run
 
 

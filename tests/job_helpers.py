@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -119,6 +120,20 @@ def run_forked(
         process.kill()
     ended = int(code.read_text()) if code.exists() else -signal.SIGKILL
     return subprocess.CompletedProcess(command, ended, out.read_text(), err.read_text())
+
+
+def run_ranks(script: Path, *arguments: str, folder: Path) -> list[subprocess.CompletedProcess]:
+    """Two processes of a script, each as `run_forked`; its last argument is the rank."""
+    places = [folder / rank for rank in "01"]
+    for place in places:
+        place.mkdir()
+    warm_up()
+
+    def run(place: Path) -> subprocess.CompletedProcess:
+        return run_forked(script, *arguments, place.name, folder=place, env=dict(os.environ))
+
+    with ThreadPoolExecutor() as pool:
+        return [*pool.map(run, places)]
 
 
 def launch_running(script: str, **options: Any) -> Run:

@@ -299,6 +299,12 @@ def test_what_it_refuses(own: Path, tmp_path: Path) -> None:
         convert.convert("raw", own)
 
 
+def test_the_same_files_are_images_as_for_torchvision() -> None:
+    from torchvision.datasets.folder import IMG_EXTENSIONS
+
+    assert convert.SUFFIXES == IMG_EXTENSIONS
+
+
 def test_sets_of_one_name_lie_apart(own: Path, tmp_path: Path) -> None:
     assert convert.place("raw", tmp_path / "a" / "set") != convert.place("raw", tmp_path / "set")
     named = default_set.default_root().resolve()

@@ -5,8 +5,6 @@ processes.
 """
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import of_two_ranks as of_two
 import pandas as pd
 import pytest
 import torch
+from job_helpers import run_ranks
 from torch import nn
 
 from course.config import rung, vary
@@ -312,9 +311,8 @@ def test_messages_are_the_all_reduces_of_traced_runs(swept: dict[float, Run]) ->
 def of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list]:
     """What each of two processes of one gloo group saved, by the name of what it computed."""
     folder = tmp_path_factory.mktemp("ranks")
-    command = [sys.executable, of_two.__file__, str(folder)]
-    ranks = [subprocess.Popen([*command, str(rank)]) for rank in range(2)]
-    assert [rank.wait(240) for rank in ranks] == [0, 0]
+    ended = run_ranks(Path(of_two.__file__), str(folder), folder=folder)
+    assert [each.returncode for each in ended] == [0, 0], ended
     return lambda name: [torch.load(folder / f"{name}-{rank}.pt") for rank in range(2)]
 
 

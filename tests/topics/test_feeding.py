@@ -20,6 +20,7 @@ from job_helpers import (
     over,
     prepared,
     run_forked,
+    run_ranks,
     train_together,
 )
 from torch.utils.data import DataLoader, Dataset
@@ -422,7 +423,7 @@ import torch
 from torch import distributed
 from course.runs.failures import in_one_line
 
-rank, port, leaves = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "leaves"
+port, leaves, rank = sys.argv[1], sys.argv[2] == "leaves", int(sys.argv[3])
 distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2,
                                timeout=timedelta(seconds=30 if leaves else 3))
 distributed.all_reduce(torch.ones(4))
@@ -441,12 +442,11 @@ except Exception as error:
 @pytest.mark.parametrize(
     "how, told", [("leaves", "Another rank ended"), ("sleeps", "This rank waited")]
 )
-def test_rank_that_the_others_wait_for(how: str, told: str) -> None:
-    port = 20_000 + os.getpid() % 20_000
-    commands = [[sys.executable, "-c", WAITS, rank, str(port), how] for rank in "01"]
-    both = [subprocess.Popen(each, stdout=subprocess.PIPE, text=True) for each in commands]
-    said = [each.communicate(timeout=ENDS_WITHIN_S)[0] for each in both]
-    assert told in said[0], said[0]
+def test_rank_that_the_others_wait_for(how: str, told: str, tmp_path: Path) -> None:
+    port = str(20_000 + os.getpid() % 20_000)
+    (tmp_path / "waits.py").write_text(WAITS)
+    first, _ = run_ranks(tmp_path / "waits.py", port, how, folder=tmp_path)
+    assert told in first.stdout, first
 
 
 # As PyTorch 2.11 to 2.15 and Python say it.

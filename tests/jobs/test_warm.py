@@ -165,14 +165,19 @@ def start_cold(paths, envs):
     return ended
 
 
+DRAWS = "import random, numpy, torch\n"
+DRAWS += "print(random.random(), numpy.random.rand(), torch.initial_seed())\n"
+
+
 def test_a_forked_script_does_and_says_what_a_new_process_would(tmp_path):
     paths = write(tmp_path / "scripts", PROGRAMS | dict.fromkeys(ASKED, THREADS))
+    by_chance = write(tmp_path / "by_chance", {"one_draws": DRAWS, "two_draws": DRAWS})
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     plain = {key: value for key, value in os.environ.items() if key not in names} | SET_LATE
     envs = {name: plain | {"COURSE_ODD": "a b\n=ü"} | ASKED.get(name, {}) for name in paths}
     cold = start_cold(paths, envs)
     left = taken(tmp_path / "scripts")
-    forked = start_warm(paths, envs)
+    forked = start_warm(paths | by_chance, envs | dict.fromkeys(by_chance, plain))
     differ = {
         name: (cold[name], forked[name])
         for name in paths
@@ -180,6 +185,8 @@ def test_a_forked_script_does_and_says_what_a_new_process_would(tmp_path):
     }
     assert not differ
     assert taken(tmp_path / "scripts") == left == ["not flushed by hand", "not flushed either"]
+    drawn = [number for name in by_chance for number in forked[name][1].split()]
+    assert len(set(drawn)) == 6  # chance is each one's own
 
 
 def taken(folder):
@@ -194,15 +201,6 @@ def taken(folder):
 def same_places(text):
     """Without the addresses of objects, which differ from process to process."""
     return re.sub(r"0x[0-9a-f]{6,}", "0x", text) if isinstance(text, str) else text
-
-
-def test_chance_is_each_forks_own(tmp_path):
-    text = "import random, numpy, torch\n"
-    text += "print(random.random(), numpy.random.rand(), torch.initial_seed())\n"
-    paths = write(tmp_path / "scripts", {"one": text, "two": text})
-    envs = dict.fromkeys(paths, os.environ | SET_LATE)
-    drawn = [number for ended in start_warm(paths, envs).values() for number in ended[1].split()]
-    assert len(set(drawn)) == 6
 
 
 def test_imports_are_not_searched_for_garbage_and_what_comes_after_them_is():

@@ -89,8 +89,6 @@ def rehearse(
         site, script, quick, cell_minutes, folder, facts(place, command), _now(), waiting
     )
     _begin(rehearsal)
-    if len(notebooks) > 1:
-        client.start_server()  # which forks the kernels to come, and their jobs
     for number, source in enumerate(notebooks):
         rehearsal = _with_next(rehearsal, number, source)
         if rehearsal.interrupted:
@@ -195,6 +193,8 @@ def _begin(rehearsal: Rehearsal) -> None:
             f"{rehearsal.report} cannot be written: {error.strerror}. Make room there, or set "
             f"COURSE_RUNS to a folder that you may write"
         ) from error
+    if len(rehearsal.outcomes) > 1:
+        client.start_server()  # which forks the kernels to come, and their jobs
 
 
 def _write(rehearsal: Rehearsal) -> None:

@@ -126,6 +126,20 @@ def check(
     return Checked(name, wanted.title, parts)
 
 
+def begin(
+    name: str, *, script: str = "exercises/train.py", site: str = "local", quick: bool = True
+) -> tuple[Run, Run]:
+    """Launch what a check looks at, and return at once: `check`, asked alike, finds these runs.
+
+    Returns:
+        The run, and the run of the step before it.
+
+    Raises:
+        ValueError: an unknown name; the message lists those there are.
+    """
+    return _both(_find(name), None, None, script=script, site=site, quick=quick, rerun=False)
+
+
 def _both(
     wanted: Mechanism,
     run: Run | None,

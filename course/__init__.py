@@ -29,7 +29,7 @@ _HOME = {
     "TRAINED": "days.day2", "FULL": "days.day2", "LOADED": "days.day2",
     "STORED": "days.day3", "SPED": "days.day3", "GROWING": "days.day3",
     "trained": "days.day3", "searched": "days.day3",
-    "FULL_SIZE": "days.compiling",
+    "BUSY": "days.lab",
 }  # fmt: skip
 _MODULES = {
     "models": "training.models",

@@ -101,14 +101,16 @@ def shapes(table: pd.DataFrame, machine: str) -> Picture:
     """
     growing = table[table["course"] == "growing"]
     sides = sorted(growing["image_px"].unique())
-    picture = Picture(9.5, 3.0)
+    told = [f"{row.image_px} px, dynamic={row.dynamic}: {row.first_s:.1f} s" for row in
+            growing.itertuples()]  # fmt: skip
+    picture = Picture(9.5, 3.0, "; ".join(told))
     axes = picture.add_subplot()
     ways = ((None, "as it comes", BLUE), (False, "dynamic=False", ORANGE))
     for shift, (dynamic, name, colour) in zip((-0.2, 0.2), ways):
         is_way = growing["dynamic"].map(lambda each, dynamic=dynamic: each is dynamic)
         seconds = growing[is_way].set_index("image_px")["first_s"].reindex(sides)
         bars = axes.bar(np.arange(len(sides)) + shift, seconds, 0.38, color=colour, label=name)
-        axes.bar_label(bars, [digits(each) for each in seconds], padding=2, fontsize=9)
+        axes.bar_label(bars, [f"{each:.1f}" for each in seconds], padding=2, fontsize=9)
     axes.set_xticks(np.arange(len(sides)), [f"{side} px" for side in sides])
     axes.set_ylabel("seconds, first step")
     axes.set_title(machine, loc="left", fontsize=9)
@@ -173,6 +175,7 @@ def modes(table: pd.DataFrame) -> Picture:
         axes.set_title(f"batch {size}", loc="left", fontsize=9)
         clean(axes)
     axes.invert_yaxis()  # of all: they share it
+    picture.suptitle(table["machine"].iloc[0], fontsize=9)
     return picture
 
 

@@ -6,16 +6,18 @@ import pytest
 from job_helpers import nothing_left, warm_up  # noqa: F401 - every test of this file ends its runs
 
 from course.config import QUICK
-from course.runs.run import Run
+from course.runs.run import PROJECT, Run
 from course.workshop import rehearsal, rehearsal_page
 from course.workshop.rehearsal import rehearse
 
 pytestmark = pytest.mark.slow
 
 
-def passes(name: str, **how: object) -> list[rehearsal_page.UsedRun]:
+def passes(
+    name: str, script: str = "solutions/train.py", **how: object
+) -> list[rehearsal_page.UsedRun]:
     """Execute a notebook against the solution: the runs that it used."""
-    done = rehearse(rehearsal.matching(name), script="solutions/train.py", cell_minutes=5, **how)
+    done = rehearse(rehearsal.matching(name), script=script, cell_minutes=5, **how)
     (outcome,) = done.outcomes
     assert outcome.status == "ok", f"{outcome.error}\nin cell {outcome.cell}"
     return list(outcome.runs)
@@ -90,4 +92,45 @@ def test_large_batches_from_recorded_runs_and_small_trainings(
     used = passes("day3_3_large_batch", site="recorded-nvidia-h200", quick=False)
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # these are live
     assert {run.status for run in used} == {"ok"} and len(launched) == 8
+    assert {run.config.model for run in launched} == {"resnet18"}
+
+
+UNWRITTEN = """
+import torch
+from course.topics.compilation import made
+
+made.BACKEND = "aot_eager"
+torch._inductor.aoti_compile_and_package = lambda program, package_path: torch.export.save(
+    program, package_path
+)
+torch._inductor.aoti_load_package = lambda path: torch.export.load(path).module()
+"""
+NARROW = """
+import sys
+
+sys.path.insert(0, {folder!r})
+import narrow
+
+narrow.use()
+narrow.leave_kernels()
+"""
+
+
+def test_compiler_from_recorded_runs_and_small_networks(
+    tmp_path: Path, runs_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One kernel is written in C++; what else is compiled runs on PyTorch's own, in a fraction."""
+    startup = tmp_path / "ipython" / "profile_default" / "startup"
+    startup.mkdir(parents=True)
+    (startup / "small.py").write_text(UNWRITTEN)
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")  # a pool imports PyTorch anew
+    script = tmp_path / "train.py"
+    solution, end = (PROJECT / "solutions/train.py").read_text(), 'if __name__ == "__main__":'
+    narrow = NARROW.format(folder=str(PROJECT / "tests" / "scripts"))
+    script.write_text(solution.replace(end, narrow + end))
+    warm_up()
+    used = passes("day3_4_compile", script=str(script), site="recorded-nvidia-h200", quick=False)
+    launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # the check's two
+    assert {run.status for run in used} == {"ok"} and len(launched) == 2
     assert {run.config.model for run in launched} == {"resnet18"}

@@ -21,6 +21,7 @@ from torch import nn
 
 C_KERNEL = re.compile(r"^(\w+) = async_compile\.cpp_pybinding\(.*?r'''\n(.*?)'''\)", re.M | re.S)
 TRITON_KERNEL = re.compile(r"^def (triton_\w+)\(.*?(?=^''')", re.M | re.S)
+QUIET = ("torch._dynamo", "torch.utils.cpp_extension")  # loggers: the other one misses a GPU
 NO_COMPILER = (
     "torch.compile writes C++ for a processor, and found no compiler here: install one "
     "(Debian, Ubuntu: apt install g++; macOS: xcode-select --install; Slurm: module load gcc)"
@@ -54,6 +55,11 @@ class Kernel:
         """The lines that read, compute and write; what surrounds them is the loop."""
         lines = [line.strip() for line in self.source.splitlines()]
         return [line for line in lines if re.match(r"(auto )?tmp\d+( =|\.store)|tl\.store", line)]
+
+    @property
+    def moves(self) -> list[str]:
+        """Of these lines the ones that read from memory or write to it."""
+        return [line for line in self.arithmetic if re.search(r"\b(in|out)_ptr\d", line)]
 
 
 def graph(function: Callable, *inputs: torch.Tensor) -> pd.DataFrame:
@@ -195,15 +201,17 @@ def paid_after(compile_s: float, step_s: float, compiled_step_s: float) -> float
 @contextmanager
 def anew() -> Iterator[None]:
     """With nothing compiled before; without Dynamo's warnings, which results tell, and prints."""
-    log = logging.getLogger("torch._dynamo")
-    level = log.level
+    logs = [logging.getLogger(name) for name in QUIET]
+    levels = [log.level for log in logs]
     torch._dynamo.reset()
-    log.setLevel(logging.ERROR)
+    for log in logs:
+        log.setLevel(logging.ERROR)
     try:
         with redirect_stdout(io.StringIO()):
             yield
     finally:
-        log.setLevel(level)
+        for log, level in zip(logs, levels):
+            log.setLevel(level)
         torch._dynamo.reset()
 
 

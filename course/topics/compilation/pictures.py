@@ -48,7 +48,7 @@ def traffic(table: pd.DataFrame) -> Picture:
     said = "; ".join(f"{name}: {digits(of.sum())} MB an image" for name, of in bars.items())
     picture = Picture(9.5, 2.5, said)
     axes = picture.add_subplot()
-    for place, (name, of) in enumerate(bars.items()):
+    for place, of in enumerate(bars.values()):
         kinds = {kind: of.reindex(each).sum() for kind, each in KINDS.items()}
         kinds["other"] = of.sum() - sum(kinds.values())
         parts = [

@@ -17,8 +17,8 @@ from course.training import memory, models
 class Narrow(resnet.ResNet):
     """As torchvision makes it, but for the width of its layers."""
 
-    def __init__(self, classes: int) -> None:
-        super().__init__(resnet.BasicBlock, [2, 2, 2, 2], zero_init_residual=True)
+    def __init__(self, classes: int, blocks: int = 2) -> None:
+        super().__init__(resnet.BasicBlock, [blocks] * 4, zero_init_residual=True)
         self.fc = nn.Linear(self.inplanes, classes)
 
     def _make_layer(self, block: type, planes: int, *rest: Any, **options: Any) -> nn.Sequential:
@@ -33,9 +33,10 @@ def create(name: str, classes: int) -> nn.Module:
     return Narrow(classes) if name == "resnet18" else _known(name, classes)
 
 
-def use() -> None:
-    """From here on, scripts of this process train it as their resnet18."""
-    models.create = create
+def use(blocks: int = 2) -> None:
+    """From here on, scripts of this process train it as their resnet18, perhaps with fewer blocks
+    a stage."""
+    models.create = create if blocks == 2 else lambda _, classes: Narrow(classes, blocks)
     if "NO_HOST_MEMORY" in os.environ:
         memory.host_gib = lambda: 0.0
 

@@ -217,6 +217,7 @@ def anew() -> Iterator[None]:
 
 @contextmanager
 def told() -> Iterator[None]:
+    """Where a C++ compiler is missing, the error says where to get one."""
     from torch._inductor.exc import InvalidCxxCompiler
 
     try:

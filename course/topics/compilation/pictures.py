@@ -133,10 +133,15 @@ def paid(runs: Mapping[str, Run], eager: Run) -> Picture:
         name: paid_after(behind[name], eager.record.step_s, run.record.step_s)
         for name, run in runs.items()
     }
-    said = "; ".join(f"{name}: paid after {digits(steps)} steps" for name, steps in after.items())
+    said = "; ".join(
+        f"{name}: paid after " + (f"{digits(steps)} steps" if steps < np.inf else "never")
+        for name, steps in after.items()
+    )
     picture = Picture(9.5, 3.2, said)
     axes = picture.add_subplot()
-    steps = np.linspace(0, GOES_ON * max(each for each in after.values() if each < np.inf), 200)
+    steps = np.linspace(
+        0, GOES_ON * max([1000, *(each for each in after.values() if each < np.inf)]), 200
+    )
     for (name, back), colour in zip(behind.items(), (BLUE, GREEN, PURPLE)):
         axes.plot(steps, saved[name] * steps - back, color=colour, label=name)
         if after[name] < np.inf:

@@ -152,17 +152,20 @@ class Meter:
                     self._host_gib = max(self._host_gib, memory.host_gib())
                     self._marks = [self.clock.mark()]  # the look is no part of the next step
         finally:  # also where the script breaks out of the loop
-            if self._updates:
-                self._updates.stop()
-            if self._compiled:
-                self._compiled.end_epoch()
-            self._end()
-            self._enter(None)
-            self._settle()
-            self._tell()
-            self._say(epoch)
-            if epoch == 0 and self.config.val_steps and self.run.is_kept and not self.run.is_over:
-                self._observe("validation")
+            self._end_epoch(epoch)
+
+    def _end_epoch(self, epoch: int) -> None:
+        if self._updates:
+            self._updates.stop()
+        if self._compiled:
+            self._compiled.end_epoch()
+        self._end()
+        self._enter(None)
+        self._settle()
+        self._tell()
+        self._say(epoch)
+        if epoch == 0 and self.config.val_steps and self.run.is_kept and not self.run.is_over:
+            self._observe("validation")
 
     def _say(self, epoch: int) -> None:
         """A line for the log, from rank 0 alone."""

@@ -123,6 +123,24 @@ def test_decay() -> None:
     assert [round(seeds().loc[("sgd", FEW), which], 2) for which in ("min", "max")] == [0.80, 0.81]
 
 
+def test_averages_and_smoothing() -> None:
+    said("Nor is there one if vectors are spared (0.81).")
+    assert top1("decay-spares-vectors-256-0.3") == 0.81
+    said("spreads it over all classes: 0.81")
+    assert top1("smoothing-256-0.3") == 0.81
+    said("are validated instead of the weights: 0.81, too.")
+    assert top1("averages-256-0.3") == 0.81
+    said("0.76 after four epochs, where the weights themselves have 0.63 to 0.69")
+
+    def fourth(name: str) -> float:
+        table = large_batch.learned([recorded()[name]]).set_index("epoch")
+        return round(table["val_top1"][4], 2)
+
+    assert fourth("averages-256-0.3") == 0.76
+    plain = [fourth(f"sgd-256-0.3{seed}") for seed in ("", "-seed-1", "-seed-2")]
+    assert (min(plain), max(plain)) == (0.63, 0.69)
+
+
 def test_optimizers() -> None:
     few, many = (seeds()["mean"].xs(size, level="batch_size").round(2) for size in (FEW, MANY))
     assert len(few) == len(many) == len(day3.OWN) + 1
@@ -160,6 +178,9 @@ def test_steps_and_state() -> None:
     said("AdamW adds 0.3 ms to 54.3, LARS 0.6")
     assert round(ms["sgd"], 1) == 54.3
     assert [round(ms[name] - ms["sgd"], 1) for name in ("adamw", "lars")] == [0.3, 0.6]
+    said("Only Muon multiplies matrices, which takes 20 ms.")
+    assert round(ms["muon"] - ms["sgd"]) == 20
+    assert max(ms[name] - ms["sgd"] for name in ms if name != "muon") < 1.2
     said("with 0.095 GiB of weights")
     kept = {name: large_batch.state_gib(name, "resnet50") for name in ("sgd", "lion", "adamw")}
     assert round(kept["sgd"], 3) == round(kept["lion"], 3) == 0.095

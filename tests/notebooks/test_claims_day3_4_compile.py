@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from claims import text_of, text_of_quiz
 
-from course.config import LADDER, rung
+from course.config import BEYOND, LADDER, rung
 from course.runs import recordings
 from course.runs.run import PROJECT, Run
 from course.topics import compilation, roofline
@@ -31,7 +31,12 @@ def modes() -> pd.DataFrame:
 @cache
 def rungs(machine: str, device: str) -> dict[str, float]:
     on = recordings.ladders(machine)[device]
-    return {name: record.images_per_s for (name, _), record in on.items()}
+    usual = LADDER | BEYOND
+    return {
+        name: record.images_per_s
+        for (name, precision), record in on.items()
+        if precision == usual[name].precision
+    }
 
 
 def said(words: str, where: str = TEXT) -> None:
@@ -43,7 +48,12 @@ def test_bytes() -> None:
     total = roofline.fused(table).sum().round()
     assert total.to_dict() == {"eager": 486, "least": 343, "most": 362}
     said("An image of a training step moves 486 MB.")
-    said("343 MB is what fusing can do at best.")
+    said("343 MB is what fusing can do at best (362,")
+    said("lifts the roof from 6,200 images/s to 8,800. Recorded were 3,998 and, compiled, 5,684.")
+    moved = roofline.recorded_ceilings("nvidia-h100").bytes_per_s / 1e6
+    assert [round(moved / total[name], -2) for name in ("eager", "least")] == [6200, 8800]
+    there = rungs("nvidia-h100", "GPU")
+    assert [round(there[name]) for name in ("fused", "compile")] == [3998, 5684]
     said("The compiler's own schedule [moves 366]")
     said("moves 366 MB an image instead of 486", PERFORMANCE)
     said("486 ÷ 343 = 1.42 would be the most, and 1.45 came")
@@ -51,7 +61,7 @@ def test_bytes() -> None:
     speeds = modes()["images_per_s"][256]
     assert round(speeds["default"] / speeds["eager"], 2) == 1.45
     said("trains 1.4 times as fast on a GPU")
-    assert round(rungs("nvidia-h100", "GPU")["compile"] / 3998, 1) == 1.4
+    assert round(there["compile"] / there["fused"], 1) == 1.4
 
 
 def test_one_kernel() -> None:
@@ -153,6 +163,4 @@ def test_losses_are_the_same_within_rounding() -> None:
 def test_the_last_rungs() -> None:
     said("on the H200, 4,697 images/s instead of 4,677")
     found = rungs(H200, "GPU")
-    config = LADDER["channels_last"]
-    before = recordings.ladders(H200)["GPU"][config.rung, config.precision].images_per_s
-    assert (round(found["fused"]), round(before)) == (4697, 4677)
+    assert (round(found["fused"]), round(found["channels_last"])) == (4697, 4677)

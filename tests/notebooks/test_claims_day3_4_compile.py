@@ -135,7 +135,7 @@ def test_when_it_has_paid() -> None:
     said("A second run begins with 5 seconds instead of 48")
     said("takes 5 seconds on the H200. Eager, it takes 1.4", BEHIND)
     assert [round(seconds[0], 1), round(seconds[2]), round(seconds[1])] == [1.4, 5, 48]
-    said("Lines go on from 80 recorded steps")
+    said("Beyond the 80 recorded steps, the lines go on as before.")
     assert len(eager.steps) == len(compiled.steps) == 80
 
 

@@ -20,7 +20,7 @@ _HOME = {
     "recorded": "runs.recordings", "recorded_runs": "runs.recordings",
     "trace_path": "runs.recordings",
     "report": "labs.report", "compare": "labs.report", "ladder": "labs.ladder",
-    "check": "labs.checks", "progress": "labs.progress",
+    "check": "labs.checks", "begin": "labs.checks", "progress": "labs.progress",
     "predict": "labs.predictions", "recall": "labs.predictions",
     "show_todo": "labs.todo", "variant": "labs.exercises",
     "autocast": "training.precision", "channels_last": "training.precision",
@@ -29,6 +29,7 @@ _HOME = {
     "TRAINED": "days.day2", "FULL": "days.day2", "LOADED": "days.day2",
     "STORED": "days.day3", "SPED": "days.day3", "GROWING": "days.day3",
     "trained": "days.day3", "searched": "days.day3",
+    "BUSY": "days.lab",
 }  # fmt: skip
 _MODULES = {
     "models": "training.models",

@@ -14,6 +14,8 @@ import typer
 from course.cli import tables
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from course.config import Config
     from course.runs.run import Run
 
@@ -192,13 +194,9 @@ def ladder(
 
     With --quick the images are smaller where software imitates bf16, or it would take minutes.
     """
-    from course import plots
     from course.config import COMPILED, LADDER, parse_settings
     from course.jobs import launch
     from course.labs import report
-    from course.labs.ladder import BESIDE
-    from course.runs import recordings
-    from course.runs.run import runs_root
 
     rungs = [*LADDER, *(COMPILED if compile_ else ())]
     configs = _rungs(rungs, quick, site, parse_settings(set_ or []))
@@ -211,13 +209,23 @@ def ladder(
     else:
         tables.show_ladder(table)
     if picture:
-        path = runs_root() / "ladder.png"
-        plots.ladder(table, beside=recordings.large(BESIDE, rungs)).savefig(path)
-        typer.echo(f"drawn: {path}; a picture of each run: {runs_root()}/*/report.png", err=json_)
+        typer.echo(_drawn(table, rungs), err=json_)
     bad = [each for each in launched if each.status != "ok"]
     for each in bad:
         typer.echo(launch.explain(each), err=True)
     raise typer.Exit(bool(bad))
+
+
+def _drawn(table: pd.DataFrame, rungs: list[str]) -> str:
+    """Draw the ladder beside a recorded one: where the picture lies, in words."""
+    from course import plots
+    from course.labs.ladder import BESIDE
+    from course.runs import recordings
+    from course.runs.run import runs_root
+
+    path = runs_root() / "ladder.png"
+    plots.ladder(table, beside=recordings.large(BESIDE, rungs)).savefig(path)
+    return f"drawn: {path}; a picture of each run: {runs_root()}/*/report.png"
 
 
 def _rungs(names: list[str], quick: bool, site: str, settings: dict[str, Any]) -> list[Config]:

@@ -340,7 +340,7 @@ LABS = (
             Recording("throughput", [rung(name, **ON_CPU) for name in ("fused", "compile")]),
             Recording("compiler", [*modes()]),
         ),
-        jobs="3, of 5 runs", prepare="a C++ compiler on the nodes (`module load gcc`); "
+        jobs="3, of 4 runs", prepare="a C++ compiler on the nodes (`module load gcc`); "
         "`TORCHINDUCTOR_CACHE_DIR` on a disk that all of them see",
         stuck="what `torch.compile` gives back must be kept; DDP goes around it",
     ),

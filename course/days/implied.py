@@ -52,6 +52,12 @@ def _forward(*at: str) -> Callable[[Evidence, Config], list[str] | None]:
     return lambda seen, cfg: _types(seen, "forward_types", *at)
 
 
+def _updated(seen: Evidence, cfg: Config) -> list[str] | None:
+    """The types of what the optimizer changes; Muon's own products, in bf16, are no weights."""
+    found = _types(seen, "updated_types")
+    return ["fp32"] if cfg.optimizer == "muon" and found == ["bf16", "fp32"] else found
+
+
 def _precision(cfg: Config, run: Run) -> list[str]:
     return [cfg.precision]
 
@@ -219,7 +225,7 @@ IMPLIED: tuple[Implied, ...] = (
             "neighbours: eval() of the network that is validated, before it"),
     Implied(("precision",), lambda seen, cfg: _types(seen, "backward_types"), _precision,
             "backward: the config asks for {due}, and the convolutions ran {seen}"),
-    Implied(("precision",), lambda seen, cfg: _types(seen, "updated_types"),
+    Implied(("precision",), _updated,
             lambda cfg, run: ["fp32"],
             "the optimizer updates {seen} weights: they must stay fp32"),
     Implied(("precision",), lambda seen, cfg: seen.get("autocast_in_backward"),

@@ -126,6 +126,27 @@ def check(
     return Checked(name, wanted.title, parts)
 
 
+def begin(
+    name: str, *, script: str = "exercises/train.py", site: str = "local", quick: bool = True
+) -> tuple[Run, Run]:
+    """Launch what a check looks at, and do not wait for it: `check`, asked alike, finds these runs.
+
+    On this machine the step before is waited for, where the two take no turns: they would share
+    its cores, and their times would tell nothing.
+
+    Returns:
+        The run, and the run of the step before it.
+
+    Raises:
+        ValueError: an unknown name; the message lists those there are.
+    """
+    wanted = _find(name)
+    before, _, is_timed = _configs(wanted, site, quick=quick, small=True)
+    if not is_timed and sites.get(site).executor == "local":
+        wait([launch(script, before, site=site)], check=False)
+    return _both(wanted, None, None, script=script, site=site, quick=quick, rerun=False)
+
+
 def _both(
     wanted: Mechanism,
     run: Run | None,

@@ -136,7 +136,8 @@ def recorded(machine: str, data: str = "synthetic", device: str = "auto") -> pd.
 
 
 def _on_device(machine: str, data: str, device: str) -> list[Run]:
-    """The runs of the ladder on this device and data. The baseline begins those on either."""
+    """The runs of the ladder on this device and data. The baseline begins those on either, also
+    where the processor was recorded after the GPU."""
     known = recorded_runs(machine)
     found = [
         run
@@ -151,7 +152,7 @@ def _on_device(machine: str, data: str, device: str) -> list[Run]:
             f"no run on {data} data is recorded on {machine}: there is "
             f"{', '.join(there) or 'nothing'}"
         )
-    return found
+    return sorted(found, key=lambda run: run.config.device == "auto")
 
 
 def _table(runs: Iterable[Run]) -> pd.DataFrame:

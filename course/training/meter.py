@@ -104,16 +104,15 @@ class Meter:
         self._finished: deque[tuple[int, int, dict[str, int], list[Any]]] = deque()
         self._seconds: list[list[float]] = []  # one row a step: the phases
         self._blocks: list[dict[str, int]] = []  # and the block that it belongs to
-        self._measured_s = 0.0  # in steps after warm-up
-        self._turns = 0  # that this run has had since then
+        self._measured_s, self._turns = 0.0, 0  # seconds and turns after warm-up
         # The loss is copied to here without waiting; it is read once the step's end is past.
         total = self.config.epochs * self.config.steps
         self._losses = torch.zeros(total, pin_memory=device.type == "cuda")
         self._written_at = time.perf_counter()
         self._host_gib = 0.0
         run.refuse_if_not_distributed()
-        self._evidence |= {"device": _numbered(device), "world_size": run.group_size()}
-        self._evidence["group"] = evidence.group()
+        self._evidence |= {"device": _numbered(device), "world_size": run.group_size(),
+                           "group": evidence.group()}  # fmt: skip
         run.before_epoch = self._end
         run.set(**run.describe(device))
         if self.config.memory_gib:
@@ -153,17 +152,20 @@ class Meter:
                     self._host_gib = max(self._host_gib, memory.host_gib())
                     self._marks = [self.clock.mark()]  # the look is no part of the next step
         finally:  # also where the script breaks out of the loop
-            if self._updates:
-                self._updates.stop()
-            if self._compiled:
-                self._compiled.end_epoch()
-            self._end()
-            self._enter(None)
-            self._settle()
-            self._tell()
-            self._say(epoch)
-            if epoch == 0 and self.config.val_steps and self.run.is_kept and not self.run.is_over:
-                self._observe("validation")
+            self._end_epoch(epoch)
+
+    def _end_epoch(self, epoch: int) -> None:
+        if self._updates:
+            self._updates.stop()
+        if self._compiled:
+            self._compiled.end_epoch()
+        self._end()
+        self._enter(None)
+        self._settle()
+        self._tell()
+        self._say(epoch)
+        if epoch == 0 and self.config.val_steps and self.run.is_kept and not self.run.is_over:
+            self._observe("validation")
 
     def _say(self, epoch: int) -> None:
         """A line for the log, from rank 0 alone."""

@@ -10,6 +10,7 @@ from course import days
 from course.config import rung
 from course.days.day1 import DAY1
 from course.days.implied import differences
+from course.days.lab import Place
 from course.labs import checks
 from course.labs.checks import FAILED, PASSED, UNMEASURABLE, Checked, check, judge
 from course.runs.ratio import Ratio
@@ -88,6 +89,20 @@ def test_recorded_runs_differ_in_nothing_from_what_their_configs_imply() -> None
     assert len(runs) > 50
     found = {run.name: [*differences(run)] for run in runs if run.status == "ok"}
     assert {name: told for name, told in found.items() if told} == {}
+
+
+@pytest.mark.parametrize("site, alone", [("local", [["fused"]]), ("jean-zay-a100", [])])
+def test_a_check_that_begins_waits_for_the_step_before_where_both_would_share_the_cores(
+    site: str, alone: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[list[str]] = []
+    monkeypatch.setattr(checks, "_place", lambda config, site: Place("cpu", ("bf16",), site))
+    monkeypatch.setattr(checks, "launch", lambda script, config, **_: config.rung)
+    monkeypatch.setattr(checks, "wait", lambda runs, check: waited.append(runs))
+    assert checks.begin("day3.compile", site=site) == ("compile", "fused")
+    assert waited == alone
+    with pytest.raises(ValueError, match="no check 'day3.kompile'"):
+        checks.begin("day3.kompile")
 
 
 def test_unknown_check_lists_the_known() -> None:

@@ -7,16 +7,18 @@ import pytest
 from job_helpers import nothing_left, warm_up  # noqa: F401 - every test of this file ends its runs
 
 from course.config import QUICK
-from course.runs.run import Run
+from course.runs.run import PROJECT, Run
 from course.workshop import rehearsal, rehearsal_page
 from course.workshop.rehearsal import rehearse
 
 pytestmark = pytest.mark.slow
 
 
-def passes(name: str, **how: object) -> list[rehearsal_page.UsedRun]:
+def passes(
+    name: str, script: str = "solutions/train.py", **how: object
+) -> list[rehearsal_page.UsedRun]:
     """Execute a notebook against the solution: the runs that it used."""
-    done = rehearse(rehearsal.matching(name), script="solutions/train.py", cell_minutes=5, **how)
+    done = rehearse(rehearsal.matching(name), script=script, cell_minutes=5, **how)
     (outcome,) = done.outcomes
     assert outcome.status == "ok", f"{outcome.error}\nin cell {outcome.cell}"
     return list(outcome.runs)
@@ -118,3 +120,42 @@ def test_large_batches_from_recorded_runs_and_small_trainings(
     assert {run.config.model for run in launched} == {"resnet18"}
     taken = [run.record.evidence["taken"] for run in launched if "mine" in run.config.rung]
     assert len(taken) == 4 and taken.count(taken[0]) == 4  # with few images a batch, and with many
+
+
+UNWRITTEN = """
+import pandas
+import torch
+from course.topics import compilation
+
+compilation.made.BACKEND = "eager"
+compilation.kernels = lambda *_: [compilation.recorded_kernel("nvidia-h200")]
+compilation.carried = lambda *_: pandas.DataFrame({"cache": ["copied"], "seconds": [0.1]})
+torch._inductor.aoti_compile_and_package = lambda program, package_path: torch.export.save(
+    program, package_path
+)
+torch._inductor.aoti_load_package = lambda path: torch.export.load(path).module()
+"""
+NARROW = """
+import sys
+
+sys.path.insert(0, {folder!r})
+import narrow
+
+narrow.use()
+narrow.leave_kernels()
+"""
+
+
+def test_compiler_from_recorded_runs_and_small_networks(
+    tmp_path: Path, runs_root: Path, in_kernel: Callable[..., None]
+) -> None:
+    """Compiled graphs run on PyTorch's own kernels: C++ is looked at in tests of the subject."""
+    in_kernel(UNWRITTEN)
+    script = tmp_path / "train.py"
+    solution, end = (PROJECT / "solutions/train.py").read_text(), 'if __name__ == "__main__":'
+    narrow = NARROW.format(folder=str(PROJECT / "tests" / "scripts"))
+    script.write_text(solution.replace(end, narrow + end))
+    used = passes("day3_4_compile", script=str(script), site="recorded-nvidia-h200", quick=False)
+    launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # the check's two
+    assert {run.status for run in used} == {"ok"} and len(launched) == 2
+    assert {run.config.model for run in launched} == {"resnet18"}

@@ -173,10 +173,10 @@ def test_the_processors_ladder_is_apart_from_the_gpus() -> None:
     usual = recorded("nvidia-h100")
     assert set(usual.query("device == 'cpu'")["rung"]) == {"baseline"}
     table = recorded("nvidia-h100", device="cpu").set_index("rung")
-    assert set(table.index) == {"baseline", "amp", "channels_last"}
+    assert set(table.index) == {"baseline", "amp", "channels_last", "fused", "compile"}
     assert set(table["device"]) == {"cpu"} and "Xeon" in table["machine"]["amp"]
     speed = table["images_per_s"]
-    assert table["ratio"]["amp"] == speed["amp"] / speed["baseline"] > 1.5  # it has bf16 units
+    assert table["ratio"]["amp"] == speed["amp"] / speed["baseline"] > 1.4  # it has bf16 units
     amps = usual.query("batch_size == 256 and rung == 'amp' and precision == 'bf16'")
     both = pd.concat([amps, table.reset_index()])
     shown = [each.get_text() for each in plots.ladder(both).axes[0].get_yticklabels()]
@@ -202,11 +202,13 @@ def row(text: str, beginning: str) -> list[str]:
 
 @pytest.mark.slow
 def test_a_table_has_both_ladders_and_a_dash_for_what_is_missing(copied: Path) -> None:
-    shutil.rmtree(copied / of("nvidia-h100", "fused").name)
+    for run in recordings.recorded_runs("nvidia-h100"):
+        if run.config.rung == "fused":  # on the GPU, and on the processor beside it
+            shutil.rmtree(copied / run.name)
     text, on = readme.table("nvidia-h100"), recordings.ladders("nvidia-h100")
     assert row(text, "fused bf16") == ["fused bf16", *["–"] * 7, "3.4"]
     baseline, amp = row(text, "baseline fp32"), row(text, "amp bf16")
-    assert baseline[1:] == ["–"] * 5 + ["10.6 ± 0.08", "1.00", "1.1"]
+    assert baseline[1:] == ["–"] * 5 + ["22.1 ± 0.7", "1.00", "1.1"]
     assert amp[1:6] == ["2,236 ± 0.3", "2.61", "11.0", "0.204", "18%"]
     there = on["CPU"]["amp", "bf16"].images_per_s
     assert amp[6].startswith(f"{there:.1f} ± ")

@@ -3,12 +3,19 @@
 import logging
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import torch
 
-from course.topics import compilation
+from course.config import rung
+from course.plots import Picture
+from course.runs import recordings
+from course.runs.run import Run
+from course.topics import compilation, roofline
 from course.topics.compilation import made
 
 LOG = logging.getLogger("somebody")
@@ -51,6 +58,7 @@ def test_three_operators_become_one_kernel_that_reads_each_image_once() -> None:
     lines = "\n".join(kernel.arithmetic)
     assert lines.count("store") == 1 and "rsqrt" in lines
     assert len(re.findall(r"in_ptr0 \+", lines)) == 1
+    assert {"in_ptr0", "out_ptr0"} <= {*re.findall(r"\w+_ptr\d", "".join(kernel.moves))}
     assert "#include" in kernel.source and "#include" not in lines
 
 
@@ -111,3 +119,107 @@ def test_logs_are_as_loud_as_before() -> None:
     compilation.breaks(printing, IMAGES)
     assert log.level == before
     assert made.NO_COMPILER
+
+
+@pytest.mark.slow
+def test_a_copied_cache_is_as_good_as_the_first() -> None:
+    table = compilation.carried(compilation.Tail(16).eval(), IMAGES, IMAGES).set_index("cache")
+    assert table["found"].to_dict() == {"empty": 0, "copied": 1, "empty again": 0}
+    assert table["seconds"]["copied"] < 0.7 * table["seconds"].drop("copied").min()
+
+
+def test_breaks_that_are_mended_one_by_one(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(made, "BACKEND", "eager")
+    table = compilation.mended({"prints": printing, "whole": whole}, IMAGES)
+    assert [*table["graphs"]] == [2, 1] and (table["ms"] > 0).all()
+    assert capsys.readouterr().out == ""
+    alt = compilation.pictures.mended(table).alt
+    assert alt.startswith("prints: 2 graphs, ") and "whole: 1 graphs" in alt
+
+
+def test_an_exported_network_answers_as_the_one_it_was_made_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", lambda program, package_path:
+                        torch.export.save(program, package_path))  # fmt: skip
+    loaded = lambda path: torch.export.load(path).module()  # noqa: E731
+    monkeypatch.setattr(torch._inductor, "aoti_load_package", loaded)
+    net = torch.nn.Sequential(torch.nn.Conv2d(16, 4, 1), torch.nn.ReLU())
+    table = compilation.inferred(net, IMAGES)
+    assert [*table["way"]] == ["as it is", "exported, from its file"]
+    file = table.iloc[1]
+    assert file["differs"] == 0 and file["mib"] > 0 and file["made_s"] > 0 and not net.training
+
+
+RECORDED = {run.config.rung: run for run in recordings.recorded_runs("nvidia-h200", "compiler")}
+
+
+def test_seconds_of_compiling_are_those_beyond_usual_steps() -> None:
+    run = RECORDED["mode-default-256"]
+    first = run.config.warmup_steps
+    seconds = run.steps["step_s"]
+    due = seconds[:first].sum() - first * seconds[first:].median()
+    assert compilation.compile_s(run) == pytest.approx(due)
+    assert compilation.compile_s(RECORDED["mode-eager-256"]) < 2
+    unwatched = SimpleNamespace(steps=run.steps, config=replace(run.config, warmup_steps=0))
+    with pytest.raises(ValueError, match="warmup_steps=1"):
+        compilation.compile_s(unwatched)
+
+
+def test_losses_side_by_side() -> None:
+    run, other = RECORDED["mode-default-256"], RECORDED["mode-eager-256"]
+    table = compilation.losses(run, other)
+    assert [*table.columns] == ["step", "loss", "difference"]
+    back = table["loss"] / (1 + table["difference"])
+    assert [*back] == pytest.approx([*other.steps["loss"].astype(float)])
+    same = compilation.losses(run, run)
+    assert (same["difference"] == 0).all()
+
+
+def test_what_is_not_recorded_is_told_with_what_is() -> None:
+    with pytest.raises(ValueError, match="no 'tail' is recorded of 'abacus': .*h200/compile/tail"):
+        compilation.recorded_part("abacus", "tail")
+
+
+def test_new_shapes_are_those_of_an_empty_cache() -> None:
+    table = compilation.shapes("nvidia-h200")
+    growing = table[table["course"] == "growing"]
+    assert len(growing) == 8 and [*growing["image_px"].unique()] == [128, 160, 192, 224]
+    assert {*map(str, growing["dynamic"])} == {"None", "False"}
+
+
+def test_pictures_show_in_both_themes_and_say_what_they_show() -> None:
+    eager, compiled = RECORDED["mode-eager-256"], RECORDED["mode-default-256"]
+    bytes_of = pd.DataFrame({"eager": [6.0, 3.0, 1.0], "least": [6.0, 0.0, 1.0]},
+                            index=["convolution", "relu_", "copy_"])  # fmt: skip
+    pictures: dict[str, Picture] = {
+        "eager: 10 MB an image; fused: 7 MB": compilation.pictures.traffic(bytes_of),
+        "160 px, dynamic=None: 50.4 s": compilation.pictures.shapes(
+            compilation.shapes("nvidia-h200"), "a machine"
+        ),
+        "cold: paid after 2,768 steps": compilation.pictures.paid({"cold": compiled}, eager),
+        "default, batch 256: 6,796 images/s": compilation.pictures.modes(
+            compilation.modes([eager, compiled])
+        ),
+        "differ by at most 0.08%": compilation.pictures.losses(
+            eager, compiled, compilation.losses(compiled, eager)
+        ),
+    }
+    for said, picture in pictures.items():
+        assert said in picture.alt
+        assert picture._repr_html_().count("<img") == 2
+
+
+def test_what_never_pays_is_drawn_all_the_same() -> None:
+    slower: Run = RECORDED["mode-default-64"]
+    ways = {"slower": slower, "graphs": RECORDED["mode-reduce-overhead-64"]}
+    picture = compilation.pictures.paid(ways, RECORDED["mode-eager-64"])
+    assert "slower: paid after never" in picture.alt
+    only = compilation.pictures.paid({"slower": slower}, RECORDED["mode-eager-64"])
+    assert only.axes[0].get_lines()
+
+
+def test_fusing_moves_no_more_bytes() -> None:
+    small = rung("device", data="synthetic", image_px=32, batch_size=2, model="resnet18")
+    table = roofline.fused(roofline.operators(small).set_index("operator"))
+    assert (table["least"] <= table["most"]).all() and (table["most"] <= table["eager"]).all()

@@ -11,7 +11,7 @@ from course.config import LADDER, rung
 from course.runs.recordings import recorded
 from course.topics.roofline import bounds
 from course.topics.roofline.bounds import Ceilings, ceilings, points, recorded_ceilings
-from course.topics.roofline.cost import operators, step_cost
+from course.topics.roofline.cost import fused, operators, step_cost
 from course.topics.roofline.pictures import roofline as draw
 from course.training import models
 from tools.pages import waterfall
@@ -249,8 +249,8 @@ def test_walls_are_bytes_and_flop_under_the_measured_ceilings(monkeypatch):
     arithmetic = ceilings.flop_per_s["bf16"] / cost.flop
     assert walls["low"]["arithmetic, bf16"] == pytest.approx(arithmetic)
     # 348 and 366 MB were counted apart: by hand, and in the compiler's own schedule.
-    fused = ceilings.bytes_per_s / 1e6 / walls.loc["memory, compiled", ["high", "low"]]
-    assert list(fused) == pytest.approx([348, 366], rel=0.02)
+    due = ceilings.bytes_per_s / 1e6 / walls.loc["memory, compiled", ["high", "low"]]
+    assert list(due) == pytest.approx([348, 366], rel=0.02)
     half = dataclasses.replace(ceilings, bytes_per_s=ceilings.bytes_per_s / 2)
     monkeypatch.setattr(waterfall, "recorded_ceilings", lambda machine: half)
     slower = waterfall.walls("nvidia-h100").set_index("wall")
@@ -264,7 +264,7 @@ def test_fused_traffic_by_hand():
     # y = relu(a + b): 3 + 2 movements, of which b's is left; relu's backward: 3, or its mask's.
     moved = {"convolution": 10.0, "add_": 3.0, "add": 0.0, "relu_": 2.0, "threshold_backward": 3.0}
     table = pd.DataFrame({"megabytes": moved})
-    assert waterfall.fused_megabytes(table) == pytest.approx((11, 12))
+    assert fused(table).sum().to_dict() == pytest.approx({"eager": 18, "least": 11, "most": 12})
 
 
 def test_the_fast_step_is_the_one_that_was_measured_on_this_type_of_gpu(steps):

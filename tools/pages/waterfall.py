@@ -13,7 +13,7 @@ from course.config import BEYOND, LADDER, from_dict, rung
 from course.runs.recordings import SETUP, ladders
 from course.runs.run import PROJECT
 from course.topics.roofline.bounds import points, recorded_ceilings
-from course.topics.roofline.cost import operators
+from course.topics.roofline.cost import fused, operators
 
 # The step that is no rung, by the machine on which it was measured.
 FAST_STEP = "fast step"
@@ -94,24 +94,8 @@ def _image() -> tuple[float, float, float, float]:
     """GFLOP of an image, and its megabytes: eager, fused at least and at most."""
     table = operators(rung("channels_last", **SETUP)).set_index("operator")
     gflop, megabytes = table["gflop"].sum(), table["megabytes"].sum()
-    return float(gflop), float(megabytes), *fused_megabytes(table)
-
-
-def fused_megabytes(table: pd.DataFrame) -> tuple[float, float]:
-    """Megabytes an image where a compiler fuses what is element by element: least and most.
-
-    What is fused rides in the kernel before or after it. ReLU then moves nothing; an addition
-    only one of its two inputs, a third of its traffic; and ReLU's backward nothing, where its
-    mask is computed anew from what is read anyway, or that mask, another third. This is what
-    fusing can do: a compiler's schedule may move more.
-
-    Args:
-        table: what `cost.operators` returns, by operator.
-    """
-    of = table["megabytes"]
-    added = of["add"] + of["add_"]
-    least = of.sum() - of["relu_"] - of["threshold_backward"] - added * 2 / 3
-    return float(least), float(least + of["threshold_backward"] / 3)
+    least, most = fused(table)[["least", "most"]].sum()
+    return float(gflop), float(megabytes), float(least), float(most)
 
 
 def _shares(rows: list[dict[str, Any]], machine: str) -> pd.DataFrame:

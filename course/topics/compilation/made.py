@@ -6,11 +6,12 @@ compiled before, and PyTorch's cache of kernels on disk is left alone.
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch import nn
 
 C_KERNEL = re.compile(r"^(\w+) = async_compile\.cpp_pybinding\(.*?r'''\n(.*?)'''\)", re.M | re.S)
 TRITON_KERNEL = re.compile(r"^def (triton_\w+)\(.*?(?=^''')", re.M | re.S)
+QUIET = ("torch._dynamo", "torch.utils.cpp_extension")  # loggers: the other one misses a GPU
 NO_COMPILER = (
     "torch.compile writes C++ for a processor, and found no compiler here: install one "
     "(Debian, Ubuntu: apt install g++; macOS: xcode-select --install; Slurm: module load gcc)"
@@ -54,6 +56,11 @@ class Kernel:
         lines = [line.strip() for line in self.source.splitlines()]
         return [line for line in lines if re.match(r"(auto )?tmp\d+( =|\.store)|tl\.store", line)]
 
+    @property
+    def moves(self) -> list[str]:
+        """Of these lines the ones that read from memory or write to it."""
+        return [line for line in self.arithmetic if re.search(r"\b(in|out)_ptr\d", line)]
+
 
 def graph(function: Callable, *inputs: torch.Tensor) -> pd.DataFrame:
     """The operators that the compiler saw, in order, of all its graphs.
@@ -77,7 +84,7 @@ def graph(function: Callable, *inputs: torch.Tensor) -> pd.DataFrame:
                 )
         return module.forward
 
-    with _anew(), torch.no_grad():
+    with anew(), torch.no_grad():
         torch.compile(function, backend=collect)(*inputs)
     return pd.DataFrame(rows, columns=["graph", "operator", "output"])
 
@@ -90,7 +97,7 @@ def kernels(function: Callable, *inputs: torch.Tensor) -> list[Kernel]:
     """
     from torch._inductor.utils import run_and_get_code
 
-    with _anew(), torch.no_grad(), _told():
+    with anew(), torch.no_grad(), told():
         _, written = run_and_get_code(torch.compile(function), *inputs)
     found = []
     for text in written:
@@ -104,7 +111,7 @@ def breaks(function: Callable, *inputs: torch.Tensor) -> pd.DataFrame:
 
     Columns: line (of the source file), code, reason. Of n rows n + 1 graphs come.
     """
-    with _anew(), torch.no_grad():
+    with anew(), torch.no_grad():
         told = torch._dynamo.explain(function)(*inputs)
     rows = []
     for each in told.break_reasons:
@@ -134,7 +141,7 @@ def compilations(
         return module.forward
 
     rows = []
-    with _anew(), torch.no_grad():
+    with anew(), torch.no_grad():
         compiled = torch.compile(function, backend=count, dynamic=dynamic)
         for number, each in enumerate(inputs, 1):
             before, start = made, time.perf_counter()
@@ -150,6 +157,41 @@ def compilations(
     return pd.DataFrame(rows)
 
 
+CALLS = 30
+BACKEND = "inductor"  # what turns graphs into kernels where their time is told
+
+
+def mended(versions: Mapping[str, Callable], *inputs: torch.Tensor) -> pd.DataFrame:
+    """One row a version of a function: into how many graphs it falls, and how long it takes.
+
+    Columns: version, graphs, ms (the median of CALLS calls, all compiled by then). What a version
+    prints is not shown.
+
+    Raises:
+        RuntimeError: this machine has no C++ compiler; the message says where to get one.
+    """
+    rows = []
+    for name, function in versions.items():
+        with anew(), torch.no_grad(), told():
+            stats = torch._dynamo.utils.counters["stats"]
+            before = stats["unique_graphs"]
+            compiled = torch.compile(function, backend=BACKEND)
+            ms = middle_ms(compiled, *inputs)
+            graphs = stats["unique_graphs"] - before
+        rows.append({"version": name, "graphs": graphs, "ms": ms})
+    return pd.DataFrame(rows)
+
+
+def middle_ms(function: Callable, *inputs: torch.Tensor) -> float:
+    """Milliseconds of the middle one of CALLS calls, after three that are not counted."""
+    found = []
+    for _ in range(CALLS + 3):
+        begin = time.perf_counter()
+        function(*inputs)
+        found.append(time.perf_counter() - begin)
+    return 1e3 * sorted(found[3:])[CALLS // 2]
+
+
 def paid_after(compile_s: float, step_s: float, compiled_step_s: float) -> float:
     """After how many steps compiling has saved as much time as it took; inf where it never does."""
     saved = step_s - compiled_step_s
@@ -157,21 +199,25 @@ def paid_after(compile_s: float, step_s: float, compiled_step_s: float) -> float
 
 
 @contextmanager
-def _anew() -> Iterator[None]:
-    """With nothing compiled before, and without Dynamo's warnings, which the results tell."""
-    log = logging.getLogger("torch._dynamo")
-    level = log.level
+def anew() -> Iterator[None]:
+    """With nothing compiled before; without Dynamo's warnings, which results tell, and prints."""
+    logs = [logging.getLogger(name) for name in QUIET]
+    levels = [log.level for log in logs]
     torch._dynamo.reset()
-    log.setLevel(logging.ERROR)
+    for log in logs:
+        log.setLevel(logging.ERROR)
     try:
-        yield
+        with redirect_stdout(io.StringIO()):
+            yield
     finally:
-        log.setLevel(level)
+        for log, level in zip(logs, levels):
+            log.setLevel(level)
         torch._dynamo.reset()
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def told() -> Iterator[None]:
+    """Where a C++ compiler is missing, the error says where to get one."""
     from torch._inductor.exc import InvalidCxxCompiler
 
     try:

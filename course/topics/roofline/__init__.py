@@ -2,4 +2,4 @@
 
 from course.topics.roofline import pictures
 from course.topics.roofline.bounds import ceilings, points, recorded_ceilings
-from course.topics.roofline.cost import operators, step_cost
+from course.topics.roofline.cost import fused, operators, step_cost

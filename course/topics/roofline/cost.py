@@ -86,6 +86,27 @@ def operators(config: Config) -> pd.DataFrame:
     return table.sort_values("megabytes", ascending=False, ignore_index=True)
 
 
+def fused(table: pd.DataFrame) -> pd.DataFrame:
+    """Megabytes an image by operator: eager, and where a compiler fuses what is element by element.
+
+    What is fused rides in the kernel before or after it. ReLU then moves nothing; an addition
+    only one of its two inputs, a third of its traffic; and ReLU's backward nothing, where its
+    mask is computed anew from what is read anyway, or that mask, another third. This is what
+    fusing can do: a compiler's schedule may move more.
+
+    Args:
+        table: what `operators` returns, by operator.
+
+    Returns:
+        By operator; columns: eager, least, most.
+    """
+    eager = table["megabytes"]
+    shares = {"relu_": 0.0, "threshold_backward": 0.0, "add": 1 / 3, "add_": 1 / 3}
+    least = eager * [shares.get(name, 1.0) for name in eager.index]
+    masks = eager.where(eager.index == "threshold_backward", 0.0) / 3
+    return pd.DataFrame({"eager": eager, "least": least, "most": least + masks})
+
+
 def step_cost(config: Config) -> Cost:
     """FLOP and bytes of one training image: the sums over `operators`.
 

@@ -54,6 +54,7 @@ def main(run):
         model = sync_batchnorm.convert(model)
     net = model  # itself, whatever is wrapped around it below
     # TODO 16, day 3: compile the network, once, for training; what DDP does stays outside
+
     # TODO 8, day 2: average the gradients of all ranks, while backward still computes others
     criterion = nn.CrossEntropyLoss()
     criterion.label_smoothing = cfg.label_smoothing

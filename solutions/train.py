@@ -92,6 +92,7 @@ def main(run):
         model = torch.compile(model, mode=cfg.compile)
     # --- before
     # <<<
+
     # >>> TODO 8, day 2: average the gradients of all ranks, while backward still computes others
     if run.world_size > 1:
         model = DDP(model, bucket_cap_mb=cfg.bucket_mb, gradient_as_bucket_view=True,

@@ -28,12 +28,18 @@ def _compiled_faults(run: Run, against: Run) -> Iterator[str]:
             f"a graph breaks, and Python goes on in between: {reason} ({times} times). Take it out "
             f"of what is compiled; torch._dynamo.explain says the line"
         )
-    elif len({*graphs}) > 1:
+    elif len({*(courses := _course(seen))}) > 1:
         yield (
-            f"graphs were compiled again: after the epochs there were {_listed(graphs)}. What the "
+            f"graphs were compiled again: in turn there were {_listed(courses)}. What the "
             f"compiler took for constant has changed, or its memory was cleared; "
             f"TORCH_LOGS=recompiles says what"
         )
+
+
+def _course(seen: dict[str, Any]) -> list[int]:
+    """How many graphs there were after warm-up, if that is known, and after each epoch."""
+    warmed_up = seen.get("warmed_up")
+    return [*([] if warmed_up is None else [warmed_up]), *seen["graphs"]]
 
 
 def _listed(numbers: list[int]) -> str:
@@ -44,10 +50,7 @@ def _compiled_seen(run: Run) -> str:
     seen = run.record.evidence["compiled"]
     count, epochs = seen["graphs"][-1], len(seen["graphs"])
     graphs = "one graph" if count == 1 else f"{count} graphs"
-    return (
-        f"{graphs} without a break, compiled once and used in {epochs} epochs; validation is of "
-        f"the network as it is; its place beside DDP rehearsed as a rank of several"
-    )
+    return f"{graphs} without a break, compiled once and used in {epochs} epochs"
 
 
 def _compiled_limits(cfg: Config, place: Place) -> str:

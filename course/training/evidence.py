@@ -241,9 +241,14 @@ class Compiled:
         self._counters = counters
         self._before = self._graphs(), Counter(counters["graph_break"])
         self._after_epochs: list[int] = []
+        self._warmed_up: int | None = None
 
     def _graphs(self) -> int:
         return self._counters["stats"]["unique_graphs"]
+
+    def end_warmup(self) -> None:
+        """From here on nothing should be compiled any more."""
+        self._warmed_up = self._graphs() - self._before[0]
 
     def end_epoch(self) -> None:
         """The training steps of an epoch are over; its validation is still to come."""
@@ -252,12 +257,13 @@ class Compiled:
     def evidence(self) -> dict[str, Any]:
         """For the record.
 
-        graphs: how many were made until the end of each epoch's training. breaks: why a graph
-        ended before its function did, each reason with how often it did.
+        graphs: how many were made until the end of each epoch's training. warmed_up: until the
+        end of warm-up. breaks: why a graph ended before its function did, each reason with how
+        often it did.
         """
         found = Counter(self._counters["graph_break"]) - self._before[1]
         breaks = {_reason(told): times for told, times in found.most_common(MOST)}
-        return {"graphs": self._after_epochs, "breaks": breaks}
+        return {"graphs": self._after_epochs, "warmed_up": self._warmed_up, "breaks": breaks}
 
 
 def _reason(told: str) -> str:

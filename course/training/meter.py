@@ -201,6 +201,8 @@ class Meter:
             self._observe("")
         elif step == self.config.warmup_steps - 1 and not profiling.is_traced(step, self.config):
             self._observe("later")
+        if self._compiled and step == self.config.warmup_steps:
+            self._compiled.end_warmup()
         if self._onednn and profiling.is_traced(step, self.config):
             self._onednn.start()
 

@@ -226,10 +226,10 @@ def test_an_environment_that_libraries_have_read_otherwise_starts_a_new_process(
     late = {"KMP_DUPLICATE_LIB_OK": "True"}
     prepared = {"variables": warm.early_variables(env), "set": late}
     monkeypatch.setattr(warm, "_prepared", prepared)
-    assert warm._suits(env) and warm._suits(env | late)
-    assert warm._suits(env | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "1"})
+    assert warm.suits(env) and warm.suits(env | late)
+    assert warm.suits(env | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "1"})
     for other in ({"LD_PRELOAD": "x"}, {"MKL_DYNAMIC": "no"}, {"OMP_NUM_THREADS": "4,2"}):
-        assert not warm._suits(env | other)
+        assert not warm.suits(env | other)
 
 
 def test_a_script_in_a_folder_that_is_gone_is_an_error_of_its_parent(tmp_path, monkeypatch):

@@ -107,8 +107,13 @@ def test_new_shapes() -> None:
     assert [round(each) for each in own["first_s"]] == [23, 17, 17, 17]
     said("For four sizes that is the same")
     assert growing["first_s"].sum() == pytest.approx(own["first_s"].sum(), rel=0.01)
-    said("at 224 pixels their step takes 10.5 ms, and that of a graph of its own 8.6")
-    assert [round(each.loc[(224, 64), "ms"], 1) for each in (growing, own)] == [10.5, 8.6]
+    rows = compilation.recorded_part(H200, "shapes")["rows"]
+    said("took 7.4, 10.9 and 7.3 ms a step in three measurements", BEHIND)
+    fixed_px = [row["ms"] for row in rows if (row["course"], row["image_px"]) == ("growing", 128)]
+    assert [round(each, 1) for each in fixed_px] == [7.4, 10.9, 7.3]
+    said("and the symbolic one at 224 pixels 10.5 and 12.5", BEHIND)
+    symbolic = [row["ms"] for row in rows if row["image_px"] == 224 and row["dynamic"] is None]
+    assert [round(each, 1) for each in symbolic] == [10.5, 12.5]
     said("An epoch's last batch, 100 images instead of 256, cost 29 seconds.")
     assert round(usual.loc[("ending", 128, 100), "first_s"]) == 29
     import torch
@@ -141,11 +146,20 @@ def test_when_it_has_paid() -> None:
 
 def test_modes_with_few_images() -> None:
     few, many = modes().loc[64], modes().loc[256]
-    said("here it is *slower* than eager. The CUDA graph takes the host away, and is 2.3 times")
-    assert few["images_per_s"]["default"] < few["images_per_s"]["eager"]
+    said("27 ms a step instead of 26, and single steps of either take 20 to 35")
+    measured = [
+        run.steps["step_s"][run.steps["step"] >= run.config.warmup_steps] * 1e3
+        for run in (recorded()["mode-eager-64"], recorded()["mode-default-64"])
+    ]
+    assert round(min(map(min, measured))) == 20 and round(max(map(max, measured))) == 35
+    said("from 24 to 28 ms eager, and from 27 to 31 compiled", BEHIND)
+    quarters = [round(each.quantile(q)) for each in measured for q in (0.25, 0.75)]
+    assert quarters == [24, 28, 27, 31]
+    said("The CUDA graphs take the host away, and are 2.3 times as fast")
     assert round(few["images_per_s"]["reduce-overhead"] / few["images_per_s"]["eager"], 1) == 2.3
-    said("eager, a step takes 26.0 ms, of which the GPU needs 11.3", BEHIND)
-    said("it takes 27.3 ms", BEHIND)
+    said("a step takes 26.0 ms. Of these the GPU needs about 13.6, a quarter", BEHIND)
+    assert round(many["step_ms"]["eager"] / 4, 1) == 13.6
+    said("it needs 11.3 or less, as the CUDA graphs show, and yet a step takes 27.3 ms", BEHIND)
     assert [*few["step_ms"].round(1)] == [26.0, 27.3, 11.3]
     said("0.14 GiB of reserved memory with 64 images, beside the default mode; with 256, none")
     more = [of["reserved_gib"]["reduce-overhead"] - of["reserved_gib"]["default"]

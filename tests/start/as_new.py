@@ -21,6 +21,8 @@ try:
     runpy.run_path(script, run_name="__main__")
 except SystemExit as end:
     ended = end.code if isinstance(end.code, int) else int(end.code is not None)
+    if isinstance(end.code, str):
+        print(end.code, file=sys.stderr)
 except BaseException:
     traceback.print_exc()
     ended = 1

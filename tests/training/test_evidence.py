@@ -69,19 +69,23 @@ def compiled(function, *epochs: list[torch.Tensor]) -> dict:
     torch._dynamo.reset()
     watch, made = Compiled(), torch.compile(function, backend="eager", dynamic=False)
     for batches in epochs:
-        for batch in batches:
+        for number, batch in enumerate(batches):
             made(batch)
+            if batches is epochs[0] and number == 0:
+                watch.end_warmup()
         watch.end_epoch()
     return watch.evidence()
 
 
 def test_a_graph_is_made_once_and_used() -> None:
     batches = [torch.ones(4, 3)] * 2
-    assert compiled(whole, batches, batches) == {"graphs": [1, 1], "breaks": {}}
+    assert compiled(whole, batches, batches) == {"graphs": [1, 1], "warmed_up": 1, "breaks": {}}
 
 
 def test_a_new_shape_is_a_new_graph() -> None:
     assert compiled(whole, [torch.ones(4, 3)], [torch.ones(5, 3)])["graphs"] == [1, 2]
+    found = compiled(whole, [torch.ones(4, 3), torch.ones(5, 3)])  # in a later step of the epoch
+    assert (found["warmed_up"], found["graphs"]) == (1, [2])
 
 
 def test_what_is_never_called_is_no_graph() -> None:
@@ -92,4 +96,5 @@ def test_a_break_is_told_with_its_reason_and_only_that_of_this_run() -> None:
     found = compiled(printing, [torch.ones(4, 3)])
     ((reason, times),) = found["breaks"].items()
     assert found["graphs"] == [2] and times == 1 and "print" in reason
-    assert compiled(whole, [torch.ones(4, 3)]) == {"graphs": [1], "breaks": {}}
+    found = compiled(whole, [torch.ones(4, 3)])
+    assert found == {"graphs": [1], "warmed_up": 1, "breaks": {}}

@@ -282,6 +282,8 @@ def test_a_kernel_ends_with_who_asked_for_it(
         end(kernel)
         assert kernel.wait(timeout=60) == kernel.poll() == 1
         kernel.kill()  # nothing happens, to nobody
+    odd = os.environ | {"OMP_NUM_THREADS": "4,2"}  # libraries have read it otherwise
+    assert kernels.start(command, tmp_path, odd) is None
 
 
 def start_command(tmp_path: Path, folder: Path, *options: str) -> subprocess.Popen:

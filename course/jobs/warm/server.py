@@ -120,7 +120,9 @@ class Server:
         elif request["signature"] != self.signature:
             self.ended = True
             _tell(client)
-        elif kernel := request.get("kernel"):
+        elif (kernel := request.get("kernel")) and not start.suits(kernel["env"]):
+            _tell(client)
+        elif kernel:
             self._take(client, kernel, kernel["command"], partial(_be_kernel, client))
         else:
             job, folder = request["job"], Path(request["job"]["folder"])

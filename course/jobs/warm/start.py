@@ -125,7 +125,7 @@ def start_script(
         OSError: no such folder, or no process can be had.
     """
     command = [sys.executable, "-u", str(script)]
-    if not _suits(env):
+    if not suits(env):
         return subprocess.Popen(
             command, cwd=cwd, env=env, start_new_session=True, stdout=stdout, stderr=stderr
         )
@@ -153,7 +153,7 @@ def early_variables(env: os._Environ[str] | dict[str, str]) -> dict[str, str]:
     }
 
 
-def _suits(env: dict[str, str]) -> bool:
+def suits(env: dict[str, str]) -> bool:
     """Would what is imported here be the same in a new process with this environment?"""
     if not is_prepared():
         return False

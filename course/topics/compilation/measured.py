@@ -22,9 +22,14 @@ def compile_s(run: Run) -> float:
     chooses algorithms and asks for memory, which one that is not compiled does, too.
 
     Raises:
-        ValueError: the run has no such steps.
+        ValueError: the run has no such steps, or none at all.
     """
     steps = run.steps
+    if steps.empty:
+        raise ValueError(
+            f"{run} has no steps: it is {run.status}. Mend what its check or explain(run) tells, "
+            f"then launch it again"
+        )
     first = steps["step"] < run.config.warmup_steps
     if not first.any() or first.all():
         raise ValueError(f"{run} has no steps before others: launch it with warmup_steps=1")

@@ -57,16 +57,17 @@ def noting(asked: list[Asked], parallel: type[nn.Module]) -> Iterator[None]:
         asked.append(Asked(options.get("mode") or "default", with_ddp))
         return asked[-1]
 
-    def compiles(target: Any = None, **options: Any) -> Any:
-        if target is None:  # as a decorator with arguments
+    def compiles(model: Any = None, **options: Any) -> Any:
+        if model is None:  # as a decorator with arguments
             return lambda each: compiles(each, **options)
-        found = note(target, options)
-        return (
-            _Wrapper(target, found) if isinstance(target, nn.Module) else _counting(target, found)
-        )
+        if options.get("disable"):
+            return model
+        found = note(model, options)
+        return _Wrapper(model, found) if isinstance(model, nn.Module) else _counting(model, found)
 
     def in_place(module: nn.Module, **options: Any) -> None:
-        module._compiled_call_impl = _counting(module._call_impl, note(module, options))
+        if not options.get("disable"):
+            module._compiled_call_impl = _counting(module._call_impl, note(module, options))
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(torch, "compile", compiles))

@@ -46,7 +46,7 @@ WRONG = {
         todo=16,
         edits={EPOCH: f"{EPOCH}        torch.compiler.reset()\n"},
         why="All graphs are thrown away, and made anew: in a long training, minutes an epoch.",
-        said=r"graphs were compiled again: after the epochs there were 1, 2",
+        said=r"graphs were compiled again: in turn there were 1, 1, 2",
     ),
     "a number that changes": Answer(
         todo=16,
@@ -57,6 +57,16 @@ WRONG = {
         },
         why="The compiler took the epoch for constant, as any number of Python.",
         said=r"graphs were compiled again",
+    ),
+    "a hook more in each step": Answer(
+        todo=16,
+        edits={
+            "                scores = model(images)\n":
+            "                net.layer2.register_forward_hook(lambda *_: None)\n"
+            "                scores = model(images)\n",
+        },
+        why="Each step makes a graph, until there are eight; from then on nothing is compiled.",
+        said=r"graphs were compiled again: in turn there were 2, 3, ",
     ),
     "prints in the network": Answer(
         todo=16,
@@ -120,6 +130,14 @@ RIGHT = {
         todo=16,
         edits={COMPILE: "        model = torch.compile(mode=cfg.compile)(model)"},
         why="torch.compile without a network gives back what takes one.",
+    ),
+    "by name, and off where the config says so": Answer(
+        todo=16,
+        edits={
+            BLOCK: '    model = torch.compile(model=model, mode=cfg.compile or "default",\n'
+            "                          disable=not cfg.compile)\n"
+        },
+        why="disable=True gives the network back as it is.",
     ),
     "block by block": Answer(
         todo=16,

@@ -155,6 +155,7 @@ def test_a_training_image_is_moved_by_a_few_pixels_and_perhaps_mirrored(made: Pa
     assert found["flip"] == {False, True}
 
 
+@pytest.mark.slow
 def test_killed_maker_leaves_nothing_taken_for_whole(tmp_path: Path) -> None:
     root = tmp_path / "crops"
     maker = subprocess.Popen(

@@ -77,6 +77,7 @@ def test_what_fits_no_try_is_taken_from_the_middle() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_kernel_computes_what_interpolate_computes() -> None:
     pytest.importorskip("triton", reason="Triton is not there: PyTorch brings it on Linux alone")
     env = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}

@@ -246,6 +246,7 @@ class TestWithoutFrontEnd:
     def test_stress_is_slanted_and_code_stays(self, text: str, shown: str) -> None:
         assert as_html(text) == shown
 
+    @pytest.mark.slow
     def test_executed_notebook_holds_form_page_and_text(self, tmp_path: Path) -> None:
         source = 'from course.widgets.quiz import quiz\nquiz("day1_4")'
         book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])

@@ -126,6 +126,7 @@ class TestMemory:
         assert told["predicted_gib"]["fp32"] > 79.2 and told["status"]["fp32"] == "oom"
         assert told["predicted_gib"]["bf16, channels_last"] < 79.2
 
+    @pytest.mark.slow
     def test_three_sizes_of_each_sweep_fit(self, h100: pd.DataFrame) -> None:
         assert "Two points always lie on a line. A third can miss it" in TEXT
         swept = h100[h100["rung"].str.startswith("device-batch_size")]

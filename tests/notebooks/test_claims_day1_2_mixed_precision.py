@@ -116,6 +116,7 @@ class TestFormats:
         assert error(lambda t: t.bfloat16().float()) / tf32 == pytest.approx(8, rel=0.05)
         assert 300 < tf32 / error(lambda t: t) < 3000
 
+    @pytest.mark.slow
     def test_pytorchs_default(self) -> None:
         assert "PyTorch lets convolutions use TF32, and matrix products not" in TEXT
         asked = "import torch.backends as b; print(b.cudnn.allow_tf32, b.cuda.matmul.allow_tf32)"

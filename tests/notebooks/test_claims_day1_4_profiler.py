@@ -260,12 +260,14 @@ class TestRoofline:
         others = shown.loc[~convolutions, "megabytes"].sum()
         assert others > table["megabytes"].sum() / 2
 
+    @pytest.mark.slow
     def test_convolutions_are_the_arithmetic(self) -> None:
         says("The 53 convolutions do more than 99 % of the step's arithmetic")
         for quick in (True, False):
             table = roofline.operators(rung("device", quick=quick)).set_index("operator")["gflop"]
             assert table[table.index.str.contains("conv")].sum() > 0.99 * table.sum()
 
+    @pytest.mark.slow
     def test_a_small_batch_lies_further_left(self) -> None:
         says("A small batch lies further left, since the weights are moved once a step, ")
         small, large = (
@@ -279,6 +281,7 @@ class TestRoofline:
         assert round(limits.flop_per_s["bf16"] / 1e12) == 673
         assert round(limits.bytes_per_s / 1e12, 1) == 3.0
 
+    @pytest.mark.slow
     def test_the_bounds(self) -> None:
         says(
             "In fp32, arithmetic allows 2,103 images/s and memory 3,149.",

@@ -207,6 +207,7 @@ def test_what_was_tried_stands_behind_the_lab() -> None:
     assert top1("muon-8192-0.01") == 0.73
 
 
+@pytest.mark.slow
 def test_the_state_of_optimizers() -> None:
     said("with 0.095 GiB of weights")
     kept = {name: large_batch.state_gib(name, "resnet50") for name in day3.OWN | {"sgd": {}}}

@@ -1,9 +1,12 @@
 """Lab 3.4 says what the records say."""
 
+import json
+import logging
 from functools import cache
 
 import pandas as pd
 import pytest
+import torch
 from claims import text_of, text_of_quiz
 
 from course.config import BEYOND, LADDER, rung
@@ -96,6 +99,20 @@ def test_a_processor_loses() -> None:
     assert len(days) == 1  # one machine, one day
 
 
+def test_the_block_falls_apart_at_three_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    said("Here is the block's end with three, as people leave them in their models:")
+    monkeypatch.setattr(compilation.made, "BACKEND", "eager")
+    cells = json.loads((PROJECT / "notebooks/day3_4_compile.ipynb").read_text())["cells"]
+    (source,) = (text for cell in cells if "def block(" in (text := "".join(cell["source"])))
+    known = {"torch": torch, "log": logging.getLogger("lab"), "tail": compilation.Tail(4).eval()}
+    exec(source, known)
+    versions = {str(n): lambda *both, n=n: known["block"](*both, mended=n) for n in range(4)}
+    inputs = torch.randn(2, 2, 4, 8, 8).unbind()
+    assert [*compilation.mended(versions, *inputs)["graphs"]] == [4, 3, 2, 1]
+    expected = torch.relu(known["tail"].norm(inputs[0]) + inputs[1])
+    assert all(torch.equal(version(*inputs), expected) for version in versions.values())
+
+
 def test_new_shapes() -> None:
     table = compilation.shapes(H200).set_index(["course", "image_px", "images"])
     usual, fixed = (
@@ -116,8 +133,6 @@ def test_new_shapes() -> None:
     assert [round(each, 1) for each in symbolic] == [10.5, 12.5]
     said("An epoch's last batch, 100 images instead of 256, cost 29 seconds.")
     assert round(usual.loc[("ending", 128, 100), "first_s"]) == 29
-    import torch
-
     assert torch._dynamo.config.recompile_limit == 8
     said("There is a limit, 8 graphs for one function.")
     said("The limit is 8, and only a warning tells.", QUIZ)

@@ -12,7 +12,6 @@ from course.runs.run import RECORDED, Run
 from course.topics.compilation.made import Kernel
 
 FOLDER = "compile"  # of a machine's recordings: what benchmarks/compile.py wrote there
-PARTS = ("tail", "shapes")
 
 
 def compile_s(run: Run) -> float:

@@ -23,7 +23,12 @@ CHOICES = {
         "sgd", "nesterov", "adamw", "lars", "lamb", "lion", "muon", "schedulefree",
     ),
     "schedule": ("", "linear", "cosine", "one_cycle", "find"),
-    "model": ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnet18_cifar"),
+    "model": (
+        "resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnet18_cifar",
+        "coatnet_pico_rw_224", "coatnet_0_224", "coatnet_3_224", "coatnet_5_224",
+        "vit_tiny_patch16_224",
+    ),
+    "checkpointing": ("", "every", "second", "selective"),
 }  # fmt: skip
 FUSED = ("sgd", "nesterov", "adamw")  # optimizers of which PyTorch has one kernel for many weights
 AT_LEAST = {
@@ -32,9 +37,11 @@ AT_LEAST = {
     "budget_s": 0, "overflow_step": 0, "shuffle_buffer": 0,
     "lr_warmup": 0, "ema": 0, "mix_alpha": 0.01, "label_smoothing": 0, "start_px": 0,
     "profile_steps": 0, "prefetch_factor": 1, "bucket_mb": 0.001, "collective_timeout_s": 1,
+    "micro_batch": 0,
 }  # fmt: skip
 CROPS_PX = 32  # of data="crops": they are stored so
 GIB = 1024**3  # bytes: the unit of whatever has a name that ends in _gib
+LARGE = ("micro_batch", "checkpointing", "offload")  # what train_sharded.py alone looks at
 TRACE_WAIT = 2  # steps before a trace: one to wait, one in which the profiler itself warms up
 
 
@@ -90,6 +97,9 @@ class Config:
     collective_timeout_s: int = 60  # a rank that waits longer for the others gives up
     save_weights: bool = False  # write weights.pt at the end
     overflow_step: int = 0  # a gradient is made infinite there, to see it skipped; 0: nowhere
+    micro_batch: int = 0  # images of a rank that go through the network at once; 0: all its share
+    checkpointing: str = ""  # blocks whose inside is computed again in backward, instead of kept
+    offload: bool = False  # what backward needs waits in the host's memory
     memory_gib: float = 0.0  # a smaller device on purpose: out of memory above so much; 0: no limit
 
     def __post_init__(self) -> None:
@@ -122,6 +132,7 @@ class Config:
             raise ValueError('format="gpu_decode" gives bytes on the device: set uint8=True')
         self._check_augmentation()
         self._check_learning()
+        self._check_large()
         if self.data == "crops":
             self._check_crops()
         least = TRACE_WAIT + self.profile_steps + 1  # one more, in which the trace is written
@@ -208,6 +219,29 @@ class Config:
         if self.ema >= 1:
             raise ValueError(f"ema={self.ema:g} keeps averages as they are: below 1, as in 0.99")
 
+    def _check_large(self) -> None:
+        if self.micro_batch > self.batch_size:
+            raise ValueError(
+                f"micro_batch={self.micro_batch} is more than batch_size={self.batch_size}: an "
+                f"update's images are split into micro-batches, so choose {self.batch_size} or less"
+            )
+        if self.is_large and self.image_px % 32:
+            raise ValueError(
+                f"image_px={self.image_px}: {self.model} halves images five times, so choose a "
+                f"multiple of 32"
+            )
+
+    @property
+    def is_large(self) -> bool:
+        """Is it a network of timm's, made for one number of pixels?"""
+        return not self.model.startswith("resnet")
+
+    @property
+    def script(self) -> str:
+        """The course's script that does what this config asks for: Day 4's for large networks."""
+        asked = any(getattr(self, name) for name in LARGE)
+        return "train_sharded.py" if asked or self.is_large else "train.py"
+
     @property
     def setup(self) -> str:
         """What was trained on, in words: a speed means nothing without it."""
@@ -249,12 +283,18 @@ _CUTMIX = replace(_MIXUP, rung="cutmix", mix="cutmix")
 _PROGRESSIVE = replace(_DATALOADER, rung="progressive", start_px=128)
 _NO_NORM_DECAY = replace(_CHANNELS_LAST, rung="no_norm_decay", norm_decay=False)
 _FIND = replace(_CHANNELS_LAST, rung="find", schedule="find")
+# Day 4's, by train_sharded.py.
+_LARGE = replace(_CHANNELS_LAST, rung="large", model="coatnet_pico_rw_224", optimizer="adamw",
+                 lr=1e-3, weight_decay=0.05)  # fmt: skip
+_ACCUMULATED = replace(_LARGE, rung="accumulated", micro_batch=16)
+_CHECKPOINTED = replace(_LARGE, rung="checkpointed", checkpointing="every")
+_OFFLOADED = replace(_LARGE, rung="offloaded", offload=True)
 BEYOND: dict[str, Config] = {
     cfg.rung: cfg
     for cfg in (
         *(_FUSED, _COMPILE, _AUTOTUNE, _SHARDS, _SMALL, _RAW, _GPU_DECODE),
         *(_RANDAUGMENT, _ON_DEVICE, _SMOOTHED, _MIXUP, _CUTMIX, _PROGRESSIVE),
-        *(_NO_NORM_DECAY, _FIND),
+        *(_NO_NORM_DECAY, _FIND, _LARGE, _ACCUMULATED, _CHECKPOINTED, _OFFLOADED),
     )
 }
 

@@ -38,10 +38,10 @@ def exercises(
             )
         typer.echo("exercises/ is what solutions/ generates", err=json_)
     if upto is not None:
-        backup = gaps.write(upto)
-        kept = f"; your edits are in {backup}" if backup else ""
-        typer.echo(f"exercises/train.py: TODOs filled up to {upto}{kept}", err=json_)
-    states = gaps.states()
+        for name, backup in gaps.catch_up(upto).items():
+            kept = f"; your edits are in {backup}" if backup else ""
+            typer.echo(f"exercises/{name}: TODOs filled up to {upto}{kept}", err=json_)
+    states = gaps.all_states()
     if json_:
         tables.as_json(states)
     else:
@@ -51,7 +51,7 @@ def exercises(
 @app.command()
 def check(
     names: Annotated[list[str] | None, typer.Argument(help="Checks; without any: all.")] = None,
-    script: Script = "exercises/train.py",
+    script: Annotated[str, typer.Option(help="Another script than yours in exercises/.")] = "",
     site: SiteName = "local",
     full: Annotated[bool, typer.Option("--full", help="Full size instead of quick.")] = False,
     rerun: Annotated[bool, typer.Option("--rerun", help="Measure anew what is there.")] = False,

@@ -179,18 +179,19 @@ def _steps(names: Iterable[str]) -> str:
 
 
 def _parameters(cfg: Config, run: Run) -> int | None:
-    return model_size(cfg.model, run.record.evidence["classes"] or 1)  # none: no last layer
+    classes = run.record.evidence["classes"] or 1  # none: no last layer
+    return model_size(cfg.model, classes, cfg.image_px if cfg.is_large else 224)
 
 
 @lru_cache(maxsize=16)
-def model_size(name: str, classes: int) -> int:
-    """How many numbers training adjusts."""
+def model_size(name: str, classes: int, image_px: int) -> int:
+    """How many numbers training adjusts; of a ResNet as many whatever the image."""
     import torch
 
     from course.training import models
 
     with torch.device("meta"):
-        return models.parameter_count(models.create(name, classes))
+        return models.parameter_count(models.create(name, classes, image_px))
 
 
 def _backend(seen: Evidence, cfg: Config) -> str | None:
@@ -334,7 +335,7 @@ def differences(run: Run, known: set[Any] | None = None) -> Iterator[str]:
 def unlike(run: Run, against: Run) -> Iterator[str]:
     """What both runs should have had alike, whatever their configs: images, and first gradients."""
     seen, before = run.record.evidence, against.record.evidence
-    shown = ("workers", "format", "randaugment", "mix", "start_px")
+    shown = ("workers", "format", "randaugment", "mix", "start_px", "micro_batch")
     same = all(getattr(run.config, name) == getattr(against.config, name) for name in shown)
     same = same and run.record.gpus == 1
     if same and not _near(seen.get("pixels"), before.get("pixels")):

@@ -16,12 +16,12 @@ def weights(run: Run) -> Iterator[str]:
 
     if not run.config.save_weights:
         return
-    path, known = run.folder / "weights.pt", run.record.evidence
+    path, known, cfg = run.folder / "weights.pt", run.record.evidence, run.config
     if not (path.exists() and known.get("classes")):
         return
     found = torch.load(path, weights_only=True, map_location="cpu")
     with torch.device("meta"):
-        wanted = models.create(run.config.model, known["classes"] or 1)
+        wanted = models.create(cfg.model, known["classes"] or 1, cfg.image_px)
     if strangers := sorted({*found} ^ {*wanted.state_dict()}):
         yield (
             f"weights.pt and the network differ in the names of {len(strangers)} tensors, "

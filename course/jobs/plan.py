@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from course.config import Config
+from course.config import LARGE, Config
 from course.jobs import sites
 from course.jobs.engines import engine, engine_of
 from course.jobs.sites import Site
@@ -107,6 +107,7 @@ def plan(
     """
     source, place = _find_script(script), sites.get(site)
     place.check_gpus(gpus)
+    _check_script(source, config)
     if gpus > 1 and config.device != "cpu" and device_for(gpus, site) == "cpu":
         raise ValueError(
             f"gpus={gpus} are more than this machine has, and each rank needs one of its own: "
@@ -126,6 +127,19 @@ def plan(
     if added := _added(source, text):
         request["added"] = added
     return Plan(source, text, config, place, request)
+
+
+def _check_script(source: Path, config: Config) -> None:
+    """Refuse to have what a config asks for silently ignored."""
+    ours = source.parent.name in ("exercises", "solutions") and source.name == "train.py"
+    if ours and config.script != source.name:
+        default = Config()
+        asked = [name for name in ("model", *LARGE)
+                 if getattr(config, name) != getattr(default, name)]  # fmt: skip
+        said = ", ".join(f"{name}={getattr(config, name)!r}" for name in asked)
+        raise ValueError(
+            f"{source.name} does not know {said}: launch {source.parent.name}/{config.script}"
+        )
 
 
 def _added(source: Path, text: str) -> dict[str, str]:

@@ -25,7 +25,7 @@ from course.days.lab import Mechanism, Place
 from course.jobs import sites
 from course.jobs.launch import explain, launch, launch_all, refresh, wait
 from course.jobs.plan import device_for
-from course.labs.exercises import open_todos
+from course.labs.exercises import open_todos, solution_of
 from course.labs.store import UNMEASURABLE, UNTIMED, save_check
 from course.runs.ratio import SURE, Ratio, held_by_host, ratio
 from course.runs.run import Run
@@ -100,7 +100,7 @@ def check(
     run: Run | None = None,
     *,
     against: Run | None = None,
-    script: str = "exercises/train.py",
+    script: str = "",
     site: str = "local",
     quick: bool = True,
     rerun: bool = False,
@@ -110,12 +110,14 @@ def check(
     Args:
         name: one of those in `course.days`, "day1.amp" for instance.
         run, against: runs that are there already; without them the script is launched.
+        script: yours by default, the one in exercises/ that has the TODO.
         rerun: launch it again, also where the same runs are there.
 
     Raises:
         ValueError: an unknown name; the message lists those there are.
     """
     wanted = _find(name)
+    script = script or f"exercises/{solution_of(wanted.todo)}"
     run, against = _both(wanted, run, against, script=script, site=site, quick=quick, rerun=rerun)
     unfinished = [each for each in (against, run) if refresh(each) in ("queued", "running")]
     wait(unfinished, check=False)
@@ -127,7 +129,7 @@ def check(
 
 
 def begin(
-    name: str, *, script: str = "exercises/train.py", site: str = "local", quick: bool = True
+    name: str, *, script: str = "", site: str = "local", quick: bool = True
 ) -> tuple[Run, Run]:
     """Launch what a check looks at, and do not wait for it: `check`, asked alike, finds these runs.
 
@@ -141,6 +143,7 @@ def begin(
         ValueError: an unknown name; the message lists those there are.
     """
     wanted = _find(name)
+    script = script or f"exercises/{solution_of(wanted.todo)}"
     before, _, is_timed = _configs(wanted, site, quick=quick, small=True)
     if not is_timed and sites.get(site).executor == "local":
         wait([launch(script, before, site=site)], check=False)
@@ -226,7 +229,7 @@ def _parts(wanted: Mechanism, run: Run, against: Run) -> Iterator[Part]:
     if not _learns(run):
         verdict, evidence = FAILED, "the optimizer changed no weight: is optimizer.step() gone?"
     yield Part("correct", verdict, evidence, where if verdict == FAILED else "")
-    if wanted.todo in open_todos(run.script.read_text()):
+    if wanted.todo in open_todos(run.script.read_text(), solution_of(wanted.todo)):
         wrong = [f"TODO {wanted.todo} is still open in this run's script"]
     elif not run.record.evidence:
         wrong = ["the first step was not watched: launch with warmup_steps of 1 or more"]
@@ -268,7 +271,7 @@ def _learns(run: Run) -> bool:
     return not seen or bool(seen.get("updated_types")) or seen.get("scale_updated", False)
 
 
-def _same_loss(run: Run, against: Run, allowed: float | None) -> tuple[str, str]:
+def _same_loss(run: Run, against: Run, within: float | None) -> tuple[str, str]:
     both = [each.steps.set_index("step")["loss"] for each in (run, against)]
     table = pd.concat(both, axis=1, keys=["run", "before"], join="inner").astype(float)
     table = table[table.index < COMPARED]
@@ -280,7 +283,7 @@ def _same_loss(run: Run, against: Run, allowed: float | None) -> tuple[str, str]
         step = int(table["run"].isna().idxmax())
         return FAILED, f"{why}the loss is not finite from step {step} on"
     differences = (table["run"] / table["before"] - 1).abs()
-    tolerance = allowed or TOLERANCE[run.config.precision]
+    tolerance = within or TOLERANCE[run.config.precision]
     step, largest = int(differences.idxmax()), float(differences.max())
     factor = float((table["run"] / table["before"]).iloc[0])  # a scale may change afterwards
     if factor > SCALED:
@@ -288,7 +291,8 @@ def _same_loss(run: Run, against: Run, allowed: float | None) -> tuple[str, str]
             f"the losses are {factor:,.0f} times those before: the scaled loss was recorded. Keep "
             f"`loss` as it is: scaler.scale(loss).backward()"
         )
-    said = f"loss differs by at most {largest:.1%} (step {step}; allowed {tolerance:.0%})"
+    allowed = f"{tolerance:.0%}" if tolerance >= 0.01 else f"{tolerance:.1%}"
+    said = f"loss differs by at most {largest:.1%} (step {step}; allowed {allowed})"
     return (PASSED if largest <= tolerance else FAILED), said
 
 

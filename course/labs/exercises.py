@@ -10,6 +10,8 @@ A seam is a stretch of lines in solutions/*.py:
 
 A TODO may have several seams. A view with k TODOs solved shows the solution where the number
 is at most k, and elsewhere the lines after "before", so every view runs.
+
+TODOs are numbered over all scripts: a day's script goes on where that of the days before ends.
 """
 
 from __future__ import annotations
@@ -100,18 +102,43 @@ def _uncomment(line: str, indent: str) -> str:
 
 def _check_numbers(seams: list[Seam], name: str) -> None:
     numbers = sorted({seam.number for seam in seams})
-    for wanted, number in enumerate(numbers, 1):
+    for wanted, number in enumerate(numbers, max(1, numbers[0]) if numbers else 1):
         if number != wanted:
             line = next(seam.line for seam in seams if seam.number == number)
             raise SeamError(
                 f"{name}, line {line}: TODO {number} where TODO {wanted} is missing; "
-                f"TODOs are numbered 1, 2, 3 … without a gap"
+                f"TODOs are numbered one after another, without a gap"
             )
 
 
+def numbers(text: str, name: str = "text") -> list[int]:
+    """The numbers of a solution's TODOs, in their order."""
+    return sorted({item.number for item in parse(text, name) if isinstance(item, Seam)})
+
+
 def count(text: str) -> int:
-    """How many TODOs a solution has."""
-    return max((item.number for item in parse(text) if isinstance(item, Seam)), default=0)
+    """The number of a solution's last TODO: with so many solved, all of it is."""
+    return max(numbers(text), default=0)
+
+
+def solution_of(todo: int) -> str:
+    """The name of the script that has a TODO.
+
+    Raises:
+        ValueError: no script has it; the message says which there are.
+    """
+    known = {path.name: numbers(path.read_text(), path.name) for path in solutions()}
+    for name, found in known.items():
+        if todo in found:
+            return name
+    there = "; ".join(f"{name} has {each[0]} to {each[-1]}" for name, each in known.items())
+    raise ValueError(f"there is no TODO {todo}: {there}")
+
+
+def original_of(script: Path | str) -> str:
+    """The solution that a script is a version of: the one of its name, else the first."""
+    name = Path(script).name
+    return name if (SOLUTIONS / name).is_file() else Path(SOLUTION).name
 
 
 def render(text: str, solved: int, name: str = "text") -> str:
@@ -120,10 +147,9 @@ def render(text: str, solved: int, name: str = "text") -> str:
     Raises:
         ValueError: fewer than none or more than there are.
     """
-    items = parse(text, name)
-    total = max((item.number for item in items if isinstance(item, Seam)), default=0)
+    items, total = parse(text, name), count(text)
     if not 0 <= solved <= total:
-        raise ValueError(f"{name} has {total} TODOs: choose 0 to {total}, not {solved}")
+        raise ValueError(f"{name} has TODOs up to {total}: choose 0 to {total}, not {solved}")
     lines: list[str] = []
     for item in items:
         lines += item.shown(item.number <= solved) if isinstance(item, Seam) else [item]
@@ -192,6 +218,31 @@ def write(solved: int, name: str = "train.py") -> Path | None:
     EXERCISES.mkdir(exist_ok=True)
     write_atomically(target, view)
     return backup
+
+
+def catch_up(solved: int) -> dict[str, Path | None]:
+    """Write exercises with all TODOs filled up to one; scripts that have none yet stay as they are.
+
+    Returns:
+        The scripts that were written, each with the backup of what was the learner's, if any.
+
+    Raises:
+        ValueError: there is no such TODO.
+    """
+    if solved:
+        solution_of(solved)  # or it says which there are
+    wanted = {path.name: numbers(path.read_text(), path.name) for path in solutions()}
+    return {
+        name: write(min(solved, found[-1]), name)
+        for name, found in wanted.items()
+        if found[0] <= solved or not solved
+    }
+
+
+def all_states() -> list[dict[str, object]]:
+    """Of all exercises, TODO by TODO: number, script, state and title."""
+    rows = [{**row, "script": path.name} for path in solutions() for row in states(path.name)]
+    return sorted(rows, key=lambda row: row["todo"])
 
 
 def states(name: str = "train.py") -> list[dict[str, object]]:

@@ -75,7 +75,7 @@ def progress() -> Progress:
     stored, launched = read(), launched_rungs()
     made = [vars(as_stored(key, entry, launched)) for key, entry in stored["predictions"].items()]
     return Progress(
-        pd.DataFrame(exercises.states(), columns=["todo", "state", "title"]),
+        pd.DataFrame(exercises.all_states(), columns=["todo", "state", "title"]),
         pd.DataFrame(_check_rows(stored["checks"]), columns=["check", "state", *PARTS, "title"]),
         pd.DataFrame(
             _quiz_rows(stored["answers"]),

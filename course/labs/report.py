@@ -13,7 +13,7 @@ import pandas as pd
 from course import days, plots
 from course.config import Config
 from course.jobs.launch import JobError, explain, refresh
-from course.labs.exercises import open_todos
+from course.labs.exercises import open_todos, original_of
 from course.labs.predictions import prediction, settle, verdict
 from course.plots.tables import as_html
 from course.runs.ratio import Ratio, beside, held_by_host, ratio, told
@@ -251,7 +251,7 @@ def is_same_computation(run: Run, against: Run) -> bool:
 
 def still_open(run: Run) -> list[int]:
     """The TODOs that this run's config needs and its snapshot does not have filled."""
-    unfilled = open_todos(run.script.read_text())
+    unfilled = open_todos(run.script.read_text(), original_of(run.source))
     needed = {check.todo for check in days.checks().values() if check.needed(run)}
     return sorted(needed & unfilled)
 

@@ -80,16 +80,20 @@ class Todo:
         return f"{CODE}{html.escape(self._shown())}</pre>{folded}"
 
 
-def show_todo(number: int, script: str = "exercises/train.py") -> Todo:
+def show_todo(number: int, script: str = "") -> Todo:
     """The places of a TODO in a script, with line numbers, and hints; or that it is filled.
+
+    Args:
+        script: yours by default, the one in exercises/ that has this TODO.
 
     Raises:
         ValueError: the script has no such TODO.
     """
+    script = script or f"exercises/{exercises.solution_of(number)}"
     lines = (PROJECT / script).read_text().splitlines()
-    solution = SOLUTIONS / Path(script).name
+    solution = SOLUTIONS / exercises.original_of(script)
     heads = [at for at, line in enumerate(lines) if re.match(rf"\s*# (>>> )?TODO {number}\b", line)]
-    if not heads and not 1 <= number <= exercises.count(solution.read_text()):
+    if not heads and number not in exercises.numbers(solution.read_text()):
         raise ValueError(f"{script} has no line that begins with # TODO {number}")
     places = tuple((at + 1, _place(lines, at)) for at in heads)
     told = tomllib.loads(HINTS.read_text(encoding="utf-8"))[f"todo-{number}"]

@@ -7,75 +7,31 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
 from course.runs import failures
 from course.runs.record import PHASES
-from course.training import evidence, memory, profiling, turn
+from course.training import memory, profiling, turn
+from course.training.clocks import clock_for
 from course.training.energy import EnergyMeter, counter
-from course.training.evidence import Compiled, Observer, Updates
+from course.training.evidence import setup
+from course.training.evidence.compiled import Compiled
+from course.training.evidence.operators import Observer
+from course.training.evidence.updates import Updates
 from course.training.recorder import Recorder
 
 SHOWN = 16  # so many labels of an epoch's first batch are noted
 FLUSH_S = 1.0  # how often finished steps are written out
 
 
-class Clock(Protocol):
-    """Marks in time, and the seconds between two of them."""
-
-    def mark(self) -> Any: ...
-    def is_past(self, mark: Any) -> bool: ...
-    def seconds(self, begin: Any, end: Any) -> float: ...
-
-
-class HostClock:
-    """The host's clock. An accelerator without timed events is waited for at each mark."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    def mark(self) -> float:
-        if self.device.type != "cpu":
-            torch.accelerator.synchronize(self.device)
-        return time.perf_counter()
-
-    def is_past(self, mark: float) -> bool:
-        return True
-
-    def seconds(self, begin: float, end: float) -> float:
-        return end - begin
-
-
-class EventClock:
-    """Events in the device's own queue of work: they time it without making it wait."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    def mark(self) -> torch.Event:
-        event = torch.Event(self.device, enable_timing=True)
-        event.record()
-        return event
-
-    def is_past(self, mark: torch.Event) -> bool:
-        return mark.query()
-
-    def seconds(self, begin: torch.Event, end: torch.Event) -> float:
-        return begin.elapsed_time(end) / 1e3  # it answers in milliseconds
-
-
-def clock_for(device: torch.device) -> Clock:
-    """Device events where they exist (CUDA, ROCm, XPU); else the host's clock."""
-    return EventClock(device) if device.type in ("cuda", "xpu") else HostClock(device)
-
-
 class Meter:
     """Times the phases of every step and hands them to the run's recorder.
 
-    A step is load, forward, loss, backward, optimizer; `lap` closes each. On an accelerator
+    A step is load, forward, loss, backward, optimizer; `lap` closes each. Forward to backward come
+    again for each micro-batch, and a phase's seconds are those of all of them. On an accelerator
     "load" is how long the *device* waited for its batch, the copy included. A traced run has its
     phases as ranges in the trace. The first and the last warm-up step and the first validation are
     observed (`course.training.evidence`).
@@ -91,6 +47,9 @@ class Meter:
         self.clock = clock_for(device)
         self.step = self._epoch = 0
         self._marks: list[Any] = []  # of the step under way
+        self._laps: list[str] = []  # the phases between them
+        share = self.config.batch_size // run.world_size
+        self._passes = -(-share // (self.config.micro_batch or share))  # micro-batches of a step
         self._range: Any = None  # the phase under way, as the trace shows it
         self._observer: Observer | None = None
         self._observed = ""
@@ -101,7 +60,7 @@ class Meter:
         folder = run.folder if self.config.profile_steps and device.type == "cpu" else None
         self._onednn = profiling.OneDnnAccount(folder / profiling.ONEDNN_FILE) if folder else None
         self._block = turn.Block()
-        self._finished: deque[tuple[int, int, dict[str, int], list[Any]]] = deque()
+        self._finished: deque[tuple[int, int, dict[str, int], list[str], list[Any]]] = deque()
         self._seconds: list[list[float]] = []  # one row a step: the phases
         self._blocks: list[dict[str, int]] = []  # and the block that it belongs to
         self._measured_s, self._turns = 0.0, 0  # seconds and turns after warm-up
@@ -112,7 +71,7 @@ class Meter:
         self._host_gib = 0.0
         run.refuse_if_not_distributed()
         self._evidence |= {"device": _numbered(device), "world_size": run.group_size(),
-                           "group": evidence.group()}  # fmt: skip
+                           "group": setup.group()}  # fmt: skip
         run.before_epoch = self._end
         run.set(**run.describe(device))
         if self.config.memory_gib:
@@ -124,7 +83,7 @@ class Meter:
 
     def steps(self, batches: Iterable, epoch: int) -> Iterator:
         """At most `config.steps` batches of this epoch, timed."""
-        self._epoch, self._marks, iterator = epoch, [], None
+        self._epoch, self._marks, self._laps, iterator = epoch, [], [], None
         failures.give_up_in_time(batches)
         if self._updates:
             self._updates.start()
@@ -146,7 +105,7 @@ class Meter:
                 yield batch
                 self._end()
                 if self.step != step + 1 or len(self._marks) != 1:
-                    missing = ", ".join(PHASES[len(self._marks) - 1 :])
+                    missing = ", ".join(PHASES[PHASES.index(self.phase) :])
                     raise RuntimeError(f"step {self.step} ended without meter.lap for {missing}")
                 if step == 0 or count + 1 == self.config.steps:
                     self._host_gib = max(self._host_gib, memory.host_gib())
@@ -182,7 +141,7 @@ class Meter:
         if self.turn.is_due():
             self._settle()
             self.turn.wait(self._block)
-            self._block, self._marks = turn.Block(), []
+            self._block, self._marks, self._laps = turn.Block(), [], []
         if self.turn.is_over(self._measured_s):
             return False
         if not self._marks:  # the first step of the epoch, or of a turn
@@ -193,7 +152,11 @@ class Meter:
     @property
     def phase(self) -> str:
         """The phase of the step under way; between steps it is "load"."""
-        return PHASES[min(max(len(self._marks) - 1, 0), len(PHASES) - 1)]
+        if not self._laps:
+            return PHASES[0]
+        last = self._laps[-1]
+        again = last == "backward" and self._laps.count(last) < self._passes
+        return "forward" if again else PHASES[PHASES.index(last) + 1]
 
     def _begin(self, step: int) -> None:
         self._end()  # a validation that told nobody its figures
@@ -231,11 +194,11 @@ class Meter:
     def _note(self, batches: Iterable, batch: Any) -> None:
         """How batches are loaded, and which images an epoch began with: ranks must differ."""
         labels = batch[1]
-        self._evidence["loader"] = evidence.loader(batches)
+        self._evidence["loader"] = setup.loader(batches)
         # A script with batches of its own need not import ours, and torchvision: two seconds.
         ours = sys.modules.get("course.data.loader")
         if ours and (validation := ours.made_last()):
-            self._evidence["val_loader"] = evidence.loader(validation)
+            self._evidence["val_loader"] = setup.loader(validation)
             self._evidence["val_taken"] = getattr(validation.sampler, "taken", None)  # grows
         self._evidence["share"] = len(labels)
         sampler = getattr(batches, "sampler", None)
@@ -262,31 +225,39 @@ class Meter:
         """
         if not self._marks:
             raise RuntimeError(f"meter.lap({phase!r}) came outside a loop over meter.steps(…)")
-        expected = PHASES[len(self._marks) - 1]
-        if phase != expected or (phase == PHASES[-1]) != (loss is not None):
-            raise RuntimeError(
-                f"meter.lap({phase!r}) came where {expected!r} was due; the order is "
-                f"{', '.join(PHASES)}, the last with loss="
-            )
+        self._refuse_out_of_order(phase, loss is not None)
         if phase == "backward" and self._updates and self._may_overflow():
             self._updates.overflow()
         if loss is not None:
             self._losses[self.step].copy_(loss.detach(), non_blocking=True)
         self._marks.append(self.clock.mark())
-        if torch.autograd._profiler_enabled():
+        self._laps.append(phase)
+        if phase == "backward" and self._observer:
+            self._observer.end_pass()
+        if torch.autograd._profiler_enabled() and self._laps.count(phase) == 1:
             traced = self._evidence.setdefault("traced", {})
             traced[str(self.step)] = traced.get(str(self.step), 0) + 1  # phases of the step
         self._enter(self.phase if loss is None else "load")
         if loss is not None:
             told = self._turn() | self._rate()
-            self._finished.append((self.step, self._epoch, told, self._marks))
-            self._marks = self._marks[-1:]  # the next step begins where this one ends
+            self._finished.append((self.step, self._epoch, told, self._laps, self._marks))
+            self._marks, self._laps = self._marks[-1:], []  # the next begins where this one ends
             self.step += 1
             if self._updates:
                 self._updates.end_step()
             self.turn.step()
             if time.perf_counter() - self._written_at > FLUSH_S:
                 self._write_finished()
+
+    def _refuse_out_of_order(self, phase: str, is_last: bool) -> None:
+        due = {self.phase}
+        if self._laps[-1:] == ["backward"]:  # a script may do with one micro-batch, or take more
+            due |= {"forward", "optimizer"}
+        if phase not in due or (phase == PHASES[-1]) != is_last:
+            raise RuntimeError(
+                f"meter.lap({phase!r}) came where {self.phase!r} was due; the order is "
+                f"{', '.join(PHASES)}, the last with loss="
+            )
 
     def _may_overflow(self) -> bool:
         return 0 < self.config.overflow_step <= self.step < self.config.warmup_steps
@@ -301,8 +272,11 @@ class Meter:
     def _write_finished(self, *, wait: bool = False) -> None:
         rows = []
         while self._finished and (wait or self.clock.is_past(self._finished[0][-1][-1])):
-            step, epoch, turns, marks = self._finished.popleft()
-            seconds = [self.clock.seconds(a, b) for a, b in zip(marks, marks[1:])]
+            step, epoch, turns, laps, marks = self._finished.popleft()
+            took = dict.fromkeys(PHASES, 0.0)
+            for phase, begin, end in zip(laps, marks, marks[1:]):
+                took[phase] += self.clock.seconds(begin, end)
+            seconds = [*took.values()]
             self._seconds.append(seconds)
             self._blocks.append(turns)
             self._count(step, turns.get("turn", 0), sum(seconds))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
@@ -15,29 +17,77 @@ from course.config import CHOICES
 if TYPE_CHECKING:
     import pandas as pd
 
+# What takes long to compute: checkpointing that selects by operator keeps the results of these.
+COSTLY = [
+    torch.ops.aten.convolution.default,
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+]
 
-def create(name: str, classes: int) -> nn.Module:
-    """A torchvision ResNet with random weights and `classes` outputs; "_cifar" for 32-px images.
 
-    The last BatchNorm of each block starts at zero, so that every block starts as the
-    identity; without it the first steps overshoot (Goyal et al. 2017, arXiv:1706.02677).
+def create(name: str, classes: int, image_px: int = 224) -> nn.Module:
+    """A network with random weights and `classes` outputs: of torchvision a ResNet, else timm's.
+
+    Of a ResNet the last BatchNorm of each block starts at zero, so that every block starts as the
+    identity; without it the first steps overshoot (Goyal et al. 2017, arXiv:1706.02677). "_cifar"
+    is for images of 32 px. timm's networks, CoAtNet (Dai et al. 2021, arXiv:2106.04803) and ViT
+    (Dosovitskiy et al. 2021, arXiv:2010.11929), know where in an image they look, and so are made
+    for one size.
+
+    Args:
+        image_px: of the images a side; a ResNet takes any.
 
     Raises:
         ValueError: a name that is not in the course; the message lists those that are.
     """
     if name not in CHOICES["model"]:
         raise ValueError(f"no model {name!r}: choose {', '.join(CHOICES['model'])}")
+    if not name.startswith("resnet"):
+        with compiler_kept():
+            import timm  # only here: it takes two seconds
+
+        model = timm.create_model(name, num_classes=classes, img_size=image_px)
+        for part in model.modules():
+            if isinstance(part, timm.layers.SEModule):  # it would overwrite what is to be kept
+                part.act.inplace = False
+        return model
     kind, _, small = name.partition("_")
     model = torchvision.models.get_model(
         kind, weights=None, num_classes=classes, zero_init_residual=True
     )
-    if (
-        small
-    ):  # images of 32 px: ImageNet's stem would leave 8 of them (He et al. 2016, section 4.2)
+    if small:  # ImageNet's stem would leave 8 of 32 px (He et al. 2016, section 4.2)
         model.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
         nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
         model.maxpool = nn.Identity()
     return model
+
+
+@contextmanager
+def compiler_kept() -> Iterator[None]:
+    """Around an import of timm, one of whose modules lifts the compiler's limit for all of us."""
+    compiler = torch._dynamo.config
+    with compiler.patch(recompile_limit=compiler.recompile_limit):
+        yield
+
+
+def blocks(model: nn.Module) -> list[nn.Module]:
+    """The parts of a network that follow each other and are built alike, from input to output.
+
+    Raises:
+        ValueError: a network that is none of the course's.
+    """
+    if hasattr(model, "layer1"):  # a ResNet
+        return [block for number in range(1, 5) for block in getattr(model, f"layer{number}")]
+    if hasattr(model, "stages"):  # CoAtNet
+        return [block for stage in model.stages for block in stage.blocks]
+    if hasattr(model, "blocks"):  # ViT
+        return [*model.blocks]
+    raise ValueError(f"{type(model).__name__} has no blocks that are known: ResNet, CoAtNet, ViT")
 
 
 def parameter_count(model: nn.Module) -> int:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer, lr_scheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from course.config import Config
+from course.training.models import compiler_kept
 
 Groups = Iterable[torch.Tensor] | Iterable[dict[str, Any]]
 
@@ -28,9 +29,7 @@ def _sgd(weights: Groups, cfg: Config, nesterov: bool = False) -> Optimizer:
 
 
 def _of_timm(weights: Groups, cfg: Config, name: str, **own: Any) -> Optimizer:
-    compiler = torch._dynamo.config
-    # One of timm's modules lifts the compiler's limit for the whole process as it is imported.
-    with compiler.patch(recompile_limit=compiler.recompile_limit):
+    with compiler_kept():
         from timm.optim import get_optimizer_class  # only here: importing timm takes two seconds
 
     kind = get_optimizer_class(name, bind_defaults=False)

@@ -22,7 +22,6 @@ from course.runs.recordings import INDEX, LEARNING, PURPOSES, SITE, check_purpos
 from course.runs.run import SCRIPTS, Run, all_runs, git_sha, rank_file, runs_root
 from course.traces import thin as trace_thin
 
-SCRIPT = "solutions/train.py"
 TRACE_BYTES = 300_000  # no trace that is shipped is larger
 TIMED = re.compile(r".*(_s|_s_q\d|_gib|watts|joules_per_image)$")  # fields of a record
 COURSE_STEPS = 128  # so many are kept of a run whose times say nothing
@@ -77,7 +76,10 @@ def record(machine: str, planned: Iterable[Planned], folder: Path) -> Path:
 
     def ran() -> Iterator[tuple[Run, str]]:
         for config, gpus, purpose in planned:
-            run = wait(launch(SCRIPT, config, gpus=gpus, time_min=TIME_MIN), check=False)
+            run = wait(
+                launch(f"solutions/{config.script}", config, gpus=gpus, time_min=TIME_MIN),
+                check=False,
+            )
             print(f"{run}: {run.record.images_per_s or run.record.error}", flush=True)
             yield run, purpose
 

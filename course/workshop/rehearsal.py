@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 import sys
@@ -31,6 +32,7 @@ from course.workshop.rehearsal_page import (
 )
 
 FOLDER = run.PROJECT / "notebooks"
+SCRIPT = "solutions/train.py"  # with its namesakes in the same folder, where a notebook has another
 SLOWEST, SLOW_S = 5, 1.0  # the report names so many cells of each notebook, if they took so long
 
 
@@ -60,7 +62,7 @@ def rehearse(
     notebooks: Sequence[Path],
     *,
     site: str = "local",
-    script: str = "solutions/train.py",
+    script: str = SCRIPT,
     quick: bool = False,
     cell_minutes: float = 60,
     command: str = "",
@@ -71,6 +73,7 @@ def rehearse(
     rehearsal with it. Jobs that a notebook leaves behind which did not pass are cancelled.
 
     Args:
+        script: what notebooks launch; one whose own script has another name takes that, beside it.
         cell_minutes: a notebook whose cell takes longer is ended, and has failed.
         command: the command line, for the report.
 
@@ -142,6 +145,9 @@ def _papermill(source: Path, target: Path, rehearsal: Rehearsal) -> None:
     known = papermill.inspect_notebook(str(source))
     if unknown := set(wanted) - set(known):
         raise ValueError(f"it has no parameter {sorted(unknown)}; it has {sorted(known)}")
+    own = Path(ast.literal_eval(known["script"]["default"])).name
+    if own != Path(SCRIPT).name:  # a notebook of another script: the one beside it
+        wanted["script"] = str(Path(rehearsal.script).with_name(own))
     limit_s = math.ceil(rehearsal.cell_minutes * 60)
     with kernels.forked():
         papermill.execute_notebook(

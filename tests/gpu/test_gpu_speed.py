@@ -13,7 +13,7 @@ from course import rung
 from course.data.loader import Synthetic
 from course.runs.ratio import ratio
 from course.runs.run import PROJECT, Run
-from course.training.meter import EventClock
+from course.training.clocks import EventClock
 from course.training.recorder import Recorder
 
 pytestmark = pytest.mark.gpu

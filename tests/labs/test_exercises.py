@@ -11,9 +11,11 @@ from course import days
 from course.labs import exercises, todo
 from course.labs.exercises import Seam, SeamError
 from course.labs.todo import show_todo
+from course.runs.run import PROJECT
 
 TEXT = (exercises.SOLUTIONS / "train.py").read_text()
 TOTAL = exercises.count(TEXT)
+LATER = "train_sharded.py"
 EDIT = "# an edit of the learner's, naïve and with spaces at its end  \r\n"
 
 SMALL = """\
@@ -73,7 +75,6 @@ BROKEN = {
     "one left out": (
         "# >>> TODO 1: a\n# <<<\n# >>> TODO 3: c\n# <<<", 3, "TODO 3 where TODO 2 is missing"
     ),
-    "begins at 2": ("# >>> TODO 2: b\n# <<<", 1, "TODO 2 where TODO 1 is missing"),
     "begins at 0": ("# >>> TODO 0: a\n# <<<", 1, "TODO 0 where TODO 1 is missing"),
 }  # fmt: skip
 
@@ -104,8 +105,14 @@ def test_diff_of_the_small_solution() -> None:
     ]
 
 
-def test_the_script_has_sixteen_todos() -> None:
+def test_todos_are_numbered_over_all_scripts() -> None:
+    """In the order in which labs come to them, so that a number names one."""
+    of_scripts = [exercises.numbers(path.read_text()) for path in exercises.solutions()]
+    assert sum(of_scripts, []) == [*range(1, len(sum(of_scripts, [])) + 1)]
     assert TOTAL == 16
+    assert [exercises.solution_of(todo) for todo in (1, 16, 17)] == [*["train.py"] * 2, LATER]
+    with pytest.raises(ValueError, match="no TODO 99: train.py has 1 to 16; train_sharded.py has"):
+        exercises.solution_of(99)
 
 
 @pytest.mark.parametrize("solved", range(TOTAL + 1))
@@ -123,6 +130,8 @@ def test_each_todo_names_the_day_of_the_lab_that_checks_it() -> None:
     labs = {
         check.todo: lab.number.split(".")[0] for lab in days.LABS for check in lab.checks.values()
     }
+    text = (exercises.SOLUTIONS / LATER).read_text()
+    seams |= {item.number: item.day for item in exercises.parse(text) if isinstance(item, Seam)}
     assert seams == labs
 
 
@@ -133,7 +142,7 @@ def test_diff_of_a_todo_is_short(todo: int) -> None:
 
 @pytest.mark.parametrize("solved", (-1, TOTAL + 1))
 def test_number_of_solved_todos_out_of_range(solved: int) -> None:
-    with pytest.raises(ValueError, match=f"train.py has {TOTAL} TODOs: choose 0 to {TOTAL}"):
+    with pytest.raises(ValueError, match=f"train.py has TODOs up to {TOTAL}: choose 0 to {TOTAL}"):
         exercises.render(TEXT, solved, "train.py")
 
 
@@ -186,6 +195,24 @@ def test_untouched_view_needs_no_backup(workshop: Path, solved: int) -> None:
     assert exercises.write(TOTAL - solved) is None
     assert backups(workshop) == []
     assert workshop.read_text() == exercises.render(TEXT, TOTAL - solved)
+
+
+def test_catching_up_writes_the_scripts_that_it_is_about(
+    workshop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solution = (PROJECT / "solutions" / LATER).read_text()
+    (exercises.SOLUTIONS / LATER).write_text(solution)
+    later = workshop.with_name(LATER)
+    assert exercises.catch_up(0) == {"train.py": None, LATER: None}
+    later.write_text(EDIT)
+    assert exercises.catch_up(3) == {"train.py": None}  # Day 4's edits are left alone
+    assert later.read_text() == EDIT.replace("\r\n", "\n")
+    backup = exercises.catch_up(TOTAL + 1)[LATER]
+    assert workshop.read_text() == exercises.render(TEXT, TOTAL)
+    assert later.read_text() == exercises.render(solution, TOTAL + 1) and EDIT in backup.read_text()
+    states = exercises.all_states()
+    assert [row["todo"] for row in states] == [*range(1, len(states) + 1)]
+    assert {row["script"] for row in states if row["todo"] > TOTAL} == {LATER}
 
 
 def test_missing_exercise_is_written(workshop: Path) -> None:

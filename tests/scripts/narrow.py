@@ -28,10 +28,10 @@ class Narrow(resnet.ResNet):
 _known = models.create
 
 
-def create(name: str, classes: int) -> nn.Module:
+def create(name: str, classes: int, image_px: int = 224) -> nn.Module:
     """As `models.create`, but for resnet18; and for resnet34, which is the shallowest here."""
     blocks = {"resnet18": 2, "resnet34": 1}.get(name)
-    return Narrow(classes, blocks) if blocks else _known(name, classes)
+    return Narrow(classes, blocks) if blocks else _known(name, classes, image_px)
 
 
 def use() -> None:

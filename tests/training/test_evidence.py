@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from course.training.evidence import Compiled, Observer
+from course.training.evidence.compiled import Compiled
+from course.training.evidence.operators import Observer
 
 SCORES = torch.randn(4, 5)
 HARD = torch.tensor([0, 1, 2, 3])

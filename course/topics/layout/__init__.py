@@ -10,4 +10,4 @@ from course.topics.layout.strides import (
     parts,
 )
 from course.traces.tables import layout_kernels
-from course.training.evidence import layout as layout_of
+from course.training.evidence.operators import layout as layout_of

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from course.config import Config
 from course.data.loader import ImageSets
 from course.training import meter  # noqa: F401 (a script's import would see what is patched here)
-from course.training.evidence import COPIES, waits_not
+from course.training.evidence.operators import COPIES, waits_not
 from course.training.fake import compiler
 
 PRETENDED = torch.device("cuda")

@@ -7,13 +7,16 @@ without numbers: bytes that are held, bytes that are moved, operations that woul
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from course.config import GIB, Config
 from course.training import models, optimizers
@@ -39,7 +42,7 @@ class Prediction:
 
 
 class FakeStep:
-    """The model, optimizer and batch of a config, as solutions/train.py makes them.
+    """The model, optimizer and batch of a config, as the course's solutions make them.
 
     The tensors claim to lie on the CPU: autograd asks a real driver about tensors that claim to
     lie on a GPU. Sizes and types come out the same, since autocast has convolutions and the last
@@ -49,7 +52,7 @@ class FakeStep:
     def __init__(self, config: Config) -> None:
         self.config = config
         layout = torch.channels_last if config.channels_last else torch.contiguous_format
-        self.model = models.create(config.model, CLASSES)
+        self.model = _empty(config)
         for parameter in self.model.parameters():
             if parameter.dim() == 4:  # Module.to refuses parameters that are fake
                 parameter.data = parameter.data.to(memory_format=layout)
@@ -64,11 +67,18 @@ class FakeStep:
         self.loaded = loaded if config.data == "synthetic" else self.images
         self.labels = torch.zeros(config.batch_size, dtype=torch.long)
 
-    def forward(self) -> torch.Tensor:
-        """The loss of the batch, with autocast in the config's precision."""
+        checkpointed(self.model, config.checkpointing)
+
+        self.between_passes: Callable[[], None] = lambda: None
+
+    def forward(self, images: torch.Tensor | None = None) -> torch.Tensor:
+        """The loss of the batch, or of other images, with autocast in the config's precision."""
+        images = self.images if images is None else images
         half = HALF.get(self.config.precision)
-        with torch.autocast("cpu", half, enabled=half is not None):
-            return nn.functional.cross_entropy(self.model(self.images), self.labels)
+        away = saved_tensors_hooks(_to_host, _from_host) if self.config.offload else nullcontext()
+        with away, torch.autocast("cpu", half, enabled=half is not None):
+            scores = self.model(images)
+            return nn.functional.cross_entropy(scores, self.labels[: len(images)])
 
     def update_once(self) -> None:
         """An update by gradients that nobody computed: from here on the optimizer has its state."""
@@ -78,10 +88,43 @@ class FakeStep:
         self.optimizer.zero_grad(set_to_none=True)
 
     def run(self) -> None:
-        """Forward, backward, update."""
-        self.forward().backward()
+        """Forward and backward of each micro-batch, update."""
+        for images in self.images.split(self.config.micro_batch or len(self.images)):
+            self.between_passes()
+            loss = self.forward(images) * len(images) / len(self.images)
+            loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+
+
+def _empty(config: Config) -> nn.Module:
+    """The config's network with fake weights."""
+    with unset_fake_temporarily(), torch.device("meta"):  # timm reads numbers as it makes one
+        model = models.create(config.model, CLASSES, config.image_px)
+    for module in model.modules():
+        for name, weight in module.named_parameters(recurse=False):
+            setattr(module, name, nn.Parameter(torch.empty(weight.shape)))
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, torch.empty(buffer.shape, dtype=buffer.dtype))
+    return model
+
+
+def _to_host(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to("meta")  # anywhere but where the others are counted
+
+
+def _from_host(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(tensor, device="cpu")
+
+
+def checkpointed(model: nn.Module, which: str) -> None:
+    """Let blocks of a network, as the config names them, compute their inside anew in backward."""
+    if not which:
+        return
+    selective = partial(create_selective_checkpoint_contexts, models.COSTLY)
+    how = {"context_fn": selective} if which == "selective" else {}
+    for block in models.blocks(model)[:: 2 if which == "second" else 1]:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False, **how)
 
 
 @contextmanager
@@ -112,10 +155,13 @@ def tracked(step: FakeStep) -> Iterator[dict[str, float]]:
 
     held: dict[str, float] = {}
     tracker = MemTracker()
+    # It goes through all modules after each operator, which weak references made slow.
+    tracker.memory_tracking = {}
+    step.between_passes = tracker.reset_mod_stats  # or it would refuse the second one
     tracker.track_external(step.model, step.optimizer, step.images, step.loaded, step.labels)
     with tracker:
         yield held
-    (snapshot,) = tracker.get_tracker_snapshot("peak").values()
+    snapshot = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
     held.update({getattr(kind, "value", kind): size / GIB for kind, size in snapshot.items()})
 
 

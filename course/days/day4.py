@@ -1,0 +1,190 @@
+"""How it is seen that a TODO of Day 4 works: batches are split, activations computed anew."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from course.config import Config, rung
+from course.days.day2 import SAME_LOSS
+from course.days.lab import SYNTHETIC, Lab, Mechanism, Place, Recording, chosen
+from course.runs.run import Run
+
+# A transformer has no BatchNorm, so that a batch in parts gives the very losses of the whole. Of
+# five images in micro-batches of three, the last has two. What is looked for is the same in each
+# precision: fp32 takes a processor that imitates bf16 a fraction of the time.
+WHOLE: dict[str, Any] = {
+    "model": "vit_tiny_patch16_224", "image_px": 64, "batch_size": 10, "steps": 4,
+    "warmup_steps": 1, "val_steps": 1, "lr": 1e-4, "precision": "fp32", "budget_s": 0.0,
+}  # fmt: skip
+EQUAL = 1e-3  # of a step's loss: what differs is the order in which numbers are added
+SMALLER = 0.7  # of what was kept for backward; a pass of three images in ten keeps 0.4
+
+
+def _anywhere(cfg: Config, place: Place) -> str:
+    return ""
+
+
+def _passes(run: Run) -> list[tuple[int, float]]:
+    """Of the first step's passes: images, and what each began backward with."""
+    return [(images, start) for images, start in run.record.evidence.get("passes", [])]
+
+
+def _accumulated_faults(run: Run, against: Run) -> Iterator[str]:
+    passes, cfg = _passes(run), run.config
+    share = cfg.batch_size // run.record.gpus
+    images = sum(count for count, _ in passes)
+    largest = max((count for count, _ in passes), default=0)
+    if largest > cfg.micro_batch:
+        yield (
+            f"{largest} images went through the network at once, and cfg.micro_batch is "
+            f"{cfg.micro_batch}: `images.split(…)`, and labels likewise"
+        )
+    elif images != share:
+        yield f"the micro-batches of a step have {images} images, and its batch {share}"
+    elif not math.isclose(total := sum(start for _, start in passes), 1, rel_tol=1e-3):
+        yield (
+            f"the micro-batches' losses count {total:.3g} in all, so the gradients are "
+            f"{total:.3g} times those of the batch: each counts by its share of the images"
+        )
+    elif wrong := [(count, start) for count, start in passes
+                   if not math.isclose(start, count / share, rel_tol=1e-3)]:  # fmt: skip
+        count, start = wrong[-1]
+        yield (
+            f"a micro-batch of {count} in {share} images counts {start:.3g} in all, and "
+            f"{count / share:.3g} is its share: a mean of means is the mean only where all are of "
+            f"one size. `* len(targets) / len(labels)`"
+        )
+
+
+def _accumulated_seen(run: Run) -> str:
+    sizes = " + ".join(str(images) for images, _ in _passes(run))
+    return f"{sizes} images a step, each counted alike; one update; the losses of the whole batch"
+
+
+def _silent_faults(run: Run, against: Run) -> Iterator[str]:
+    seen = [rank["evidence"] for rank in run.ranks]
+    passes = len(_passes(run))
+    sent = seen[0].get("collectives", {}).get("allreduce", 0)
+    if passes < 2:
+        yield "the batch was not split, so there is nothing to be silent about: TODO 17 first"
+    elif not sent:
+        yield "no gradient was sent at all: the last micro-batch of a step must not be silent"
+    elif sent > 1:
+        yield (
+            f"in the first step, whose gradients go as one message, {sent} were sent for "
+            f"{passes} micro-batches: `model.no_sync(…)` around the forward pass of all but the "
+            f"last"
+        )
+    elif len({each["weights_sum"] for each in seen}) > 1:
+        yield (
+            "at the end the ranks have different weights: a message before the last micro-batch "
+            "leaves out what comes after it"
+        )
+
+
+def _silent_seen(run: Run) -> str:
+    return (
+        f"{len(_passes(run))} micro-batches and one message in the first step; equal weights at "
+        f"the end"
+    )
+
+
+def _kept(run: Run) -> float:
+    return run.record.evidence.get("kept_gib", 0.0)
+
+
+def _kept_faults(run: Run, against: Run, what: str) -> Iterator[str]:
+    share = _kept(run) / _kept(against) if _kept(against) else math.nan
+    if not share <= SMALLER:
+        yield f"forward left as much for backward as before ({share:.0%} of it): {what} is not used"
+
+
+def _checkpointed_faults(run: Run, against: Run) -> Iterator[str]:
+    yield from _kept_faults(run, against, "checkpointing")
+    again, before = (each.record.evidence.get("recomputed", {}) for each in (run, against))
+    if not sum(again.values()) > sum(before.values()):
+        yield "less was kept, and nothing computed again: what backward needed, it cannot have had"
+
+
+def _checkpointed_seen(run: Run) -> str:
+    again = sum(run.record.evidence["recomputed"].values())
+    return (
+        f"{_kept(run) * 1024:.1f} MiB kept for backward; {again} convolutions and products "
+        f"computed again in it"
+    )
+
+
+def _offloaded_faults(run: Run, against: Run) -> Iterator[str]:
+    yield from _kept_faults(run, against, "save_on_cpu")
+
+
+def _offloaded_seen(run: Run) -> str:
+    return f"{_kept(run) * 1024:.1f} MiB kept on the device for backward; the rest on the host"
+
+
+MEMORY_CHECKS = {
+    "day4.accumulate": Mechanism(
+        "a batch in parts trains like the whole", 17, "accumulated", "large",
+        _accumulated_seen, _anywhere, "micro_batch", lambda run: run.config.micro_batch > 0,
+        faults=_accumulated_faults, changes={"micro_batch": 3}, settings=WHOLE,
+        tolerance=EQUAL, timed=False,
+    ),
+    "day4.silent": Mechanism(
+        "ranks speak once an update", 18, "accumulated", "large",
+        _silent_seen, _anywhere, "DDP", lambda run: run.record.gpus > 1 and run.config.micro_batch,
+        faults=_silent_faults, changes={"micro_batch": 3}, settings=WHOLE, gpus=2,
+        tolerance=SAME_LOSS, timed=False,
+    ),
+    "day4.checkpoint": Mechanism(
+        "blocks compute their inside again instead of keeping it", 19, "checkpointed", "large",
+        _checkpointed_seen, _anywhere, "models.create",
+        lambda run: bool(run.config.checkpointing),
+        faults=_checkpointed_faults, settings=WHOLE, tolerance=EQUAL, timed=False,
+    ),
+    "day4.offload": Mechanism(
+        "what backward needs waits on the host", 20, "offloaded", "large",
+        _offloaded_seen, _anywhere, "kept =", lambda run: run.config.offload,
+        faults=_offloaded_faults, settings=WHOLE, tolerance=EQUAL, timed=False,
+    ),
+}  # fmt: skip
+
+# CoAtNet-3, 167 million weights, at full size on one GPU.
+RECORDED: dict[str, Any] = SYNTHETIC | {
+    "model": "coatnet_3_224", "fused": True, "batch_size": 128, "steps": 24, "warmup_steps": 8,
+}  # fmt: skip
+LIMIT_GIB = 40  # of the GPU that the lab's question is about
+# Images in one pass that come near that limit: told by memory.predict.
+FITTING = {"": 96, "selective": 184, "second": 208, "every": 336}
+MICRO_BATCHES = (64, 32, 16, 8, 4)
+
+
+def traded(batch_size: int = 128, **own: Any) -> Config:
+    """A training of CoAtNet-3 that trades time for memory, labelled by how it does."""
+    said = [f"{name}-{value}" for name, value in own.items()] or ["plain"]
+    short = {"steps": 10, "warmup_steps": 4} if own.get("offload") else {}
+    named = "-".join([*said, str(batch_size)])
+    return rung("large", **RECORDED | short | own | {"batch_size": batch_size, "rung": named})
+
+
+def _traded() -> Iterator[Config]:
+    yield traded()
+    yield from (traded(micro_batch=images) for images in MICRO_BATCHES)
+    yield from (traded(checkpointing=which) for which in ("every", "second", "selective"))
+    yield traded(offload=True)
+    yield from (traded(size, checkpointing=which) for which, size in FITTING.items() if which)
+    yield traded(FITTING[""])
+    yield traded(checkpointing="every", micro_batch=16)
+    yield traded(checkpointing="every", offload=True)
+
+
+LABS = (
+    Lab(
+        "4.1", "day4_1_memory", "memory against time", 60, "day4_1",
+        chosen(MEMORY_CHECKS, *MEMORY_CHECKS),
+        recordings=(Recording("memory", [*_traded()]),),
+        jobs="6, of 10 runs, one of 2 processes", prepare="nothing",
+        stuck="the last micro-batch is smaller; the network itself is checkpointed, before DDP",
+    ),
+)  # fmt: skip

@@ -1,0 +1,178 @@
+"""What one training step really did: formats, layouts and devices, seen below autocast.
+
+A script can ask for bf16 and compute in fp32. So the first step of every run, its last warm-up
+step and the first validation are watched where PyTorch hands operators to the hardware, after
+autocast has chosen their types, in forward and backward. What was seen goes into the record, and
+checks are made of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from course.training.evidence.kept import Kept
+
+if TYPE_CHECKING:
+    pass
+
+SUM = 2  # PyTorch's number for a loss that is added up instead of averaged
+aten = torch.ops.aten
+FORWARD = (aten.convolution.default,)
+COMPUTED = (*FORWARD, aten.addmm.default)
+BACKWARD = (aten.convolution_backward.default,)
+COPIES = (aten._to_copy.default, aten.copy_.default)
+# Of all three the sixth argument says whether the batch's own statistics are taken.
+BATCH_NORM = (
+    aten.native_batch_norm.default, aten.cudnn_batch_norm.default, aten.miopen_batch_norm.default,
+)  # fmt: skip
+UPDATE_SCALE = (aten._amp_update_scale_.default,)
+LOSS_BACKWARD = (aten.nll_loss_backward.default,)
+SCORES_BACKWARD = (aten._log_softmax_backward_data.default,)
+
+
+class Observer(TorchDispatchMode):
+    """Counts, while it is entered, what the step's operators were given.
+
+    Args:
+        phase: answers in which phase of the step training is.
+        device_type: of the device that trains, "cuda" for instance.
+    """
+
+    def __init__(self, phase: Callable[[], str], device_type: str) -> None:
+        super().__init__()
+        self._phase, self._device_type = phase, device_type
+        self._counts: dict[str, Counter[str]] = {}
+        self._seen: set[str] = set()
+        self._ddp: dict[str, Any] = {}
+        self._loss_gradient: float | None = None
+        self._passes: list[tuple[int, float]] = []  # images, and where their backward starts
+        self._kept = Kept()
+        self._mixed: float | None = None
+        self._scale: float | None = None
+        self._pixels: list[float] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        phase = self._phase()
+        if func in COMPUTED and phase == "backward":  # which needs other operators itself
+            self._count("recomputed", func._schema.name.removeprefix("aten::"))
+        if func in FORWARD and phase != "load":  # what augments images may be a convolution, too
+            self._note_forward(*args[:2])
+        elif func in BACKWARD:
+            self._count("backward_types", _type(args[1]))
+        elif func in BATCH_NORM:
+            self._count("statistics", "batch" if args[5] else "running")
+        elif func in LOSS_BACKWARD:
+            self._note_loss(*args[:2], reduction=args[4])
+        elif func in SCORES_BACKWARD:
+            self._note_labels(args[0])
+        elif func in COPIES and waits_not(args, kwargs or {}):
+            self._seen.add("non_blocking")
+        elif func in UPDATE_SCALE:
+            self._seen.add("scale_updated")
+            self._scale = float(args[0])
+        elif func.namespace == "c10d":
+            name = func._schema.name.removeprefix("c10d::").rstrip("_")
+            self._count("collectives", name)
+            if phase == "forward":
+                self._count("forward_collectives", name)
+        elif phase == "optimizer" and func._schema.name.endswith("_"):  # it works in place
+            self._note_update(args[0])
+        if phase == "backward" and torch.is_autocast_enabled(self._device_type):
+            self._seen.add("autocast_in_backward")
+        return func(*args, **(kwargs or {}))
+
+    def __enter__(self) -> Observer:
+        self._kept.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *problem: Any) -> None:
+        super().__exit__(*problem)
+        self._kept.__exit__()
+
+    def end_pass(self) -> None:
+        """A backward pass is over; a step has one for each micro-batch."""
+        self._kept.end_pass()
+
+    def _note_loss(self, gradient: torch.Tensor, scores: torch.Tensor, *, reduction: int) -> None:
+        """Where backward starts: the scale, or 1; of micro-batches that which each one counts."""
+        images, start = len(scores), float(gradient)
+        if reduction == SUM:
+            start *= images
+        self._passes.append((images, start))
+        self._loss_gradient = round(sum(each for _, each in self._passes), 6)
+        self._count("loss_types", _type(scores))
+
+    def _note_forward(self, images: torch.Tensor, weight: torch.Tensor) -> None:
+        if "forward_types" not in self._counts:
+            self._pixels = _pixels(images)
+        self._count("forward_types", _type(images))
+        self._count("devices", images.device.type)
+        self._count("input_layouts", layout(images))
+        self._count("weight_layouts", layout(weight))
+        # PyTorch sets it while the forward pass of a DDP model runs.
+        if wrapper := getattr(DDP, "_active_ddp_module", None):
+            self._ddp = {
+                "bucket_mb": wrapper.bucket_bytes_cap / 2**20,
+                "find_unused": wrapper.find_unused_parameters,
+                "broadcast_buffers": wrapper.broadcast_buffers,
+            }
+
+    def _note_labels(self, gradient: torch.Tensor) -> None:
+        """What each row of labels holds: the gradient of a row is -labels / N, where it begins."""
+        self._mixed = float(((gradient != 0).sum(dim=1) > 1).float().mean())
+        if self._loss_gradient is None:  # labels are shares of classes, whose loss is another one
+            self._loss_gradient = round(-float(gradient.sum()), 4)
+
+    def _note_update(self, target: Any) -> None:
+        for tensor in target if isinstance(target, list | tuple) else [target]:
+            if isinstance(tensor, torch.Tensor) and tensor.dim() > 0:
+                self._count("updated_types", _type(tensor))
+
+    def _count(self, what: str, value: str) -> None:
+        self._counts.setdefault(what, Counter())[value] += 1
+
+    def evidence(self) -> dict[str, Any]:
+        """What was seen, for the record: counts of operators by type, layout and device."""
+        flags = ("scale_updated", "autocast_in_backward", "non_blocking")
+        counts = {what: dict(counter) for what, counter in self._counts.items()}
+        found = {**counts, **{flag: flag in self._seen for flag in flags}}
+        found |= {
+            "loss_gradient": self._loss_gradient,
+            "passes": self._passes,
+            "kept_gib": self._kept.gib,
+            "mixed": self._mixed,  # the share of images whose label has several classes
+            "scale": self._scale,
+            "pixels": self._pixels,
+        }
+        return found | ({"ddp": self._ddp} if self._ddp else {})
+
+
+def waits_not(args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Does a script not wait for the one of COPIES that it calls with these arguments?"""
+    return bool(kwargs.get("non_blocking") or args[2:] == (True,))
+
+
+def layout(tensor: torch.Tensor) -> str:
+    """NCHW, NHWC, other; or "either" where one channel or one pixel leaves no difference."""
+    nchw = tensor.is_contiguous()
+    nhwc = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    if nchw and nhwc:
+        return "either"
+    return "NCHW" if nchw else "NHWC" if nhwc else "other"
+
+
+def _pixels(images: torch.Tensor) -> list[float]:
+    """Of the images that come in: each channel's mean, and how much neighbours differ."""
+    images = images.detach().float()
+    rough = (images[..., 1:] - images[..., :-1]).abs().mean()
+    return [round(float(each), 3) for each in (*images.mean(dim=(0, 2, 3)), rough)]
+
+
+def _type(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

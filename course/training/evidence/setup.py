@@ -1,0 +1,37 @@
+"""What a run's step stands on: the process group, and the loader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import distributed
+from torch.utils.data import IterableDataset
+
+LOADER = (
+    "num_workers", "persistent_workers", "prefetch_factor", "pin_memory", "drop_last", "in_order",
+)  # fmt: skip
+
+
+def group() -> dict[str, Any]:
+    """The process group that this process has joined: backend and timeout; {} without one."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return {}
+    own = distributed.distributed_c10d._get_default_group()
+    found: dict[str, Any] = {"backend": distributed.get_backend_config()}
+    for device in own._device_types:  # PyTorch offers no way to ask
+        options = getattr(own._get_backend(device), "options", None)
+        if options is not None:
+            found["timeout_s"] = options._timeout.total_seconds()
+    return found
+
+
+def loader(batches: Any) -> dict[str, Any]:
+    """How a DataLoader loads, by its argument's names; None where it is something else.
+
+    The course's loader has a `worker_init_fn`, too: `own_worker_init` tells of the script's own.
+    """
+    found = {name: getattr(batches, name, None) for name in LOADER}
+    found["streams"] = isinstance(getattr(batches, "dataset", None), IterableDataset)
+    begins = getattr(batches, "worker_init_fn", None)
+    of_course = getattr(begins, "__module__", "").startswith("course.")
+    return found | {"own_worker_init": begins is not None and not of_course}

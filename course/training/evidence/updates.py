@@ -1,0 +1,111 @@
+"""What optimizers do in a run: how often they step, with what settings, on which weights."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+SETTINGS = ("lr", "momentum", "weight_decay")
+MOST = 4  # so many different things are noted
+
+
+class Updates:
+    """What optimizers do in a whole run: how often they step, and with what.
+
+    Over ranks the first gradients and the weights at the end must agree, or they do not train one
+    network.
+    """
+
+    def __init__(self) -> None:
+        self._optimizers: list[torch.optim.Optimizer] = []
+        self._norm: float | None = None
+        self._groups: list[dict[str, float]] = []  # each set of settings that was stepped with
+        self._decay: dict[str, list[float]] = {}  # what each kind of weight is pulled by
+        self._in_step, self._counts = 0, []
+        self.rate: float | None = None  # the learning rate of the update under way
+        self._overflow: dict[str, Any] = {}
+        self._hook: RemovableHandle | None = None
+
+    def start(self) -> None:
+        """Look at every optimizer's steps from here to `stop`."""
+        self._hook = register_optimizer_step_pre_hook(self._look)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._hook:
+            self._hook.remove()
+
+    def _look(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if any(isinstance(each, FakeTensor) for each in _parameters(optimizer)[:1]):
+            return  # a step that is only pretended, for a prediction
+        self._in_step += 1
+        self.rate = float(optimizer.param_groups[0]["lr"])
+        for group in optimizer.param_groups:
+            settings = {name: group[name] for name in SETTINGS if name in group}
+            if settings not in self._groups and len(self._groups) < MOST:
+                self._groups.append(settings)
+        if any(each is optimizer for each in self._optimizers):
+            return
+        for group in optimizer.param_groups:
+            for weight in group["params"]:
+                found = self._decay.setdefault("filters" if weight.ndim > 1 else "vectors", [])
+                if (decay := group.get("weight_decay", 0.0)) not in found and len(found) < MOST:
+                    found.append(decay)
+        if not self._optimizers and getattr(optimizer, "grad_scale", None) is None:  # else scaled
+            gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
+            self._norm = float(torch.nn.utils.get_total_norm(gradients))
+        if len(self._optimizers) < MOST:
+            self._optimizers.append(optimizer)
+
+    def overflow(self) -> None:
+        """Make a gradient infinite, as one in fp16 becomes that is too large: once."""
+        found = [weight for weight in self.parameters() if weight.grad is not None]
+        if found and not self._overflow:  # a scaler may have left out all steps until now
+            found[0].grad[(0,) * found[0].grad.dim()] = math.inf
+            self._overflow = {"skipped": None}  # not known before the step's end
+
+    def end_step(self) -> None:
+        """A step of training is over."""
+        self._counts.append(self._in_step)
+        self._in_step, self.rate = 0, None
+        if self._overflow and self._overflow["skipped"] is None:
+            weights = self.parameters()
+            self._overflow["skipped"] = all(bool(each.isfinite().all()) for each in weights)
+
+    def parameters(self) -> list[torch.Tensor]:
+        """What the first optimizer updates; nothing before the first update."""
+        return _parameters(self._optimizers[0]) if self._optimizers else []
+
+    def evidence(self) -> dict[str, Any]:
+        """For the record.
+
+        gradient_norm of the first update, weights_sum now (None where there was no update);
+        updates: in how many steps so many; groups: the settings of the optimizer's groups; decay:
+        that of "filters" (and matrices) and of "vectors", each value that some of them have;
+        optimizers: how many were stepped; overflow: whether a planted one was skipped, {} without.
+        """
+        # On the host: a device may be full, and Apple's has no float64.
+        weights = [float(each.detach().cpu().double().sum()) for each in self.parameters()]
+        # The last layer has a row for each class, in whichever group that is.
+        matrices = [len(each) for each in self.parameters() if each.ndim == 2]
+        return {
+            "gradient_norm": self._norm,
+            "weights_sum": sum(weights) if weights else None,
+            "updates": {str(count): each for count, each in Counter(self._counts).items()},
+            "groups": self._groups,
+            "decay": self._decay,
+            "optimizers": len(self._optimizers),
+            "parameters": sum(each.numel() for each in self.parameters()),
+            "classes": matrices[-1] if matrices else None,
+            "overflow": self._overflow,
+        }
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [each for group in optimizer.param_groups for each in group["params"]]

@@ -156,7 +156,7 @@ class Meter:
             return PHASES[0]
         last = self._laps[-1]
         again = last == "backward" and self._laps.count(last) < self._passes
-        return "forward" if again else PHASES[PHASES.index(last) + 1]
+        return "forward" if again else PHASES[min(PHASES.index(last) + 1, len(PHASES) - 1)]
 
     def _begin(self, step: int) -> None:
         self._end()  # a validation that told nobody its figures

@@ -13,14 +13,20 @@ from course.labs import exercises
 from course.labs.checks import Checked
 from course.runs.run import Run
 
-TEXT = (exercises.SOLUTIONS / "train.py").read_text()
-
+TEXTS = {path.name: path.read_text() for path in exercises.solutions()}
+TEXT = TEXTS["train.py"]
 SOLVED = exercises.render(TEXT, exercises.count(TEXT))
+
+
+def view_of(todo: int, solved: int | None = None) -> str:
+    """The script that has a TODO, with so many filled; None: with all of them."""
+    text = TEXTS[exercises.solution_of(todo)]
+    return exercises.render(text, exercises.count(text) if solved is None else solved)
 
 
 def text_of(answer: Answer) -> str:
     """The solution as somebody else wrote it."""
-    text = SOLVED
+    text = view_of(answer.todo)
     for old, new in answer.edits.items():
         assert text.count(old) == 1, old
         text = text.replace(old, new)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 from answers import RIGHT, UNSEEN, WRONG
 from answers.lines import Answer
-from check_helpers import SOLVED, TEXT, ranks_training, text_of, verdicts
+from check_helpers import ranks_training, text_of, verdicts, view_of
 from job_helpers import prepared, train_together
 
 from course import days
@@ -37,6 +37,7 @@ SMALL = {
     "val_steps": 1,
     "lr": 0.001,
 }
+LAST_OF_FIRST = 16  # TODOs of train.py
 HALVES = ("day1.amp", "day1.scaler")  # in the others bf16, often imitated, would cost time alone
 FP32 = {"precision": "fp32"}
 SHORTER = {"steps": 3, "warmup_steps": 2}
@@ -79,7 +80,7 @@ class Trial(NamedTuple):
     config: Config
     before: Config  # of the run of the step before
     gpus: int
-    text_before: str = SOLVED
+    text_before: str
 
 
 def name_of(answer: Answer) -> str:
@@ -92,6 +93,9 @@ def trial(name: str, text: str, own: dict, ranks: int = 1) -> Trial:
     wanted = EVERY[name]
     gpus = max(ranks, wanted.gpus)
     values = {**wanted.settings, **(RANKS if gpus > 1 else SMALL)}
+    if wanted.todo > LAST_OF_FIRST:  # its networks are small already, and its batches told by sizes
+        kept = ("model", "image_px", "batch_size")
+        values |= {name: wanted.settings[name] for name in kept}
     if name == "day2.dataloader":  # workers crop otherwise, and of 32 px that leaves little
         values["image_px"] = 64
     if name == "day3.compile":  # each of its trials is traced anew: so few layers as there may be
@@ -114,23 +118,24 @@ def trial(name: str, text: str, own: dict, ranks: int = 1) -> Trial:
     if not changed.get("workers", True):
         changed["persistent_workers"] = False
     changed["overflow_step"] = int(changed.get("precision") == "fp16")
-    return Trial(name, text, rung(wanted.rung, **changed), rung(wanted.against, **values), gpus)
+    run, before = rung(wanted.rung, **changed), rung(wanted.against, **values)
+    return Trial(name, text, run, before, gpus, view_of(wanted.todo))
 
 
 def answered(answer: Answer) -> Trial:
     text = text_of(answer)
     found = trial(name_of(answer), text, answer.config, answer.ranks)
-    return found._replace(text_before=text if answer.both else SOLVED)
+    return found._replace(text_before=text) if answer.both else found
 
 
 def trials() -> dict[str, Trial]:
     answers = {label: WRONG[label] for label in SEEN} | {label: RIGHT[label] for label in OTHERS}
     found = {label: answered(answer) for label, answer in answers.items()}
     for name, wanted in EVERY.items():
-        found[f"solution of {name}"] = trial(name, SOLVED, {})
-        text = exercises.render(TEXT, wanted.todo - 1)
+        found[f"solution of {name}"] = trial(name, view_of(wanted.todo), {})
+        text = view_of(wanted.todo, wanted.todo - 1)
         found[f"untouched {name}"] = trial(name, text, {})._replace(text_before=text)
-        text = exercises.render(TEXT, wanted.todo)  # later TODOs are open, as a learner has it
+        text = view_of(wanted.todo, wanted.todo)  # later TODOs are open, as a learner has it
         found[f"so far {name}"] = trial(name, text, {})._replace(text_before=text)
     return found
 
@@ -154,7 +159,8 @@ def trained(
         config = replace(config, data_root=str(data))
         key = (text, config, gpus)
         if key not in runs:
-            runs[key] = prepared(root / str(len(runs)), text, config, gpus=gpus)
+            script = f"exercises/{config.script}"
+            runs[key] = prepared(root / str(len(runs)), text, config, gpus=gpus, script=script)
         return runs[key]
 
     def pair(each: Trial) -> tuple[Run, Run]:
@@ -225,7 +231,8 @@ def test_the_untouched_exercise_fails_and_names_its_line(checked, name: str) -> 
     done = checked(f"untouched {name}")
     assert "mechanism" in parts_that_failed(done), done
     (part,) = [part for part in done.parts if part.part == "mechanism"]
-    assert part.look_at.startswith("exercises/train.py, line ")
+    script = exercises.solution_of(EVERY[name].todo)
+    assert part.look_at.startswith(f"exercises/{script}, line ")
     assert f"TODO {EVERY[name].todo}" in part.look_at
     # Several processes that join no group are refused, so that no one takes them for one run.
     ends = name == "day2.ranks"

@@ -29,7 +29,13 @@ _known = models.create
 
 
 def create(name: str, classes: int, image_px: int = 224) -> nn.Module:
-    """As `models.create`, but for resnet18; and for resnet34, which is the shallowest here."""
+    """As `models.create`, but for resnet18; for resnet34, the shallowest here; and for a ViT."""
+    if name.startswith("vit"):
+        with models.compiler_kept():
+            from timm.models.vision_transformer import VisionTransformer
+        return VisionTransformer(
+            image_px, 16, num_classes=classes, embed_dim=48, depth=4, num_heads=3
+        )
     blocks = {"resnet18": 2, "resnet34": 1}.get(name)
     return Narrow(classes, blocks) if blocks else _known(name, classes, image_px)
 

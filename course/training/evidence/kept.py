@@ -34,6 +34,8 @@ class Kept:
         self._hooks.__exit__()
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        if torch._C._current_graph_task_id() != -1:  # backward itself, which computes it again
+            return tensor.detach()
         of = tensor if tensor._base is None else tensor._base
         if not (of.is_leaf and of.requires_grad):
             storage = tensor.untyped_storage()

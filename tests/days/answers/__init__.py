@@ -1,14 +1,24 @@
 """What learners may write for the TODOs: silently wrong, or right but unusual.
 
-An `Answer` is a list of edits to solutions/train.py (or to what is rendered from it): each key
+An `Answer` is a list of edits to the solution that has its TODO, all of them filled: each key
 occurs there exactly once. Those of wrong_day1, wrong_day2 and right were written without looking at
 how answers are checked; each key lies inside one solution block. Unless `why` says otherwise, a
 script runs to its end on a CPU.
 """
 
-from answers import compiled, day3, learning, named, right, shards, wrong_day1, wrong_day2
+from answers import (
+    compiled,
+    day3,
+    learning,
+    memory,
+    named,
+    right,
+    shards,
+    wrong_day1,
+    wrong_day2,
+)
 
-OF_DAYS = (wrong_day1, wrong_day2, right, shards, day3, learning, compiled, named)
+OF_DAYS = (wrong_day1, wrong_day2, right, shards, day3, learning, compiled, named, memory)
 WRONG = {label: each for day in OF_DAYS for label, each in getattr(day, "WRONG", {}).items()}
 RIGHT = {label: each for day in OF_DAYS for label, each in getattr(day, "RIGHT", {}).items()}
 

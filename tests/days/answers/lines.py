@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Answer(NamedTuple):
-    """One learner's solution of one TODO; everything else is as in solutions/train.py."""
+    """One learner's solution of one TODO; everything else is as in the solution."""
 
     todo: int
     edits: dict[str, str]  # exact text of the solution -> what the learner has there

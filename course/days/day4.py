@@ -164,9 +164,12 @@ MEMORY_CHECKS = {
 RECORDED: dict[str, Any] = SYNTHETIC | {
     "model": "coatnet_3_224", "fused": True, "batch_size": 128, "steps": 24, "warmup_steps": 8,
 }  # fmt: skip
-LIMIT_GIB = 40  # of the GPU that the lab's question is about
-# Images in one pass that come near that limit: told by memory.predict.
-FITTING = {"": 96, "selective": 184, "second": 208, "every": 336}
+SMALL_GPU: dict[str, Any] = {"memory_gib": 40}  # the one that the lab's question is about
+# Images in one pass: without more ado as many as fit there, and with checkpointing as many as have
+# fewer than 2^31 numbers where they have most of them. Above, kernels count in 64 bits.
+FITTING, COUNTED, ABOVE = 112, 216, 232
+UPDATE = 256  # images of an update that the question asks for
+WAYS = ("every", "second", "selective")
 MICRO_BATCHES = (64, 32, 16, 8, 4)
 
 
@@ -181,12 +184,17 @@ def traded(batch_size: int = 128, **own: Any) -> Config:
 def _traded() -> Iterator[Config]:
     yield traded()
     yield from (traded(micro_batch=images) for images in MICRO_BATCHES)
-    yield from (traded(checkpointing=which) for which in ("every", "second", "selective"))
+    yield from (traded(checkpointing=which) for which in WAYS)
     yield traded(offload=True)
-    yield from (traded(size, checkpointing=which) for which, size in FITTING.items() if which)
-    yield traded(FITTING[""])
-    yield traded(checkpointing="every", micro_batch=16)
+    yield from (traded(checkpointing="every", micro_batch=images) for images in (64, 32, 16))
+    yield traded(checkpointing="selective", micro_batch=64)
     yield traded(checkpointing="every", offload=True)
+    yield traded(96)
+    yield traded(**SMALL_GPU)
+    yield traded(FITTING, **SMALL_GPU)
+    yield traded(UPDATE, micro_batch=64, **SMALL_GPU)
+    yield from (traded(COUNTED, checkpointing=which, **SMALL_GPU) for which in WAYS)
+    yield traded(ABOVE, checkpointing="every", **SMALL_GPU)
 
 
 LABS = (

@@ -29,6 +29,7 @@ CHOICES = {
         "vit_tiny_patch16_224",
     ),
     "checkpointing": ("", "every", "second", "selective"),
+    "shard": ("", "zero2", "zero3", "hybrid"),
 }  # fmt: skip
 FUSED = ("sgd", "nesterov", "adamw")  # optimizers of which PyTorch has one kernel for many weights
 AT_LEAST = {
@@ -37,11 +38,15 @@ AT_LEAST = {
     "budget_s": 0, "overflow_step": 0, "shuffle_buffer": 0,
     "lr_warmup": 0, "ema": 0, "mix_alpha": 0.01, "label_smoothing": 0, "start_px": 0,
     "profile_steps": 0, "prefetch_factor": 1, "bucket_mb": 0.001, "collective_timeout_s": 1,
-    "micro_batch": 0,
+    "micro_batch": 0, "unit_blocks": 0, "prefetch": 0, "clip": 0,
 }  # fmt: skip
 CROPS_PX = 32  # of data="crops": they are stored so
 GIB = 1024**3  # bytes: the unit of whatever has a name that ends in _gib
-LARGE = ("micro_batch", "checkpointing", "offload")  # what train_sharded.py alone looks at
+# What train_sharded.py alone looks at.
+LARGE = (
+    "micro_batch", "checkpointing", "offload", "shard", "policy", "prefetch", "clip",
+    "save_shards", "resume",
+)  # fmt: skip
 TRACE_WAIT = 2  # steps before a trace: one to wait, one in which the profiler itself warms up
 
 
@@ -100,6 +105,15 @@ class Config:
     micro_batch: int = 0  # images of a rank that go through the network at once; 0: all its share
     checkpointing: str = ""  # blocks whose inside is computed again in backward, instead of kept
     offload: bool = False  # what backward needs waits in the host's memory
+    shard: str = (
+        ""  # what ranks share out: zero3 all, zero2 no weights, hybrid in each half; "": DDP
+    )
+    unit_blocks: int = 1  # blocks whose weights are gathered together; 0: the whole network at once
+    policy: bool = False  # shards are gathered in bf16, instead of cast by autocast when in use
+    prefetch: int = 0  # so many units are gathered ahead; 0: as PyTorch does by itself
+    clip: float = 0.0  # gradients longer than that, taken together, are shortened to it; 0: never
+    save_shards: bool = False  # at the end every rank writes its part of weights and optimizer
+    resume: str = ""  # name of a run that did so: training goes on from there
     memory_gib: float = 0.0  # a smaller device on purpose: out of memory above so much; 0: no limit
 
     def __post_init__(self) -> None:
@@ -230,6 +244,33 @@ class Config:
                 f"image_px={self.image_px}: {self.model} halves images five times, so choose a "
                 f"multiple of 32"
             )
+        self._check_sharded()
+
+    def _check_sharded(self) -> None:
+        for name in ("policy", "prefetch"):
+            if getattr(self, name) and not self.shard:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} is of a network that is sharded: set "
+                    f'shard="zero3", or zero2 or hybrid'
+                )
+        if self.policy and self.precision != "bf16":
+            raise ValueError(
+                f'policy=True gathers weights in bf16: set precision="bf16", not {self.precision!r}'
+            )
+        if self.shard and self.micro_batch:
+            raise ValueError(
+                f"micro_batch={self.micro_batch}: model.no_sync(), which accumulates, is DDP's: "
+                f"set micro_batch=0 with shard={self.shard!r}"
+            )
+        if self.prefetch and not self.unit_blocks:
+            raise ValueError(
+                f"prefetch={self.prefetch}: with unit_blocks=0 there is one unit, and none ahead"
+            )
+        if self.resume and (self.schedule or self.lr_warmup):
+            raise ValueError(
+                f"resume={self.resume!r}: a checkpoint has weights and the optimizer's state, not "
+                f'where a learning rate was: set schedule="" and lr_warmup=0'
+            )
 
     @property
     def is_large(self) -> bool:
@@ -289,12 +330,13 @@ _LARGE = replace(_CHANNELS_LAST, rung="large", model="coatnet_pico_rw_224", opti
 _ACCUMULATED = replace(_LARGE, rung="accumulated", micro_batch=16)
 _CHECKPOINTED = replace(_LARGE, rung="checkpointed", checkpointing="every")
 _OFFLOADED = replace(_LARGE, rung="offloaded", offload=True)
+_SHARDED = replace(_LARGE, rung="sharded", shard="zero3")
 BEYOND: dict[str, Config] = {
     cfg.rung: cfg
     for cfg in (
         *(_FUSED, _COMPILE, _AUTOTUNE, _SHARDS, _SMALL, _RAW, _GPU_DECODE),
         *(_RANDAUGMENT, _ON_DEVICE, _SMOOTHED, _MIXUP, _CUTMIX, _PROGRESSIVE),
-        *(_NO_NORM_DECAY, _FIND, _LARGE, _ACCUMULATED, _CHECKPOINTED, _OFFLOADED),
+        *(_NO_NORM_DECAY, _FIND, _LARGE, _ACCUMULATED, _CHECKPOINTED, _OFFLOADED, _SHARDED),
     )
 }
 

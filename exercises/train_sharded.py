@@ -12,6 +12,10 @@ from itertools import islice
 import torch
 from torch import distributed, nn
 from torch.autograd.graph import save_on_cpu
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint import state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 from torch.utils.data import DistributedSampler
@@ -33,19 +37,30 @@ def main(run):
     sets = image_sets(cfg)
     sampler, train_batches, val_batches = shared(sets, run, device)
     model = models.create(cfg.model, sets.classes, cfg.image_px).to(device)
-    if cfg.channels_last:
+    if cfg.channels_last and not cfg.shard:  # fully_shard takes contiguous weights alone
         model = model.to(memory_format=torch.channels_last)
     torch.manual_seed(cfg.seed + run.rank)  # but crops of its own
     net = model  # itself, whatever is wrapped around it below
 
     # TODO 19, day 4: of the blocks that the config names, keep only what enters them
+    # TODO 28, day 4: compile each block by itself, if the config asks for it
+    # TODO 22, day 4: with zero2 weights stay gathered from forward to backward
+    reshard = True
+    # TODO 23, day 4: with cfg.policy weights are gathered in bf16, gradients added up in fp32
+    policy = MixedPrecisionPolicy()
+    units = models.units(net, cfg.unit_blocks)
+    # TODO 21, day 4: give each unit to fully_shard, then the network with what is left
     if run.world_size > 1:
         model = DDP(model, bucket_cap_mb=cfg.bucket_mb, gradient_as_bucket_view=True)
+    # TODO 24, day 4: while a unit computes, gather the next cfg.prefetch, in both passes
     criterion = nn.CrossEntropyLoss(label_smoothing=cfg.label_smoothing)
     optimizer = optimizers.create(model.parameters(), cfg)
     optimizers.schedule(optimizer, cfg)
+    first_epoch = 0
+    # TODO 27, day 4: go on from what another run has saved, whatever its number of ranks
 
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
+    # TODO 23, day 4: and autocast has nothing left to do
     # TODO 20, day 4: let what backward needs wait in the host's memory, if the config asks
     kept = nullcontext()
     profiler = torch.profiler.profile(
@@ -54,7 +69,7 @@ def main(run):
     profiler.start()
 
     meter = Meter(run, device)
-    for epoch in range(cfg.epochs):
+    for epoch in range(first_epoch, cfg.epochs):
         model.train()
         sampler.set_epoch(epoch)
         for images, labels in meter.steps(train_batches, epoch):
@@ -73,6 +88,7 @@ def main(run):
                 with silent, autocast, kept:
                     scores = model(inputs)
                     meter.lap("forward")
+                    # TODO 23, day 4: but the loss is computed in fp32, as under autocast
                     loss = criterion(scores, targets)
                     # TODO 17, day 4: so that all images of the batch count alike
                 meter.lap("loss")
@@ -80,6 +96,7 @@ def main(run):
                 meter.lap("backward")
                 step_loss += loss.detach()
 
+            # TODO 25, day 4: shorten the gradients of all ranks' weights, taken together
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             meter.lap("optimizer", loss=step_loss)
@@ -88,8 +105,12 @@ def main(run):
         if cfg.val_steps:
             run.epoch(**validate(model, val_batches, cfg, device, autocast))
     profiler.stop()
-    if run.rank == 0:
-        run.save_weights(net)
+    if cfg.save_weights:
+        # TODO 26, day 4: gather the whole weights, for rank 0 alone
+        whole = net.state_dict()
+        if run.rank == 0:
+            run.save_weights(whole)
+    # TODO 27, day 4: every rank writes its own part, if the config asks for it
 
 
 def joined(run):
@@ -105,6 +126,19 @@ def joined(run):
     return device
 
 
+def mesh_of(run, device):
+    """The ranks in a row; of "hybrid" in two rows, each of which shares out a whole network."""
+    rows = 2 if run.config.shard == "hybrid" else 1
+    shape = (rows, run.world_size // rows)[rows == 1 :]
+    return init_device_mesh(device.type, shape, mesh_dim_names=("copy", "shard")[rows == 1 :])
+
+
+def training_state(net, optimizer, epochs=0):
+    """What a checkpoint holds: weights, what the optimizer keeps of them, and epochs done."""
+    weights, kept = state_dict.get_state_dict(net, optimizer)
+    return {"model_state_dict": weights, "optim_state_dict": kept, "epochs": epochs}
+
+
 def shared(sets, run, device):
     """The sampler of this rank's share of images; its batches for training, and for validation."""
     cfg = run.config
@@ -112,7 +146,9 @@ def shared(sets, run, device):
                "prefetch_factor": cfg.prefetch_factor if cfg.workers else None,
                "pin_memory": cfg.pin_memory}  # fmt: skip
     sampler = DistributedSampler(sets.train, run.world_size, run.rank, seed=cfg.seed)
-    val_sampler = range(run.rank, len(sets.val), run.world_size)
+    # In shards a forward pass is a collective: all ranks must have the same number of batches.
+    equal = len(sets.val) - len(sets.val) % run.world_size
+    val_sampler = range(run.rank, equal, run.world_size)
     share = cfg.batch_size // run.world_size
     return sampler, *loaders(
         sets, cfg, device, share, sampler=sampler, val_sampler=val_sampler, **loading

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.config import Config, rung
+from course.days import sharded
 from course.days.day2 import SAME_LOSS
 from course.days.lab import SYNTHETIC, Lab, Mechanism, Place, Recording, chosen
 from course.runs.run import Run
@@ -205,4 +206,5 @@ LABS = (
         jobs="6, of 10 runs, one of 2 processes", prepare="nothing",
         stuck="the last micro-batch is smaller; the network itself is checkpointed, before DDP",
     ),
+    sharded.LAB,
 )  # fmt: skip

@@ -90,6 +90,16 @@ def blocks(model: nn.Module) -> list[nn.Module]:
     raise ValueError(f"{type(model).__name__} has no blocks that are known: ResNet, CoAtNet, ViT")
 
 
+def units(model: nn.Module, count: int) -> list[list[nn.Module]]:
+    """Its blocks in groups of `count` that follow each other; with 0 there is none.
+
+    Raises:
+        ValueError: a network that is none of the course's.
+    """
+    found = blocks(model) if count else []
+    return [found[at : at + count] for at in range(0, len(found), count or 1)]
+
+
 def parameter_count(model: nn.Module) -> int:
     """How many numbers training adjusts."""
     return sum(parameter.numel() for parameter in model.parameters())

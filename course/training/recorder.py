@@ -25,6 +25,7 @@ from course.training import memory
 from course.training.energy import driver_version
 from course.training.precision import HALF, has_units
 
+CHECKPOINT = "checkpoint"  # the folder of a run's, written by all of its ranks
 TRACE_FILE = "trace.json.gz"  # Chrome's trace format, which Perfetto opens too
 ECHO_S = 3.0  # so long a rank waits for what others have to write
 RANKS_OWN = (
@@ -125,13 +126,17 @@ class Recorder:
         except (OSError, RuntimeError) as error:
             print(f"the trace could not be written: {error}", file=sys.stderr)
 
-    def save_weights(self, model: torch.nn.Module) -> None:
-        """Write weights.pt, where the config asks for it; `weights_by` tells which ranks did."""
+    def save_weights(self, model: torch.nn.Module | dict[str, torch.Tensor]) -> None:
+        """Write weights.pt, where the config asks for it; `weights_by` tells which ranks did.
+
+        Args:
+            model: the network, or what its `state_dict()` would be.
+        """
         if self._everyone is None or not self.config.save_weights:
             return
         folder = self._everyone.folder
         draft = folder / f".weights.{self.rank}"
-        torch.save(model.state_dict(), draft)
+        torch.save(model if isinstance(model, dict) else model.state_dict(), draft)
         draft.replace(folder / "weights.pt")  # a reader sees a whole file or none
         self.set(weights_by=[self.rank])
 
@@ -139,6 +144,33 @@ class Recorder:
     def folder(self) -> Path | None:
         """The run's folder; None started by hand, and on every rank but the first."""
         return self._run.folder if self._run else None
+
+    @property
+    def checkpoint(self) -> Path:
+        """The folder into which all ranks write their parts of a checkpoint.
+
+        Raises:
+            RuntimeError: started by hand there is none, so that it could only be lost.
+        """
+        if self._everyone is None:
+            raise RuntimeError("save_shards=True needs a run's folder: launch(…) makes one")
+        return self._everyone.folder / CHECKPOINT
+
+    @property
+    def resumed(self) -> Path:
+        """The checkpoint of the run that the config names, which lies beside this one's folder.
+
+        Raises:
+            RuntimeError: it has none; the message says what to do.
+        """
+        own = self._everyone.folder if self._everyone else Path("runs/by_hand")
+        found = own.parent / self.config.resume / CHECKPOINT
+        if not (found / ".metadata").exists():
+            raise RuntimeError(
+                f"resume={self.config.resume!r}: there is no whole checkpoint in {found}. Name a "
+                f"run that ended with save_shards=True, as run.name says it"
+            )
+        return found
 
     @property
     def is_kept(self) -> bool:

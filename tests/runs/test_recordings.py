@@ -16,7 +16,7 @@ from course.topics.loading import feeding
 from course.traces import tables
 from tools.pages import readme
 
-SMALL, ALL_OF_IT = 300_000, 10_000_000  # bytes: of a trace, and of everything
+SMALL, ALL_OF_IT = 600_000, 10_000_000  # bytes: of a trace, and of everything
 MACHINES = recordings.machines()
 BUSY = {"data": "synthetic", "batch_size": 256, "val_steps": 0, "epochs": 1}
 

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course.training.evidence.kept import Kept
+from course.training.evidence.shards import Order
 
 if TYPE_CHECKING:
     pass
@@ -26,6 +27,7 @@ aten = torch.ops.aten
 FORWARD = (aten.convolution.default,)
 COMPUTED = (*FORWARD, aten.addmm.default)
 BACKWARD = (aten.convolution_backward.default,)
+PRODUCTS = (aten.mm.default, aten.bmm.default, *COMPUTED, *BACKWARD)
 COPIES = (aten._to_copy.default, aten.copy_.default)
 # Of all three the sixth argument says whether the batch's own statistics are taken.
 BATCH_NORM = (
@@ -52,7 +54,7 @@ class Observer(TorchDispatchMode):
         self._ddp: dict[str, Any] = {}
         self._loss_gradient: float | None = None
         self._passes: list[tuple[int, float]] = []  # images, and where their backward starts
-        self._kept = Kept()
+        self._kept, self._order = Kept(), Order()
         self._mixed: float | None = None
         self._scale: float | None = None
         self._pixels: list[float] = []
@@ -61,6 +63,8 @@ class Observer(TorchDispatchMode):
         phase = self._phase()
         if func in COMPUTED and phase == "backward":  # which needs other operators itself
             self._count("recomputed", func._schema.name.removeprefix("aten::"))
+        if func in PRODUCTS:
+            self._order.computed(phase)
         if func in FORWARD and phase != "load":  # what augments images may be a convolution, too
             self._note_forward(*args[:2])
         elif func in BACKWARD:
@@ -79,6 +83,7 @@ class Observer(TorchDispatchMode):
         elif func.namespace == "c10d":
             name = func._schema.name.removeprefix("c10d::").rstrip("_")
             self._count("collectives", name)
+            self._order.sent(phase, name, args[0])
             if phase == "forward":
                 self._count("forward_collectives", name)
         elif phase == "optimizer" and func._schema.name.endswith("_"):  # it works in place
@@ -150,7 +155,7 @@ class Observer(TorchDispatchMode):
             "scale": self._scale,
             "pixels": self._pixels,
         }
-        return found | ({"ddp": self._ddp} if self._ddp else {})
+        return found | self._order.evidence() | ({"ddp": self._ddp} if self._ddp else {})
 
 
 def waits_not(args: tuple, kwargs: dict[str, Any]) -> bool:

@@ -11,6 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
+from course.training.evidence import shards
+
 SETTINGS = ("lr", "momentum", "weight_decay")
 MOST = 4  # so many different things are noted
 
@@ -30,6 +32,7 @@ class Updates:
         self._in_step, self._counts = 0, []
         self.rate: float | None = None  # the learning rate of the update under way
         self._overflow: dict[str, Any] = {}
+        self._gradients = 0  # bytes that this rank had of them at the first update
         self._hook: RemovableHandle | None = None
 
     def start(self) -> None:
@@ -59,7 +62,8 @@ class Updates:
                     found.append(decay)
         if not self._optimizers and getattr(optimizer, "grad_scale", None) is None:  # else scaled
             gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
-            self._norm = float(torch.nn.utils.get_total_norm(gradients))
+            self._norm = float(shards.whole(torch.nn.utils.get_total_norm(gradients)))
+            self._gradients = shards.size(gradients)
         if len(self._optimizers) < MOST:
             self._optimizers.append(optimizer)
 
@@ -85,19 +89,23 @@ class Updates:
     def evidence(self) -> dict[str, Any]:
         """For the record.
 
-        gradient_norm of the first update, weights_sum now (None where there was no update);
-        updates: in how many steps so many; groups: the settings of the optimizer's groups; decay:
-        that of "filters" (and matrices) and of "vectors", each value that some of them have;
-        optimizers: how many were stepped; overflow: whether a planted one was skipped, {} without.
+        gradient_norm of the first update, weights_sum now (None where there was no update), of a
+        network in shards that of this rank's own; spread: how weights lie over the ranks, and what
+        this one keeps, in bytes; updates: in how many steps so many; groups: the settings of the
+        optimizer's groups; decay: that of "filters" (and matrices) and of "vectors", each value
+        that some of them have; optimizers: how many were stepped; overflow: whether a planted one
+        was skipped, {} without.
         """
         # On the host: a device may be full, and Apple's has no float64.
-        weights = [float(each.detach().cpu().double().sum()) for each in self.parameters()]
+        own = [shards.part(each.detach()) for each in self.parameters()]
+        weights = [float(each.cpu().double().sum()) for each in own]
         # The last layer has a row for each class, in whichever group that is.
         matrices = [len(each) for each in self.parameters() if each.ndim == 2]
         return {
             "gradient_norm": self._norm,
             "weights_sum": sum(weights) if weights else None,
             "updates": {str(count): each for count, each in Counter(self._counts).items()},
+            "spread": shards.placed(self.parameters()) | {"bytes": self._bytes()},
             "groups": self._groups,
             "decay": self._decay,
             "optimizers": len(self._optimizers),
@@ -105,6 +113,13 @@ class Updates:
             "classes": matrices[-1] if matrices else None,
             "overflow": self._overflow,
         }
+
+    def _bytes(self) -> dict[str, int]:
+        """What this rank keeps: weights and the optimizer's state now, gradients at first."""
+        states = self._optimizers[0].state.values() if self._optimizers else []
+        held = [each for state in states for each in state.values()]
+        weights = shards.size(self.parameters())
+        return {"weights": weights, "gradients": self._gradients, "optimizer": shards.size(held)}
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

@@ -16,8 +16,9 @@ RECORDED: dict[str, Any] = SYNTHETIC | {
 TRACED = {"profile_steps": 1, "steps": 8}
 DDP: dict[str, Any] = {"shard": "", "rung": "ddp"}
 SMALL_GPU_GIB = 24.0  # of a GPU into which DDP's share does not fit
+# Of fused SGD PyTorch has none for shards.
 RESNET: dict[str, Any] = SYNTHETIC | {
-    "model": "resnet50", "optimizer": "sgd", "lr": 0.01, "weight_decay": 5e-5, "fused": True,
+    "model": "resnet50", "optimizer": "sgd", "lr": 0.01, "weight_decay": 5e-5,
     "steps": 60, "warmup_steps": 20,
 }  # fmt: skip
 RESNET_SHARE = 256
@@ -50,6 +51,9 @@ WAYS: tuple[dict[str, Any], ...] = (  # what matters most comes first
     {"shard": "zero2", "policy": True, "unit_blocks": 4},
     {"policy": True, "prefetch": 2},
     {"policy": True, "unit_blocks": 4},
+    {"policy": True, "unit_blocks": 8},
+    {"policy": True, "unit_blocks": 11},
+    {"policy": True, "unit_blocks": 15},
     {"shard": "zero2", "policy": True, "unit_blocks": 4} | TRACED,
     {"policy": True, "unit_blocks": 0},
     {"shard": "", "memory_gib": SMALL_GPU_GIB},

@@ -16,6 +16,7 @@ started.json and record.json (`course.idr_pytools.commands`); it has no config a
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -169,7 +170,10 @@ class Run:
         import pandas as pd
 
         path = self.folder / steps_file(rank)
+        packed = path.with_name(f"{path.name}.gz")  # of a recorded run
         lines = path.read_text().splitlines() if path.exists() else []
+        if packed.exists():
+            lines = gzip.decompress(packed.read_bytes()).decode().splitlines()
         return pd.DataFrame([row for row in map(_step, lines) if row])
 
     @property

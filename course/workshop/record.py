@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import re
@@ -171,9 +172,9 @@ def _copy(run: Run, draft: Path, machine: str, version: str, purpose: str) -> No
         for path in run.folder.glob(pattern):
             shutil.copy(path, draft / path.name)
     for path in run.folder.glob("steps*.jsonl"):
-        (draft / path.name).write_text(rounded(path.read_text()))
-    if purpose == LEARNING:
-        (draft / "steps.jsonl").write_text(_course_of(run))
+        text = _course_of(run) if purpose == LEARNING else rounded(path.read_text())
+        # Without a time of writing in it, so that the same steps are the same file.
+        (draft / f"{path.name}.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
     hosts = list(dict.fromkeys(rank["host"] for rank in run.ranks))
     for rank in run.ranks:  # which ranks shared a node matters, and not what it was called
         shown = rank | {"host": f"node-{hosts.index(rank['host'])}"}

@@ -1,5 +1,6 @@
 """What pages show of recorded runs: written from them, and noticed when it is not so any more."""
 
+import gzip
 import json
 import os
 import re
@@ -176,7 +177,8 @@ def saved(gpus: int, batch_size: int, name: str) -> Path:
 
 def steps_of(folder: Path, rank: int = 0) -> list[dict]:
     """The measured steps of a rank, as they lie in its file."""
-    lines = (folder / (f"steps-{rank}.jsonl" if rank else "steps.jsonl")).read_text().splitlines()
+    packed = folder / (f"steps-{rank}.jsonl.gz" if rank else "steps.jsonl.gz")
+    lines = gzip.decompress(packed.read_bytes()).decode().splitlines()
     warm = json.loads((folder / "config.json").read_text())["warmup_steps"]
     return [each for each in map(json.loads, lines) if each["step"] >= warm]
 

@@ -79,7 +79,7 @@ def _sharded(gpus: int) -> Iterator[tuple[Config, int]]:
     yield from ((spread(gpus, **way), gpus) for way in COMPILED)
 
 
-RECORDINGS = (Recording("sharding", [spread(1, shard=""), resnet(1)], several=_sharded),)
+RECORDINGS = (Recording("sharding", [spread(1, shard="")], several=_sharded),)
 
 LAB = Lab(
     "4.2", "day4_2_fsdp", "one network, shared out", 75, "day4_2",

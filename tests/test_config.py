@@ -178,3 +178,20 @@ def test_vary_refuses_what_rung_refuses() -> None:
         vary(rung("device"), batchsize=[8])
     with pytest.raises(ValueError, match="must be 1 or more"):
         vary(rung("device"), batch_size=[8, 0])
+
+
+@pytest.mark.parametrize("changes, said", [
+    ({"micro_batch": 65}, "micro_batch=65 is more than batch_size=64"),
+    ({"checkpointing": "all"}, "checkpointing='all': choose"),
+    ({"image_px": 100}, "halves images five times, so choose a multiple of 32"),
+    ({"model": "coatnet_9"}, "model='coatnet_9': choose resnet18"),
+])  # fmt: skip
+def test_what_large_networks_cannot_have(changes: dict, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        rung("large", **changes)
+
+
+def test_a_config_knows_the_script_that_does_what_it_asks() -> None:
+    assert {cfg.script for cfg in LADDER.values()} == {"train.py"}
+    for changes in ({"model": "coatnet_0_224"}, {"micro_batch": 8}, {"offload": True}):
+        assert rung("device", **changes).script == "train_sharded.py"

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch.nn.functional import cross_entropy
 
 from course.training.evidence.compiled import Compiled
@@ -99,3 +100,33 @@ def test_a_break_is_told_with_its_reason_and_only_that_of_this_run() -> None:
     assert found["graphs"] == [2] and times == 1 and "print" in reason
     found = compiled(whole, [torch.ones(4, 3)])
     assert found == {"graphs": [1], "warmed_up": 1, "breaks": {}}
+
+
+def passes(*parts: int, reduction: str = "mean") -> dict:
+    """The evidence of a batch of four in such parts, each weighed by its share."""
+    observer = Observer(lambda: "backward", "cpu")
+    scores = SCORES.clone().requires_grad_()
+    with observer:
+        for x, y in zip(scores.split(list(parts)), HARD.split(list(parts))):
+            weight = 1 / 4 if reduction == "sum" else len(y) / 4
+            (weight * cross_entropy(x, y, reduction=reduction)).backward()
+            observer.end_pass()
+    return observer.evidence()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_passes_tell_how_much_each_micro_batch_counts(reduction: str) -> None:
+    found = passes(3, 1, reduction=reduction)
+    assert found["passes"] == [(3, 0.75), (1, 0.25)]
+    assert found["loss_gradient"] == 1
+
+
+def test_what_is_computed_again_is_counted_in_backward() -> None:
+    layer, phase = torch.nn.Linear(4, 4), "forward"
+    images = torch.randn(2, 4, requires_grad=True)
+    observer = Observer(lambda: phase, "cpu")
+    with observer:
+        scores = torch.utils.checkpoint.checkpoint(layer, images, use_reentrant=False)
+        phase = "backward"
+        scores.sum().backward()
+    assert observer.evidence()["recomputed"] == {"addmm": 1}

@@ -247,3 +247,33 @@ def test_meter_describes_the_machine(capsys: pytest.CaptureFixture) -> None:
     epoch, told = capsys.readouterr().out.splitlines()
     assert epoch.startswith("epoch 1 of 1 ends at step 1, where the loss is ")
     assert told.startswith("ok  device=cpu images_per_s=")
+
+
+def micro_batches(meter: Meter, passes: int) -> None:
+    """One step, the passes of which take 1, 2 and 3 seconds each."""
+    for _ in meter.steps(Batches(1), 0):
+        meter.lap("load")
+        for _ in range(passes):
+            for phase, seconds in (("forward", 1), ("loss", 2), ("backward", 3)):
+                meter.clock.now += seconds
+                meter.lap(phase)
+        meter.clock.now += 4
+        meter.lap("optimizer", loss=torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("passes", [1, 3, 4])
+def test_phases_of_micro_batches_are_added_up(passes: int) -> None:
+    """As many as the config has, or another number: whoever trains decides."""
+    meter = metered_by_hand(steps=1, batch_size=4, micro_batch=2, warmup_steps=0)
+    micro_batches(meter, passes)
+    found = meter.summary()
+    assert found["forward_s"] == passes and found["loss_s"] == 2 * passes
+    assert found["backward_s"] == 3 * passes and found["optimizer_s"] == 4
+
+
+def test_a_phase_out_of_its_order_is_refused_between_micro_batches() -> None:
+    meter = metered_by_hand(steps=1, micro_batch=2)
+    with pytest.raises(RuntimeError, match=r"meter.lap\('loss'\) came where 'forward' was due"):
+        for _ in meter.steps(Batches(1), 0):
+            for phase in ("load", "forward", "loss", "backward", "loss"):
+                meter.lap(phase)

@@ -16,9 +16,11 @@ from course.config import Config, from_dict
 from course.runs import recordings
 from course.runs.run import RECORDED, Run
 from course.topics.memory.batch_sizes import finished
+from course.topics.memory.traded import PLAIN, way_of
 
 MACHINE = "nvidia-h100"
 SAVED = "predicted.json"  # predictions beside the recorded runs of a machine
+ASIDE = "memory"  # a purpose of recorded runs, whose peaks are told as well
 COUNTED = "device allocator"  # the kind of measured peak that can be predicted
 SETTINGS = ("batch_size", "model", "precision", "tf32", "channels_last", "fused", "compile")
 # Of a config, what its prediction does not depend on.
@@ -64,13 +66,16 @@ def predicted(runs: Iterable[Run] | pd.DataFrame) -> pd.DataFrame:
     return _beside(compared, _told(compared), _torch())
 
 
-def of_recorded(machine: str = MACHINE) -> pd.DataFrame:
+def of_recorded(machine: str = MACHINE, purpose: str = "") -> pd.DataFrame:
     """As `predicted`, for the recorded runs on synthetic data, with the predictions saved there.
+
+    Args:
+        purpose: of runs that were recorded for it alone; "": of the ladder's.
 
     Raises:
         ValueError: nothing was recorded there, or a run has no saved prediction.
     """
-    compared = _comparable(recordings.recorded(machine))
+    compared = _comparable(_recorded(machine, purpose))
     path = RECORDED / machine / SAVED
     saved = json.loads(path.read_text()) if path.exists() else {"torch": "", "peaks": []}
     known = {_key(from_dict(each["config"])): each["peak_gib"] for each in saved["peaks"]}
@@ -84,8 +89,10 @@ def of_recorded(machine: str = MACHINE) -> pd.DataFrame:
 
 
 def save(machine: str = MACHINE) -> Path:
-    """Predict the peaks of a machine's recorded runs anew and save them; a minute or two."""
-    known = _told(_comparable(recordings.recorded(machine)))
+    """Predict the peaks of a machine's recorded runs anew and save them; some minutes."""
+    known = _told(_comparable(_recorded(machine, "")))
+    if aside := recordings.recorded_runs(machine, ASIDE):
+        known |= _told(_comparable(aside))
     peaks = [{"config": dict(sorted(key)), "peak_gib": peak} for key, peak in known.items()]
     saved = {"torch": _torch(), "date": date.today().isoformat(), "peaks": peaks}
     path = RECORDED / machine / SAVED
@@ -101,6 +108,10 @@ def median_error(table: pd.DataFrame) -> float:
 def told_rightly(table: pd.DataFrame) -> pd.Series:
     """For each run: did the prediction say rightly whether it fits into what it could have?"""
     return (table["predicted_gib"] <= table["limit_gib"]) == (table["status"] == "ok")
+
+
+def _recorded(machine: str, purpose: str) -> pd.DataFrame | list[Run]:
+    return recordings.recorded_runs(machine, purpose) if purpose else recordings.recorded(machine)
 
 
 def _comparable(runs: Iterable[Run] | pd.DataFrame) -> list[dict[str, Any]]:
@@ -163,4 +174,5 @@ def _beside(compared: list[dict[str, Any]], known: dict[Key, float], by: str) ->
 def _setting(config: Config) -> str:
     words = ["tf32" if config.tf32 else config.precision]
     words += ["channels_last"] * config.channels_last + ["fused"] * config.fused
+    words += [] if (way := way_of(config)) == PLAIN else [way]
     return ", ".join([*words, *(["compiled"] if config.compile else [])])

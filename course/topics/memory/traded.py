@@ -35,13 +35,15 @@ def ways(runs: Iterable[Run]) -> pd.DataFrame:
 
     Columns: way (in words), batch_size (images an update), at_once (images in one pass through
     the network), limit_gib (what the run might take; 0: all there was), status, images_per_s,
-    peak_gib, joules_per_image, pass_s (seconds a pass), error (of a run that failed, else ""). What
-    a run did not measure is NaN.
+    peak_gib, kept_gib (what a pass leaves for backward, of networks that are not compiled; not
+    told where checkpointing selects by operator), joules_per_image, pass_s (seconds a pass), error
+    (of a run that failed, else ""). What a run did not measure is NaN.
     """
     rows = []
     for run in runs:
         config, record = run.config, run.record
         at_once = config.micro_batch or config.batch_size
+        kept = record.evidence.get("kept_gib", np.nan)
         passes = -(-config.batch_size // at_once)
         rows.append(
             {
@@ -52,6 +54,7 @@ def ways(runs: Iterable[Run]) -> pd.DataFrame:
                 "status": record.status,
                 "images_per_s": record.images_per_s if record.status == "ok" else np.nan,
                 "peak_gib": record.peak_gib if record.status == "ok" else np.nan,
+                "kept_gib": np.nan if config.checkpointing == "selective" else kept,
                 "joules_per_image": record.joules_per_image,
                 "pass_s": record.step_s / passes if record.step_s else np.nan,
                 "error": record.error,

@@ -121,7 +121,8 @@ def _colour(way: str) -> str:
 
 
 def _named(axes: Axes, row: pd.Series, *, above: bool) -> None:
-    name = f"{row['batch_size']:.0f} at once" if row["way"] == PLAIN else row["way"]
+    name = row["way"].replace(" again,", ",")
+    name = f"{row['batch_size']:.0f} at once" if name == PLAIN else name
     axes.annotate(
         name, (row["peak_gib"], row["images_per_s"]), (7, 5 if above else -11),
         textcoords="offset points",

@@ -1,0 +1,93 @@
+"""Tables and pictures of ways that trade time for memory."""
+
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from course.config import rung
+from course.topics import memory
+from course.training.evidence.kept import Kept
+
+
+def run(speed: float, gib: float, status: str = "ok", **own: object) -> SimpleNamespace:
+    config = rung("large", batch_size=64, **own)
+    record = SimpleNamespace(
+        status=status, images_per_s=speed, peak_gib=gib, joules_per_image=None, error="",
+        step_s=64 / speed if speed else None, evidence={"kept_gib": gib / 2},
+    )  # fmt: skip
+    return SimpleNamespace(config=config, record=record)
+
+
+@pytest.fixture
+def table() -> pd.DataFrame:
+    return memory.ways(
+        [
+            run(100, 10),
+            run(90, 6, micro_batch=16),
+            run(70, 7, checkpointing="every"),
+            run(60, 3, checkpointing="selective", micro_batch=16),
+            run(0, 12, "oom", memory_gib=4),
+        ]
+    )
+
+
+def test_a_way_in_words(table: pd.DataFrame) -> None:
+    assert table["way"].tolist() == [
+        "all kept", "16 at once", "every block again", "all but products again, 16 at once",
+        "all kept",
+    ]  # fmt: skip
+    assert memory.way_of(rung("large", offload=True, batch_size=8)) == "kept on the host"
+    assert memory.way_of(rung("large", micro_batch=64)) == "all kept"  # one pass
+
+
+def test_passes_and_what_is_not_known(table: pd.DataFrame) -> None:
+    assert table["pass_s"].round(3).tolist()[:2] == [0.64, 0.178]
+    assert table["kept_gib"].isna().tolist() == [False, False, False, True, False]
+    assert table["images_per_s"].isna().tolist() == [False] * 4 + [True]
+
+
+def test_the_front_is_what_none_beats(table: pd.DataFrame) -> None:
+    assert memory.is_best(table).tolist() == [True, True, False, True, False]
+
+
+def test_pictures(table: pd.DataFrame) -> None:
+    assert memory.tradeoffs.front(table, memory.is_best(table), "a GPU").axes[0].texts
+    few = table[~table["way"].str.contains("again") & (table["status"] == "ok")]
+    left, right = memory.tradeoffs.passes(few, "a GPU").axes
+    assert len(left.patches) == 2 and len(right.lines) == 1
+    told = {"a": memory.predict(rung("large", model="vit_tiny_patch16_224", image_px=32,
+                                     batch_size=2, data="synthetic"))}  # fmt: skip
+    assert "GiB" in memory.tradeoffs.held(told).axes[0].texts[0].get_text()
+
+
+SMALL = {"model": "vit_tiny_patch16_224", "image_px": 64, "batch_size": 32, "data": "synthetic"}
+
+
+def told(**own: object) -> memory.tradeoffs.Prediction:
+    return memory.predict(rung("large", **SMALL | own))
+
+
+def test_predict_knows_what_each_way_leaves() -> None:
+    whole = told()
+    parts, again = told(micro_batch=8), told(checkpointing="every")
+    second, away = told(checkpointing="second"), told(offload=True)
+    assert parts.activations_gib < 0.4 * whole.activations_gib
+    assert parts.gradients_gib > 0.9 * parts.weights_gib  # those of the pass before are there
+    assert again.activations_gib < second.activations_gib < whole.activations_gib
+    assert away.activations_gib < 0.1 * whole.activations_gib
+    assert told(micro_batch=4).peak_gib < parts.peak_gib
+
+
+def test_what_is_kept_is_counted_once_and_without_weights() -> None:
+    layer, images = nn.Linear(8, 8, bias=False), torch.randn(4, 8)
+    kept = Kept()
+    with kept:
+        layer(images).relu().sum().backward()
+    kept.end_pass()
+    assert kept.gib * 2**30 == images.nbytes + 4 * 8 * 4  # the input, and ReLU's output
+    with torch.autograd.graph.save_on_cpu(), Kept() as never:
+        pass
+    assert never.gib == 0

@@ -116,7 +116,7 @@ def test_failed_run_exits_with_1_and_shows_why(runs_root: Path) -> None:
         (("run", LIGHT, "--dry-run", "--site", "jean-zay-a100", "--gpus", "12"), "a multiple of 8"),
         (("cancel",), "--all"),
         (("notebooks", "day9*"), "day1_1_gpu"),
-        (("exercises", "--upto", "99"), "choose 0 to 16"),
+        (("exercises", "--upto", "99"), "there is no TODO 99: train.py has 1 to 16"),
         (("record", "moon", "--gpus", "2", "--only", "mars"), "there are device, channels_last"),
         (("record", "moon", "--variants", "--list"), "leave --list and --only out"),
     ],

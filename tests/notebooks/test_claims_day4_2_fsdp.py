@@ -16,8 +16,7 @@ TEXT, QUIZ = text_of("day4_2_fsdp"), text_of_quiz("day4_2")
 
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
-    found = sharding.ways(_recorded())
-    return found
+    return sharding.ways(_recorded())
 
 
 def _recorded() -> dict:
@@ -30,7 +29,6 @@ def _recorded() -> dict:
 def test_sizes_of_the_networks() -> None:
     assert "CoAtNet-5 has 687 million weights" in TEXT
     assert round(model_size("coatnet_5_224", 1000, 224) / 1e6) == 687
-    assert TEXT.count("687_000_000") == 2
     assert "CoAtNet-5 keeps 10 GiB on each rank" in TEXT
     kept = sharding.kept(687_000_000, 2, [0])["gib"].sum()
     assert round(kept) == 10

@@ -125,18 +125,24 @@ def ways(table: pd.DataFrame, title: str = "") -> Picture:
     picture = Picture(9, 4.2)
     axes = picture.add_subplot()
     shown = table[table["images_per_s"].notna()]
+    shown = shown.sort_values("images_per_s", ascending=False)
+    line, below = 0.045 * shown["images_per_s"].max(), float("inf")
     for name, row in shown.iterrows():
-        axes.plot(
-            row["peak_gib"], row["images_per_s"], "o", color=GREEN if row["reached"] else BLUE
-        )
-        axes.annotate(f" {name}", (row["peak_gib"], row["images_per_s"]), fontsize=8, va="center")
+        colour = GREEN if row["reached"] else BLUE
+        axes.plot(row["peak_gib"], row["images_per_s"], "o", color=colour)
+        below = min(row["images_per_s"], below - line)  # no name lies on another
+        axes.annotate(
+            f"  {name}", (row["peak_gib"], row["images_per_s"]), (row["peak_gib"], below),
+            fontsize=8, va="center",
+        )  # fmt: skip
     if "ddp" in shown.index:
         at = shown.loc["ddp"]
         peak, rate = 0.75 * at["peak_gib"], 0.8 * at["images_per_s"]
-        axes.plot([0, peak, peak], [rate, rate, 1.1 * at["images_per_s"]], "--", color=GREY, lw=1)
-    axes.margins(x=0.2)
+        axes.plot(
+            [0.8 * peak, peak, peak], [rate, rate, 1.1 * at["images_per_s"]], "--", color=GREY, lw=1
+        )
+    axes.margins(x=0.15)
     axes.set_ylim(bottom=0)
-    axes.set_xlim(left=0)
     axes.set_xlabel("peak GiB of a GPU", fontsize=9)
     axes.set_ylabel("images/s of all", fontsize=9)
     axes.set_title(title, loc="left", fontsize=10)

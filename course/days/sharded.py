@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from course.config import Config, rung
-from course.days import saved
+from course.days import saved, sharded_runs
 from course.days.day2 import RANKS, SAME_LOSS
-from course.days.lab import SYNTHETIC, Lab, Mechanism, Recording, chosen
+from course.days.lab import Lab, Mechanism, chosen
 from course.runs.run import Run
 
 # A vision transformer of 12 blocks, of few pixels: what is looked for is the same.
@@ -79,6 +78,7 @@ def _sharded_faults(run: Run, against: Run) -> Iterator[str]:
             f"{units + 1}" + ": all weights are whole at once on every rank, as with DDP. "
             "Give each unit to `fully_shard(…)` before the network" * (found == 1)
         )
+    yield from _kept_faults(run)
     norm, before = (each.record.evidence["gradient_norm"] for each in (run, against))
     if not 0.7 <= norm / before <= 1.4:  # as in lab 2.2: a wrong mean is a factor of two
         yield f"the first gradients are {norm / before:.2f} times those of one process"
@@ -100,16 +100,26 @@ def _sharded_seen(run: Run) -> str:
     )
 
 
-def _reshard_faults(run: Run, against: Run) -> Iterator[str]:
-    yield from _placed_faults(run, against)
-    again = sum(_gathers(run, "backward"))
+def _kept_faults(run: Run) -> Iterator[str]:
+    """Weights that are gathered more or less often than the config asks for."""
+    again, units = sum(_gathers(run, "backward")), _units(run)
     if run.config.shard == "zero2" and again:
         yield (
             f"backward gathered {again} times again what forward had thrown away: with zero2, "
             f"reshard_after_forward=False"
         )
-    elif run.config.shard == "zero3" and not again:
+    elif run.config.shard == "zero3" and units and not again:
         yield "backward gathered nothing: with zero3 forward is to throw away what it gathered"
+    elif again > units:
+        yield (
+            f"backward gathered {again} times, and there are {units} units: it gathers what it is "
+            f"done with. It meets them in the opposite order"
+        )
+
+
+def _reshard_faults(run: Run, against: Run) -> Iterator[str]:
+    yield from _placed_faults(run, against)
+    yield from _kept_faults(run)
 
 
 def _reshard_seen(run: Run) -> str:
@@ -135,6 +145,7 @@ def _policy_seen(run: Run) -> str:
 
 def _prefetch_faults(run: Run, against: Run) -> Iterator[str]:
     yield from _placed_faults(run, against)
+    yield from _kept_faults(run)
     ahead = run.config.prefetch
     # The unit that computes next is gathered with those ahead of it; in backward PyTorch has
     # gathered it one unit before.
@@ -169,20 +180,25 @@ def _clip_seen(run: Run) -> str:
     return f"the first gradients are {run.record.evidence['gradient_norm']:.4g} long, on all ranks"
 
 
-def _whole_faults(run: Run, against: Run) -> Iterator[str]:
+def _holds_shards(run: Run) -> bool:
     import torch
 
+    try:
+        found = torch.load(run.folder / "weights.pt", weights_only=True, map_location="cpu")
+    except Exception as error:  # as long as nobody has imported their class
+        return "DTensor" in str(error)
+    return any(hasattr(each, "to_local") for each in found.values())
+
+
+def _whole_faults(run: Run, against: Run) -> Iterator[str]:
     writers = [rank["rank"] for rank in run.ranks if rank.get("weights_by")]
     if writers != [0]:
         yield f"weights.pt was written by ranks {writers or 'none'}: by rank 0 alone"
         return
-    try:
-        torch.load(run.folder / "weights.pt", weights_only=True, map_location="cpu")
-    except Exception as error:  # whatever it holds, it is not what others can read
-        said = "DTensors" if "DTensor" in str(error) else type(error).__name__
+    if _holds_shards(run):
         yield (
-            f"weights.pt cannot be read by one process ({said}): state_dict() gives rank 0's "
-            f"shards. `get_model_state_dict(…)` with full_state_dict=True gathers the whole"
+            "weights.pt holds DTensors, rank 0's shards, which no other process can read: that is "
+            "what state_dict() gives. `get_model_state_dict(…)` with full_state_dict=True gathers"
         )
         return
     yield from saved.held(run, [whole_sum(run)])
@@ -317,82 +333,9 @@ CHECKS = {
     ),
 }  # fmt: skip
 
-SHARE = 24  # images a GPU
-# CoAtNet-5, 687 million weights, at full size: 11 GB of weights, gradients and Adam's two numbers.
-RECORDED: dict[str, Any] = SYNTHETIC | {
-    "model": "coatnet_5_224", "fused": True, "steps": 20, "warmup_steps": 6,
-}  # fmt: skip
-TRACED = {"profile_steps": 1, "steps": 8}
-DDP: dict[str, Any] = {"shard": "", "rung": "ddp"}
-SMALL_GPU_GIB = 24.0  # of a GPU into which DDP's share does not fit
-# Of fused SGD PyTorch has none for shards.
-RESNET: dict[str, Any] = SYNTHETIC | {
-    "model": "resnet50", "optimizer": "sgd", "lr": 0.01, "weight_decay": 5e-5,
-    "steps": 60, "warmup_steps": 20,
-}  # fmt: skip
-RESNET_SHARE = 256
-
-
-def spread(gpus: int, share: int = SHARE, **own: Any) -> Config:
-    """A training of CoAtNet-5 with so many images a GPU, labelled by how its state is shared out.
-
-    Args:
-        own: fields of the config beside zero3's.
-    """
-    settings = RECORDED | own
-    said = {"policy": "bf16", "unit_blocks": "units", "prefetch": "ahead", "compile": "compiled"}
-    words = [str(settings.get("shard", "zero3") or "ddp")]
-    words += [f"{word}-{settings[name]}" if type(settings[name]) is int else word
-              for name, word in said.items() if name in own]  # fmt: skip
-    words += ["traced"] * bool(own.get("profile_steps")) + [str(share)] * (share != SHARE)
-    words += [f"{gib:.0f}gib" for name, gib in own.items() if name == "memory_gib"]
-    named = {"rung": "-".join(words), "batch_size": share * gpus}
-    return rung("sharded", **settings | named)
-
-
-WAYS: tuple[dict[str, Any], ...] = (  # what matters most comes first
-    {"shard": ""},
-    {},
-    {"shard": ""} | TRACED,
-    TRACED,
-    {"policy": True},
-    {"shard": "zero2", "policy": True},
-    {"shard": "zero2", "policy": True, "unit_blocks": 4},
-    {"policy": True, "prefetch": 2},
-    {"policy": True, "unit_blocks": 4},
-    {"policy": True, "unit_blocks": 8},
-    {"policy": True, "unit_blocks": 11},
-    {"policy": True, "unit_blocks": 15},
-    {"shard": "zero2", "policy": True, "unit_blocks": 4} | TRACED,
-    {"policy": True, "unit_blocks": 0},
-    {"shard": "", "memory_gib": SMALL_GPU_GIB},
-    {"policy": True, "memory_gib": SMALL_GPU_GIB},
-)
-COMPILED: tuple[dict[str, Any], ...] = (  # each compiles for a minute or two
-    {"shard": "zero2", "policy": True, "unit_blocks": 4, "compile": "default"},
-    {"shard": "", "compile": "default"},
-)
-
-
-def resnet(gpus: int, **own: Any) -> Config:
-    """ResNet-50 with 256 images a GPU, whole on each GPU, or in shards."""
-    name = f"resnet50-{own.get('shard') or 'ddp'}"
-    size = {"rung": name, "batch_size": RESNET_SHARE * gpus}
-    return rung("sharded", **RESNET | {"shard": ""} | own | size)
-
-
-def _sharded(gpus: int) -> Iterator[tuple[Config, int]]:
-    yield from ((spread(gpus, **way), gpus) for way in WAYS)
-    yield from ((resnet(gpus, shard=shard), gpus) for shard in ("", "zero2", "zero3"))
-    yield spread(gpus, 2 * SHARE, policy=True), gpus
-    yield from ((spread(gpus, **way), gpus) for way in COMPILED)
-
-
-RECORDINGS = (Recording("sharding", [spread(1, shard="")], several=_sharded),)
-
 LAB = Lab(
     "4.2", "day4_2_fsdp", "one network, shared out", 75, "day4_2", chosen(CHECKS, *CHECKS),
-    recordings=RECORDINGS,
+    recordings=sharded_runs.RECORDINGS,
     jobs="12, of 18 runs, most of 2 processes, three of 4", prepare="nothing",
     stuck="the optimizer is made after sharding; all ranks gather, and one writes",
 )  # fmt: skip

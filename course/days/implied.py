@@ -115,6 +115,11 @@ def _only_layout(cfg: Config, run: Run) -> list[str]:
     return ["NHWC" if cfg.channels_last else "NCHW"]
 
 
+def _weight_layout(cfg: Config, run: Run) -> list[str]:
+    # fully_shard takes contiguous weights alone; in channels last the images are enough.
+    return ["NCHW"] if cfg.shard else _only_layout(cfg, run)
+
+
 def _loader(which: str) -> Callable[[Evidence, Config], dict[str, Any] | None]:
     """Arguments of one of the two DataLoaders, where the images are files."""
 
@@ -261,7 +266,7 @@ IMPLIED: tuple[Implied, ...] = (
             "the convolutions' inputs lay as {seen}, and the config asks for {due}"),
     Implied(("channels_last",), _kinds("input_layouts", "later"), _only_layout,
             "in a later step inputs lay as {seen}, and the config asks for {due}"),
-    Implied(("channels_last",), _kinds("weight_layouts"), _only_layout,
+    Implied(("channels_last",), _kinds("weight_layouts"), _weight_layout,
             "the convolutions' weights lay as {seen}, and the config asks for {due}"),
     Implied(updates.OPTIMIZER, updates.settings, updates.due_settings,
             "the optimizer has {seen}, and the config asks {due}"),

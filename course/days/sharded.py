@@ -2,88 +2,340 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from course.config import Config, rung
-from course.days.lab import SYNTHETIC, Lab, Recording
+from course.days import saved, sharded_runs
+from course.days.day2 import RANKS, SAME_LOSS
+from course.days.lab import Lab, Mechanism, chosen
+from course.runs.run import Run
 
-SHARE = 24  # images a GPU
-# CoAtNet-5, 687 million weights, at full size: 11 GB of weights, gradients and Adam's two numbers.
-RECORDED: dict[str, Any] = SYNTHETIC | {
-    "model": "coatnet_5_224", "fused": True, "steps": 20, "warmup_steps": 6,
+# A vision transformer of 12 blocks, of few pixels: what is looked for is the same.
+SPREAD: dict[str, Any] = {
+    "model": "vit_tiny_patch16_224", "image_px": 64, "batch_size": 8, "steps": 4,
+    "warmup_steps": 1, "val_steps": 1, "lr": 1e-4, "precision": "fp32", "budget_s": 0.0,
 }  # fmt: skip
-TRACED = {"profile_steps": 1, "steps": 8}
-DDP: dict[str, Any] = {"shard": "", "rung": "ddp"}
-SMALL_GPU_GIB = 24.0  # of a GPU into which DDP's share does not fit
-# Of fused SGD PyTorch has none for shards.
-RESNET: dict[str, Any] = SYNTHETIC | {
-    "model": "resnet50", "optimizer": "sgd", "lr": 0.01, "weight_decay": 5e-5,
-    "steps": 60, "warmup_steps": 20,
+EQUAL = 1e-3  # of a step's loss, between runs whose ranks saw the same images
+NEARLY = 1e-3  # of a gradient's length: rounding
+MUCH = 0.5  # of a network, in one rank that has nothing to save
+
+
+def _seen(run: Run) -> list[dict[str, Any]]:
+    return [rank["evidence"] for rank in run.ranks]
+
+
+def _gathers(run: Run, phase: str) -> list[int]:
+    return _seen(run)[0].get("gathers", {}).get(phase, [])
+
+
+def _units(run: Run) -> int:
+    """How many units the network is to have, the root not counted."""
+    import torch
+
+    from course.training import models
+
+    cfg = run.config
+    with torch.device("meta"):
+        model = models.create(cfg.model, run.record.evidence["classes"] or 1, cfg.image_px)
+    return len(models.units(model, cfg.unit_blocks))
+
+
+def whole_sum(run: Run) -> float:
+    """The sum of all weights at the end, of which each rank knows that of its shards."""
+    seen = _seen(run)
+    mesh = seen[0]["spread"]["mesh"]
+    copies = mesh[0] if len(mesh) > 1 else 1 if mesh else len(seen)
+    return sum(each["weights_sum"] for each in seen) / copies
+
+
+def _placed_faults(run: Run, against: Run) -> Iterator[str]:
+    """Weights that lie elsewhere than in shards over all ranks."""
+    spread, gathered = _seen(run)[0]["spread"], _gathers(run, "forward")
+    whole = spread["placements"].get("whole", 0)
+    if not gathered:
+        yield "no weight was gathered in the forward pass: nothing was given to `fully_shard(…)`"
+    elif whole and not spread["bytes"]["gradients"]:
+        yield (
+            "the optimizer holds weights from before they were sharded, which get no gradients: "
+            "`optimizers.create(…)` comes after fully_shard, which puts others in their place"
+        )
+    elif whole:
+        yield (
+            f"{whole} weights are in no shard, and nobody averages their gradients: give the "
+            f"network itself to `fully_shard(…)` last, which takes what no unit has"
+        )
+    elif math.prod(spread["mesh"]) != run.record.gpus:
+        yield f"the mesh has {spread['mesh']} ranks, of {run.record.gpus}"
+
+
+def _sharded_faults(run: Run, against: Run) -> Iterator[str]:
+    yield from _placed_faults(run, against)
+    found, units = sum(_gathers(run, "forward")), _units(run)
+    if found != units + 1:
+        yield (
+            f"the forward pass gathered {found} times, and {units} units and the root make "
+            f"{units + 1}" + ": all weights are whole at once on every rank, as with DDP. "
+            "Give each unit to `fully_shard(…)` before the network" * (found == 1)
+        )
+    yield from _kept_faults(run)
+    norm, before = (each.record.evidence["gradient_norm"] for each in (run, against))
+    if not 0.7 <= norm / before <= 1.4:  # as in lab 2.2: a wrong mean is a factor of two
+        yield f"the first gradients are {norm / before:.2f} times those of one process"
+    if run.record.gpus == against.record.gpus:
+        both = zip(run.steps["loss"], against.steps["loss"])
+        apart = max(abs(own / other - 1) for own, other in both)
+        if apart > EQUAL:
+            yield f"on the same images losses differ by {apart:.2%} from those of DDP"
+
+
+def _sharded_seen(run: Run) -> str:
+    found = _seen(run)[0]
+    kept, weights = found["spread"]["bytes"]["weights"], found["parameters"]
+    placed = ", ".join(f"{count} as {how}" for how, count in found["spread"]["placements"].items())
+    return (
+        f"rank 0 keeps {kept / 2**20:.1f} MiB of {4 * weights / 2**20:.1f} of weights, {placed}; "
+        f"{sum(_gathers(run, 'forward'))} all-gathers in forward, "
+        f"{sum(_gathers(run, 'backward'))} in backward"
+    )
+
+
+def _kept_faults(run: Run) -> Iterator[str]:
+    """Weights that are gathered more or less often than the config asks for."""
+    again, units = sum(_gathers(run, "backward")), _units(run)
+    if run.config.shard == "zero2" and again:
+        yield (
+            f"backward gathered {again} times again what forward had thrown away: with zero2, "
+            f"reshard_after_forward=False"
+        )
+    elif run.config.shard == "zero3" and units and not again:
+        yield "backward gathered nothing: with zero3 forward is to throw away what it gathered"
+    elif again > units:
+        yield (
+            f"backward gathered {again} times, and there are {units} units: it gathers what it is "
+            f"done with. It meets them in the opposite order"
+        )
+
+
+def _reshard_faults(run: Run, against: Run) -> Iterator[str]:
+    yield from _placed_faults(run, against)
+    yield from _kept_faults(run)
+
+
+def _reshard_seen(run: Run) -> str:
+    return f"{sum(_gathers(run, 'forward'))} all-gathers in forward, and none in backward"
+
+
+def _policy_faults(run: Run, against: Run) -> Iterator[str]:
+    yield from _placed_faults(run, against)
+    seen = _seen(run)[0]
+    for what, due in (("gathered", "bfloat16"), ("reduced", "float32")):
+        if {*(found := seen[f"{what}_types"])} != {due}:
+            name = {"gathered": "param_dtype", "reduced": "reduce_dtype"}[what]
+            yield f"{what} in {' and '.join(found)}, not {due}: {name} of MixedPrecisionPolicy"
+    if "bfloat16" in seen.get("loss_types", {}):
+        yield "the loss was computed in bf16, which keeps three digits: scores.float()"
+
+
+def _policy_seen(run: Run) -> str:
+    seen = _seen(run)[0]
+    (gathered,), (reduced,) = seen["gathered_types"], seen["reduced_types"]
+    return f"weights travel in {gathered}, gradients in {reduced}; kept and updated in float32"
+
+
+def _prefetch_faults(run: Run, against: Run) -> Iterator[str]:
+    yield from _placed_faults(run, against)
+    yield from _kept_faults(run)
+    ahead = run.config.prefetch
+    # The unit that computes next is gathered with those ahead of it; in backward PyTorch has
+    # gathered it one unit before.
+    for phase, due in (("forward", ahead + 1), ("backward", ahead)):
+        found = max(_gathers(run, phase), default=0)
+        if found != due:
+            yield (
+                f"{phase}: at most {found} units were gathered before a computation, and "
+                f"{due} are due with prefetch={ahead}: `set_modules_to_{phase}_prefetch(…)`"
+            )
+
+
+def _prefetch_seen(run: Run) -> str:
+    said = [f"{phase} {' '.join(map(str, _gathers(run, phase)))}"
+            for phase in ("forward", "backward")]  # fmt: skip
+    return f"all-gathers between computations: {'; '.join(said)}"
+
+
+def _clip_faults(run: Run, against: Run) -> Iterator[str]:
+    norm, clip = run.record.evidence["gradient_norm"], run.config.clip
+    before = against.record.evidence["gradient_norm"]
+    if norm > clip * (1 + NEARLY):
+        yield (
+            f"the first update's gradients, over all ranks, are {norm:.4g} long, and clip is "
+            f"{clip:g}: `clip_grad_norm_(…)` of the network's own weights, behind backward"
+        )
+    elif before > clip and norm < clip * (1 - NEARLY):
+        yield f"gradients of length {before:.4g} were shortened to {norm:.4g}, and not to {clip:g}"
+
+
+def _clip_seen(run: Run) -> str:
+    return f"the first gradients are {run.record.evidence['gradient_norm']:.4g} long, on all ranks"
+
+
+def _holds_shards(run: Run) -> bool:
+    import torch
+
+    try:
+        found = torch.load(run.folder / "weights.pt", weights_only=True, map_location="cpu")
+    except Exception as error:  # as long as nobody has imported their class
+        return "DTensor" in str(error)
+    return any(hasattr(each, "to_local") for each in found.values())
+
+
+def _whole_faults(run: Run, against: Run) -> Iterator[str]:
+    writers = [rank["rank"] for rank in run.ranks if rank.get("weights_by")]
+    if writers != [0]:
+        yield f"weights.pt was written by ranks {writers or 'none'}: by rank 0 alone"
+        return
+    if _holds_shards(run):
+        yield (
+            "weights.pt holds DTensors, rank 0's shards, which no other process can read: that is "
+            "what state_dict() gives. `get_model_state_dict(…)` with full_state_dict=True gathers"
+        )
+        return
+    yield from saved.held(run, [whole_sum(run)])
+    size = 4 * run.record.evidence["parameters"]
+    for rank, seen in enumerate(_seen(run)[1:], 1):
+        if (share := seen.get("held_to_save", 0) / size) > MUCH:
+            yield (
+                f"rank {rank}, which writes nothing, held {share:.0%} of the network to save it: "
+                f"a network that needs shards does not fit. With full_state_dict=True and "
+                f"cpu_offload=True ranks gather one weight at a time, and rank 0 alone keeps it"
+            )
+
+
+def _whole_seen(run: Run) -> str:
+    size = 4 * run.record.evidence["parameters"]
+    held = max(seen.get("held_to_save", 0) for seen in _seen(run)[1:])
+    return (
+        f"weights.pt holds {size / 2**20:.1f} MiB, written by rank 0; another rank held "
+        f"{held / 2**20:.1f} MiB meanwhile"
+    )
+
+
+def _checkpoint_faults(run: Run, against: Run) -> Iterator[str]:
+    from torch.distributed.checkpoint import FileSystemReader
+
+    if run.config.resume:
+        yield from _resumed_faults(run, against)
+    if not run.config.save_shards:
+        return
+    folder = run.folder / "checkpoint"
+    if not (folder / ".metadata").exists():
+        yield "there is no checkpoint: all ranks call `dcp.save(…)` with run.checkpoint"
+        return
+    by = {path.name.split("_")[2] for path in folder.glob("*.distcp")}
+    if len(by) != run.record.gpus:
+        yield f"{len(by)} of {run.record.gpus} ranks wrote a part: all of them call `dcp.save(…)`"
+    names = [*FileSystemReader(folder).read_metadata().state_dict_metadata]
+    for what, part in (("weights", "model_state_dict."), ("the optimizer's state", "exp_avg")):
+        if not any(part in name for name in names):
+            yield f"the checkpoint is without {what}: training_state(…) has both"
+    if "epochs" not in names:
+        yield "the checkpoint does not say how many epochs are done: training_state(…, cfg.epochs)"
+
+
+def _resumed_faults(run: Run, against: Run) -> Iterator[str]:
+    """A run that goes on from another, beside one that was not interrupted, or the one before."""
+    steps = run.steps
+    if steps.empty or steps["epoch"].min() == 0:
+        yield "training began anew with epoch 0: first_epoch is what the checkpoint says"
+        return
+    last, first = against.steps["loss"].iloc[0], steps["loss"].iloc[0]
+    if not first < last:
+        yield f"the first loss is {first:.3f}, that of new weights {last:.3f}: nothing was loaded"
+
+
+def _checkpoint_seen(run: Run) -> str:
+    if run.config.resume:
+        return f"went on with epoch {run.steps['epoch'].min()}, on {run.record.gpus} ranks"
+    parts = sorted((run.folder / "checkpoint").glob("*.distcp"))
+    size = sum(path.stat().st_size for path in parts)
+    return f"{len(parts)} ranks wrote {size / 2**20:.1f} MiB: weights, and what AdamW keeps"
+
+
+def _compiled_faults(run: Run, against: Run) -> Iterator[str]:
+    compiled = run.record.evidence.get("compiled", {})
+    graphs, breaks = compiled.get("graphs", [0]), compiled.get("breaks", {})
+    if not graphs[-1]:
+        yield "nothing was compiled: `block.compile(…)` of each block, before it is sharded"
+    elif breaks:
+        yield (
+            f"graphs broke, as where the compiler meets the hooks of a unit: {[*breaks][0]}. "
+            f"Compile each block by itself"
+        )
+    placements = _seen(run)[0]["spread"]["placements"]  # nobody watches what is compiled
+    if run.config.shard and "whole" in placements:
+        yield f"{placements['whole']} weights are in no shard, or the optimizer's are not those"
+
+
+def _compiled_seen(run: Run) -> str:
+    graphs = run.record.evidence["compiled"]["graphs"][-1]
+    return (
+        f"{graphs} graph(s) for all blocks, without a break; the hooks between them stay Python's"
+    )
+
+
+def _is_sharded(run: Run) -> bool:
+    return bool(run.config.shard) and run.record.gpus > 1
+
+
+def _mechanism(title: str, todo: int, seen: Callable, word: str, needed: Callable,
+               faults: Callable, **changes: Any) -> Mechanism:  # fmt: skip
+    return Mechanism(
+        title, todo, "sharded", "large", seen, lambda cfg, place: "", word, needed, faults,
+        changes=changes, settings=SPREAD, gpus=RANKS, tolerance=SAME_LOSS, timed=False,
+    )  # fmt: skip
+
+
+CHECKS = {
+    "day4.shard": _mechanism(
+        "each rank keeps a share, and gathers unit by unit", 21,
+        _sharded_seen, "fully_shard", _is_sharded, _sharded_faults,
+    ),
+    "day4.reshard": _mechanism(
+        "gathered once, for both passes", 22, _reshard_seen, "reshard",
+        lambda run: run.config.shard == "zero2", _reshard_faults, shard="zero2",
+    ),
+    "day4.policy": _mechanism(
+        "weights travel in bf16, and are kept in fp32", 23, _policy_seen, "policy",
+        lambda run: run.config.policy, _policy_faults, policy=True, precision="bf16",
+    ),
+    "day4.prefetch": _mechanism(
+        "the next units are gathered while one computes", 24, _prefetch_seen, "prefetch",
+        lambda run: run.config.prefetch > 0, _prefetch_faults, prefetch=2,
+    ),
+    "day4.clip": _mechanism(
+        "gradients are shortened by the length of all ranks' together", 25, _clip_seen, "clip",
+        lambda run: run.config.clip > 0, _clip_faults, clip=1.0,
+    ),
+    "day4.whole": _mechanism(
+        "rank 0 writes whole weights, and no other rank holds them", 26, _whole_seen,
+        "save_weights", lambda run: _is_sharded(run) and run.config.save_weights,
+        _whole_faults, save_weights=True,
+    ),
+    "day4.checkpoint": _mechanism(
+        "every rank writes its part, and any number of ranks goes on", 27, _checkpoint_seen,
+        "save_shards", lambda run: bool(run.config.save_shards or run.config.resume),
+        _checkpoint_faults, save_shards=True,
+    ),
+    "day4.compile": _mechanism(
+        "blocks are compiled, each by itself", 28, _compiled_seen, "compile",
+        lambda run: bool(run.config.compile), _compiled_faults, compile="default",
+    ),
 }  # fmt: skip
-RESNET_SHARE = 256
-
-
-def spread(gpus: int, share: int = SHARE, **own: Any) -> Config:
-    """A training of CoAtNet-5 with so many images a GPU, labelled by how its state is shared out.
-
-    Args:
-        own: fields of the config beside zero3's.
-    """
-    settings = RECORDED | own
-    said = {"policy": "bf16", "unit_blocks": "units", "prefetch": "ahead", "compile": "compiled"}
-    words = [str(settings.get("shard", "zero3") or "ddp")]
-    words += [f"{word}-{settings[name]}" if type(settings[name]) is int else word
-              for name, word in said.items() if name in own]  # fmt: skip
-    words += ["traced"] * bool(own.get("profile_steps")) + [str(share)] * (share != SHARE)
-    words += [f"{gib:.0f}gib" for name, gib in own.items() if name == "memory_gib"]
-    named = {"rung": "-".join(words), "batch_size": share * gpus}
-    return rung("sharded", **settings | named)
-
-
-WAYS: tuple[dict[str, Any], ...] = (  # what matters most comes first
-    {"shard": ""},
-    {},
-    {"shard": ""} | TRACED,
-    TRACED,
-    {"policy": True},
-    {"shard": "zero2", "policy": True},
-    {"shard": "zero2", "policy": True, "unit_blocks": 4},
-    {"policy": True, "prefetch": 2},
-    {"policy": True, "unit_blocks": 4},
-    {"policy": True, "unit_blocks": 8},
-    {"policy": True, "unit_blocks": 11},
-    {"policy": True, "unit_blocks": 15},
-    {"shard": "zero2", "policy": True, "unit_blocks": 4} | TRACED,
-    {"policy": True, "unit_blocks": 0},
-    {"shard": "", "memory_gib": SMALL_GPU_GIB},
-    {"policy": True, "memory_gib": SMALL_GPU_GIB},
-)
-COMPILED: tuple[dict[str, Any], ...] = (  # each compiles for a minute or two
-    {"shard": "zero2", "policy": True, "unit_blocks": 4, "compile": "default"},
-    {"shard": "", "compile": "default"},
-)
-
-
-def resnet(gpus: int, **own: Any) -> Config:
-    """ResNet-50 with 256 images a GPU, whole on each GPU, or in shards."""
-    name = f"resnet50-{own.get('shard') or 'ddp'}"
-    size = {"rung": name, "batch_size": RESNET_SHARE * gpus}
-    return rung("sharded", **RESNET | {"shard": ""} | own | size)
-
-
-def _sharded(gpus: int) -> Iterator[tuple[Config, int]]:
-    yield from ((spread(gpus, **way), gpus) for way in WAYS)
-    yield from ((resnet(gpus, shard=shard), gpus) for shard in ("", "zero2", "zero3"))
-    yield spread(gpus, 2 * SHARE, policy=True), gpus
-    yield from ((spread(gpus, **way), gpus) for way in COMPILED)
-
-
-RECORDINGS = (Recording("sharding", [spread(1, shard="")], several=_sharded),)
 
 LAB = Lab(
-    "4.2", "day4_2_fsdp", "one network, shared out", 75, "day4_2",
-    recordings=RECORDINGS,
+    "4.2", "day4_2_fsdp", "one network, shared out", 75, "day4_2", chosen(CHECKS, *CHECKS),
+    recordings=sharded_runs.RECORDINGS,
     jobs="12, of 18 runs, most of 2 processes, three of 4", prepare="nothing",
     stuck="the optimizer is made after sharding; all ranks gather, and one writes",
 )  # fmt: skip

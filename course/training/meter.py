@@ -20,6 +20,7 @@ from course.training.energy import EnergyMeter, counter
 from course.training.evidence import setup
 from course.training.evidence.compiled import Compiled
 from course.training.evidence.operators import Observer
+from course.training.evidence.saving import Held
 from course.training.evidence.updates import Updates
 from course.training.recorder import Recorder
 
@@ -72,7 +73,8 @@ class Meter:
         run.refuse_if_not_distributed()
         self._evidence |= {"device": _numbered(device), "world_size": run.group_size(),
                            "group": setup.group()}  # fmt: skip
-        run.before_epoch = self._end
+        self._held = Held() if self.config.save_weights and self.config.shard else None
+        run.before_epoch = self._end_validation
         run.set(**run.describe(device))
         if self.config.memory_gib:
             memory.limit(device, self.config.memory_gib)
@@ -123,8 +125,27 @@ class Meter:
         self._settle()
         self._tell()
         self._say(epoch)
+        if not self.config.val_steps:
+            self._watch_saving()
         if epoch == 0 and self.config.val_steps and self.run.is_kept and not self.run.is_over:
             self._observe("validation")
+
+    def _end_validation(self) -> None:
+        """The validation of an epoch is over."""
+        self._end()
+        self._watch_saving()
+
+    def _watch_saving(self) -> None:
+        """From the end of the last epoch on, see what a rank holds to save its network."""
+        if self._held and self._epoch + 1 == self.config.epochs and self.run.is_kept:
+            self._held.__enter__()
+            self.run.before_end = self._end_saving
+
+    def _end_saving(self) -> None:
+        self.run.before_end = lambda: None
+        self._held.__exit__(None, None, None)
+        self._evidence["held_to_save"] = self._held.most
+        self._hand_over()
 
     def _say(self, epoch: int) -> None:
         """A line for the log, from rank 0 alone."""

@@ -85,6 +85,7 @@ class Recorder:
         self._values: dict[str, Any] = {"epochs": []}
         self._line_break = ""
         self.before_epoch: Callable[[], None] = lambda: None  # the meter's end of what it watches
+        self.before_end: Callable[[], None] = lambda: None  # and of what it watches to the end
         self._began = time.perf_counter()
         self._started_at = datetime.now().isoformat(timespec="seconds")
 
@@ -227,6 +228,7 @@ class Recorder:
 
     def finish(self, status: str, error: str = "") -> None:
         """Write the record; started by hand, print what it would have said."""
+        self.before_end()
         if self._by_hand:
             keys = ("device", "images_per_s", "peak_gib", "last_loss", "val_top1")
             found = {key: self._values.get(key) for key in keys}

@@ -36,5 +36,6 @@ for number, folder in enumerate(sys.argv[2:]):
             torch.set_autocast_enabled(device, False)
         if distributed.is_initialized():
             distributed.destroy_process_group()
+        torch.compiler.reset()  # a later script's blocks would find graphs of this one's
         # Groups are met by number, and a script may have made one on a rank alone.
         distributed.distributed_c10d._world.group_count = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -29,6 +30,15 @@ def size(tensors: Iterable[Any]) -> int:
     """Bytes that this rank keeps of tensors; what is none counts nothing."""
     kept = [part(each) for each in tensors if isinstance(each, torch.Tensor)]
     return sum(each.numel() * each.element_size() for each in kept)
+
+
+def norm(gradients: Iterable[torch.Tensor]) -> float:
+    """The length of all gradients together; of DTensors all ranks must ask."""
+    every = [*gradients]  # PyTorch takes the two kinds apart alone
+    spread = [each for each in every if hasattr(each, "to_local")]
+    plain = [each for each in every if not hasattr(each, "to_local")]
+    lengths = [float(whole(torch.nn.utils.get_total_norm(kind))) for kind in (spread, plain)]
+    return math.hypot(*lengths)
 
 
 def placed(weights: Iterable[torch.Tensor]) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class Updates:
                     found.append(decay)
         if not self._optimizers and getattr(optimizer, "grad_scale", None) is None:  # else scaled
             gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
-            self._norm = float(shards.whole(torch.nn.utils.get_total_norm(gradients)))
+            self._norm = shards.norm(gradients)
             self._gradients = shards.size(gradients)
         if len(self._optimizers) < MOST:
             self._optimizers.append(optimizer)

@@ -118,6 +118,7 @@ def _attention_on_gpu(
     value: torch.Tensor,
     attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0,
+    is_causal: bool = False,
 ) -> torch.Tensor:
     """Attention by the kernel that a GPU has for it, which keeps no (N, heads, L, L) of weights.
 
@@ -128,7 +129,7 @@ def _attention_on_gpu(
         attn_mask = nn.functional.pad(attn_mask.to(query.dtype), (0, -wide % ALIGNED))[..., :wide]
         attn_mask = attn_mask.expand(*query.shape[:2], -1, -1)
     kernel = torch.ops.aten._scaled_dot_product_efficient_attention
-    return kernel(query, key, value, attn_mask, torch.is_grad_enabled(), dropout_p)[0]
+    return kernel(query, key, value, attn_mask, torch.is_grad_enabled(), dropout_p, is_causal)[0]
 
 
 def _to_host(tensor: torch.Tensor) -> torch.Tensor:

@@ -13,12 +13,13 @@ from answers import (
     memory,
     named,
     right,
+    sharded,
     shards,
     wrong_day1,
     wrong_day2,
 )
 
-OF_DAYS = (wrong_day1, wrong_day2, right, shards, day3, learning, compiled, named, memory)
+OF_DAYS = (wrong_day1, wrong_day2, right, shards, day3, learning, compiled, named, memory, sharded)
 WRONG = {label: each for day in OF_DAYS for label, each in getattr(day, "WRONG", {}).items()}
 RIGHT = {label: each for day in OF_DAYS for label, each in getattr(day, "RIGHT", {}).items()}
 

@@ -1,0 +1,48 @@
+"""What a rank holds while weights are saved: in shards, no more than one of them whole."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+class Held(TorchDispatchMode):
+    """Counts, while it is entered, the bytes of what was made since then and is still there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._alive: dict[int, int] = {}
+        self._now = 0
+        self.most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(kind not in PLAIN for kind in types):
+            return NotImplemented  # a DTensor says first what it does, and with which tensors
+        before = {_key(each) for each in tree_leaves((args, kwargs)) if type(each) in PLAIN}
+        output = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(output):
+            if type(tensor) in PLAIN and _key(tensor) not in before:
+                self._note(tensor.untyped_storage())
+        return output
+
+    def _note(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key in self._alive:
+            return
+        self._alive[key] = storage.nbytes()
+        self._now += storage.nbytes()
+        self.most = max(self.most, self._now)
+        weakref.finalize(storage, self._forget, key)
+
+    def _forget(self, key: int) -> None:
+        self._now -= self._alive.pop(key, 0)
+
+
+def _key(tensor: Any) -> int:
+    return tensor.untyped_storage()._cdata

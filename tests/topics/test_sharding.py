@@ -1,0 +1,73 @@
+"""Who keeps what: the formula, the prediction, the layer by hand, what FSDP2 refuses."""
+
+from dataclasses import astuple
+
+import pytest
+from torch import distributed
+
+from course.config import rung
+from course.days.sharded import SPREAD
+from course.topics import sharding
+from course.topics.sharding import ranks
+from course.topics.sharding.linear import STEPS
+
+
+def test_each_stage_shares_out_one_kind_more() -> None:
+    table = sharding.kept(1000, ranks=4).pivot(index="stage", columns="kind", values="gib")
+    whole = table.loc[0]
+    assert (table.loc[3] == whole / 4).all()
+    assert (table.loc[1, ["weights", "gradients"]] == whole[["weights", "gradients"]]).all()
+    assert table.loc[2, "gradients"] == whole["gradients"] / 4
+    with pytest.raises(ValueError, match="stages=\\[4\\], ranks=2: choose of"):
+        sharding.kept(1000, 2, [4])
+
+
+@pytest.mark.slow
+def test_more_ranks_keep_less_and_activations_stay() -> None:
+    config = rung("sharded", **SPREAD | {"device": "auto"})
+    two, four = (sharding.predict(config, count) for count in (2, 4))
+    assert four.weights_gib == pytest.approx(two.weights_gib / 2, rel=0.01)
+    assert four.optimizer_gib == pytest.approx(two.optimizer_gib / 2, rel=0.01)
+    assert four.peak_gib < two.peak_gib == pytest.approx(sum(astuple(two)[1:]), rel=1e-6)
+    assert not distributed.is_initialized()
+    with pytest.raises(ValueError, match="batch_size=8 is no multiple of 3 ranks"):
+        sharding.predict(config, 3)
+
+
+@pytest.mark.slow
+def test_a_layer_by_hand_trains_as_the_whole_one() -> None:
+    table = sharding.by_hand()
+    assert len(table) == STEPS and table["apart"].max() < 1e-5
+    assert table.attrs["whole"] == 2 * table.attrs["kept"]
+    with pytest.raises(ValueError, match="ranks=3"):
+        sharding.by_hand(3)
+
+
+@pytest.mark.slow
+def test_gradients_that_are_not_sent_are_whole() -> None:
+    table = sharding.accumulated()
+    assert table["gradient_mib"].iloc[1] == pytest.approx(2 * table["gradient_mib"].iloc[0])
+    assert table["norm"].iloc[0] == pytest.approx(table["norm"].iloc[1], rel=1e-4)
+    assert table["reduce_scatters"].tolist() == [16, 4]
+
+
+def fails_on_one(rank: int, count: int) -> None:
+    if rank == 1:
+        raise ValueError("it is mine")
+    distributed.barrier()
+
+
+@pytest.mark.slow
+def test_the_rank_that_failed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "tests/topics")
+    with pytest.raises(RuntimeError, match="rank 1 of 2 failed: ValueError: it is mine"):
+        ranks.on_ranks(fails_on_one, 2)
+
+
+def test_what_is_refused() -> None:
+    said = sharding.refused()["said"]
+    assert "non-contiguous" in said["weights channels last"]
+    assert said["BatchNorm, bf16 by a policy"].startswith("RuntimeError")
+    assert (
+        said[["weights contiguous, images channels last", "BatchNorm, bf16 by autocast"]] == ""
+    ).all()

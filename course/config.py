@@ -4,50 +4,20 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
-import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any, get_type_hints
 
-CHOICES = {
-    "device": ("cpu", "auto"),
-    "precision": ("fp32", "bf16", "fp16"),
-    "data": ("synthetic", "default", "imagenet", "crops"),
-    "format": ("files", "shards", "small", "raw", "gpu_decode"),
-    "randaugment": ("", "cpu", "device"),
-    "mix": ("", "mixup", "cutmix"),
-    "compile": ("", "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"),
-    "optimizer": (
-        "sgd", "nesterov", "adamw", "lars", "lamb", "lion", "muon", "schedulefree",
-    ),
-    "schedule": ("", "linear", "cosine", "one_cycle", "find"),
-    "model": (
-        "resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnet18_cifar",
-        "coatnet_pico_rw_224", "coatnet_0_224", "coatnet_3_224", "coatnet_5_224",
-        "vit_tiny_patch16_224",
-    ),
-    "checkpointing": ("", "every", "second", "selective"),
-    "shard": ("", "zero2", "zero3", "hybrid"),
-}  # fmt: skip
-FUSED = ("sgd", "nesterov", "adamw")  # optimizers of which PyTorch has one kernel for many weights
-AT_LEAST = {
-    "image_px": 32, "batch_size": 1, "epochs": 1, "steps": 1, "warmup_steps": 0, "val_steps": 0,
-    "val_images": 0, "workers": 0, "lr": 0, "momentum": 0, "weight_decay": 0, "memory_gib": 0,
-    "budget_s": 0, "overflow_step": 0, "shuffle_buffer": 0,
-    "lr_warmup": 0, "ema": 0, "mix_alpha": 0.01, "label_smoothing": 0, "start_px": 0,
-    "profile_steps": 0, "prefetch_factor": 1, "bucket_mb": 0.001, "collective_timeout_s": 1,
-    "micro_batch": 0, "unit_blocks": 0, "prefetch": 0, "clip": 0,
-}  # fmt: skip
-CROPS_PX = 32  # of data="crops": they are stored so
+from course import valid
+from course.valid import CROPS_PX
+
 GIB = 1024**3  # bytes: the unit of whatever has a name that ends in _gib
 # What train_sharded.py alone looks at.
 LARGE = (
     "micro_batch", "checkpointing", "offload", "shard", "policy", "prefetch", "clip",
     "save_shards", "resume",
 )  # fmt: skip
-TRACE_WAIT = 2  # steps before a trace: one to wait, one in which the profiler itself warms up
 
 
 @dataclass(frozen=True)
@@ -117,160 +87,7 @@ class Config:
     memory_gib: float = 0.0  # a smaller device on purpose: out of memory above so much; 0: no limit
 
     def __post_init__(self) -> None:
-        for name, valid in CHOICES.items():
-            if getattr(self, name) not in valid:
-                raise ValueError(f"{name}={getattr(self, name)!r}: choose {' or '.join(valid)}")
-        for name, least in AT_LEAST.items():
-            if not least <= getattr(self, name) < math.inf:  # which NaN is not, either
-                raise ValueError(f"{name}={getattr(self, name)}: it must be {least} or more")
-        if not re.fullmatch(r"\w[\w.-]*", self.rung):  # it names the run's folder
-            raise ValueError(f"rung={self.rung!r}: use letters, digits, and _ . - between them")
-        if self.warmup_steps >= self.steps * self.epochs:
-            raise ValueError(
-                f"warmup_steps={self.warmup_steps} leaves none of the "
-                f"{self.steps * self.epochs} steps to measure: raise steps or lower warmup_steps"
-            )
-
-        if self.budget_s and self.epochs > 1:
-            raise ValueError(
-                f"budget_s={self.budget_s:g} may end training in any of epochs={self.epochs}: "
-                f"set budget_s=0 to do them all"
-            )
-        if self.persistent_workers and not self.workers:
-            raise ValueError("persistent_workers=True needs workers=1 or more that can stay")
-        if self.format == "shards" and self.data == "synthetic":
-            raise ValueError('data="synthetic" is stored nowhere: set format="files"')
-        if self.format == "shards" and not self.drop_last:
-            raise ValueError('format="shards" is read without end: set drop_last=True')
-        if self.format == "gpu_decode" and not self.uint8:
-            raise ValueError('format="gpu_decode" gives bytes on the device: set uint8=True')
-        self._check_augmentation()
-        self._check_learning()
-        self._check_large()
-        if self.data == "crops":
-            self._check_crops()
-        least = TRACE_WAIT + self.profile_steps + 1  # one more, in which the trace is written
-        if self.profile_steps and self.warmup_steps < least:
-            raise ValueError(
-                f"profile_steps={self.profile_steps} needs warmup_steps={least} or more (and more "
-                f"steps than that): traced steps are slower, so they must not be measured ones"
-            )
-
-    def _check_augmentation(self) -> None:
-        if self.data == "synthetic" and (self.randaugment or self.start_px):
-            name = "randaugment" if self.randaugment else "start_px"
-            raise ValueError(
-                f'{name}={getattr(self, name)!r} changes how files become images: data="synthetic" '
-                f'has none, so set data="default"'
-            )
-        if self.format == "gpu_decode" and self.randaugment == "cpu":
-            raise ValueError(
-                'randaugment="cpu" changes images in workers, and format="gpu_decode" has none '
-                'there: set randaugment="device"'
-            )
-        if self.start_px and self.format in ("shards", "gpu_decode"):
-            raise ValueError(
-                f"start_px={self.start_px}: crops grow with format files, small or raw, not with "
-                f"{self.format}"
-            )
-        if self.randaugment == "device" and not self.uint8:
-            raise ValueError('randaugment="device" changes images that come as bytes: uint8=True')
-        if self.label_smoothing >= 1:
-            raise ValueError(
-                f"label_smoothing={self.label_smoothing:g} leaves nothing of a label: it must be "
-                f"below 1, as in 0.1"
-            )
-        if self.start_px % 32 or self.start_px > self.image_px:
-            raise ValueError(
-                f"start_px={self.start_px}: it must be a multiple of 32, and at most "
-                f"image_px={self.image_px}"
-            )
-
-    def _check_crops(self) -> None:
-        asked = {"image_px": CROPS_PX, "format": "files", "workers": 0, "start_px": 0}
-        asked |= {"uint8": True, "pin_memory": False}
-        if self.randaugment == "cpu":
-            raise ValueError(
-                'randaugment="cpu" is done by workers, and data="crops" has none: set '
-                'randaugment="device"'
-            )
-        for name, due in asked.items():
-            if getattr(self, name) != due:
-                raise ValueError(
-                    f'{name}={getattr(self, name)!r}: data="crops" are images of {CROPS_PX} pixels '
-                    f"that lie on the device as bytes: set {name}={due!r}"
-                )
-
-    def _check_learning(self) -> None:
-        updates = self.steps * self.epochs
-        if self.fused and self.optimizer not in FUSED:
-            raise ValueError(
-                f"fused=True: PyTorch fuses {', '.join(FUSED)}; set fused=False with "
-                f"optimizer={self.optimizer!r}"
-            )
-        if self.lr_warmup >= updates:
-            raise ValueError(
-                f"lr_warmup={self.lr_warmup} leaves none of the {updates} updates to train at lr: "
-                f"raise steps or epochs, or lower lr_warmup"
-            )
-        if self.schedule and self.optimizer == "schedulefree":
-            raise ValueError(
-                f'schedule={self.schedule!r}: optimizer="schedulefree" averages weights instead of '
-                f'lowering the learning rate: set schedule=""'
-            )
-        if self.schedule in ("one_cycle", "find") and self.lr_warmup:
-            raise ValueError(
-                f"lr_warmup={self.lr_warmup}: schedule={self.schedule!r} has a rise of its own: "
-                f"set lr_warmup=0"
-            )
-        if self.schedule == "find" and updates < 2:
-            raise ValueError('schedule="find" grows from one update to the next: set steps=2')
-        if self.schedule and self.budget_s:
-            raise ValueError(
-                f"budget_s={self.budget_s:g} may end training before schedule={self.schedule!r} "
-                f"has come to its end: set budget_s=0"
-            )
-        if self.ema >= 1:
-            raise ValueError(f"ema={self.ema:g} keeps averages as they are: below 1, as in 0.99")
-
-    def _check_large(self) -> None:
-        if self.micro_batch > self.batch_size:
-            raise ValueError(
-                f"micro_batch={self.micro_batch} is more than batch_size={self.batch_size}: an "
-                f"update's images are split into micro-batches, so choose {self.batch_size} or less"
-            )
-        if self.is_large and self.image_px % 32:
-            raise ValueError(
-                f"image_px={self.image_px}: {self.model} halves images five times, so choose a "
-                f"multiple of 32"
-            )
-        self._check_sharded()
-
-    def _check_sharded(self) -> None:
-        for name in ("policy", "prefetch"):
-            if getattr(self, name) and not self.shard:
-                raise ValueError(
-                    f"{name}={getattr(self, name)!r} is of a network that is sharded: set "
-                    f'shard="zero3", or zero2 or hybrid'
-                )
-        if self.policy and self.precision != "bf16":
-            raise ValueError(
-                f'policy=True gathers weights in bf16: set precision="bf16", not {self.precision!r}'
-            )
-        if self.shard and self.micro_batch:
-            raise ValueError(
-                f"micro_batch={self.micro_batch}: model.no_sync(), which accumulates, is DDP's: "
-                f"set micro_batch=0 with shard={self.shard!r}"
-            )
-        if self.prefetch and not self.unit_blocks:
-            raise ValueError(
-                f"prefetch={self.prefetch}: with unit_blocks=0 there is one unit, and none ahead"
-            )
-        if self.resume and (self.schedule or self.lr_warmup):
-            raise ValueError(
-                f"resume={self.resume!r}: a checkpoint has weights and the optimizer's state, not "
-                f'where a learning rate was: set schedule="" and lr_warmup=0'
-            )
+        valid.check(self)
 
     @property
     def is_large(self) -> bool:

@@ -6,17 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from course.config import (
-    AT_LEAST,
-    CHOICES,
-    COMPILED,
-    LADDER,
-    Config,
-    from_dict,
-    parse_settings,
-    rung,
-    vary,
-)
+from course.config import COMPILED, LADDER, Config, from_dict, parse_settings, rung, vary
+from course.valid import AT_LEAST, CHOICES
 
 
 def changed_fields(before: Config, after: Config) -> set[str]:

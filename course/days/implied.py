@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from course.config import TRACE_WAIT, Config
+from course.config import Config
 from course.days import saved, updates
 from course.runs.record import PHASES
 from course.runs.run import Run
+from course.valid import TRACE_WAIT
 
 Evidence = dict[str, Any]
 SCALING = ("precision", "overflow_step")

@@ -16,9 +16,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from course.config import BEYOND, CHOICES, LADDER, Config
+from course.config import BEYOND, LADDER, Config
 from course.runs.record import Record
 from course.runs.run import RECORDED, Run
+from course.valid import CHOICES
 
 if TYPE_CHECKING:
     import pandas as pd

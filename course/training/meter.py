@@ -74,14 +74,16 @@ class Meter:
         self._evidence |= {"device": _numbered(device), "world_size": run.group_size(),
                            "group": setup.group()}  # fmt: skip
         self._held = Held() if self.config.save_weights and self.config.shard else None
+        threads = torch.get_num_threads() if device.type == "cpu" else 1
+        self._start(run, device)
+        self.turn = turn.of_this_process(self.config, run.rank, threads + self.config.workers)
+
+    def _start(self, run: Recorder, device: torch.device) -> None:
         run.before_epoch = self._end_validation
         run.set(**run.describe(device))
         if self.config.memory_gib:
             memory.limit(device, self.config.memory_gib)
         memory.reset_peak(device)
-        threads = torch.get_num_threads() if device.type == "cpu" else 1
-        cores = threads + self.config.workers
-        self.turn = turn.of_this_process(self.config, run.rank, cores)
 
     def steps(self, batches: Iterable, epoch: int) -> Iterator:
         """At most `config.steps` batches of this epoch, timed."""

@@ -12,7 +12,7 @@ import torchvision
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from course.config import CHOICES
+from course.valid import CHOICES
 
 if TYPE_CHECKING:
     import pandas as pd

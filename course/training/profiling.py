@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerAction
 
-from course.config import TRACE_WAIT, Config
+from course.config import Config
+from course.valid import TRACE_WAIT
 
 ONEDNN_FILE = "onednn.csv"
 

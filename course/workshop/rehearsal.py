@@ -83,14 +83,12 @@ def rehearse(
     place = sites.get(site)
     if not 0 < cell_minutes < math.inf:
         raise ValueError(f"cell_minutes={cell_minutes:g}: it must be above 0")
-    folder = output_folder(site)
+    folder, known = output_folder(site), facts(place, command)
     waiting = tuple(
         Outcome(path.stem, NOT_RUN, folder / path.name, folder / f"{path.stem}.html")
         for path in notebooks
     )
-    rehearsal = Rehearsal(
-        site, script, quick, cell_minutes, folder, facts(place, command), _now(), waiting
-    )
+    rehearsal = Rehearsal(site, script, quick, cell_minutes, folder, known, _now(), waiting)
     _begin(rehearsal)
     for number, source in enumerate(notebooks):
         rehearsal = _with_next(rehearsal, number, source)

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from course.config import CHOICES, Config, rung
+from course.config import Config, rung
 from course.training import optimizers
 from course.training.fake.step import predict
+from course.valid import CHOICES
 
 NAMES = CHOICES["optimizer"]
 STATE = {  # numbers that an optimizer keeps for each weight, beside single ones

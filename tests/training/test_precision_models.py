@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from course.config import CHOICES
 from course.training import models, precision
+from course.valid import CHOICES
 
 CPU = torch.device("cpu")
 NCHW = torch.randn(2, 3, 8, 8)

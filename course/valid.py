@@ -1,0 +1,206 @@
+"""Which values can a config have, and which of them together?"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+CHOICES = {
+    "device": ("cpu", "auto"),
+    "precision": ("fp32", "bf16", "fp16"),
+    "data": ("synthetic", "default", "imagenet", "crops"),
+    "format": ("files", "shards", "small", "raw", "gpu_decode"),
+    "randaugment": ("", "cpu", "device"),
+    "mix": ("", "mixup", "cutmix"),
+    "compile": ("", "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"),
+    "optimizer": (
+        "sgd", "nesterov", "adamw", "lars", "lamb", "lion", "muon", "schedulefree",
+    ),
+    "schedule": ("", "linear", "cosine", "one_cycle", "find"),
+    "model": (
+        "resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnet18_cifar",
+        "coatnet_pico_rw_224", "coatnet_0_224", "coatnet_3_224", "coatnet_5_224",
+        "vit_tiny_patch16_224",
+    ),
+    "checkpointing": ("", "every", "second", "selective"),
+    "shard": ("", "zero2", "zero3", "hybrid"),
+}  # fmt: skip
+FUSED = ("sgd", "nesterov", "adamw")  # optimizers of which PyTorch has one kernel for many weights
+AT_LEAST = {
+    "image_px": 32, "batch_size": 1, "epochs": 1, "steps": 1, "warmup_steps": 0, "val_steps": 0,
+    "val_images": 0, "workers": 0, "lr": 0, "momentum": 0, "weight_decay": 0, "memory_gib": 0,
+    "budget_s": 0, "overflow_step": 0, "shuffle_buffer": 0,
+    "lr_warmup": 0, "ema": 0, "mix_alpha": 0.01, "label_smoothing": 0, "start_px": 0,
+    "profile_steps": 0, "prefetch_factor": 1, "bucket_mb": 0.001, "collective_timeout_s": 1,
+    "micro_batch": 0, "unit_blocks": 0, "prefetch": 0, "clip": 0,
+}  # fmt: skip
+CROPS_PX = 32  # of data="crops": they are stored so
+TRACE_WAIT = 2  # steps before a trace: one to wait, one in which the profiler itself warms up
+
+
+def check(cfg: Any) -> None:
+    """Raise ValueError with what was wrong, the valid values, and what to do.
+
+    Args:
+        cfg: a `course.config.Config` that is being made.
+    """
+    for name, valid in CHOICES.items():
+        if getattr(cfg, name) not in valid:
+            raise ValueError(f"{name}={getattr(cfg, name)!r}: choose {' or '.join(valid)}")
+    for name, least in AT_LEAST.items():
+        if not least <= getattr(cfg, name) < math.inf:  # which NaN is not, either
+            raise ValueError(f"{name}={getattr(cfg, name)}: it must be {least} or more")
+    if not re.fullmatch(r"\w[\w.-]*", cfg.rung):  # it names the run's folder
+        raise ValueError(f"rung={cfg.rung!r}: use letters, digits, and _ . - between them")
+    if cfg.warmup_steps >= cfg.steps * cfg.epochs:
+        raise ValueError(
+            f"warmup_steps={cfg.warmup_steps} leaves none of the "
+            f"{cfg.steps * cfg.epochs} steps to measure: raise steps or lower warmup_steps"
+        )
+
+    if cfg.budget_s and cfg.epochs > 1:
+        raise ValueError(
+            f"budget_s={cfg.budget_s:g} may end training in any of epochs={cfg.epochs}: "
+            f"set budget_s=0 to do them all"
+        )
+    if cfg.persistent_workers and not cfg.workers:
+        raise ValueError("persistent_workers=True needs workers=1 or more that can stay")
+    if cfg.format == "shards" and cfg.data == "synthetic":
+        raise ValueError('data="synthetic" is stored nowhere: set format="files"')
+    if cfg.format == "shards" and not cfg.drop_last:
+        raise ValueError('format="shards" is read without end: set drop_last=True')
+    if cfg.format == "gpu_decode" and not cfg.uint8:
+        raise ValueError('format="gpu_decode" gives bytes on the device: set uint8=True')
+    _check_augmentation(cfg)
+    _check_learning(cfg)
+    _check_large(cfg)
+    if cfg.data == "crops":
+        _check_crops(cfg)
+    least = TRACE_WAIT + cfg.profile_steps + 1  # one more, in which the trace is written
+    if cfg.profile_steps and cfg.warmup_steps < least:
+        raise ValueError(
+            f"profile_steps={cfg.profile_steps} needs warmup_steps={least} or more (and more "
+            f"steps than that): traced steps are slower, so they must not be measured ones"
+        )
+
+
+def _check_augmentation(cfg: Any) -> None:
+    if cfg.data == "synthetic" and (cfg.randaugment or cfg.start_px):
+        name = "randaugment" if cfg.randaugment else "start_px"
+        raise ValueError(
+            f'{name}={getattr(cfg, name)!r} changes how files become images: data="synthetic" '
+            f'has none, so set data="default"'
+        )
+    if cfg.format == "gpu_decode" and cfg.randaugment == "cpu":
+        raise ValueError(
+            'randaugment="cpu" changes images in workers, and format="gpu_decode" has none '
+            'there: set randaugment="device"'
+        )
+    if cfg.start_px and cfg.format in ("shards", "gpu_decode"):
+        raise ValueError(
+            f"start_px={cfg.start_px}: crops grow with format files, small or raw, not with "
+            f"{cfg.format}"
+        )
+    if cfg.randaugment == "device" and not cfg.uint8:
+        raise ValueError('randaugment="device" changes images that come as bytes: uint8=True')
+    if cfg.label_smoothing >= 1:
+        raise ValueError(
+            f"label_smoothing={cfg.label_smoothing:g} leaves nothing of a label: it must be "
+            f"below 1, as in 0.1"
+        )
+    if cfg.start_px % 32 or cfg.start_px > cfg.image_px:
+        raise ValueError(
+            f"start_px={cfg.start_px}: it must be a multiple of 32, and at most "
+            f"image_px={cfg.image_px}"
+        )
+
+
+def _check_crops(cfg: Any) -> None:
+    asked = {"image_px": CROPS_PX, "format": "files", "workers": 0, "start_px": 0}
+    asked |= {"uint8": True, "pin_memory": False}
+    if cfg.randaugment == "cpu":
+        raise ValueError(
+            'randaugment="cpu" is done by workers, and data="crops" has none: set '
+            'randaugment="device"'
+        )
+    for name, due in asked.items():
+        if getattr(cfg, name) != due:
+            raise ValueError(
+                f'{name}={getattr(cfg, name)!r}: data="crops" are images of {CROPS_PX} pixels '
+                f"that lie on the device as bytes: set {name}={due!r}"
+            )
+
+
+def _check_learning(cfg: Any) -> None:
+    updates = cfg.steps * cfg.epochs
+    if cfg.fused and cfg.optimizer not in FUSED:
+        raise ValueError(
+            f"fused=True: PyTorch fuses {', '.join(FUSED)}; set fused=False with "
+            f"optimizer={cfg.optimizer!r}"
+        )
+    if cfg.lr_warmup >= updates:
+        raise ValueError(
+            f"lr_warmup={cfg.lr_warmup} leaves none of the {updates} updates to train at lr: "
+            f"raise steps or epochs, or lower lr_warmup"
+        )
+    if cfg.schedule and cfg.optimizer == "schedulefree":
+        raise ValueError(
+            f'schedule={cfg.schedule!r}: optimizer="schedulefree" averages weights instead of '
+            f'lowering the learning rate: set schedule=""'
+        )
+    if cfg.schedule in ("one_cycle", "find") and cfg.lr_warmup:
+        raise ValueError(
+            f"lr_warmup={cfg.lr_warmup}: schedule={cfg.schedule!r} has a rise of its own: "
+            f"set lr_warmup=0"
+        )
+    if cfg.schedule == "find" and updates < 2:
+        raise ValueError('schedule="find" grows from one update to the next: set steps=2')
+    if cfg.schedule and cfg.budget_s:
+        raise ValueError(
+            f"budget_s={cfg.budget_s:g} may end training before schedule={cfg.schedule!r} "
+            f"has come to its end: set budget_s=0"
+        )
+    if cfg.ema >= 1:
+        raise ValueError(f"ema={cfg.ema:g} keeps averages as they are: below 1, as in 0.99")
+
+
+def _check_large(cfg: Any) -> None:
+    if cfg.micro_batch > cfg.batch_size:
+        raise ValueError(
+            f"micro_batch={cfg.micro_batch} is more than batch_size={cfg.batch_size}: an "
+            f"update's images are split into micro-batches, so choose {cfg.batch_size} or less"
+        )
+    if cfg.is_large and cfg.image_px % 32:
+        raise ValueError(
+            f"image_px={cfg.image_px}: {cfg.model} halves images five times, so choose a "
+            f"multiple of 32"
+        )
+    _check_sharded(cfg)
+
+
+def _check_sharded(cfg: Any) -> None:
+    for name in ("policy", "prefetch"):
+        if getattr(cfg, name) and not cfg.shard:
+            raise ValueError(
+                f"{name}={getattr(cfg, name)!r} is of a network that is sharded: set "
+                f'shard="zero3", or zero2 or hybrid'
+            )
+    if cfg.policy and cfg.precision != "bf16":
+        raise ValueError(
+            f'policy=True gathers weights in bf16: set precision="bf16", not {cfg.precision!r}'
+        )
+    if cfg.shard and cfg.micro_batch:
+        raise ValueError(
+            f"micro_batch={cfg.micro_batch}: model.no_sync(), which accumulates, is DDP's: "
+            f"set micro_batch=0 with shard={cfg.shard!r}"
+        )
+    if cfg.prefetch and not cfg.unit_blocks:
+        raise ValueError(
+            f"prefetch={cfg.prefetch}: with unit_blocks=0 there is one unit, and none ahead"
+        )
+    if cfg.resume and (cfg.schedule or cfg.lr_warmup):
+        raise ValueError(
+            f"resume={cfg.resume!r}: a checkpoint has weights and the optimizer's state, not "
+            f'where a learning rate was: set schedule="" and lr_warmup=0'
+        )

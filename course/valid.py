@@ -53,17 +53,35 @@ def check(cfg: Any) -> None:
             raise ValueError(f"{name}={getattr(cfg, name)}: it must be {least} or more")
     if not re.fullmatch(r"\w[\w.-]*", cfg.rung):  # it names the run's folder
         raise ValueError(f"rung={cfg.rung!r}: use letters, digits, and _ . - between them")
+    _check_steps(cfg)
+    _check_loading(cfg)
+    _check_augmentation(cfg)
+    _check_learning(cfg)
+    _check_large(cfg)
+    if cfg.data == "crops":
+        _check_crops(cfg)
+
+
+def _check_steps(cfg: Any) -> None:
     if cfg.warmup_steps >= cfg.steps * cfg.epochs:
         raise ValueError(
             f"warmup_steps={cfg.warmup_steps} leaves none of the "
             f"{cfg.steps * cfg.epochs} steps to measure: raise steps or lower warmup_steps"
         )
-
     if cfg.budget_s and cfg.epochs > 1:
         raise ValueError(
             f"budget_s={cfg.budget_s:g} may end training in any of epochs={cfg.epochs}: "
             f"set budget_s=0 to do them all"
         )
+    least = TRACE_WAIT + cfg.profile_steps + 1  # one more, in which the trace is written
+    if cfg.profile_steps and cfg.warmup_steps < least:
+        raise ValueError(
+            f"profile_steps={cfg.profile_steps} needs warmup_steps={least} or more (and more "
+            f"steps than that): traced steps are slower, so they must not be measured ones"
+        )
+
+
+def _check_loading(cfg: Any) -> None:
     if cfg.persistent_workers and not cfg.workers:
         raise ValueError("persistent_workers=True needs workers=1 or more that can stay")
     if cfg.format == "shards" and cfg.data == "synthetic":
@@ -72,17 +90,6 @@ def check(cfg: Any) -> None:
         raise ValueError('format="shards" is read without end: set drop_last=True')
     if cfg.format == "gpu_decode" and not cfg.uint8:
         raise ValueError('format="gpu_decode" gives bytes on the device: set uint8=True')
-    _check_augmentation(cfg)
-    _check_learning(cfg)
-    _check_large(cfg)
-    if cfg.data == "crops":
-        _check_crops(cfg)
-    least = TRACE_WAIT + cfg.profile_steps + 1  # one more, in which the trace is written
-    if cfg.profile_steps and cfg.warmup_steps < least:
-        raise ValueError(
-            f"profile_steps={cfg.profile_steps} needs warmup_steps={least} or more (and more "
-            f"steps than that): traced steps are slower, so they must not be measured ones"
-        )
 
 
 def _check_augmentation(cfg: Any) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.config import Config, rung
-from course.days import rehearsals
 from course.days.lab import BUSY, Mechanism, Place
+from course.days.rehearsed import steps as rehearsals
 from course.runs.run import Run
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from course.config import Config, rung, vary
-from course.days import rehearsals
 from course.days.lab import BUSY, SYNTHETIC, Lab, Mechanism, Place, Recording, chosen
+from course.days.rehearsed import steps as rehearsals
 from course.runs.recordings import TRACE, trace_name
 from course.runs.run import Run
 

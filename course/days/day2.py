@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from course.config import Config, rung, vary
-from course.days import rehearsals
 from course.days.lab import BUSY, Lab, Mechanism, Place, Recording, chosen
+from course.days.rehearsed import steps as rehearsals
 from course.runs.run import Run
 
 RANKS = 2  # that a check launches: as many as any laptop has cores

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.config import Config, rung
-from course.days import mixing, rehearsals, updates
+from course.days import updates
 from course.days.compiling import COMPILER_CHECKS, modes
 from course.days.day1 import ON_CPU
 from course.days.day2 import FED
 from course.days.lab import BUSY, Lab, Mechanism, Place, Recording, chosen
+from course.days.rehearsed import mixing
+from course.days.rehearsed import steps as rehearsals
 from course.runs.run import Run
 
 # Of a step's loss: a stream has its own order, so both runs see other images. ResNet-18, a small

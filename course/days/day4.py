@@ -148,7 +148,7 @@ MEMORY_CHECKS = {
         faults=_silent_faults, changes={"micro_batch": 3}, settings=WHOLE, gpus=2,
         tolerance=SAME_LOSS, timed=False,
     ),
-    "day4.checkpoint": Mechanism(
+    "day4.recompute": Mechanism(
         "blocks compute their inside again instead of keeping it", 19, "checkpointed", "large",
         _checkpointed_seen, _anywhere, "models.create",
         lambda run: bool(run.config.checkpointing),

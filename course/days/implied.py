@@ -112,6 +112,12 @@ def _kinds(key: str, *at: str) -> Callable[[Evidence, Config], list[str] | None]
     return seen
 
 
+def _inputs(*at: str) -> Callable[[Evidence, Config], list[str] | None]:
+    """What has been on the host comes back in the order of its shape, and is computed with."""
+    seen = _kinds("input_layouts", *at)
+    return lambda evidence, cfg: None if cfg.offload else seen(evidence, cfg)
+
+
 def _only_layout(cfg: Config, run: Run) -> list[str]:
     return ["NHWC" if cfg.channels_last else "NCHW"]
 
@@ -263,9 +269,9 @@ IMPLIED: tuple[Implied, ...] = (
             "models.create(cfg.model, sets.classes) makes it"),
     Implied(("device",), _devices, lambda cfg, run: ["cpu"],
             'the convolutions ran on {seen}: use the accelerator only if cfg.device == "auto"'),
-    Implied(("channels_last",), _kinds("input_layouts"), _only_layout,
+    Implied(("channels_last",), _inputs(), _only_layout,
             "the convolutions' inputs lay as {seen}, and the config asks for {due}"),
-    Implied(("channels_last",), _kinds("input_layouts", "later"), _only_layout,
+    Implied(("channels_last",), _inputs("later"), _only_layout,
             "in a later step inputs lay as {seen}, and the config asks for {due}"),
     Implied(("channels_last",), _kinds("weight_layouts"), _weight_layout,
             "the convolutions' weights lay as {seen}, and the config asks for {due}"),

@@ -285,7 +285,7 @@ def _compiled_seen(run: Run) -> str:
 
 
 def _is_sharded(run: Run) -> bool:
-    return bool(run.config.shard) and run.record.gpus > 1
+    return bool(run.config.shard) and run.launched.get("gpus", 1) > 1
 
 
 def _mechanism(title: str, todo: int, seen: Callable, word: str, needed: Callable,

@@ -137,8 +137,8 @@ def test_exercises_check_fails_when_the_exercise_drifts(
     assert course("exercises", "--check").returncode == 0
     copy = tmp_path / "exercises"  # the real ones are read by other tests meanwhile
     copy.mkdir()
-    text = (exercises.SOLUTIONS / "train.py").read_text()
-    (copy / "train.py").write_text(exercises.render(text, 0))
+    for path in exercises.solutions():
+        (copy / path.name).write_text(exercises.render(path.read_text(), 0))
     monkeypatch.setattr(exercises, "EXERCISES", copy)
     labs.exercises(check=True)
     with (copy / "train.py").open("a") as script:

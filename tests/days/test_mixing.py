@@ -9,7 +9,7 @@ from answers import day3
 from check_helpers import SOLVED, TEXT, text_of, verdicts
 
 from course.config import rung
-from course.days import mixing
+from course.days.rehearsed import mixing
 from course.labs import exercises
 from course.labs.checks import PASSED, check
 from course.runs.recordings import recorded_runs

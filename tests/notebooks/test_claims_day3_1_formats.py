@@ -10,7 +10,7 @@ from claims import text_of, text_of_quiz
 from course.config import BEYOND, LADDER
 from course.data import default_set
 from course.data.formats import convert
-from course.days import rehearsals
+from course.days.rehearsed import steps as rehearsals
 from course.labs.quizzes import find
 from course.runs import recordings
 from course.runs.run import PROJECT, Run

@@ -9,7 +9,7 @@ import torch
 
 from course.data import default_set
 from course.data.augment import OPERATIONS
-from course.days import mixing
+from course.days.rehearsed import mixing
 from course.runs import recordings
 from course.runs.run import Run
 from course.topics import augmentation

@@ -122,7 +122,8 @@ def test_passes_tell_how_much_each_micro_batch_counts(reduction: str) -> None:
 
 
 def test_what_is_computed_again_is_counted_in_backward() -> None:
-    layer, phase = torch.nn.Linear(4, 4), "forward"
+    """It stops as soon as all is there that backward needs: before the last layer computes."""
+    layer, phase = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)), "forward"
     images = torch.randn(2, 4, requires_grad=True)
     observer = Observer(lambda: phase, "cpu")
     with observer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import socket
 import subprocess
 import sys
@@ -10,10 +11,10 @@ import tempfile
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+ASKED = "asked.pickle"  # the function, by its name in its module, and what it is given
 WAITS_S = 20  # for a rank that does not answer
 LOOKS_S = 0.05
 
@@ -22,7 +23,7 @@ def on_ranks(function: Callable[..., Any], ranks: int, *given: Any) -> list[Any]
     """What `function(rank, ranks, *given)` returns on each of so many processes, by rank.
 
     Each is a new process with one thread, in one gloo group. The function must stand in a module;
-    it takes and returns what JSON can hold. Once a rank has failed, the others are ended: they
+    it returns what JSON can hold. Once a rank has failed, the others are ended: they
     would wait for it.
 
     Raises:
@@ -30,8 +31,8 @@ def on_ranks(function: Callable[..., Any], ranks: int, *given: Any) -> list[Any]
     """
     with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        asked = {"module": function.__module__, "name": function.__name__, "ranks": ranks,
-                 "port": free.getsockname()[1], "folder": folder, "given": given}  # fmt: skip
+        asked = {"ranks": ranks, "port": free.getsockname()[1], "folder": folder}
+        (Path(folder) / ASKED).write_bytes(pickle.dumps((function, given)))
         free.close()
         logs = [Path(folder) / f"{rank}.log" for rank in range(ranks)]
         command = [sys.executable, "-m", __spec__.name, json.dumps(asked)]
@@ -71,8 +72,8 @@ def _be_rank(asked: dict[str, Any], rank: int) -> None:
         "gloo", f"tcp://127.0.0.1:{asked['port']}", timeout=timedelta(seconds=WAITS_S),
         world_size=asked["ranks"], rank=rank,
     )  # fmt: skip
-    function = getattr(import_module(asked["module"]), asked["name"])
-    found = function(rank, asked["ranks"], *asked["given"])
+    function, given = pickle.loads((Path(asked["folder"]) / ASKED).read_bytes())
+    found = function(rank, asked["ranks"], *given)
     (Path(asked["folder"]) / f"{rank}.json").write_text(json.dumps(found))
     distributed.destroy_process_group()
 

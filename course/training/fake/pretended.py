@@ -80,6 +80,7 @@ class _Run:
     """In the place of `course.training.recorder.Recorder`: it keeps nothing."""
 
     folder, is_kept, is_over = None, False, False
+    checkpoint = resumed = None
 
     def __init__(self, config: Config, rank: int, local_rank: int, world_size: int) -> None:
         self.config = config

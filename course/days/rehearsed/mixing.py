@@ -14,7 +14,7 @@ from types import ModuleType
 import numpy as np
 
 from course.config import Config
-from course.days.rehearsals import ON
+from course.days.rehearsed.steps import ON
 
 IMAGES, SIDE = 64, 64  # of a batch: more would take seconds
 FEW = 8

@@ -14,9 +14,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-ASKED = "asked.pickle"  # the function, by its name in its module, and what it is given
 WAITS_S = 20  # for a rank that does not answer
 LOOKS_S = 0.05
+CALL = "call.pickle"  # the function, and what it is given
 
 
 def on_ranks(function: Callable[..., Any], ranks: int, *given: Any) -> list[Any]:
@@ -32,7 +32,7 @@ def on_ranks(function: Callable[..., Any], ranks: int, *given: Any) -> list[Any]
     with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         asked = {"ranks": ranks, "port": free.getsockname()[1], "folder": folder}
-        (Path(folder) / ASKED).write_bytes(pickle.dumps((function, given)))
+        (Path(folder) / CALL).write_bytes(pickle.dumps((function, given)))
         free.close()
         logs = [Path(folder) / f"{rank}.log" for rank in range(ranks)]
         command = [sys.executable, "-m", __spec__.name, json.dumps(asked)]
@@ -48,7 +48,8 @@ def on_ranks(function: Callable[..., Any], ranks: int, *given: Any) -> list[Any]
                 process.wait()
         if failed is not None:
             said = logs[failed].read_text().strip().splitlines() or ["it ended without a word"]
-            raise RuntimeError(f"rank {failed} of {ranks} failed: {said[-1]}")
+            error = said[-1].removeprefix(f"[rank{failed}]: ")  # as PyTorch marks a rank's words
+            raise RuntimeError(f"rank {failed} of {ranks} failed: {error}")
         return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(ranks)]
 
 
@@ -72,7 +73,8 @@ def _be_rank(asked: dict[str, Any], rank: int) -> None:
         "gloo", f"tcp://127.0.0.1:{asked['port']}", timeout=timedelta(seconds=WAITS_S),
         world_size=asked["ranks"], rank=rank,
     )  # fmt: skip
-    function, given = pickle.loads((Path(asked["folder"]) / ASKED).read_bytes())
+    # Of a function its name is written; the process that started this one wrote it a moment ago.
+    function, given = pickle.loads((Path(asked["folder"]) / CALL).read_bytes())
     found = function(rank, asked["ranks"], *given)
     (Path(asked["folder"]) / f"{rank}.json").write_text(json.dumps(found))
     distributed.destroy_process_group()

@@ -6,8 +6,8 @@ from claims import text_of, text_of_quiz
 
 from course.config import GIB
 from course.days.implied import model_size
-from course.days.sharded import SPREAD
-from course.days.sharded_runs import resnet, spread
+from course.days.sharded.checks import SPREAD
+from course.days.sharded.runs import resnet, spread
 from course.runs import recordings
 from course.topics import sharding
 from course.topics.sharding import formula

@@ -6,7 +6,7 @@ import pytest
 from torch import distributed
 
 from course.config import rung
-from course.days.sharded import SPREAD
+from course.days.sharded.checks import SPREAD
 from course.topics import sharding
 from course.topics.sharding import ranks
 from course.topics.sharding.linear import STEPS

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from course.days import saved, sharded_runs
+from course.days import saved
 from course.days.day2 import RANKS, SAME_LOSS
-from course.days.lab import Lab, Mechanism, chosen
+from course.days.lab import Mechanism
 from course.runs.run import Run
 
 # A vision transformer of 12 blocks, of few pixels: what is looked for is the same.
@@ -332,10 +332,3 @@ CHECKS = {
         lambda run: bool(run.config.compile), _compiled_faults, compile="default",
     ),
 }  # fmt: skip
-
-LAB = Lab(
-    "4.2", "day4_2_fsdp", "one network, shared out", 75, "day4_2", chosen(CHECKS, *CHECKS),
-    recordings=sharded_runs.RECORDINGS,
-    jobs="12, of 18 runs, most of 2 processes, three of 4", prepare="nothing",
-    stuck="the optimizer is made after sharding; all ranks gather, and one writes",
-)  # fmt: skip

@@ -159,3 +159,11 @@ def test_compiler_from_recorded_runs_and_small_networks(
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # the check's two
     assert {run.status for run in used} == {"ok"} and len(launched) == 2
     assert {run.config.model for run in launched} == {"resnet18"}
+
+
+def test_shards_from_recorded_runs_and_small_trainings(runs_root: Path) -> None:
+    used = passes("day4_2_fsdp", site="recorded-nvidia-h200-x2", quick=False)
+    assert {run.status for run in used} == {"ok"}
+    launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # these are live
+    assert {run.launched["gpus"] for run in launched} == {1, 2, 4}
+    assert {run.config.model for run in launched} == {"vit_tiny_patch16_224"}

@@ -48,7 +48,8 @@ def on_ranks(function: Callable[..., Any], ranks: int, *given: Any) -> list[Any]
                 process.wait()
         if failed is not None:
             said = logs[failed].read_text().strip().splitlines() or ["it ended without a word"]
-            raise RuntimeError(f"rank {failed} of {ranks} failed: {said[-1]}")
+            error = said[-1].removeprefix(f"[rank{failed}]: ")  # as PyTorch marks a rank's words
+            raise RuntimeError(f"rank {failed} of {ranks} failed: {error}")
         return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(ranks)]
 
 

@@ -9,6 +9,7 @@ from course.days.implied import model_size
 from course.days.sharded.checks import SPREAD
 from course.days.sharded.runs import resnet, spread
 from course.runs import recordings
+from course.runs.run import PROJECT
 from course.topics import sharding
 from course.topics.sharding import formula
 
@@ -134,3 +135,12 @@ def test_the_recorded_machine_is_the_one_that_is_named() -> None:
     assert "on two H200s" in TEXT
     assert all("H200" in run.record.machine for run in _recorded().values())
     assert "nvidia-h200-x2" in recordings.machines()
+
+
+def test_a_traced_step_takes_longer(table: pd.DataFrame) -> None:
+    docs = " ".join((PROJECT / "docs" / "behind-the-labs.md").read_text().split())
+    assert "DDP's takes 274 ms, and without the profiler 145" in docs
+    recorded = _recorded()
+    assert round(sharding.parts(recorded["ddp-traced"])["step"]) == 274
+    assert round(1e3 * recorded["ddp"].record.step_s) == 145
+    assert "Under the profiler the host is slower, and all three steps take longer" in TEXT

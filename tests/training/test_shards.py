@@ -1,4 +1,4 @@
-"""A network in shards: what is seen of it, what configs refuse, and that it trains like the whole."""
+"""A network in shards: what is seen of it, what configs refuse, that it trains as a whole one."""
 
 from pathlib import Path
 
@@ -97,9 +97,7 @@ def test_any_number_of_ranks_trains_alike_and_goes_on_alike(same: Path, tiny_set
 @pytest.mark.slow
 def test_a_checkpoint_that_is_not_there_is_named(same: Path, tiny_set: Path) -> None:
     size = SPREAD | {"device": "cpu", "data": "imagenet", "data_root": str(tiny_set)}
-    run = wait(
-        launch(same, rung("sharded", quick=True, **size, shard="", resume="none")), check=False
-    )
-    assert (
-        run.status == "failed" and "resume='none': there is no whole checkpoint" in run.record.error
-    )
+    config = rung("sharded", quick=True, **size, shard="", resume="none")
+    run = wait(launch(same, config), check=False)
+    assert run.status == "failed"
+    assert "resume='none': there is no whole checkpoint" in run.record.error

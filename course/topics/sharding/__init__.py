@@ -2,7 +2,7 @@
 
 from course.topics.sharding import pictures
 from course.topics.sharding.formula import kept, sent
-from course.topics.sharding.linear import Gather, ShardedLinear, accumulated, by_hand
+from course.topics.sharding.linear import Gather, ShardedLinear, accumulated, by_hand, source
 from course.topics.sharding.measured import apart, compared, gathered, losses, parts, recorded, ways
 from course.topics.sharding.measured import kept as kept_by
 from course.topics.sharding.predicted import Share, predict, pretended

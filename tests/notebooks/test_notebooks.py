@@ -4,10 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from job_helpers import nothing_left, warm_up  # noqa: F401 - every test of this file ends its runs
+from job_helpers import (
+    NARROW,
+    narrow_solution,
+    nothing_left,  # noqa: F401 - every test of this file ends its runs
+    warm_up,
+)
 
 from course.config import QUICK
-from course.runs.run import PROJECT, Run
+from course.runs.run import Run
 from course.workshop import rehearsal, rehearsal_page
 from course.workshop.rehearsal import rehearse
 
@@ -44,21 +49,6 @@ from course.days import day3
 day3.QUICK_CROPS = 1024
 day3.QUICK |= {"val_images": 64}
 """
-# Its networks are then those of tests/scripts/narrow.py, which train in a tenth of the time.
-NARROW = f"""
-import sys
-sys.path.insert(0, {str(PROJECT / "tests" / "scripts")!r})
-import narrow
-narrow.use()
-"""
-
-
-def narrow_solution(folder: Path, also: str = "") -> str:
-    """The solution, which trains narrow networks: for a notebook that launches jobs here."""
-    script = folder / "train.py"
-    solution, end = (PROJECT / "solutions/train.py").read_text(), 'if __name__ == "__main__":'
-    script.write_text(solution.replace(end, NARROW + also + end))
-    return str(script)
 
 
 @pytest.fixture
@@ -117,7 +107,7 @@ def test_formats_from_recorded_runs(
     tmp_path: Path, runs_root: Path, in_kernel: Callable[..., None]
 ) -> None:
     in_kernel(FEW_COSTS, NARROW)
-    script = narrow_solution(tmp_path)
+    script = str(narrow_solution(tmp_path))
     used = passes("day3_1_formats", script=script, site="recorded-nvidia-h200", quick=False)
     assert {run.status for run in used} == {"ok"}
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # checks and the like
@@ -133,7 +123,7 @@ def test_large_batches_from_recorded_runs_and_small_trainings(
     tmp_path: Path, runs_root: Path, in_kernel: Callable[..., None]
 ) -> None:
     in_kernel(SMALL, FEW_CROPS, NARROW)
-    script = narrow_solution(tmp_path)
+    script = str(narrow_solution(tmp_path))
     used = passes("day3_3_large_batch", script=script, site="recorded-nvidia-h200", quick=False)
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # these are live
     assert {run.status for run in used} == {"ok"} and len(launched) == 8
@@ -162,7 +152,7 @@ def test_compiler_from_recorded_runs_and_small_networks(
 ) -> None:
     """Compiled graphs run on PyTorch's own kernels: C++ is looked at in tests of the subject."""
     in_kernel(UNWRITTEN)
-    script = narrow_solution(tmp_path, "narrow.leave_kernels()\n")
+    script = str(narrow_solution(tmp_path, "narrow.leave_kernels()\n"))
     used = passes("day3_4_compile", script=script, site="recorded-nvidia-h200", quick=False)
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # the check's two
     assert {run.status for run in used} == {"ok"} and len(launched) == 2

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
@@ -114,11 +115,18 @@ def train_together(
     of: Iterable[Run], timeout_s: float = 900, *, narrow: bool = True, **env: str
 ) -> None:
     """Train prepared runs one after another in one process: importing torch takes longer."""
-    command = [sys.executable, str(SCRIPTS / "train_variants.py"), "narrow" if narrow else "whole"]
+    folders = [str(run.folder) for run in of]
     alone = os.environ | {"RANK": "0", "WORLD_SIZE": "1"} | env
-    subprocess.run(
-        [*command, *(str(run.folder) for run in of)], env=alone, check=True, timeout=timeout_s
-    )
+    with TemporaryDirectory() as place:
+        done = run_forked(
+            SCRIPTS / "train_variants.py",
+            "narrow" if narrow else "whole",
+            *folders,
+            folder=Path(place),
+            env=alone,
+            timeout_s=timeout_s,
+        )
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def run_forked(

@@ -120,7 +120,7 @@ class Picture(Figure):
 
     def _page(self, light: bytes) -> str:
         """The picture for both themes; the light one is there already."""
-        with self._in_the_dark():
+        with self._in_the_dark(), self._laid_out():
             dark = self._drawn()
         alt = html.escape(self.alt or "a picture", quote=True)
         shown = "".join(
@@ -129,6 +129,16 @@ class Picture(Figure):
             for theme, png in (("light", light), ("dark", dark))
         )
         return f"{STYLE}{shown}"
+
+    @contextmanager
+    def _laid_out(self) -> Iterator[None]:
+        """Everything keeps the place that it has: to find places takes as long as to draw."""
+        engine = self.get_layout_engine()
+        self.set_layout_engine("none")
+        try:
+            yield
+        finally:
+            self.set_layout_engine(engine)
 
     @contextmanager
     def _in_the_dark(self) -> Iterator[None]:

@@ -1,13 +1,14 @@
 """What the tests of checks share: the solution's text, a check's verdicts, ranks to train on."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from answers.lines import Answer
-from job_helpers import SCRIPTS
+from job_helpers import SCRIPTS, run_forked, warm_up
 
 from course.labs import exercises
 from course.labs.checks import Checked
@@ -41,18 +42,22 @@ def verdicts(done: Checked) -> dict[str, str]:
 def ranks_training(every: list[Run], ranks: int, port: int) -> Iterator[None]:
     """Train all runs, one after another, on so many ranks at once; they are over at the end."""
     folders = [str(run.folder) for run in every]
-    command = [sys.executable, str(SCRIPTS / "train_ranks.py"), str(port), *folders]
-    env = {
+    shared = {
         **os.environ,
         "CUDA_VISIBLE_DEVICES": "",
         "WORLD_SIZE": str(ranks),
         "OMP_NUM_THREADS": "1",
         "NO_HOST_MEMORY": "1",
     }
-    processes = [subprocess.Popen(command, env={**env, "RANK": str(rank)}) for rank in range(ranks)]
-    try:
+    warm_up()
+
+    def train(rank: int, place: str) -> int:
+        (folder := Path(place, str(rank))).mkdir()
+        env = shared | {"RANK": str(rank)}
+        script = SCRIPTS / "train_ranks.py"
+        return run_forked(script, str(port), *folders, folder=folder, env=env).returncode
+
+    with TemporaryDirectory() as place, ThreadPoolExecutor(ranks) as pool:
+        trained = [pool.submit(train, rank, place) for rank in range(ranks)]
         yield
-        assert [process.wait(timeout=300) for process in processes] == [0] * ranks
-    finally:
-        for process in processes:
-            process.kill()
+        assert [each.result() for each in trained] == [0] * ranks

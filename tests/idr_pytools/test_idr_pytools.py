@@ -1031,11 +1031,14 @@ class TestOnSlurm:
             assert f"_{nodes}nodes_{count // nodes}tasks_" in search_log(contains=[number])[0]
         assert all("/slurm/" in name for name in made() if name.startswith(folder.name))
 
-    def test_a_ddp_script_with_idr_torch_trains_on_one_node_and_on_two(self) -> None:
-        ids = gpu_jobs_submitter("idr_ddp.py --steps 3", [2, 8, 16], name="ddp")
-        assert len(ids) == 2  # 16 GPUs are more than there are
+    def test_a_ddp_script_with_idr_torch_trains_on_one_node_and_on_two(
+        self, user_sites: Path
+    ) -> None:
+        user_sites.write_text("[slurm]\ngpus_per_node = 2\n")  # each task imports PyTorch anew
+        ids = gpu_jobs_submitter("idr_ddp.py --steps 3", [2, 4, 8], name="ddp")
+        assert len(ids) == 2  # 8 GPUs are more than two such nodes have
         display_slurm_queue("ddp", timestep=1)
-        for number, tasks, nodes in zip(ids, (2, 8), (1, 2)):
+        for number, tasks, nodes in zip(ids, (2, 4), (1, 2)):
             state = self.ended(number)
             assert state == "COMPLETED" or aborted_at_exit(number), complaints(number)
             assert f"_{nodes}nodes_" in search_log("ddp", contains=number)[0]

@@ -26,13 +26,11 @@ from job_helpers import (
 )
 
 from course.jobs import launch as jobs
-from course.jobs.launch import JobError
 from course.runs import failures, ranks
 from course.runs.record import Record, write_record
-from course.runs.run import PROJECT, rank_file
+from course.runs.run import rank_file
 
 pytestmark = both_ways
-TRAIN = PROJECT / "solutions" / "train.py"
 needs_two_cores = pytest.mark.skipif(os.cpu_count() < 2, reason="one process a core: needs two")
 
 
@@ -57,14 +55,6 @@ def test_out_of_memory(runs_root):
     record = over(launch("runs_out_of_memory.py")).record
     assert record.status == "oom"
     assert "1000000000000000 bytes" in record.error and "train.py, line 8" in record.error
-
-
-def test_out_of_memory_of_the_training_script(runs_root):
-    config = replace(CONFIG, data="synthetic", batch_size=1_000_000, image_px=224)
-    run = jobs.launch(TRAIN, config)
-    with pytest.raises(JobError, match="oom.*\n.*lower batch_size or image_px"):
-        jobs.wait(run, timeout_s=DEADLINE_S)
-    assert run.record.config["batch_size"] == 1_000_000
 
 
 def test_time_limit(runs_root):
@@ -134,13 +124,6 @@ def test_two_processes_reduce_and_leave_one_record(runs_root):
     ]
     assert len(run.logs) == 4 and len(run.record.logs) == 4
     assert [path.name for path in runs_root.rglob("record.json")] == ["record.json"]
-
-
-@needs_two_cores
-def test_a_script_without_process_group_refuses_two_processes(runs_root):
-    run = over(jobs.launch("exercises/train.py", replace(CONFIG, data="synthetic"), gpus=2))
-    assert run.record.status == "failed"
-    assert "joins them in no process group" in run.record.error
 
 
 @needs_two_cores

@@ -16,6 +16,7 @@ from job_helpers import (
     expect_no_process,
     launch,
     launch_running,
+    narrow_solution,
     nothing_left,  # noqa: F401 - every test of this file ends its runs
     over,
     printed,
@@ -90,11 +91,13 @@ def test_a_cancelled_member_leaves_the_job_to_the_others(runs_root: Path) -> Non
     eventually(lambda: state(a).startswith("CANCELLED"), "Slurm ended the job")
 
 
-def test_ranks_on_two_nodes_take_one_turn(runs_root: Path, user_sites: Path) -> None:
+def test_ranks_on_two_nodes_take_one_turn(
+    tmp_path: Path, runs_root: Path, user_sites: Path
+) -> None:
     user_sites.write_text("[slurm]\ngpus_per_node = 1\n")
-    small = replace(TINY, steps=6, batch_size=4)
-    before = over(jobs.launch("solutions/train.py", small, site="slurm"))
-    run = jobs.launch("solutions/train.py", small, site="slurm", gpus=2, against=before)
+    script, small = narrow_solution(tmp_path), replace(TINY, steps=6, batch_size=4)
+    before = over(jobs.launch(script, small, site="slurm"))
+    run = jobs.launch(script, small, site="slurm", gpus=2, against=before)
     jobs.wait(run, timeout_s=180)
     assert run.status == "ok", jobs.explain(run)
     assert ratio(run, before).turns == run.record.turns > 0

@@ -232,6 +232,18 @@ def test_an_environment_that_libraries_have_read_otherwise_starts_a_new_process(
         assert not warm.suits(env | other)
 
 
+def test_what_imports_set_leads_to_no_other_server(monkeypatch):
+    """A notebook has imported PyTorch, a terminal has not: one server takes the jobs of both."""
+    for variable in SET_LATE:
+        monkeypatch.delenv(variable, raising=False)
+    before = client.name()
+    for variable, value in SET_LATE.items():
+        monkeypatch.setenv(variable, value)
+    assert client.name() == before
+    monkeypatch.setenv("KMP_DUPLICATE_LIB_OK", "False")  # somebody's wish
+    assert client.name() != before
+
+
 def test_a_script_in_a_folder_that_is_gone_is_an_error_of_its_parent(tmp_path, monkeypatch):
     for prepared in ({}, {"variables": {}, "set": {}, "path": []}):
         monkeypatch.setattr(warm, "_prepared", prepared)

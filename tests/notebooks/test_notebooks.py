@@ -4,10 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from job_helpers import nothing_left, warm_up  # noqa: F401 - every test of this file ends its runs
+from job_helpers import (
+    NARROW,
+    narrow_solution,
+    nothing_left,  # noqa: F401 - every test of this file ends its runs
+    warm_up,
+)
 
 from course.config import QUICK
-from course.runs.run import PROJECT, Run
+from course.runs.run import Run
 from course.workshop import rehearsal, rehearsal_page
 from course.workshop.rehearsal import rehearse
 
@@ -35,16 +40,14 @@ FEW_COSTS = """
 import course
 from course.topics import formats
 whole, as_ever = formats.costs, course.rung
+few = {"steps": 24, "val_steps": 2}
 formats.costs = lambda images: whole(images=16)
-course.rung = lambda name, **own: as_ever(name, **own | {"steps": 24} if own.get("quick") else own)
+course.rung = lambda name, **own: as_ever(name, **own | few if own.get("quick") else own)
 """
 FEW_CROPS = """
 from course.days import day3
-from course.topics import large_batch
 day3.QUICK_CROPS = 1024
 day3.QUICK |= {"val_images": 64}
-whole = large_batch.batches
-large_batch.batches = lambda count, size: whole(count, min(size, 64))
 """
 
 
@@ -83,7 +86,10 @@ def test_at_full_size_from_recorded_runs(
     assert not list(runs_root.glob("*/launch.json"))  # nothing was launched here
 
 
-def test_two_ranks_at_full_size_from_recorded_runs(runs_root: Path) -> None:
+def test_two_ranks_at_full_size_from_recorded_runs(
+    runs_root: Path, in_kernel: Callable[..., None]
+) -> None:
+    in_kernel(SMALL)
     used = passes("day2_2_data_parallel", site="recorded-nvidia-h200-x4", quick=False)
     assert {run.status for run in used} == {"failed"}  # on purpose
     # The rank that hangs runs here: of NCCL's end there is no record.
@@ -97,9 +103,12 @@ def test_several_gpus_answer_from_recorded_runs(name: str, runs_root: Path) -> N
     assert not [*runs_root.glob("*/launch.json")]  # variants of the script neither
 
 
-def test_formats_from_recorded_runs(runs_root: Path, in_kernel: Callable[..., None]) -> None:
-    in_kernel(FEW_COSTS)
-    used = passes("day3_1_formats", site="recorded-nvidia-h200", quick=False)
+def test_formats_from_recorded_runs(
+    tmp_path: Path, runs_root: Path, in_kernel: Callable[..., None]
+) -> None:
+    in_kernel(FEW_COSTS, NARROW)
+    script = str(narrow_solution(tmp_path))
+    used = passes("day3_1_formats", script=script, site="recorded-nvidia-h200", quick=False)
     assert {run.status for run in used} == {"ok"}
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # checks and the like
     assert launched and all(run.config.model == "resnet18" for run in launched)
@@ -111,10 +120,11 @@ def test_augmentation_answers_from_recorded_runs(runs_root: Path) -> None:
 
 
 def test_large_batches_from_recorded_runs_and_small_trainings(
-    runs_root: Path, in_kernel: Callable[..., None]
+    tmp_path: Path, runs_root: Path, in_kernel: Callable[..., None]
 ) -> None:
-    in_kernel(SMALL, FEW_CROPS)
-    used = passes("day3_3_large_batch", site="recorded-nvidia-h200", quick=False)
+    in_kernel(SMALL, FEW_CROPS, NARROW)
+    script = str(narrow_solution(tmp_path))
+    used = passes("day3_3_large_batch", script=script, site="recorded-nvidia-h200", quick=False)
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # these are live
     assert {run.status for run in used} == {"ok"} and len(launched) == 8
     assert {run.config.model for run in launched} == {"resnet18"}
@@ -135,15 +145,6 @@ torch._inductor.aoti_compile_and_package = lambda program, package_path: torch.e
 )
 torch._inductor.aoti_load_package = lambda path: torch.export.load(path).module()
 """
-NARROW = """
-import sys
-
-sys.path.insert(0, {folder!r})
-import narrow
-
-narrow.use()
-narrow.leave_kernels()
-"""
 
 
 def test_compiler_from_recorded_runs_and_small_networks(
@@ -151,11 +152,8 @@ def test_compiler_from_recorded_runs_and_small_networks(
 ) -> None:
     """Compiled graphs run on PyTorch's own kernels: C++ is looked at in tests of the subject."""
     in_kernel(UNWRITTEN)
-    script = tmp_path / "train.py"
-    solution, end = (PROJECT / "solutions/train.py").read_text(), 'if __name__ == "__main__":'
-    narrow = NARROW.format(folder=str(PROJECT / "tests" / "scripts"))
-    script.write_text(solution.replace(end, narrow + end))
-    used = passes("day3_4_compile", script=str(script), site="recorded-nvidia-h200", quick=False)
+    script = str(narrow_solution(tmp_path, "narrow.leave_kernels()\n"))
+    used = passes("day3_4_compile", script=script, site="recorded-nvidia-h200", quick=False)
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # the check's two
     assert {run.status for run in used} == {"ok"} and len(launched) == 2
     assert {run.config.model for run in launched} == {"resnet18"}

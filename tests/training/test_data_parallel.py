@@ -1,16 +1,27 @@
 """Two real processes train one network: what they compute is what one computes, and a hang ends."""
 
 import json
-import subprocess
-import sys
+import os
+import socket
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from subprocess import CompletedProcess
 from threading import Thread
 
 import pytest
 import torch
-from job_helpers import eventually, over, runs_root_at, slurm_says, warm_up
+from job_helpers import (
+    NARROW,
+    eventually,
+    narrow_solution,
+    over,
+    run_forked,
+    runs_root_at,
+    slurm_says,
+    warm_up,
+)
 
 from course.config import Config, rung
 from course.jobs import launch
@@ -63,7 +74,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory, small_set: Path):
     """Runs on one and on two ranks, without BatchNorm's part (eval) and with it (train)."""
     warm_up()  # or all of them would start cold
     with runs_root_at(tmp_path_factory.mktemp("parallel")):
-        kept = {"sets = image_sets(cfg)": SEEN, 'meter.lap("backward")': KEPT}
+        kept = {
+            "sets = image_sets(cfg)": SEEN,
+            'meter.lap("backward")': KEPT,
+            "from course.training.recorder import recording": NARROW,
+        }
         still = variant("still", {**kept, "model.train()": "model.eval()"})
         moving = variant("moving", kept)
         found = {
@@ -133,13 +148,15 @@ def test_rank_0_alone_writes_weights_which_one_process_can_load(trained) -> None
 
 
 def test_two_nodes_of_two_tasks_train_together(
+    tmp_path: Path,
     runs_root: Path,
     slurm: Path,
     user_sites: Path,  # noqa: F811
     small_set: Path,
 ) -> None:
     user_sites.write_text("[slurm]\ngpus_per_node = 2\n")
-    run = over(launch.launch("solutions/train.py", config(small_set), site="slurm", gpus=4))
+    script = narrow_solution(tmp_path)
+    run = over(launch.launch(script, config(small_set), site="slurm", gpus=4))
     assert run.status == "ok", launch.explain(run)
     number = run.launched["job_id"]
     assert slurm_says("sacct", "-X", "-n", "-P", "-j", number, "-o", "NNodes") == "2"
@@ -213,14 +230,29 @@ def test_the_record_comes_when_the_others_have_written_what_they_know(
 BENCHMARK = PROJECT / "benchmarks" / "ddp.py"
 
 
+def as_by_torchrun(script: Path, *arguments: str, folder: Path) -> list[CompletedProcess]:
+    """Two ranks of a script with the variables that torchrun sets; both are forked."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    warm_up()
+
+    def run(rank: str) -> CompletedProcess:
+        own = {"RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1"}
+        (folder / rank).mkdir()
+        return run_forked(script, *arguments, folder=folder / rank, env=os.environ | shared | own)
+
+    with ThreadPoolExecutor() as pool:
+        return [*pool.map(run, "01")]
+
+
 def test_the_benchmark_of_ddp_takes_turns_and_tells_of_each_variant(tmp_path: Path) -> None:
     small = "--model resnet18 --image-px 32 --batch-size 2 --steps 1 --turns 2"
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*start, str(BENCHMARK), "--out", str(tmp_path / "out.jsonl"), *small.split()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
+    written = str(tmp_path / "out.jsonl")
+    done, other = as_by_torchrun(BENCHMARK, "--out", written, *small.split(), folder=tmp_path)
+    assert [each.returncode for each in (done, other)] == [0, 0], done.stderr + other.stderr
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [json.loads(line) for line in done.stdout.splitlines()] == lines
+    assert [json.loads(line) for line in done.stdout.splitlines()] == lines and not other.stdout
     assert [line["variant"] for line in lines][:2] == ["alone", "DDP as it comes"]
     assert {line["ranks"] for line in lines} == {2} and len(lines) == 4
     assert lines[0]["ratio"] == [1, 1, 1] != lines[1]["ratio"]

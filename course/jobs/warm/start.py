@@ -55,7 +55,15 @@ READ_EARLY = (
     "TZ",
 )
 # Of these names, but read when they are needed, or given to a fork by _set_threads.
-READ_LATE = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCH_NCCL_")
+READ_LATE = (
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "TORCHINDUCTOR_CACHE_DIR",  # which the compiler sets, too, as soon as it is imported
+    "TORCH_NCCL_",
+)
+# An import sets it, so a process that has imported more than another is no other environment.
+SET_BY_IMPORTS = {"KMP_DUPLICATE_LIB_OK": "True"}
 _prepared: dict[str, Any] = {}
 
 
@@ -145,11 +153,13 @@ def be_module(command: list[str]) -> None:
 
 
 def early_variables(env: os._Environ[str] | dict[str, str]) -> dict[str, str]:
-    """The variables that a library has read once it is imported."""
+    """The variables that a library has read once it is imported, but for what imports set."""
     return {
         name: value
         for name, value in sorted(env.items())
-        if name.startswith(READ_EARLY) and not name.startswith(READ_LATE)
+        if name.startswith(READ_EARLY)
+        and not name.startswith(READ_LATE)
+        and SET_BY_IMPORTS.get(name) != value
     }
 
 

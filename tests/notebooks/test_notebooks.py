@@ -165,3 +165,16 @@ def test_shards_from_recorded_runs_and_small_trainings(runs_root: Path) -> None:
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # these are live
     assert {run.launched["gpus"] for run in launched} == {1, 2, 4}
     assert {run.config.model for run in launched} == {"vit_tiny_patch16_224"}
+
+
+def test_memory_from_recorded_runs_and_small_trainings(runs_root: Path) -> None:
+    used = passes("day4_1_memory", site="recorded-nvidia-h200", quick=False)
+    assert {run.status for run in used} == {"ok"}
+    launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # these are live
+    assert {run.source for run in launched} == {"solutions/train_sharded.py"}
+    ways = [(run.config.micro_batch, run.config.checkpointing, run.config.offload)
+            for run in launched]  # fmt: skip
+    assert sorted(ways) == [
+        (0, "", False), (0, "", False), (0, "", True), (0, "every", False),
+        (3, "", False), (3, "", False), (8, "every", False),
+    ]  # fmt: skip

@@ -97,15 +97,16 @@ def prepared(
     return Run(folder)
 
 
-def narrow_solution(folder: Path, also: str = "") -> Path:
+def narrow_solution(folder: Path, also: str = "", name: str = "train.py") -> Path:
     """The solution, which trains narrow networks: where what a network learns is not the subject.
 
     Args:
         folder: where the script is put.
         also: more that it executes before it trains.
+        name: of the solution.
     """
-    script = folder / "train.py"
-    solution, end = (PROJECT / "solutions/train.py").read_text(), 'if __name__ == "__main__":'
+    script = folder / name
+    solution, end = (PROJECT / "solutions" / name).read_text(), 'if __name__ == "__main__":'
     assert solution.count(end) == 1
     script.write_text(solution.replace(end, NARROW + also + end))
     return script

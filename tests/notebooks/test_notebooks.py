@@ -159,8 +159,20 @@ def test_compiler_from_recorded_runs_and_small_networks(
     assert {run.config.model for run in launched} == {"resnet18"}
 
 
-def test_shards_from_recorded_runs_and_small_trainings(runs_root: Path) -> None:
-    used = passes("day4_2_fsdp", site="recorded-nvidia-h200-x2", quick=False)
+FEW_BLOCKS = """
+from dataclasses import replace
+from course.topics import sharding
+whole = sharding.predict
+sharding.predict = lambda config, ranks: whole(replace(config, model="coatnet_pico_rw_224"), ranks)
+"""
+
+
+def test_shards_from_recorded_runs_and_small_trainings(
+    tmp_path: Path, runs_root: Path, in_kernel: Callable[..., None]
+) -> None:
+    in_kernel(FEW_BLOCKS, NARROW)
+    script = str(narrow_solution(tmp_path, "narrow.leave_kernels()\n", "train_sharded.py"))
+    used = passes("day4_2_fsdp", script=script, site="recorded-nvidia-h200-x2", quick=False)
     assert {run.status for run in used} == {"ok"}
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # these are live
     assert {run.launched["gpus"] for run in launched} == {1, 2, 4}

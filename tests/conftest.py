@@ -3,6 +3,7 @@
 import atexit
 import gc
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -113,6 +114,20 @@ def own_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             yield
         finally:
             client.stop_all()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> Iterator[None]:
+    """A run in a shell's background ignores SIGINT, a notebook's kernel does not.
+
+    Its jobs are then others, and ask for a server of warm starts of their own.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,7 +2,7 @@
 
 import pandas as pd
 import pytest
-from job_helpers import DEADLINE_S, nothing_left  # noqa: F401
+from job_helpers import DEADLINE_S, nothing_left, warm_up  # noqa: F401
 
 from course.config import rung, vary
 from course.jobs import launch
@@ -106,6 +106,7 @@ def test_a_run_that_is_not_over_is_refused():
 
 @pytest.mark.slow
 def test_real_sweep_on_this_machine_ends_out_of_memory(runs_root):
+    warm_up()  # or all three would start cold
     config = rung(
         "device",
         quick=True,

@@ -144,7 +144,7 @@ def _papermill(source: Path, target: Path, rehearsal: Rehearsal) -> None:
     if unknown := set(wanted) - set(known):
         raise ValueError(f"it has no parameter {sorted(unknown)}; it has {sorted(known)}")
     own = Path(ast.literal_eval(known["script"]["default"])).name
-    if own != Path(SCRIPT).name:  # a notebook of another script: the one beside it
+    if own not in ("", Path(SCRIPT).name):  # a notebook of another script: the one beside it
         wanted["script"] = str(Path(rehearsal.script).with_name(own))
     limit_s = math.ceil(rehearsal.cell_minutes * 60)
     with kernels.forked():

@@ -180,7 +180,7 @@ def test_variants_are_packed_and_answer_for_their_own_lines_alone(
 def test_what_cannot_be_packed_leaves_no_half(
     runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    traced = launch.wait(launch.launch(record.SCRIPT, TRACED))
+    traced = launch.wait(launch.launch("solutions/train.py", TRACED))
     with monkeypatch.context() as patch:
         patch.setattr(record, "TRACE_BYTES", 100)
         with pytest.raises(ValueError, match="its trace has [0-9,]+ bytes, more than 100"):

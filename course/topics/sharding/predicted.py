@@ -121,6 +121,7 @@ def _tracked(step: fake.FakeStep, config: Config) -> dict[str, float]:
 
     tracker = FSDPMemTracker(step.model, step.optimizer)
     tracker.track_inputs((step.images, step.loaded, step.labels))
+    tracker.memory_tracking = {}  # as in course.training.fake.step
     step.between_passes = tracker.reset_mod_stats
     with tracker:
         step.run()  # the first step makes what the optimizer keeps

@@ -69,7 +69,7 @@ def test_micro_batches() -> None:
     said("The mean of means is a third off.")
     apart = memory.gradients_apart([3, 3, 3, 1]).set_index("norm")
     assert apart.loc["LayerNorm", "mean_of_means"] == pytest.approx(1 / 3, abs=0.02)
-    assert apart.loc["LayerNorm", "by_share"] < 1e-5 and apart.loc["BatchNorm", "by_share"] > 0.1
+    assert apart.loc["LayerNorm", "weighed"] < 1e-5 and apart.loc["BatchNorm", "weighed"] > 0.1
     split = plain()[~plain().index.str.contains("again|host")].set_index("at_once")
     said("of 550 with 128")
     assert round(split.loc[128, "images_per_s"]) == 550

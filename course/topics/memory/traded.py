@@ -104,7 +104,7 @@ def _gradient(norm: str, sizes: Sequence[int], weights: Sequence[float]) -> torc
 def gradients_apart(sizes: Sequence[int]) -> pd.DataFrame:
     """How far gradients of micro-batches lie from those of the whole batch, relative to these.
 
-    Columns: norm ("LayerNorm", over an image's own numbers, or "BatchNorm"), by_share (each loss
+    Columns: norm ("LayerNorm", over an image's own numbers, or "BatchNorm"), weighed (each loss
     counts by its share of the images), mean_of_means (all count alike).
 
     Args:
@@ -112,7 +112,7 @@ def gradients_apart(sizes: Sequence[int]) -> pd.DataFrame:
     """
     count = sum(sizes)
     ways = {
-        "by_share": [size / count for size in sizes],
+        "weighed": [size / count for size in sizes],
         "mean_of_means": [1 / len(sizes)] * len(sizes),
     }
     rows = []

@@ -10,16 +10,12 @@ from course.config import Config, rung
 from course.days import sharded
 from course.days.day2 import SAME_LOSS
 from course.days.lab import SYNTHETIC, Lab, Mechanism, Place, Recording, chosen
+from course.days.sharded.checks import EQUAL, SPREAD
 from course.runs.run import Run
 
-# A transformer has no BatchNorm, so that a batch in parts gives the very losses of the whole. Of
-# five images in micro-batches of three, the last has two. What is looked for is the same in each
-# precision: fp32 takes a processor that imitates bf16 a fraction of the time.
-WHOLE: dict[str, Any] = {
-    "model": "vit_tiny_patch16_224", "image_px": 64, "batch_size": 10, "steps": 4,
-    "warmup_steps": 1, "val_steps": 1, "lr": 1e-4, "precision": "fp32", "budget_s": 0.0,
-}  # fmt: skip
-EQUAL = 1e-3  # of a step's loss: what differs is the order in which numbers are added
+# A transformer has no BatchNorm, so that a batch in parts gives the very losses of the whole. Ten
+# images make micro-batches of three, the last of one.
+WHOLE = SPREAD | {"batch_size": 10}
 SMALLER = 0.45  # of what was kept for backward: every second block keeps more than half
 
 
@@ -49,8 +45,11 @@ def _accumulated_faults(run: Run, against: Run) -> Iterator[str]:
             f"the micro-batches' losses count {total:.3g} in all, so the gradients are "
             f"{total:.3g} times those of the batch: each counts by its share of the images"
         )
-    elif wrong := [(count, start) for count, start in passes
-                   if not math.isclose(start, count / share, rel_tol=1e-3)]:  # fmt: skip
+    elif wrong := [
+        (count, start)
+        for count, start in passes
+        if not math.isclose(start, count / share, rel_tol=1e-3)
+    ]:
         count, start = wrong[-1]
         yield (
             f"a micro-batch of {count} in {share} images counts {start:.3g} in all, and "
@@ -163,8 +162,12 @@ MEMORY_CHECKS = {
 
 # CoAtNet-3, 167 million weights, at full size on one GPU.
 RECORDED: dict[str, Any] = SYNTHETIC | {
-    "model": "coatnet_3_224", "fused": True, "batch_size": 128, "steps": 24, "warmup_steps": 8,
-}  # fmt: skip
+    "model": "coatnet_3_224",
+    "fused": True,
+    "batch_size": 128,
+    "steps": 24,
+    "warmup_steps": 8,
+}
 SMALL_GPU: dict[str, Any] = {"memory_gib": 40}  # the one that the lab's question is about
 # Images in one pass: without more ado as many as fit there, and with checkpointing as many as have
 # fewer than 2^31 numbers where they have most of them. Above, kernels count in 64 bits.

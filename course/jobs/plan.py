@@ -134,8 +134,9 @@ def _check_script(source: Path, config: Config) -> None:
     ours = source.parent.name in ("exercises", "solutions") and source.name == "train.py"
     if ours and config.script != source.name:
         default = Config()
-        asked = [name for name in ("model", *LARGE)
-                 if getattr(config, name) != getattr(default, name)]  # fmt: skip
+        asked = [
+            name for name in ("model", *LARGE) if getattr(config, name) != getattr(default, name)
+        ]
         said = ", ".join(f"{name}={getattr(config, name)!r}" for name in asked)
         raise ValueError(
             f"{source.name} does not know {said}: launch {source.parent.name}/{config.script}"

@@ -25,7 +25,7 @@ from course.days.lab import Mechanism, Place
 from course.jobs import sites
 from course.jobs.launch import explain, launch, launch_all, refresh, wait
 from course.jobs.plan import device_for
-from course.labs.exercises import open_todos, solution_of
+from course.labs.exercises import open_todos, solution_of, yours
 from course.labs.store import UNMEASURABLE, UNTIMED, save_check
 from course.runs.ratio import SURE, Ratio, held_by_host, ratio
 from course.runs.run import Run
@@ -117,7 +117,7 @@ def check(
         ValueError: an unknown name; the message lists those there are.
     """
     wanted = _find(name)
-    script = script or f"exercises/{solution_of(wanted.todo)}"
+    script = script or yours(wanted.todo)
     run, against = _both(wanted, run, against, script=script, site=site, quick=quick, rerun=rerun)
     unfinished = [each for each in (against, run) if refresh(each) in ("queued", "running")]
     wait(unfinished, check=False)
@@ -143,7 +143,7 @@ def begin(
         ValueError: an unknown name; the message lists those there are.
     """
     wanted = _find(name)
-    script = script or f"exercises/{solution_of(wanted.todo)}"
+    script = script or yours(wanted.todo)
     before, _, is_timed = _configs(wanted, site, quick=quick, small=True)
     if not is_timed and sites.get(site).executor == "local":
         wait([launch(script, before, site=site)], check=False)

@@ -135,6 +135,11 @@ def solution_of(todo: int) -> str:
     raise ValueError(f"there is no TODO {todo}: {there}")
 
 
+def yours(todo: int) -> str:
+    """The exercise that has a TODO, with its folder: what the learner edits."""
+    return f"{EXERCISES.name}/{solution_of(todo)}"
+
+
 def original_of(script: Path | str) -> str:
     """The solution that a script is a version of: the one of its name, else the first."""
     name = Path(script).name

@@ -89,7 +89,7 @@ def show_todo(number: int, script: str = "") -> Todo:
     Raises:
         ValueError: the script has no such TODO.
     """
-    script = script or f"exercises/{exercises.solution_of(number)}"
+    script = script or exercises.yours(number)
     lines = (PROJECT / script).read_text().splitlines()
     solution = SOLUTIONS / exercises.original_of(script)
     heads = [at for at, line in enumerate(lines) if re.match(rf"\s*# (>>> )?TODO {number}\b", line)]

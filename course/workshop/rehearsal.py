@@ -16,6 +16,7 @@ from pathlib import Path
 from course import days
 from course.jobs import launch, sites
 from course.jobs.warm import client
+from course.labs.exercises import SOLUTION
 from course.runs import run
 from course.workshop.rehearsal_page import (
     FAILED,
@@ -32,7 +33,6 @@ from course.workshop.rehearsal_page import (
 )
 
 FOLDER = run.PROJECT / "notebooks"
-SCRIPT = "solutions/train.py"  # with its namesakes in the same folder, where a notebook has another
 SLOWEST, SLOW_S = 5, 1.0  # the report names so many cells of each notebook, if they took so long
 
 
@@ -62,7 +62,7 @@ def rehearse(
     notebooks: Sequence[Path],
     *,
     site: str = "local",
-    script: str = SCRIPT,
+    script: str = SOLUTION,
     quick: bool = False,
     cell_minutes: float = 60,
     command: str = "",
@@ -144,7 +144,7 @@ def _papermill(source: Path, target: Path, rehearsal: Rehearsal) -> None:
     if unknown := set(wanted) - set(known):
         raise ValueError(f"it has no parameter {sorted(unknown)}; it has {sorted(known)}")
     own = Path(ast.literal_eval(known["script"]["default"])).name
-    if own not in ("", Path(SCRIPT).name):  # a notebook of another script: the one beside it
+    if own not in ("", Path(SOLUTION).name):  # a notebook of another script: the one beside it
         wanted["script"] = str(Path(rehearsal.script).with_name(own))
     limit_s = math.ceil(rehearsal.cell_minutes * 60)
     with kernels.forked():

@@ -82,8 +82,9 @@ def test_a_unit_a_block_is_slow_and_why(table: pd.DataFrame) -> None:
     assert "FSDP2 takes more than twice DDP's time" in TEXT
     assert table.loc["zero3", "of_ddp"] < 0.5
     recorded = _recorded()
-    parts = sharding.compared({name: recorded[f"{name}-traced"]
-                               for name in ("ddp", "zero3", "zero2-bf16-units-4")})  # fmt: skip
+    parts = sharding.compared(
+        {name: recorded[f"{name}-traced"] for name in ("ddp", "zero3", "zero2-bf16-units-4")}
+    )
     assert "only messages run, 217 ms instead of 60" in TEXT
     assert parts.loc["exposed", ["zero3", "ddp"]].round().tolist() == [217, 60]
     computing = parts.loc["computing"]

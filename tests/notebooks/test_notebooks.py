@@ -184,9 +184,15 @@ def test_memory_from_recorded_runs_and_small_trainings(runs_root: Path) -> None:
     assert {run.status for run in used} == {"ok"}
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # these are live
     assert {run.source for run in launched} == {"solutions/train_sharded.py"}
-    ways = [(run.config.micro_batch, run.config.checkpointing, run.config.offload)
-            for run in launched]  # fmt: skip
+    ways = [
+        (run.config.micro_batch, run.config.checkpointing, run.config.offload) for run in launched
+    ]
     assert sorted(ways) == [
-        (0, "", False), (0, "", False), (0, "", True), (0, "every", False),
-        (3, "", False), (3, "", False), (8, "every", False),
-    ]  # fmt: skip
+        (0, "", False),
+        (0, "", False),
+        (0, "", True),
+        (0, "every", False),
+        (3, "", False),
+        (3, "", False),
+        (8, "every", False),
+    ]

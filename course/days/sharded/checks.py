@@ -7,15 +7,22 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from course.days import saved
-from course.days.day2 import RANKS, SAME_LOSS
+from course.days.day2 import NORMS_ALIKE, RANKS, SAME_LOSS
 from course.days.lab import Mechanism
 from course.runs.run import Run
 
 # A vision transformer of 12 blocks, of few pixels: what is looked for is the same.
 SPREAD: dict[str, Any] = {
-    "model": "vit_tiny_patch16_224", "image_px": 64, "batch_size": 8, "steps": 4,
-    "warmup_steps": 1, "val_steps": 1, "lr": 1e-4, "precision": "fp32", "budget_s": 0.0,
-}  # fmt: skip
+    "model": "vit_tiny_patch16_224",
+    "image_px": 64,
+    "batch_size": 8,
+    "steps": 4,
+    "warmup_steps": 1,
+    "val_steps": 1,
+    "lr": 1e-4,
+    "precision": "fp32",
+    "budget_s": 0.0,
+}
 EQUAL = 1e-3  # of a step's loss, between runs whose ranks saw the same images
 NEARLY = 1e-3  # of a gradient's length: rounding
 MUCH = 0.5  # of a network, in one rank that has nothing to save
@@ -80,7 +87,7 @@ def _sharded_faults(run: Run, against: Run) -> Iterator[str]:
         )
     yield from _kept_faults(run)
     norm, before = (each.record.evidence["gradient_norm"] for each in (run, against))
-    if not 0.7 <= norm / before <= 1.4:  # as in lab 2.2: a wrong mean is a factor of two
+    if not NORMS_ALIKE[0] <= norm / before <= NORMS_ALIKE[1]:
         yield f"the first gradients are {norm / before:.2f} times those of one process"
     if run.record.gpus == against.record.gpus:
         both = zip(run.steps["loss"], against.steps["loss"])
@@ -159,8 +166,9 @@ def _prefetch_faults(run: Run, against: Run) -> Iterator[str]:
 
 
 def _prefetch_seen(run: Run) -> str:
-    said = [f"{phase} {' '.join(map(str, _gathers(run, phase)))}"
-            for phase in ("forward", "backward")]  # fmt: skip
+    said = [
+        f"{phase} {' '.join(map(str, _gathers(run, phase)))}" for phase in ("forward", "backward")
+    ]
     return f"all-gathers between computations: {'; '.join(said)}"
 
 
@@ -288,12 +296,31 @@ def _is_sharded(run: Run) -> bool:
     return bool(run.config.shard) and run.launched.get("gpus", 1) > 1
 
 
-def _mechanism(title: str, todo: int, seen: Callable, word: str, needed: Callable,
-               faults: Callable, **changes: Any) -> Mechanism:  # fmt: skip
+def _mechanism(
+    title: str,
+    todo: int,
+    seen: Callable,
+    word: str,
+    needed: Callable,
+    faults: Callable,
+    **changes: Any,
+) -> Mechanism:
     return Mechanism(
-        title, todo, "sharded", "large", seen, lambda cfg, place: "", word, needed, faults,
-        changes=changes, settings=SPREAD, gpus=RANKS, tolerance=SAME_LOSS, timed=False,
-    )  # fmt: skip
+        title,
+        todo,
+        "sharded",
+        "large",
+        seen,
+        lambda cfg, place: "",
+        word,
+        needed,
+        faults,
+        changes=changes,
+        settings=SPREAD,
+        gpus=RANKS,
+        tolerance=SAME_LOSS,
+        timed=False,
+    )
 
 
 CHECKS = {

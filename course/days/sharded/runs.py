@@ -11,16 +11,23 @@ from course.days.lab import SYNTHETIC, Recording
 SHARE = 24  # images a GPU
 # CoAtNet-5, 687 million weights, at full size: 11 GB of weights, gradients and Adam's two numbers.
 RECORDED: dict[str, Any] = SYNTHETIC | {
-    "model": "coatnet_5_224", "fused": True, "steps": 20, "warmup_steps": 6,
-}  # fmt: skip
+    "model": "coatnet_5_224",
+    "fused": True,
+    "steps": 20,
+    "warmup_steps": 6,
+}
 TRACED = {"profile_steps": 1, "steps": 8}
 DDP: dict[str, Any] = {"shard": "", "rung": "ddp"}
 SMALL_GPU_GIB = 24.0  # of a GPU into which DDP's share does not fit
 # Of fused SGD PyTorch has none for shards.
 RESNET: dict[str, Any] = SYNTHETIC | {
-    "model": "resnet50", "optimizer": "sgd", "lr": 0.01, "weight_decay": 5e-5,
-    "steps": 60, "warmup_steps": 20,
-}  # fmt: skip
+    "model": "resnet50",
+    "optimizer": "sgd",
+    "lr": 0.01,
+    "weight_decay": 5e-5,
+    "steps": 60,
+    "warmup_steps": 20,
+}
 RESNET_SHARE = 256
 
 
@@ -33,8 +40,11 @@ def spread(gpus: int, share: int = SHARE, **own: Any) -> Config:
     settings = RECORDED | own
     said = {"policy": "bf16", "unit_blocks": "units", "prefetch": "ahead", "compile": "compiled"}
     words = [str(settings.get("shard", "zero3") or "ddp")]
-    words += [f"{word}-{settings[name]}" if type(settings[name]) is int else word
-              for name, word in said.items() if name in own]  # fmt: skip
+    words += [
+        f"{word}-{settings[name]}" if type(settings[name]) is int else word
+        for name, word in said.items()
+        if name in own
+    ]
     words += ["traced"] * bool(own.get("profile_steps")) + [str(share)] * (share != SHARE)
     words += [f"{gib:.0f}gib" for name, gib in own.items() if name == "memory_gib"]
     named = {"rung": "-".join(words), "batch_size": share * gpus}

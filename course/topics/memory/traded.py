@@ -81,9 +81,13 @@ def _network(norm: str) -> nn.Sequential:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return nn.Sequential(
-            nn.Conv2d(3, 16, 3), normalises, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+            nn.Conv2d(3, 16, 3),
+            normalises,
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
             nn.Linear(16, 4),
-        )  # fmt: skip
+        )
 
 
 def _batch(count: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -101,8 +101,11 @@ def ways(runs: Mapping[str, Run], model: str = "coatnet_5_224") -> pd.DataFrame:
     GPU), limit_gib (0: all there was), status, reached (80 % of DDP's rate at 75 % of its peak).
     What a run did not measure is NaN.
     """
-    mine = {name: run for name, run in runs.items()
-            if run.config.model == model and not run.config.profile_steps}  # fmt: skip
+    mine = {
+        name: run
+        for name, run in runs.items()
+        if run.config.model == model and not run.config.profile_steps
+    }
     rows = {name: _row(run) for name, run in mine.items()}
     columns = ["images_per_s", "peak_gib", "joules_per_image", "images", "limit_gib", "status"]
     table = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
@@ -118,10 +121,13 @@ def _row(run: Run) -> list:
     record, config = run.record, run.config
     is_ok = record.status == "ok"
     return [
-        record.images_per_s if is_ok else np.nan, record.peak_gib if is_ok else np.nan,
-        record.joules_per_image if is_ok else np.nan, config.batch_size // record.gpus,
-        config.memory_gib, record.status,
-    ]  # fmt: skip
+        record.images_per_s if is_ok else np.nan,
+        record.peak_gib if is_ok else np.nan,
+        record.joules_per_image if is_ok else np.nan,
+        config.batch_size // record.gpus,
+        config.memory_gib,
+        record.status,
+    ]
 
 
 def parts(of: Run | Trace) -> pd.Series:
@@ -145,10 +151,17 @@ def parts(of: Run | Trace) -> pd.Series:
     computed = covered((begin, end), busy)
     running = covered((begin, end), any_at_all)
     own = rows[~is_sent.astype(bool)]
-    by = {name: own.loc[own["operator"].str.contains(pattern), "duration_s"].sum()
-          for name, pattern in (("copies", COPIES), ("casts", CASTS))}  # fmt: skip
-    found = {"step": end - begin, "computing": computed, **by,
-             "exposed": running - computed, "idle": end - begin - running}  # fmt: skip
+    by = {
+        name: own.loc[own["operator"].str.contains(pattern), "duration_s"].sum()
+        for name, pattern in (("copies", COPIES), ("casts", CASTS))
+    }
+    found = {
+        "step": end - begin,
+        "computing": computed,
+        **by,
+        "exposed": running - computed,
+        "idle": end - begin - running,
+    }
     return pd.Series(found) * 1e3 / len(numbers)
 
 

@@ -17,17 +17,24 @@ from course.plots.base import (
     SKY,
     Picture,
     clean,
+    stacked_bar,
 )
 from course.runs.record import PHASES
+from course.text import digits
 from course.topics.communication.report import computing
+from course.topics.sharding.measured import ENOUGH, SMALLER
 from course.traces import tables
 from course.traces.spans import Spans, stretches
 from course.traces.tables import Trace
 
 KINDS = {
-    "weights": BLUE, "gradients": ORANGE, "optimizer": GREEN, "gathered": PURPLE,
-    "activations": SKY, "other": GREY,
-}  # fmt: skip
+    "weights": BLUE,
+    "gradients": ORANGE,
+    "optimizer": GREEN,
+    "gathered": PURPLE,
+    "activations": SKY,
+    "other": GREY,
+}
 SENT = {"all_gather": PURPLE, "reduce_scatter": ORANGE, "all_reduce": ACCENT}
 NAMES = ["ZeRO-0 (DDP)", "ZeRO-1", "ZeRO-2", "ZeRO-3"]
 
@@ -56,20 +63,18 @@ def shares(table: pd.DataFrame) -> Picture:
 
 def _stacked(wide: pd.DataFrame, labels: list[str], title: str) -> Picture:
     picture = Picture(9, 1.2 + 0.45 * len(wide))
-    axes, left = picture.add_subplot(), pd.Series(0.0, wide.index)
-    kinds = [kind for kind in KINDS if kind in wide]
-    for kind in kinds:
-        axes.barh(range(len(wide)), wide[kind], left=left, color=KINDS[kind], height=0.6)
-        left = left + wide[kind]
-    for place, total in enumerate(left):
-        axes.text(total, place, f" {total:.3g}", va="center", fontsize=9)
+    axes, kinds = picture.add_subplot(), [kind for kind in KINDS if kind in wide]
+    for place, sizes in enumerate(wide[kinds].to_numpy()):
+        parts = [(kind, size, KINDS[kind], "") for kind, size in zip(kinds, sizes)]
+        end = stacked_bar(axes, place, parts, height=0.6)
+        axes.text(end, place, f" {digits(end)}", va="center", fontsize=9)
     axes.set_yticks(range(len(wide)), labels)
     axes.invert_yaxis()
     axes.margins(x=0.1)
     axes.set_title(title, loc="left", fontsize=10)
-    handles = [Patch(color=KINDS[kind], label=kind) for kind in kinds]
-    axes.legend(handles=handles, frameon=False, fontsize=9, ncols=len(kinds),
-                loc="upper center", bbox_to_anchor=(0.5, -0.16))  # fmt: skip
+    axes.legend(
+        frameon=False, fontsize=9, ncols=len(kinds), loc="upper center", bbox_to_anchor=(0.5, -0.16)
+    )
     clean(axes)
     return picture
 
@@ -104,8 +109,14 @@ def timeline(trace: Trace) -> Picture:
     title = f"step {number}: {trace.device or 'CPU'}{trace.recorded}"
     axes.set_title(title, loc="left", fontsize=10)
     handles = [Patch(color=PHASE_COLOURS[name], label=name) for name in PHASES]
-    axes.legend(handles=handles, frameon=False, fontsize=9, ncols=len(handles),
-                loc="upper center", bbox_to_anchor=(0.46, -0.28))  # fmt: skip
+    axes.legend(
+        handles=handles,
+        frameon=False,
+        fontsize=9,
+        ncols=len(handles),
+        loc="upper center",
+        bbox_to_anchor=(0.46, -0.28),
+    )
     clean(axes)
     return picture
 
@@ -132,12 +143,15 @@ def ways(table: pd.DataFrame, title: str = "") -> Picture:
         axes.plot(row["peak_gib"], row["images_per_s"], "o", color=colour)
         below = min(row["images_per_s"], below - line)  # no name lies on another
         axes.annotate(
-            f"  {name}", (row["peak_gib"], row["images_per_s"]), (row["peak_gib"], below),
-            fontsize=8, va="center",
-        )  # fmt: skip
+            f"  {name}",
+            (row["peak_gib"], row["images_per_s"]),
+            (row["peak_gib"], below),
+            fontsize=8,
+            va="center",
+        )
     if "ddp" in shown.index:
         at = shown.loc["ddp"]
-        peak, rate = 0.75 * at["peak_gib"], 0.8 * at["images_per_s"]
+        peak, rate = SMALLER * at["peak_gib"], ENOUGH * at["images_per_s"]
         axes.plot(
             [0.8 * peak, peak, peak], [rate, rate, 1.1 * at["images_per_s"]], "--", color=GREY, lw=1
         )

@@ -89,9 +89,14 @@ def _replicated(config: Config, ranks: int) -> Share:
     found = fake.predict(config)
     buckets = 4 * _parameters(config) / GIB if ranks > 1 else found.gradients_gib
     return Share(
-        found.peak_gib - found.gradients_gib + buckets, found.weights_gib, buckets,
-        found.optimizer_gib, 0.0, found.activations_gib, found.other_gib,
-    )  # fmt: skip
+        found.peak_gib - found.gradients_gib + buckets,
+        found.weights_gib,
+        buckets,
+        found.optimizer_gib,
+        0.0,
+        found.activations_gib,
+        found.other_gib,
+    )
 
 
 def _parameters(config: Config) -> int:

@@ -70,9 +70,12 @@ def _be_rank(asked: dict[str, Any], rank: int) -> None:
 
     torch.set_num_threads(1)
     distributed.init_process_group(
-        "gloo", f"tcp://127.0.0.1:{asked['port']}", timeout=timedelta(seconds=WAITS_S),
-        world_size=asked["ranks"], rank=rank,
-    )  # fmt: skip
+        "gloo",
+        f"tcp://127.0.0.1:{asked['port']}",
+        timeout=timedelta(seconds=WAITS_S),
+        world_size=asked["ranks"],
+        rank=rank,
+    )
     # Of a function its name is written; the process that started this one wrote it a moment ago.
     function, given = pickle.loads((Path(asked["folder"]) / CALL).read_bytes())
     found = function(rank, asked["ranks"], *given)

@@ -31,8 +31,10 @@ PRODUCTS = (aten.mm.default, aten.bmm.default, *COMPUTED, *BACKWARD)
 COPIES = (aten._to_copy.default, aten.copy_.default)
 # Of all three the sixth argument says whether the batch's own statistics are taken.
 BATCH_NORM = (
-    aten.native_batch_norm.default, aten.cudnn_batch_norm.default, aten.miopen_batch_norm.default,
-)  # fmt: skip
+    aten.native_batch_norm.default,
+    aten.cudnn_batch_norm.default,
+    aten.miopen_batch_norm.default,
+)
 UPDATE_SCALE = (aten._amp_update_scale_.default,)
 LOSS_BACKWARD = (aten.nll_loss_backward.default,)
 SCORES_BACKWARD = (aten._log_softmax_backward_data.default,)

@@ -8,8 +8,13 @@ from torch import distributed
 from torch.utils.data import IterableDataset
 
 LOADER = (
-    "num_workers", "persistent_workers", "prefetch_factor", "pin_memory", "drop_last", "in_order",
-)  # fmt: skip
+    "num_workers",
+    "persistent_workers",
+    "prefetch_factor",
+    "pin_memory",
+    "drop_last",
+    "in_order",
+)
 
 
 def group() -> dict[str, Any]:

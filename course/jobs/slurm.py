@@ -7,9 +7,11 @@ and no other was chosen by SLURM_CONF, it is the one that is spoken to.
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,17 +72,40 @@ def submit(folder: Path, request: dict[str, Any], site: Site) -> dict[str, Any]:
         ValueError: Slurm's commands are not here, the partition is not, or Slurm refuses;
             the message says what there is.
     """
-    from submitit.core.utils import FailedJobError
-
     from course.jobs.supervise import supervise
+
+    return submit_calls(folder, request, site, supervise, [(str(folder),)])
+
+
+def submit_calls(
+    folder: Path,
+    request: dict[str, Any],
+    site: Site,
+    call: Callable[..., Any],
+    arguments: Sequence[tuple[Any, ...]],
+) -> dict[str, Any]:
+    """Submit a job that makes these calls of a function: an array, if they are several.
+
+    Args:
+        folder: its logs will lie there, and its name is the job's.
+
+    Returns:
+        job_id, of an array that of all its tasks, and the folder of this machine's own cluster.
+
+    Raises:
+        ValueError: as `submit`.
+    """
+    from submitit.core.utils import FailedJobError
 
     here = "run on a login node, or start a Slurm on this machine by course slurm up"
     if not control.which("sbatch"):
         raise ValueError(f"site {site.name!r} needs Slurm, and there is no sbatch here: {here}")
     offers = partitions()
     check_partition(site, offers)
+    made = executor(folder, request, site)
     try:
-        number = executor(folder, request, site).submit(supervise, str(folder)).job_id
+        with _told_of_own_cluster():
+            first, *_ = made.map_array(call, *zip(*arguments))
     except FailedJobError as error:
         if "configuration source" in str(error):
             raise ValueError(f"no Slurm answers here ({_reason(error)}): {here}") from error
@@ -93,7 +118,19 @@ def submit(folder: Path, request: dict[str, Any], site: Site) -> dict[str, Any]:
         ) from error
     _forget()
     own = {"cluster": str(control.folder())} if control.environment() else {}
-    return {"job_id": number, **own}
+    return {"job_id": first.job_id.partition("_")[0], **own}
+
+
+@contextmanager
+def _told_of_own_cluster() -> Iterator[None]:
+    """For an array submitit makes an executor anew, which knows no cluster but the variables'."""
+    before = dict(os.environ)
+    os.environ.update(control.environment())
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _forget() -> None:

@@ -169,6 +169,9 @@ def record(
             "--variants", help="Pack what notebooks ran here of scripts with lines put in."
         ),
     ] = False,
+    searches: Annotated[
+        bool, typer.Option("--searches", help="Search here as lab 4.4 does, and pack the trials.")
+    ] = False,
 ) -> None:
     """Run rungs, sweeps and traces on this machine, and pack them for learners without it."""
     from pathlib import Path
@@ -180,6 +183,9 @@ def record(
         raise ValueError("--variants packs what notebooks ran: leave --list and --only out")
     if variants:
         typer.echo(packing.pack_variants(machine, Path(out) if out else RECORDED))
+        return
+    if searches:
+        typer.echo(packing.record_searches(machine, Path(out) if out else RECORDED, only))
         return
     planned = packing.plan(only, gpus)
     if list_:

@@ -93,6 +93,7 @@ def search(
         JobError: another process conducts it, or its jobs end at once.
     """
     asked = _asked(sampler, space, config, **how)
+    asked["label"] = name or f"{sampler}-{asked['pruner']}"
     most, folder = _count(trials, asked), _folder(asked, name)
     with _conducting(folder):
         _until(folder, most, workers, sites.get(asked["site"]))
@@ -160,7 +161,7 @@ def _folder(asked: dict[str, Any], name: str) -> Path:
     """
     known = json.dumps(asked, sort_keys=True)
     digest = hashlib.sha256(known.encode()).hexdigest()[:8]
-    folder = runs.runs_root() / FOLDER / (name or f"{asked['sampler']}-{asked['pruner']}-{digest}")
+    folder = runs.runs_root() / FOLDER / (name or f"{asked['label']}-{digest}")
     folder.mkdir(parents=True, exist_ok=True)
     with taking.locked(folder):
         if (folder / ABOUT).exists():

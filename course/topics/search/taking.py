@@ -85,8 +85,7 @@ def _distributions(asked: dict[str, Any]) -> dict[str, Any]:
 
 def _planned(folder: Path, asked: dict[str, Any], number: int, params: dict[str, Any]) -> Plan:
     """The launch of a trial, by the script as it was when the search began."""
-    label = f"{asked['sampler']}-{asked['pruner']}-{number:02d}"
-    config = from_dict(asked["config"] | params | {"rung": label})
+    config = from_dict(asked["config"] | params | {"rung": f"{asked['label']}-{number:02d}"})
     made = plan(folder / SNAPSHOT, config, site=asked["site"], time_min=asked["time_min"])
     trial = {"study": folder.name, "number": number, "params": params, "space": asked["space"]}
     return replace(made, source=Path(asked["script"]), request=made.request | {"trial": trial})

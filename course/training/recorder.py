@@ -45,9 +45,6 @@ RANKS_OWN = (
 CONNECTIONS = ("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 
-PRUNED = "pruned"  # how the error of a trial begins that was ended for what it had reported
-
-
 class Pruned(Exception):
     """This trial of a search ends here, and the message says why."""
 
@@ -70,7 +67,7 @@ def recording() -> Iterator[Recorder]:
     try:
         yield run
     except Pruned as end:
-        run.finish("cancelled", error=f"{PRUNED} {end}")
+        run.finish("cancelled", error=f"{trials.PRUNED} {end}")
         return
     except Exception as error:
         status = "oom" if memory.is_out_of_memory(error) else "failed"

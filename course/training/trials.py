@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 FOLDER = "studies"  # beside the runs: a folder for each search
 ABOUT, JOURNAL = "study.json", "journal.log"  # what is searched, and what is known by now
 VALUE = "val_top1"  # what is to be large
+PRUNED = "pruned"  # how the error of a run begins that was ended for what it had reported
 PRUNERS = ("none", "median", "hyperband")
 COMPLETE_FIRST = 4  # so many trials are trained to their end before the median prunes any
 EARLIEST = 2  # epoch after which it does: the first one tells little

@@ -30,7 +30,8 @@ from course.runs.recordings import (
     origin,
 )
 from course.runs.run import SCRIPTS, Run, all_runs, git_sha, rank_file, runs_root
-from course.topics import search
+from course.topics.search import unseen
+from course.topics.search.studies import search
 from course.traces import thin as trace_thin
 
 TRACE_BYTES = 600_000  # no trace that is shipped is larger
@@ -129,10 +130,10 @@ def record_searches(machine: str, folder: Path, only: str = "*") -> Path:
     if not chosen:
         raise ValueError(f"no search fits {only!r}: there are {', '.join(tuned.SEARCHES)}")
     for name in chosen:
-        found = search.search(**tuned.asked(name))
+        found = search(**tuned.asked(name))
         for run in found.runs:
             if run.status == "ok":
-                search.tested(run)
+                unseen.tested(run)
         _pack_all(((run, SEARCH) for run in found.runs), folder / machine, machine)
     return folder / machine
 

@@ -21,10 +21,10 @@ from course.jobs import sites
 from course.jobs.launch import JobError, launch_planned, wait
 from course.jobs.plan import plan
 from course.jobs.sites import Site
+from course.jobs.trials import array, taking
 from course.runs import run as runs
 from course.runs.files import write_atomically
 from course.runs.run import Run
-from course.topics.search import array, taking
 from course.topics.search.space import Space, combinations, distributions, holds
 from course.training.trials import ABOUT, FOLDER, PRUNERS, opened
 

@@ -14,9 +14,9 @@ from course.jobs import sites, slurm
 from course.jobs.launch import enter
 from course.jobs.slurm_commands import ask
 from course.jobs.supervise import supervise
+from course.jobs.trials import taking
 from course.runs.record import write_record
 from course.runs.run import Run, record_of, runs_root
-from course.topics.search import taking
 
 
 def submit(folder: Path, most: int, workers: int) -> str:

@@ -15,8 +15,7 @@ from course.jobs.launch import refresh
 from course.jobs.plan import Plan, plan
 from course.runs.record import Record
 from course.runs.run import Run
-from course.training.recorder import PRUNED
-from course.training.trials import ABOUT, opened
+from course.training.trials import ABOUT, PRUNED, opened
 
 if TYPE_CHECKING:
     from optuna import Study

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from course.config import Config
 from course.jobs import sites
-from course.jobs.launch import JobError, launch_planned, wait
+from course.jobs.launch import JobError, explain, launch_planned, wait
 from course.jobs.plan import plan
 from course.jobs.sites import Site
 from course.jobs.trials import array, taking
@@ -28,7 +28,11 @@ from course.runs.run import Run
 from course.topics.search.space import Space, combinations, distributions, holds
 from course.training.trials import ABOUT, FOLDER, PRUNERS, opened
 
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
 ARRAYS = 3  # that are submitted for one call of `search`: workers may be lost, but not for ever
+HOPELESS = 3  # so many trials that fail at the beginning are enough
 LOOK_S = 1.0  # between two looks at what workers have done
 
 
@@ -248,9 +252,7 @@ def _bar(folder: Path, most: int) -> Iterator[Callable[[], int]]:
     with tqdm(total=most, file=sys.stdout, bar_format=layout, ncols=88) as bar:
 
         def look() -> int:
-            known = opened(folder).get_trials(deepcopy=False)
-            over = [each for each in taking.begun(known) if each.state.is_finished()]
-            best = max((each.value for each in over if each.state.name == "COMPLETE"), default=0)
+            over, best = _over(folder)
             bar.set_description_str(f"{folder.name} [best {best:.3f}]", refresh=False)
             bar.n = len(over)
             bar.refresh()
@@ -258,3 +260,13 @@ def _bar(folder: Path, most: int) -> Iterator[Callable[[], int]]:
 
         look()
         yield look
+
+
+def _over(folder: Path) -> tuple[list[FrozenTrial], float]:
+    """Trials that are over, and the best value. Raises JobError: the first ones have all failed."""
+    known = opened(folder).get_trials(deepcopy=False)
+    over = [each for each in taking.begun(known) if each.state.is_finished()]
+    if len(over) >= HOPELESS and all(each.state.name == "FAIL" for each in over):
+        run = Run(runs.runs_root() / over[0].user_attrs["run"])
+        raise JobError(f"the first {len(over)} trials of {folder.name} failed. {explain(run)}")
+    return over, max((each.value for each in over if each.state.name == "COMPLETE"), default=0.0)

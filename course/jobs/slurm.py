@@ -18,7 +18,14 @@ from typing import Any
 from course.config import Config
 from course.jobs.cluster import control
 from course.jobs.sites import Site, user_file
-from course.jobs.slurm_commands import ask, check_partition, executor, partitions, seconds
+from course.jobs.slurm_commands import (
+    Partition,
+    ask,
+    check_partition,
+    executor,
+    partitions,
+    seconds,
+)
 from course.jobs.slurm_commands import batch_script as batch_script
 from course.runs import logs
 from course.runs.logs import submitted as submitted
@@ -56,6 +63,7 @@ REASONS = {
     "AssocMaxJobs": "you have as many jobs running as your account allows",
     "Assoc": "a limit of your account is reached",
 }  # of pending jobs: how squeue's word begins, and what it means; the first that fits counts
+HERE = "run on a login node, or start a Slurm on this machine by course slurm up"
 SILENT = "Slurm does not answer just now"
 _asking = threading.Lock()
 _seen: tuple[float, dict[str, list[str]] | None] = (-math.inf, None)
@@ -97,9 +105,8 @@ def submit_calls(
     """
     from submitit.core.utils import FailedJobError
 
-    here = "run on a login node, or start a Slurm on this machine by course slurm up"
     if not control.which("sbatch"):
-        raise ValueError(f"site {site.name!r} needs Slurm, and there is no sbatch here: {here}")
+        raise ValueError(f"site {site.name!r} needs Slurm, and there is no sbatch here: {HERE}")
     offers = partitions()
     check_partition(site, offers)
     made = executor(folder, request, site)
@@ -107,18 +114,23 @@ def submit_calls(
         with _told_of_own_cluster():
             first, *_ = made.map_array(call, *zip(*arguments))
     except FailedJobError as error:
-        if "configuration source" in str(error):
-            raise ValueError(f"no Slurm answers here ({_reason(error)}): {here}") from error
-        if not offers:
-            raise ValueError(f"Slurm is slow to answer ({_reason(error)}): try again") from error
-        there = "; ".join(each.told() for each in offers)
-        raise ValueError(
-            f"Slurm refused the job: {_reason(error)}. Partitions here: {there}. What is asked "
-            f"for stands in site {site.name!r} ({user_file()}) and in gpus={request['gpus']}"
-        ) from error
+        raise ValueError(_refused(error, offers, site, request)) from error
     _forget()
     own = {"cluster": str(control.folder())} if control.environment() else {}
     return {"job_id": first.job_id.partition("_")[0], **own}
+
+
+def _refused(error: Exception, offers: list[Partition], site: Site, request: dict[str, Any]) -> str:
+    """Why Slurm has not taken a job, and what there is."""
+    if "configuration source" in str(error):
+        return f"no Slurm answers here ({_reason(error)}): {HERE}"
+    if not offers:
+        return f"Slurm is slow to answer ({_reason(error)}): try again"
+    there = "; ".join(each.told() for each in offers)
+    return (
+        f"Slurm refused the job: {_reason(error)}. Partitions here: {there}. What is asked "
+        f"for stands in site {site.name!r} ({user_file()}) and in gpus={request['gpus']}"
+    )
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import torch
 from torch import nn
@@ -10,7 +11,7 @@ from torch import nn
 from course.config import Config
 from course.data import crop_set
 from course.data.crop_set import Crops
-from course.data.loader import image_sets, normalised
+from course.data.loader import normalised, to_validate
 from course.runs.files import write_atomically
 from course.runs.run import Run
 from course.topics.search.tables import TEST, test_of
@@ -31,11 +32,11 @@ def tested(run: Run) -> float:
     if not path.exists():
         raise ValueError(f"{run} has no weights.pt: launch it with save_weights=True, and wait")
     device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-    crops, chosen = Crops(crop_set.ensure(), "val"), unseen(run.config)
+    chosen = unseen(run.config)
     weights = torch.load(path, map_location=device, weights_only=True)
     model = models.create(run.config.model, len(weights["fc.bias"])).to(device)
     model.load_state_dict(weights)
-    right = _right(model.eval(), crops, chosen, device)
+    right = _right(model.eval(), _crops(), chosen, device)
     write_atomically(
         run.folder / TEST,
         json.dumps({"test_top1": right / len(chosen), "test_images": len(chosen)}, indent=1) + "\n",
@@ -45,10 +46,15 @@ def tested(run: Run) -> float:
 
 def unseen(config: Config) -> torch.Tensor:
     """The numbers of the crops for validation that a run with this config does not look at."""
-    val = image_sets(config).val
-    left = torch.ones(len(val.dataset), dtype=torch.bool)
-    left[val.indices[: config.val_steps * config.batch_size]] = False
+    looked_at = to_validate(_crops(), config).indices[: config.val_steps * config.batch_size]
+    left = torch.ones(len(_crops()), dtype=torch.bool)
+    left[looked_at] = False
     return left.nonzero()[:, 0]
+
+
+@cache
+def _crops() -> Crops:
+    return Crops(crop_set.ensure(), "val")
 
 
 @torch.no_grad()

@@ -218,6 +218,7 @@ def test_the_check_of_a_learners_best_of() -> None:
 
     assert search.check_best_of(drawn).startswith("correct")
     for wrong, said in {
+        (lambda values, n: np.mean(random.choice(values, 4000))): "not of their best",
         (lambda values, n: max(values)): "the best of all",
         (lambda values, n: np.mean(values)): "the mean of the values drawn",
         (lambda values, n: max(values[:n])): "not yet",
@@ -240,6 +241,28 @@ def test_what_a_search_took() -> None:
     assert (row.trials, row.pruned, row.best, row.device_h, row.kilojoules) == (3, 1, 0.6, 1.0, 4.0)
     assert row.gain == pytest.approx(0.1) and row.gain_per_kj == pytest.approx(0.025)
     assert search.progress(table)["best"].tolist() == [0.5, 0.5, 0.6]
+
+
+def test_pictures_say_what_they_show() -> None:
+    table = pd.DataFrame(
+        {
+            "search": "a", "trial": range(3), "seed": range(3), "lr": [0.01, 0.1, 1.0],
+            "state": ["complete", "pruned", "complete"], "val_top1": [0.5, 0.2, 0.6],
+            "test_top1": [0.5, 0.3, 0.52], "device_s": [2.0, 1.0, 2.0], "joules": np.nan,
+        }
+    )  # fmt: skip
+    told = table.loc[[0, 0, 1, 2, 2]].assign(epoch=[1, 2, 1, 1, 2])
+    values = table["val_top1"].tolist()
+    for picture, words in (
+        (search.pictures.curves(told), "a: 2 complete; a: 1 pruned"),
+        (search.pictures.progress(search.progress(table)), "a: 0.600 after 5 s"),
+        (search.pictures.parallel(table, ["lr"]), "the best: lr 1"),
+        (search.pictures.importance(pd.Series({"lr": 0.9, "momentum": 0.1})), "lr: 90%"),
+        (search.pictures.chance(values), "mean 0.433, best 0.600"),
+        (search.pictures.tested(table), "has 0.520 on new images; the mean of all there is 0.440"),
+    ):
+        assert words in picture.alt
+    assert len(search.pictures.progress(search.progress(table)).axes) == 1  # no joules, no panel
 
 
 def test_the_lab_asks_for_what_can_be_searched() -> None:

@@ -3,6 +3,7 @@
 Trials whose numbers stand in the file `hold`, beside the study's journal, wait to be ended.
 """
 
+import json
 import math
 import os
 import time
@@ -19,4 +20,7 @@ if hold.exists() and str(asked["number"]) in hold.read_text().split():
     time.sleep(60)
 time.sleep(0.3)
 value = 1 / (1 + abs(math.log(run.config.lr)))
-write_record(run.folder, record_of(run, {"status": "ok", "val_top1": value, "machine": "light"}))
+if run.config.save_weights:  # and what they say of other images
+    (run.folder / "test.json").write_text(json.dumps({"test_top1": value / 2, "test_images": 8}))
+told = {"status": "ok", "val_top1": value, "machine": "light", "versions": {"torch": "0"}}
+write_record(run.folder, record_of(run, told))

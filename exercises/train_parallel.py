@@ -101,12 +101,28 @@ class SharedMlp(nn.Module):
         # TODO 30, day 4: what makes these channels, what takes them, and one last bias for all
 
     def forward(self, features):
-        # TODO 31, day 4: gradients are added up at the entry, and results at the exit
-        return self.fc2(self.act(self.fc1(features)))
+        features = Entry.apply(features, self.group)
+        result = self.fc2(self.act(self.fc1(features)))
+        # TODO 30, day 4: of which each rank has a part
+        return result
+
+
+class Exit(torch.autograd.Function):
+    """The sum of what the ranks of a group have; each part of a sum has the sum's gradient."""
+
+    @staticmethod
+    def forward(ctx, result, group):
+        result = result.contiguous()
+        # TODO 30, day 4: the sum
+        return result
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
 
 
 class Entry(torch.autograd.Function):
-    """Features that all ranks of a group have, each of which knows a part of their gradient."""
+    """Features that all ranks of a group have, and each rank's part of their gradient."""
 
     @staticmethod
     def forward(ctx, features, group):
@@ -115,21 +131,7 @@ class Entry(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        # TODO 31, day 4: of the group's ranks together
-        return gradient, None
-
-
-class Exit(torch.autograd.Function):
-    """The sum of what the ranks of a group have; each part of a sum has the sum's gradient."""
-
-    @staticmethod
-    def forward(ctx, result, group):
-        # TODO 31, day 4: of the group's ranks together
-        result = result.view_as(result)
-        return result
-
-    @staticmethod
-    def backward(ctx, gradient):
+        # TODO 31, day 4: which is whole once all parts are added up
         return gradient, None
 
 
@@ -157,28 +159,22 @@ def mesh_of(run, device):
     if run.world_size == 1:
         return None, None
     sharing = run.world_size if run.config.pipeline else run.config.tensor
-    shape = (run.world_size // sharing, sharing)
-    mesh = init_device_mesh(device.type, shape, mesh_dim_names=("copy", "share"))
+    rows = run.world_size // sharing
+    mesh = init_device_mesh(device.type, (rows, sharing), mesh_dim_names=("copy", "share"))
     return mesh["copy"], mesh["share"]
 
 
 def shared(sets, cfg, device, copy, copies):
     """The sampler of a copy's share of images; its batches for training, and for validation."""
     loading = {name: getattr(cfg, name) for name in ("persistent_workers", "pin_memory")}
-    loading |= {"prefetch_factor": cfg.prefetch_factor if cfg.workers else None}
+    ahead = cfg.prefetch_factor if cfg.workers else None
+    loading |= {"num_workers": cfg.workers, "prefetch_factor": ahead}
     sampler = DistributedSampler(sets.train, copies, copy, seed=cfg.seed)
     share = cfg.batch_size // copies
     equal = len(sets.val) - len(sets.val) % (share * copies)  # in a pipeline all batches are whole
     val_sampler = range(copy, equal, copies)
     return sampler, *loaders(
-        sets,
-        cfg,
-        device,
-        share,
-        sampler=sampler,
-        val_sampler=val_sampler,
-        num_workers=cfg.workers,
-        **loading,
+        sets, cfg, device, share, sampler=sampler, val_sampler=val_sampler, **loading
     )
 
 

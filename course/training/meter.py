@@ -51,15 +51,11 @@ class Meter:
         self._marks: list[Any] = []  # of the step under way
         self._laps: list[str] = []  # the phases between them
         share = self.config.batch_size // run.world_size
-        split = self.config.micro_batch and not self.config.pipeline  # which has passes of its own
-        self._passes = -(-share // self.config.micro_batch) if split else 1
+        micro_batch = 0 if self.config.pipeline else self.config.micro_batch
+        self._passes = -(-share // (micro_batch or share))  # of a step, but for a pipeline's own
         self._range: Any = None  # the phase under way, as the trace shows it
         self._observer: Observer | None = None
         self._observed = ""
-        self._updates = Updates() if self.config.warmup_steps else None
-        self._compiled = Compiled() if self.config.compile else None
-        self._actions = Actions(self.clock, device) if self.config.pipeline else None
-        self._watching = [each for each in (self._updates, self._actions) if each]
         self._evidence: dict[str, Any] = {"labels": []}
         self._energy = EnergyMeter(counter(device))
         folder = run.folder if self.config.profile_steps and device.type == "cpu" else None
@@ -72,15 +68,21 @@ class Meter:
         # The loss is copied to here without waiting; it is read once the step's end is past.
         total = self.config.epochs * self.config.steps
         self._losses = torch.zeros(total, pin_memory=device.type == "cuda")
-        self._written_at = time.perf_counter()
-        self._host_gib = 0.0
+        self._written_at, self._host_gib = time.perf_counter(), 0.0
         run.refuse_if_not_distributed()
         self._evidence |= {"device": _numbered(device), "world_size": run.group_size(),
                            "group": setup.group()}  # fmt: skip
         self._held = Held() if self.config.save_weights and self.config.shard else None
         threads = torch.get_num_threads() if device.type == "cpu" else 1
+        self._watch()
         self._start(run, device)
         self.turn = turn.of_this_process(self.config, run.rank, threads + self.config.workers)
+
+    def _watch(self) -> None:
+        self._updates = Updates() if self.config.warmup_steps else None
+        self._compiled = Compiled() if self.config.compile else None
+        self._actions = Actions(self.clock, self.device) if self.config.pipeline else None
+        self._watching = [each for each in (self._updates, self._actions) if each]
 
     def _start(self, run: Recorder, device: torch.device) -> None:
         run.before_epoch = self._end_validation

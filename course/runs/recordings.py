@@ -43,6 +43,7 @@ PURPOSES = {
     "optimizers": "a step with each optimizer",
     "memory": "a network that hardly fits, in ways that trade time for memory",
     "sharding": "a large network on several GPUs, whole on each or in shards",
+    "parallel": "a large network on several GPUs, its layers shared out, or one after the other",
     "learning": "trainings to their end, several at a time on one GPU: their times say nothing",
     "variant": "a script with lines put in, which a notebook launches to show what they do",
 }
@@ -51,7 +52,16 @@ FULL_BATCH = ("throughput", "scaling")  # on one GPU, either tells how fast a ru
 LABELS = ("rung", "data_root")  # of a config: they change nothing that is computed
 HANDED_ON = ("uint8",)  # nor do these, but how fast files come, which is asked of FED alone
 FED = ("loading", "formats", "augmentation")  # to see how images come: no part of the ladder
-ASIDE = ("trace", "variant", "optimizers", "compiler", "memory", "sharding", *FED)  # nor are these
+ASIDE = (
+    "trace",
+    "variant",
+    "optimizers",
+    "compiler",
+    "memory",
+    "sharding",
+    "parallel",
+    *FED,
+)  # nor are these
 SETUP = {"model": "resnet50", "data": "synthetic", "image_px": 224, "batch_size": 256}
 NEAREST = 4  # so many recorded runs are named where none fits
 

@@ -13,17 +13,16 @@ PURPOSE = "parallel"
 GRID = 4
 
 
-def shared_out(gpus: int, **own: Any) -> Config:
-    """A training of CoAtNet-5 with 24 images for each GPU, in one batch, labelled by how.
+def shared_out(gpus: int, share: int = SHARE, **own: Any) -> Config:
+    """A training of CoAtNet-5 with so many images for each GPU, in one batch, labelled by how.
 
     Args:
         own: fields of the config; without tensor it is DDP, or with shard="zero3" FSDP2.
     """
-    words = ["tensor" if own.get("tensor", 1) > 1 else "zero3" if own.get("shard") else "ddp"]
-    words += ["zero3"] * (words == ["tensor"] and bool(own.get("shard")))
-    words += ["traced"] * bool(own.get("profile_steps"))
-    words += [f"{own['memory_gib']:.0f}gib"] * ("memory_gib" in own)
-    named = {"rung": "-".join(words), "batch_size": SHARE * gpus}
+    is_shared = own.get("tensor", 1) > 1
+    words = ["tensor"] * is_shared + ["zero3"] * bool(own.get("shard"))
+    words = (words or ["ddp"]) + ["traced"] * bool(own.get("profile_steps"))
+    named = {"rung": "-".join([*words, str(share)]), "batch_size": share * gpus}
     return rung("tensor", **RECORDED | {"tensor": 1} | own | named)
 
 
@@ -31,10 +30,11 @@ FSDP: dict[str, Any] = {"shard": "zero3", "policy": True, "unit_blocks": 11}  # 
 
 
 def _tensors(gpus: int) -> Iterator[tuple[Config, int]]:
-    """What matters most first."""
-    yield shared_out(gpus), gpus
-    yield shared_out(gpus, tensor=2), gpus
-    yield shared_out(gpus, **FSDP), gpus
+    """What matters most first. The larger share is that of the pipelines."""
+    for share in (SHARE, 2 * SHARE):
+        yield shared_out(gpus, share), gpus
+        yield shared_out(gpus, share, tensor=2), gpus
+        yield shared_out(gpus, share, **FSDP), gpus
     yield shared_out(gpus, tensor=2, **TRACED), gpus
     if gpus >= GRID:
         yield shared_out(gpus, tensor=2, shard="zero3", unit_blocks=11), gpus

@@ -213,7 +213,7 @@ def _training_loader(
     if sampler is None:  # with random numbers of its own: the loader draws at its workers' start
         sampler = RandomSampler(sets.train, generator=torch.Generator().manual_seed(cfg.seed))
     else:
-        order.manual_seed(cfg.seed + _rank())  # workers draw from it
+        order.manual_seed(cfg.seed + getattr(sampler, "rank", _rank()))  # workers draw from it
     images = share * cfg.steps if cfg.drop_last else None
     grow = _growing(sets, cfg) if cfg.start_px else None
     return DataLoader(

@@ -43,6 +43,7 @@ PURPOSES = {
     "optimizers": "a step with each optimizer",
     "memory": "a network that hardly fits, in ways that trade time for memory",
     "sharding": "a large network on several GPUs, whole on each or in shards",
+    "parallel": "a large network on several GPUs, its layers shared out, or one after the other",
     "learning": "trainings to their end, several at a time on one GPU: their times say nothing",
     "search": "the trials of a search, one after another on one GPU",
     "variant": "a script with lines put in, which a notebook launches to show what they do",
@@ -60,6 +61,7 @@ ASIDE = (
     "compiler",
     "memory",
     "sharding",
+    "parallel",
     SEARCH,
     *FED,
 )  # nor are these

@@ -1,0 +1,91 @@
+"""What the stages of a pipeline do and when: a step's passes, one micro-batch after the other."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+
+from course.training.clocks import Clock
+
+KEPT = 4  # steps, the last of the run
+# What a stage is asked for, by PyTorch's method.
+FORWARD, BACKWARD, INPUT, WEIGHT = "F", "B", "I", "W"
+METHODS = {
+    "forward_one_chunk": FORWARD,
+    "backward_one_chunk": BACKWARD,
+    "backward_weight_one_chunk": WEIGHT,
+}
+
+
+class Actions:
+    """Notes begin and end of every pass of this rank's stages, from `start` to `stop`.
+
+    The ranks' clocks are joined by the time of day, so that they tell one story where the ranks
+    are on one machine, or on machines whose clocks agree.
+    """
+
+    def __init__(self, clock: Clock, device: torch.device) -> None:
+        self._clock, self._device, self._step = clock, device, 0
+        self._own: dict[str, Callable] = {}
+        self._actions: list[tuple[str, int, int, Any, Any]] = []  # of the step under way
+        self._steps: deque[tuple[int, float, Any, list]] = deque(maxlen=KEPT)
+        self._origin: tuple[float, Any] = (0.0, None)
+
+    def start(self) -> None:
+        """Look at every stage from here to `stop`."""
+        from torch.distributed.pipelining.stage import _PipelineStageBase as Stage
+
+        if self._device.type != "cpu":
+            torch.accelerator.synchronize(self._device)
+        self._origin = (time.time(), self._clock.mark())
+        for name, kind in METHODS.items():
+            self._own[name] = getattr(Stage, name)
+            setattr(Stage, name, self._watched(self._own[name], kind))
+
+    def stop(self) -> None:
+        """Look no more."""
+        from torch.distributed.pipelining.stage import _PipelineStageBase as Stage
+
+        for name, method in self._own.items():
+            setattr(Stage, name, method)
+        self._own = {}
+
+    def _watched(self, method: Callable, kind: str) -> Callable:
+        @wraps(method)
+        def watched(stage: Any, micro_batch: int, *args: Any, **named: Any) -> Any:
+            begin = self._clock.mark()
+            result = method(stage, micro_batch, *args, **named)
+            only = kind == BACKWARD and not named.get("full_backward", True)
+            self._actions.append(
+                (INPUT if only else kind, stage.stage_index, micro_batch, begin, self._clock.mark())
+            )
+            return result
+
+        return watched
+
+    def end_step(self) -> None:
+        """A step of training is over."""
+        self._steps.append((self._step, *self._origin, self._actions))
+        self._step, self._actions = self._step + 1, []
+
+    def evidence(self) -> dict[str, list]:
+        """Of the last steps, by number: [what, stage, micro-batch, begin, end] of each pass.
+
+        what: F forward, B backward, I the gradients of a stage's inputs alone, W those of its
+        weights. begin, end: seconds of the day's clock, `time.time()`.
+        """
+        return {
+            str(step): [
+                [what, stage, micro_batch, *(self._at(day_s, origin, each) for each in marks)]
+                for what, stage, micro_batch, *marks in actions
+            ]
+            for step, day_s, origin, actions in self._steps
+        }
+
+    def _at(self, day_s: float, origin: Any, mark: Any) -> float:
+        return round(day_s + self._clock.seconds(origin, mark), 6)

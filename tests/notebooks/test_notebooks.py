@@ -216,7 +216,7 @@ def test_searches_from_recorded_runs_and_small_trials(
 ) -> None:
     in_kernel(FEW_TRIALS, NARROW)
     script = str(narrow_solution(tmp_path))
-    passes("day4_4_search", script=script, site="recorded-nvidia-h200", quick=False)
+    passes("day4_4_search", script=script, site="recorded-nvidia-h100", quick=False)
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # these are live
     searches = {run.launched["trial"]["study"] for run in launched}
     assert len(launched) == 7 and len(searches) == 2

@@ -54,6 +54,7 @@ def looked(recorded: Recorded, searches: Mapping[str, pd.DataFrame]) -> Picture:
         axes.set_title(f"{name}: {bests[name]:.3f}", loc="left", fontsize=10)
         clean(axes)
     panels[0].set_ylabel("learning rate")
+    picture.supxlabel(recorded.machine, fontsize=8, color=DARK)
     picture.colorbar(shown, ax=[*panels], label="accuracy")
     return picture
 
@@ -80,6 +81,7 @@ def curves(table: pd.DataFrame) -> Picture:
         axes.set_title(name, loc="left", fontsize=10)
         clean(axes)
     panels[0].set_ylabel("accuracy in validation")
+    _sign(picture, table)
     for state, mark in (("complete", "o"), ("pruned", "x")):
         panels[0].plot([], [], mark, color=STATES[state], label=state)
     picture.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
@@ -111,9 +113,15 @@ def progress(table: pd.DataFrame) -> Picture:
         axes.set(xlabel=label, xlim=(0, None))
         clean(axes)
     panels[0].set_ylabel("best accuracy so far")
+    _sign(picture, table)
     handles = panels[0].get_legend_handles_labels()
     picture.legend(*handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     return picture
+
+
+def _sign(picture: Picture, table: pd.DataFrame) -> None:
+    """Say below on which machine it was measured, and when, where that was recorded."""
+    picture.supxlabel("; ".join(dict.fromkeys(table["machine"])), fontsize=8, color=DARK)
 
 
 def parallel(table: pd.DataFrame, fields: Sequence[str]) -> Picture:
@@ -140,6 +148,7 @@ def parallel(table: pd.DataFrame, fields: Sequence[str]) -> Picture:
     axes.set_xticks(range(len(names)), [*fields, "accuracy"])
     axes.set(yticks=[], xlim=(-0.1, len(names) - 0.75), ylim=(-0.06, 1.06))
     axes.spines[["top", "right", "left", "bottom"]].set_visible(False)
+    _sign(picture, table)
     picture.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     return picture
 
@@ -224,5 +233,6 @@ def tested(table: pd.DataFrame) -> Picture:
     axes.set_xticks([0, 1], ["in validation", "on images never looked at"])
     axes.set(ylabel="accuracy", xlim=(-0.25, 1.25))
     axes.legend(frameon=False, fontsize=9)
+    _sign(picture, table)
     clean(axes)
     return picture

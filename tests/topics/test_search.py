@@ -248,7 +248,8 @@ def test_pictures_say_what_they_show() -> None:
         {
             "search": "a", "trial": range(3), "seed": range(3), "lr": [0.01, 0.1, 1.0],
             "state": ["complete", "pruned", "complete"], "val_top1": [0.5, 0.2, 0.6],
-            "test_top1": [0.5, 0.3, 0.52], "device_s": [2.0, 1.0, 2.0], "joules": np.nan, "machine": "m",
+            "test_top1": [0.5, 0.3, 0.52], "device_s": [2.0, 1.0, 2.0], "joules": np.nan,
+            "machine": "m",
         }
     )  # fmt: skip
     told = table.loc[[0, 0, 1, 2, 2]].assign(epoch=[1, 2, 1, 1, 2])

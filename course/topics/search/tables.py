@@ -79,8 +79,8 @@ def epochs(source: Search | Iterable[Run]) -> pd.DataFrame:
 def progress(table: pd.DataFrame) -> pd.DataFrame:
     """The best so far after each trial, and what it took until then.
 
-    Columns: search, trial, state, machine, best (NaN before the first complete one), device_s, joules, both
-    added up.
+    Columns: search, trial, state, machine, best (NaN before the first complete one), and device_s
+    and joules, added up.
 
     Args:
         table: what `trials` returns.

@@ -202,10 +202,10 @@ FEW_TRIALS = """
 from course.days import tuned
 from course.topics import search
 tuned.QUICK |= {"epochs": 3, "steps": 2, "val_images": 64, "lr_warmup": 1, "warmup_steps": 1}
-whole, replayed = search.search, search.replayed
+made, replayed = search.search, search.replayed
 few = {"seed": [0, 1]}
 search.replayed = lambda known: replayed(known, times=2)
-search.search = lambda sampler, space, config, trials=None, **how: whole(
+search.search = lambda sampler, space, config, trials=None, **how: made(
     sampler, few if "seed" in space else space, config, trials=trials and 5, **how
 )
 """

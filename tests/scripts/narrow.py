@@ -25,17 +25,32 @@ class Narrow(resnet.ResNet):
         return super()._make_layer(block, planes // 8, *rest, **options)
 
 
+class Transformer(nn.Module):
+    """A vision transformer of four blocks: to import timm for one takes longer than to train it."""
+
+    def __init__(self, classes: int, image_px: int, width: int = 48) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 16, 16)
+        self.place = nn.Parameter(torch.randn(1, (image_px // 16) ** 2, width) / 50)
+        own = {"dropout": 0.0, "activation": "gelu", "batch_first": True, "norm_first": True}
+        blocks = [nn.TransformerEncoderLayer(width, 3, 4 * width, **own) for _ in range(4)]
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Scores of each class, from the mean over all patches."""
+        patches = self.patches(images).flatten(2).transpose(1, 2) + self.place
+        return self.head(self.norm(self.blocks(patches)).mean(1))
+
+
 _known = models.create
 
 
 def create(name: str, classes: int, image_px: int = 224) -> nn.Module:
     """As `models.create`, but for resnet18; for resnet34, the shallowest here; and for a ViT."""
     if name.startswith("vit"):
-        with models.compiler_kept():
-            from timm.models.vision_transformer import VisionTransformer
-        return VisionTransformer(
-            image_px, 16, num_classes=classes, embed_dim=48, depth=4, num_heads=3
-        )
+        return Transformer(classes, image_px)
     blocks = {"resnet18": 2, "resnet34": 1}.get(name)
     return Narrow(classes, blocks) if blocks else _known(name, classes, image_px)
 
@@ -43,6 +58,7 @@ def create(name: str, classes: int, image_px: int = 224) -> nn.Module:
 def use() -> None:
     """From here on, scripts of this process train these as their resnet18 and resnet34."""
     models.create = create
+    torch.backends.mha.set_fastpath_enabled(False)  # a validation computes as training does
     if "NO_HOST_MEMORY" in os.environ:
         memory.host_gib = lambda: 0.0
 
@@ -50,9 +66,7 @@ def use() -> None:
 def leave_kernels() -> None:
     """From here on compiled graphs run on PyTorch's own kernels, and are counted all the same.
 
-    To write them in C++ takes a minute for each new network.
+    To write them in C++ takes a minute for each new network, and to import what would, a second.
     """
-    from torch._inductor import compile_fx
-
     torch._dynamo.reset()  # what another script's network has left
-    compile_fx.compile_fx = lambda graph, *_, **__: graph.forward
+    torch._TorchCompileInductorWrapper.__call__ = lambda self, graph, inputs: graph.forward

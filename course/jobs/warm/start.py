@@ -23,11 +23,16 @@ from course.jobs.warm import forks, fresh
 from course.jobs.warm.forks import Forked
 from course.jobs.warm.fresh import Process
 
+OF_TRAINING = "meter models optimizers precision profiling recorder sync_batchnorm".split()
 MODULES = (
-    "torch", "torchvision", "threadpoolctl", "course.data.loader", "course.training.meter",
-    "course.training.models", "course.training.precision", "course.training.profiling",
-    "course.training.recorder", "course.training.sync_batchnorm",
-)  # fmt: skip
+    "torch",
+    "torchvision",
+    "threadpoolctl",
+    "torch.distributed.checkpoint.state_dict",  # for what trains in shards
+    "torch.distributed.fsdp",
+    "course.data.loader",
+    *(f"course.training.{name}" for name in OF_TRAINING),
+)
 # Variables that libraries read while they are loaded, and not again.
 READ_EARLY = (
     "ATEN_",

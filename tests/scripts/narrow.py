@@ -37,6 +37,7 @@ class Transformer(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes)
+        nn.init.normal_(self.head.weight, std=0.02)  # all classes alike at first, as timm has it
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Scores of each class, from the mean over all patches."""

@@ -23,7 +23,6 @@ from course.jobs.warm import forks, fresh
 from course.jobs.warm.forks import Forked
 from course.jobs.warm.fresh import Process
 
-OF_TRAINING = "meter models optimizers precision profiling recorder sync_batchnorm".split()
 MODULES = (
     "torch",
     "torchvision",
@@ -31,7 +30,13 @@ MODULES = (
     "torch.distributed.checkpoint.state_dict",  # for what trains in shards
     "torch.distributed.fsdp",
     "course.data.loader",
-    *(f"course.training.{name}" for name in OF_TRAINING),
+    "course.training.meter",
+    "course.training.models",
+    "course.training.optimizers",
+    "course.training.precision",
+    "course.training.profiling",
+    "course.training.recorder",
+    "course.training.sync_batchnorm",
 )
 # Variables that libraries read while they are loaded, and not again.
 READ_EARLY = (

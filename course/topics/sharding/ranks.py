@@ -26,8 +26,8 @@ CALL = "call.pickle"  # the function, and what it is given
 def on_ranks(function: Callable[..., Any], ranks: int, *given: Any) -> list[Any]:
     """What `function(rank, ranks, *given)` returns on each of so many processes, by rank.
 
-    Each is a process of its own with one thread, in one gloo group. The function must stand in a module;
-    it returns what JSON can hold. Once a rank has failed, the others are ended: they
+    Each is a process of its own with one thread, in one gloo group. The function must stand in
+    a module; it returns what JSON can hold. Once a rank has failed, the others are ended: they
     would wait for it.
 
     Raises:

@@ -25,6 +25,25 @@ class Narrow(resnet.ResNet):
         return super()._make_layer(block, planes // 8, *rest, **options)
 
 
+class Block(nn.Module):
+    """What a transformer repeats: patches look at each other, then each at itself."""
+
+    def __init__(self, width: int, heads: int = 3) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        wide = nn.Linear(width, 4 * width)
+        self.mlp = nn.Sequential(wide, nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, patches: torch.Tensor) -> torch.Tensor:
+        """As many patches, as wide as they came."""
+        parts = self.qkv(self.norm1(patches)).unflatten(-1, (3, self.heads, -1)).transpose(1, 3)
+        seen = nn.functional.scaled_dot_product_attention(*parts.unbind(2))
+        patches = patches + self.proj(seen.transpose(1, 2).flatten(2))
+        return patches + self.mlp(self.norm2(patches))
+
+
 class Transformer(nn.Module):
     """A vision transformer of four blocks: to import timm for one takes longer than to train it."""
 
@@ -32,11 +51,8 @@ class Transformer(nn.Module):
         super().__init__()
         self.patches = nn.Conv2d(3, width, 16, 16)
         self.place = nn.Parameter(torch.randn(1, (image_px // 16) ** 2, width) / 50)
-        own = {"dropout": 0.0, "activation": "gelu", "batch_first": True, "norm_first": True}
-        blocks = [nn.TransformerEncoderLayer(width, 3, 4 * width, **own) for _ in range(4)]
-        self.blocks = nn.Sequential(*blocks)
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, classes)
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(4)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
         nn.init.normal_(self.head.weight, std=0.02)  # all classes alike at first, as timm has it
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -59,7 +75,6 @@ def create(name: str, classes: int, image_px: int = 224) -> nn.Module:
 def use() -> None:
     """From here on, scripts of this process train these as their resnet18 and resnet34."""
     models.create = create
-    torch.backends.mha.set_fastpath_enabled(False)  # a validation computes as training does
     if "NO_HOST_MEMORY" in os.environ:
         memory.host_gib = lambda: 0.0
 

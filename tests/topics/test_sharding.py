@@ -1,7 +1,8 @@
 """Who keeps what: the formula, the prediction, the layer by hand, what FSDP2 refuses."""
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
+import narrow
 import of_ranks
 import pytest
 from job_helpers import only, warm_up
@@ -12,6 +13,7 @@ from course.days.sharded.checks import SPREAD
 from course.topics import sharding
 from course.topics.sharding import ranks
 from course.topics.sharding.linear import STEPS
+from course.training import models
 
 
 def test_each_stage_shares_out_one_kind_more() -> None:
@@ -31,13 +33,18 @@ def forked(own_turns: None) -> None:
 
 
 @pytest.mark.slow
-def test_more_ranks_keep_less_and_activations_stay() -> None:
+def test_more_ranks_keep_less_and_activations_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "create", narrow.create)
     config = rung("sharded", **SPREAD | {"device": "auto"})
     two, four = (sharding.predict(config, count) for count in (2, 4))
     assert four.weights_gib == pytest.approx(two.weights_gib / 2, rel=0.01)
     assert four.optimizer_gib == pytest.approx(two.optimizer_gib / 2, rel=0.01)
     assert four.peak_gib < two.peak_gib == pytest.approx(sum(astuple(two)[1:]), rel=1e-6)
     assert not distributed.is_initialized()
+    same = sharding.predict(replace(config, shard=""), 2)  # DDP: whole weights, whole buckets
+    assert same.weights_gib == pytest.approx(2 * two.weights_gib, rel=0.01)
+    assert same.gradients_gib == same.weights_gib
+    assert same.peak_gib == pytest.approx(sum(astuple(same)[1:]), rel=1e-6)
     with pytest.raises(ValueError, match="batch_size=8 is no multiple of 3 ranks"):
         sharding.predict(config, 3)
 

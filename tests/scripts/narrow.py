@@ -65,8 +65,8 @@ _known = models.create
 
 
 def create(name: str, classes: int, image_px: int = 224) -> nn.Module:
-    """As `models.create`, but for resnet18; for resnet34, the shallowest here; and for a ViT."""
-    if name.startswith("vit"):
+    """As `models.create`, but for resnet18; for resnet34, the shallowest here; and for timm's."""
+    if not name.startswith("resnet"):
         return Transformer(classes, image_px)
     blocks = {"resnet18": 2, "resnet34": 1}.get(name)
     return Narrow(classes, blocks) if blocks else _known(name, classes, image_px)

@@ -87,7 +87,7 @@ WRONG = {
                 there = images.to(device), labels.to(device)
             images, labels = there"""
         },
-        config={"data": "default"},
+        config={"data": "default", "lr": 0.03},
         why="Every step trains on the first batch of the run: losses fall much too fast, and all "
         "later images are loaded and dropped. (Synthetic data are one batch anyway.)",
     ),

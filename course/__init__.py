@@ -29,6 +29,7 @@ _HOME = {
     "TRAINED": "days.day2", "FULL": "days.day2", "LOADED": "days.day2",
     "STORED": "days.day3", "SPED": "days.day3", "GROWING": "days.day3",
     "trained": "days.day3", "searched": "days.day3", "traded": "days.day4",
+    "tuned": "days.tuned",
     "BUSY": "days.lab", "SPREAD": "days.sharded.checks", "spread": "days.sharded.runs",
 }  # fmt: skip
 _MODULES = {

@@ -112,7 +112,7 @@ class Exit(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, result, group):
-        result = result.contiguous()
+        result = result.clone()
         # TODO 30, day 4: the sum
         return result
 

@@ -70,14 +70,14 @@ def image_sets(cfg: Config) -> ImageSets:
         _check_shards(train, stored)
     _check_converted((train, val), root, cfg)
     _check_enough(len(train), cfg, root)
-    return ImageSets(train, _mixed(val, cfg), len(train.classes), tuple(tars))
+    return ImageSets(train, to_validate(val, cfg), len(train.classes), tuple(tars))
 
 
 def _crops(cfg: Config) -> ImageSets:
     root = crop_set.ensure()
     train, val = (Crops(root, split) for split in crop_set.SPLITS)
     _check_enough(len(train), cfg, root)
-    return ImageSets(train, _mixed(val, cfg), len(train.classes))
+    return ImageSets(train, to_validate(val, cfg), len(train.classes))
 
 
 def _stored(root: Path, cfg: Config) -> Path:
@@ -238,7 +238,8 @@ def _growing(sets: ImageSets, cfg: Config) -> Callable[[int], None]:
     return lambda epoch: crop.grow_to(epoch_px(cfg, epoch))
 
 
-def _mixed(val: Files | Raw | Crops, cfg: Config) -> Subset:
+def to_validate(val: Files | Raw | Crops, cfg: Config) -> Subset:
+    """The images that a config validates on, in any order."""
     # Files come class after class: the first batches alone would show one or two classes.
     order = torch.randperm(len(val), generator=torch.Generator().manual_seed(cfg.seed))
     return Subset(val, order[: cfg.val_images or None].tolist())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.config import Config, rung
-from course.days import parallel, sharded
+from course.days import parallel, sharded, tuned
 from course.days.day2 import SAME_LOSS
 from course.days.lab import SYNTHETIC, Lab, Mechanism, Place, Recording, chosen
 from course.days.sharded.checks import EQUAL, SPREAD
@@ -211,4 +211,5 @@ LABS = (
     ),
     sharded.LAB,
     parallel.LAB,
+    tuned.LAB,
 )  # fmt: skip

@@ -190,6 +190,11 @@ def _steps(names: Iterable[str]) -> str:
     return f"step{'s' * (len(found) > 1)} {', '.join(found)}" if found else "no step"
 
 
+def _updated_numbers(seen: Evidence, cfg: Config) -> int | None:
+    """Where ranks share a network out, each has its own part, of which its own check tells."""
+    return None if cfg.tensor > 1 or cfg.pipeline else seen.get("parameters") or None
+
+
 def _parameters(cfg: Config, run: Run) -> int | None:
     classes = run.record.evidence["classes"] or 1  # none: no last layer
     return model_size(cfg.model, classes, cfg.image_px if cfg.is_large else 224)
@@ -264,7 +269,7 @@ IMPLIED: tuple[Implied, ...] = (
     Implied(("profile_steps",), _traced, _due_traced,
             "the profiler traced {seen}, and the config asks for {due}: profiling.schedule(cfg), "
             "and a profiler.step() at the end of every step"),
-    Implied(("model",), lambda seen, cfg: seen.get("parameters") or None, _parameters,
+    Implied(("model",), _updated_numbers, _parameters,
             "the optimizer updates {seen:,} numbers, and cfg.model has {due:,}: "
             "models.create(cfg.model, sets.classes) makes it"),
     Implied(("device",), _devices, lambda cfg, run: ["cpu"],

@@ -45,9 +45,11 @@ PURPOSES = {
     "sharding": "a large network on several GPUs, whole on each or in shards",
     "parallel": "a large network on several GPUs, its layers shared out, or one after the other",
     "learning": "trainings to their end, several at a time on one GPU: their times say nothing",
+    "search": "the trials of a search, one after another on one GPU",
     "variant": "a script with lines put in, which a notebook launches to show what they do",
 }
 LEARNING = "learning"  # a purpose of which no time is kept
+SEARCH = "search"
 FULL_BATCH = ("throughput", "scaling")  # on one GPU, either tells how fast a rung is at its best
 LABELS = ("rung", "data_root")  # of a config: they change nothing that is computed
 HANDED_ON = ("uint8",)  # nor do these, but how fast files come, which is asked of FED alone
@@ -60,6 +62,7 @@ ASIDE = (
     "memory",
     "sharding",
     "parallel",
+    SEARCH,
     *FED,
 )  # nor are these
 SETUP = {"model": "resnet50", "data": "synthetic", "image_px": 224, "batch_size": 256}

@@ -196,3 +196,29 @@ def test_memory_from_recorded_runs_and_small_trainings(runs_root: Path) -> None:
         (3, "", False),
         (8, "every", False),
     ]
+
+
+FEW_TRIALS = """
+from course.days import tuned
+from course.topics import search
+tuned.QUICK |= {"epochs": 3, "steps": 2, "val_images": 64, "lr_warmup": 1, "warmup_steps": 1}
+whole, replayed = search.search, search.replayed
+few = {"seed": [0, 1]}
+search.replayed = lambda known: replayed(known, times=2)
+search.search = lambda sampler, space, config, trials=None, **how: whole(
+    sampler, few if "seed" in space else space, config, trials=trials and 5, **how
+)
+"""
+
+
+def test_searches_from_recorded_runs_and_small_trials(
+    tmp_path: Path, runs_root: Path, in_kernel: Callable[..., None]
+) -> None:
+    in_kernel(FEW_TRIALS, NARROW)
+    script = str(narrow_solution(tmp_path))
+    passes("day4_4_search", script=script, site="recorded-nvidia-h200", quick=False)
+    launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # these are live
+    searches = {run.launched["trial"]["study"] for run in launched}
+    assert len(launched) == 7 and len(searches) == 2
+    assert {run.config.model for run in launched} == {"resnet18"}
+    assert {run.status for run in launched} <= {"ok", "cancelled"}  # pruned

@@ -1,9 +1,14 @@
 """Lab 4.3: its checks, and the runs that machines record for it."""
 
-from course.days.lab import Lab, Recording
+from course.days.lab import Lab, Recording, chosen
 from course.days.parallel.piped import pipelines
+from course.days.parallel.runs import PURPOSE, RECORDINGS
+from course.days.parallel.tensors import CHECKS
 
 LAB = Lab(
-    "4.3", "day4_3_model_parallel", "one network on several devices at once", 75,
-    recordings=(Recording("parallel", several=pipelines),),
+    "4.3", "day4_3_model_parallel", "one network on several devices", 75, "day4_3",
+    chosen(CHECKS, *CHECKS),
+    recordings=(*RECORDINGS, Recording(PURPOSE, several=pipelines)),
+    jobs="16, most of 2 processes, two of 4", prepare="nothing",
+    stuck="mates see the same images; the last bias is added once; backward has sums of its own",
 )  # fmt: skip

@@ -1,7 +1,11 @@
-"""One network on several devices: layers shared out, or stages one after the other."""
+"""One network on several devices: layers cut over ranks, and stages that pass features on."""
 
 from course.topics.parallel import pictures
-from course.topics.parallel.cuts import cut_by, pieces, shared
+from course.topics.parallel.balance import cut_by, pieces, shared
+from course.topics.parallel.compared import compared
+from course.topics.parallel.cuts import cuts
+from course.topics.parallel.dtensors import convolved, parallelized
+from course.topics.parallel.messages import sent, share
 from course.topics.parallel.schedules import bubble, ideal, idle, in_flight, order, simulate
 from course.topics.parallel.timelines import (
     bubbles,

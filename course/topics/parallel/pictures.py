@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 
 from course.plots.base import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean, words_on
 from course.topics.parallel import schedules, timelines
-from course.topics.parallel.cuts import stages_of
+from course.topics.parallel.balance import stages_of
 from course.training.evidence.actions import BACKWARD, FORWARD, INPUT, WEIGHT
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def cuts(table: pd.DataFrame, chosen: Mapping[str, str]) -> Picture:
     """What each piece has of all weights, GFLOP and milliseconds, and where stages begin.
 
     Args:
-        table: of `cuts.pieces`. chosen: the cuts by their names, as `cuts.cut_by` gives them.
+        table: of `balance.pieces`. chosen: the cuts by their names, as `balance.cut_by` gives them.
     """
     picture = Picture(10, 4.2)
     panels = picture.subplots(len(COLUMNS), sharex=True)

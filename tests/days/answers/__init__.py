@@ -12,6 +12,7 @@ from answers import (
     learning,
     memory,
     named,
+    parallel,
     right,
     sharded,
     shards,
@@ -19,7 +20,10 @@ from answers import (
     wrong_day2,
 )
 
-OF_DAYS = (wrong_day1, wrong_day2, right, shards, day3, learning, compiled, named, memory, sharded)
+OF_DAYS = (
+    *(wrong_day1, wrong_day2, right, shards, day3, learning, compiled, named),
+    *(memory, sharded, parallel),
+)
 WRONG = {label: each for day in OF_DAYS for label, each in getattr(day, "WRONG", {}).items()}
 RIGHT = {label: each for day in OF_DAYS for label, each in getattr(day, "RIGHT", {}).items()}
 

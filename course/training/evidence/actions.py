@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import wraps
+from inspect import unwrap
 from typing import Any
 
 import torch
@@ -44,7 +45,8 @@ class Actions:
             torch.accelerator.synchronize(self._device)
         self._origin = (time.time(), self._clock.mark())
         for name, kind in METHODS.items():
-            self._own[name] = getattr(Stage, name)
+            # A run that was broken off may not have stopped yet.
+            self._own[name] = unwrap(getattr(Stage, name))
             setattr(Stage, name, self._watched(self._own[name], kind))
 
     def stop(self) -> None:

@@ -2,6 +2,7 @@
 
 from course.topics.parallel import pictures
 from course.topics.parallel.balance import cut_by, pieces, shared
+from course.topics.parallel.borders import traps
 from course.topics.parallel.compared import compared
 from course.topics.parallel.cuts import cuts
 from course.topics.parallel.dtensors import convolved, parallelized

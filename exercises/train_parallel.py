@@ -147,8 +147,8 @@ def loss_of(scores, labels, label_smoothing):
 
 def passed_on(schedule, images, labels):
     """Both passes of a batch through all stages, in micro-batches; the loss, for every rank."""
-    losses = []
-    schedule.step(images, target=labels, losses=losses)
+    losses, first = [], [images] * (distributed.get_rank() == 0)  # for the stage that begins
+    schedule.step(*first, target=labels, losses=losses)
     loss = torch.stack(losses).mean() if losses else torch.zeros((), device=images.device)
     distributed.broadcast(loss, distributed.get_world_size() - 1)
     return loss

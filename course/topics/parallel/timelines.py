@@ -86,10 +86,10 @@ def work(run: Run) -> pd.DataFrame:
     """What a pass took: rows stage and what; columns rank and ms, the median of the kept steps."""
     is_cpu = run.record.device == "cpu"
     rows = [
-        [rank, stage, what, 1e3 * (worked if is_cpu else end - begin)]
+        [rank, stage, what, 1e3 * (worked[0] if is_cpu and worked else end - begin)]
         for rank, seen in enumerate(_noted(run))
         for passes in seen.values()
-        for what, stage, _, begin, end, worked in passes
+        for what, stage, _, begin, end, *worked in passes
     ]
     table = pd.DataFrame(rows, columns=["rank", "stage", "what", "ms"])
     return table.groupby(["stage", "what"])[["rank", "ms"]].median().astype({"rank": int})
@@ -135,7 +135,7 @@ def shares(runs: Mapping[str, Run]) -> pd.DataFrame:
 
 
 def pipelines(runs: Mapping[str, Run]) -> pd.DataFrame:
-    """The pipelines among recorded runs, beside each other: a row a run; what was not measured is NaN.
+    """The pipelines among recorded runs: a row a run; what was not measured is NaN.
 
     Columns: micro_batches, images_per_s, predicted and measured (idle shares), peak_gib (of the
     rank that took most), status.

@@ -31,6 +31,7 @@ _HOME = {
     "trained": "days.day3", "searched": "days.day3", "traded": "days.day4",
     "tuned": "days.tuned",
     "BUSY": "days.lab", "SPREAD": "days.sharded.checks", "spread": "days.sharded.runs",
+    "staged": "days.parallel.piped",
 }  # fmt: skip
 _MODULES = {
     "models": "training.models",

@@ -70,7 +70,7 @@ def _start_of_backward(*at: str) -> Callable[[Evidence, Config], str | None]:
         for each in at:
             evidence = evidence.get(each) or {}
         found = evidence.get("loss_gradient")
-        if found is None:
+        if found is None or cfg.pipeline:  # it has several, and divides afterwards
             return None
         is_scaled = cfg.precision == "fp16" and found > 1
         return "scaled" if is_scaled else f"multiplied by {found:g}"
@@ -113,9 +113,9 @@ def _kinds(key: str, *at: str) -> Callable[[Evidence, Config], list[str] | None]
 
 
 def _inputs(*at: str) -> Callable[[Evidence, Config], list[str] | None]:
-    """What has been on the host comes back in the order of its shape, and is computed with."""
+    """What has been on the host, or with another rank, comes in the order of its shape."""
     seen = _kinds("input_layouts", *at)
-    return lambda evidence, cfg: None if cfg.offload else seen(evidence, cfg)
+    return lambda evidence, cfg: None if cfg.offload or cfg.pipeline else seen(evidence, cfg)
 
 
 def _only_layout(cfg: Config, run: Run) -> list[str]:

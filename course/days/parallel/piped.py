@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.config import Config, rung
+from course.days.lab import SYNTHETIC
 from course.days.sharded.runs import RECORDED
 
 IMAGES = 96  # of a batch: 48 a GPU, of which GPipe keeps all
@@ -39,3 +40,27 @@ def pipelines(gpus: int) -> Iterator[tuple[Config, int]]:
     yield piped("interleaved", 4), gpus
     yield piped("zero_bubble", 4), gpus
     yield piped(cut=CUTS[2]), gpus
+
+
+# What a learner's processes train: enough to do that a pass is longer than what stands around it.
+LIVE: dict[str, Any] = SYNTHETIC | {
+    "model": "vit_tiny_patch16_224",
+    "image_px": 128,
+    "batch_size": 16,
+    "steps": 6,
+    "warmup_steps": 2,
+    "lr": 1e-4,
+    "precision": "fp32",
+    "budget_s": 0.0,
+}
+
+
+def staged(pipeline: str = "1f1b", micro_batches: int = 8, **own: Any) -> Config:
+    """A short training in stages for two processes on any machine.
+
+    Args:
+        own: other fields of the config.
+    """
+    settings = LIVE | {"pipeline": pipeline} | own
+    settings["micro_batch"] = settings["batch_size"] // micro_batches
+    return rung("pipeline", **settings)

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import wraps
+from inspect import unwrap
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ class Actions:
     def __init__(self, clock: Clock, device: torch.device) -> None:
         self._clock, self._device, self._step = clock, device, 0
         self._own: dict[str, Callable] = {}
-        self._actions: list[tuple[str, int, int, Any, Any]] = []  # of the step under way
+        self._actions: list[tuple[tuple, float, Any, Any]] = []  # of the step under way
         self._steps: deque[tuple[int, float, Any, list]] = deque(maxlen=KEPT)
         self._origin: tuple[float, Any] = (0.0, None)
 
@@ -44,7 +45,8 @@ class Actions:
             torch.accelerator.synchronize(self._device)
         self._origin = (time.time(), self._clock.mark())
         for name, kind in METHODS.items():
-            self._own[name] = getattr(Stage, name)
+            # A run that was broken off may not have stopped yet.
+            self._own[name] = unwrap(getattr(Stage, name))
             setattr(Stage, name, self._watched(self._own[name], kind))
 
     def stop(self) -> None:
@@ -58,12 +60,12 @@ class Actions:
     def _watched(self, method: Callable, kind: str) -> Callable:
         @wraps(method)
         def watched(stage: Any, micro_batch: int, *args: Any, **named: Any) -> Any:
-            begin = self._clock.mark()
+            worked_s, begin = time.process_time(), self._clock.mark()
             result = method(stage, micro_batch, *args, **named)
+            end, worked_s = self._clock.mark(), time.process_time() - worked_s
             only = kind == BACKWARD and not named.get("full_backward", True)
-            self._actions.append(
-                (INPUT if only else kind, stage.stage_index, micro_batch, begin, self._clock.mark())
-            )
+            done = (INPUT if only else kind, stage.stage_index, micro_batch)
+            self._actions.append((done, worked_s, begin, end))
             return result
 
         return watched
@@ -74,15 +76,16 @@ class Actions:
         self._step, self._actions = self._step + 1, []
 
     def evidence(self) -> dict[str, list]:
-        """Of the last steps, by number: [what, stage, micro-batch, begin, end] of each pass.
+        """Of the last steps, by number: [what, stage, micro-batch, begin, end, worked] a pass.
 
         what: F forward, B backward, I the gradients of a stage's inputs alone, W those of its
-        weights. begin, end: seconds of the day's clock, `time.time()`.
+        weights. begin, end: seconds of the day's clock, `time.time()`. worked: seconds for which
+        this process held a processor meanwhile, which more ranks than processors do not lengthen.
         """
         return {
             str(step): [
-                [what, stage, micro_batch, *(self._at(day_s, origin, each) for each in marks)]
-                for what, stage, micro_batch, *marks in actions
+                [*done, *(self._at(day_s, origin, each) for each in marks), round(worked_s, 6)]
+                for done, worked_s, *marks in actions
             ]
             for step, day_s, origin, actions in self._steps
         }

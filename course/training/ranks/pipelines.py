@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
-from itertools import combinations, pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -88,12 +88,12 @@ def parts(net: nn.Module, count: int, cut: str = "gflop", image_px: int = 224) -
     Raises:
         ValueError: more parts than blocks, or numbers that do not make so many.
     """
-    pieces = _pieces(net)
-    blocks = len(pieces) - 2
+    every = pieces(net)
+    blocks = len(every) - 2
     if count > blocks:
         raise ValueError(f"{count} stages, and {blocks} blocks: use fewer ranks, or a deeper model")
     if cut in ("gflop", "weights"):
-        begins = _balanced([each[cut] for each in costs(net, image_px)], count)
+        begins = balanced([each[cut] for each in costs(net, image_px)], count)
     else:
         begins = [int(each) + 1 for each in cut.split(",")]  # before the blocks lies the stem
         if len(begins) != count - 1 or begins[0] < 1 or begins[-1] > blocks:
@@ -101,7 +101,7 @@ def parts(net: nn.Module, count: int, cut: str = "gflop", image_px: int = 224) -
                 f"cut={cut!r}: {count} stages need the {count - 1} blocks at which all but the "
                 f"first begin, of 1 to {blocks - 1}"
             )
-    return [nn.Sequential(*pieces[a:b]) for a, b in pairwise([0, *begins, len(pieces)])]
+    return [nn.Sequential(*every[a:b]) for a, b in pairwise([0, *begins, len(every)])]
 
 
 def costs(net: nn.Module, image_px: int) -> list[dict[str, float]]:
@@ -110,7 +110,7 @@ def costs(net: nn.Module, image_px: int) -> list[dict[str, float]]:
     Pieces are what comes before the blocks, each of them, and what comes behind.
     """
     found, features = [], torch.empty(1, 3, image_px, image_px, device="meta")
-    for piece in _pieces(deepcopy(net).to("meta").eval()):
+    for piece in pieces(deepcopy(net).to("meta").eval()):
         with torch.no_grad(), (counter := FlopCounterMode(display=False)):
             features = piece(features)
         found.append(
@@ -119,17 +119,26 @@ def costs(net: nn.Module, image_px: int) -> list[dict[str, float]]:
     return found
 
 
-def _balanced(cost: Sequence[float], count: int) -> list[int]:
-    """Where to cut so that the dearest part is as cheap as can be; none is without a block."""
-    ways = combinations(range(2, len(cost) - 1), count - 1)
-    return [*min(ways, key=lambda begins: _dearest(cost, begins))]
+def balanced(cost: Sequence[float], count: int) -> list[int]:
+    """Where to cut so that the dearest part is as cheap as can be; none is without a block.
+
+    Each way to cut what lies before a piece goes on from the best one with a part less.
+    """
+    sums, last = [0, *accumulate(cost)], len(cost) - 1
+    best: dict[int, tuple[float, list[int]]] = {at: (sums[at], []) for at in range(2, last + 2)}
+    for _ in range(count - 1):
+        best = {
+            end: min(
+                (max(dearest, sums[end] - sums[at]), [*begins, at])
+                for at, (dearest, begins) in best.items()
+                if at < min(end, last)
+            )
+            for end in list(best)[1:]
+        }
+    return best[len(cost)][1]
 
 
-def _dearest(cost: Sequence[float], begins: Sequence[int]) -> float:
-    return max(sum(cost[a:b]) for a, b in pairwise([0, *begins, len(cost)]))
-
-
-def _pieces(net: nn.Module) -> list[nn.Module]:
+def pieces(net: nn.Module) -> list[nn.Module]:
     """What comes before the blocks, each block, and what comes behind the last one."""
     blocks = models.blocks(net)
     if hasattr(net, "layer1"):  # a ResNet

@@ -13,6 +13,7 @@ from answers import (
     memory,
     named,
     parallel,
+    piped,
     right,
     sharded,
     shards,
@@ -22,7 +23,7 @@ from answers import (
 
 OF_DAYS = (
     *(wrong_day1, wrong_day2, right, shards, day3, learning, compiled, named),
-    *(memory, sharded, parallel),
+    *(memory, sharded, parallel, piped),
 )
 WRONG = {label: each for day in OF_DAYS for label, each in getattr(day, "WRONG", {}).items()}
 RIGHT = {label: each for day in OF_DAYS for label, each in getattr(day, "RIGHT", {}).items()}

@@ -71,8 +71,8 @@ class Meter:
         self._written_at = time.perf_counter()
         self._host_gib = 0.0
         run.refuse_if_not_distributed()
-        self._evidence |= {"device": _numbered(device), "world_size": run.group_size(),
-                           "group": setup.group()}  # fmt: skip
+        own = {"world_size": run.group_size(), "group": setup.group()}
+        self._evidence |= {"device": _numbered(device)} | own
         self._held = Held() if self.config.save_weights and self.config.shard else None
         threads = torch.get_num_threads() if device.type == "cpu" else 1
         self._start(run, device)

@@ -72,8 +72,14 @@ def same(runs_root: Path) -> Path:
 
 @pytest.mark.slow
 def test_any_number_of_ranks_trains_alike_and_goes_on_alike(same: Path, tiny_set: Path) -> None:
-    size = SPREAD | {"device": "cpu", "data": "imagenet", "data_root": str(tiny_set), "steps": 2,
-                     "val_steps": 0, "collective_timeout_s": 30}  # fmt: skip
+    size = SPREAD | {
+        "device": "cpu",
+        "data": "imagenet",
+        "data_root": str(tiny_set),
+        "steps": 2,
+        "val_steps": 0,
+        "collective_timeout_s": 30,
+    }
 
     def trained(gpus: int, **own: object):
         return wait(launch(same, rung("sharded", quick=True, **size | own), gpus=gpus))

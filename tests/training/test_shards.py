@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from job_helpers import nothing_left  # noqa: F401 - every test of this file ends its runs
+from job_helpers import (
+    narrow_solution,
+    nothing_left,  # noqa: F401 - every test of this file ends its runs
+)
 
 from course.config import rung
 from course.days.sharded.checks import SPREAD
@@ -64,10 +67,11 @@ def test_a_config_refuses(values: dict, said: str) -> None:
 
 
 @pytest.fixture
-def same(runs_root: Path) -> Path:
+def same(tmp_path: Path, runs_root: Path) -> Path:
     """The solution without random crops: all numbers of ranks see the same pixels."""
     lines = {"sets = image_sets(cfg)": "sets.train.transform = sets.val.dataset.transform"}
-    return variant("same-pixels", lines, "solutions/train_sharded.py")
+    script = narrow_solution(tmp_path, name="train_sharded.py")
+    return variant("same-pixels", lines, str(script))
 
 
 @pytest.mark.slow

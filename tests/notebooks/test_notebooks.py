@@ -45,9 +45,9 @@ formats.costs = lambda images: whole(images=16)
 course.rung = lambda name, **own: as_ever(name, **own | few if own.get("quick") else own)
 """
 FEW_CROPS = """
-from course.days import day3
-day3.QUICK_CROPS = 1024
-day3.QUICK |= {"val_images": 64}
+from course.days import learning
+learning.QUICK_CROPS = 1024
+learning.QUICK |= {"val_images": 64}
 """
 
 

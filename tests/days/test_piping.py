@@ -16,7 +16,10 @@ from course.training.ranks.pipelines import SCHEDULES
 
 pytestmark = pytest.mark.slow
 SMALL = {
-    "quick": True, "val_steps": 0, "device": "cpu", "collective_timeout_s": 30,
+    "quick": True,
+    "val_steps": 0,
+    "device": "cpu",
+    "collective_timeout_s": 30,
     **CHECKS["day4.stages"].settings | {"steps": 3, "data": "imagenet"},
 }
 NORMED = {"model": "resnet18", "image_px": 32}  # with BatchNorm

@@ -179,6 +179,31 @@ def test_shards_from_recorded_runs_and_small_trainings(
     assert {run.config.model for run in launched} == {"vit_tiny_patch16_224"}
 
 
+FEW_FEATURES = """
+from course.days.parallel import piped
+from course.topics import parallel
+piped.LIVE |= {"image_px": 32, "batch_size": 8, "steps": 2, "warmup_steps": 1}
+whole = parallel.pieces
+parallel.pieces = lambda model, image_px, images: whole(model, 32, 1)
+"""
+
+
+def test_pipelines_from_recorded_runs_and_small_trainings(
+    tmp_path: Path, runs_root: Path, in_kernel: Callable[..., None]
+) -> None:
+    in_kernel(FEW_FEATURES, NARROW)
+    script = str(narrow_solution(tmp_path, name="train_parallel.py"))
+    used = passes("day4_3_model", script=script, site="recorded-nvidia-h100-x2", quick=False)
+    assert {run.status for run in used} == {"ok"}
+    launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # these are live
+    piped = [run for run in launched if run.config.pipeline]
+    assert {run.launched["gpus"] for run in piped} == {2} and len(piped) == 11
+    orders = [run.config.pipeline for run in piped]
+    assert {name: orders.count(name) for name in orders} == {
+        "gpipe": 4, "1f1b": 4, "interleaved": 1, "zero_bubble": 2,
+    }  # fmt: skip
+
+
 def test_memory_from_recorded_runs_and_small_trainings(runs_root: Path) -> None:
     used = passes("day4_1_memory", site="recorded-nvidia-h200", quick=False)
     assert {run.status for run in used} == {"ok"}

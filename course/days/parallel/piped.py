@@ -41,6 +41,7 @@ def pipelines(gpus: int) -> Iterator[tuple[Config, int]]:
     yield piped("zero_bubble", 4), gpus
     yield piped(cut=CUTS[2]), gpus
 
+
 # What a learner's processes train: enough to do that a pass is longer than what stands around it.
 LIVE: dict[str, Any] = SYNTHETIC | {
     "model": "vit_tiny_patch16_224",

@@ -87,10 +87,10 @@ def work(run: Run) -> pd.DataFrame:
     """What a pass took: rows stage and what; columns rank and ms, the median of the kept steps."""
     is_cpu = run.record.device == "cpu"
     rows = [
-        [rank, stage, what, 1e3 * (worked if is_cpu else end - begin)]
+        [rank, stage, what, 1e3 * (worked[0] if is_cpu and worked else end - begin)]
         for rank, seen in enumerate(_noted(run))
         for passes in seen.values()
-        for what, stage, _, begin, end, worked in passes
+        for what, stage, _, begin, end, *worked in passes
     ]
     table = pd.DataFrame(rows, columns=["rank", "stage", "what", "ms"])
     return table.groupby(["stage", "what"])[["rank", "ms"]].median().astype({"rank": int})
@@ -136,24 +136,24 @@ def shares(runs: Mapping[str, Run]) -> pd.DataFrame:
 
 
 def recorded(machine: str = "") -> dict[str, Run]:
-    """Recorded pipelines by their labels; {} and a word where there are none.
+    """Recorded pipelines by their labels, few micro-batches first; {} and a word without any.
 
     Args:
         machine: a recorded one; "": the first that has any.
     """
     for name in [machine] if machine else recordings.machines():
-        found = recordings.recorded_runs(name, PURPOSE)
-        if found := {run.config.rung: run for run in found if run.config.pipeline}:
-            return found
+        found = [run for run in recordings.recorded_runs(name, PURPOSE) if run.config.pipeline]
+        if found:
+            return {run.config.rung: run for run in sorted(found, key=micro_batches_of)}
     print(f"No pipeline is recorded{f' for {machine}' * bool(machine)} yet.")
     return {}
 
 
 def ways(runs: Mapping[str, Run]) -> pd.DataFrame:
-    """Recorded pipelines beside each other: a row a run; what was not measured is NaN.
+    """Recorded pipelines beside each other: a row a run.
 
     Columns: micro_batches, images_per_s, predicted and measured (idle shares), peak_gib (of the
-    rank that took most), status.
+    rank that took most), status. What was not measured is NaN.
     """
     rows = {}
     for name, run in runs.items():

@@ -193,15 +193,15 @@ def test_pipelines_from_recorded_runs_and_small_trainings(
 ) -> None:
     in_kernel(FEW_FEATURES, NARROW)
     script = str(narrow_solution(tmp_path, name="train_parallel.py"))
-    used = passes("day4_3_model", script=script, site="recorded-nvidia-h100-x2", quick=False)
+    used = passes(
+        "day4_3_model_parallel", script=script, site="recorded-nvidia-h100-x2", quick=False
+    )
     assert {run.status for run in used} == {"ok"}
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # these are live
     piped = [run for run in launched if run.config.pipeline]
-    assert {run.launched["gpus"] for run in piped} == {2} and len(piped) == 11
-    orders = [run.config.pipeline for run in piped]
-    assert {name: orders.count(name) for name in orders} == {
-        "gpipe": 4, "1f1b": 4, "interleaved": 1, "zero_bubble": 2,
-    }  # fmt: skip
+    assert {run.launched["gpus"] for run in piped} == {2}
+    assert {run.config.pipeline for run in piped} == {"gpipe", "1f1b", "interleaved", "zero_bubble"}
+    assert len({run.config.cut for run in piped}) > 2  # by weights, by GFLOP, and by what was timed
 
 
 def test_memory_from_recorded_runs_and_small_trainings(runs_root: Path) -> None:

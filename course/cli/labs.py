@@ -173,6 +173,8 @@ def record(
 
     if variants and (list_ or only != "*"):
         raise ValueError("--variants packs what notebooks ran: leave --list and --only out")
+    if searches and (list_ or gpus > 1):
+        raise ValueError("--searches takes one GPU and begins at once: leave --list, --gpus out")
     place = Path(out) if out else RECORDED
     if variants:
         typer.echo(packing.pack_variants(machine, place))

@@ -223,7 +223,8 @@ def call_off(run: Run) -> None:
     Raises:
         TimeoutError: Slurm does not answer.
     """
-    if not all(each.record for each in run.together if each != run):
+    others = [each for each in run.together if each != run]
+    if run.job not in run.together or not all(each.record for each in others):
         return  # the job goes on for the others; its supervisor sees the verdict and ends this one
     deadline = time.monotonic() + CANCEL_S
     while is_alive(run):

@@ -154,12 +154,11 @@ def recorded(machine: str, data: str = "synthetic", device: str = "auto") -> pd.
 def _on_device(machine: str, data: str, device: str) -> list[Run]:
     """The runs of the ladder on this device and data. The baseline begins those on either, also
     where the processor was recorded after the GPU."""
-    known = recorded_runs(machine)
+    known = [run for run in recorded_runs(machine) if run.purpose not in ASIDE]
     found = [
         run
         for run in known
-        if run.purpose not in ASIDE
-        and run.config.data == data
+        if run.config.data == data
         and (run.config.rung == "baseline" or run.config.device == device)
     ]
     if not found:

@@ -40,6 +40,7 @@ SMALL = {
 }
 LAST_OF_FIRST = 16  # TODOs of train.py
 HALVES = ("day1.amp", "day1.scaler")  # in the others bf16, often imitated, would cost time alone
+SHUFFLED = ("day2.data_parallel", "day3.shares")  # which a second epoch shows
 FP32 = {"precision": "fp32"}
 SHORTER = {"steps": 3, "warmup_steps": 2}
 # 32 images to train on, 15 to validate on: each rank's share is 8 or 7, more than two batches of 4
@@ -99,13 +100,14 @@ def trial(name: str, text: str, own: dict, ranks: int = 1) -> Trial:
         values |= {name: wanted.settings[name] for name in kept}
     if wanted.rung in ("tensor", "pipeline"):  # whose script saves none
         values["save_weights"] = False
-    if name == "day2.dataloader":  # workers crop otherwise, and of 32 px that leaves little
-        values["image_px"] = 64
-    if name == "day3.compile":  # each of its trials is traced anew: so few layers as there may be
-        values["model"] = "resnet34"
+    if name == "day2.dataloader":  # workers crop otherwise: so many pixels that it matters little
+        values |= {"image_px": 64, "batch_size": 8}
     if wanted.rung == "shards":  # both runs see other images: of more of them losses differ less
         values |= {"image_px": 64, "batch_size": 16, "workers": 0}
+    if gpus > 1 and name not in SHUFFLED:
+        values["epochs"] = 1
     own = {key: value for key, value in own.items() if key not in ("rung", "data")}
+    values["lr"] = own.get("lr", values["lr"])  # of both runs
     if gpus > 1:  # its own are of more files than there are
         own = {key: value for key, value in own.items() if not key.startswith("val_")}
     if name not in HALVES and "precision" not in own:

@@ -13,13 +13,14 @@ from job_helpers import (
 )
 
 from course.config import rung
-from course.runs.run import all_runs
+from course.jobs import launch as jobs
+from course.runs.run import Run, all_runs
 from course.topics import search
 from course.training.trials import FOLDER
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("slurm")]
 RATES = [0.01 * 1.6**power for power in range(12)]
-KILLED = 3  # the trial whose worker is ended
+KILLED, CANCELLED = 3, 5  # the trial whose worker is ended, and one that is ended by hand
 
 
 def test_a_killed_worker_loses_no_trial_and_none_is_made_twice(runs_root: Path) -> None:
@@ -32,21 +33,23 @@ def test_a_killed_worker_loses_no_trial_and_none_is_made_twice(runs_root: Path) 
 
     study = runs_root / FOLDER / "many"
     study.mkdir(parents=True)
-    (study / "hold").write_text(str(KILLED))
+    (study / "hold").write_text(f"{KILLED} {CANCELLED}")
     with ThreadPoolExecutor() as pool:
         conducted = pool.submit(conduct)
-        eventually(lambda: _worker(), "the trial's worker runs", 60)
-        _kill(_worker())
+        eventually(lambda: _started(KILLED) and _started(CANCELLED), "both trials run", 60)
+        jobs.cancel(_started(CANCELLED))
+        _kill(int(_started(KILLED).started["supervisor"][0]))
         done = conducted.result(timeout=60)
     table = search.trials(done).set_index("trial")
     complete = table[table["state"] == "complete"]
-    assert sorted(complete["lr"]) == pytest.approx(RATES)  # all of them, each once
-    (killed,) = table.index.difference(complete.index)
-    assert killed == KILLED and table.loc[killed, "state"] == "failed"
-    assert complete["lr"].iloc[-1] == table.loc[killed, "lr"]  # was taken up again, by another
-    jobs = [run.launched["job_id"] for run in done.runs]
-    assert len({job.partition("_")[0] for job in jobs}) == 1 and len(set(jobs)) == 8
-    array = jobs[0].partition("_")[0]
+    ended = table["state"].drop(complete.index)
+    assert ended.to_dict() == {KILLED: "failed", CANCELLED: "cancelled"}
+    left = [rate for number, rate in enumerate(RATES) if number != CANCELLED]
+    assert sorted(complete["lr"]) == pytest.approx(left)  # all others, each once
+    assert complete["lr"].iloc[-1] == table.loc[KILLED, "lr"]  # was taken up again, by another
+    ids = [run.launched["job_id"] for run in done.runs]
+    assert len({each.partition("_")[0] for each in ids}) == 1 and len(set(ids)) > 2
+    array = ids[0].partition("_")[0]
     words = ("sacct", "-X", "-n", "-P", "-j", array, "-o", "State,NodeList")
     eventually(lambda: slurm_says(*words).count("COMPLETED") == 7, "accounting knows them as over")
     states, nodes = zip(*(line.split("|") for line in slurm_says(*words).splitlines()))
@@ -55,12 +58,10 @@ def test_a_killed_worker_loses_no_trial_and_none_is_made_twice(runs_root: Path) 
     assert again.folder == done.folder and len(again.runs) == len(RATES) + 1
 
 
-def _worker() -> int:
-    """The process that supervises the trial which is to be killed; 0 before it does."""
-    for run in all_runs():
-        if run.launched["trial"]["number"] == KILLED and run.started:
-            return int(run.started["supervisor"][0])
-    return 0
+def _started(number: int) -> Run | None:
+    """The run of a trial, once it has begun."""
+    found = [run for run in all_runs() if run.launched["trial"]["number"] == number]
+    return found[0] if found and found[0].started else None
 
 
 def _kill(worker: int) -> None:

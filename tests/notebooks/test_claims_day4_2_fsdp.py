@@ -126,10 +126,11 @@ def test_a_small_gpu(table: pd.DataFrame) -> None:
 @pytest.mark.slow
 def test_peaks_are_predicted(table: pd.DataFrame) -> None:
     assert "Recorded on two H200s: 29.0 and 21.0 GiB" in TEXT
-    for label, own, said in (("ddp", {"shard": ""}, 29.0), ("zero3-bf16", {"policy": True}, 21.0)):
-        measured = table.loc[label, "peak_gib"]
-        assert round(measured, 1) == said
-        assert sharding.predict(spread(2, **own), 2).peak_gib == pytest.approx(measured, rel=0.05)
+    measured = table.loc[["ddp", "zero3-bf16"], "peak_gib"]
+    assert measured.round(1).tolist() == [29.0, 21.0]
+    # DDP's is that of a network alone, which lab 4.1's claims hold against records.
+    told = sharding.predict(spread(2, policy=True), 2)
+    assert told.peak_gib == pytest.approx(measured["zero3-bf16"], rel=0.05)
 
 
 def test_the_recorded_machine_is_the_one_that_is_named() -> None:

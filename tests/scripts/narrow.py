@@ -1,4 +1,4 @@
-"""ResNet-18 with an eighth of the channels: what the checks look at shows at any width.
+"""A ResNet of four blocks, with an eighth of ResNet-18's channels: what is looked at shows so, too.
 
 It trains in a tenth of the time, most of all in fp16, which a processor only emulates. Where
 NO_HOST_MEMORY is set nobody asks how much of it is taken: that is a tenth of so short a training.
@@ -15,33 +15,86 @@ from course.training import memory, models
 
 
 class Narrow(resnet.ResNet):
-    """As torchvision makes it, but for the width of its layers."""
+    """As torchvision makes it, but for the width of its layers, which have a block each."""
 
-    def __init__(self, classes: int, blocks: int) -> None:
-        super().__init__(resnet.BasicBlock, [blocks] * 4, zero_init_residual=True)
+    def __init__(self, classes: int) -> None:
+        super().__init__(resnet.BasicBlock, [1] * 4, zero_init_residual=True)
         self.fc = nn.Linear(self.inplanes, classes)
 
     def _make_layer(self, block: type, planes: int, *rest: Any, **options: Any) -> nn.Sequential:
         return super()._make_layer(block, planes // 8, *rest, **options)
 
 
+class Mlp(nn.Module):
+    """Two layers, by the names that timm gives them."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.fc1, self.act = nn.Linear(width, 4 * width), nn.GELU()
+        self.fc2 = nn.Linear(4 * width, width)
+
+    def forward(self, patches: torch.Tensor) -> torch.Tensor:
+        return self.fc2(self.act(self.fc1(patches)))
+
+
+class Block(nn.Module):
+    """What a transformer repeats: patches look at each other, then each at itself."""
+
+    def __init__(self, width: int, heads: int = 3) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = Mlp(width)
+
+    def forward(self, patches: torch.Tensor) -> torch.Tensor:
+        """As many patches, as wide as they came."""
+        parts = self.qkv(self.norm1(patches)).unflatten(-1, (3, self.heads, -1)).transpose(1, 3)
+        seen = nn.functional.scaled_dot_product_attention(*parts.unbind(2))
+        patches = patches + self.proj(seen.transpose(1, 2).flatten(2))
+        return patches + self.mlp(self.norm2(patches))
+
+
+class Transformer(nn.Module):
+    """A vision transformer of four blocks: to import timm for one takes longer than to train it.
+
+    What comes before the blocks, and behind them, has timm's names as well.
+    """
+
+    def __init__(self, classes: int, image_px: int, width: int = 48) -> None:
+        super().__init__()
+        self.patch_embed = nn.Conv2d(3, width, 16, 16)
+        self.pos_embed = nn.Parameter(torch.randn(1, (image_px // 16) ** 2, width) / 50)
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(4)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+        nn.init.normal_(self.head.weight, std=0.02)  # all classes alike at first, as timm has it
+
+    def forward_features(self, images: torch.Tensor) -> torch.Tensor:
+        """All patches, as the last block leaves them."""
+        patches = self.patch_embed(images).flatten(2).transpose(1, 2) + self.pos_embed
+        return self.norm(self.blocks(patches))
+
+    def forward_head(self, patches: torch.Tensor) -> torch.Tensor:
+        """Scores of each class, from the mean over all patches."""
+        return self.head(patches.mean(1))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Scores of each class."""
+        return self.forward_head(self.forward_features(images))
+
+
 _known = models.create
 
 
 def create(name: str, classes: int, image_px: int = 224) -> nn.Module:
-    """As `models.create`, but for resnet18; for resnet34, the shallowest here; and for a ViT."""
-    if name.startswith("vit"):
-        with models.compiler_kept():
-            from timm.models.vision_transformer import VisionTransformer
-        return VisionTransformer(
-            image_px, 16, num_classes=classes, embed_dim=48, depth=4, num_heads=3
-        )
-    blocks = {"resnet18": 2, "resnet34": 1}.get(name)
-    return Narrow(classes, blocks) if blocks else _known(name, classes, image_px)
+    """As `models.create`, but for resnet18, and for timm's."""
+    if not name.startswith("resnet"):
+        return Transformer(classes, image_px)
+    return Narrow(classes) if name == "resnet18" else _known(name, classes, image_px)
 
 
 def use() -> None:
-    """From here on, scripts of this process train these as their resnet18 and resnet34."""
+    """From here on, scripts of this process train these as their resnet18 and transformers."""
     models.create = create
     if "NO_HOST_MEMORY" in os.environ:
         memory.host_gib = lambda: 0.0
@@ -50,9 +103,9 @@ def use() -> None:
 def leave_kernels() -> None:
     """From here on compiled graphs run on PyTorch's own kernels, and are counted all the same.
 
-    To write them in C++ takes a minute for each new network.
+    To write them in C++ takes a minute for each new network, and to import what would, a second.
     """
-    from torch._inductor import compile_fx
-
     torch._dynamo.reset()  # what another script's network has left
-    compile_fx.compile_fx = lambda graph, *_, **__: graph.forward
+    compiler = torch._TorchCompileInductorWrapper
+    compiler.__call__ = lambda self, graph, inputs: graph.forward
+    compiler.get_compiler_config = lambda self: None

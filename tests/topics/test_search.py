@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from job_helpers import (
     SCRIPTS,
     nothing_left,  # noqa: F401 - every test of this file ends its runs
@@ -16,14 +17,18 @@ from job_helpers import (
 )
 
 from course.config import rung
+from course.data import crop_set
+from course.data.crop_set import Recipe
+from course.data.loader import image_sets, normalised
 from course.days import tuned
 from course.jobs.launch import JobError
 from course.jobs.trials import taking
 from course.runs.record import write_record
 from course.runs.run import FOLDER_VARIABLE, Run, record_of
 from course.topics import search
+from course.topics.search import unseen
 from course.topics.search.space import distributions, holds
-from course.training import trials
+from course.training import models, trials
 from course.training.recorder import recording
 from course.training.trials import ABOUT, FOLDER
 
@@ -213,6 +218,7 @@ def test_the_check_of_a_learners_best_of() -> None:
 
     assert search.check_best_of(drawn).startswith("correct")
     for wrong, said in {
+        (lambda values, n: np.mean(random.choice(values, 4000))): "not of their best",
         (lambda values, n: max(values)): "the best of all",
         (lambda values, n: np.mean(values)): "the mean of the values drawn",
         (lambda values, n: max(values[:n])): "not yet",
@@ -237,9 +243,57 @@ def test_what_a_search_took() -> None:
     assert search.progress(table)["best"].tolist() == [0.5, 0.5, 0.6]
 
 
+def test_pictures_say_what_they_show() -> None:
+    table = pd.DataFrame(
+        {
+            "search": "a", "trial": range(3), "seed": range(3), "lr": [0.01, 0.1, 1.0],
+            "state": ["complete", "pruned", "complete"], "val_top1": [0.5, 0.2, 0.6],
+            "test_top1": [0.5, 0.3, 0.52], "device_s": [2.0, 1.0, 2.0], "joules": np.nan,
+            "machine": "m",
+        }
+    )  # fmt: skip
+    told = table.loc[[0, 0, 1, 2, 2]].assign(epoch=[1, 2, 1, 1, 2])
+    values = table["val_top1"].tolist()
+    for picture, words in (
+        (search.pictures.curves(told), "a: 2 complete; a: 1 pruned"),
+        (search.pictures.progress(search.progress(table)), "a: 0.600 after 5 s"),
+        (search.pictures.parallel(table, ["lr"]), "the best: lr 1"),
+        (search.pictures.importance(pd.Series({"lr": 0.9, "momentum": 0.1})), "lr: 90%"),
+        (search.pictures.chance(values), "mean 0.433, best 0.600"),
+        (search.pictures.tested(table), "has 0.520 on new images; the mean of all there is 0.440"),
+    ):
+        assert words in picture.alt
+    assert len(search.pictures.progress(search.progress(table)).axes) == 1  # no joules, no panel
+
+
 def test_the_lab_asks_for_what_can_be_searched() -> None:
     for name in tuned.SEARCHES:
         asked = tuned.asked(name)
         assert distributions(asked["space"], asked["config"])
         assert asked["sampler"] == "grid" or asked["trials"] >= 12
     assert holds(tuned.SPACE, vars(tuned.tuned())) and tuned.tuned(quick=True).val_images == 512
+
+
+def test_what_is_never_looked_at_is_all_that_does_not_validate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = crop_set.ensure(tmp_path / "crops", Recipe(train=64, val=48))
+    monkeypatch.setattr(crop_set, "ensure", lambda: made)
+    unseen._crops.cache_clear()
+    own = {"batch_size": 16, "steps": 4, "val_images": 20, "model": "resnet18", "lr_warmup": 1}
+    config = replace(tuned.tuned(), **own, seed=3)
+    run = prepared(tmp_path / "run", "", config)
+    left, looked_at = unseen.unseen(config).tolist(), image_sets(config).val.indices[:16]
+    assert len(left) == 48 - 16 and sorted(left + looked_at) == [*range(48)]  # val_steps=1
+    with pytest.raises(ValueError, match="has no weights.pt"):
+        unseen.tested(run)
+    crops = crop_set.Crops(made, "val")
+    model = models.create("resnet18", len(crops.classes))
+    torch.save(model.state_dict(), run.folder / "weights.pt")
+    with torch.no_grad():
+        scores = model.eval()(normalised(crops.images[left]))
+    due = (scores.argmax(dim=1) == crops.labels[left]).float().mean().item()
+    assert unseen.tested(run) == pytest.approx(due)
+    (run.folder / "weights.pt").unlink()
+    assert unseen.tested(run) == pytest.approx(due)  # it was written down
+    unseen._crops.cache_clear()

@@ -1,8 +1,11 @@
 """Who keeps what: the formula, the prediction, the layer by hand, what FSDP2 refuses."""
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
+import narrow
+import of_ranks
 import pytest
+from job_helpers import only, warm_up
 from torch import distributed
 
 from course.config import rung
@@ -10,6 +13,7 @@ from course.days.sharded.checks import SPREAD
 from course.topics import sharding
 from course.topics.sharding import ranks
 from course.topics.sharding.linear import STEPS
+from course.training import models
 
 
 def test_each_stage_shares_out_one_kind_more() -> None:
@@ -22,20 +26,31 @@ def test_each_stage_shares_out_one_kind_more() -> None:
         sharding.kept(1000, 2, [4])
 
 
+@pytest.fixture
+def forked(own_turns: None) -> None:
+    """Ranks import PyTorch once."""
+    warm_up()
+
+
 @pytest.mark.slow
-def test_more_ranks_keep_less_and_activations_stay() -> None:
+def test_more_ranks_keep_less_and_activations_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "create", narrow.create)
     config = rung("sharded", **SPREAD | {"device": "auto"})
     two, four = (sharding.predict(config, count) for count in (2, 4))
     assert four.weights_gib == pytest.approx(two.weights_gib / 2, rel=0.01)
     assert four.optimizer_gib == pytest.approx(two.optimizer_gib / 2, rel=0.01)
     assert four.peak_gib < two.peak_gib == pytest.approx(sum(astuple(two)[1:]), rel=1e-6)
     assert not distributed.is_initialized()
+    same = sharding.predict(replace(config, shard=""), 2)  # DDP: whole weights, whole buckets
+    assert same.weights_gib == pytest.approx(2 * two.weights_gib, rel=0.01)
+    assert same.gradients_gib == same.weights_gib
+    assert same.peak_gib == pytest.approx(sum(astuple(same)[1:]), rel=1e-6)
     with pytest.raises(ValueError, match="batch_size=8 is no multiple of 3 ranks"):
         sharding.predict(config, 3)
 
 
 @pytest.mark.slow
-def test_a_layer_by_hand_trains_as_the_whole_one() -> None:
+def test_a_layer_by_hand_trains_as_the_whole_one(forked: None) -> None:
     table = sharding.by_hand()
     assert len(table) == STEPS and table["apart"].max() < 1e-5
     assert table.attrs["whole"] == 2 * table.attrs["kept"]
@@ -44,24 +59,24 @@ def test_a_layer_by_hand_trains_as_the_whole_one() -> None:
 
 
 @pytest.mark.slow
-def test_gradients_that_are_not_sent_are_whole() -> None:
+def test_without_a_server_ranks_are_new_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    only("cold", monkeypatch)
+    table = sharding.by_hand(ranks=1)
+    assert table["apart"].max() < 1e-5 and table.attrs["whole"] == table.attrs["kept"]
+
+
+@pytest.mark.slow
+def test_gradients_that_are_not_sent_are_whole(forked: None) -> None:
     table = sharding.accumulated()
     assert table["gradient_mib"].iloc[1] == pytest.approx(2 * table["gradient_mib"].iloc[0])
     assert table["norm"].iloc[0] == pytest.approx(table["norm"].iloc[1], rel=1e-4)
     assert table["reduce_scatters"].tolist() == [16, 4]
 
 
-def fails_on_one(rank: int, count: int) -> None:
-    if rank == 1:
-        raise ValueError("it is mine")
-    distributed.barrier()
-
-
 @pytest.mark.slow
-def test_the_rank_that_failed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", "tests/topics")
+def test_the_rank_that_failed_is_told(forked: None) -> None:
     with pytest.raises(RuntimeError, match="rank 1 of 2 failed: ValueError: it is mine"):
-        ranks.on_ranks(fails_on_one, 2)
+        ranks.on_ranks(of_ranks.fails_on_one, 2)
 
 
 def test_what_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import narrow
 import pandas as pd
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 
 from course.config import rung
 from course.topics import memory
+from course.training import models
 from course.training.evidence.kept import Kept
 
 
@@ -81,7 +83,8 @@ def told(**own: object) -> memory.tradeoffs.Prediction:
     return memory.predict(rung("large", **SMALL | own))
 
 
-def test_predict_knows_what_each_way_leaves() -> None:
+def test_predict_knows_what_each_way_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "create", narrow.create)
     whole = told()
     parts, again = told(micro_batch=8), told(checkpointing="every")
     second, away = told(checkpointing="second"), told(offload=True)

@@ -8,7 +8,7 @@ from course.days.parallel.runs import PURPOSE, RECORDINGS
 CHECKS = tensors.CHECKS | stages.CHECKS
 
 LAB = Lab(
-    "4.3", "day4_3_model_parallel", "one network on several devices", 75, "day4_3",
+    "4.3", "day4_3_model_parallel", "one network on several devices", 90, "day4_3",
     chosen(CHECKS, *CHECKS),
     recordings=(*RECORDINGS, Recording(PURPOSE, several=pipelines)),
     jobs="16, most of 2 processes, two of 4", prepare="nothing",

@@ -24,10 +24,20 @@ from course.jobs.warm.forks import Forked
 from course.jobs.warm.fresh import Process
 
 MODULES = (
-    "torch", "torchvision", "threadpoolctl", "course.data.loader", "course.training.meter",
-    "course.training.models", "course.training.precision", "course.training.profiling",
-    "course.training.recorder", "course.training.sync_batchnorm",
-)  # fmt: skip
+    "torch",
+    "torchvision",
+    "threadpoolctl",
+    "torch.distributed.checkpoint.state_dict",  # for what trains in shards
+    "torch.distributed.fsdp",
+    "course.data.loader",
+    "course.training.meter",
+    "course.training.models",
+    "course.training.optimizers",
+    "course.training.precision",
+    "course.training.profiling",
+    "course.training.recorder",
+    "course.training.sync_batchnorm",
+)
 # Variables that libraries read while they are loaded, and not again.
 READ_EARLY = (
     "ATEN_",

@@ -43,14 +43,14 @@ def compared(script: str | Path, ranks: int = 2) -> pd.DataFrame:
 
 
 def _compare_all(rank: int, ranks: int, script: str) -> dict[str, dict[str, float]]:
-    shared = _loaded(script).SharedMlp
+    shared = loaded(script).SharedMlp
     mates = init_device_mesh("cpu", (ranks,))
     return {
         title: _compare(*_mlp_and_features(name), shared, mates) for title, name in NETWORKS.items()
     }
 
 
-def _loaded(script: str) -> ModuleType:
+def loaded(script: str) -> ModuleType:
     """A training script as a module: nothing of it runs."""
     module = ModuleType("script")
     sys.modules[module.__name__] = module

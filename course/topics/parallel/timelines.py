@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from course.runs import recordings
 from course.topics.parallel import schedules
 from course.topics.parallel.schedules import COLUMNS, Order, Pass
 
@@ -135,28 +134,15 @@ def shares(runs: Mapping[str, Run]) -> pd.DataFrame:
     return table
 
 
-def recorded(machine: str = "") -> dict[str, Run]:
-    """Recorded pipelines by their labels, few micro-batches first; {} and a word without any.
-
-    Args:
-        machine: a recorded one; "": the first that has any.
-    """
-    for name in [machine] if machine else recordings.machines():
-        found = [run for run in recordings.recorded_runs(name, PURPOSE) if run.config.pipeline]
-        if found:
-            return {run.config.rung: run for run in sorted(found, key=micro_batches_of)}
-    print(f"No pipeline is recorded{f' for {machine}' * bool(machine)} yet.")
-    return {}
-
-
-def ways(runs: Mapping[str, Run]) -> pd.DataFrame:
-    """Recorded pipelines beside each other: a row a run.
+def pipelines(runs: Mapping[str, Run]) -> pd.DataFrame:
+    """The pipelines among recorded runs, few micro-batches first; what was not measured is NaN.
 
     Columns: micro_batches, images_per_s, predicted and measured (idle shares), peak_gib (of the
-    rank that took most), status. What was not measured is NaN.
+    rank that took most), status.
     """
     rows = {}
-    for name, run in runs.items():
+    piped = {name: run for name, run in runs.items() if run.config.pipeline}
+    for name, run in sorted(piped.items(), key=lambda each: micro_batches_of(each[1])):
         is_ok = run.record.status == "ok"
         shown = _bubble(run) if is_ok else {}
         peaks = [rank.get("peak_gib") or np.nan for rank in run.ranks]

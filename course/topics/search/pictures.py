@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
 from course.plots.base import (
@@ -27,6 +29,8 @@ from course.topics.search.replay import Recorded
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, DARK)
 LINES = ("-", "--", "-.", ":")
 STATES = {"complete": BLUE, "pruned": ORANGE}
+MARKS = {"complete": "o", "pruned": "x"}
+LINE = {"complete": BLUE, "pruned": GREY}  # where a few are to stand out
 RANGE = 20  # a field whose values differ by so large a factor is shown in factors
 
 
@@ -54,6 +58,7 @@ def looked(recorded: Recorded, searches: Mapping[str, pd.DataFrame]) -> Picture:
         axes.set_title(f"{name}: {bests[name]:.3f}", loc="left", fontsize=10)
         clean(axes)
     panels[0].set_ylabel("learning rate")
+    picture.supxlabel(recorded.machine, fontsize=9, color=DARK)
     picture.colorbar(shown, ax=[*panels], label="accuracy")
     return picture
 
@@ -80,9 +85,9 @@ def curves(table: pd.DataFrame) -> Picture:
         axes.set_title(name, loc="left", fontsize=10)
         clean(axes)
     panels[0].set_ylabel("accuracy in validation")
-    for state, mark in (("complete", "o"), ("pruned", "x")):
-        panels[0].plot([], [], mark, color=STATES[state], label=state)
-    picture.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    marks = [(state, mark) for state, mark in MARKS.items() if state in {*table["state"]}]
+    handles = [Line2D([], [], ls="", marker=m, color=STATES[s], label=s) for s, m in marks]
+    _legend(picture, table, handles)
     return picture
 
 
@@ -111,9 +116,16 @@ def progress(table: pd.DataFrame) -> Picture:
         axes.set(xlabel=label, xlim=(0, None))
         clean(axes)
     panels[0].set_ylabel("best accuracy so far")
-    handles = panels[0].get_legend_handles_labels()
-    picture.legend(*handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    _legend(picture, table, panels[0].get_legend_handles_labels()[0])
     return picture
+
+
+def _legend(picture: Picture, table: pd.DataFrame, handles: Sequence[Artist]) -> None:
+    """What lines mean, and below that on which machine it was, and when, where it was recorded."""
+    picture.legend(
+        handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9,
+        title="; ".join(dict.fromkeys(table["machine"])), title_fontsize=9,
+    )  # fmt: skip
 
 
 def parallel(table: pd.DataFrame, fields: Sequence[str]) -> Picture:
@@ -132,15 +144,16 @@ def parallel(table: pd.DataFrame, fields: Sequence[str]) -> Picture:
     order = table["val_top1"].rank(method="first").astype(int) - 1
     for place in np.argsort(order.to_numpy()):
         row, top = table.iloc[place], order.iloc[place] >= len(table) - 3
-        colour = ACCENT if top else (BLUE if row["state"] == "complete" else GREY)
+        colour = ACCENT if top else LINE.get(row["state"], GREY)
         width, alpha = (2.2, 1.0) if top else (1.1, 0.6)
         axes.plot(range(len(names)), heights[place], color=colour, lw=width, alpha=alpha)
-    for label, colour in (("three best", ACCENT), ("complete", BLUE), ("pruned", GREY)):
-        axes.plot([], [], color=colour, label=label)
     axes.set_xticks(range(len(names)), [*fields, "accuracy"])
     axes.set(yticks=[], xlim=(-0.1, len(names) - 0.75), ylim=(-0.06, 1.06))
     axes.spines[["top", "right", "left", "bottom"]].set_visible(False)
-    picture.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    shown = {"three best": ACCENT} | {
+        each: LINE[each] for each in LINE if each in {*table["state"]}
+    }
+    _legend(picture, table, [Line2D([], [], color=shown[each], label=each) for each in shown])
     return picture
 
 
@@ -224,5 +237,6 @@ def tested(table: pd.DataFrame) -> Picture:
     axes.set_xticks([0, 1], ["in validation", "on images never looked at"])
     axes.set(ylabel="accuracy", xlim=(-0.25, 1.25))
     axes.legend(frameon=False, fontsize=9)
+    picture.supxlabel("; ".join(dict.fromkeys(table["machine"])), fontsize=9, color=DARK)
     clean(axes)
     return picture

@@ -94,7 +94,7 @@ def search(
 
     Raises:
         ValueError: no such sampler, pruner, field or site; or another search has this name.
-        JobError: another process conducts it, or its jobs end at once.
+        JobError: another process conducts it, or its workers or first trials have failed.
     """
     asked = _asked(sampler, space, config, **how)
     asked["label"] = name or f"{sampler}-{asked['pruner']}"
@@ -234,7 +234,10 @@ def _on_slurm(folder: Path, most: int, workers: int) -> None:
                 return
             if gone and not under_way:
                 if arrays == ARRAYS:
-                    raise JobError(f"workers end at once: what they say lies in {folder / 'logs'}")
+                    raise JobError(
+                        f"{ARRAYS} arrays have ended and {left} trials are left: what workers said "
+                        f"lies in {folder / 'logs'}. Call search again to go on"
+                    )
                 array.submit(folder, most, min(workers, left))
                 arrays += 1
             time.sleep(LOOK_S)

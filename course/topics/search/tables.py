@@ -79,8 +79,8 @@ def epochs(source: Search | Iterable[Run]) -> pd.DataFrame:
 def progress(table: pd.DataFrame) -> pd.DataFrame:
     """The best so far after each trial, and what it took until then.
 
-    Columns: search, trial, state, best (NaN before the first complete one), device_s, joules, both
-    added up.
+    Columns: search, trial, state, machine, best (NaN before the first complete one), and device_s
+    and joules, added up.
 
     Args:
         table: what `trials` returns.
@@ -89,7 +89,9 @@ def progress(table: pd.DataFrame) -> pd.DataFrame:
     for _, rows in table.groupby("search", sort=False):
         done = rows["val_top1"].where(rows["state"] == "complete")
         sums = rows[["device_s", "joules"]].cumsum()
-        found.append(rows[["search", "trial", "state"]].assign(best=done.cummax().ffill(), **sums))
+        found.append(
+            rows[["search", "trial", "state", "machine"]].assign(best=done.cummax().ffill(), **sums)
+        )
     return pd.concat(found, ignore_index=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import socket
 import subprocess
@@ -14,16 +15,20 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from course.jobs.warm import kernels
+from course.runs.files import write_atomically
+
 WAITS_S = 20  # for a rank that does not answer
 LOOKS_S = 0.05
+QUIET = "ignore::RuntimeWarning:runpy"
 CALL = "call.pickle"  # the function, and what it is given
 
 
 def on_ranks(function: Callable[..., Any], ranks: int, *given: Any) -> list[Any]:
     """What `function(rank, ranks, *given)` returns on each of so many processes, by rank.
 
-    Each is a new process with one thread, in one gloo group. The function must stand in a module;
-    it returns what JSON can hold. Once a rank has failed, the others are ended: they
+    Each is a process of its own with one thread, in one gloo group. The function must stand in
+    a module; it returns what JSON can hold. Once a rank has failed, the others are ended: they
     would wait for it.
 
     Raises:
@@ -34,37 +39,51 @@ def on_ranks(function: Callable[..., Any], ranks: int, *given: Any) -> list[Any]
         asked = {"ranks": ranks, "port": free.getsockname()[1], "folder": folder}
         (Path(folder) / CALL).write_bytes(pickle.dumps((function, given)))
         free.close()
-        logs = [Path(folder) / f"{rank}.log" for rank in range(ranks)]
-        command = [sys.executable, "-m", __spec__.name, json.dumps(asked)]
-        processes = [
-            subprocess.Popen([*command, str(rank)], stderr=log.open("w"), stdout=subprocess.DEVNULL)
-            for rank, log in enumerate(logs)
-        ]
+        processes = [_start(json.dumps(asked), str(rank)) for rank in range(ranks)]
+        found = [Path(folder) / f"{rank}.json" for rank in range(ranks)]
         try:
-            failed = _first_to_fail(processes)
+            failed = _first_to_fail(processes, found)
         finally:
             for process in processes:
                 process.kill()
                 process.wait()
         if failed is not None:
-            said = logs[failed].read_text().strip().splitlines() or ["it ended without a word"]
-            error = said[-1].removeprefix(f"[rank{failed}]: ")  # as PyTorch marks a rank's words
+            said = _log(asked, failed).read_text().strip().splitlines()
+            error = said[-1] if said else "it ended without a word"
+            error = error.removeprefix(f"[rank{failed}]: ")  # as PyTorch marks a rank's words
             raise RuntimeError(f"rank {failed} of {ranks} failed: {error}")
-        return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(ranks)]
+        return [json.loads(path.read_text()) for path in found]
 
 
-def _first_to_fail(processes: list[subprocess.Popen]) -> int | None:
-    """Wait until all are over, or one has failed: its rank."""
+def _start(*arguments: str) -> subprocess.Popen | kernels.Kernel:
+    """A rank's process: forked where there is a server of warm starts."""
+    module = ["-m", __spec__.name, *arguments]
+    forked = kernels.start([sys.executable, *module], Path.cwd(), dict(os.environ))
+    # Its package has imported this module before it is run, of which Python warns.
+    return forked or subprocess.Popen([sys.executable, "-W", QUIET, *module])
+
+
+def _log(asked: dict[str, Any], rank: int) -> Path:
+    return Path(asked["folder"]) / f"{rank}.log"
+
+
+def _first_to_fail(
+    processes: list[subprocess.Popen | kernels.Kernel], found: list[Path]
+) -> int | None:
+    """Wait until all are over, or one has failed, which has found nothing: its rank."""
     while True:
-        codes = [process.poll() for process in processes]
-        if failed := [rank for rank, code in enumerate(codes) if code]:
+        over = [rank for rank, each in enumerate(processes) if each.poll() is not None]
+        if failed := [rank for rank in over if not found[rank].exists()]:
             return failed[0]
-        if None not in codes:
+        if len(over) == len(processes):
             return None
         time.sleep(LOOKS_S)
 
 
 def _be_rank(asked: dict[str, Any], rank: int) -> None:
+    log = os.open(_log(asked, rank), os.O_WRONLY | os.O_CREAT)
+    for stream in (1, 2):
+        os.dup2(log, stream)
     import torch
     from torch import distributed
 
@@ -79,7 +98,7 @@ def _be_rank(asked: dict[str, Any], rank: int) -> None:
     # Of a function its name is written; the process that started this one wrote it a moment ago.
     function, given = pickle.loads((Path(asked["folder"]) / CALL).read_bytes())
     found = function(rank, asked["ranks"], *given)
-    (Path(asked["folder"]) / f"{rank}.json").write_text(json.dumps(found))
+    write_atomically(Path(asked["folder"]) / f"{rank}.json", json.dumps(found))
     distributed.destroy_process_group()
 
 

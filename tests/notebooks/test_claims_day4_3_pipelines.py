@@ -9,7 +9,7 @@ from course.topics import parallel
 from course.topics.parallel import timelines
 
 TEXT, QUIZ = text_of("day4_3_model_parallel"), text_of_quiz("day4_3")
-RECORDED = parallel.recorded()
+RECORDED = {name: run for name, run in parallel.recorded().items() if run.config.pipeline}
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def runs() -> dict[str, Run]:
 
 @pytest.fixture(scope="module")
 def table(runs: dict[str, Run]) -> pd.DataFrame:
-    return parallel.ways(runs)
+    return parallel.pipelines(runs)
 
 
 def test_the_formula() -> None:
@@ -44,7 +44,7 @@ def test_what_ranks_hold() -> None:
 
 
 def test_interleaved_waits_half_as_long() -> None:
-    assert "a rank waits half as long" in TEXT
+    assert "*two* stages of half the size, and waits half as long" in TEXT
     one, two = (parallel.ideal(name, 4, 8) for name in ("1f1b", "interleaved"))
     span, shorter = (each["end_ms"].max() for each in (one, two))
     waits, fewer = span * parallel.idle(one), shorter * parallel.idle(two)

@@ -103,9 +103,11 @@ def _exported(net: nn.Module, images: torch.Tensor, device: torch.device) -> dic
             return {"exported_error": _told(error)}
         size = Path(path).stat().st_size
     return {
-        "exported_s": made_s, "exported_first_s": first_s, "exported_ms": ms,
+        "exported_s": made_s,
+        "exported_first_s": first_s,
+        "exported_ms": ms,
         "exported_bytes": size,
-    }  # fmt: skip
+    }
 
 
 def shapes(device: torch.device) -> dict[str, Any]:
@@ -117,8 +119,10 @@ def shapes(device: torch.device) -> dict[str, Any]:
     ending = [(count, SIDES[0]) for count in BATCHES]
     rows: list[dict[str, Any]] = []
     for name, asked, dynamic in (
-        ("growing", growing, None), ("ending", ending, None), ("growing", growing, False),
-    ):  # fmt: skip
+        ("growing", growing, None),
+        ("ending", ending, None),
+        ("growing", growing, False),
+    ):
         torch._dynamo.reset()
         step = _training(device, dynamic)
         for count, side in asked:

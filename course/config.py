@@ -15,9 +15,16 @@ from course.valid import CROPS_PX
 GIB = 1024**3  # bytes: the unit of whatever has a name that ends in _gib
 # What train_sharded.py alone looks at.
 LARGE = (
-    "micro_batch", "checkpointing", "offload", "shard", "policy", "prefetch", "clip",
-    "save_shards", "resume",
-)  # fmt: skip
+    "micro_batch",
+    "checkpointing",
+    "offload",
+    "shard",
+    "policy",
+    "prefetch",
+    "clip",
+    "save_shards",
+    "resume",
+)
 PARALLEL = ("tensor", "pipeline", "cut")  # and what train_parallel.py alone does
 
 
@@ -148,8 +155,14 @@ _PROGRESSIVE = replace(_DATALOADER, rung="progressive", start_px=128)
 _NO_NORM_DECAY = replace(_CHANNELS_LAST, rung="no_norm_decay", norm_decay=False)
 _FIND = replace(_CHANNELS_LAST, rung="find", schedule="find")
 # Day 4's, by train_sharded.py.
-_LARGE = replace(_CHANNELS_LAST, rung="large", model="coatnet_pico_rw_224", optimizer="adamw",
-                 lr=1e-3, weight_decay=0.05)  # fmt: skip
+_LARGE = replace(
+    _CHANNELS_LAST,
+    rung="large",
+    model="coatnet_pico_rw_224",
+    optimizer="adamw",
+    lr=1e-3,
+    weight_decay=0.05,
+)
 _ACCUMULATED = replace(_LARGE, rung="accumulated", micro_batch=16)
 _CHECKPOINTED = replace(_LARGE, rung="checkpointed", checkpointing="every")
 _OFFLOADED = replace(_LARGE, rung="offloaded", offload=True)

@@ -15,32 +15,72 @@ CHOICES = {
     "mix": ("", "mixup", "cutmix"),
     "compile": ("", "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"),
     "optimizer": (
-        "sgd", "nesterov", "adamw", "lars", "lamb", "lion", "muon", "schedulefree",
+        "sgd",
+        "nesterov",
+        "adamw",
+        "lars",
+        "lamb",
+        "lion",
+        "muon",
+        "schedulefree",
     ),
     "schedule": ("", "linear", "cosine", "one_cycle", "find"),
     "model": (
-        "resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnet18_cifar",
-        "coatnet_pico_rw_224", "coatnet_0_224", "coatnet_3_224", "coatnet_5_224",
+        "resnet18",
+        "resnet34",
+        "resnet50",
+        "resnet101",
+        "resnet152",
+        "resnet18_cifar",
+        "coatnet_pico_rw_224",
+        "coatnet_0_224",
+        "coatnet_3_224",
+        "coatnet_5_224",
         "vit_tiny_patch16_224",
     ),
     "checkpointing": ("", "every", "second", "selective"),
     "shard": ("", "zero2", "zero3", "hybrid"),
     "pipeline": ("", "gpipe", "1f1b", "interleaved", "zero_bubble"),
-}  # fmt: skip
+}
 FUSED = ("sgd", "nesterov", "adamw")  # optimizers of which PyTorch has one kernel for many weights
 AT_LEAST = {
-    "image_px": 32, "batch_size": 1, "epochs": 1, "steps": 1, "warmup_steps": 0, "val_steps": 0,
-    "val_images": 0, "workers": 0, "lr": 0, "momentum": 0, "weight_decay": 0, "memory_gib": 0,
-    "budget_s": 0, "overflow_step": 0, "shuffle_buffer": 0,
-    "lr_warmup": 0, "ema": 0, "mix_alpha": 0.01, "label_smoothing": 0, "start_px": 0,
-    "profile_steps": 0, "prefetch_factor": 1, "bucket_mb": 0.001, "collective_timeout_s": 1,
-    "micro_batch": 0, "unit_blocks": 0, "prefetch": 0, "clip": 0, "tensor": 1,
-}  # fmt: skip
+    "image_px": 32,
+    "batch_size": 1,
+    "epochs": 1,
+    "steps": 1,
+    "warmup_steps": 0,
+    "val_steps": 0,
+    "val_images": 0,
+    "workers": 0,
+    "lr": 0,
+    "momentum": 0,
+    "weight_decay": 0,
+    "memory_gib": 0,
+    "budget_s": 0,
+    "overflow_step": 0,
+    "shuffle_buffer": 0,
+    "lr_warmup": 0,
+    "ema": 0,
+    "mix_alpha": 0.01,
+    "label_smoothing": 0,
+    "start_px": 0,
+    "profile_steps": 0,
+    "prefetch_factor": 1,
+    "bucket_mb": 0.001,
+    "collective_timeout_s": 1,
+    "micro_batch": 0,
+    "unit_blocks": 0,
+    "prefetch": 0,
+    "clip": 0,
+    "tensor": 1,
+}
 CROPS_PX = 32  # of data="crops": they are stored so
 _CUT = re.compile(r"gflop|weights|[1-9]\d*(,[1-9]\d*)*")
 # What scripts of one day know, and that of tensors and pipelines does not.
-_NOT_PARALLEL = ("checkpointing", "offload", "policy", "prefetch", "clip", "save_shards", "resume",
-                 "save_weights", "compile")  # fmt: skip
+_NOT_PARALLEL = (
+    *("checkpointing", "offload", "policy", "prefetch", "clip"),
+    *("save_shards", "resume", "save_weights", "compile"),
+)
 TRACE_WAIT = 2  # steps before a trace: one to wait, one in which the profiler itself warms up
 
 

@@ -49,6 +49,7 @@ SLOWEST_FIRST = (
 )
 # These predict the same steps of ResNet-50, once in a process.
 PREDICT = (
+    "tools/test_pages.py",
     "training/test_memory.py",
     "topics/test_anatomy.py",
     "topics/test_roofline.py",

@@ -122,10 +122,15 @@ def test_setting_may_hold_an_equals_sign() -> None:
 @pytest.mark.parametrize(
     "pair, wanted",
     [
-        ("batch_size=3.5", "int"), ("batch_size=many", "int"), ("batch_size=", "int"),
-        ("steps=inf", "int"), ("lr=fast", "float"), ("tf32=maybe", "bool"), ("tf32=2", "bool"),
+        ("batch_size=3.5", "int"),
+        ("batch_size=many", "int"),
+        ("batch_size=", "int"),
+        ("steps=inf", "int"),
+        ("lr=fast", "float"),
+        ("tf32=maybe", "bool"),
+        ("tf32=2", "bool"),
     ],
-)  # fmt: skip
+)
 def test_wrong_type_says_which_is_needed(pair: str, wanted: str) -> None:
     key = pair.partition("=")[0]
     with pytest.raises(ValueError, match=f"^{key}=.*a value of type {wanted} is needed"):
@@ -171,12 +176,15 @@ def test_vary_refuses_what_rung_refuses() -> None:
         vary(rung("device"), batch_size=[8, 0])
 
 
-@pytest.mark.parametrize("changes, said", [
-    ({"micro_batch": 65}, "micro_batch=65 is more than batch_size=64"),
-    ({"checkpointing": "all"}, "checkpointing='all': choose"),
-    ({"image_px": 100}, "halves images five times, so choose a multiple of 32"),
-    ({"model": "coatnet_9"}, "model='coatnet_9': choose resnet18"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"micro_batch": 65}, "micro_batch=65 is more than batch_size=64"),
+        ({"checkpointing": "all"}, "checkpointing='all': choose"),
+        ({"image_px": 100}, "halves images five times, so choose a multiple of 32"),
+        ({"model": "coatnet_9"}, "model='coatnet_9': choose resnet18"),
+    ],
+)
 def test_what_large_networks_cannot_have(changes: dict, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         rung("large", **changes)

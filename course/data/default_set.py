@@ -29,16 +29,23 @@ from tqdm import tqdm
 from course.runs.files import read_dict
 
 PHOTOGRAPHS = {
-    "astronaut": "skimage/data/astronaut.png", "brick": "skimage/data/brick.png",
-    "cameraman": "skimage/data/camera.png", "cat": "skimage/data/chelsea.png",
-    "coffee": "skimage/data/coffee.png", "coins": "skimage/data/coins.png",
+    "astronaut": "skimage/data/astronaut.png",
+    "brick": "skimage/data/brick.png",
+    "cameraman": "skimage/data/camera.png",
+    "cat": "skimage/data/chelsea.png",
+    "coffee": "skimage/data/coffee.png",
+    "coins": "skimage/data/coins.png",
     "flower": "sklearn/datasets/images/flower.jpg",
     "galaxies": "skimage/data/hubble_deep_field.jpg",
-    "grass": "skimage/data/grass.png", "gravel": "skimage/data/gravel.png",
-    "moon": "skimage/data/moon.png", "motorcycle": "skimage/data/motorcycle_left.png",
-    "retina": "skimage/data/retina.jpg", "rocket": "skimage/data/rocket.jpg",
-    "temple": "sklearn/datasets/images/china.jpg", "tissue": "skimage/data/ihc.png",
-}  # fmt: skip
+    "grass": "skimage/data/grass.png",
+    "gravel": "skimage/data/gravel.png",
+    "moon": "skimage/data/moon.png",
+    "motorcycle": "skimage/data/motorcycle_left.png",
+    "retina": "skimage/data/retina.jpg",
+    "rocket": "skimage/data/rocket.jpg",
+    "temple": "sklearn/datasets/images/china.jpg",
+    "tissue": "skimage/data/ihc.png",
+}
 
 # Width × height and share. ImageNet's photographs come from a web service that scaled the
 # longer side to 500 pixels; landscape is commonest, and some are larger.

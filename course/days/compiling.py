@@ -63,11 +63,19 @@ def _compiled_limits(cfg: Config, place: Place) -> str:
 COMPILED: dict[str, Any] = {"epochs": 2, "steps": 8, "warmup_steps": 4, "budget_s": 0.0}
 COMPILER_CHECKS = {
     "day3.compile": Mechanism(
-        "the compiler writes the kernels of the network that trains", 16, "compile", "fused",
-        _compiled_seen, _compiled_limits, "torch.compile", lambda run: bool(run.config.compile),
-        faults=_compiled_faults, rehearsed=rehearsals.compiling, settings=COMPILED,
+        title="the compiler writes the kernels of the network that trains",
+        todo=16,
+        rung="compile",
+        against="fused",
+        seen=_compiled_seen,
+        limits=_compiled_limits,
+        word="torch.compile",
+        needed=lambda run: bool(run.config.compile),
+        faults=_compiled_faults,
+        rehearsed=rehearsals.compiling,
+        settings=COMPILED,
     ),
-}  # fmt: skip
+}
 
 AGAIN = "-again"  # behind a label: the same once more, where PyTorch's cache on disk is full
 MODE_BATCHES = (256, 64)

@@ -4,8 +4,13 @@ from course.days.lab import Lab
 
 LABS = (
     Lab(
-        "0", "day0_start_here", "start here", 40, "day0_1", jobs="5",
+        number="0",
+        notebook="day0_start_here",
+        title="start here",
+        minutes=40,
+        quiz="day0_1",
+        jobs="5",
         prepare="the site's own names for partitions and disks",
         stuck="the login node is not where the job runs",
     ),
-)  # fmt: skip
+)

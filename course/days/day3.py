@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.config import Config, rung
-from course.days import updates
+from course.days import learning, updates
 from course.days.compiling import COMPILER_CHECKS, modes
 from course.days.day1 import ON_CPU
 from course.days.day2 import FED
@@ -20,9 +20,15 @@ from course.runs.run import Run
 # precision: fp32 takes a processor that imitates bf16 a seventh of the time.
 OTHER_IMAGES = 0.2
 READ: dict[str, Any] = {
-    "model": "resnet18", "image_px": 64, "batch_size": 16, "steps": 8, "lr": 0.001, "budget_s": 0.0,
-    "workers": 2, "precision": "fp32",
-}  # fmt: skip
+    "model": "resnet18",
+    "image_px": 64,
+    "batch_size": 16,
+    "steps": 8,
+    "lr": 0.001,
+    "budget_s": 0.0,
+    "workers": 2,
+    "precision": "fp32",
+}
 
 
 def _anywhere(cfg: Config, place: Place) -> str:
@@ -45,17 +51,34 @@ def _shared_seen(run: Run) -> str:
 
 FORMAT_CHECKS = {
     "day3.shards": Mechanism(
-        "images come out of tar files", 10, "shards", "dataloader",
-        _read_seen, _anywhere, "images_of", lambda run: run.config.format == "shards",
-        rehearsed=rehearsals.reading, settings=READ, tolerance=OTHER_IMAGES, timed=False,
+        title="images come out of tar files",
+        todo=10,
+        rung="shards",
+        against="dataloader",
+        seen=_read_seen,
+        limits=_anywhere,
+        word="images_of",
+        needed=lambda run: run.config.format == "shards",
+        rehearsed=rehearsals.reading,
+        settings=READ,
+        tolerance=OTHER_IMAGES,
+        timed=False,
     ),
     "day3.shares": Mechanism(
-        "each worker of each rank reads shards of its own", 11, "shards", "dataloader",
-        _shared_seen, _anywhere, "own_shards",
-        lambda run: run.config.format == "shards" and run.config.workers > 1,
-        rehearsed=rehearsals.sharing, settings=READ, tolerance=OTHER_IMAGES, timed=False,
+        title="each worker of each rank reads shards of its own",
+        todo=11,
+        rung="shards",
+        against="dataloader",
+        seen=_shared_seen,
+        limits=_anywhere,
+        word="own_shards",
+        needed=lambda run: run.config.format == "shards" and run.config.workers > 1,
+        rehearsed=rehearsals.sharing,
+        settings=READ,
+        tolerance=OTHER_IMAGES,
+        timed=False,
     ),
-}  # fmt: skip
+}
 
 
 UPDATED = READ | {"workers": 0}
@@ -65,8 +88,12 @@ OTHER_RATES = 0.3  # of a step's loss: of small steps, with another learning rat
 # Batches that workers made ahead while the network was compiled are soon used up: warm-up is
 # twice as long as they last, and what is measured four times.
 STORED: dict[str, Any] = {
-    "batch_size": 256, "epochs": 1, "steps": 640, "warmup_steps": 192, "val_steps": 0,
-}  # fmt: skip
+    "batch_size": 256,
+    "epochs": 1,
+    "steps": 640,
+    "warmup_steps": 192,
+    "val_steps": 0,
+}
 FORMATS = ("files", "shards", "small", "raw", "gpu_decode")
 CORE = {"steps": 28, "warmup_steps": 4, "workers": 0}  # of one that loads, and trains in turn
 
@@ -106,25 +133,48 @@ def _mixing_seen(run: Run) -> str:
 MIXED = {"batch_size": 16}
 MIX_CHECKS = {
     "day3.mixup": Mechanism(
-        "each image is blended with another, and so are their labels", 12, "mixup", "dataloader",
-        _mixing_seen, _anywhere, "def mixup", lambda run: run.config.mix == "mixup",
-        faults=_mixing_faults, rehearsed=mixing.mixing, settings=MIXED,
-        tolerance=MIXED_LOSS, timed=False,
+        title="each image is blended with another, and so are their labels",
+        todo=12,
+        rung="mixup",
+        against="dataloader",
+        seen=_mixing_seen,
+        limits=_anywhere,
+        word="def mixup",
+        needed=lambda run: run.config.mix == "mixup",
+        faults=_mixing_faults,
+        rehearsed=mixing.mixing,
+        settings=MIXED,
+        tolerance=MIXED_LOSS,
+        timed=False,
     ),
     "day3.cutmix": Mechanism(
-        "each image has a box of another, and its label counts the box", 13, "cutmix",
-        "dataloader", _mixing_seen, _anywhere, "def cutmix", lambda run: run.config.mix == "cutmix",
-        faults=_mixing_faults, rehearsed=mixing.mixing, settings=MIXED,
-        tolerance=MIXED_LOSS, timed=False,
+        title="each image has a box of another, and its label counts the box",
+        todo=13,
+        rung="cutmix",
+        against="dataloader",
+        seen=_mixing_seen,
+        limits=_anywhere,
+        word="def cutmix",
+        needed=lambda run: run.config.mix == "cutmix",
+        faults=_mixing_faults,
+        rehearsed=mixing.mixing,
+        settings=MIXED,
+        tolerance=MIXED_LOSS,
+        timed=False,
     ),
-}  # fmt: skip
+}
 
 # 32 batches may lie ready when measuring begins, which would feed the GPU for so many steps: twice
 # as many are left out, and six times as many measured.
 SPED = {
-    "batch_size": 256, "epochs": 1, "steps": 256, "warmup_steps": 64, "val_steps": 0,
-    "workers": 16, **FED,
-}  # fmt: skip
+    "batch_size": 256,
+    "epochs": 1,
+    "steps": 256,
+    "warmup_steps": 64,
+    "val_steps": 0,
+    "workers": 16,
+    **FED,
+}
 ON_HOST = ("dataloader", "randaugment", "randaugment_device")
 ON_DEVICE = ("mixup", "cutmix", "label_smoothing")
 # Crops of 128, 160, 192 and 224 pixels, or of 224 in all epochs.
@@ -150,13 +200,23 @@ def _speeds() -> Iterator[Config]:
 
 # What it brings: ResNet-50 from its beginning, all of the default set twice in every epoch.
 LEARNED = {
-    "format": "raw", "image_px": 128, "batch_size": 128, "epochs": 20, "steps": 16,
-    "warmup_steps": 16, "val_steps": 2, "workers": 12, "lr": 0.05, **FED,
-}  # fmt: skip
+    "format": "raw",
+    "image_px": 128,
+    "batch_size": 128,
+    "epochs": 20,
+    "steps": 16,
+    "warmup_steps": 16,
+    "val_steps": 2,
+    "workers": 12,
+    "lr": 0.05,
+    **FED,
+}
 BRINGS = {
-    "none": "dataloader", "mixup": "mixup", "cutmix": "cutmix", "progressive": "progressive",
-}  # fmt: skip
-SEEDS = (0, 1, 2)
+    "none": "dataloader",
+    "mixup": "mixup",
+    "cutmix": "cutmix",
+    "progressive": "progressive",
+}
 
 
 def learned(name: str, seed: int) -> Config:
@@ -166,7 +226,7 @@ def learned(name: str, seed: int) -> Config:
 
 
 def _brings() -> Iterator[Config]:
-    for seed in SEEDS:
+    for seed in learning.SEEDS:
         yield from (learned(name, seed) for name in BRINGS)
 
 
@@ -187,163 +247,90 @@ def _search_seen(run: Run) -> str:
 
 LEARNING_CHECKS = {
     "day3.groups": Mechanism(
-        "weight decay spares BatchNorm and biases", 14, "no_norm_decay", "channels_last",
-        _grouped_seen, _anywhere, "optimizers.create", lambda run: not run.config.norm_decay,
-        settings=UPDATED, timed=False,
+        title="weight decay spares BatchNorm and biases",
+        todo=14,
+        rung="no_norm_decay",
+        against="channels_last",
+        seen=_grouped_seen,
+        limits=_anywhere,
+        word="optimizers.create",
+        needed=lambda run: not run.config.norm_decay,
+        settings=UPDATED,
+        timed=False,
     ),
     "day3.find": Mechanism(
-        "the learning rate is searched", 15, "find", "channels_last",
-        _search_seen, _anywhere, "optimizers.schedule", lambda run: run.config.schedule == "find",
-        faults=_search_faults, settings=UPDATED, tolerance=OTHER_RATES, timed=False,
+        title="the learning rate is searched",
+        todo=15,
+        rung="find",
+        against="channels_last",
+        seen=_search_seen,
+        limits=_anywhere,
+        word="optimizers.schedule",
+        needed=lambda run: run.config.schedule == "find",
+        faults=_search_faults,
+        settings=UPDATED,
+        tolerance=OTHER_RATES,
+        timed=False,
     ),
-}  # fmt: skip
-
-
-# All of the crops six times, whatever the batch; the rate grows for a tenth of the updates, and
-# falls to nothing.
-EPOCHS, CROPS_IN_ALL = 6, 65_536
-BATCHES = (256, 512, 1024, 2048, 4096, 8192)
-RATES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-FEW_MANY = (BATCHES[0], BATCHES[-1])
-
-
-# On a processor: so few of them, once, by a smaller network.
-QUICK_CROPS = 4096
-QUICK: dict[str, Any] = {
-    "model": "resnet18", "epochs": 1, "warmup_steps": 1, "val_steps": 128, "val_images": 1024,
-    "precision": "fp32",
-}  # fmt: skip
-
-
-def trained(
-    batch_size: int, lr: float, name: str = "sgd", *, quick: bool = False, **own: Any
-) -> Config:
-    """A training on the crops to its end.
-
-    Args:
-        name: what is shown, in the run's label.
-        quick: small enough for two cores of a processor.
-        own: fields of a Config that are otherwise.
-    """
-    epochs = QUICK["epochs"] if quick else EPOCHS
-    steps = (QUICK_CROPS if quick else CROPS_IN_ALL) // batch_size
-    values: dict[str, Any] = {
-        "data": "crops", "model": "resnet18_cifar", "image_px": 32, "batch_size": batch_size,
-        "epochs": epochs, "steps": steps, "warmup_steps": 4, "val_steps": 32, "lr": lr,
-        "schedule": "linear", "lr_warmup": max(1, epochs * steps // 10), "weight_decay": 5e-4,
-    }  # fmt: skip
-    values |= (QUICK if quick else {}) | own
-    seed = f"-seed-{own['seed']}" if own.get("seed") else ""
-    return rung("channels_last", **values, rung=f"{name}-{batch_size}-{lr:g}{seed}")
-
-
-def _grid() -> Iterator[Config]:
-    """Stochastic gradient descent at each batch and each learning rate."""
-    yield from (trained(batch, lr) for batch in reversed(BATCHES) for lr in RATES)
-
-
-# AdamW and what resembles it pull at weights beside the gradient, by this and the learning rate.
-DECOUPLED = {"weight_decay": 0.05}
-OWN: dict[str, dict[str, Any]] = {
-    "nesterov": {}, "adamw": DECOUPLED, "lars": {}, "lamb": DECOUPLED, "lion": DECOUPLED,
-    "muon": DECOUPLED, "schedulefree": {"schedule": ""},
-}  # fmt: skip
-# Learning rates that were tried with each optimizer, at the smallest batch and at the largest:
-# the first one of each with three seeds, the others with one.
-TRIED: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
-    "nesterov": ((0.3,), (0.3, 1)),
-    "adamw": ((1e-3, 3e-3), (1e-2, 3e-3, 3e-2)),
-    "lars": ((10, 1, 3), (10, 3, 30)),
-    "lamb": ((1e-2, 3e-3), (3e-2, 1e-2, 1e-1)),
-    "lion": ((3e-4, 1e-4), (1e-3, 3e-4, 3e-3)),
-    "muon": ((3e-2, 1e-2), (3e-2, 1e-2, 1e-1)),
-    "schedulefree": ((1, 0.3), (1, 0.3, 3)),
 }
-AT_MANY = 0.3  # the learning rate at which schedules are compared, with many images
-SCHEDULES: dict[str, dict[str, Any]] = {
-    "warm-up": {"schedule": ""},
-    "falls": {"lr_warmup": 0},
-    "cosine": {"schedule": "cosine"},
-    "one-cycle": {"schedule": "one_cycle", "lr_warmup": 0},
-}  # and warm-up, then a linear fall: that of the grid
-
-
-def by_optimizer(name: str, batch_size: int, lr: float, **own: Any) -> Config:
-    """A training with another optimizer."""
-    return trained(batch_size, lr, name, optimizer=name, **OWN[name], **own)
-
-
-def searched(batch_size: int, *, quick: bool = False) -> Config:
-    """A search for a learning rate."""
-    own = {} if quick or batch_size == FEW_MANY[1] else {"epochs": 1}
-    return trained(batch_size, 10.0, "find", quick=quick, schedule="find", lr_warmup=0, **own)
-
-
-# Beside SGD at its best with few images.
-BESIDE: dict[str, dict[str, Any]] = {
-    "no-decay": {"weight_decay": 0.0},
-    "decay-spares-vectors": {"norm_decay": False},
-    "averages": {"ema": 0.99},
-    "smoothing": {"label_smoothing": 0.1},
-}
-
-
-def stepped(name: str) -> Config:
-    """A run that shows how long a step takes with an optimizer, and what that keeps."""
-    small = {"steps": 40, "warmup_steps": 10, "lr": 1e-4}
-    return rung("channels_last", **BUSY | small, optimizer=name, rung=f"step-{name}")
-
-
-def _learning() -> Iterator[Config]:
-    few, many = FEW_MANY
-    yield from _grid()
-    yield from map(searched, FEW_MANY)
-    yield from (trained(many, AT_MANY, name, **own) for name, own in SCHEDULES.items())
-    for name, tried in TRIED.items():
-        for batch, rates in zip(FEW_MANY, tried):
-            yield from (by_optimizer(name, batch, lr) for lr in rates)
-            yield from (by_optimizer(name, batch, rates[0], seed=seed) for seed in SEEDS[1:])
-    for batch in FEW_MANY:  # 0.3 is the grid's best at either
-        yield from (trained(batch, 0.3, seed=seed) for seed in SEEDS[1:])
-    yield from (trained(few, 0.3, name, **own) for name, own in BESIDE.items())
 
 
 LABS = (
     Lab(
-        "3.1", "day3_1_formats", "where the images lie, and who decodes them", 75, "day3_1",
-        chosen(FORMAT_CHECKS, "day3.shards", "day3.shares"),
+        number="3.1",
+        notebook="day3_1_formats",
+        title="where the images lie, and who decodes them",
+        minutes=75,
+        quiz="day3_1",
+        checks=chosen(FORMAT_CHECKS, "day3.shards", "day3.shares"),
         recordings=(Recording("formats", [*_formats()]),),
-        jobs="5, of 9 runs", prepare="`course data --as`, once, for a set of your own",
+        jobs="5, of 9 runs",
+        prepare="`course data --as`, once, for a set of your own",
         stuck="the class follows its image in the tar file; a rank knows nothing of its workers' "
         "numbers",
     ),
     Lab(
-        "3.2", "day3_2_augmentation", "augmentation, on which side?", 60, "day3_2",
-        chosen(MIX_CHECKS, "day3.mixup", "day3.cutmix"),
+        number="3.2",
+        notebook="day3_2_augmentation",
+        title="augmentation, on which side?",
+        minutes=60,
+        quiz="day3_2",
+        checks=chosen(MIX_CHECKS, "day3.mixup", "day3.cutmix"),
         recordings=(Recording("augmentation", [*_speeds(), *_brings()]),),
-        jobs="4, of 9 runs", prepare="as 2.1; nothing else",
+        jobs="4, of 9 runs",
+        prepare="as 2.1; nothing else",
         stuck="λ of an image, not of the batch; a box that the border cuts off",
     ),
     Lab(
-        "3.3", "day3_3_large_batch", "many images an update, and still learning", 75, "day3_3",
-        chosen(LEARNING_CHECKS, "day3.groups", "day3.find"),
+        number="3.3",
+        notebook="day3_3_large_batch",
+        title="many images an update, and still learning",
+        minutes=75,
+        quiz="day3_3",
+        checks=chosen(LEARNING_CHECKS, "day3.groups", "day3.find"),
         recordings=(
-            Recording("optimizers", [*map(stepped, ("sgd", *OWN))]),
-            Recording("learning", [*_learning()]),
+            Recording("optimizers", [*map(learning.stepped, ("sgd", *learning.OWN))]),
+            Recording("learning", [*learning.trainings()]),
         ),
-        jobs="8, of 8 runs", prepare="the crops, 240 MB, are made by the first run",
+        jobs="8, of 8 runs",
+        prepare="the crops, 240 MB, are made by the first run",
         stuck="which update has `cfg.lr`: the last, not the one after it",
     ),
     Lab(
-        "3.4", "day3_4_compile", "let the compiler write the kernels", 75, "day3_4",
-        chosen(COMPILER_CHECKS, "day3.compile"),
+        number="3.4",
+        notebook="day3_4_compile",
+        title="let the compiler write the kernels",
+        minutes=75,
+        quiz="day3_4",
+        checks=chosen(COMPILER_CHECKS, "day3.compile"),
         rungs=(("fused", "bf16"), ("compile", "bf16")),
         recordings=(
             Recording("throughput", [rung(name, **ON_CPU) for name in ("fused", "compile")]),
             Recording("compiler", [*modes()]),
         ),
-        jobs="3, of 4 runs", prepare="a C++ compiler on the nodes (`module load gcc`); "
+        jobs="3, of 4 runs",
+        prepare="a C++ compiler on the nodes (`module load gcc`); "
         "`TORCHINDUCTOR_CACHE_DIR` on a disk that all of them see",
         stuck="what `torch.compile` gives back must be kept; DDP goes around it",
     ),
-)  # fmt: skip
+)

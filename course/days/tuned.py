@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from course.config import Config
-from course.days.day3 import trained
 from course.days.lab import Lab, Recording
+from course.days.learning import trained
 
 # All of the crops six times, 1,024 at once: what an H100 trains in eight seconds. 1,024 crops
 # validate, so that as many as 7,168 are left which no search has seen.

@@ -33,8 +33,9 @@ def settings(seen: Evidence, cfg: Config) -> dict[str, str] | None:
     due = due_settings(cfg)  # a schedule changes others
     return {
         name: " and ".join(f"{each:g}" for each in sorted(found))
-        for name, found in values.items() if name in due
-    } or None  # fmt: skip
+        for name, found in values.items()
+        if name in due
+    } or None
 
 
 def due_settings(cfg: Config, run: Run | None = None) -> dict[str, str]:

@@ -22,10 +22,12 @@ VALID = {  # nothing that would end a line of #SBATCH, a word of the shell or a 
     "name": (r"\w[\w.+=-]{0,79}", "up to 80 letters, digits and _ . + = -, the first no . + = -"),
     "module": (r"\w[\w.+/=-]*( +\w[\w.+/=-]*)*", "names as pytorch-gpu/py3/1.11.0"),
     "singularity": (r"\w[\w.+-]*(/\w[\w.+-]*)*\.sif", "the name of a file that ends in .sif"),
-    "qos": WORD, "partition": WORD, "account": WORD,
+    "qos": WORD,
+    "partition": WORD,
+    "account": WORD,
     "constraint": (r"[\w\[(][\w.@,+:&|*()\[\]-]*", "letters, digits and any of _.@,+:&|*()[]-"),
     "email": (r"\w[\w.+-]*@\w[\w.-]*", "one address"),
-}  # fmt: skip
+}
 QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.""", re.DOTALL)
 VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})")
 BRACED = re.compile(r"\$\{(\w+)\}")

@@ -82,9 +82,16 @@ def _pairs() -> Iterator[tuple[str, str]]:
 
 
 COLUMNS = [
-    "rung", "lab", "predicted", "ratio", "low", "high", "images_per_s", "recorded_images_per_s",
+    "rung",
+    "lab",
+    "predicted",
+    "ratio",
+    "low",
+    "high",
+    "images_per_s",
+    "recorded_images_per_s",
     "recorded_on",
-]  # fmt: skip
+]
 
 
 def _measured(name: str, before: str) -> tuple[Run | None, Run | None]:

@@ -27,11 +27,15 @@ UNTIMED = "not looked for"  # the effect's verdict where nothing is to become fa
 # For each section: the type of every field that its entries must have.
 FIELDS = {
     "predictions": {
-        "value": (int, float, str), "note": str, "rung": str, "made_at": str, "late": bool,
+        "value": (int, float, str),
+        "note": str,
+        "rung": str,
+        "made_at": str,
+        "late": bool,
     },
     "checks": dict.fromkeys(PARTS, str),
     "answers": {"choice": str, "right": bool},
-}  # fmt: skip
+}
 LATER = {"measured": (int, float, str)}  # fields that an entry may get
 Store = dict[str, dict[str, Any]]
 

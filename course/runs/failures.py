@@ -232,9 +232,12 @@ _KNOWN: tuple[tuple[str, str | Callable[[], str]], ...] = (
     (_ENDED, _worker_died),
     (r"DataLoader timed out after", _STUCK),
     (r"Connection closed by peer|[Cc]onnection reset by peer|Broken pipe|recvBytes failed", _LEFT),
-    (r"Timed out waiting|timed out after|Socket Timeout|[Ww]ait timeout after|Application timeout"
-     rf"|{_WATCHDOG}|clients joined", _WAITED),
+    (
+        r"Timed out waiting|timed out after|Socket Timeout|[Ww]ait timeout after|"
+        rf"Application timeout|{_WATCHDOG}|clients joined",
+        _WAITED,
+    ),
     (r"Caught MemoryError in DataLoader|in DataLoader worker[\s\S]*can't allocate", _MEMORY),
     (r"OSError: \[Errno 12\]", _MEMORY),
     (r"invalid device ordinal", _TOO_FEW),
-)  # fmt: skip
+)

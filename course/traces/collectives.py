@@ -17,18 +17,34 @@ NCCL = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+)")
 FIELDS = ("Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size")
 # PyTorch's and gloo's words for one thing.
 OPERATIONS = {
-    "allreduce": "all_reduce", "allreducecoalesced": "all_reduce", "allgather": "all_gather",
-    "allgatherbase": "all_gather", "allgatherintotensorcoalesced": "all_gather",
-    "reducescatter": "reduce_scatter", "reducescatterbase": "reduce_scatter",
-    "alltoall": "all_to_all", "alltoallbase": "all_to_all", "sendrecv": "send_recv",
-}  # fmt: skip
+    "allreduce": "all_reduce",
+    "allreducecoalesced": "all_reduce",
+    "allgather": "all_gather",
+    "allgatherbase": "all_gather",
+    "allgatherintotensorcoalesced": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "reducescatterbase": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "alltoallbase": "all_to_all",
+    "sendrecv": "send_recv",
+}
 TYPES = {  # a type's name in a trace, here in small letters: PyTorch's name and its bytes
-    "float": ("float32", 4), "double": ("float64", 8), "half": ("float16", 2),
-    "bfloat16": ("bfloat16", 2), "c10::half": ("float16", 2), "c10::bfloat16": ("bfloat16", 2),
-    "long": ("int64", 8), "long int": ("int64", 8), "int": ("int32", 4), "short": ("int16", 2),
-    "byte": ("uint8", 1), "unsigned char": ("uint8", 1), "char": ("int8", 1),
-    "signed char": ("int8", 1), "bool": ("bool", 1),
-}  # fmt: skip
+    "float": ("float32", 4),
+    "double": ("float64", 8),
+    "half": ("float16", 2),
+    "bfloat16": ("bfloat16", 2),
+    "c10::half": ("float16", 2),
+    "c10::bfloat16": ("bfloat16", 2),
+    "long": ("int64", 8),
+    "long int": ("int64", 8),
+    "int": ("int32", 4),
+    "short": ("int16", 2),
+    "byte": ("uint8", 1),
+    "unsigned char": ("uint8", 1),
+    "char": ("int8", 1),
+    "signed char": ("int8", 1),
+    "bool": ("bool", 1),
+}
 
 
 def collectives(

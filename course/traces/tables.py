@@ -24,10 +24,23 @@ if TYPE_CHECKING:
     from course.runs.run import Run
 
 __all__ = [
-    "Trace", "TraceError", "by_kernel", "by_operator", "by_phase", "copies", "idle",
-    "layout_kernels", "of_run", "onednn", "onednn_summary", "read", "read_ncu",
-    "read_nsys", "steps", "thin",
-]  # fmt: skip
+    "Trace",
+    "TraceError",
+    "by_kernel",
+    "by_operator",
+    "by_phase",
+    "copies",
+    "idle",
+    "layout_kernels",
+    "of_run",
+    "onednn",
+    "onednn_summary",
+    "read",
+    "read_ncu",
+    "read_nsys",
+    "steps",
+    "thin",
+]
 
 # cuDNN's kernels that only turn NCHW into NHWC, pad its channels, or back; MIOpen's likewise.
 # PyTorch's own copies into another layout are named like any copy: see aten::contiguous.

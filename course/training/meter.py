@@ -70,8 +70,8 @@ class Meter:
         self._losses = torch.zeros(total, pin_memory=device.type == "cuda")
         self._written_at, self._host_gib = time.perf_counter(), 0.0
         run.refuse_if_not_distributed()
-        self._evidence |= {"device": _numbered(device), "world_size": run.group_size(),
-                           "group": setup.group()}  # fmt: skip
+        own = {"world_size": run.group_size(), "group": setup.group()}
+        self._evidence |= {"device": _numbered(device)} | own
         self._held = Held() if self.config.save_weights and self.config.shard else None
         threads = torch.get_num_threads() if device.type == "cpu" else 1
         self._watch()

@@ -19,9 +19,13 @@ Groups = Iterable[torch.Tensor] | Iterable[dict[str, Any]]
 
 def _sgd(weights: Groups, cfg: Config, nesterov: bool = False) -> Optimizer:
     found = torch.optim.SGD(
-        weights, cfg.lr, cfg.momentum, weight_decay=cfg.weight_decay, nesterov=nesterov,
+        weights,
+        cfg.lr,
+        cfg.momentum,
+        weight_decay=cfg.weight_decay,
+        nesterov=nesterov,
         fused=cfg.fused or None,
-    )  # fmt: skip
+    )
     if cfg.fused:  # or momentum begins as unset memory where the scaler skips the first step
         for weight in (each for group in found.param_groups for each in group["params"]):
             found.state[weight]["momentum_buffer"] = torch.zeros_like(weight)

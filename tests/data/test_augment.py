@@ -70,43 +70,62 @@ def test_workers_draw_where_the_config_says_so() -> None:
         assert "RandAugment" not in named
 
 
-@pytest.mark.parametrize("start, end, epochs, due", [
-    (128, 224, 4, [128, 160, 192, 224]),
-    (64, 128, 5, [64, 96, 96, 128, 128]),
-    (64, 160, 2, [64, 160]),
-    (128, 224, 1, [224]),
-    (0, 224, 3, [224, 224, 224]),
-    (32, 48, 3, [32, 32, 48]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "start, end, epochs, due",
+    [
+        (128, 224, 4, [128, 160, 192, 224]),
+        (64, 128, 5, [64, 96, 96, 128, 128]),
+        (64, 160, 2, [64, 160]),
+        (128, 224, 1, [224]),
+        (0, 224, 3, [224, 224, 224]),
+        (32, 48, 3, [32, 32, 48]),
+    ],
+)
 def test_sizes_of_the_epochs(start: int, end: int, epochs: int, due: list[int]) -> None:
     cfg = Config(start_px=start, image_px=end, epochs=epochs)
     assert [epoch_px(cfg, epoch) for epoch in range(epochs)] == due
 
 
-@pytest.mark.parametrize("loading", [
-    {},
-    {"num_workers": 2},
-    {"num_workers": 2, "persistent_workers": True},
-], ids=["alone", "workers", "workers that stay"])  # fmt: skip
+@pytest.mark.parametrize(
+    "loading",
+    [
+        {},
+        {"num_workers": 2},
+        {"num_workers": 2, "persistent_workers": True},
+    ],
+    ids=["alone", "workers", "workers that stay"],
+)
 def test_crops_grow_in_workers_too(tiny_set: Path, loading: dict) -> None:
     cfg = Config(
-        data="imagenet", data_root=str(tiny_set), start_px=32, image_px=96, epochs=3, steps=3,
-        batch_size=4, warmup_steps=0,
-    )  # fmt: skip
+        data="imagenet",
+        data_root=str(tiny_set),
+        start_px=32,
+        image_px=96,
+        epochs=3,
+        steps=3,
+        batch_size=4,
+        warmup_steps=0,
+    )
     train, val = loaders(image_sets(cfg), cfg, CPU, **loading)
     sizes = [{tuple(images.shape[2:]) for images, _ in train} for _ in range(cfg.epochs)]
     assert sizes == [{(32, 32)}, {(64, 64)}, {(96, 96)}]
     assert next(iter(val))[0].shape[2:] == (96, 96)
 
 
-@pytest.mark.parametrize("values, said", [
-    ({"randaugment": "cpu", "data": "synthetic"}, "randaugment='cpu' changes how files become"),
-    ({"start_px": 64, "data": "synthetic"}, "start_px=64 changes how files become images"),
-    ({"randaugment": "device", "uint8": False}, "changes images that come as bytes: uint8=True"),
-    ({"label_smoothing": 1.0}, "label_smoothing=1 leaves nothing of a label"),
-    ({"start_px": 100}, "start_px=100: it must be a multiple of 32"),
-    ({"start_px": 256}, "at most image_px=224"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "values, said",
+    [
+        ({"randaugment": "cpu", "data": "synthetic"}, "randaugment='cpu' changes how files become"),
+        ({"start_px": 64, "data": "synthetic"}, "start_px=64 changes how files become images"),
+        (
+            {"randaugment": "device", "uint8": False},
+            "changes images that come as bytes: uint8=True",
+        ),
+        ({"label_smoothing": 1.0}, "label_smoothing=1 leaves nothing of a label"),
+        ({"start_px": 100}, "start_px=100: it must be a multiple of 32"),
+        ({"start_px": 256}, "at most image_px=224"),
+    ],
+)
 def test_what_cannot_be_is_refused(values: dict, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Config(**values)

@@ -144,11 +144,12 @@ def test_a_training_image_is_moved_by_a_few_pixels_and_perhaps_mirrored(made: Pa
             for down in range(9)
             for right in range(9)
             if torch.equal(
-                image, (lambda x: x.flip(-1) if flip else x)(
+                image,
+                (lambda x: x.flip(-1) if flip else x)(
                     wide[:, down : down + 32, right : right + 32]
-                )
+                ),
             )
-        ][:1]  # fmt: skip
+        ][:1]
         for name, value in zip(found, place):
             found[name].add(value)
     assert found["down"] == found["right"] == {*range(-4, 5)}
@@ -159,10 +160,15 @@ def test_a_training_image_is_moved_by_a_few_pixels_and_perhaps_mirrored(made: Pa
 def test_killed_maker_leaves_nothing_taken_for_whole(tmp_path: Path) -> None:
     root = tmp_path / "crops"
     maker = subprocess.Popen(
-        [sys.executable, "-c", "import sys\nfrom pathlib import Path\n"
-         "from course.data import crop_set\ncrop_set.ensure(Path(sys.argv[1]))", str(root)],
+        [
+            sys.executable,
+            "-c",
+            "import sys\nfrom pathlib import Path\n"
+            "from course.data import crop_set\ncrop_set.ensure(Path(sys.argv[1]))",
+            str(root),
+        ],
         stderr=subprocess.PIPE,
-    )  # fmt: skip
+    )
     while not root.with_name("crops.partial").exists():
         assert maker.poll() is None
     maker.send_signal(signal.SIGKILL)
@@ -197,14 +203,17 @@ def test_they_lie_beside_the_default_set(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert default_set.default_root() == tmp_path / "images"
 
 
-@pytest.mark.parametrize("changes, said", [
-    ({"image_px": 64}, "set image_px=32"),
-    ({"format": "raw"}, "set format='files'"),
-    ({"workers": 2}, "set workers=0"),
-    ({"uint8": False}, "set uint8=True"),
-    ({"start_px": 32}, "set start_px=0"),
-    ({"randaugment": "cpu"}, 'data="crops" has none: set randaugment="device"'),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"image_px": 64}, "set image_px=32"),
+        ({"format": "raw"}, "set format='files'"),
+        ({"workers": 2}, "set workers=0"),
+        ({"uint8": False}, "set uint8=True"),
+        ({"start_px": 32}, "set start_px=0"),
+        ({"randaugment": "cpu"}, 'data="crops" has none: set randaugment="device"'),
+    ],
+)
 def test_what_makes_no_sense_with_them_is_refused(changes: dict, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         of_crops(**changes)

@@ -192,10 +192,12 @@ def test_interrupted_while_an_older_one_is_replaced(own: Path, at: str, monkeypa
         else:  # the second one: when both have their place
             real = shutil.rmtree
             patch.setattr(
-                shutil, "rmtree",
-                lambda path, **how: interrupt(path) if path == folder / convert.DONE
-                else real(path, **how),
-            )  # fmt: skip
+                shutil,
+                "rmtree",
+                lambda path, **how: (
+                    interrupt(path) if path == folder / convert.DONE else real(path, **how)
+                ),
+            )
         with pytest.raises(KeyboardInterrupt):
             convert.convert("small", own)
     assert calls and len([*folder.rglob("*.jpg")]) == 48  # the old one, or the new one
@@ -324,8 +326,15 @@ def test_the_command_says_what_it_made(own: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["small", "raw"])
 def test_trained_on_as_on_files(kind: str, own: Path) -> None:
-    cfg = rung("baseline", quick=True, data="imagenet", data_root=str(own), batch_size=8,
-               image_px=64, format=kind)  # fmt: skip
+    cfg = rung(
+        "baseline",
+        quick=True,
+        data="imagenet",
+        data_root=str(own),
+        batch_size=8,
+        image_px=64,
+        format=kind,
+    )
     with pytest.raises(DataError, match=f"course data --as {kind} --data-root {own}"):
         image_sets(cfg)
     convert.convert(kind, own)

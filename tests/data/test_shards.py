@@ -99,15 +99,18 @@ def test_paths_are_those_of_the_index(stored: ImageSets, tiny_set: Path) -> None
     assert all(path.exists() for path in stored.shards)
 
 
-@pytest.mark.parametrize("changes, said", [
-    ({"format": "shards", "data": "synthetic"}, "is stored nowhere: set format=.files."),
-    ({"format": "shards", "drop_last": False}, "is read without end: set drop_last=True"),
-    ({"format": "gpu_decode", "uint8": False}, "gives bytes on the device: set uint8=True"),
-    ({"format": "gpu_decode", "randaugment": "cpu"}, 'set randaugment="device"'),
-    ({"format": "shards", "start_px": 32}, "crops grow with format files, small or raw"),
-    ({"format": "tar"}, "choose files or shards or small or raw or gpu_decode"),
-    ({"shuffle_buffer": -1}, "shuffle_buffer=-1: it must be 0 or more"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"format": "shards", "data": "synthetic"}, "is stored nowhere: set format=.files."),
+        ({"format": "shards", "drop_last": False}, "is read without end: set drop_last=True"),
+        ({"format": "gpu_decode", "uint8": False}, "gives bytes on the device: set uint8=True"),
+        ({"format": "gpu_decode", "randaugment": "cpu"}, 'set randaugment="device"'),
+        ({"format": "shards", "start_px": 32}, "crops grow with format files, small or raw"),
+        ({"format": "tar"}, "choose files or shards or small or raw or gpu_decode"),
+        ({"shuffle_buffer": -1}, "shuffle_buffer=-1: it must be 0 or more"),
+    ],
+)
 def test_settings_that_cannot_be_are_refused(changes: dict, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         replace(CONFIG, **changes)
@@ -135,10 +138,13 @@ def test_what_files_read_shards_read_too(stored: ImageSets, tmp_path: Path) -> N
     assert [image.shape for image, _ in islice(reader, 2)] == [(3, 32, 32)] * 2
 
 
-@pytest.mark.parametrize("content, said", [
-    (b"", "cut.tar cannot be read"),
-    (b"no tar file" * 200, "cut.tar cannot be read"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        (b"", "cut.tar cannot be read"),
+        (b"no tar file" * 200, "cut.tar cannot be read"),
+    ],
+)
 def test_a_damaged_shard_is_named(
     stored: ImageSets, tmp_path: Path, content: bytes, said: str
 ) -> None:

@@ -30,13 +30,16 @@ LAP = '            meter.lap("loss")\n'
 MODEL = "    model = model.to(device)\n"
 
 
-@pytest.mark.parametrize("old, new, device", [
-    ("", "", "cuda"),
-    (AS_SOLVED, BY_CUDA, "cuda"),
-    (LAP, f"            print(loss.item(), float(loss), loss, meter.step)\n{LAP}", "cuda"),
-    (MODEL, '    model = model.cuda() if device.type == "cuda" else model\n', "cuda"),
-    (MODEL, "", ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "old, new, device",
+    [
+        ("", "", "cuda"),
+        (AS_SOLVED, BY_CUDA, "cuda"),
+        (LAP, f"            print(loss.item(), float(loss), loss, meter.step)\n{LAP}", "cuda"),
+        (MODEL, '    model = model.cuda() if device.type == "cuda" else model\n', "cuda"),
+        (MODEL, "", ""),
+    ],
+)
 def test_rehearsal_takes_any_way_to_reach_the_device(old, new, device, capsys) -> None:
     assert old in SOLVED
     text, cfg = SOLVED.replace(old, new, 1) if old else SOLVED, rung("device", quick=True)
@@ -56,23 +59,29 @@ def test_what_a_script_is_given_in_a_rehearsal_has_all_that_it_has_in_a_run() ->
         assert not public - {*dir(pretending)}
 
 
-@pytest.mark.parametrize("found, faster, verdict", [
-    (Ratio(1.5, 1.4, 1.6), True, PASSED),
-    (Ratio(1.1, 0.9, 1.3), True, UNMEASURABLE),
-    (Ratio(0.8, 0.7, 0.9), True, FAILED),
-    (Ratio(1.0, 0.98, 1.02), False, PASSED),
-    (Ratio(0.97, 0.9, 1.1), False, UNMEASURABLE),
-    (Ratio(0.86, 0.84, 0.88), False, FAILED),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "found, faster, verdict",
+    [
+        (Ratio(1.5, 1.4, 1.6), True, PASSED),
+        (Ratio(1.1, 0.9, 1.3), True, UNMEASURABLE),
+        (Ratio(0.8, 0.7, 0.9), True, FAILED),
+        (Ratio(1.0, 0.98, 1.02), False, PASSED),
+        (Ratio(0.97, 0.9, 1.1), False, UNMEASURABLE),
+        (Ratio(0.86, 0.84, 0.88), False, FAILED),
+    ],
+)
 def test_effect_is_judged_by_its_interval(found: Ratio, faster: bool, verdict: str) -> None:
     assert judge(found, faster=faster).verdict == verdict
 
 
-@pytest.mark.parametrize("held, found, verdict", [
-    ("", Ratio(0.87, 0.8, 0.9), FAILED),
-    ("Python sets the pace", Ratio(0.87, 0.8, 0.9), UNMEASURABLE),
-    ("Python sets the pace", Ratio(1.5, 1.4, 1.6), PASSED),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "held, found, verdict",
+    [
+        ("", Ratio(0.87, 0.8, 0.9), FAILED),
+        ("Python sets the pace", Ratio(0.87, 0.8, 0.9), UNMEASURABLE),
+        ("Python sets the pace", Ratio(1.5, 1.4, 1.6), PASSED),
+    ],
+)
 def test_a_gpu_that_waited_for_python_fails_nothing(monkeypatch, held, found, verdict) -> None:
     monkeypatch.setattr(checks, "ratio", lambda *_: found)
     monkeypatch.setattr(checks, "held_by_host", lambda _: held)

@@ -66,12 +66,18 @@ def ranks_on(*devices: tuple[str, str]) -> SimpleNamespace:
     return SimpleNamespace(record=SimpleNamespace(gpus=2), ranks=ranks)
 
 
-@pytest.mark.parametrize("devices, said", [
-    ((("a", "cuda:0"), ("a", "cuda:0")), "several ranks computed on cuda:0: take run.local_rank's"),
-    ((("a", "cuda:0"), ("a", "cuda:1")), ""),
-    ((("a", "cuda:0"), ("b", "cuda:0")), ""),
-    ((("a", "cpu"), ("a", "cpu")), ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "devices, said",
+    [
+        (
+            (("a", "cuda:0"), ("a", "cuda:0")),
+            "several ranks computed on cuda:0: take run.local_rank's",
+        ),
+        ((("a", "cuda:0"), ("a", "cuda:1")), ""),
+        ((("a", "cuda:0"), ("b", "cuda:0")), ""),
+        ((("a", "cpu"), ("a", "cpu")), ""),
+    ],
+)
 def test_two_ranks_on_one_device_are_noticed(devices, said: str) -> None:
     found = list(DAY2["day2.ranks"].faults(ranks_on(*devices), None))
     assert [text[: len(said)] for text in found] == ([said] if said else [])

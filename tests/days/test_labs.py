@@ -35,7 +35,15 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
         Recording("scaling", several=lambda gpus: [(tiny, count) for count in (1, gpus)]),
     )
     own = {"day9.tiny": check}
-    lab = Lab("9.1", "day9_1_tiny", "a tiny lab", 1, "day9_1", own, recordings=recordings)
+    lab = Lab(
+        number="9.1",
+        notebook="day9_1_tiny",
+        title="a tiny lab",
+        minutes=1,
+        quiz="day9_1",
+        checks=own,
+        recordings=recordings,
+    )
     nbformat.write(nbformat.v4.new_notebook(), tmp_path / "day9_1_tiny.ipynb")
     (tmp_path / "day9_1.toml").write_text(QUIZ)
     monkeypatch.setattr(days, "LABS", (*days.LABS, lab))
@@ -91,7 +99,10 @@ def test_a_report_knows_every_todo_that_its_run_needed(name: str, tmp_path: Path
     config = rung(check.rung, quick=True, **check.settings | check.changes)
     for solved, still_open in ((check.todo - 1, True), (check.todo, False)):
         run = prepared(
-            tmp_path / str(solved), exercises.render(text, solved), config,
-            gpus=check.gpus, script=f"exercises/{script}",
-        )  # fmt: skip
+            tmp_path / str(solved),
+            exercises.render(text, solved),
+            config,
+            gpus=check.gpus,
+            script=f"exercises/{script}",
+        )
         assert (check.todo in report.still_open(run)) == still_open

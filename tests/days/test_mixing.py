@@ -45,12 +45,15 @@ def test_another_right_way_is_taken(label: str) -> None:
     assert told(text_of(answer), NAMES[answer.todo]) == []
 
 
-@pytest.mark.parametrize("edit, said", [
-    ("    return images, labels", r"must give back two tensors: return images, labels"),
-    ("    return images.half(), labels", r"images of shape .* come back as .* torch.float16"),
-    ("    return images, labels.argmax(1)", r"labels of shape \(64, 64\) in .* come back as"),
-    ("    return 1 / 0", r"it fails on 64 images: ZeroDivisionError"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "edit, said",
+    [
+        ("    return images, labels", r"must give back two tensors: return images, labels"),
+        ("    return images.half(), labels", r"images of shape .* come back as .* torch.float16"),
+        ("    return images, labels.argmax(1)", r"labels of shape \(64, 64\) in .* come back as"),
+        ("    return 1 / 0", r"it fails on 64 images: ZeroDivisionError"),
+    ],
+)
 def test_what_is_no_mixture_is_told(edit: str, said: str) -> None:
     head, tail = SOLVED.split("def mixup(")
     edit = "    return images" if "two tensors" in said else edit

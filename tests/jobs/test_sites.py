@@ -96,11 +96,14 @@ def test_unknown_setting_names_the_file(user_sites: Path) -> None:
     assert str(user_sites) in str(caught.value)
 
 
-@pytest.mark.parametrize("line, said", [
-    ('executor = "pigeon"', "executor must be one of local"),
-    ("time_min = 0", "time_min=0: it must be above 0"),
-    ('time_min = "long"', "time_min"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        ('executor = "pigeon"', "executor must be one of local"),
+        ("time_min = 0", "time_min=0: it must be above 0"),
+        ('time_min = "long"', "time_min"),
+    ],
+)
 def test_wrong_value_names_site_and_setting(user_sites: Path, line: str, said: str) -> None:
     user_sites.write_text(f"[local]\n{line}\n")
     with pytest.raises(ValueError, match=f"site 'local': {said}"):

@@ -335,12 +335,18 @@ def test_the_controller_restarts_while_a_run_computes(runs_root: Path, slurm: Pa
     assert over(run).status == "ok", jobs.explain(run)
 
 
-@pytest.mark.parametrize("settings, said", [
-    ('partition = "moon"', "no partition 'moon' here: choose one of gpu, urgent"),
-    ('partition = "urgent"\ntime_min = 600', "time_min=600 is too long.*: at most 118"),
-    ("gpus_per_node = 8", r"Slurm refused .*Partitions here: gpu \(gpu:4 a node, at most 1200 min"),
-    ('constraint = "h100"', "Slurm refused the job: .*Invalid feature"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        ('partition = "moon"', "no partition 'moon' here: choose one of gpu, urgent"),
+        ('partition = "urgent"\ntime_min = 600', "time_min=600 is too long.*: at most 118"),
+        (
+            "gpus_per_node = 8",
+            r"Slurm refused .*Partitions here: gpu \(gpu:4 a node, at most 1200 min",
+        ),
+        ('constraint = "h100"', "Slurm refused the job: .*Invalid feature"),
+    ],
+)
 def test_what_slurm_cannot_run_leaves_no_run(
     runs_root: Path, user_sites: Path, settings: str, said: str
 ) -> None:

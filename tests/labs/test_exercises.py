@@ -73,10 +73,12 @@ BROKEN = {
     "no title": ("# >>> TODO 1:\n# <<<", 1, "opens no TODO n: title"),
     "no number": ("# >>> TODO: a\n# <<<", 1, "opens no TODO n: title"),
     "one left out": (
-        "# >>> TODO 1: a\n# <<<\n# >>> TODO 3: c\n# <<<", 3, "TODO 3 where TODO 2 is missing"
+        "# >>> TODO 1: a\n# <<<\n# >>> TODO 3: c\n# <<<",
+        3,
+        "TODO 3 where TODO 2 is missing",
     ),
     "begins at 0": ("# >>> TODO 0: a\n# <<<", 1, "TODO 0 where TODO 1 is missing"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("text, line, said", BROKEN.values(), ids=BROKEN)
@@ -256,10 +258,12 @@ def test_todo_filled_by_hand_is_not_open(workshop: Path, todo: int) -> None:
     "line, edited",
     [
         ('device = torch.device("cpu")', 'device = torch.device("cpu") if True else None'),
-        ("# TODO 1, day 1: move the model's weights to the device",
-         "# TODO 1, day 1: move the model's weights to the device\n    model = model.to(device)"),
+        (
+            "# TODO 1, day 1: move the model's weights to the device",
+            "# TODO 1, day 1: move the model's weights to the device\n    model = model.to(device)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_todo_that_is_begun_is_edited(workshop: Path, line: str, edited: str) -> None:
     view = exercises.render(TEXT, 0)
     assert line in view

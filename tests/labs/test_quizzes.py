@@ -88,12 +88,15 @@ BROKEN = {
     ', explanation = "yes"': ("", "question 1, choice b: explanation is missing"),
     '"z"': ('"x"', "question 1: choices: two have the same text"),
     '  {text = "z", right = false, explanation = "no"},\n': ("", "choices: 2, but .* 3 to 5"),
-    "]\n": ('{text="u", right=false, explanation="n"},{text="v", right=false, explanation="n"},'
-            '{text="w", right=false, explanation="n"}]\n', "choices: 6, but .* 3 to 5"),
+    "]\n": (
+        '{text="u", right=false, explanation="n"},{text="v", right=false, explanation="n"},'
+        '{text="w", right=false, explanation="n"}]\n',
+        "choices: 6, but .* 3 to 5",
+    ),
     "explanation = ": ("explication = ", "choice a: unknown field explication"),
     "[[questions]]": ("hint = 1\n[[questions]]", "broken.toml: unknown field hint"),
     'title = "t"': ('title = "t', "broken.toml is not TOML"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -121,9 +124,11 @@ def test_a_broken_file_is_named_with_its_field(
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [('title = "t"\nquestions = []', "questions is empty"),
-     ('title = "t"\nquestions = ["q"]', "question 1: a table with text, choices is needed")],
-)  # fmt: skip
+    [
+        ('title = "t"\nquestions = []', "questions is empty"),
+        ('title = "t"\nquestions = ["q"]', "question 1: a table with text, choices is needed"),
+    ],
+)
 def test_questions_are_tables(file: Path, text: str, message: str) -> None:
     file.write_text(text)
     with pytest.raises(QuizError, match=message):

@@ -145,8 +145,9 @@ class TestMemory:
         assert "five batch sizes lie on one line. Batch 1,024 fits" in TEXT
         assert "and 2,048 does not" in TEXT
         assert best["status"].to_dict() == {
-            **dict.fromkeys((64, 128, 256, 512, 1024), "ok"), 2048: "oom",
-        }  # fmt: skip
+            **dict.fromkeys((64, 128, 256, 512, 1024), "ok"),
+            2048: "oom",
+        }
         assert memory.fit(memory.sweep(best.reset_index())).misfit < 0.005
         assert best["peak_gib"][1024] < 0.6 * 79.2  # room to spare
 

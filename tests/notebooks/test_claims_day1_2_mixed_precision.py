@@ -68,8 +68,9 @@ class TestFormats:
     def test_halfway_goes_to_the_even_neighbour(self) -> None:
         assert "A number exactly halfway goes to the neighbour whose last bit is 0" in TEXT
         for value, dtype, rounded in [(1 + 2**-11, FP16, 1), (2049, FP16, 2048)] + [
-            (1 + 3 * 2**-11, FP16, 1 + 2**-9), (1 + 1 / 256, BF16, 1)
-        ]:  # fmt: skip
+            (1 + 3 * 2**-11, FP16, 1 + 2**-9),
+            (1 + 1 / 256, BF16, 1),
+        ]:
             assert torch.tensor(value, dtype=dtype).item() == rounded
 
     def test_bf16_is_fp32_without_its_last_16_bits(self) -> None:

@@ -14,6 +14,7 @@ from course.config import LADDER, rung
 from course.data import augment, default_set
 from course.data.images import epoch_px
 from course.days import day3
+from course.days.learning import SEEDS
 from course.labs.quizzes import find
 from course.runs import recordings
 from course.runs.run import PROJECT, Run
@@ -58,7 +59,7 @@ def added_ms(name: str, plain: str = "dataloader-raw") -> float:
 @cache
 def ends() -> pd.DataFrame:
     """What each way and seed learned, in its last epoch."""
-    runs = [recorded(f"{way}-seed-{seed}") for way in day3.BRINGS for seed in day3.SEEDS]
+    runs = [recorded(f"{way}-seed-{seed}") for way in day3.BRINGS for seed in SEEDS]
     return augmentation.brought(runs).query("epoch == 20")
 
 
@@ -97,9 +98,13 @@ def test_each_rung_changes_one_field() -> None:
     said("crops begin small and grow epoch by epoch")
     plain = vars(LADDER["dataloader"])
     for name, field in {
-        "randaugment": "randaugment", "randaugment_device": "randaugment", "mixup": "mix",
-        "cutmix": "mix", "label_smoothing": "label_smoothing", "progressive": "start_px",
-    }.items():  # fmt: skip
+        "randaugment": "randaugment",
+        "randaugment_device": "randaugment",
+        "mixup": "mix",
+        "cutmix": "mix",
+        "label_smoothing": "label_smoothing",
+        "progressive": "start_px",
+    }.items():
         changed = vars(rung(name))
         assert {key for key in changed if changed[key] != plain[key]} == {"rung", field}
     said("With α = 1, the lab's value")
@@ -189,12 +194,12 @@ def test_other_machines() -> None:
 
 def test_what_was_trained() -> None:
     said("trained ResNet-50 for 20 epochs of 2,048 images of 128 pixels, with three seeds each")
-    for seed in day3.SEEDS:
+    for seed in SEEDS:
         for name in day3.BRINGS:
             cfg = recorded(f"{name}-seed-{seed}").config
             assert (cfg.model, cfg.epochs, cfg.image_px) == ("resnet50", 20, 128)
             assert cfg.batch_size * cfg.steps == 2048
-    assert len(day3.SEEDS) == 3
+    assert len(SEEDS) == 3
 
 
 def test_what_it_brings() -> None:
@@ -205,7 +210,7 @@ def test_what_it_brings() -> None:
     means = top1("mean").round(2)
     assert (means["none"], means["mixup"], means["cutmix"]) == (0.90, 0.88, 0.83)
     said("CutMix had 0.90 one epoch earlier, and its seeds end between 0.78 and 0.88.")
-    runs = [recorded(f"cutmix-seed-{seed}") for seed in day3.SEEDS]
+    runs = [recorded(f"cutmix-seed-{seed}") for seed in SEEDS]
     before = augmentation.brought(runs).query("epoch == 19")["val_top1"].mean()
     assert round(before, 2) == 0.90
     assert (round(top1("min")["cutmix"], 2), round(top1("max")["cutmix"], 2)) == (0.78, 0.88)
@@ -218,7 +223,7 @@ def test_what_it_brings_behind_the_lab() -> None:
     said_behind("Three seeds without mixing end between 0.895 and 0.910.")
     assert (round(top1("min")["none"], 3), round(top1("max")["none"], 3)) == (0.895, 0.910)
     said_behind("CutMix had 0.897")
-    runs = [recorded(f"cutmix-seed-{seed}") for seed in day3.SEEDS]
+    runs = [recorded(f"cutmix-seed-{seed}") for seed in SEEDS]
     assert round(augmentation.brought(runs).query("epoch == 19")["val_top1"].mean(), 3) == 0.897
 
 
@@ -254,7 +259,7 @@ def test_growing_crops_keep_the_accuracy() -> None:
     assert recorded("progressive-seed-0").config.start_px == 64
     said("No time was saved there, either: 7.5 s instead of 7.3.")
     took = {
-        name: sum(recorded(f"{name}-seed-{seed}").steps["step_s"].sum() for seed in day3.SEEDS) / 3
+        name: sum(recorded(f"{name}-seed-{seed}").steps["step_s"].sum() for seed in SEEDS) / 3
         for name in ("progressive", "none")
     }
     assert (round(took["progressive"], 1), round(took["none"], 1)) == (7.5, 7.3)

@@ -10,7 +10,7 @@ from claims import text_of, text_of_quiz
 from course.config import Config
 from course.data.crop_set import Recipe
 from course.data.loader import NOTED
-from course.days import day3
+from course.days import learning
 from course.runs import recordings
 from course.runs.run import PROJECT, Run
 from course.topics import large_batch
@@ -18,7 +18,7 @@ from course.training import models, optimizers
 
 TEXT, QUIZ = text_of("day3_3_large_batch"), text_of_quiz("day3_3")
 BEHIND = " ".join((PROJECT / "docs/behind-the-labs.md").read_text().split("## Lab 3.3")[1].split())
-FEW, MANY = day3.FEW_MANY
+FEW, MANY = learning.FEW_MANY
 
 
 @cache
@@ -41,7 +41,7 @@ def seeds() -> pd.DataFrame:
 
 
 def grid() -> list[Run]:
-    return [recorded()[cfg.rung] for cfg in day3._grid()]
+    return [recorded()[cfg.rung] for cfg in learning._grid()]
 
 
 def top1(name: str) -> float:
@@ -71,12 +71,12 @@ def spread(part: str, names: set[str]) -> tuple[float, float]:
 
 def test_the_crops_and_the_updates() -> None:
     said('`data="crops"` are 65,536 crops of 32 pixels')
-    assert Recipe().train == day3.CROPS_IN_ALL == 65_536
+    assert Recipe().train == learning.CROPS_IN_ALL == 65_536
     said("all crops, six times")
     said("With 256 images in a batch these are 1,536 updates, with 8,192 only 48.")
     updates = ends().query("seed == 0 and optimizer == 'sgd'").groupby("batch_size")["updates"]
     assert (updates.max()[FEW], updates.max()[MANY]) == (1536, 48)
-    assert day3.EPOCHS == 6
+    assert learning.EPOCHS == 6
 
 
 def test_few_and_many_images() -> None:
@@ -98,7 +98,7 @@ def test_where_scaling_breaks() -> None:
     assert top1("sgd-2048-3") == 0.30 and top1("sgd-2048-1") == 0.60
     said("The best rate is 0.3 in *every* column.")
     best = large_batch.best(large_batch.ends(grid()))
-    assert {*best["lr"]} == {0.3} and len(best) == len(day3.BATCHES)
+    assert {*best["lr"]} == {0.3} and len(best) == len(learning.BATCHES)
     said("any rate from 0.1 to 1 will do")
     assert min(top1(f"sgd-256-{rate}") for rate in ("0.1", "0.3", "1")) >= 0.79
 
@@ -140,7 +140,7 @@ def test_courses_of_the_rate() -> None:
 def test_decay_averages_and_smoothing() -> None:
     said("All end between 0.798 and 0.809.")
     plain = [ends().loc[f"sgd-256-0.3{seed}", "val_top1"] for seed in ("", "-seed-1", "-seed-2")]
-    beside = [ends().loc[f"{name}-256-0.3", "val_top1"] for name in day3.BESIDE]
+    beside = [ends().loc[f"{name}-256-0.3", "val_top1"] for name in learning.BESIDE]
     assert len(beside) == 4
     every = plain + beside
     assert (round(min(every), 3), round(max(every), 3)) == (0.798, 0.809)
@@ -153,8 +153,8 @@ def test_decay_averages_and_smoothing_behind_the_lab() -> None:
     behind("averages of the weights that keep 0.99 of themselves at each update (0.805)")
     behind("labels smoothed by 0.1 (0.808), and decay for filters and matrices alone (0.809)")
     behind("where three seeds reach 0.807, 0.798 and 0.800")
-    assert day3.BESIDE["averages"] == {"ema": 0.99}
-    assert day3.BESIDE["smoothing"] == {"label_smoothing": 0.1}
+    assert learning.BESIDE["averages"] == {"ema": 0.99}
+    assert learning.BESIDE["smoothing"] == {"label_smoothing": 0.1}
     names = ("averages", "smoothing", "decay-spares-vectors", "sgd")
     found = [ends().loc[f"{name}-256-0.3", "val_top1"] for name in names]
     found += [ends().loc[f"sgd-256-0.3-seed-{seed}", "val_top1"] for seed in (1, 2)]
@@ -163,7 +163,7 @@ def test_decay_averages_and_smoothing_behind_the_lab() -> None:
     assert round((0.8 * 0.2 / Recipe().val) ** 0.5, 3) == 0.004
     behind("averages have 0.787, and the other six trainings of the lab's table 0.687 to 0.767")
     table = large_batch.learned(recorded().values()).query("epoch == 5").set_index("run")
-    others = [*(f"{name}-256-0.3" for name in day3.BESIDE if name != "averages"), "sgd-256-0.3"]
+    others = [*(f"{name}-256-0.3" for name in learning.BESIDE if name != "averages"), "sgd-256-0.3"]
     others += ["sgd-256-0.3-seed-1", "sgd-256-0.3-seed-2"]
     fifth = table.loc[others, "val_top1"].round(3)
     assert (len(fifth), fifth.min(), fifth.max()) == (6, 0.687, 0.767)
@@ -178,7 +178,7 @@ def test_batches_of_both_sizes_take_the_same_images() -> None:
 
 def test_optimizers() -> None:
     few, many = (seeds()["mean"].xs(size, level="batch_size").round(2) for size in (FEW, MANY))
-    assert len(few) == len(many) == len(day3.OWN) + 1
+    assert len(few) == len(many) == len(learning.OWN) + 1
     said("With 256 images nearly all end between 0.78 and 0.82")
     assert sum(0.78 <= each <= 0.82 for each in few) == len(few) - 1
     said("do no better than SGD: 0.45, 0.46 and 0.44. AdamW reaches 0.50.")
@@ -210,7 +210,7 @@ def test_what_was_tried_stands_behind_the_lab() -> None:
 @pytest.mark.slow
 def test_the_state_of_optimizers() -> None:
     said("with 0.095 GiB of weights")
-    kept = {name: large_batch.state_gib(name, "resnet50") for name in day3.OWN | {"sgd": {}}}
+    kept = {name: large_batch.state_gib(name, "resnet50") for name in learning.OWN | {"sgd": {}}}
     said("SGD, Lion and Muon keep one number for each weight, AdamW and LAMB two.")
     assert {round(kept[name], 3) for name in ("sgd", "lion", "muon")} == {0.095}
     assert all(kept[name] == pytest.approx(2 * kept["sgd"], rel=0.01) for name in ("adamw", "lamb"))
@@ -222,7 +222,7 @@ def test_the_state_of_optimizers() -> None:
 
 def test_the_cost_of_a_step() -> None:
     ms = {name: round(run.record.step_s * 1e3, 1) for name, run in stepped().items()}
-    assert set(ms) == {"sgd", *day3.OWN}
+    assert set(ms) == {"sgd", *learning.OWN}
     said("AdamW adds 0.3 ms to SGD's 54.3, LARS 0.6")
     assert ms["sgd"] == 54.3
     more = {name: stepped()[name].record.step_s - stepped()["sgd"].record.step_s for name in ms}

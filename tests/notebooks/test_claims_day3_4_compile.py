@@ -177,8 +177,9 @@ def test_modes_with_few_images() -> None:
     said("it needs 11.3 or less, as the CUDA graphs show, and yet a step takes 27.3 ms", BEHIND)
     assert [*few["step_ms"].round(1)] == [26.0, 27.3, 11.3]
     said("0.14 GiB of reserved memory with 64 images, beside the default mode; with 256, none")
-    more = [of["reserved_gib"]["reduce-overhead"] - of["reserved_gib"]["default"]
-            for of in (few, many)]  # fmt: skip
+    more = [
+        of["reserved_gib"]["reduce-overhead"] - of["reserved_gib"]["default"] for of in (few, many)
+    ]
     assert round(more[0], 2) == 0.14 and more[1] < 0
 
 

@@ -45,9 +45,9 @@ formats.costs = lambda images: whole(images=16)
 course.rung = lambda name, **own: as_ever(name, **own | few if own.get("quick") else own)
 """
 FEW_CROPS = """
-from course.days import day3
-day3.QUICK_CROPS = 1024
-day3.QUICK |= {"val_images": 64}
+from course.days import learning
+learning.QUICK_CROPS = 1024
+learning.QUICK |= {"val_images": 64}
 """
 
 
@@ -180,6 +180,31 @@ def test_shards_from_recorded_runs_and_small_trainings(
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # these are live
     assert {run.launched["gpus"] for run in launched} == {1, 2, 4}
     assert {run.config.model for run in launched} == {"vit_tiny_patch16_224"}
+
+
+FEW_FEATURES = """
+from course.days.parallel import piped
+from course.topics import parallel
+piped.LIVE |= {"image_px": 32, "batch_size": 8, "steps": 2, "warmup_steps": 1}
+whole = parallel.pieces
+parallel.pieces = lambda model, image_px, images: whole(model, 32, 1)
+"""
+
+
+def test_pipelines_from_recorded_runs_and_small_trainings(
+    tmp_path: Path, runs_root: Path, in_kernel: Callable[..., None]
+) -> None:
+    in_kernel(FEW_FEATURES, NARROW)
+    script = str(narrow_solution(tmp_path, name="train_parallel.py"))
+    used = passes(
+        "day4_3_model_parallel", script=script, site="recorded-nvidia-h100-x2", quick=False
+    )
+    assert {run.status for run in used} == {"ok"}
+    launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # these are live
+    piped = [run for run in launched if run.config.pipeline]
+    assert {run.launched["gpus"] for run in piped} == {2}
+    assert {run.config.pipeline for run in piped} == {"gpipe", "1f1b", "interleaved", "zero_bubble"}
+    assert len({run.config.cut for run in piped}) > 2  # by weights, by GFLOP, and by what was timed
 
 
 def test_memory_from_recorded_runs_and_small_trainings(

@@ -35,9 +35,19 @@ def test_numbers_of_a_table_are_rounded_by_their_unit() -> None:
     page = as_html(frame)
     cells = re.findall(r"<td[^>]*>([^<]*)</td>", page)
     assert cells == [
-        "a", "908", "10.99", "6.9091", "3", "True",
-        "b &lt;c&gt;", "0.0123", "–", "6.9000", "12345", "False",
-    ]  # fmt: skip
+        "a",
+        "908",
+        "10.99",
+        "6.9091",
+        "3",
+        "True",
+        "b &lt;c&gt;",
+        "0.0123",
+        "–",
+        "6.9000",
+        "12345",
+        "False",
+    ]
     assert "<small>machine: NVIDIA H200 (recorded)</small>" in page
     assert "machine</th>" not in page
     assert list(frame.columns)[-1] == "machine"  # the table itself is as it was

@@ -191,11 +191,13 @@ def test_get_prefers_the_exact_name(runs_root):
 
 @pytest.mark.parametrize(
     "name, message",
-    [("amp", "several runs match 'amp'.*amp-1, amp-2"),
-     ("fp8", "no run is called 'fp8'.*amp-1, amp-2, baseline-3"),
-     ("", "no run is called ''.*amp-1"),
-     ("../amp-1", "no run is called")],
-)  # fmt: skip
+    [
+        ("amp", "several runs match 'amp'.*amp-1, amp-2"),
+        ("fp8", "no run is called 'fp8'.*amp-1, amp-2, baseline-3"),
+        ("", "no run is called ''.*amp-1"),
+        ("../amp-1", "no run is called"),
+    ],
+)
 def test_get_lists_the_candidates(runs_root, name, message):
     for known in ("amp-1", "amp-2", "baseline-3"):
         make_run(runs_root, known)

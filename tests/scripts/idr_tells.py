@@ -5,11 +5,27 @@ import os
 import sys
 
 NAMES = [
-    "JOB_ID", "JOBID", "PROCID", "LOCALID", "NODEID", "NTASKS", "NPROCS", "NNODES",
-    "JOB_NUM_NODES", "NTASKS_PER_NODE", "TASKS_PER_NODE", "CPUS_PER_TASK", "JOB_NODELIST",
-    "NODELIST", "JOB_NAME", "GPUS_ON_NODE", "STEP_GPUS", "SUBMIT_DIR", "LAUNCH_NODE_IPADDR",
+    "JOB_ID",
+    "JOBID",
+    "PROCID",
+    "LOCALID",
+    "NODEID",
+    "NTASKS",
+    "NPROCS",
+    "NNODES",
+    "JOB_NUM_NODES",
+    "NTASKS_PER_NODE",
+    "TASKS_PER_NODE",
+    "CPUS_PER_TASK",
+    "JOB_NODELIST",
+    "NODELIST",
+    "JOB_NAME",
+    "GPUS_ON_NODE",
+    "STEP_GPUS",
+    "SUBMIT_DIR",
+    "LAUNCH_NODE_IPADDR",
     "ARRAY_TASK_ID",
-]  # fmt: skip
+]
 wanted = ["SLURMD_NODENAME", "NCCL_DEBUG", *(f"SLURM_{name}" for name in NAMES)]
 kept = {name: os.environ[name] for name in wanted if name in os.environ}
 line = json.dumps({"arguments": sys.argv[1:], "python": sys.executable, **kept})

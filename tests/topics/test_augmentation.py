@@ -129,8 +129,11 @@ def test_pictures_of_runs(recorded: dict[str, Run]) -> None:
     }
     shown = pictures.growing(tables)
     assert {text.get_text() for text in shown.axes[0].texts} == {
-        "128 px", "160 px", "192 px", "224 px",
-    }  # fmt: skip
+        "128 px",
+        "160 px",
+        "192 px",
+        "224 px",
+    }
 
 
 def test_densities_are_those_of_beta() -> None:

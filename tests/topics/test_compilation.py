@@ -72,9 +72,14 @@ def test_no_compiler_is_told_with_the_way_to_one(monkeypatch: pytest.MonkeyPatch
         compilation.kernels(whole, IMAGES)
 
 
-@pytest.mark.parametrize("function, word", [
-    (printing, "print"), (asking, "item"), (logging_it, "LOG"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "function, word",
+    [
+        (printing, "print"),
+        (asking, "item"),
+        (logging_it, "LOG"),
+    ],
+)
 def test_a_break_is_found_with_its_line(function, word: str) -> None:
     (row,) = compilation.breaks(function, IMAGES).itertuples()
     assert word in row.code and row.reason
@@ -92,9 +97,14 @@ def batches(*sizes: int) -> list[torch.Tensor]:
     return [torch.ones(size, 3) for size in sizes]
 
 
-@pytest.mark.parametrize("dynamic, compiled", [
-    (None, [1, 0, 1, 0, 0]), (False, [1, 0, 1, 1, 0]), (True, [1, 0, 0, 0, 0]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "dynamic, compiled",
+    [
+        (None, [1, 0, 1, 0, 0]),
+        (False, [1, 0, 1, 1, 0]),
+        (True, [1, 0, 0, 0, 0]),
+    ],
+)
 def test_which_sizes_are_compiled_for(dynamic: bool | None, compiled: list[int]) -> None:
     table = compilation.compilations(whole, batches(8, 8, 5, 3, 3), dynamic=dynamic)
     assert [*table["compiled"]] == compiled
@@ -140,8 +150,11 @@ def test_breaks_that_are_mended_one_by_one(monkeypatch: pytest.MonkeyPatch, caps
 def test_an_exported_network_answers_as_the_one_it_was_made_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", lambda program, package_path:
-                        torch.export.save(program, package_path))  # fmt: skip
+    monkeypatch.setattr(
+        torch._inductor,
+        "aoti_compile_and_package",
+        lambda program, package_path: torch.export.save(program, package_path),
+    )
     loaded = lambda path: torch.export.load(path).module()  # noqa: E731
     monkeypatch.setattr(torch._inductor, "aoti_load_package", loaded)
     net = torch.nn.Sequential(torch.nn.Conv2d(16, 4, 1), torch.nn.ReLU())
@@ -190,8 +203,10 @@ def test_new_shapes_are_those_of_an_empty_cache() -> None:
 
 def test_pictures_show_in_both_themes_and_say_what_they_show() -> None:
     eager, compiled = RECORDED["mode-eager-256"], RECORDED["mode-default-256"]
-    bytes_of = pd.DataFrame({"eager": [6.0, 3.0, 1.0], "least": [6.0, 0.0, 1.0]},
-                            index=["convolution", "relu_", "copy_"])  # fmt: skip
+    bytes_of = pd.DataFrame(
+        {"eager": [6.0, 3.0, 1.0], "least": [6.0, 0.0, 1.0]},
+        index=["convolution", "relu_", "copy_"],
+    )
     pictures: dict[str, Picture] = {
         "eager: 10 MB an image; fused: 7 MB": compilation.pictures.traffic(bytes_of),
         "160 px, dynamic=None: 50.4 s": compilation.pictures.shapes(

@@ -450,20 +450,26 @@ def test_rank_that_the_others_wait_for(how: str, told: str, tmp_path: Path) -> N
 
 
 # As PyTorch 2.11 to 2.15 and Python say it.
-@pytest.mark.parametrize("text, told", [
-    ("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's "
-     "workers are out of shared memory.", "/dev/shm"),
-    ("unable to write to file </torch_1_2_0>: No space left on device (28)", "/dev/shm"),
-    ("OSError: [Errno 28] No space left on device: 'steps.jsonl'", "A disk is full"),
-    ("RuntimeError: received 0 items of ancdata", "ulimit -n"),
-    ("OSError: [Errno 24] Too many open files", "ulimit -n"),
-    ("OSError: [Errno 12] Cannot allocate memory", "memory of its own"),
-    ("[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(Seq", "This rank waited"),
-    ("wait timeout after 60000ms, keys: /default_pg/0//cpu//0/0", "This rank waited"),
-    ("Timed out after 61 seconds waiting for clients. 1/2 clients joined.", "This rank waited"),
-    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", ""),
-    ("ValueError: lr must be positive", ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        (
+            "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that "
+            "dataloader's workers are out of shared memory.",
+            "/dev/shm",
+        ),
+        ("unable to write to file </torch_1_2_0>: No space left on device (28)", "/dev/shm"),
+        ("OSError: [Errno 28] No space left on device: 'steps.jsonl'", "A disk is full"),
+        ("RuntimeError: received 0 items of ancdata", "ulimit -n"),
+        ("OSError: [Errno 24] Too many open files", "ulimit -n"),
+        ("OSError: [Errno 12] Cannot allocate memory", "memory of its own"),
+        ("[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(Seq", "This rank waited"),
+        ("wait timeout after 60000ms, keys: /default_pg/0//cpu//0/0", "This rank waited"),
+        ("Timed out after 61 seconds waiting for clients. 1/2 clients joined.", "This rank waited"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", ""),
+        ("ValueError: lr must be positive", ""),
+    ],
+)
 def test_advice_for_what_cannot_be_made_here(text: str, told: str) -> None:
     found = failures.advice(text)
     assert told in found and bool(told) == bool(found)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from course.config import rung
-from course.days import day3
+from course.days import learning
 from course.runs import recordings
 from course.topics import large_batch
 from course.topics.large_batch import Noise
@@ -60,11 +60,14 @@ def test_what_a_batch_takes() -> None:
     assert Noise(1.0, -0.1, 1).scale == math.inf
 
 
-@pytest.mark.parametrize("batches, parts, said", [
-    ([], 8, "no batch"),
-    ([(torch.ones(9, 6), torch.zeros(9, dtype=torch.long))], 8, "a batch of 9 in parts=8"),
-    ([(torch.ones(9, 6), torch.zeros(9, dtype=torch.long))], 1, "2 or more"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "batches, parts, said",
+    [
+        ([], 8, "no batch"),
+        ([(torch.ones(9, 6), torch.zeros(9, dtype=torch.long))], 8, "a batch of 9 in parts=8"),
+        ([(torch.ones(9, 6), torch.zeros(9, dtype=torch.long))], 1, "2 or more"),
+    ],
+)
 def test_bad_batches_are_named(batches: list, parts: int, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         large_batch.noise(nn.Linear(6, 3), batches, parts)
@@ -98,12 +101,12 @@ def test_the_law_is_found_again() -> None:
         """A training that reaches the loss 1 after as many updates as the law says."""
 
         def __init__(self, size: int, lr: float, late: int = 0) -> None:
-            self.config = day3.trained(size, lr)
+            self.config = learning.trained(size, lr)
             updates = round(100 * (1 + 500 / size)) + late
             self.steps = pd.DataFrame({"step": range(2000)})
             self.steps["loss"] = [2.0 if step < updates - 1 else 0.0 for step in range(2000)]
 
-    runs = [Pretended(size, 0.1) for size in day3.BATCHES]
+    runs = [Pretended(size, 0.1) for size in learning.BATCHES]
     found = large_batch.critical([*runs, Pretended(256, 0.3, late=50)], 0.7)
     assert found.size == pytest.approx(500, rel=0.02)
     assert found.least == pytest.approx(100, rel=0.02)

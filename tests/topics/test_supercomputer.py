@@ -24,12 +24,22 @@ from course.topics.supercomputer.pictures import USE_COLOURS
 HERE = Disk(("runs", "data", "home"), "/", "ext4", False, 252, 45)
 LAPTOP = Machine("laptop", "AMD EPYC", 1, 2, 2, 2, 24, 20, (), (HERE,))
 LARGE_NODE = Machine(
-    "gpu017", "AMD EPYC 7763 64-Core Processor", 2, 128, 256, 4, 2015, 1890,
-    tuple(Gpu("NVIDIA A100-SXM4-80GB", 79.2) for _ in range(8)),
-    (Disk(("runs",), "/a", "lustre", True, 4.6e6, 2.2e6),
-     Disk(("data",), "/b", "lustre", True, 9e5, 1e5),
-     Disk(("home",), "/c", "nfs4", True, 9000, 3000)), "123456",
-)  # fmt: skip
+    host="gpu017",
+    cpu="AMD EPYC 7763 64-Core Processor",
+    sockets=2,
+    cores=128,
+    threads=256,
+    usable=4,
+    memory_gib=2015,
+    memory_free_gib=1890,
+    gpus=tuple(Gpu("NVIDIA A100-SXM4-80GB", 79.2) for _ in range(8)),
+    disks=(
+        Disk(("runs",), "/a", "lustre", True, 4.6e6, 2.2e6),
+        Disk(("data",), "/b", "lustre", True, 9e5, 1e5),
+        Disk(("home",), "/c", "nfs4", True, 9000, 3000),
+    ),
+    job_id="123456",
+)
 
 
 def made_up(number: int, partition: str, gpus: int, state: str) -> Node:
@@ -40,18 +50,30 @@ def made_up(number: int, partition: str, gpus: int, state: str) -> Node:
 
 STATES = ("idle", "mixed", "allocated", "drained", "idle*")
 CLUSTER = Cluster(
-    (*(made_up(n, "cpu", 0, STATES[n % 5]) for n in range(150)),
-     *(made_up(n, "gpu", 4, STATES[n % 5]) for n in range(140)),
-     *(made_up(n, "large", 8, STATES[n % 5]) for n in range(10))),
-    {"cpu": 1200, "gpu": 6000, "large": float("inf")}, waiting=312, running=540,
-)  # fmt: skip
+    nodes=(
+        *(made_up(n, "cpu", 0, STATES[n % 5]) for n in range(150)),
+        *(made_up(n, "gpu", 4, STATES[n % 5]) for n in range(140)),
+        *(made_up(n, "large", 8, STATES[n % 5]) for n in range(10)),
+    ),
+    limits_min={"cpu": 1200, "gpu": 6000, "large": float("inf")},
+    waiting=312,
+    running=540,
+)
 
 
 @pytest.mark.parametrize(
     "gres, count",
-    [("gpu:4", 4), ("gpu:a100:8(S:0-1),nvme:2", 8), ("gpu:v100:3(IDX:0,2-3)", 3), ("(null)", 0),
-     ("", 0), ("gpu", 1), ("nvme:2", 0), ("gpu:a100:2,gpu:mig:7", 9)],
-)  # fmt: skip
+    [
+        ("gpu:4", 4),
+        ("gpu:a100:8(S:0-1),nvme:2", 8),
+        ("gpu:v100:3(IDX:0,2-3)", 3),
+        ("(null)", 0),
+        ("", 0),
+        ("gpu", 1),
+        ("nvme:2", 0),
+        ("gpu:a100:2,gpu:mig:7", 9),
+    ],
+)
 def test_counts_gpus_in_words_of_slurm(gres: str, count: int) -> None:
     assert nodes.gpu_count(gres) == count
 
@@ -68,10 +90,16 @@ def test_a_node_in_two_partitions_is_one_node() -> None:
 
 @pytest.mark.parametrize(
     "state, up, free",
-    [("idle", True, True), ("mixed", True, False), ("allocated", True, False),
-     ("idle*", False, False), ("idle~", True, True), ("drained", False, False),
-     ("down*", False, False)],
-)  # fmt: skip
+    [
+        ("idle", True, True),
+        ("mixed", True, False),
+        ("allocated", True, False),
+        ("idle*", False, False),
+        ("idle~", True, True),
+        ("drained", False, False),
+        ("down*", False, False),
+    ],
+)
 def test_only_a_node_that_answers_is_free(state: str, up: bool, free: bool) -> None:
     node = made_up(1, "gpu", 4, state)
     assert (node.is_up, node.is_free) == (up, free)
@@ -243,9 +271,15 @@ def test_power_by_performance() -> None:
 
 @pytest.mark.parametrize(
     "name, watts",
-    [("Tesla V100-SXM2-32GB", 300), ("NVIDIA A100-SXM4-80GB", 400), ("NVIDIA A100-PCIE-40GB", 250),
-     ("NVIDIA H200 (recorded 2026-11-21)", 700), ("AMD EPYC, 2 cores", None), ("", None)],
-)  # fmt: skip
+    [
+        ("Tesla V100-SXM2-32GB", 300),
+        ("NVIDIA A100-SXM4-80GB", 400),
+        ("NVIDIA A100-PCIE-40GB", 250),
+        ("NVIDIA H200 (recorded 2026-11-21)", 700),
+        ("AMD EPYC, 2 cores", None),
+        ("", None),
+    ],
+)
 def test_finds_the_most_that_a_gpu_may_draw(name: str, watts: float | None) -> None:
     assert history.max_watts(name) == watts
 

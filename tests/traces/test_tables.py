@@ -154,7 +154,7 @@ EVENTS = [
     kernel("lost", 900, 1, 777, External_id=70),  # its launch is not in the trace
     {"ph": "s", "id": 3, "cat": "ac2g", "name": "ac2g", "ts": 5e12, **MAIN},
     {"ph": "M", "name": "process_name", "ts": 0, "pid": 9, "tid": 0, "args": {"name": "python"}},
-]  # fmt: skip
+]
 TRACE = {
     "schemaVersion": 1,
     "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}],
@@ -401,13 +401,16 @@ def test_onednn_account_of_a_real_convolution(tmp_path, capfd) -> None:
     assert "No kernel of oneDNN ran in half precision" in tables.onednn_summary(table)
 
 
-@pytest.mark.parametrize(("kernel", "kind", "words"), [
-    ("brgconv:avx512_core_amx", "bf16", "stands in for them here is AMX tiles"),
-    ("brgconv:avx512_core_bf16", "bf16", "stands in for them here is AVX-512 bf16 units"),
-    ("ref:any", "bf16", "imitated"),
-    ("jit:avx512_core", "bf16", "imitated"),
-    ("jit:avx512_core", "f32", "No kernel of oneDNN ran in half precision"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kernel", "kind", "words"),
+    [
+        ("brgconv:avx512_core_amx", "bf16", "stands in for them here is AMX tiles"),
+        ("brgconv:avx512_core_bf16", "bf16", "stands in for them here is AVX-512 bf16 units"),
+        ("ref:any", "bf16", "imitated"),
+        ("jit:avx512_core", "bf16", "imitated"),
+        ("jit:avx512_core", "f32", "No kernel of oneDNN ran in half precision"),
+    ],
+)
 def test_onednn_summary_names_the_units(tmp_path, kernel: str, kind: str, words: str) -> None:
     path = tmp_path / "onednn.csv"
     path.write_text(onednn_line(kernel, kind, 30) + onednn_line("jit:avx2", "f32", 10))

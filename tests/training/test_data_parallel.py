@@ -174,12 +174,14 @@ def test_two_nodes_of_two_tasks_train_together(
 
 SKIPS = {
     "rank 0 asks, rank 1 does not answer": (
-        0, "if run.rank == 0 and meter.step == 3:\n    distributed.all_reduce(loss.detach())"
+        0,
+        "if run.rank == 0 and meter.step == 3:\n    distributed.all_reduce(loss.detach())",
     ),
     "rank 1 asks, rank 0 does not answer": (
-        1, "if run.rank == 1 and meter.step == 3:\n    distributed.all_reduce(loss.detach())"
+        1,
+        "if run.rank == 1 and meter.step == 3:\n    distributed.all_reduce(loss.detach())",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SKIPS)

@@ -115,10 +115,12 @@ def test_each_run_that_did_not_fit_was_told_so(told: pd.DataFrame) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name, settings",
-    [("device", {"precision": "fp32", "batch_size": 2048}),
-     ("amp", {"precision": "fp16", "batch_size": 256}),
-     ("channels_last", {"precision": "bf16", "batch_size": 64})],
-)  # fmt: skip
+    [
+        ("device", {"precision": "fp32", "batch_size": 2048}),
+        ("amp", {"precision": "fp16", "batch_size": 256}),
+        ("channels_last", {"precision": "bf16", "batch_size": 64}),
+    ],
+)
 def test_saved_predictions_are_what_is_predicted_here(
     name: str, settings: dict, told: pd.DataFrame
 ) -> None:

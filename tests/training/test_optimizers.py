@@ -15,8 +15,14 @@ from course.valid import CHOICES
 
 NAMES = CHOICES["optimizer"]
 STATE = {  # numbers that an optimizer keeps for each weight, beside single ones
-    "sgd": 1, "nesterov": 1, "adamw": 2, "lars": 1, "lamb": 2, "lion": 1, "schedulefree": 1,
-}  # fmt: skip
+    "sgd": 1,
+    "nesterov": 1,
+    "adamw": 2,
+    "lars": 1,
+    "lamb": 2,
+    "lion": 1,
+    "schedulefree": 1,
+}
 
 
 def network() -> nn.Module:
@@ -73,9 +79,11 @@ def test_state_is_as_large_as_is_said(name: str) -> None:
     trained(config(optimizer=name), net, updates=2)
     weights = sum(each.numel() for each in net.parameters())
     kept = [
-        each for state in net.optimizer.state.values() for each in state.values()
+        each
+        for state in net.optimizer.state.values()
+        for each in state.values()
         if torch.is_tensor(each) and each.numel() > 1
-    ]  # fmt: skip
+    ]
     assert sum(each.numel() for each in kept) == STATE[name] * weights
 
 
@@ -172,14 +180,20 @@ def test_schedule_free_is_validated_at_its_averages_and_goes_on_from_its_weights
     assert net.optimizer.param_groups[0]["train_mode"]
 
 
-@pytest.mark.parametrize("changes, said", [
-    ({"optimizer": "lamb", "fused": True}, "PyTorch fuses sgd, nesterov, adamw; set fused=False"),
-    ({"lr_warmup": 20}, "lr_warmup=20 leaves none of the 20 updates"),
-    ({"optimizer": "schedulefree", "schedule": "cosine"}, 'set schedule=""'),
-    ({"schedule": "one_cycle", "lr_warmup": 2}, "set lr_warmup=0"),
-    ({"schedule": "linear", "budget_s": 9, "epochs": 1}, "set budget_s=0"),
-    ({"ema": 1.0}, "below 1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        (
+            {"optimizer": "lamb", "fused": True},
+            "PyTorch fuses sgd, nesterov, adamw; set fused=False",
+        ),
+        ({"lr_warmup": 20}, "lr_warmup=20 leaves none of the 20 updates"),
+        ({"optimizer": "schedulefree", "schedule": "cosine"}, 'set schedule=""'),
+        ({"schedule": "one_cycle", "lr_warmup": 2}, "set lr_warmup=0"),
+        ({"schedule": "linear", "budget_s": 9, "epochs": 1}, "set budget_s=0"),
+        ({"ema": 1.0}, "below 1"),
+    ],
+)
 def test_what_does_not_go_together_is_refused(changes: dict, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         config(**changes)

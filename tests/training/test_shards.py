@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from job_helpers import nothing_left  # noqa: F401 - every test of this file ends its runs
+from job_helpers import (
+    narrow_solution,
+    nothing_left,  # noqa: F401 - every test of this file ends its runs
+)
 
 from course.config import rung
 from course.days.sharded.checks import SPREAD
@@ -64,16 +67,23 @@ def test_a_config_refuses(values: dict, said: str) -> None:
 
 
 @pytest.fixture
-def same(runs_root: Path) -> Path:
+def same(tmp_path: Path, runs_root: Path) -> Path:
     """The solution without random crops: all numbers of ranks see the same pixels."""
     lines = {"sets = image_sets(cfg)": "sets.train.transform = sets.val.dataset.transform"}
-    return variant("same-pixels", lines, "solutions/train_sharded.py")
+    script = narrow_solution(tmp_path, name="train_sharded.py")
+    return variant("same-pixels", lines, str(script))
 
 
 @pytest.mark.slow
 def test_any_number_of_ranks_trains_alike_and_goes_on_alike(same: Path, tiny_set: Path) -> None:
-    size = SPREAD | {"device": "cpu", "data": "imagenet", "data_root": str(tiny_set), "steps": 2,
-                     "val_steps": 0, "collective_timeout_s": 30}  # fmt: skip
+    size = SPREAD | {
+        "device": "cpu",
+        "data": "imagenet",
+        "data_root": str(tiny_set),
+        "steps": 2,
+        "val_steps": 0,
+        "collective_timeout_s": 30,
+    }
 
     def trained(gpus: int, **own: object):
         return wait(launch(same, rung("sharded", quick=True, **size | own), gpus=gpus))

@@ -65,10 +65,15 @@ def loss_of_the_baseline(tmp_path_factory: pytest.TempPathFactory) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name, changes",
-    [("device", {}), ("amp", {}), ("amp", {"precision": "fp16"}), ("channels_last", {}),
-     ("fused", {"precision": "fp16"})],
+    [
+        ("device", {}),
+        ("amp", {}),
+        ("amp", {"precision": "fp16"}),
+        ("channels_last", {}),
+        ("fused", {"precision": "fp16"}),
+    ],
     ids=["device", "amp-bf16", "amp-fp16", "channels_last", "fused-fp16"],
-)  # fmt: skip
+)
 def test_a_rung_keeps_the_loss_of_the_baseline(
     runs_root: Path, loss_of_the_baseline: float, name: str, changes: dict
 ) -> None:

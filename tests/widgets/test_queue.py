@@ -223,14 +223,17 @@ def test_times_of_squeue(used: str, seconds: int) -> None:
     assert slurm._elapsed(used) == seconds
 
 
-@pytest.mark.parametrize("word, said", [
-    ("PartitionTimeLimit", "PartitionTimeLimit: it asks for more time"),
-    ("PartitionDown", "PartitionDown: the partition takes no jobs"),
-    ("QOSMaxJobsPerUserLimit", "QOSMaxJobsPerUserLimit: you have as many jobs"),
-    ("AssocGrpGRES", "AssocGrpGRES: a limit of your account"),
-    ("ReqNodeNotAvail, UnavailableNodes:node1", "UnavailableNodes:node1: nodes that it needs"),
-    ("MoonPhase", "MoonPhase"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "word, said",
+    [
+        ("PartitionTimeLimit", "PartitionTimeLimit: it asks for more time"),
+        ("PartitionDown", "PartitionDown: the partition takes no jobs"),
+        ("QOSMaxJobsPerUserLimit", "QOSMaxJobsPerUserLimit: you have as many jobs"),
+        ("AssocGrpGRES", "AssocGrpGRES: a limit of your account"),
+        ("ReqNodeNotAvail, UnavailableNodes:node1", "UnavailableNodes:node1: nodes that it needs"),
+        ("MoonPhase", "MoonPhase"),
+    ],
+)
 def test_reasons_in_words(word: str, said: str) -> None:
     assert said in slurm._in_words(word)
     assert slurm._in_words(word).startswith(word)

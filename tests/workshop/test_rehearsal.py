@@ -364,12 +364,15 @@ def test_each_site_has_a_folder_inside(runs_root: Path, site: str) -> None:
     assert folder.resolve() != rehearsal.output_folder("slurm")
 
 
-@pytest.mark.parametrize("options, said", [
-    ({"cell_minutes": 0}, "must be above 0"),
-    ({"cell_minutes": float("nan")}, "must be above 0"),
-    ({"cell_minutes": float("inf")}, "must be"),
-    ({"site": "moon"}, "choose local"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"cell_minutes": 0}, "must be above 0"),
+        ({"cell_minutes": float("nan")}, "must be above 0"),
+        ({"cell_minutes": float("inf")}, "must be"),
+        ({"site": "moon"}, "choose local"),
+    ],
+)
 def test_wrong_options_are_refused_at_once(runs_root: Path, options: dict, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         rehearsal.rehearse([Path("none.ipynb")], **options)

@@ -5,8 +5,14 @@ from course.days.sharded.checks import CHECKS
 from course.days.sharded.runs import RECORDINGS
 
 LAB = Lab(
-    "4.2", "day4_2_fsdp", "one network, shared out", 75, "day4_2", chosen(CHECKS, *CHECKS),
+    number="4.2",
+    notebook="day4_2_fsdp",
+    title="one network, shared out",
+    minutes=75,
+    quiz="day4_2",
+    checks=chosen(CHECKS, *CHECKS),
     recordings=RECORDINGS,
-    jobs="12, of 18 runs, most of 2 processes, three of 4", prepare="nothing",
+    jobs="12, of 18 runs, most of 2 processes, three of 4",
+    prepare="nothing",
     stuck="the optimizer is made after sharding; all ranks gather, and one writes",
-)  # fmt: skip
+)

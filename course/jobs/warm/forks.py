@@ -22,6 +22,8 @@ from types import TracebackType
 from course.jobs.warm import fresh
 from course.jobs.warm.fresh import Process
 
+_taken_over: list[int] = []  # forks that this process comes from, itself the last one
+
 
 class Forked:
     """A forked child of this process, with what `subprocess.Popen` offers to watch one.
@@ -82,19 +84,19 @@ def fork(body: Callable[[], None], process: Process, *, keep: Iterable[int] = ()
     os.stat(process.cwd)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # or the fork would print once more what waits there
-    is_frozen = gc.get_freeze_count() > 0  # as in a fork of a fork
     gc.freeze()  # the fork looks for no garbage in what it takes over: that would copy its pages
     with warnings.catch_warnings():  # of Python 3.12, where there are threads: OpenBLAS's, which
         warnings.simplefilter("ignore", DeprecationWarning)  # ends them before a fork
         try:
             pid = os.fork()
         except OSError:
-            _thaw(is_frozen)
+            _thaw()
             raise
     if pid:
-        _thaw(is_frozen)
+        _thaw()
         return Forked(pid)
     try:
+        _taken_over.append(os.getpid())
         fresh.become(process, keep)
         run_to_end(body)
     except BaseException as error:
@@ -103,8 +105,9 @@ def fork(body: Callable[[], None], process: Process, *, keep: Iterable[int] = ()
         os._exit(1)  # whatever comes, the parent's own work is not done twice
 
 
-def _thaw(was_frozen: bool) -> None:
-    if not was_frozen:
+def _thaw() -> None:
+    # What a fork took over stays frozen. To ask Python whether something is takes 0.1 s: it counts.
+    if not _taken_over:
         gc.unfreeze()
 
 

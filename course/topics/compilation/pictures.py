@@ -101,8 +101,10 @@ def shapes(table: pd.DataFrame, machine: str) -> Picture:
     """
     growing = table[table["course"] == "growing"]
     sides = sorted(growing["image_px"].unique())
-    told = [f"{row.image_px} px, dynamic={row.dynamic}: {row.first_s:.1f} s" for row in
-            growing.itertuples()]  # fmt: skip
+    told = [
+        f"{row.image_px} px, dynamic={row.dynamic}: {row.first_s:.1f} s"
+        for row in growing.itertuples()
+    ]
     picture = Picture(9.5, 3.0, "; ".join(told))
     axes = picture.add_subplot()
     ways = ((None, "as it comes", BLUE), (False, "dynamic=False", ORANGE))
@@ -147,9 +149,13 @@ def paid(runs: Mapping[str, Run], eager: Run) -> Picture:
         if after[name] < np.inf:
             axes.plot(after[name], 0, "o", color=colour)
             axes.annotate(
-                f"{after[name]:,.0f}", (after[name], 0), (4, -14), textcoords="offset points",
-                fontsize=9, color=colour,
-            )  # fmt: skip
+                f"{after[name]:,.0f}",
+                (after[name], 0),
+                (4, -14),
+                textcoords="offset points",
+                fontsize=9,
+                color=colour,
+            )
     axes.axhline(0, color=GREY, lw=1)
     axes.set(xlabel="steps", ylabel="seconds ahead of eager")
     axes.set_title(eager.record.machine, loc="left", fontsize=9)

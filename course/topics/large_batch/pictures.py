@@ -152,9 +152,14 @@ def search(searches: Mapping[str, Search]) -> Picture:
             loss = float(np.interp(rate, table["lr"], table["smoothed"]))
             axes.plot(rate, loss, marker, color=colour, ms=8)
             axes.annotate(
-                f"{rate:.2g}", (rate, loss), (0, 9), textcoords="offset points",
-                ha="center", fontsize=9, color=colour,
-            )  # fmt: skip
+                f"{rate:.2g}",
+                (rate, loss),
+                (0, 9),
+                textcoords="offset points",
+                ha="center",
+                fontsize=9,
+                color=colour,
+            )
     axes.plot([], [], "o", color=GREY, label="falls fastest")
     axes.plot([], [], "x", color=GREY, label="is lowest")
     axes.set(xscale="log", xlabel="learning rate", ylabel="loss of the batch")
@@ -223,9 +228,14 @@ def by_optimizer(table: pd.DataFrame) -> Picture:
         axes.plot(places, rows["val_top1"], "o", color=colour, alpha=0.6, ms=5)
         of_size = [means[size, name] for name in names]
         axes.plot(
-            np.arange(len(names)) + shift, of_size, "_", color=colour, ms=14, mew=2,
+            np.arange(len(names)) + shift,
+            of_size,
+            "_",
+            color=colour,
+            ms=14,
+            mew=2,
             label=f"{size:,} images",
-        )  # fmt: skip
+        )
     axes.set_xticks(range(len(names)), names)
     axes.set(ylabel="accuracy in validation")
     axes.set_title("\n".join(dict.fromkeys(table["machine"])), loc="left", fontsize=9)

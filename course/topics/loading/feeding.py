@@ -26,10 +26,14 @@ from course.runs.run import Run
 
 # What a trial may change, by the column that shows it.
 SETTINGS = {
-    "workers": "workers", "persistent": "persistent_workers", "prefetch": "prefetch_factor",
-    "pinned": "pin_memory", "non_blocking": "non_blocking", "drop_last": "drop_last",
+    "workers": "workers",
+    "persistent": "persistent_workers",
+    "prefetch": "prefetch_factor",
+    "pinned": "pin_memory",
+    "non_blocking": "non_blocking",
+    "drop_last": "drop_last",
     "uint8": "uint8",
-}  # fmt: skip
+}
 TIMES = (
     "load_ms",
     "step_ms",

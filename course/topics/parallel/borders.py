@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 RANKS, IMAGES, TOKENS, CHANNELS = 2, 8, 4, 6
 WAITS = timedelta(seconds=3)  # for a rank that has failed
-LETTERS = 110  # of what PyTorch says
+LETTERS = 70  # of what PyTorch says
 
 
 class Turned(nn.Module):
@@ -33,23 +34,17 @@ class Turned(nn.Module):
 
 
 def traps() -> pd.DataFrame:
-    """Three traps of a pipeline, each beside its way out: a row each, what PyTorch said in `said`.
+    """Three traps of a pipeline, two of them beside the way out: what PyTorch said on each rank.
 
-    Two ranks over gloo try them in turn; "" where there was nothing against it.
+    A row a trap, a column a rank; "" where a rank had nothing to say. Two ranks over gloo try them
+    in turn. `attrs` hold PyTorch's version, "torch".
     """
     import pandas as pd
 
-    both = on_ranks(_try_all, RANKS)
-    said = {name: _first([found[name] for found in both]) for name in both[0]}
-    table = pd.DataFrame.from_dict(said, orient="index", columns=["said"])
+    said = on_ranks(_try_all, RANKS)
+    table = pd.DataFrame({f"rank {rank}": each for rank, each in enumerate(said)})
     table.attrs["torch"] = torch.__version__.partition("+")[0]
     return table
-
-
-def _first(said: list[str]) -> str:
-    """Of both ranks' words the cause: who waited for the other can only say that."""
-    waited = [each for each in said if "Timed out" in each or "closed" in each]
-    return next((each for each in said if each and each not in waited), (waited or [""])[0])
 
 
 def _try_all(rank: int, ranks: int) -> dict[str, str]:
@@ -71,7 +66,7 @@ def _said(way: Callable[[], None]) -> str:
         way()
     except Exception as error:  # whatever a rank says is what is to be seen
         cause = error.__cause__ or error
-        words = " ".join(str(cause).split())
+        words = re.sub(r"^\[\S*\]\s*", "", " ".join(str(cause).split()))  # gloo's own file and line
         return f"{type(cause).__name__}: {words[:LETTERS]}"
     return ""
 

@@ -50,7 +50,7 @@ def ways(runs: Mapping[str, Run]) -> pd.DataFrame:
             "least_gib": min(peaks),
             "joules_per_image": run.record.joules_per_image,
         }
-    table = pd.DataFrame.from_dict(rows, orient="index", columns=_COLUMNS)
+    table = pd.DataFrame([*rows.values()], index=[*rows], columns=_COLUMNS)
     is_ddp = [name.startswith(BESIDE) for name in table.index]
     beside = table[is_ddp].set_index("batch")["images_per_s"]
     table.insert(2, "of_ddp", table["images_per_s"] / table["batch"].map(beside))

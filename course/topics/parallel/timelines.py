@@ -135,15 +135,14 @@ def shares(runs: Mapping[str, Run]) -> pd.DataFrame:
 
 
 def pipelines(runs: Mapping[str, Run]) -> pd.DataFrame:
-    """The pipelines among recorded runs: a row a run; what was not measured is NaN.
+    """The pipelines among recorded runs, few micro-batches first; what was not measured is NaN.
 
     Columns: micro_batches, images_per_s, predicted and measured (idle shares), peak_gib (of the
     rank that took most), status.
     """
     rows = {}
-    for name, run in runs.items():
-        if not run.config.pipeline:
-            continue
+    piped = {name: run for name, run in runs.items() if run.config.pipeline}
+    for name, run in sorted(piped.items(), key=lambda each: micro_batches_of(each[1])):
         is_ok = run.record.status == "ok"
         shown = _bubble(run) if is_ok else {}
         peaks = [rank.get("peak_gib") or np.nan for rank in run.ranks]

@@ -7,6 +7,7 @@ BLOCK = f"    if cfg.compile:\n{COMPILE}\n"
 EPOCH = "        model.train()\n"
 IN_PLACE = BLOCK.replace("model = torch.compile(model, mode=", "model.compile(mode=")
 
+SCORES = "                scores = model(images)\n"
 WRONG = {
     "trains the plain network": Answer(
         todo=16,
@@ -34,10 +35,9 @@ WRONG = {
         todo=16,
         edits={
             BLOCK: "",
-            "                scores = model(images)\n":
-            "                if cfg.compile:\n"
+            SCORES: "                if cfg.compile:\n"
             "                    model = torch.compile(net, mode=cfg.compile)\n"
-            "                scores = model(images)\n",
+            f"{SCORES}",
         },
         why="The same, in each step.",
         said=r"lies inside the loop: in 2 epochs",
@@ -61,18 +61,14 @@ WRONG = {
     "a hook more in each step": Answer(
         todo=16,
         edits={
-            "                scores = model(images)\n":
-            "                net.layer2.register_forward_hook(lambda *_: None)\n"
-            "                scores = model(images)\n",
+            SCORES: f"                net.layer2.register_forward_hook(lambda *_: None)\n{SCORES}",
         },
         why="Each step makes a graph, until there are eight; from then on nothing is compiled.",
         said=r"graphs were compiled again: in turn there were 2, 3, ",
     ),
     "prints in the network": Answer(
         todo=16,
-        edits={
-            BLOCK: "    net.layer2.register_forward_hook(lambda *_: print(end=''))\n" f"{BLOCK}"
-        },
+        edits={BLOCK: f"    net.layer2.register_forward_hook(lambda *_: print(end=''))\n{BLOCK}"},
         why="A print amid the network, left over from a search for a mistake.",
         said=r"^a graph breaks, and Python goes on in between: .*print",
     ),
@@ -118,7 +114,7 @@ WRONG = {
         why="On several ranks each trains alone, and on one it is right.",
         said=r"passes DDP by, so that nobody averages gradients",
     ),
-}  # fmt: skip
+}
 
 RIGHT = {
     "in place": Answer(
@@ -148,4 +144,4 @@ RIGHT = {
         },
         why="Regions: several small graphs, which are compiled sooner.",
     ),
-}  # fmt: skip
+}

@@ -11,11 +11,15 @@ SEARCH = "        search = LambdaLR(optimizer, lambda update: 1e4 ** (update / l
 HOOK = "        optimizer.register_step_post_hook(lambda *_: search.step())"
 LEFT_OUT = {"precision": "fp16"}  # a gradient overflows there, and a step is left out
 
+UPDATED = "            scaler.update()\n"
 WRONG = {
     "no decay for the filters": Answer(
         todo=14,
-        edits={GROUPS: GROUPS.replace("filters", "others").replace("vectors", "filters")
-               .replace("others", "vectors")},
+        edits={
+            GROUPS: GROUPS.replace("filters", "others")
+            .replace("vectors", "filters")
+            .replace("others", "vectors")
+        },
         why="The groups are swapped: all that is left is decay for vectors.",
         said=r"^weight decay: the optimizer has .*filters=0",
     ),
@@ -61,9 +65,7 @@ WRONG = {
     ),
     "a step instead of a factor": Answer(
         todo=15,
-        edits={
-            SEARCH: SEARCH.replace("1e4 ** (update / last - 1)", "max(update / last, 1e-4)")
-        },
+        edits={SEARCH: SEARCH.replace("1e4 ** (update / last - 1)", "max(update / last, 1e-4)")},
         why="Grows by the same amount: most updates are at high rates.",
         said=r"^update 1 had the learning rate .*is due",
     ),
@@ -89,15 +91,14 @@ WRONG = {
         todo=15,
         edits={
             HOOK: "        pass",
-            "            scaler.update()\n":
-            "            scaler.update()\n            if cfg.schedule == 'find':\n"
+            UPDATED: f"{UPDATED}            if cfg.schedule == 'find':\n"
             "                search.step()\n",
         },
         why="The learning rate grows where the scaler skipped the update.",
         config=LEFT_OUT,
         said=r"had the learning rate",
     ),
-}  # fmt: skip
+}
 
 RIGHT = {
     "by the modules' kind": Answer(
@@ -112,10 +113,12 @@ RIGHT = {
     ),
     "ExponentialLR": Answer(
         todo=15,
-        edits={SEARCH: "        for group in optimizer.param_groups:\n"
-               "            group['lr'] = cfg.lr / 1e4\n"
-               "        kind = torch.optim.lr_scheduler.ExponentialLR\n"
-               "        search = kind(optimizer, 1e4 ** (1 / last))"},
+        edits={
+            SEARCH: "        for group in optimizer.param_groups:\n"
+            "            group['lr'] = cfg.lr / 1e4\n"
+            "        kind = torch.optim.lr_scheduler.ExponentialLR\n"
+            "        search = kind(optimizer, 1e4 ** (1 / last))"
+        },
         why="The same factor again and again.",
     ),
     "by hand": Answer(
@@ -131,4 +134,4 @@ RIGHT = {
         },
         why="A list of rates, and no scheduler.",
     ),
-}  # fmt: skip
+}

@@ -243,7 +243,7 @@ RIGHT = {
             distributed.get_default_backend_for_device(device), init_method="env://",
             rank=run.rank, world_size=run.world_size,
             timeout=timedelta(seconds=cfg.collective_timeout_s),
-        )  # fmt: skip""",
+        )""",
         },
         ranks=2,
         why="The backend that belongs to the device, and rank, size and address as the environment "
@@ -312,7 +312,7 @@ RIGHT = {
             model, device_ids=None if device.type == "cpu" else [device],
             bucket_cap_mb=cfg.bucket_mb, gradient_as_bucket_view=True,
             find_unused_parameters=cfg.find_unused,
-        )  # fmt: skip
+        )
         model.register_comm_hook(None, default_hooks.allreduce_hook)"""
         },
         ranks=2,

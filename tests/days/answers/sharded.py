@@ -141,7 +141,7 @@ WRONG = {
         },
         why="For a moment each rank has the whole network.",
         said=r"rank 1, which writes nothing, held \d+% of the network",
-    ),  # fmt: skip
+    ),
     "whole, and not on the host": Answer(
         todo=26,
         edits={OPTIONS: "        how = state_dict.StateDictOptions(full_state_dict=True)"},
@@ -198,7 +198,7 @@ RIGHT = {
             )
         },
         why="Without one, all ranks in a row.",
-    ),  # fmt: skip
+    ),
     "set afterwards": Answer(
         todo=22,
         edits={

@@ -386,7 +386,7 @@ WRONG = {
     profiler = torch.profiler.profile(
         schedule=torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1),
         on_trace_ready=run.save_trace, record_shapes=True,
-    )  # fmt: skip"""
+    )"""
         },
         config={"profile_steps": 0},
         why="Ignores cfg.profile_steps: three steps are traced in every run, also where none is "
@@ -427,7 +427,7 @@ WRONG = {
     profiler = torch.profiler.profile(
         schedule=profiling.schedule(cfg), record_shapes=True,
         on_trace_ready=lambda p: print(p.key_averages().table(row_limit=10)),
-    )  # fmt: skip"""
+    )"""
         },
         config={"profile_steps": 1},
         why="The docs' trace handler: a table on standard output, no trace in the run's folder.",
@@ -450,7 +450,7 @@ WRONG = {
             wait=cfg.warmup_steps, warmup=1, active=cfg.profile_steps, repeat=1
         ) if cfg.profile_steps else never,
         on_trace_ready=run.save_trace, record_shapes=True,
-    )  # fmt: skip"""
+    )"""
         },
         config={"profile_steps": 1},
         why="Traces measured steps, which tracing makes slower; the course traces warm-up steps. "
@@ -463,7 +463,7 @@ WRONG = {
     profiler = torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU],
         schedule=profiling.schedule(cfg), on_trace_ready=run.save_trace, record_shapes=True,
-    )  # fmt: skip"""
+    )"""
         },
         config={"profile_steps": 1, "device": "auto"},
         why="On a GPU the trace has no kernels. On a CPU it is the right trace: shows with an "

@@ -29,7 +29,7 @@ WRONG = {
         edits={
             LOADING: """\
     loading = {"num_workers": 4, "persistent_workers": cfg.persistent_workers,
-               "prefetch_factor": cfg.prefetch_factor, "pin_memory": cfg.pin_memory}  # fmt: skip"""
+               "prefetch_factor": cfg.prefetch_factor, "pin_memory": cfg.pin_memory}"""
         },
         config={"workers": 0},
         why="Ignores cfg.workers: the rungs without workers have four.",
@@ -65,7 +65,7 @@ WRONG = {
             generator=train_batches.generator, num_workers=cfg.workers,
             prefetch_factor=cfg.prefetch_factor if cfg.workers else None,
             persistent_workers=cfg.persistent_workers, pin_memory=cfg.pin_memory,
-        )  # fmt: skip
+        )
 """
             + MODEL,
         },
@@ -87,7 +87,7 @@ WRONG = {
     workers = cfg.workers // run.world_size
     loading = {"num_workers": workers, "persistent_workers": cfg.persistent_workers,
                "prefetch_factor": cfg.prefetch_factor if workers else None,
-               "pin_memory": cfg.pin_memory}  # fmt: skip"""
+               "pin_memory": cfg.pin_memory}"""
         },
         config={"workers": 2},
         ranks=2,
@@ -191,7 +191,7 @@ WRONG = {
         distributed.init_process_group(
             init_method="tcp://127.0.0.1:29500", rank=run.rank, world_size=run.world_size,
             timeout=timedelta(seconds=cfg.collective_timeout_s),
-        )  # fmt: skip"""
+        )"""
         },
         ranks=2,
         why="Ignores the address and port that the launcher gave: ranks of two nodes never meet, "

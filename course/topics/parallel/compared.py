@@ -11,6 +11,7 @@ import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 
+from course.runs.run import PROJECT
 from course.topics.sharding.ranks import on_ranks
 from course.training import models
 
@@ -38,7 +39,8 @@ def compared(script: str | Path, ranks: int = 2) -> pd.DataFrame:
     """
     import pandas as pd
 
-    found, *_ = on_ranks(_compare_all, ranks, str(script))
+    path = Path(script)  # as where jobs are launched: of here, or of the project
+    found, *_ = on_ranks(_compare_all, ranks, str(path if path.exists() else PROJECT / path))
     return pd.DataFrame(found)
 
 

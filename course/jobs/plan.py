@@ -112,7 +112,7 @@ def plan(
     Raises:
         ValueError: no such script or site, or an impossible request.
     """
-    source, place = _find_script(script), sites.get(site)
+    source, place = find_script(script), sites.get(site)
     place.check_gpus(gpus)
     _check_script(source, config)
     _check_parallel(config, gpus)
@@ -227,7 +227,12 @@ def _with_data_root(config: Config, place: Site) -> Config:
     return replace(config, data_root=str(Path(folder).expanduser().resolve()))
 
 
-def _find_script(script: str | Path) -> Path:
+def find_script(script: str | Path) -> Path:
+    """A script by its path, from here or from the project's root.
+
+    Raises:
+        ValueError: there is none; the message lists the course's.
+    """
     path = Path(script).expanduser()
     for candidate in (path, PROJECT / path):
         if candidate.is_file():

@@ -11,7 +11,7 @@ import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from course.runs.run import PROJECT
+from course.jobs.plan import find_script
 from course.topics.sharding.ranks import on_ranks
 from course.training import models
 
@@ -35,12 +35,12 @@ def compared(script: str | Path, ranks: int = 2) -> pd.DataFrame:
     one's; NaN where shapes differ.
 
     Raises:
+        ValueError: there is no such script.
         RuntimeError: a rank failed; the message is its own.
     """
     import pandas as pd
 
-    path = Path(script)  # as where jobs are launched: of here, or of the project
-    found, *_ = on_ranks(_compare_all, ranks, str(path if path.exists() else PROJECT / path))
+    found, *_ = on_ranks(_compare_all, ranks, str(find_script(script)))
     return pd.DataFrame(found)
 
 

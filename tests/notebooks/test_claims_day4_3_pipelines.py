@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 from claims import text_of, text_of_quiz
 
-from course.runs.run import Run
+from course.runs.run import PROJECT, Run
 from course.topics import parallel
 from course.topics.parallel import timelines
 
@@ -108,3 +108,16 @@ def test_the_machine_that_is_named(runs: dict[str, Run]) -> None:
     for run in runs.values():
         assert "H100" in run.record.machine and run.record.gpus == 2
         assert run.config.batch_size == 96 and run.config.model == "coatnet_5_224"
+
+
+def test_what_is_behind_the_lab(runs: dict[str, Run]) -> None:
+    docs = " ".join((PROJECT / "docs" / "behind-the-labs.md").read_text().split())
+    said = "stage 0 took 58 ms of 48 images, 31 of 24, 27 of 12 and 38 of 6"
+    took = {
+        run.config.micro_batch: round(timelines.work(run).loc[(0, "F"), "ms"])
+        for name, run in runs.items()
+        if name in {f"pipe-1f1b-{count}" for count in (2, 4, 8, 16)}
+    }
+    assert said in docs and took == {48: 58, 24: 31, 12: 27, 6: 38}
+    assert "14 steps of which 6 are warm-up" in docs
+    assert {(run.config.steps, run.config.warmup_steps) for run in runs.values()} == {(14, 6)}

@@ -51,8 +51,8 @@ def ways(runs: Mapping[str, Run]) -> pd.DataFrame:
             "joules_per_image": run.record.joules_per_image,
         }
     table = pd.DataFrame([*rows.values()], index=[*rows], columns=_COLUMNS)
-    is_ddp = [name.startswith(BESIDE) for name in table.index]
-    beside = table[is_ddp].set_index("batch")["images_per_s"]
+    ddp = [name for name in table.index if name.startswith(BESIDE)]
+    beside = table.loc[ddp].set_index("batch")["images_per_s"]
     table.insert(2, "of_ddp", table["images_per_s"] / table["batch"].map(beside))
     return table.sort_values(["batch", "images_per_s"], ascending=[True, False])
 

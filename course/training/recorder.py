@@ -114,7 +114,8 @@ class Recorder:
 
     def _ask_to_go_on(self, values: dict[str, float]) -> None:
         """Of a trial of a search: report the epoch. Raises Pruned: it is the last."""
-        if self._run is None or not (asked := self._run.launched.get("trial")):
+        asked = self._run.launched.get("trial") if self._run else None
+        if not asked or trials.VALUE not in values:
             return
         number = len(self._values["epochs"])
         root = self._run.folder.parent

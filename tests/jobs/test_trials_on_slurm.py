@@ -16,7 +16,7 @@ from course.config import rung
 from course.jobs import launch as jobs
 from course.runs.run import Run, all_runs
 from course.topics import search
-from course.training.trials import FOLDER
+from course.training.trials import FOLDER, opened
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("slurm")]
 RATES = [0.01 * 1.6**power for power in range(12)]
@@ -37,8 +37,9 @@ def test_a_killed_worker_loses_no_trial_and_none_is_made_twice(runs_root: Path) 
     with ThreadPoolExecutor() as pool:
         conducted = pool.submit(conduct)
         eventually(lambda: _started(KILLED) and _started(CANCELLED), "both trials run", 60)
-        jobs.cancel(_started(CANCELLED))
         _kill(int(_started(KILLED).started["supervisor"][0]))
+        eventually(lambda: KILLED in _again(study), "its values wait for a worker", 60)
+        jobs.cancel(_started(CANCELLED))  # one is free now, if all others have gone
         done = conducted.result(timeout=60)
     table = search.trials(done).set_index("trial")
     complete = table[table["state"] == "complete"]
@@ -62,6 +63,11 @@ def _started(number: int) -> Run | None:
     """The run of a trial, once it has begun."""
     found = [run for run in all_runs() if run.launched["trial"]["number"] == number]
     return found[0] if found and found[0].started else None
+
+
+def _again(study: Path) -> list[int]:
+    """The trials that are to be made again."""
+    return [each.user_attrs.get("again") for each in opened(study).get_trials(deepcopy=False)]
 
 
 def _kill(worker: int) -> None:

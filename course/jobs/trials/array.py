@@ -16,7 +16,7 @@ from course.jobs.slurm_commands import ask
 from course.jobs.supervise import supervise
 from course.jobs.trials import taking
 from course.runs.record import write_record
-from course.runs.run import Run, record_of, runs_root
+from course.runs.run import record_of, runs_root
 
 
 def submit(folder: Path, most: int, workers: int) -> str:
@@ -38,9 +38,9 @@ def work(folder: str, root: str, most: int) -> None:
     _put_back(study, me)
     begin = partial(enter, job=_found_by(me), job_folder=study)
     while run := taking.take(study, most, begin, worker=me):
-        with suppress(SystemExit):  # for accounting's sake, where this run is all of a job
+        with suppress(SystemExit):  # which a job of one run ends with, where that has failed
             supervise(str(run.folder))
-        if run.record is None:  # the job is to end, and the trial is whoever's takes it up
+        if run.record is None:  # this job is to end
             return
         taking.finish(study, run)
 
@@ -65,8 +65,3 @@ def alive(folder: Path) -> bool:
     """Does any job of the search wait or compute, or does Slurm not answer just now?"""
     done = ask("squeue", "--noheader", "--me", "--format=%i", f"--name={folder.name}")
     return done is None or done.returncode != 0 or bool(done.stdout.strip())
-
-
-def logs(folder: Path) -> Path:
-    """Where the workers' own logs lie."""
-    return Run(folder).folder / "logs"

@@ -59,7 +59,10 @@ def steps(tables: Mapping[str, pd.DataFrame]) -> Picture:
         axes.set_title(
             f"{title}: {schedules.idle(table):.0%} of the ranks' time idle", loc="left", fontsize=10
         )
-    panels[-1].set_xlabel("milliseconds since the step's first pass began", fontsize=9)
+    measured = "milliseconds since the step's first pass began"
+    of_one = "time, in forward passes of a micro-batch"
+    unitless = all(table.attrs.get("is_unitless") for table in tables.values())
+    panels[-1].set_xlabel(of_one if unitless else measured, fontsize=9)
     kinds = [
         kind for kind in NAMES if any((table["what"] == kind).any() for table in tables.values())
     ]

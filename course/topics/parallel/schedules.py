@@ -129,14 +129,17 @@ def _end(needs: Sequence[Pass], ends: dict[Pass, float]) -> float | None:
 
 
 def ideal(
-    pipeline: str, ranks: int, micro_batches: int, *, forward_ms: float = 1.0
+    pipeline: str, ranks: int, micro_batches: int, *, forward_ms: float | None = None
 ) -> pd.DataFrame:
     """A step in this order if all stages took the same time, and sending none. Columns: COLUMNS.
 
     Args:
-        forward_ms: of a micro-batch through all stages of a rank; backward takes twice as long.
+        forward_ms: of a micro-batch through all stages of a rank, backward takes twice as long;
+            None: it is the unit of time, and `attrs` says so.
     """
-    return simulate(order(pipeline, ranks, micro_batches), equal(pipeline, forward_ms))
+    table = simulate(order(pipeline, ranks, micro_batches), equal(pipeline, forward_ms or 1.0))
+    table.attrs["is_unitless"] = forward_ms is None
+    return table
 
 
 def equal(pipeline: str, forward_ms: float) -> Callable[[Pass], float]:

@@ -170,14 +170,15 @@ def _scaled(axes: Axes, at: int, values: pd.Series) -> np.ndarray:
     return (change(values.to_numpy(float)) - change(low)) / span
 
 
-def importance(shares: pd.Series) -> Picture:
+def importance(shares: pd.Series, machine: str = "") -> Picture:
     """A bar for each field: the share of what trials differ in.
 
     Args:
         shares: what `importance` returns.
+        machine: on which trials were made.
     """
     alt = "; ".join(f"{name}: {share:.0%}" for name, share in shares.items())
-    picture = Picture(8, 0.9 + 0.42 * len(shares), f"Share of the differences. {alt}")
+    picture = Picture(8, 1.1 + 0.42 * len(shares), f"Share of the differences. {alt}")
     axes = picture.add_subplot()
     axes.barh(range(len(shares)), shares, color=BLUE, height=0.62)
     for place, share in enumerate(shares):
@@ -185,6 +186,7 @@ def importance(shares: pd.Series) -> Picture:
     axes.set_yticks(range(len(shares)), [*shares.index])
     axes.invert_yaxis()
     axes.set(xlim=(0, 1.1), xlabel="share of the differences between trials", xticks=[])
+    axes.set_title(machine, loc="left", fontsize=9)
     clean(axes)
     return picture
 

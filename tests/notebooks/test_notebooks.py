@@ -204,7 +204,7 @@ def test_pipelines_from_recorded_runs_and_small_trainings(
     piped = [run for run in launched if run.config.pipeline]
     assert {run.launched["gpus"] for run in piped} == {2}
     assert {run.config.pipeline for run in piped} == {"gpipe", "1f1b", "interleaved", "zero_bubble"}
-    assert len({run.config.cut for run in piped}) > 2  # by weights, by GFLOP, and by what was timed
+    assert {run.config.cut for run in piped} > {"gflop"}  # and where the notebook cuts
 
 
 def test_memory_from_recorded_runs_and_small_trainings(

@@ -115,14 +115,3 @@ def test_pictures_say_what_is_idle() -> None:
     assert "gpipe: 33% of the ranks' time idle" in picture.alt
     assert [axes.get_yticklabels()[1].get_text() for axes in picture.axes] == ["rank 1"] * 2
     assert schedules.idle(tables["zero_bubble"]) < 0.1
-
-
-@pytest.mark.slow
-def test_traps_and_their_ways_out() -> None:
-    table = parallel.traps()
-    assert "contiguous" in table.loc["turned gradients, sent as they are", "rank 0"]
-    assert "Timed out waiting" in table.loc["turned gradients, sent as they are", "rank 1"]
-    assert "Mismatch in shape" in table.loc["7 images in micro-batches of 2", "rank 0"]
-    assert table.loc["7 images in micro-batches of 2", "rank 1"] == ""  # it took what was there
-    assert (table.loc[["turned gradients, made contiguous", "zero bubble in a V"]] == "").all(None)
-    assert table.attrs["torch"].count(".") == 2

@@ -91,14 +91,6 @@ def test_predicted_and_replayed(trained: dict[str, Run]) -> None:
     assert work.sum() == pytest.approx(ideal.sum())
 
 
-def test_stages_hold_and_take_their_shares(trained: dict[str, Run]) -> None:
-    table = parallel.shares({name: trained[name] for name in ("gpipe", "cut", "interleaved")})
-    sizes = table["weights_m"]
-    assert sizes["gpipe"].sum() == pytest.approx(sizes["cut"].sum())
-    assert sizes["cut", 0] < sizes["cut", 1] and len(sizes["interleaved"]) == 4
-    assert (table["ms"] > 0).all()
-
-
 def test_a_picture_of_a_run(trained: dict[str, Run]) -> None:
     picture = parallel.pictures.run(trained["zero_bubble"])
     assert "zero_bubble, measured" in picture.alt and "ideal" in picture.alt

@@ -94,10 +94,6 @@ def test_cuts_by_columns_of_a_table() -> None:
     )
     cuts = {name: parallel.cut_by(table, name) for name in ("weights_m", "gflop", "ms")}
     assert cuts == {"weights_m": "3", "gflop": "2", "ms": "1"}
-    found = parallel.shared(table, cuts, micro_batches=4)
-    assert found.loc["gflop", "gflop"] == 0.5
-    assert found.loc["weights_m", "weights"] == 0.25
-    assert found["idle"].idxmin() == "ms" and found["idle"].idxmax() == "weights_m"
     assert balance.stages_of(table, "1,3") == [(0, 2), (2, 4), (4, 6)]
 
 

@@ -1,7 +1,7 @@
 """One network on several devices: layers cut over ranks, and stages that pass features on."""
 
 from course.topics.parallel import pictures
-from course.topics.parallel.balance import cut_by, pieces, shared
+from course.topics.parallel.balance import cut_by, pieces
 from course.topics.parallel.borders import traps
 from course.topics.parallel.compared import compared
 from course.topics.parallel.cuts import cuts
@@ -16,7 +16,6 @@ from course.topics.parallel.timelines import (
     order_of,
     pipelines,
     replay,
-    shares,
     timeline,
 )
 from course.topics.parallel.timelines import ideal as ideal_of

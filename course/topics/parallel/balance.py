@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from course.topics.parallel import schedules
 from course.training import models
-from course.training.evidence.actions import FORWARD
 from course.training.ranks import pipelines
 
 if TYPE_CHECKING:
@@ -77,31 +75,3 @@ def cut_by(table: pd.DataFrame, column: str, stages: int = 2) -> str:
 def stages_of(table: pd.DataFrame, cut: str) -> list[tuple[int, int]]:
     """Of each stage the row of its first piece, and the one behind its last."""
     return [*pairwise([0, *(int(block) + 1 for block in cut.split(",")), len(table)])]
-
-
-def shared(table: pd.DataFrame, cuts: dict[str, str], micro_batches: int) -> pd.DataFrame:
-    """What stages get by each cut: a row a cut.
-
-    Columns: weights, gflop and ms, what the first stage has of all (0 to 1), of two; idle, the
-    share of a step of 1F1B in which the ranks would have nothing to do, by the times.
-    """
-    import pandas as pd
-
-    rows = {}
-    for name, cut in cuts.items():
-        parts = [table.iloc[begin:end] for begin, end in stages_of(table, cut)]
-        first = {
-            column.removesuffix("_m"): parts[0][column].sum() / table[column].sum()
-            for column in ("weights_m", "gflop", "ms")
-        }
-        rows[name] = {"cut": cut} | first | {"idle": _idle(parts, micro_batches)}
-    return pd.DataFrame.from_dict(rows, "index")
-
-
-def _idle(parts: Sequence[pd.DataFrame], micro_batches: int) -> float:
-    """Of 1F1B with a rank a part: a third of a pass is forward."""
-    each_s = [part["ms"].sum() / 3e3 for part in parts]
-    asked = schedules.order("1f1b", len(parts), micro_batches)
-    return schedules.idle(
-        schedules.simulate(asked, lambda one: each_s[one.stage] * (1 if one.what == FORWARD else 2))
-    )

@@ -118,22 +118,6 @@ def _bubble(run: Run) -> dict[str, float]:
     }
 
 
-def shares(runs: Mapping[str, Run]) -> pd.DataFrame:
-    """Of each run, what each stage holds and takes: rows run and stage; columns weights_m and ms.
-
-    weights_m: millions of a rank's. ms: a micro-batch's forward and backward pass.
-    """
-    rows = {}
-    for name, run in runs.items():
-        took = work(run)
-        for stage, of_stage in took.groupby("stage"):
-            weights = run.ranks[int(of_stage["rank"].iloc[0])]["evidence"]["parameters"]
-            rows[name, int(stage)] = {"weights_m": weights / 1e6, "ms": of_stage["ms"].sum()}
-    table = pd.DataFrame.from_dict(rows, "index")
-    table.index = pd.MultiIndex.from_tuples(table.index, names=["run", "stage"])
-    return table
-
-
 def pipelines(runs: Mapping[str, Run]) -> pd.DataFrame:
     """The pipelines among recorded runs, few micro-batches first; what was not measured is NaN.
 

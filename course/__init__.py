@@ -35,6 +35,8 @@ _FACES = {
     "days.lab": "BUSY",
     "days.sharded.checks": "SPREAD",
     "days.sharded.runs": "spread",
+    "days.parallel.piped": "staged",
+    "days.tuned": "tuned",
 }
 _HOME = {name: module for module, names in _FACES.items() for name in names.split()}
 _MODULES = {

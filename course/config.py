@@ -25,6 +25,7 @@ LARGE = (
     "save_shards",
     "resume",
 )
+PARALLEL = ("tensor", "pipeline", "cut")  # and what train_parallel.py alone does
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,9 @@ class Config:
     clip: float = 0.0  # gradients longer than that, taken together, are shortened to it; 0: never
     save_shards: bool = False  # at the end every rank writes its part of weights and optimizer
     resume: str = ""  # name of a run that did so: training goes on from there
+    tensor: int = 1  # ranks that share out each MLP; the others train copies of the network
+    pipeline: str = ""  # each rank has stages of the network, and they work in this order; "": none
+    cut: str = "gflop"  # what stages have alike; or the blocks at which they begin, as in "4,9"
     memory_gib: float = 0.0  # a smaller device on purpose: out of memory above so much; 0: no limit
 
     def __post_init__(self) -> None:
@@ -104,6 +108,8 @@ class Config:
     @property
     def script(self) -> str:
         """The course's script that does what this config asks for: Day 4's for large networks."""
+        if self.tensor > 1 or self.pipeline:
+            return "train_parallel.py"
         asked = any(getattr(self, name) for name in LARGE)
         return "train_sharded.py" if asked or self.is_large else "train.py"
 
@@ -161,12 +167,15 @@ _ACCUMULATED = replace(_LARGE, rung="accumulated", micro_batch=16)
 _CHECKPOINTED = replace(_LARGE, rung="checkpointed", checkpointing="every")
 _OFFLOADED = replace(_LARGE, rung="offloaded", offload=True)
 _SHARDED = replace(_LARGE, rung="sharded", shard="zero3")
+_TENSOR = replace(_LARGE, rung="tensor", tensor=2)
+_PIPELINE = replace(_LARGE, rung="pipeline", pipeline="1f1b", micro_batch=2)
 BEYOND: dict[str, Config] = {
     cfg.rung: cfg
     for cfg in (
         *(_FUSED, _COMPILE, _AUTOTUNE, _SHARDS, _SMALL, _RAW, _GPU_DECODE),
         *(_RANDAUGMENT, _ON_DEVICE, _SMOOTHED, _MIXUP, _CUTMIX, _PROGRESSIVE),
         *(_NO_NORM_DECAY, _FIND, _LARGE, _ACCUMULATED, _CHECKPOINTED, _OFFLOADED, _SHARDED),
+        *(_TENSOR, _PIPELINE),
     )
 }
 

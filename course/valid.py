@@ -40,6 +40,7 @@ CHOICES = {
     ),
     "checkpointing": ("", "every", "second", "selective"),
     "shard": ("", "zero2", "zero3", "hybrid"),
+    "pipeline": ("", "gpipe", "1f1b", "interleaved", "zero_bubble"),
 }
 FUSED = ("sgd", "nesterov", "adamw")  # optimizers of which PyTorch has one kernel for many weights
 AT_LEAST = {
@@ -71,8 +72,15 @@ AT_LEAST = {
     "unit_blocks": 0,
     "prefetch": 0,
     "clip": 0,
+    "tensor": 1,
 }
 CROPS_PX = 32  # of data="crops": they are stored so
+_CUT = re.compile(r"gflop|weights|[1-9]\d*(,[1-9]\d*)*")
+# What scripts of one day know, and that of tensors and pipelines does not.
+_NOT_PARALLEL = (
+    *("checkpointing", "offload", "policy", "prefetch", "clip"),
+    *("save_shards", "resume", "save_weights", "compile"),
+)
 TRACE_WAIT = 2  # steps before a trace: one to wait, one in which the profiler itself warms up
 
 
@@ -221,6 +229,37 @@ def _check_large(cfg: Any) -> None:
             f"multiple of 32"
         )
     _check_sharded(cfg)
+    _check_parallel(cfg)
+
+
+def _check_parallel(cfg: Any) -> None:
+    if cfg.tensor > 1 and cfg.pipeline:
+        raise ValueError(
+            f"tensor={cfg.tensor} and pipeline={cfg.pipeline!r}: the course's script does one or "
+            f'the other; set tensor=1, or pipeline=""'
+        )
+    if cfg.tensor == 1 and not cfg.pipeline:
+        return
+    alone = [name for name in _NOT_PARALLEL if getattr(cfg, name)]
+    alone += [name for name in ("shard", "unit_blocks") if cfg.pipeline and cfg.shard]
+    if cfg.micro_batch and not cfg.pipeline:
+        alone.append("micro_batch")
+    if alone:
+        raise ValueError(
+            f"{alone[0]}={getattr(cfg, alone[0])!r}: train_parallel.py, which tensor and pipeline "
+            f"ask for, does not know it: leave it out"
+        )
+    if cfg.shard not in ("", "zero3"):
+        raise ValueError(f'shard={cfg.shard!r}: with tensor={cfg.tensor} choose "zero3", or ""')
+    if cfg.pipeline and cfg.batch_size % (cfg.micro_batch or cfg.batch_size):
+        raise ValueError(
+            f"micro_batch={cfg.micro_batch}: stages send each other tensors of one shape, so "
+            f"choose what divides batch_size={cfg.batch_size}"
+        )
+    if not _CUT.fullmatch(cfg.cut):
+        raise ValueError(
+            f'cut={cfg.cut!r}: choose "gflop", "weights", or numbers of blocks as in "4,9"'
+        )
 
 
 def _check_sharded(cfg: Any) -> None:

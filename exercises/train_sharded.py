@@ -5,9 +5,7 @@ for each device. What a rung changes is in its config, and what you write is at 
 """
 
 from contextlib import nullcontext
-from datetime import timedelta
 from functools import partial
-from itertools import islice
 
 import torch
 from torch import distributed, nn
@@ -25,6 +23,7 @@ from course.training import models, optimizers, precision, profiling
 from course.training.meter import Meter
 from course.training.models import COSTLY
 from course.training.precision import HALF
+from course.training.ranks.group import joined, validate
 from course.training.recorder import recording
 
 
@@ -113,19 +112,6 @@ def main(run):
     # TODO 27, day 4: every rank writes its own part, if the config asks for it
 
 
-def joined(run):
-    """This rank's device; with several ranks, it has joined the others."""
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    device = accelerator if run.config.device == "auto" and accelerator else torch.device("cpu")
-    if run.world_size > 1:
-        if device.type != "cpu":
-            device = torch.device(device.type, run.local_rank)
-            torch.accelerator.set_device_index(run.local_rank)
-        waits = timedelta(seconds=run.config.collective_timeout_s)
-        distributed.init_process_group(timeout=waits)
-    return device
-
-
 def mesh_of(run, device):
     """The ranks in a row; of "hybrid" in two rows, each of which shares out a whole network."""
     rows = 2 if run.config.shard == "hybrid" else 1
@@ -153,24 +139,6 @@ def shared(sets, run, device):
     return sampler, *loaders(
         sets, cfg, device, share, sampler=sampler, val_sampler=val_sampler, **loading
     )
-
-
-@torch.no_grad()
-def validate(model, batches, cfg, device, autocast):
-    """Mean loss and top-1 accuracy over at most `cfg.val_steps` batches, on all ranks together."""
-    model.eval()
-    totals = torch.zeros(3, device=device)  # sum of losses, correct, images
-    for images, labels in islice(batches, cfg.val_steps):
-        images, labels = normalised(images.to(device)), labels.to(device)
-        with autocast:
-            scores = model(images)
-        totals[0] += nn.functional.cross_entropy(scores.float(), labels, reduction="sum")
-        totals[1] += (scores.argmax(dim=1) == labels).sum()
-        totals[2] += len(labels)
-    if distributed.is_initialized():
-        distributed.all_reduce(totals)
-    loss, correct, seen = totals.tolist()
-    return {"val_loss": loss / seen, "val_top1": correct / seen, "val_images": round(seen)}
 
 
 if __name__ == "__main__":

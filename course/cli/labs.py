@@ -155,19 +155,14 @@ def record(
         str, typer.Option(help="A shell pattern for the rungs, as --list shows them.")
     ] = "*",
     gpus: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="GPUs of this machine; with several, how the "
-            "last rungs scale over them is recorded.",
-        ),
+        int, typer.Option(min=1, help="GPUs here; with several, how rungs scale is recorded.")
     ] = 1,
     list_: Annotated[bool, typer.Option("--list", help="Show it; run nothing.")] = False,
     variants: Annotated[
-        bool,
-        typer.Option(
-            "--variants", help="Pack what notebooks ran here of scripts with lines put in."
-        ),
+        bool, typer.Option("--variants", help="Pack what notebooks ran of scripts with lines in.")
+    ] = False,
+    searches: Annotated[
+        bool, typer.Option("--searches", help="Search here as lab 4.4 does, and pack the trials.")
     ] = False,
 ) -> None:
     """Run rungs, sweeps and traces on this machine, and pack them for learners without it."""
@@ -178,11 +173,14 @@ def record(
 
     if variants and (list_ or only != "*"):
         raise ValueError("--variants packs what notebooks ran: leave --list and --only out")
+    if searches and (list_ or gpus > 1):
+        raise ValueError("--searches takes one GPU and begins at once: leave --list, --gpus out")
+    place = Path(out) if out else RECORDED
     if variants:
-        typer.echo(packing.pack_variants(machine, Path(out) if out else RECORDED))
-        return
-    planned = packing.plan(only, gpus)
-    if list_:
-        tables.show_plan(planned)
-        return
-    typer.echo(packing.record(machine, planned, Path(out) if out else RECORDED))
+        typer.echo(packing.pack_variants(machine, place))
+    elif searches:
+        typer.echo(packing.record_searches(machine, place, only))
+    elif list_:
+        tables.show_plan(packing.plan(only, gpus))
+    else:
+        typer.echo(packing.record(machine, packing.plan(only, gpus), place))

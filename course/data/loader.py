@@ -70,14 +70,14 @@ def image_sets(cfg: Config) -> ImageSets:
         _check_shards(train, stored)
     _check_converted((train, val), root, cfg)
     _check_enough(len(train), cfg, root)
-    return ImageSets(train, _mixed(val, cfg), len(train.classes), tuple(tars))
+    return ImageSets(train, to_validate(val, cfg), len(train.classes), tuple(tars))
 
 
 def _crops(cfg: Config) -> ImageSets:
     root = crop_set.ensure()
     train, val = (Crops(root, split) for split in crop_set.SPLITS)
     _check_enough(len(train), cfg, root)
-    return ImageSets(train, _mixed(val, cfg), len(train.classes))
+    return ImageSets(train, to_validate(val, cfg), len(train.classes))
 
 
 def _stored(root: Path, cfg: Config) -> Path:
@@ -213,7 +213,7 @@ def _training_loader(
     if sampler is None:  # with random numbers of its own: the loader draws at its workers' start
         sampler = RandomSampler(sets.train, generator=torch.Generator().manual_seed(cfg.seed))
     else:
-        order.manual_seed(cfg.seed + _rank())  # workers draw from it
+        order.manual_seed(cfg.seed + getattr(sampler, "rank", _rank()))  # workers draw from it
     images = share * cfg.steps if cfg.drop_last else None
     grow = _growing(sets, cfg) if cfg.start_px else None
     return DataLoader(
@@ -238,7 +238,8 @@ def _growing(sets: ImageSets, cfg: Config) -> Callable[[int], None]:
     return lambda epoch: crop.grow_to(epoch_px(cfg, epoch))
 
 
-def _mixed(val: Files | Raw | Crops, cfg: Config) -> Subset:
+def to_validate(val: Files | Raw | Crops, cfg: Config) -> Subset:
+    """The images that a config validates on, in any order."""
     # Files come class after class: the first batches alone would show one or two classes.
     order = torch.randperm(len(val), generator=torch.Generator().manual_seed(cfg.seed))
     return Subset(val, order[: cfg.val_images or None].tolist())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.config import Config, rung
-from course.days import sharded
+from course.days import parallel, sharded, tuned
 from course.days.day2 import SAME_LOSS
 from course.days.lab import SYNTHETIC, Lab, Mechanism, Place, Recording, chosen
 from course.days.sharded.checks import EQUAL, SPREAD
@@ -251,4 +251,6 @@ LABS = (
         stuck="the last micro-batch is smaller; the network itself is checkpointed, before DDP",
     ),
     sharded.LAB,
+    parallel.LAB,
+    tuned.LAB,
 )

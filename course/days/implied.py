@@ -70,7 +70,7 @@ def _start_of_backward(*at: str) -> Callable[[Evidence, Config], str | None]:
         for each in at:
             evidence = evidence.get(each) or {}
         found = evidence.get("loss_gradient")
-        if found is None:
+        if found is None or cfg.pipeline:  # it has several, and divides afterwards
             return None
         is_scaled = cfg.precision == "fp16" and found > 1
         return "scaled" if is_scaled else f"multiplied by {found:g}"
@@ -113,9 +113,9 @@ def _kinds(key: str, *at: str) -> Callable[[Evidence, Config], list[str] | None]
 
 
 def _inputs(*at: str) -> Callable[[Evidence, Config], list[str] | None]:
-    """What has been on the host comes back in the order of its shape, and is computed with."""
+    """What has been on the host, or with another rank, comes in the order of its shape."""
     seen = _kinds("input_layouts", *at)
-    return lambda evidence, cfg: None if cfg.offload else seen(evidence, cfg)
+    return lambda evidence, cfg: None if cfg.offload or cfg.pipeline else seen(evidence, cfg)
 
 
 def _only_layout(cfg: Config, run: Run) -> list[str]:
@@ -188,6 +188,11 @@ def _due_traced(cfg: Config, run: Run) -> str:
 def _steps(names: Iterable[str]) -> str:
     found = [*names]
     return f"step{'s' * (len(found) > 1)} {', '.join(found)}" if found else "no step"
+
+
+def _updated_numbers(seen: Evidence, cfg: Config) -> int | None:
+    """Where ranks share a network out, each has its own part, of which its own check tells."""
+    return None if cfg.tensor > 1 or cfg.pipeline else seen.get("parameters") or None
 
 
 def _parameters(cfg: Config, run: Run) -> int | None:
@@ -264,7 +269,7 @@ IMPLIED: tuple[Implied, ...] = (
     Implied(("profile_steps",), _traced, _due_traced,
             "the profiler traced {seen}, and the config asks for {due}: profiling.schedule(cfg), "
             "and a profiler.step() at the end of every step"),
-    Implied(("model",), lambda seen, cfg: seen.get("parameters") or None, _parameters,
+    Implied(("model",), _updated_numbers, _parameters,
             "the optimizer updates {seen:,} numbers, and cfg.model has {due:,}: "
             "models.create(cfg.model, sets.classes) makes it"),
     Implied(("device",), _devices, lambda cfg, run: ["cpu"],

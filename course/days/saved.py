@@ -15,7 +15,7 @@ def weights(run: Run) -> Iterator[str]:
     Of a network in shards TODO 26 is about the file, and its check looks at it by `held`.
     """
     if run.config.save_weights and not run.config.shard:
-        sums = [each["weights_sum"] for each in _writers(run)]
+        sums = [each.get("weights_sum", math.nan) for each in _writers(run)]
         yield from held(run, sums)
 
 

@@ -19,6 +19,7 @@ from tqdm import tqdm
 from course.config import Config
 from course.jobs.engines import engine, engine_of
 from course.jobs.plan import Plan, beside, in_turns, plan
+from course.jobs.sites import Site
 from course.runs import record as records
 from course.runs import run as runs
 from course.runs.files import write_atomically
@@ -93,6 +94,35 @@ def launch_all(
     plans = [plan(script, config, **options) for config in configs]
     answers = [_answer(each) for each in plans]
     return answers if all(answers) else _launch(in_turns(plans), rerun)
+
+
+def launch_planned(asked: Plan) -> Run:
+    """`launch` of what was planned already, on a site that runs jobs."""
+    return _launch([asked], rerun=False)[0]
+
+
+def enter(asked: Plan, job: dict[str, Any], job_folder: Path) -> Run:
+    """The folder of a run that a job makes for itself, which computes already.
+
+    Args:
+        job: its job_id, and what else it is found by.
+        job_folder: where its own logs lie; its name is the job's.
+    """
+    with launching():
+        _, folder = asked.attempts()
+        own = {"job_folder": os.path.relpath(job_folder, folder), **job}
+        _write_folder(Run(folder), asked, _common(asked.place) | own)
+    return Run(folder)
+
+
+def _common(place: Site) -> dict[str, Any]:
+    """What a launch leaves in its run's folder, whatever it is a run of."""
+    return {
+        "time_min": place.time_min,
+        "git_sha": runs.git_sha(),
+        "executor": place.executor,
+        "launched_at": datetime.now().isoformat(timespec="seconds"),
+    }
 
 
 def _answer(asked: Plan) -> Run | None:
@@ -244,13 +274,7 @@ def explain(run: Run) -> str:
 def _start(folders: Sequence[Path], group: Sequence[Plan]) -> list[Run]:
     """Start one job for all these runs; its logs and scripts lie in the first one's folder."""
     started, place = [Run(folder) for folder in folders], group[0].place
-    now = datetime.now().isoformat(timespec="seconds")
-    common = {
-        "time_min": place.time_min,
-        "git_sha": runs.git_sha(),
-        "executor": place.executor,
-        "launched_at": now,
-    }
+    common = _common(place)
     try:
         for run, asked in zip(started, group):
             _write_folder(run, asked, common | _togetherness(run, started))

@@ -9,12 +9,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from course.config import LARGE, Config
+from course.config import LARGE, PARALLEL, Config
 from course.jobs import sites
 from course.jobs.engines import engine, engine_of
 from course.jobs.sites import Site
 from course.runs import run as runs
 from course.runs.run import ADDED, PROJECT, Run
+
+# Configs of which scripts each of the course's can train, too.
+KNOWN = {
+    "train.py": ("train.py",),
+    "train_sharded.py": ("train.py", "train_sharded.py"),
+    "train_parallel.py": ("train.py", "train_sharded.py", "train_parallel.py"),
+}
 
 
 @dataclass(frozen=True)
@@ -105,9 +112,10 @@ def plan(
     Raises:
         ValueError: no such script or site, or an impossible request.
     """
-    source, place = _find_script(script), sites.get(site)
+    source, place = find_script(script), sites.get(site)
     place.check_gpus(gpus)
     _check_script(source, config)
+    _check_parallel(config, gpus)
     if gpus > 1 and config.device != "cpu" and device_for(gpus, site) == "cpu":
         raise ValueError(
             f"gpus={gpus} are more than this machine has, and each rank needs one of its own: "
@@ -129,13 +137,31 @@ def plan(
     return Plan(source, text, config, place, request)
 
 
+def _check_parallel(config: Config, gpus: int) -> None:
+    """Refuse a number of ranks that cannot share a network out as the config asks."""
+    if gpus % config.tensor:
+        raise ValueError(
+            f"tensor={config.tensor} ranks share each MLP, and gpus={gpus} make no whole number of "
+            f"such groups: choose a multiple of {config.tensor}"
+        )
+    passes = config.batch_size // (config.micro_batch or config.batch_size)
+    if config.pipeline in ("interleaved", "zero_bubble") and passes % gpus:
+        raise ValueError(
+            f"pipeline={config.pipeline!r} deals {passes} micro-batches out in rounds of "
+            f"gpus={gpus}: choose a micro_batch that makes a multiple of {gpus}"
+        )
+
+
 def _check_script(source: Path, config: Config) -> None:
     """Refuse to have what a config asks for silently ignored."""
-    ours = source.parent.name in ("exercises", "solutions") and source.name == "train.py"
-    if ours and config.script != source.name:
+    ours = source.parent.name in ("exercises", "solutions")
+    known = KNOWN.get(source.name) if ours else None
+    if known and config.script not in known:
         default = Config()
         asked = [
-            name for name in ("model", *LARGE) if getattr(config, name) != getattr(default, name)
+            name
+            for name in ("model", *LARGE, *PARALLEL)
+            if getattr(config, name) != getattr(default, name)
         ]
         said = ", ".join(f"{name}={getattr(config, name)!r}" for name in asked)
         raise ValueError(
@@ -201,7 +227,12 @@ def _with_data_root(config: Config, place: Site) -> Config:
     return replace(config, data_root=str(Path(folder).expanduser().resolve()))
 
 
-def _find_script(script: str | Path) -> Path:
+def find_script(script: str | Path) -> Path:
+    """A script by its path, from here or from the project's root.
+
+    Raises:
+        ValueError: there is none; the message lists the course's.
+    """
     path = Path(script).expanduser()
     for candidate in (path, PROJECT / path):
         if candidate.is_file():

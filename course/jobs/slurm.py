@@ -7,16 +7,25 @@ and no other was chosen by SLURM_CONF, it is the one that is spoken to.
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from course.config import Config
 from course.jobs.cluster import control
 from course.jobs.sites import Site, user_file
-from course.jobs.slurm_commands import ask, check_partition, executor, partitions, seconds
+from course.jobs.slurm_commands import (
+    Partition,
+    ask,
+    check_partition,
+    executor,
+    partitions,
+    seconds,
+)
 from course.jobs.slurm_commands import batch_script as batch_script
 from course.runs import logs
 from course.runs.logs import submitted as submitted
@@ -54,6 +63,7 @@ REASONS = {
     "AssocMaxJobs": "you have as many jobs running as your account allows",
     "Assoc": "a limit of your account is reached",
 }  # of pending jobs: how squeue's word begins, and what it means; the first that fits counts
+HERE = "run on a login node, or start a Slurm on this machine by course slurm up"
 SILENT = "Slurm does not answer just now"
 _asking = threading.Lock()
 _seen: tuple[float, dict[str, list[str]] | None] = (-math.inf, None)
@@ -70,30 +80,69 @@ def submit(folder: Path, request: dict[str, Any], site: Site) -> dict[str, Any]:
         ValueError: Slurm's commands are not here, the partition is not, or Slurm refuses;
             the message says what there is.
     """
-    from submitit.core.utils import FailedJobError
-
     from course.jobs.supervise import supervise
 
-    here = "run on a login node, or start a Slurm on this machine by course slurm up"
+    return submit_calls(folder, request, site, supervise, [(str(folder),)])
+
+
+def submit_calls(
+    folder: Path,
+    request: dict[str, Any],
+    site: Site,
+    call: Callable[..., Any],
+    arguments: Sequence[tuple[Any, ...]],
+) -> dict[str, Any]:
+    """Submit a job that makes these calls of a function: an array, if they are several.
+
+    Args:
+        folder: its logs will lie there, and its name is the job's.
+
+    Returns:
+        job_id, of an array that of all its tasks, and the folder of this machine's own cluster.
+
+    Raises:
+        ValueError: as `submit`.
+    """
+    from submitit.core.utils import FailedJobError
+
     if not control.which("sbatch"):
-        raise ValueError(f"site {site.name!r} needs Slurm, and there is no sbatch here: {here}")
+        raise ValueError(f"site {site.name!r} needs Slurm, and there is no sbatch here: {HERE}")
     offers = partitions()
     check_partition(site, offers)
+    made = executor(folder, request, site)
     try:
-        number = executor(folder, request, site).submit(supervise, str(folder)).job_id
+        with _told_of_own_cluster():
+            first, *_ = made.map_array(call, *zip(*arguments))
     except FailedJobError as error:
-        if "configuration source" in str(error):
-            raise ValueError(f"no Slurm answers here ({_reason(error)}): {here}") from error
-        if not offers:
-            raise ValueError(f"Slurm is slow to answer ({_reason(error)}): try again") from error
-        there = "; ".join(each.told() for each in offers)
-        raise ValueError(
-            f"Slurm refused the job: {_reason(error)}. Partitions here: {there}. What is asked "
-            f"for stands in site {site.name!r} ({user_file()}) and in gpus={request['gpus']}"
-        ) from error
+        raise ValueError(_refused(error, offers, site, request)) from error
     _forget()
     own = {"cluster": str(control.folder())} if control.environment() else {}
-    return {"job_id": number, **own}
+    return {"job_id": first.job_id.partition("_")[0], **own}
+
+
+def _refused(error: Exception, offers: list[Partition], site: Site, request: dict[str, Any]) -> str:
+    """Why Slurm has not taken a job, and what there is."""
+    if "configuration source" in str(error):
+        return f"no Slurm answers here ({_reason(error)}): {HERE}"
+    if not offers:
+        return f"Slurm is slow to answer ({_reason(error)}): try again"
+    there = "; ".join(each.told() for each in offers)
+    return (
+        f"Slurm refused the job: {_reason(error)}. Partitions here: {there}. What is asked "
+        f"for stands in site {site.name!r} ({user_file()}) and in gpus={request['gpus']}"
+    )
+
+
+@contextmanager
+def _told_of_own_cluster() -> Iterator[None]:
+    """For an array submitit makes an executor anew, which knows no cluster but the variables'."""
+    before = dict(os.environ)
+    os.environ.update(control.environment())
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _forget() -> None:
@@ -174,7 +223,8 @@ def call_off(run: Run) -> None:
     Raises:
         TimeoutError: Slurm does not answer.
     """
-    if not all(each.record for each in run.together if each != run):
+    others = [each for each in run.together if each != run]
+    if run.job not in run.together or not all(each.record for each in others):
         return  # the job goes on for the others; its supervisor sees the verdict and ends this one
     deadline = time.monotonic() + CANCEL_S
     while is_alive(run):

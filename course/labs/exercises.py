@@ -172,8 +172,9 @@ def diff(text: str, solved: int) -> list[str]:
 
 
 def solutions() -> list[Path]:
-    """Every solution file, by name."""
-    return sorted(SOLUTIONS.glob("*.py"))
+    """Every solution file, in the order of its TODOs."""
+    found = {path: numbers(path.read_text(), path.name) for path in sorted(SOLUTIONS.glob("*.py"))}
+    return sorted(found, key=lambda path: min(found[path], default=0))
 
 
 def drifted() -> list[str]:

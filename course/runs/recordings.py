@@ -43,15 +43,28 @@ PURPOSES = {
     "optimizers": "a step with each optimizer",
     "memory": "a network that hardly fits, in ways that trade time for memory",
     "sharding": "a large network on several GPUs, whole on each or in shards",
+    "parallel": "a large network on several GPUs, its layers shared out, or one after the other",
     "learning": "trainings to their end, several at a time on one GPU: their times say nothing",
+    "search": "the trials of a search, one after another on one GPU",
     "variant": "a script with lines put in, which a notebook launches to show what they do",
 }
 LEARNING = "learning"  # a purpose of which no time is kept
+SEARCH = "search"
 FULL_BATCH = ("throughput", "scaling")  # on one GPU, either tells how fast a rung is at its best
 LABELS = ("rung", "data_root")  # of a config: they change nothing that is computed
 HANDED_ON = ("uint8",)  # nor do these, but how fast files come, which is asked of FED alone
 FED = ("loading", "formats", "augmentation")  # to see how images come: no part of the ladder
-ASIDE = ("trace", "variant", "optimizers", "compiler", "memory", "sharding", *FED)  # nor are these
+ASIDE = (
+    "trace",
+    "variant",
+    "optimizers",
+    "compiler",
+    "memory",
+    "sharding",
+    "parallel",
+    SEARCH,
+    *FED,
+)  # nor are these
 SETUP = {"model": "resnet50", "data": "synthetic", "image_px": 224, "batch_size": 256}
 NEAREST = 4  # so many recorded runs are named where none fits
 
@@ -141,12 +154,11 @@ def recorded(machine: str, data: str = "synthetic", device: str = "auto") -> pd.
 def _on_device(machine: str, data: str, device: str) -> list[Run]:
     """The runs of the ladder on this device and data. The baseline begins those on either, also
     where the processor was recorded after the GPU."""
-    known = recorded_runs(machine)
+    known = [run for run in recorded_runs(machine) if run.purpose not in ASIDE]
     found = [
         run
         for run in known
-        if run.purpose not in ASIDE
-        and run.config.data == data
+        if run.config.data == data
         and (run.config.rung == "baseline" or run.config.device == device)
     ]
     if not found:

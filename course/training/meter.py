@@ -18,6 +18,7 @@ from course.training import memory, profiling, turn
 from course.training.clocks import clock_for
 from course.training.energy import EnergyMeter, counter
 from course.training.evidence import setup
+from course.training.evidence.actions import Actions
 from course.training.evidence.compiled import Compiled
 from course.training.evidence.operators import Observer
 from course.training.evidence.saving import Held
@@ -50,12 +51,11 @@ class Meter:
         self._marks: list[Any] = []  # of the step under way
         self._laps: list[str] = []  # the phases between them
         share = self.config.batch_size // run.world_size
-        self._passes = -(-share // (self.config.micro_batch or share))  # micro-batches of a step
+        micro_batch = 0 if self.config.pipeline else self.config.micro_batch
+        self._passes = -(-share // (micro_batch or share))  # of a step, but for a pipeline's own
         self._range: Any = None  # the phase under way, as the trace shows it
         self._observer: Observer | None = None
         self._observed = ""
-        self._updates = Updates() if self.config.warmup_steps else None
-        self._compiled = Compiled() if self.config.compile else None
         self._evidence: dict[str, Any] = {"labels": []}
         self._energy = EnergyMeter(counter(device))
         folder = run.folder if self.config.profile_steps and device.type == "cpu" else None
@@ -68,15 +68,21 @@ class Meter:
         # The loss is copied to here without waiting; it is read once the step's end is past.
         total = self.config.epochs * self.config.steps
         self._losses = torch.zeros(total, pin_memory=device.type == "cuda")
-        self._written_at = time.perf_counter()
-        self._host_gib = 0.0
+        self._written_at, self._host_gib = time.perf_counter(), 0.0
         run.refuse_if_not_distributed()
         own = {"world_size": run.group_size(), "group": setup.group()}
         self._evidence |= {"device": _numbered(device)} | own
         self._held = Held() if self.config.save_weights and self.config.shard else None
         threads = torch.get_num_threads() if device.type == "cpu" else 1
+        self._watch()
         self._start(run, device)
         self.turn = turn.of_this_process(self.config, run.rank, threads + self.config.workers)
+
+    def _watch(self) -> None:
+        self._updates = Updates() if self.config.warmup_steps else None
+        self._compiled = Compiled() if self.config.compile else None
+        self._actions = Actions(self.clock, self.device) if self.config.pipeline else None
+        self._watching = [each for each in (self._updates, self._actions) if each]
 
     def _start(self, run: Recorder, device: torch.device) -> None:
         run.before_epoch = self._end_validation
@@ -89,8 +95,8 @@ class Meter:
         """At most `config.steps` batches of this epoch, timed."""
         self._epoch, self._marks, self._laps, iterator = epoch, [], [], None
         failures.give_up_in_time(batches)
-        if self._updates:
-            self._updates.start()
+        for each in self._watching:
+            each.start()
         try:
             for count in range(self.config.steps):
                 if not self._may_go_on():
@@ -118,8 +124,8 @@ class Meter:
             self._end_epoch(epoch)
 
     def _end_epoch(self, epoch: int) -> None:
-        if self._updates:
-            self._updates.stop()
+        for each in self._watching:
+            each.stop()
         if self._compiled:
             self._compiled.end_epoch()
         self._end()
@@ -266,8 +272,8 @@ class Meter:
             self._finished.append((self.step, self._epoch, told, self._laps, self._marks))
             self._marks, self._laps = self._marks[-1:], []  # the next begins where this one ends
             self.step += 1
-            if self._updates:
-                self._updates.end_step()
+            for each in self._watching:
+                each.end_step()
             self.turn.step()
             if time.perf_counter() - self._written_at > FLUSH_S:
                 self._write_finished()
@@ -276,6 +282,8 @@ class Meter:
         due = {self.phase}
         if self._laps[-1:] == ["backward"]:  # a script may do with one micro-batch, or take more
             due |= {"forward", "optimizer"}
+        if self.config.pipeline and self._laps == ["load"]:  # both passes are one, or there is none
+            due.add("backward")
         if phase not in due or (phase == PHASES[-1]) != is_last:
             raise RuntimeError(
                 f"meter.lap({phase!r}) came where {self.phase!r} was due; the order is "
@@ -351,6 +359,8 @@ class Meter:
         seen = self._evidence | (self._updates.evidence() if self._updates else {})
         if self._compiled:
             seen["compiled"] = self._compiled.evidence()
+        if self._actions:
+            seen["actions"] = self._actions.evidence()
         told = self.run.world_size > 1 or self._compiled or "forward_types" in seen
         self.run.set(evidence=seen if told else {})
 

@@ -21,7 +21,7 @@ from course.runs import failures
 from course.runs.files import write_atomically
 from course.runs.record import write_record
 from course.runs.run import FOLDER_VARIABLE, Run, rank_file, record_of, steps_file
-from course.training import memory
+from course.training import memory, trials
 from course.training.energy import driver_version
 from course.training.precision import HALF, has_units
 
@@ -45,13 +45,18 @@ RANKS_OWN = (
 CONNECTIONS = ("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 
+class Pruned(Exception):
+    """This trial of a search ends here, and the message says why."""
+
+
 @contextmanager
 def recording() -> Iterator[Recorder]:
     """The run that this process is: gives its config, takes what it measured.
 
     Started by hand (`python exercises/train.py`) there is no run: the quick baseline is
     trained, a summary printed and nothing written, which suits a debugger. An exception is
-    recorded, as `oom` where memory ran out and as `failed` otherwise, and raised again.
+    recorded, as `oom` where memory ran out and as `failed` otherwise, and raised again. A trial
+    of a search that is not worth going on ends as `cancelled`, with all that it measured.
     """
     folder = os.environ.get(FOLDER_VARIABLE)
     run = Recorder(Run(Path(folder)) if folder else None)
@@ -61,6 +66,9 @@ def recording() -> Iterator[Recorder]:
         memory.keep_freed()
     try:
         yield run
+    except Pruned as end:
+        run.finish("cancelled", error=f"{trials.PRUNED} {end}")
+        return
     except Exception as error:
         status = "oom" if memory.is_out_of_memory(error) else "failed"
         told = failures.in_one_line(error)
@@ -102,6 +110,17 @@ class Recorder:
             said = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
             print(f"epoch {len(self._values['epochs'])} validated: {said}", flush=True)
         self.set(**{key: value for key, value in values.items() if key.startswith("val_")})
+        self._ask_to_go_on(values)
+
+    def _ask_to_go_on(self, values: dict[str, float]) -> None:
+        """Of a trial of a search: report the epoch. Raises Pruned: it is the last."""
+        asked = self._run.launched.get("trial") if self._run else None
+        if not asked or trials.VALUE not in values:
+            return
+        number = len(self._values["epochs"])
+        root = self._run.folder.parent
+        if why := trials.report(root, asked, number, values[trials.VALUE]):
+            raise Pruned(f"after epoch {number} of {self.config.epochs}: {why}")
 
     def write_steps(self, rows: list[dict[str, Any]]) -> None:
         """Append finished steps to this rank's file; a full disk is reported, training goes on."""

@@ -16,11 +16,22 @@ from typing import Any
 
 from course import days
 from course.config import Config
+from course.days import tuned
 from course.days.lab import Planned
 from course.jobs.launch import launch, wait
 from course.runs.files import write_atomically
-from course.runs.recordings import INDEX, LEARNING, PURPOSES, SITE, check_purpose, origin
+from course.runs.recordings import (
+    INDEX,
+    LEARNING,
+    PURPOSES,
+    SEARCH,
+    SITE,
+    check_purpose,
+    origin,
+)
 from course.runs.run import SCRIPTS, Run, all_runs, git_sha, rank_file, runs_root
+from course.topics.search import unseen
+from course.topics.search.studies import search
 from course.traces import thin as trace_thin
 
 TRACE_BYTES = 600_000  # no trace that is shipped is larger
@@ -104,6 +115,29 @@ def pack_variants(machine: str, folder: Path) -> Path:
     return _pack_all(((run, "variant") for run in last.values()), target, machine)
 
 
+def record_searches(machine: str, folder: Path, only: str = "*") -> Path:
+    """Search on this machine, and pack each trial of a search as soon as it is over.
+
+    What the networks say of images that no search looked at is packed with them.
+
+    Args:
+        only: a shell pattern for the searches' names.
+
+    Raises:
+        ValueError: no search has such a name; the message lists them.
+    """
+    chosen = [name for name in tuned.SEARCHES if fnmatch(name, only)]
+    if not chosen:
+        raise ValueError(f"no search fits {only!r}: there are {', '.join(tuned.SEARCHES)}")
+    for name in chosen:
+        found = search(**tuned.asked(name))
+        for run in found.runs:
+            if run.status == "ok":
+                unseen.tested(run)
+        _pack_all(((run, SEARCH) for run in found.runs), folder / machine, machine)
+    return folder / machine
+
+
 def _asked(run: Run) -> str:
     asked = [run.launched["added"], run.launched["gpus"], asdict(run.config)]
     return json.dumps(asked, sort_keys=True)
@@ -154,12 +188,14 @@ def _copy(run: Run, draft: Path, machine: str, version: str, purpose: str) -> No
     asked = run.launched
     kept = {"rung": asked["rung"], "purpose": purpose}
     kept |= {key: asked[key] for key in ("gpus", "executor", "git_sha", "launched_at")}
-    kept |= {key: asked[key] for key in ("added",) if key in asked}
+    kept |= {key: asked[key] for key in ("added", "trial") if key in asked}
     kept |= {"site": SITE + machine, "script": run.source, "snapshot": version}
     values = asdict(run.record) | {"site": SITE + machine, "logs": []}
     # In the data itself, so that no table and no picture can show it unlabelled.
     values["machine"] += f" ({origin({'date': _day(run), 'versions': run.record.versions})})"
     values["error"] = values["error"].replace(str(run.folder), "RUN")
+    if purpose == SEARCH:
+        values |= {"evidence": {}}
     if purpose == LEARNING:
         values |= {name: None for name in values if TIMED.match(name)} | {"evidence": {}}
     if run.record.trace:
@@ -168,11 +204,11 @@ def _copy(run: Run, draft: Path, machine: str, version: str, purpose: str) -> No
             raise ValueError(f"{run}: its trace has {size:,} bytes, more than {TRACE_BYTES:,}")
     (draft / "launch.json").write_text(json.dumps(kept, indent=1) + "\n")
     (draft / "record.json").write_text(json.dumps(values, indent=1) + "\n")
-    for pattern in ("config.json", "batchnorm-*.pt"):
+    for pattern in ("config.json", "batchnorm-*.pt", "test.json"):
         for path in run.folder.glob(pattern):
             shutil.copy(path, draft / path.name)
     for path in run.folder.glob("steps*.jsonl"):
-        text = _course_of(run) if purpose == LEARNING else rounded(path.read_text())
+        text = _course_of(run) if purpose in (LEARNING, SEARCH) else rounded(path.read_text())
         # Without a time of writing in it, so that the same steps are the same file.
         (draft / f"{path.name}.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
     hosts = list(dict.fromkeys(rank["host"] for rank in run.ranks))

@@ -5,6 +5,7 @@ one pair of ranks. So are the solution, and the exercise with the TODO still ope
 """
 
 import re
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -97,6 +98,8 @@ def trial(name: str, text: str, own: dict, ranks: int = 1) -> Trial:
     if wanted.todo > LAST_OF_FIRST:  # its networks are small already, and its batches told by sizes
         kept = ("model", "image_px", "batch_size")
         values |= {name: wanted.settings[name] for name in kept}
+    if wanted.rung in ("tensor", "pipeline"):  # whose script saves none
+        values["save_weights"] = False
     if name == "day2.dataloader":  # workers crop otherwise: so many pixels that it matters little
         values |= {"image_px": 64, "batch_size": 8}
     if wanted.rung == "shards":  # both runs see other images: of more of them losses differ less
@@ -179,7 +182,10 @@ def trained(
     alone = [run for (_, _, gpus), run in runs.items() if gpus == 1]
     # A script that raises may leave behind what keeps Dynamo from looking: the compiled ones first.
     alone.sort(key=lambda run: not run.config.compile)
-    with ranks_training([run for run in runs.values() if run not in alone], 2, 29610):
+    with ExitStack() as stack:
+        for ranks in {gpus for _, _, gpus in runs} - {1}:
+            theirs = [run for (_, _, gpus), run in runs.items() if gpus == ranks]
+            stack.enter_context(ranks_training(theirs, ranks, 29610 + 1000 * ranks))
         env = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "NO_HOST_MEMORY": "1"}
         train_together(alone, COURSE_DATA=str(root / "data" / "default"), **env)
     return found

@@ -182,6 +182,31 @@ def test_shards_from_recorded_runs_and_small_trainings(
     assert {run.config.model for run in launched} == {"vit_tiny_patch16_224"}
 
 
+FEW_FEATURES = """
+from course.days.parallel import piped
+from course.topics import parallel
+piped.LIVE |= {"image_px": 32, "batch_size": 8, "steps": 2, "warmup_steps": 1}
+whole = parallel.pieces
+parallel.pieces = lambda model, image_px, images: whole(model, 32, 1)
+"""
+
+
+def test_pipelines_from_recorded_runs_and_small_trainings(
+    tmp_path: Path, runs_root: Path, in_kernel: Callable[..., None]
+) -> None:
+    in_kernel(FEW_FEATURES, NARROW)
+    script = str(narrow_solution(tmp_path, name="train_parallel.py"))
+    used = passes(
+        "day4_3_model_parallel", script=script, site="recorded-nvidia-h100-x2", quick=False
+    )
+    assert {run.status for run in used} == {"ok"}
+    launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # these are live
+    piped = [run for run in launched if run.config.pipeline]
+    assert {run.launched["gpus"] for run in piped} == {2}
+    assert {run.config.pipeline for run in piped} == {"gpipe", "1f1b", "interleaved", "zero_bubble"}
+    assert {run.config.cut for run in piped} > {"gflop"}  # and where the notebook cuts
+
+
 def test_memory_from_recorded_runs_and_small_trainings(
     tmp_path: Path, runs_root: Path, in_kernel: Callable[..., None]
 ) -> None:
@@ -203,3 +228,29 @@ def test_memory_from_recorded_runs_and_small_trainings(
         (3, "", False),
         (8, "every", False),
     ]
+
+
+FEW_TRIALS = """
+from course.days import tuned
+from course.topics import search
+tuned.QUICK |= {"epochs": 3, "steps": 2, "val_images": 64, "lr_warmup": 1, "warmup_steps": 1}
+made, replayed = search.search, search.replayed
+few = {"seed": [0]}
+search.replayed = lambda known: replayed(known, times=2)
+search.search = lambda sampler, space, config, trials=None, **how: made(
+    sampler, few if "seed" in space else space, config, trials=trials and 2, **how
+)
+"""
+
+
+def test_searches_from_recorded_runs_and_small_trials(
+    tmp_path: Path, runs_root: Path, in_kernel: Callable[..., None]
+) -> None:
+    in_kernel(FEW_TRIALS, NARROW)
+    script = str(narrow_solution(tmp_path))
+    passes("day4_4_search", script=script, site="recorded-nvidia-h100", quick=False)
+    launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # these are live
+    searches = {run.launched["trial"]["study"] for run in launched}
+    assert len(launched) == 3 and len(searches) == 2
+    assert {run.config.model for run in launched} == {"resnet18"}
+    assert {run.status for run in launched} <= {"ok", "cancelled"}  # pruned

@@ -25,6 +25,18 @@ class Narrow(resnet.ResNet):
         return super()._make_layer(block, planes // 8, *rest, **options)
 
 
+class Mlp(nn.Module):
+    """Two layers, by the names that timm gives them."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.fc1, self.act = nn.Linear(width, 4 * width), nn.GELU()
+        self.fc2 = nn.Linear(4 * width, width)
+
+    def forward(self, patches: torch.Tensor) -> torch.Tensor:
+        return self.fc2(self.act(self.fc1(patches)))
+
+
 class Block(nn.Module):
     """What a transformer repeats: patches look at each other, then each at itself."""
 
@@ -33,8 +45,7 @@ class Block(nn.Module):
         self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        wide = nn.Linear(width, 4 * width)
-        self.mlp = nn.Sequential(wide, nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = Mlp(width)
 
     def forward(self, patches: torch.Tensor) -> torch.Tensor:
         """As many patches, as wide as they came."""
@@ -45,20 +56,31 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A vision transformer of four blocks: to import timm for one takes longer than to train it."""
+    """A vision transformer of four blocks: to import timm for one takes longer than to train it.
+
+    What comes before the blocks, and behind them, has timm's names as well.
+    """
 
     def __init__(self, classes: int, image_px: int, width: int = 48) -> None:
         super().__init__()
-        self.patches = nn.Conv2d(3, width, 16, 16)
-        self.place = nn.Parameter(torch.randn(1, (image_px // 16) ** 2, width) / 50)
+        self.patch_embed = nn.Conv2d(3, width, 16, 16)
+        self.pos_embed = nn.Parameter(torch.randn(1, (image_px // 16) ** 2, width) / 50)
         self.blocks = nn.Sequential(*(Block(width) for _ in range(4)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
         nn.init.normal_(self.head.weight, std=0.02)  # all classes alike at first, as timm has it
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
+    def forward_features(self, images: torch.Tensor) -> torch.Tensor:
+        """All patches, as the last block leaves them."""
+        patches = self.patch_embed(images).flatten(2).transpose(1, 2) + self.pos_embed
+        return self.norm(self.blocks(patches))
+
+    def forward_head(self, patches: torch.Tensor) -> torch.Tensor:
         """Scores of each class, from the mean over all patches."""
-        patches = self.patches(images).flatten(2).transpose(1, 2) + self.place
-        return self.head(self.norm(self.blocks(patches)).mean(1))
+        return self.head(patches.mean(1))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Scores of each class."""
+        return self.forward_head(self.forward_features(images))
 
 
 _known = models.create

@@ -5,16 +5,18 @@ import shutil
 from pathlib import Path
 
 import pytest
-from job_helpers import prepared
+from job_helpers import SCRIPTS, prepared
 
 from course.config import Config, rung
 from course.data import default_set
-from course.days import compiling
+from course.days import compiling, tuned
 from course.days.lab import Planned
 from course.jobs import launch, plan
 from course.labs.exercises import variant
 from course.runs import recordings
 from course.runs import run as runs
+from course.runs.run import Run
+from course.topics import search
 from course.traces import tables
 from course.workshop import record
 
@@ -28,8 +30,9 @@ TINY = {
     "warmup_steps": 1,
     "val_steps": 0,
 }
-SEVERAL = {"scaling", "communication"}  # purposes of runs on several GPUs alone
+SEVERAL = {"scaling", "communication", "parallel"}  # purposes of runs on several GPUs alone
 EITHER = {"sharding"}  # and of those, and of one to compare with on a machine of one
+DRAWN = {"variant", "search"}  # these are launched by a notebook alone, or drawn
 PLAIN = rung("device", **TINY)
 TRACED = rung(
     "device", **TINY | {"rung": "trace-device", "steps": 6, "warmup_steps": 5, "profile_steps": 1}
@@ -71,7 +74,7 @@ def test_the_processors_rungs_are_chosen_by_their_label() -> None:
 def test_what_matters_most_is_recorded_first(gpus: int) -> None:
     purposes = [planned.purpose for planned in record.plan(gpus=gpus)]
     assert purposes == sorted(purposes, key=[*recordings.PURPOSES].index)
-    planned = {*recordings.PURPOSES} - {"variant"}  # those are launched by a notebook alone
+    planned = {*recordings.PURPOSES} - DRAWN
     assert set(purposes) == (SEVERAL | EITHER if gpus > 1 else planned - SEVERAL)
 
 
@@ -79,7 +82,10 @@ def test_what_matters_most_is_recorded_first(gpus: int) -> None:
 def test_what_is_shipped_was_recorded_for_the_purpose_that_the_plan_has(machine: str) -> None:
     gpus = recordings.load(machine).get("gpus", 1)
     planned = {(each.config.rung, each.gpus, each.purpose) for each in record.plan(gpus=gpus)}
-    runs = [run for run in recordings.recorded_runs(machine) if run.purpose != "variant"]
+    known = recordings.recorded_runs(machine)
+    runs = [run for run in known if run.purpose not in DRAWN]
+    searches = {run.launched["trial"]["study"] for run in known if run.purpose == "search"}
+    assert searches <= set(tuned.SEARCHES)
     assert {(run.config.rung, run.launched["gpus"], run.purpose) for run in runs} <= planned
 
 
@@ -91,7 +97,7 @@ def test_each_run_on_several_gpus_has_one_of_its_images_on_one(gpus: int, counts
     alone = [vars(each.config) for each in plan if each.gpus == 1]
     files = sum(split == "train" for split, *_ in default_set.Recipe().jobs())
     for config, count, purpose in plan:
-        if purpose in EITHER:
+        if purpose in EITHER or purpose == "parallel":  # of which one GPU has nothing to share out
             continue
         if config.rung == "device":  # lab 2's, of one batch on one GPU and on two
             continue
@@ -177,6 +183,23 @@ def test_variants_are_packed_and_answer_for_their_own_lines_alone(
 
 
 @pytest.mark.slow
+def test_searches_are_made_and_packed_with_what_they_drew(
+    tmp_path: Path, runs_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = {"sampler": "grid", "space": {"lr": [0.1, 1.0]}, "script": SCRIPTS / "trial_light.py"}
+    monkeypatch.setattr(tuned, "SEARCHES", {"tiny": two, "other": two})
+    shipped = record.record_searches("here", tmp_path, "t*")
+    packed = [Run(path.parent) for path in sorted(shipped.glob("*/record.json"))]
+    assert [run.launched["trial"]["params"] for run in packed] == [{"lr": 0.1}, {"lr": 1.0}]
+    assert {run.purpose for run in packed} == {"search"}
+    assert search.trials(packed)["state"].tolist() == ["complete", "complete"]
+    assert search.tested(packed)["search"].tolist() == ["tiny", "tiny"]
+    texts = [path.read_text() for path in shipped.rglob("*.json")]
+    assert not any(str(runs_root) in text for text in texts)
+    with pytest.raises(ValueError, match="no search fits 'moon': there are tiny, other"):
+        record.record_searches("here", tmp_path, "moon")
+
+
 def test_what_cannot_be_packed_leaves_no_half(
     runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from course.runs.files import write_atomically
 
 WAITS_S = 20  # for a rank that does not answer
 LOOKS_S = 0.05
+QUIET = "ignore::RuntimeWarning:runpy"
 CALL = "call.pickle"  # the function, and what it is given
 
 
@@ -56,8 +57,10 @@ def on_ranks(function: Callable[..., Any], ranks: int, *given: Any) -> list[Any]
 
 def _start(*arguments: str) -> subprocess.Popen | kernels.Kernel:
     """A rank's process: forked where there is a server of warm starts."""
-    command = [sys.executable, "-m", __spec__.name, *arguments]
-    return kernels.start(command, Path.cwd(), dict(os.environ)) or subprocess.Popen(command)
+    module = ["-m", __spec__.name, *arguments]
+    forked = kernels.start([sys.executable, *module], Path.cwd(), dict(os.environ))
+    # Its package has imported this module before it is run, of which Python warns.
+    return forked or subprocess.Popen([sys.executable, "-W", QUIET, *module])
 
 
 def _log(asked: dict[str, Any], rank: int) -> Path:

@@ -86,8 +86,8 @@ class Observer(TorchDispatchMode):
             name = func._schema.name.removeprefix("c10d::").rstrip("_")
             self._count("collectives", name)
             self._order.sent(phase, name, args[0])
-            if phase == "forward":
-                self._count("forward_collectives", name)
+            if phase in ("forward", "backward"):
+                self._count(f"{phase}_collectives", name)
         elif phase == "optimizer" and func._schema.name.endswith("_"):  # it works in place
             self._note_update(args[0])
         if phase == "backward" and torch.is_autocast_enabled(self._device_type):

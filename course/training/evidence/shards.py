@@ -46,14 +46,15 @@ def placed(weights: Iterable[torch.Tensor]) -> dict[str, Any]:
 
     placements: of how many weights each, as "Shard(dim=0)", or "Replicate(), Shard(dim=0)" where
     the mesh has two dimensions, or "whole" for one that is no DTensor. mesh: its ranks a dimension.
+    among: which ranks these are.
     """
-    found, mesh = Counter(), []
+    found, mesh, among = Counter(), [], []
     for weight in weights:
         spread = getattr(weight, "placements", None)
         found["whole" if spread is None else ", ".join(map(repr, spread))] += 1
         if spread is not None:
-            mesh = [*weight.device_mesh.shape]
-    return {"placements": dict(found), "mesh": mesh}
+            mesh, among = [*weight.device_mesh.shape], weight.device_mesh.mesh.flatten().tolist()
+    return {"placements": dict(found), "mesh": mesh, "among": among}
 
 
 class Order:

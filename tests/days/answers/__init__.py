@@ -12,6 +12,8 @@ from answers import (
     learning,
     memory,
     named,
+    parallel,
+    piped,
     right,
     sharded,
     shards,
@@ -19,7 +21,10 @@ from answers import (
     wrong_day2,
 )
 
-OF_DAYS = (wrong_day1, wrong_day2, right, shards, day3, learning, compiled, named, memory, sharded)
+OF_DAYS = (
+    *(wrong_day1, wrong_day2, right, shards, day3, learning, compiled, named),
+    *(memory, sharded, parallel, piped),
+)
 WRONG = {label: each for day in OF_DAYS for label, each in getattr(day, "WRONG", {}).items()}
 RIGHT = {label: each for day in OF_DAYS for label, each in getattr(day, "RIGHT", {}).items()}
 

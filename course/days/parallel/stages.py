@@ -1,0 +1,204 @@
+"""How it is seen that a network is a pipeline: who keeps which stages, and works in which order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from course.days.day2 import RANKS
+from course.days.implied import model_size
+from course.days.lab import Mechanism
+from course.days.sharded.checks import EQUAL, NEARLY, SPREAD
+from course.runs.run import Run
+from course.topics.parallel import schedules, timelines
+from course.topics.parallel.schedules import Pass
+from course.training.evidence.actions import FORWARD
+from course.training.ranks.pipelines import SCHEDULES, numbers_of
+
+WORDS = {
+    "F": "the forward pass",
+    "B": "the backward pass",
+    "I": "the gradients of the inputs",
+    "W": "the gradients of the weights",
+}
+
+
+def _seen(run: Run) -> list[dict[str, Any]]:
+    return [rank["evidence"] for rank in run.ranks]
+
+
+def _network(run: Run) -> int:
+    """How many numbers the whole network has; its last layer lies on the last rank."""
+    classes = _seen(run)[-1]["classes"] or 1
+    return model_size(run.config.model, classes, run.config.image_px)
+
+
+def _numbers(passes: list[Pass]) -> list[int]:
+    return sorted({each.stage for each in passes})
+
+
+def _stage_faults(run: Run, against: Run) -> Iterator[str]:
+    if not all(any(seen.get("actions", {}).values()) for seen in _seen(run)):
+        yield (
+            "no stage did anything: each rank's part goes into a `PipelineStage(…)`, and those "
+            "into a schedule"
+        )
+        return
+    yield from _number_faults(run)
+    yield from _part_faults(run)
+    due = timelines.micro_batches_of(run)
+    for rank, passes in enumerate(timelines.order_of(run)):
+        stages, forward = len(_numbers(passes)), sum(each.what == FORWARD for each in passes)
+        if forward != due * stages:
+            yield (
+                f"a stage of rank {rank} worked on {forward // stages} micro-batches, and {due} "
+                f"are due: batch_size={run.config.batch_size}, micro_batch={run.config.micro_batch}"
+            )
+    yield from _training_faults(run, against)
+
+
+def _number_faults(run: Run) -> Iterator[str]:
+    ranks, pipeline = run.record.gpus, run.config.pipeline
+    for rank, passes in enumerate(timelines.order_of(run)):
+        due, count = numbers_of(pipeline, rank, ranks)
+        if (found := _numbers(passes)) != due:
+            yield (
+                f"rank {rank} worked as stages {found}, and {pipeline} of {ranks} ranks has "
+                f"{due} there, of {count}: `pipelines.numbers_of(…)`"
+            )
+            return
+
+
+def _part_faults(run: Run) -> Iterator[str]:
+    """Weights that several ranks have, or none."""
+    every, kept = _network(run), [seen["parameters"] for seen in _seen(run)]
+    for rank, found in enumerate(kept):
+        if found == every:
+            yield (
+                f"rank {rank}'s optimizer holds all {every:,} numbers of the network, and most of "
+                f"them never get a gradient there: `net` is to be this rank's own parts alone, "
+                f"before `optimizers.create(…)`"
+            )
+            return
+    if sum(kept) != every:
+        yield (
+            f"the ranks' optimizers hold {' + '.join(f'{each:,}' for each in kept)} numbers, and "
+            f"the network has {every:,}: each part belongs to one rank, and all of a rank's parts "
+            f"to its `net`"
+        )
+
+
+def _training_faults(run: Run, against: Run) -> Iterator[str]:
+    """Other gradients, or other losses, than one process has of the same images."""
+    norms = [seen["gradient_norm"] for seen in _seen(run)]
+    norm, due = math.hypot(*norms), against.record.evidence["gradient_norm"]
+    first, before = (each.steps["loss"].iloc[0] for each in (run, against))
+    passes = timelines.micro_batches_of(run)
+    if math.isclose(norm, passes * due, rel_tol=0.1):
+        yield (
+            f"gradients are {passes} times those of one process: each micro-batch's loss is a mean "
+            f"over its own images, so what {passes} of them add up is to be divided. PyTorch does "
+            f"so unless it is told scale_grads=False, and the loss is no sum"
+        )
+    elif math.isclose(first, passes * before, rel_tol=EQUAL):
+        yield (
+            f"the loss is {passes} times that of one process: the mean over micro-batches, which "
+            f"are of one size, is the mean over the batch"
+        )
+    elif not math.isclose(first, before, rel_tol=EQUAL):
+        yield (
+            f"the first loss is {first:.4f}, and {before:.4f} in one process, of the same images "
+            f"and weights: parts follow each other in their order, and each micro-batch's labels "
+            f"are those of its images"
+        )
+    elif not math.isclose(norm, due, rel_tol=10 * NEARLY):
+        yield f"the first gradients of all ranks together are {norm / due:.3f} times one process's"
+
+
+def _stage_seen(run: Run) -> str:
+    every, kept = _network(run), [seen["parameters"] for seen in _seen(run)]
+    return (
+        f"{' + '.join(f'{each:,}' for each in kept)} = {every:,} numbers, each on one rank; "
+        f"{timelines.micro_batches_of(run)} micro-batches through {len(kept)} stages; losses and "
+        f"gradients of one process"
+    )
+
+
+def _schedule_faults(run: Run, against: Run) -> Iterator[str]:
+    yield from _order_faults(run)
+    yield from _stage_faults(run, against)
+
+
+def _order_faults(run: Run) -> Iterator[str]:
+    """Passes in another order than the config names."""
+    if not all(any(seen.get("actions", {}).values()) for seen in _seen(run)):
+        return
+    yield from _number_faults(run)
+    cfg, found = run.config, timelines.order_of(run)
+    given = run.record.gpus, timelines.micro_batches_of(run)
+    due = schedules.order(cfg.pipeline, *given)
+    if found == due:
+        return
+    alike = [name for name, (_, each) in SCHEDULES.items() if each == SCHEDULES[cfg.pipeline][1]]
+    if others := [name for name in alike if schedules.order(name, *given) == found]:
+        yield (
+            f"the ranks worked in the order of {others[0]}, and the config asks for "
+            f"{cfg.pipeline}: `pipelines.schedule_of(…)`"
+        )
+        return
+    for rank, (own, asked) in enumerate(zip(found, due)):
+        for at, (one, other) in enumerate(zip(own, asked), 1):
+            if one != other:
+                yield (
+                    f"rank {rank} did {_words(one)} as its pass number {at}, and {cfg.pipeline} "
+                    f"has {_words(other)} there"
+                )
+                return
+
+
+def _words(one: Pass) -> str:
+    return f"{WORDS[one.what]} of micro-batch {one.micro_batch} in stage {one.stage}"
+
+
+def _schedule_seen(run: Run) -> str:
+    asked = timelines.order_of(run)
+    first = " ".join(f"{each.stage}{each.what}{each.micro_batch}" for each in asked[0][:8])
+    return f"{len(asked[0])} passes a rank in {run.config.pipeline}'s order; rank 0: {first} …"
+
+
+def _is_piped(run: Run) -> bool:
+    return bool(run.config.pipeline) and run.launched.get("gpus", 1) > 1
+
+
+def _mechanism(
+    title: str, todo: int, seen: Callable, word: str, faults: Callable, pipeline: str
+) -> Mechanism:
+    return Mechanism(
+        title,
+        todo,
+        "pipeline",
+        "large",
+        seen,
+        lambda cfg, place: "",
+        word,
+        _is_piped,
+        faults,
+        changes={"pipeline": pipeline, "micro_batch": 2},
+        settings=SPREAD,
+        gpus=RANKS,
+        tolerance=EQUAL,
+        timed=False,
+    )
+
+
+CHECKS = {
+    "day4.stages": _mechanism(
+        "each rank keeps a part of the network, and passes on what it gives", 33,
+        _stage_seen, "PipelineStage", _stage_faults, "gpipe",
+    ),
+    "day4.schedule": _mechanism(
+        "ranks work in the order that the config names", 34,
+        _schedule_seen, "schedule_of", _schedule_faults, "zero_bubble",
+    ),
+}  # fmt: skip

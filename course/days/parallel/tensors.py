@@ -1,0 +1,210 @@
+"""How it is seen that ranks share out the MLPs of one network: who sees, keeps, adds up what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+from course.days.day2 import RANKS, SAME_LOSS
+from course.days.lab import Mechanism
+from course.days.sharded.checks import SPREAD
+from course.runs.run import Run
+
+EQUAL = 1e-4  # of a loss, between runs that saw the same images: rounding
+GRID = 4  # ranks of two copies, each shared out over two
+
+
+def _seen(run: Run) -> list[dict[str, Any]]:
+    return [rank["evidence"] for rank in run.ranks]
+
+
+@lru_cache(maxsize=8)
+def _mlps(model: str, classes: int, image_px: int) -> tuple[int, int, int, int]:
+    """Of a network: its MLPs; their numbers that are cut, and those added once; all numbers."""
+    import torch
+
+    from course.training import models
+
+    with torch.device("meta"):
+        net = models.create(model, classes, image_px)
+    mlps = [block.mlp for block in models.blocks(net) if hasattr(block, "mlp")]
+    cut = sum(each.numel() for mlp in mlps for each in (*mlp.fc1.parameters(), mlp.fc2.weight))
+    once = sum(mlp.fc2.bias.numel() for mlp in mlps)
+    return len(mlps), cut, once, models.parameter_count(net)
+
+
+def _network(run: Run) -> tuple[int, int, int, int]:
+    cfg = run.config
+    return _mlps(cfg.model, run.record.evidence["classes"] or 1, cfg.image_px)
+
+
+def _mates_faults(run: Run, against: Run) -> Iterator[str]:
+    seen, cfg = _seen(run), run.config
+    due = cfg.batch_size * cfg.tensor // run.record.gpus
+    labels = [each["labels"][0] for each in seen[: cfg.tensor]]
+    if seen[0]["share"] != due:
+        yield (
+            f"each rank saw {seen[0]['share']} images of a batch of {cfg.batch_size}, and {due} "
+            f"are due: {cfg.tensor} ranks work on the same ones"
+        )
+    elif any(each != labels[0] for each in labels):
+        yield (
+            "ranks of one network saw different images, and add up what does not belong together: "
+            "which part of the data a rank takes is its place among the *copies*"
+        )
+    elif run.record.gpus == cfg.tensor and "ddp" in seen[0]:
+        yield (
+            "there is one copy of the network, and DDP averages over its ranks: once they keep "
+            "different parts, it would mix them. `how_many` is the number of copies"
+        )
+
+
+def _mates_seen(run: Run) -> str:
+    share = _seen(run)[0]["share"]
+    return f"{run.config.tensor} ranks saw the same {share} images; nothing was averaged"
+
+
+def _columns_faults(run: Run, against: Run) -> Iterator[str]:
+    yield from _mates_faults(run, against)
+    seen, cfg = _seen(run), run.config
+    mlps, cut, once, every = _network(run)
+    for rank, found in enumerate(each["parameters"] for each in seen):
+        due = every - cut + cut // cfg.tensor - once * (rank % cfg.tensor > 0)
+        if found == every:
+            yield (
+                f"rank {rank} has all {every:,} numbers: no MLP was shared out. Put a "
+                f"`SharedMlp(…)` in the place of each"
+            )
+        elif found == due + once:
+            yield (
+                f"rank {rank} adds the second layers' biases as well, so that the sum has them "
+                f"{cfg.tensor} times: leave them to one rank"
+            )
+        elif found != due:
+            yield f"rank {rank} updates {found:,} numbers, and its share is {due:,}"
+    sums = seen[0].get("forward_collectives", {}).get("allreduce", 0)
+    if sums != mlps:
+        yield (
+            f"{sums} sums over ranks in the forward pass, and {mlps} MLPs: one each, where parts "
+            f"of the result become the result"
+        )
+    yield from _first_faults(run, against)
+
+
+def _first_faults(run: Run, against: Run) -> Iterator[str]:
+    """The first loss, which nothing but the forward pass decides, beside that of one process."""
+    if run.record.gpus > run.config.tensor:  # copies crop their images differently
+        return
+    first, due = (each.steps["loss"].iloc[0] for each in (run, against))
+    if abs(first / due - 1) > EQUAL:
+        yield (
+            f"the first loss is {first:.4f}, and {due:.4f} in one process: the hidden channels "
+            f"that a rank makes must be those that it takes, and each result the sum of all"
+        )
+
+
+def _columns_seen(run: Run) -> str:
+    mlps, _, _, every = _network(run)
+    found = _seen(run)[0]["parameters"]
+    return f"rank 0 keeps {found:,} of {every:,} numbers; {mlps} sums in the forward pass"
+
+
+def _entry_faults(run: Run, against: Run) -> Iterator[str]:
+    yield from _columns_faults(run, against)
+    seen, mlps = _seen(run)[0], _network(run)[0]
+    sums = seen.get("backward_collectives", {}).get("allreduce", 0)
+    if sums > mlps and "ddp" not in seen:  # whose messages are sums, too
+        yield (
+            f"{sums} sums over ranks in backward, and {mlps} MLPs: what each part of a sum gets is "
+            f"the sum's own gradient, and needs no message"
+        )
+    elif sums < mlps:
+        yield (
+            f"{sums} sums over ranks in backward, and {mlps} MLPs: each rank sends back the "
+            f"gradient of its own hidden channels alone, so that what lies before learns from a "
+            f"part. The loss hardly shows it"
+        )
+    elif run.record.gpus == run.config.tensor:
+        both = zip(run.steps["loss"], against.steps["loss"])
+        apart = max(abs(own / other - 1) for own, other in both)
+        if apart > EQUAL:
+            yield (
+                f"losses differ by up to {apart:.2%} from those of one process, which saw the same "
+                f"images: gradients are added up, and not averaged"
+            )
+
+
+def _entry_seen(run: Run) -> str:
+    mlps = _network(run)[0]
+    return f"{mlps} sums in the forward pass, {mlps} in backward; the losses of one process"
+
+
+def _grid_faults(run: Run, against: Run) -> Iterator[str]:
+    spread, copies = _seen(run)[0]["spread"], run.record.gpus // run.config.tensor
+    if whole := spread["placements"].get("whole", 0):
+        yield (
+            f"{whole} weights are in no shard: give each unit to `fully_shard(…)`, then the "
+            f"network, before the optimizer is made"
+        )
+    elif spread["mesh"] != [copies]:
+        yield f"weights are shared out over {spread['mesh']} ranks, and {copies} have the same ones"
+    yield from _entry_faults(run, against)
+
+
+def _grid_seen(run: Run) -> str:
+    spread = _seen(run)[0]["spread"]
+    kept = spread["bytes"]["weights"] / 4
+    return (
+        f"rank 0 keeps {kept:,.0f} of {_network(run)[3]:,} numbers: its share of each MLP, and of "
+        f"that a part, with {spread['mesh'][0]} copies"
+    )
+
+
+def _is_shared(run: Run) -> bool:
+    return run.config.tensor > 1 and run.launched.get("gpus", 1) > 1
+
+
+def _mechanism(
+    title: str, todo: int, seen: Callable, word: str, faults: Callable, **changed: Any
+) -> Mechanism:
+    gpus = changed.pop("gpus", RANKS)
+    needed = _is_sharded if changed else _is_shared
+    return Mechanism(
+        title,
+        todo,
+        "tensor",
+        "large",
+        seen,
+        lambda cfg, place: "",
+        word,
+        needed,
+        faults,
+        changes=changed,
+        settings=SPREAD,
+        gpus=gpus,
+        tolerance=SAME_LOSS,
+        timed=False,
+    )
+
+
+def _is_sharded(run: Run) -> bool:
+    return _is_shared(run) and bool(run.config.shard)
+
+
+CHECKS = {
+    "day4.mates": _mechanism(
+        "ranks of one network see the same images", 29, _mates_seen, "copies", _mates_faults
+    ),
+    "day4.columns": _mechanism(
+        "each rank keeps some hidden channels of every MLP", 30,
+        _columns_seen, "SharedMlp", _columns_faults,
+    ),
+    "day4.entry": _mechanism(
+        "what lies before an MLP learns from all of it", 31, _entry_seen, "Entry", _entry_faults
+    ),
+    "day4.grid": _mechanism(
+        "copies share out what a rank keeps once more", 32, _grid_seen, "fully_shard",
+        _grid_faults, gpus=GRID, shard="zero3",
+    ),
+}  # fmt: skip

@@ -1,0 +1,222 @@
+"""Train a network that asks for more memory than there is: CoAtNet, or a vision transformer.
+
+Day 4's script. It begins where train.py ends: on the accelerator, under autocast, with a process
+for each device. What a rung changes is in its config, and what you write is at the numbered TODOs.
+"""
+
+from contextlib import nullcontext
+from functools import partial
+
+import torch
+from torch import distributed, nn
+from torch.autograd.graph import save_on_cpu
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint import state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from torch.utils.data import DistributedSampler
+
+from course.data.loader import image_sets, loaders, normalised
+from course.training import models, optimizers, precision, profiling
+from course.training.meter import Meter
+from course.training.models import COSTLY
+from course.training.precision import HALF
+from course.training.ranks.group import joined, validate
+from course.training.recorder import recording
+
+
+def main(run):
+    cfg = run.config
+    torch.manual_seed(cfg.seed)  # every rank starts from the same weights
+    precision.set_tf32(cfg.tf32)
+    device = joined(run)
+
+    sets = image_sets(cfg)
+    sampler, train_batches, val_batches = shared(sets, run, device)
+    model = models.create(cfg.model, sets.classes, cfg.image_px).to(device)
+    if cfg.channels_last and not cfg.shard:  # fully_shard takes contiguous weights alone
+        model = model.to(memory_format=torch.channels_last)
+    torch.manual_seed(cfg.seed + run.rank)  # but crops of its own
+    net = model  # itself, whatever is wrapped around it below
+
+    # >>> TODO 19, day 4: of the blocks that the config names, keep only what enters them
+    chosen = {"every": models.blocks(net), "second": models.blocks(net)[::2],
+              "selective": models.blocks(net)}  # fmt: skip
+    for block in chosen.get(cfg.checkpointing, []):
+        how = {"use_reentrant": False}
+        if cfg.checkpointing == "selective":  # and the results of what takes long to compute
+            how["context_fn"] = partial(create_selective_checkpoint_contexts, COSTLY)
+        block.forward = partial(checkpoint, block.forward, **how)
+    # --- before
+    # <<<
+    # >>> TODO 28, day 4: compile each block by itself, if the config asks for it
+    for block in models.blocks(net) if cfg.compile else []:
+        block.compile(mode=cfg.compile)
+    # --- before
+    # <<<
+    # >>> TODO 22, day 4: with zero2 weights stay gathered from forward to backward
+    reshard = cfg.shard != "zero2"
+    # --- before
+    # reshard = True
+    # <<<
+    # >>> TODO 23, day 4: with cfg.policy weights are gathered in bf16, gradients added up in fp32
+    policy = MixedPrecisionPolicy()
+    if cfg.policy:
+        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+    # --- before
+    # policy = MixedPrecisionPolicy()
+    # <<<
+    units = models.units(net, cfg.unit_blocks)
+    # >>> TODO 21, day 4: give each unit to fully_shard, then the network with what is left
+    if cfg.shard and run.world_size > 1:
+        how = {"mesh": mesh_of(run, device), "mp_policy": policy}
+        for unit in units:
+            fully_shard(unit, reshard_after_forward=reshard, **how)
+        fully_shard(net, **how)
+    elif run.world_size > 1:
+        model = DDP(model, bucket_cap_mb=cfg.bucket_mb, gradient_as_bucket_view=True)
+    # --- before
+    # if run.world_size > 1:
+    #     model = DDP(model, bucket_cap_mb=cfg.bucket_mb, gradient_as_bucket_view=True)
+    # <<<
+    # >>> TODO 24, day 4: while a unit computes, gather the next cfg.prefetch, in both passes
+    for at, unit in enumerate(units if cfg.prefetch else []):
+        following, before = units[at + 1 :], units[:at][::-1]
+        unit[0].set_modules_to_forward_prefetch([each[0] for each in following[: cfg.prefetch]])
+        unit[0].set_modules_to_backward_prefetch([each[0] for each in before[: cfg.prefetch]])
+    # --- before
+    # <<<
+    criterion = nn.CrossEntropyLoss(label_smoothing=cfg.label_smoothing)
+    optimizer = optimizers.create(model.parameters(), cfg)
+    optimizers.schedule(optimizer, cfg)
+    first_epoch = 0
+    # >>> TODO 27, day 4: go on from what another run has saved, whatever its number of ranks
+    if cfg.resume:
+        state = training_state(net, optimizer)
+        dcp.load(state, checkpoint_id=run.resumed)
+        first_epoch = state.pop("epochs")
+        state_dict.set_state_dict(net, optimizer, **state)
+    # --- before
+    # <<<
+
+    autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
+    # >>> TODO 23, day 4: and autocast has nothing left to do
+    if cfg.policy:
+        autocast = nullcontext()
+    # --- before
+    # <<<
+    # >>> TODO 20, day 4: let what backward needs wait in the host's memory, if the config asks
+    kept = save_on_cpu(pin_memory=device.type == "cuda") if cfg.offload else nullcontext()
+    # --- before
+    # kept = nullcontext()
+    # <<<
+    profiler = torch.profiler.profile(
+        schedule=profiling.schedule(cfg), on_trace_ready=run.save_trace, record_shapes=True
+    )
+    profiler.start()
+
+    meter = Meter(run, device)
+    for epoch in range(first_epoch, cfg.epochs):
+        model.train()
+        sampler.set_epoch(epoch)
+        for images, labels in meter.steps(train_batches, epoch):
+            images = normalised(images.to(device, non_blocking=cfg.non_blocking))
+            labels = labels.to(device, non_blocking=cfg.non_blocking)
+            if cfg.channels_last:
+                images = images.to(memory_format=torch.channels_last)
+            # >>> TODO 17, day 4: split the batch: the network sees cfg.micro_batch images at once
+            size = cfg.micro_batch or len(images)
+            micro_batches = [*zip(images.split(size), labels.split(size))]
+            # --- before
+            # micro_batches = [(images, labels)]
+            # <<<
+            meter.lap("load")
+
+            step_loss = 0
+            for number, (inputs, targets) in enumerate(micro_batches, 1):
+                silent = nullcontext()
+                # >>> TODO 18, day 4: only behind the last micro-batch do ranks average gradients
+                if run.world_size > 1 and number < len(micro_batches):
+                    silent = model.no_sync()
+                # --- before
+                # <<<
+                with silent, autocast, kept:
+                    scores = model(inputs)
+                    meter.lap("forward")
+                    # >>> TODO 23, day 4: but the loss is computed in fp32, as under autocast
+                    scores = scores.float()
+                    # --- before
+                    # <<<
+                    loss = criterion(scores, targets)
+                    # >>> TODO 17, day 4: so that all images of the batch count alike
+                    loss = loss * len(targets) / len(labels)
+                    # --- before
+                    # <<<
+                meter.lap("loss")
+                loss.backward()
+                meter.lap("backward")
+                step_loss += loss.detach()
+
+            # >>> TODO 25, day 4: shorten the gradients of all ranks' weights, taken together
+            if cfg.clip:
+                nn.utils.clip_grad_norm_(net.parameters(), cfg.clip)
+            # --- before
+            # <<<
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            meter.lap("optimizer", loss=step_loss)
+            profiler.step()
+
+        if cfg.val_steps:
+            run.epoch(**validate(model, val_batches, cfg, device, autocast))
+    profiler.stop()
+    if cfg.save_weights:
+        # >>> TODO 26, day 4: gather the whole weights, for rank 0 alone
+        how = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
+        whole = state_dict.get_model_state_dict(net, options=how)
+        # --- before
+        # whole = net.state_dict()
+        # <<<
+        if run.rank == 0:
+            run.save_weights(whole)
+    # >>> TODO 27, day 4: every rank writes its own part, if the config asks for it
+    if cfg.save_shards:
+        dcp.save(training_state(net, optimizer, cfg.epochs), checkpoint_id=run.checkpoint)
+    # --- before
+    # <<<
+
+
+def mesh_of(run, device):
+    """The ranks in a row; of "hybrid" in two rows, each of which shares out a whole network."""
+    rows = 2 if run.config.shard == "hybrid" else 1
+    shape = (rows, run.world_size // rows)[rows == 1 :]
+    return init_device_mesh(device.type, shape, mesh_dim_names=("copy", "shard")[rows == 1 :])
+
+
+def training_state(net, optimizer, epochs=0):
+    """What a checkpoint holds: weights, what the optimizer keeps of them, and epochs done."""
+    weights, kept = state_dict.get_state_dict(net, optimizer)
+    return {"model_state_dict": weights, "optim_state_dict": kept, "epochs": epochs}
+
+
+def shared(sets, run, device):
+    """The sampler of this rank's share of images; its batches for training, and for validation."""
+    cfg = run.config
+    loading = {"num_workers": cfg.workers, "persistent_workers": cfg.persistent_workers,
+               "prefetch_factor": cfg.prefetch_factor if cfg.workers else None,
+               "pin_memory": cfg.pin_memory}  # fmt: skip
+    sampler = DistributedSampler(sets.train, run.world_size, run.rank, seed=cfg.seed)
+    # In shards a forward pass is a collective: all ranks must have the same number of batches.
+    equal = len(sets.val) - len(sets.val) % run.world_size
+    val_sampler = range(run.rank, equal, run.world_size)
+    share = cfg.batch_size // run.world_size
+    return sampler, *loaders(
+        sets, cfg, device, share, sampler=sampler, val_sampler=val_sampler, **loading
+    )
+
+
+if __name__ == "__main__":
+    with recording() as run:
+        main(run)

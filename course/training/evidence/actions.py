@@ -1,0 +1,107 @@
+"""What the stages of a pipeline do and when: a step's passes, one micro-batch after the other."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import wraps
+from inspect import unwrap
+from typing import Any
+
+import torch
+
+from course.training.clocks import Clock
+
+KEPT = 4  # steps, the last of the run
+TRIES = 5
+# What a stage is asked for, by PyTorch's method.
+FORWARD, BACKWARD, INPUT, WEIGHT = "F", "B", "I", "W"
+METHODS = {
+    "forward_one_chunk": FORWARD,
+    "backward_one_chunk": BACKWARD,
+    "backward_weight_one_chunk": WEIGHT,
+}
+
+
+class Actions:
+    """Notes begin and end of every pass of this rank's stages, from `start` to `stop`.
+
+    The ranks' clocks are joined by the time of day, so that they tell one story where the ranks
+    are on one machine, or on machines whose clocks agree.
+    """
+
+    def __init__(self, clock: Clock, device: torch.device) -> None:
+        self._clock, self._device, self._step = clock, device, 0
+        self._own: dict[str, Callable] = {}
+        self._actions: list[tuple[tuple, float, Any, Any]] = []  # of the step under way
+        self._steps: deque[tuple[int, float, Any, list]] = deque(maxlen=KEPT)
+        self._origin: tuple[float, Any] = (0.0, None)
+
+    def start(self) -> None:
+        """Look at every stage from here to `stop`."""
+        from torch.distributed.pipelining.stage import _PipelineStageBase as Stage
+
+        if self._device.type != "cpu":
+            torch.accelerator.synchronize(self._device)
+        self._origin = self._joined()
+        for name, kind in METHODS.items():
+            # A run that was broken off may not have stopped yet.
+            self._own[name] = unwrap(getattr(Stage, name))
+            setattr(Stage, name, self._watched(self._own[name], kind))
+
+    def _joined(self) -> tuple[float, Any]:
+        """A time of day and the mark that belongs to it: of some pairs the closest together.
+
+        A process may be held up between the two.
+        """
+        pairs = []
+        for _ in range(TRIES):
+            before, mark = time.time(), self._clock.mark()
+            pairs.append((time.time() - before, before, mark))
+        _, day_s, mark = min(pairs, key=lambda pair: pair[0])
+        return day_s, mark
+
+    def stop(self) -> None:
+        """Look no more."""
+        from torch.distributed.pipelining.stage import _PipelineStageBase as Stage
+
+        for name, method in self._own.items():
+            setattr(Stage, name, method)
+        self._own = {}
+
+    def _watched(self, method: Callable, kind: str) -> Callable:
+        @wraps(method)
+        def watched(stage: Any, micro_batch: int, *args: Any, **named: Any) -> Any:
+            worked_s, begin = time.process_time(), self._clock.mark()
+            result = method(stage, micro_batch, *args, **named)
+            end, worked_s = self._clock.mark(), time.process_time() - worked_s
+            only = kind == BACKWARD and not named.get("full_backward", True)
+            done = (INPUT if only else kind, stage.stage_index, micro_batch)
+            self._actions.append((done, worked_s, begin, end))
+            return result
+
+        return watched
+
+    def end_step(self) -> None:
+        """A step of training is over."""
+        self._steps.append((self._step, *self._origin, self._actions))
+        self._step, self._actions = self._step + 1, []
+
+    def evidence(self) -> dict[str, list]:
+        """Of the last steps, by number: [what, stage, micro-batch, begin, end, worked] a pass.
+
+        what: F forward, B backward, I the gradients of a stage's inputs alone, W those of its
+        weights. begin, end: seconds of the day's clock, `time.time()`. worked: seconds for which
+        this process held a processor meanwhile, which more ranks than processors do not lengthen.
+        """
+        return {
+            str(step): [
+                [*done, *(self._at(day_s, origin, each) for each in marks), round(worked_s, 6)]
+                for done, worked_s, *marks in actions
+            ]
+            for step, day_s, origin, actions in self._steps
+        }
+
+    def _at(self, day_s: float, origin: Any, mark: Any) -> float:
+        return round(day_s + self._clock.seconds(origin, mark), 6)

@@ -1,0 +1,299 @@
+"""Searches: what they try, what they take up again, what they tell, and what they refuse."""
+
+import json
+import statistics
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from job_helpers import (
+    SCRIPTS,
+    nothing_left,  # noqa: F401 - every test of this file ends its runs
+    prepared,
+)
+
+from course.config import rung
+from course.data import crop_set
+from course.data.crop_set import Recipe
+from course.data.loader import image_sets, normalised
+from course.days import tuned
+from course.jobs.launch import JobError
+from course.jobs.trials import taking
+from course.runs.record import write_record
+from course.runs.run import FOLDER_VARIABLE, Run, record_of
+from course.topics import search
+from course.topics.search import unseen
+from course.topics.search.space import distributions, holds
+from course.training import models, trials
+from course.training.recorder import recording
+from course.training.trials import ABOUT, FOLDER
+
+LIGHT = {"script": SCRIPTS / "trial_light.py"}
+CONFIG = rung("baseline", quick=True, lr=0.5)
+RATES = {"lr": (0.01, 10.0, "log")}
+
+
+def test_a_search_goes_on_where_it_was(runs_root: Path) -> None:
+    few = search.search("tpe", RATES, CONFIG, trials=2, **LIGHT)
+    made = few.runs
+    assert made[0].launched["trial"]["params"]["lr"] == 0.5  # its own first
+    more = search.search("tpe", RATES, CONFIG, trials=3, **LIGHT)
+    assert more.folder == few.folder and more.runs[:2] == made and len(more.runs) == 3
+    table = search.trials(more)
+    assert table["state"].tolist() == ["complete"] * 3
+    assert more.best.record.val_top1 == table["val_top1"].max()
+    told = search.progress(table)
+    assert told["best"].tolist() == table["val_top1"].cummax().tolist()
+    with pytest.raises(ValueError, match="3 complete trials: 4 are needed"):
+        search.importance(more)
+
+
+def test_an_accident_is_taken_up_again_and_a_failure_is_not(runs_root: Path) -> None:
+    asked = search.search("random", RATES, CONFIG, trials=1, **LIGHT)
+
+    def begin(plan) -> Run:  # noqa: ANN001
+        folder = runs_root / f"by-hand-{plan.config.rung}"
+        folder.mkdir()
+        (folder / "launch.json").write_text(json.dumps(plan.request))
+        return Run(folder)
+
+    def ends(status: str, error: str) -> Run:
+        run = taking.take(asked.folder, 4, begin)
+        write_record(run.folder, record_of(run, {"status": status, "error": error}))
+        taking.finish(asked.folder, run)
+        taking.finish(asked.folder, run)  # as a worker and whoever looks after it may, both
+        return run
+
+    first = ends("lost", "the process was killed by SIGKILL")
+    again = ends("failed", "Slurm: NODE_FAIL, exit code 0:0, on node1")
+    third = ends("failed", "ValueError: mine")
+    params = [run.launched["trial"]["params"] for run in (first, again, third)]
+    assert params[0] == params[1] == params[2]
+    other = ends("failed", "ValueError: mine")
+    assert other.launched["trial"]["params"] != params[0]
+    last = ends("lost", "")
+    assert taking.take(asked.folder, 4, begin) is not None  # that one again, and then no more
+    assert taking.take(asked.folder, 4, begin) is None
+    assert last.launched["trial"]["number"] == 5
+
+
+def test_nobody_draws_the_same_values_twice() -> None:
+    space = distributions(RATES, CONFIG)
+    for name in ("random", "tpe"):
+        drawn = [
+            taking.sampler(name, 0, number).sample_independent(None, None, "lr", space["lr"])
+            if name == "random"
+            else taking.sampler(name, 0, number)._random_sampler.sample_independent(
+                None, None, "lr", space["lr"]
+            )
+            for number in range(20)
+        ]
+        assert len({round(value, 9) for value in drawn}) == 20
+        assert min(drawn) < 0.1 < 1 < max(drawn)
+
+
+def test_wrong_requests_are_refused(runs_root: Path) -> None:
+    for arguments, said in {
+        ("best", "RATES"): "no sampler 'best': choose grid, random, tpe",
+        ("tpe", "EMPTY"): r"space=\{\}: name the fields to search",
+        ("tpe", "FIELD"): "no setting 'learning_rate'",
+        ("tpe", "TURNED"): r"lr=\(3.0, 0.1\): the least must be below the most",
+        ("tpe", "ZERO"): "the least must be above 0, and below the most",
+        ("tpe", "ONE"): "a range is",
+        ("tpe", "VALUE"): "optimizer='adam': choose sgd",
+        ("tpe", "LABEL"): "rung is a label",
+        ("grid", "RATES"): "a grid tries values, and lr has a range",
+    }.items():
+        space = {
+            "RATES": RATES, "EMPTY": {}, "FIELD": {"learning_rate": [0.1]},
+            "TURNED": {"lr": (3.0, 0.1)}, "ZERO": {"lr": (0, 1.0, "log")}, "ONE": {"lr": (3.0,)},
+            "VALUE": {"optimizer": ["sgd", "adam"]}, "LABEL": {"rung": ["a"]},
+        }[arguments[1]]  # fmt: skip
+        with pytest.raises(ValueError, match=said):
+            search.search(arguments[0], space, CONFIG, trials=2, **LIGHT)
+    for how, said in (
+        ({"pruner": "mean"}, "no pruner 'mean': choose none, median, hyperband"),
+        ({"site": "recorded-nvidia-h200"}, "starts no jobs"),
+        ({"trials": None}, "'tpe' has no end"),
+        ({"trials": 0}, "trials=0"),
+        ({"workers": 2}, "this machine computes one job at a time"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            search.search("tpe", RATES, CONFIG, **{"trials": 2} | LIGHT | how)
+    with pytest.raises(ValueError, match="val_steps=0"):
+        search.search("tpe", RATES, replace(CONFIG, val_steps=0), trials=1, **LIGHT)
+    assert not [*runs_root.glob("*/launch.json")]
+
+
+def test_a_journal_of_another_search_is_refused(runs_root: Path) -> None:
+    search.search("random", RATES, CONFIG, trials=1, name="mine", **LIGHT)
+    with pytest.raises(ValueError, match="'mine' is another search: space differ"):
+        search.search("random", {"lr": (0.1, 1.0)}, CONFIG, trials=1, name="mine", **LIGHT)
+
+
+def test_a_script_that_fails_ends_the_search(runs_root: Path) -> None:
+    with pytest.raises(JobError, match="the first 3 trials of .* failed") as caught:
+        search.search("random", RATES, CONFIG, trials=9, script=SCRIPTS / "raises.py")
+    assert "raises" in str(caught.value)
+    assert len([*runs_root.glob("*/launch.json")]) == 3
+
+
+def test_values_of_a_space() -> None:
+    assert holds({"lr": (0.1, 1.0), "optimizer": ["sgd"]}, {"lr": 0.1, "optimizer": "sgd"})
+    assert not holds({"lr": (0.1, 1.0)}, {"lr": 2.0})
+    assert not holds({"optimizer": ["sgd"]}, {"optimizer": "lion"})
+    (whole,) = distributions({"lr_warmup": (0, 7)}, CONFIG).values()
+    assert type(whole).__name__ == "IntDistribution"
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    """A study whose four first trials have run: 0.2, 0.3, 0.4, 0.5 after each of 6 epochs."""
+    folder = tmp_path / FOLDER / "one"
+    folder.mkdir(parents=True)
+    (folder / ABOUT).write_text(json.dumps({"pruner": "median", "config": {"epochs": 6}}))
+    known = trials.opened(folder)
+    for value in (0.2, 0.3, 0.4, 0.5):
+        trial = known.ask()
+        for epoch in range(1, 7):
+            trial.report(value, epoch)
+        known.tell(trial, value)
+    return folder
+
+
+def test_a_trial_below_the_median_ends_and_another_goes_on(study: Path) -> None:
+    root = study.parent.parent
+    for value, goes_on in ((0.34, False), (0.36, True)):
+        number = trials.opened(study).ask().number
+        asked = {"study": "one", "number": number}
+        assert trials.report(root, asked, 1, value) == ""  # the first epoch is too early
+        said = trials.report(root, asked, 2, value)
+        assert (said == "") == goes_on
+    assert trials.report(root, {"study": "one", "number": 4}, 3, 0.3).startswith(
+        "val_top1 was 0.300, and 2 of 4 others had more"
+    )
+
+
+def test_pruning_ends_the_job_which_keeps_all_that_it_measured(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = trials.opened(study).ask().number
+    run = prepared(study.parent.parent / "run", "", rung("baseline", epochs=6))
+    launched = run.launched | {"trial": {"study": "one", "number": number}}
+    (run.folder / "launch.json").write_text(json.dumps(launched))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(run.folder))
+    after = []
+    with recording() as recorder:
+        for _ in range(6):
+            recorder.epoch(val_loss=1.0, val_top1=0.25)
+            after.append(recorder)
+    assert len(after) == 1  # the second epoch was its last
+    assert run.status == "cancelled" and len(run.record.epochs) == 2 and run.record.wall_s > 0
+    said = "pruned after epoch 2 of 6: val_top1 was 0.250, and 3 of 4 others had more by then"
+    assert run.record.error == said and taking.is_pruned(run.record)
+    taking.finish(study, run)
+    assert trials.opened(study).trials[number].state.name == "PRUNED"
+
+
+def test_the_best_of_some_by_chance() -> None:
+    values = [0.3, 0.1, 0.4, 0.15, 0.9]
+    for count in range(1, 6):
+        every = [max(chosen) for chosen in combinations(values, count)]
+        assert search.best_of(values, count) == pytest.approx(statistics.mean(every))
+    with pytest.raises(ValueError, match="the best of 6: there are 5"):
+        search.best_of(values, 6)
+    table = search.best_by_chance(values).set_index("trials")
+    assert table.loc[1, "gain"] == pytest.approx(0) and table.loc[5, "best"] == 0.9
+
+
+def test_the_check_of_a_learners_best_of() -> None:
+    random = np.random.default_rng(0)
+
+    def drawn(values, n):  # noqa: ANN001, ANN202
+        return np.mean([max(random.choice(values, n, replace=False)) for _ in range(4000)])
+
+    assert search.check_best_of(drawn).startswith("correct")
+    for wrong, said in {
+        (lambda values, n: np.mean(random.choice(values, 4000))): "not of their best",
+        (lambda values, n: max(values)): "the best of all",
+        (lambda values, n: np.mean(values)): "the mean of the values drawn",
+        (lambda values, n: max(values[:n])): "not yet",
+        (lambda values, n: sorted(values)[-n]): "not yet",
+        (lambda values: 1): "it raises TypeError",
+        (lambda values, n: ...): "it raises TypeError",
+    }.items():
+        assert said in search.check_best_of(wrong)
+
+
+def test_what_a_search_took() -> None:
+    table = pd.DataFrame(
+        {
+            "search": "a", "trial": [0, 1, 2], "state": ["complete", "pruned", "complete"],
+            "val_top1": [0.5, 0.2, 0.6], "device_s": [1800, 900, 900], "joules": [2e3, 1e3, 1e3],
+            "machine": "m",
+        }
+    )  # fmt: skip
+    (row,) = search.costs(table).itertuples()
+    assert (row.trials, row.pruned, row.best, row.device_h, row.kilojoules) == (3, 1, 0.6, 1.0, 4.0)
+    assert row.gain == pytest.approx(0.1) and row.gain_per_kj == pytest.approx(0.025)
+    assert search.progress(table)["best"].tolist() == [0.5, 0.5, 0.6]
+
+
+def test_pictures_say_what_they_show() -> None:
+    table = pd.DataFrame(
+        {
+            "search": "a", "trial": range(3), "seed": range(3), "lr": [0.01, 0.1, 1.0],
+            "state": ["complete", "pruned", "complete"], "val_top1": [0.5, 0.2, 0.6],
+            "test_top1": [0.5, 0.3, 0.52], "device_s": [2.0, 1.0, 2.0], "joules": np.nan,
+            "machine": "m",
+        }
+    )  # fmt: skip
+    told = table.loc[[0, 0, 1, 2, 2]].assign(epoch=[1, 2, 1, 1, 2])
+    values = table["val_top1"].tolist()
+    for picture, words in (
+        (search.pictures.curves(told), "a: 2 complete; a: 1 pruned"),
+        (search.pictures.progress(search.progress(table)), "a: 0.600 after 5 s"),
+        (search.pictures.parallel(table, ["lr"]), "the best: lr 1"),
+        (search.pictures.importance(pd.Series({"lr": 0.9, "momentum": 0.1})), "lr: 90%"),
+        (search.pictures.chance(values), "mean 0.433, best 0.600"),
+        (search.pictures.tested(table), "has 0.520 on new images; the mean of all there is 0.440"),
+    ):
+        assert words in picture.alt
+    assert len(search.pictures.progress(search.progress(table)).axes) == 1  # no joules, no panel
+
+
+def test_the_lab_asks_for_what_can_be_searched() -> None:
+    for name in tuned.SEARCHES:
+        asked = tuned.asked(name)
+        assert distributions(asked["space"], asked["config"])
+        assert asked["sampler"] == "grid" or asked["trials"] >= 12
+    assert holds(tuned.SPACE, vars(tuned.tuned())) and tuned.tuned(quick=True).val_images == 512
+
+
+def test_what_is_never_looked_at_is_all_that_does_not_validate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = crop_set.ensure(tmp_path / "crops", Recipe(train=64, val=48))
+    monkeypatch.setattr(crop_set, "ensure", lambda: made)
+    unseen._crops.cache_clear()
+    own = {"batch_size": 16, "steps": 4, "val_images": 20, "model": "resnet18", "lr_warmup": 1}
+    config = replace(tuned.tuned(), **own, seed=3)
+    run = prepared(tmp_path / "run", "", config)
+    left, looked_at = unseen.unseen(config).tolist(), image_sets(config).val.indices[:16]
+    assert len(left) == 48 - 16 and sorted(left + looked_at) == [*range(48)]  # val_steps=1
+    with pytest.raises(ValueError, match="has no weights.pt"):
+        unseen.tested(run)
+    crops = crop_set.Crops(made, "val")
+    model = models.create("resnet18", len(crops.classes))
+    torch.save(model.state_dict(), run.folder / "weights.pt")
+    with torch.no_grad():
+        scores = model.eval()(normalised(crops.images[left]))
+    due = (scores.argmax(dim=1) == crops.labels[left]).float().mean().item()
+    assert unseen.tested(run) == pytest.approx(due)
+    (run.folder / "weights.pt").unlink()
+    assert unseen.tested(run) == pytest.approx(due)  # it was written down
+    unseen._crops.cache_clear()

@@ -175,15 +175,15 @@ def _mechanism(
     gpus = changed.pop("gpus", RANKS)
     needed = _is_sharded if changed else _is_shared
     return Mechanism(
-        title,
-        todo,
-        "tensor",
-        "large",
-        seen,
-        lambda cfg, place: "",
-        word,
-        needed,
-        faults,
+        title=title,
+        todo=todo,
+        rung="tensor",
+        against="large",
+        seen=seen,
+        limits=lambda cfg, place: "",
+        word=word,
+        needed=needed,
+        faults=faults,
         changes=changed,
         settings=SPREAD,
         gpus=gpus,
@@ -198,18 +198,34 @@ def _is_sharded(run: Run) -> bool:
 
 CHECKS = {
     "day4.mates": _mechanism(
-        "ranks of one network see the same images", 29, _mates_seen, "copies", _mates_faults,
+        title="ranks of one network see the same images",
+        todo=29,
+        seen=_mates_seen,
+        word="copies",
+        faults=_mates_faults,
         gpus=GRID,
     ),
     "day4.columns": _mechanism(
-        "each rank keeps some hidden channels of every MLP", 30,
-        _columns_seen, "SharedMlp", _columns_faults,
+        title="each rank keeps some hidden channels of every MLP",
+        todo=30,
+        seen=_columns_seen,
+        word="SharedMlp",
+        faults=_columns_faults,
     ),
     "day4.entry": _mechanism(
-        "what lies before an MLP learns from all of it", 31, _entry_seen, "Entry", _entry_faults
+        title="what lies before an MLP learns from all of it",
+        todo=31,
+        seen=_entry_seen,
+        word="Entry",
+        faults=_entry_faults,
     ),
     "day4.grid": _mechanism(
-        "copies share out what a rank keeps once more", 32, _grid_seen, "fully_shard",
-        _grid_faults, gpus=GRID, shard="zero3",
+        title="copies share out what a rank keeps once more",
+        todo=32,
+        seen=_grid_seen,
+        word="fully_shard",
+        faults=_grid_faults,
+        gpus=GRID,
+        shard="zero3",
     ),
-}  # fmt: skip
+}

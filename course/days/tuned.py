@@ -67,7 +67,7 @@ LAB = Lab(
     minutes=60,
     quiz="day4_4",
     recordings=(Recording("search"),),
-    jobs="15, one after another; on Slurm two arrays",
+    jobs="16, one after another; on Slurm three arrays",
     prepare="the crops, 240 MB, as 3.3",
     stuck="the mean of the best, not the best of the means",
 )

@@ -56,6 +56,7 @@ def apart(one: Run, other: Run) -> float:
 def test_any_order_trains_as_one_process(trained: dict[str, Run], name: str) -> None:
     assert apart(trained[name], trained["alone"]) < 1e-4
     assert apart(trained["bf16"], trained["alone"]) < 0.05
+    assert trained[name].record.val_images == 8  # of 15 those that make a whole batch
 
 
 def test_batchnorm_sees_micro_batches(trained: dict[str, Run]) -> None:

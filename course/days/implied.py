@@ -221,7 +221,7 @@ def _backend(seen: Evidence, cfg: Config) -> str | None:
 
 def _forward_collectives(seen: Evidence, cfg: Config) -> bool | None:
     """Is anything but DDP's broadcast of buffers sent there, unasked?"""
-    if cfg.sync_batchnorm or "ddp" not in seen:
+    if cfg.sync_batchnorm or cfg.tensor > 1 or "ddp" not in seen:
         return None
     return bool({*seen.get("forward_collectives", {})} - {"broadcast"})
 

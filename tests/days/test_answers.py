@@ -180,11 +180,13 @@ def trained(
 
     found = {label: pair(each) for label, each in TRIALS.items()}
     alone = [run for (_, _, gpus), run in runs.items() if gpus == 1]
-    # A script that raises may leave behind what keeps Dynamo from looking: the compiled ones first.
+    # A script that raises may leave behind what keeps Dynamo from looking: the compiled ones first,
+    # here and on ranks.
     alone.sort(key=lambda run: not run.config.compile)
     with ExitStack() as stack:
         for ranks in {gpus for _, _, gpus in runs} - {1}:
             theirs = [run for (_, _, gpus), run in runs.items() if gpus == ranks]
+            theirs.sort(key=lambda run: not run.config.compile)
             stack.enter_context(ranks_training(theirs, ranks, 29610 + 1000 * ranks))
         env = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "NO_HOST_MEMORY": "1"}
         train_together(alone, COURSE_DATA=str(root / "data" / "default"), **env)

@@ -36,7 +36,7 @@ def test_gathers_are_counted_between_computations() -> None:
 
 def test_whole_weights_are_known_by_their_sizes() -> None:
     assert shards.size([FOUR, 3, FOUR.bfloat16()]) == 16 + 8
-    assert shards.placed([FOUR]) == {"placements": {"whole": 1}, "mesh": []}
+    assert shards.placed([FOUR]) == {"placements": {"whole": 1}, "mesh": [], "among": []}
     assert shards.norm([FOUR, FOUR]) == pytest.approx(8**0.5) and shards.norm([]) == 0
 
 

@@ -145,14 +145,17 @@ def _entry_seen(run: Run) -> str:
 
 
 def _grid_faults(run: Run, against: Run) -> Iterator[str]:
-    spread, copies = _seen(run)[0]["spread"], run.record.gpus // run.config.tensor
+    spread, column = _seen(run)[0]["spread"], [*range(0, run.record.gpus, run.config.tensor)]
     if whole := spread["placements"].get("whole", 0):
         yield (
             f"{whole} weights are in no shard: give each unit to `fully_shard(…)`, then the "
             f"network, before the optimizer is made"
         )
-    elif spread["mesh"] != [copies]:
-        yield f"weights are shared out over {spread['mesh']} ranks, and {copies} have the same ones"
+    elif (found := spread.get("among", column)) != column:
+        yield (
+            f"weights are shared out over ranks {found}, and the same part of the network have "
+            f"{column}: mesh=copies, not mates"
+        )
     yield from _entry_faults(run, against)
 
 

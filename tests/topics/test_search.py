@@ -23,7 +23,7 @@ from course.data.loader import image_sets, normalised
 from course.days import tuned
 from course.jobs.launch import JobError
 from course.jobs.trials import taking
-from course.runs.record import write_record
+from course.runs.record import Record, write_record
 from course.runs.run import FOLDER_VARIABLE, Run, record_of
 from course.topics import search
 from course.topics.search import unseen
@@ -68,8 +68,8 @@ def test_an_accident_is_taken_up_again_and_a_failure_is_not(runs_root: Path) -> 
         taking.finish(asked.folder, run)  # as a worker and whoever looks after it may, both
         return run
 
-    first = ends("lost", "the process was killed by SIGKILL")
-    again = ends("failed", "Slurm: NODE_FAIL, exit code 0:0, on node1")
+    first = ends("lost", "Slurm: NODE_FAIL, exit code 0:0, on node1")
+    again = ends("failed", "Slurm: FAILED, exit code 0:9, on node1")  # its worker was killed
     third = ends("failed", "ValueError: mine")
     params = [run.launched["trial"]["params"] for run in (first, again, third)]
     assert params[0] == params[1] == params[2]
@@ -79,6 +79,27 @@ def test_an_accident_is_taken_up_again_and_a_failure_is_not(runs_root: Path) -> 
     assert taking.take(asked.folder, 4, begin) is not None  # that one again, and then no more
     assert taking.take(asked.folder, 4, begin) is None
     assert last.launched["trial"]["number"] == 5
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "again"),
+    [
+        ("lost", "the process was killed by SIGKILL", True),
+        ("lost", "Slurm: NODE_FAIL, exit code 0:0, on node1", True),
+        ("lost", "Slurm: PREEMPTED, exit code 0:0, on node1", True),
+        ("lost", "Slurm: BOOT_FAIL, exit code 0:0, on node1", True),
+        ("failed", "Slurm: FAILED, exit code 0:9, on node1", True),
+        ("timeout", "Slurm: TIMEOUT, exit code 0:0, on node1", True),  # the job's limit
+        ("timeout", "Slurm: DEADLINE, exit code 0:0, on node1", False),
+        ("timeout", "still running after its 60 minutes", False),  # the trial's own
+        ("oom", "Slurm: OUT_OF_MEMORY, exit code 0:125, on node1", False),
+        ("cancelled", "Slurm: CANCELLED by 1000, exit code 0:0, on node1", False),
+        ("cancelled", "cancelled on request", False),
+        ("failed", "ValueError: mine", False),
+    ],
+)
+def test_what_is_an_accident(status: str, error: str, again: bool) -> None:
+    assert taking.is_accident(Record(status, error=error)) == again
 
 
 def test_nobody_draws_the_same_values_twice() -> None:

@@ -58,6 +58,6 @@ def asked(name: str) -> dict[str, Any]:
 LAB = Lab(
     "4.4", "day4_4_search", "searching without wasting a cluster", 60, "day4_4",
     recordings=(Recording("search"),),
-    jobs="15, one after another; on Slurm two arrays", prepare="the crops, 240 MB, as 3.3",
+    jobs="16, one after another; on Slurm three arrays", prepare="the crops, 240 MB, as 3.3",
     stuck="the mean of the best, not the best of the means",
 )  # fmt: skip

@@ -16,8 +16,13 @@ BATCH, RATE = 1024, 0.1  # the first trial's
 SHORT = {"epochs": 2, "lr_warmup": 12}  # where only seeds differ
 # On a processor: so few crops, four times.
 QUICK: dict[str, Any] = {
-    "epochs": 4, "steps": 6, "val_images": 512, "val_steps": 8, "lr_warmup": 3, "warmup_steps": 2,
-}  # fmt: skip
+    "epochs": 4,
+    "steps": 6,
+    "val_images": 512,
+    "val_steps": 8,
+    "lr_warmup": 3,
+    "warmup_steps": 2,
+}
 QUICK_BATCH, QUICK_RATE = 128, 0.3
 SPACE = {
     "lr": (0.01, 10.0, "log"),
@@ -56,8 +61,13 @@ def asked(name: str) -> dict[str, Any]:
 
 
 LAB = Lab(
-    "4.4", "day4_4_search", "searching without wasting a cluster", 60, "day4_4",
+    number="4.4",
+    notebook="day4_4_search",
+    title="searching without wasting a cluster",
+    minutes=60,
+    quiz="day4_4",
     recordings=(Recording("search"),),
-    jobs="16, one after another; on Slurm three arrays", prepare="the crops, 240 MB, as 3.3",
+    jobs="16, one after another; on Slurm three arrays",
+    prepare="the crops, 240 MB, as 3.3",
     stuck="the mean of the best, not the best of the means",
-)  # fmt: skip
+)

@@ -17,7 +17,7 @@ from course.training.ranks.pipelines import SCHEDULES
 pytestmark = pytest.mark.slow
 SMALL = {
     "quick": True,
-    "val_steps": 0,
+    "val_steps": 1,
     "device": "cpu",
     "collective_timeout_s": 30,
     **CHECKS["day4.stages"].settings | {"steps": 3, "data": "imagenet"},
@@ -83,11 +83,17 @@ def test_predicted_and_replayed(trained: dict[str, Run]) -> None:
     assert table.loc[FOUR, "predicted"] == pytest.approx(parallel.bubble(4, 4))
     assert (table["measured"].between(0, 1) & table["with_own"].between(0, 1)).all()
     assert table["in_flight"].to_dict() == {
-        "gpipe": 4, "1f1b": 2, "interleaved": 2.5, "zero_bubble": 2, FOUR: 4,
-    }  # fmt: skip
+        "gpipe": 4,
+        "1f1b": 2,
+        "interleaved": 2.5,
+        "zero_bubble": 2,
+        FOUR: 4,
+    }
     run = trained["gpipe"]
-    work, ideal = (each["end_ms"] - each["begin_ms"] for each in
-                   (parallel.timeline(run), parallel.ideal_of(run)))  # fmt: skip
+    work, ideal = (
+        each["end_ms"] - each["begin_ms"]
+        for each in (parallel.timeline(run), parallel.ideal_of(run))
+    )
     assert work.sum() == pytest.approx(ideal.sum())
 
 

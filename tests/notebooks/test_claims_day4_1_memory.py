@@ -49,6 +49,7 @@ def test_sizes_of_the_networks() -> None:
     assert round(16 * counts["coatnet_3_224"] / 2**30, 1) == 2.5
 
 
+@pytest.mark.slow
 def test_the_peak_told_and_measured() -> None:
     said("it said 43.4 GiB, and 44.9 were measured")
     said("`predict` is up to 5 % low for this network")

@@ -81,11 +81,11 @@ def test_speed_does_not_follow_the_bubble(runs: dict[str, Run], table: pd.DataFr
     rates = ours["images_per_s"].round()
     assert rates["pipe-1f1b-2"] == 248
     assert "where 16 reach 62" in TEXT and rates["pipe-1f1b-16"] == 62
-    assert "Stage 0's forward pass takes 38 ms for 6 images and 31 for 24" in TEXT
-    few, many = (runs[f"pipe-1f1b-{count}"] for count in (16, 4))
-    assert (few.config.micro_batch, many.config.micro_batch) == (6, 24)
-    took = [timelines.work(run).loc[(0, "F"), "ms"].round() for run in (few, many)]
-    assert took == [38, 31]
+    assert "takes 58, 31, 27 and 38 ms of 48, 24, 12 and 6 images" in TEXT
+    every = [runs[f"pipe-1f1b-{count}"] for count in (2, 4, 8, 16)]
+    assert [run.config.micro_batch for run in every] == [48, 24, 12, 6]
+    took = [timelines.work(run).loc[(0, "F"), "ms"].round() for run in every]
+    assert took == [58, 31, 27, 38]
 
 
 def test_orders_and_cuts_at_8_micro_batches(runs: dict[str, Run], table: pd.DataFrame) -> None:

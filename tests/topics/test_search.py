@@ -151,10 +151,15 @@ def test_wrong_requests_are_refused(runs_root: Path) -> None:
         ("grid", "RATES"): "a grid tries values, and lr has a range",
     }.items():
         space = {
-            "RATES": RATES, "EMPTY": {}, "FIELD": {"learning_rate": [0.1]},
-            "TURNED": {"lr": (3.0, 0.1)}, "ZERO": {"lr": (0, 1.0, "log")}, "ONE": {"lr": (3.0,)},
-            "VALUE": {"optimizer": ["sgd", "adam"]}, "LABEL": {"rung": ["a"]},
-        }[arguments[1]]  # fmt: skip
+            "RATES": RATES,
+            "EMPTY": {},
+            "FIELD": {"learning_rate": [0.1]},
+            "TURNED": {"lr": (3.0, 0.1)},
+            "ZERO": {"lr": (0, 1.0, "log")},
+            "ONE": {"lr": (3.0,)},
+            "VALUE": {"optimizer": ["sgd", "adam"]},
+            "LABEL": {"rung": ["a"]},
+        }[arguments[1]]
         with pytest.raises(ValueError, match=said):
             search.search(arguments[0], space, CONFIG, trials=2, **LIGHT)
     for how, said in (
@@ -277,11 +282,15 @@ def test_the_check_of_a_learners_best_of() -> None:
 def test_what_a_search_took() -> None:
     table = pd.DataFrame(
         {
-            "search": "a", "trial": [0, 1, 2], "state": ["complete", "pruned", "complete"],
-            "val_top1": [0.5, 0.2, 0.6], "device_s": [1800, 900, 900], "joules": [2e3, 1e3, 1e3],
+            "search": "a",
+            "trial": [0, 1, 2],
+            "state": ["complete", "pruned", "complete"],
+            "val_top1": [0.5, 0.2, 0.6],
+            "device_s": [1800, 900, 900],
+            "joules": [2e3, 1e3, 1e3],
             "machine": "m",
         }
-    )  # fmt: skip
+    )
     (row,) = search.costs(table).itertuples()
     assert (row.trials, row.pruned, row.best, row.device_h, row.kilojoules) == (3, 1, 0.6, 1.0, 4.0)
     assert row.gain == pytest.approx(0.1) and row.gain_per_kj == pytest.approx(0.025)
@@ -291,11 +300,17 @@ def test_what_a_search_took() -> None:
 def test_a_gain_is_over_the_first_values_even_if_trial_0_was_lost() -> None:
     table = pd.DataFrame(
         {
-            "search": "a", "trial": range(4), "val_top1": [np.nan, 0.4, 0.5, 0.7], "machine": "m",
-            "state": ["lost", "complete", "complete", "complete"], "lr": [1.0, 2.0, 1.0, 3.0],
-            "device_s": 1.0, "joules": np.nan, "momentum": np.nan,
+            "search": "a",
+            "trial": range(4),
+            "val_top1": [np.nan, 0.4, 0.5, 0.7],
+            "machine": "m",
+            "state": ["lost", "complete", "complete", "complete"],
+            "lr": [1.0, 2.0, 1.0, 3.0],
+            "device_s": 1.0,
+            "joules": np.nan,
+            "momentum": np.nan,
         }
-    )  # fmt: skip
+    )
     assert search.costs(table)["gain"].item() == pytest.approx(0.2)  # of 0.7 over trial 2
     assert search.costs(table.drop(index=2))["gain"].isna().all()
     assert search.costs(table.drop(index=0))["gain"].isna().all()  # nobody knows its values
@@ -321,12 +336,18 @@ def test_trials_that_fail_before_they_begin_are_told(runs_root: Path) -> None:
 def test_pictures_say_what_they_show() -> None:
     table = pd.DataFrame(
         {
-            "search": "a", "trial": range(3), "seed": range(3), "lr": [0.01, 0.1, 1.0],
-            "state": ["complete", "pruned", "complete"], "val_top1": [0.5, 0.2, 0.6],
-            "test_top1": [0.5, 0.3, 0.52], "device_s": [2.0, 1.0, 2.0], "joules": np.nan,
+            "search": "a",
+            "trial": range(3),
+            "seed": range(3),
+            "lr": [0.01, 0.1, 1.0],
+            "state": ["complete", "pruned", "complete"],
+            "val_top1": [0.5, 0.2, 0.6],
+            "test_top1": [0.5, 0.3, 0.52],
+            "device_s": [2.0, 1.0, 2.0],
+            "joules": np.nan,
             "machine": "m",
         }
-    )  # fmt: skip
+    )
     told = table.loc[[0, 0, 1, 2, 2]].assign(epoch=[1, 2, 1, 1, 2])
     values = table["val_top1"].tolist()
     for picture, words in (

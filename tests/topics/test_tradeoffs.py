@@ -83,6 +83,7 @@ def told(**own: object) -> memory.tradeoffs.Prediction:
     return memory.predict(rung("large", **SMALL | own))
 
 
+@pytest.mark.slow
 def test_predict_knows_what_each_way_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "create", narrow.create)
     whole = told()

@@ -8,9 +8,14 @@ from course.days.parallel.runs import PURPOSE, RECORDINGS
 CHECKS = tensors.CHECKS | stages.CHECKS
 
 LAB = Lab(
-    "4.3", "day4_3_model_parallel", "one network on several devices", 90, "day4_3",
-    chosen(CHECKS, *CHECKS),
+    number="4.3",
+    notebook="day4_3_model_parallel",
+    title="one network on several devices",
+    minutes=90,
+    quiz="day4_3",
+    checks=chosen(CHECKS, *CHECKS),
     recordings=(*RECORDINGS, Recording(PURPOSE, several=pipelines)),
-    jobs="16, most of 2 processes, two of 4", prepare="nothing",
+    jobs="16, most of 2 processes, two of 4",
+    prepare="nothing",
     stuck="mates see the same images; the last bias is added once; backward has sums of its own",
-)  # fmt: skip
+)

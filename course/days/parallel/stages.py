@@ -175,15 +175,15 @@ def _mechanism(
     title: str, todo: int, seen: Callable, word: str, faults: Callable, pipeline: str
 ) -> Mechanism:
     return Mechanism(
-        title,
-        todo,
-        "pipeline",
-        "large",
-        seen,
-        lambda cfg, place: "",
-        word,
-        _is_piped,
-        faults,
+        title=title,
+        todo=todo,
+        rung="pipeline",
+        against="large",
+        seen=seen,
+        limits=lambda cfg, place: "",
+        word=word,
+        needed=_is_piped,
+        faults=faults,
         changes={"pipeline": pipeline, "micro_batch": 2},
         settings=SPREAD,
         gpus=RANKS,
@@ -194,11 +194,19 @@ def _mechanism(
 
 CHECKS = {
     "day4.stages": _mechanism(
-        "each rank keeps a part of the network, and passes on what it gives", 33,
-        _stage_seen, "PipelineStage", _stage_faults, "gpipe",
+        title="each rank keeps a part of the network, and passes on what it gives",
+        todo=33,
+        seen=_stage_seen,
+        word="PipelineStage",
+        faults=_stage_faults,
+        pipeline="gpipe",
     ),
     "day4.schedule": _mechanism(
-        "ranks work in the order that the config names", 34,
-        _schedule_seen, "schedule_of", _schedule_faults, "zero_bubble",
+        title="ranks work in the order that the config names",
+        todo=34,
+        seen=_schedule_seen,
+        word="schedule_of",
+        faults=_schedule_faults,
+        pipeline="zero_bubble",
     ),
-}  # fmt: skip
+}

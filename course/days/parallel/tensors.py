@@ -42,27 +42,31 @@ def _network(run: Run) -> tuple[int, int, int, int]:
 def _mates_faults(run: Run, against: Run) -> Iterator[str]:
     seen, cfg = _seen(run), run.config
     due = cfg.batch_size * cfg.tensor // run.record.gpus
-    labels = [each["labels"][0] for each in seen[: cfg.tensor]]
+    labels = [each["labels"][0] for each in seen]
+    copies = [labels[at : at + cfg.tensor] for at in range(0, len(labels), cfg.tensor)]
+    ddp, column = seen[0].get("ddp"), [*range(0, run.record.gpus, cfg.tensor)]
     if seen[0]["share"] != due:
         yield (
             f"each rank saw {seen[0]['share']} images of a batch of {cfg.batch_size}, and {due} "
             f"are due: {cfg.tensor} ranks work on the same ones"
         )
-    elif any(each != labels[0] for each in labels):
+    elif any(each != mates[0] for mates in copies for each in mates):
         yield (
             "ranks of one network saw different images, and add up what does not belong together: "
             "which part of the data a rank takes is its place among the *copies*"
         )
-    elif run.record.gpus == cfg.tensor and "ddp" in seen[0]:
+    elif len(copies) > 1 and copies[0][0] == copies[1][0]:
+        yield "all copies saw the same images: each copy's part is its place among the *copies*"
+    elif ddp and ddp.get("ranks", column) != column:
         yield (
-            "there is one copy of the network, and DDP averages over its ranks: once they keep "
-            "different parts, it would mix them. `how_many` is the number of copies"
+            f"DDP averages over ranks {ddp['ranks']}, and the same part of the network have "
+            f"{column}: once ranks keep different parts, it would mix them. Its group is copies'"
         )
 
 
 def _mates_seen(run: Run) -> str:
-    share = _seen(run)[0]["share"]
-    return f"{run.config.tensor} ranks saw the same {share} images; nothing was averaged"
+    share, copies = _seen(run)[0]["share"], run.record.gpus // run.config.tensor
+    return f"{run.config.tensor} ranks saw the same {share} images, each of {copies} copies others"
 
 
 def _columns_faults(run: Run, against: Run) -> Iterator[str]:
@@ -171,15 +175,15 @@ def _mechanism(
     gpus = changed.pop("gpus", RANKS)
     needed = _is_sharded if changed else _is_shared
     return Mechanism(
-        title,
-        todo,
-        "tensor",
-        "large",
-        seen,
-        lambda cfg, place: "",
-        word,
-        needed,
-        faults,
+        title=title,
+        todo=todo,
+        rung="tensor",
+        against="large",
+        seen=seen,
+        limits=lambda cfg, place: "",
+        word=word,
+        needed=needed,
+        faults=faults,
         changes=changed,
         settings=SPREAD,
         gpus=gpus,
@@ -194,17 +198,34 @@ def _is_sharded(run: Run) -> bool:
 
 CHECKS = {
     "day4.mates": _mechanism(
-        "ranks of one network see the same images", 29, _mates_seen, "copies", _mates_faults
+        title="ranks of one network see the same images",
+        todo=29,
+        seen=_mates_seen,
+        word="copies",
+        faults=_mates_faults,
+        gpus=GRID,
     ),
     "day4.columns": _mechanism(
-        "each rank keeps some hidden channels of every MLP", 30,
-        _columns_seen, "SharedMlp", _columns_faults,
+        title="each rank keeps some hidden channels of every MLP",
+        todo=30,
+        seen=_columns_seen,
+        word="SharedMlp",
+        faults=_columns_faults,
     ),
     "day4.entry": _mechanism(
-        "what lies before an MLP learns from all of it", 31, _entry_seen, "Entry", _entry_faults
+        title="what lies before an MLP learns from all of it",
+        todo=31,
+        seen=_entry_seen,
+        word="Entry",
+        faults=_entry_faults,
     ),
     "day4.grid": _mechanism(
-        "copies share out what a rank keeps once more", 32, _grid_seen, "fully_shard",
-        _grid_faults, gpus=GRID, shard="zero3",
+        title="copies share out what a rank keeps once more",
+        todo=32,
+        seen=_grid_seen,
+        word="fully_shard",
+        faults=_grid_faults,
+        gpus=GRID,
+        shard="zero3",
     ),
-}  # fmt: skip
+}

@@ -17,6 +17,7 @@ from course.config import Config
 from course.days.rehearsed.steps import ON
 
 IMAGES, SIDE = 64, 64  # of a batch: more would take seconds
+CODED = 16  # a side of images that are blended: of these as many pixels tell as there are images
 FEW = 8
 CALLS = 40  # with each alpha
 ALPHAS = (0.5, 4.0)  # which neither the uniform distribution nor one another resemble
@@ -136,9 +137,9 @@ def _codes(count: int) -> tuple:
     """Images of which each has a pixel of its own, and their labels, of as many classes."""
     import torch
 
-    images = torch.zeros(count, 3, SIDE * SIDE)
+    images = torch.zeros(count, 3, CODED * CODED)
     images[torch.arange(count), :, torch.arange(count)] = 1
-    return images.view(count, 3, SIDE, SIDE), torch.eye(count)
+    return images.view(count, 3, CODED, CODED), torch.eye(count)
 
 
 def _constants(count: int) -> tuple:

@@ -14,12 +14,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def sent(model: str, images: Sequence[int], image_px: int = 224) -> pd.DataFrame:
-    """Millions of numbers that ranks add up in a step: a row for each number of images.
+FP32, HALF = 4, 2  # bytes of a number
 
-    Columns: data, the gradients of all weights, whatever the batch; tensor, of each MLP the result
-    in forward and the features' gradient in backward, so both as large as the features of all
-    images that the ranks share (Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053, section 3).
+
+def sent(model: str, images: Sequence[int], image_px: int = 224) -> pd.DataFrame:
+    """GB that are added up over ranks in a step, in bf16 by autocast: a row for a number of images.
+
+    Columns: data, the gradients of all weights, fp32, whatever the batch; tensor, of each MLP the
+    result in forward, bf16, and the features' gradient in backward, fp32, so both as large as the
+    features of all images that the ranks share (Shoeybi et al. 2019, Megatron-LM,
+    arXiv:1909.08053, section 3).
 
     Raises:
         ValueError: a name that is not in the course.
@@ -28,9 +32,9 @@ def sent(model: str, images: Sequence[int], image_px: int = 224) -> pd.DataFrame
 
     with torch.device("meta"):
         net = models.create(model, 1000, image_px)
-    of_image = 2 * sum(_features(net, image_px))
-    weights = models.parameter_count(net)
-    rows = [(weights / 1e6, count * of_image / 1e6) for count in images]
+    of_image = (HALF + FP32) * sum(_features(net, image_px))
+    weights = FP32 * models.parameter_count(net)
+    rows = [(weights / 1e9, count * of_image / 1e9) for count in images]
     return pd.DataFrame(rows, columns=["data", "tensor"], index=pd.Index(images, name="images"))
 
 

@@ -83,9 +83,14 @@ def _step(axes: Axes, table: pd.DataFrame, end: float) -> None:
         )
         if wide > NARROW * end:
             axes.text(
-                row.begin_ms + wide / 2, row.rank, str(row.micro_batch), fontsize=7.5,
-                ha="center", va="center", color=words_on(colour),
-            )  # fmt: skip
+                row.begin_ms + wide / 2,
+                row.rank,
+                str(row.micro_batch),
+                fontsize=7.5,
+                ha="center",
+                va="center",
+                color=words_on(colour),
+            )
     axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
     axes.set_ylim(ranks - 0.5, -0.5)
     axes.set_xlim(0, 1.01 * end)
@@ -113,9 +118,13 @@ def cuts(table: pd.DataFrame, chosen: Mapping[str, str]) -> Picture:
     handles, labels = panels[0].get_legend_handles_labels()
     by_name = dict(zip(labels, handles))
     picture.legend(
-        by_name.values(), [f"cut by {name}" for name in by_name], frameon=False, fontsize=9,
-        ncols=len(by_name), loc="outside lower center",
-    )  # fmt: skip
+        by_name.values(),
+        [f"cut by {name}" for name in by_name],
+        frameon=False,
+        fontsize=9,
+        ncols=len(by_name),
+        loc="outside lower center",
+    )
     panels[-1].set_xticks(range(len(table)), table["piece"], fontsize=9)
     panels[-1].set_xlabel("block, in the order in which images pass", fontsize=9)
     return picture

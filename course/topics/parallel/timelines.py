@@ -14,8 +14,6 @@ from course.topics.parallel.schedules import COLUMNS, Order, Pass
 if TYPE_CHECKING:
     from course.runs.run import Run
 
-PURPOSE = "parallel"
-
 
 def timeline(run: Run) -> pd.DataFrame:
     """Every pass of one step of a pipeline, the shortest of those that were kept.

@@ -27,8 +27,9 @@ def best_by_chance(values: Sequence[float]) -> pd.DataFrame:
     """How the best grows with the number of equal trainings: trials, best, gain over the mean."""
     mean = float(np.mean(values))
     rows = [(count, best_of(values, count)) for count in range(1, len(values) + 1)]
-    return pd.DataFrame([(count, best, best - mean) for count, best in rows],
-                        columns=["trials", "best", "gain"])  # fmt: skip
+    return pd.DataFrame(
+        [(count, best, best - mean) for count, best in rows], columns=["trials", "best", "gain"]
+    )
 
 
 def check_best_of(own: Callable[[Sequence[float], int], float]) -> str:

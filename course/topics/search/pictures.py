@@ -123,9 +123,14 @@ def progress(table: pd.DataFrame) -> Picture:
 def _legend(picture: Picture, table: pd.DataFrame, handles: Sequence[Artist]) -> None:
     """What lines mean, and below that on which machine it was, and when, where it was recorded."""
     picture.legend(
-        handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9,
-        title="; ".join(dict.fromkeys(table["machine"])), title_fontsize=9,
-    )  # fmt: skip
+        handles=handles,
+        loc="outside lower center",
+        ncols=4,
+        frameon=False,
+        fontsize=9,
+        title="; ".join(dict.fromkeys(table["machine"])),
+        title_fontsize=9,
+    )
 
 
 def parallel(table: pd.DataFrame, fields: Sequence[str]) -> Picture:

@@ -136,11 +136,17 @@ def _asked(
     made, own = plan(script, config, site=site), {field: getattr(config, field) for field in space}
     first = [*combinations(space)] if sampler == "grid" else [own] * holds(space, own)
     asked = {
-        "sampler": sampler, "pruner": pruner, "seed": seed, "site": site, "time_min": time_min,
+        "sampler": sampler,
+        "pruner": pruner,
+        "seed": seed,
+        "site": site,
+        "time_min": time_min,
         "space": {field: distribution_to_json(each) for field, each in found.items()},
-        "first": first, "config": asdict(replace(config, rung="search")),
-        "script": str(made.source), "text": made.text,
-    }  # fmt: skip
+        "first": first,
+        "config": asdict(replace(config, rung="search")),
+        "script": str(made.source),
+        "text": made.text,
+    }
     return json.loads(json.dumps(asked))
 
 

@@ -68,12 +68,17 @@ def epochs(source: Search | Iterable[Run]) -> pd.DataFrame:
     """How each trial went, epoch by epoch: search, trial, state, epoch (from 1), val_top1."""
     rows = [
         {
-            "search": _label(run), "trial": run.launched["trial"]["number"], "state": state(run),
-            "epoch": number, "val_top1": told["val_top1"], "machine": run.record.machine,
+            "search": _label(run),
+            "trial": run.launched["trial"]["number"],
+            "state": state(run),
+            "epoch": number,
+            "val_top1": told["val_top1"],
+            "machine": run.record.machine,
         }
-        for run in runs_of(source) if run.record
+        for run in runs_of(source)
+        if run.record
         for number, told in enumerate(run.record.epochs, 1)
-    ]  # fmt: skip
+    ]
     return pd.DataFrame(rows)
 
 
@@ -112,11 +117,17 @@ def costs(table: pd.DataFrame) -> pd.DataFrame:
         gain, spent = best - _first(own), own["joules"].sum(min_count=1) / 1e3
         rows.append(
             {
-                "search": name, "trials": len(own), "pruned": int((own["state"] == "pruned").sum()),
-                "best": best, "gain": gain, "device_h": own["device_s"].sum() / 3600,
-                "kilojoules": spent, "gain_per_kj": gain / spent, "machine": own["machine"].iloc[0],
+                "search": name,
+                "trials": len(own),
+                "pruned": int((own["state"] == "pruned").sum()),
+                "best": best,
+                "gain": gain,
+                "device_h": own["device_s"].sum() / 3600,
+                "kilojoules": spent,
+                "gain_per_kj": gain / spent,
+                "machine": own["machine"].iloc[0],
             }
-        )  # fmt: skip
+        )
     return pd.DataFrame(rows)
 
 
@@ -169,10 +180,14 @@ def tested(source: Search | Iterable[Run]) -> pd.DataFrame:
     """Of each trial that was tested: search, trial, seed, val_top1, test_top1, machine."""
     rows = [
         {
-            "search": _label(run), "trial": run.launched["trial"]["number"],
-            "seed": run.config.seed, "val_top1": run.record.val_top1, **test_of(run),
+            "search": _label(run),
+            "trial": run.launched["trial"]["number"],
+            "seed": run.config.seed,
+            "val_top1": run.record.val_top1,
+            **test_of(run),
             "machine": run.record.machine,
         }
-        for run in runs_of(source) if test_of(run)
-    ]  # fmt: skip
+        for run in runs_of(source)
+        if test_of(run)
+    ]
     return pd.DataFrame(rows)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import distributed
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -128,6 +129,7 @@ class Observer(TorchDispatchMode):
                 "bucket_mb": wrapper.bucket_bytes_cap / 2**20,
                 "find_unused": wrapper.find_unused_parameters,
                 "broadcast_buffers": wrapper.broadcast_buffers,
+                "ranks": distributed.get_process_group_ranks(wrapper.process_group),
             }
 
     def _note_labels(self, gradient: torch.Tensor) -> None:

@@ -44,6 +44,9 @@ def validate(
 
     Args:
         schedule: of a pipeline, whose last stage alone has scores.
+
+    Raises:
+        ValueError: no rank had an image.
     """
     model.eval()
     totals = torch.zeros(3, device=device)  # sum of losses, correct, images
@@ -59,4 +62,6 @@ def validate(
     if distributed.is_initialized():
         distributed.all_reduce(totals)
     loss, correct, seen = totals.tolist()
+    if not seen:
+        raise ValueError("there is no whole batch to validate on: lower batch_size, or val_steps=0")
     return {"val_loss": loss / seen, "val_top1": correct / seen, "val_images": round(seen)}

@@ -19,9 +19,9 @@ ROOT = "        fully_shard(net, mesh=copies)"
 WRONG = {
     "mates with images of their own": Answer(
         todo=29,
-        edits={PLACE: PLACE.replace("copies.get_local_rank(), copies.size()", "run.rank, 2")},
+        edits={PLACE: PLACE.replace("copies.get_local_rank(), copies.size()", "run.rank, 4")},
         why="Results of different images are added up.",
-        said=r"each rank saw 4 images of a batch of 8, and 8 are due",
+        said=r"each rank saw 2 images of a batch of 8, and 4 are due",
     ),
     "the place among mates": Answer(
         todo=29,
@@ -30,23 +30,19 @@ WRONG = {
             "        copy, how_many = mates.get_local_rank(), mates.size()"
         },
         why="Of the two meshes it is the other one.",
-        said=r"each rank saw 4 images of a batch of 8, and 8 are due",
+        said=r"ranks of one network saw different images",
     ),
-    "the same number of other images": Answer(
+    "averages over all ranks": Answer(
         todo=29,
-        edits={PLACE: f"{PLACE}\n        copy = run.rank"},
-        why="A rank beyond the number of copies: PyTorch's sampler refuses it.",
-        said=r"Invalid rank 1",
-    ),
-    "averages over mates": Answer(
-        todo=29,
-        edits={
-            "    elif how_many > 1:\n        model = DDP(net, process_group=group)": (
-                "    elif run.world_size > 1:\n        model = DDP(net)"
-            )
-        },
+        edits={PLACE: PLACE.replace("copies.get_group()", "None")},
         why="Once ranks keep different parts, they are mixed.",
-        said=r"DDP expects same model across all ranks",
+        said=r"DDP expects same model across all ranks|DDP averages over ranks \[0, 1, 2, 3\]",
+    ),
+    "all copies see the same": Answer(
+        todo=29,
+        edits={PLACE: PLACE.replace("copies.get_local_rank()", "0")},
+        why="What the second copy computes, the first one knows.",
+        said=r"all copies saw the same images",
     ),
     "shares out no MLP": Answer(
         todo=30,
@@ -147,7 +143,7 @@ RIGHT = {
         },
         why="Any channels will do, as long as who makes them takes them.",
     ),
-    "a group from the mesh's name": Answer(
+    "weights gathered again in backward": Answer(
         todo=32,
         edits={UNITS: "            fully_shard(unit, mesh=copies, reshard_after_forward=True)"},
         why="What it does anyway.",

@@ -114,13 +114,27 @@ def check_partition(site: Site, offers: list[Partition]) -> None:
             f"site {site.name!r}: no partition {unknown[0]!r} here: choose one of "
             f'{", ".join(known)}, as partition = "…" in {user_file()}'
         )
-    open_to_it = [each for each in offers if (each.name in wanted if wanted else each.is_default)]
-    longest = max(open_to_it, key=lambda each: each.time_min, default=None)
-    if longest and site.time_min + GRACE_MIN > longest.time_min:
+    longest = _longest(site, offers)
+    if longest and site.time_min > most_min(site, offers):
         raise ValueError(
             f"time_min={site.time_min:g} is too long for partition {longest.name!r}: at most "
-            f"{longest.time_min - GRACE_MIN:g}, or the job would wait for ever"
+            f"{most_min(site, offers):g}, or the job would wait for ever"
         )
+
+
+def _longest(site: Site, offers: list[Partition]) -> Partition | None:
+    """Of the partitions that a job of the site may go to, the one that gives most time."""
+    wanted = site.partition.split(",")
+    open_to_it = [
+        each for each in offers if each.name in wanted or not wanted[0] and each.is_default
+    ]
+    return max(open_to_it, key=lambda each: each.time_min, default=None)
+
+
+def most_min(site: Site, offers: list[Partition]) -> float:
+    """The largest time_min that a job of the site may ask for; inf: nothing is known of a limit."""
+    longest = _longest(site, offers)
+    return longest.time_min - GRACE_MIN if longest else math.inf
 
 
 def ask(*command: str) -> subprocess.CompletedProcess[str] | None:

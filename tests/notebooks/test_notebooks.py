@@ -251,6 +251,7 @@ def test_searches_from_recorded_runs_and_small_trials(
     passes("day4_4_search", script=script, site="recorded-nvidia-h100", quick=False)
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # these are live
     searches = {run.launched["trial"]["study"] for run in launched}
-    assert len(launched) in (3, 4) and len(searches) in (2, 3)  # of trial 0, if it was the best
+    # Two trials; then the best's values and the first one's with another seed, if they differ.
+    assert len(launched) == len(searches) + 1 and len(searches) in (2, 3)
     assert {run.config.model for run in launched} == {"resnet18"}
     assert {run.status for run in launched} <= {"ok", "cancelled"}  # pruned

@@ -1,6 +1,8 @@
 """Searches: what they try, what they take up again, what they tell, and what they refuse."""
 
 import json
+import math
+import shutil
 import statistics
 from dataclasses import replace
 from itertools import combinations
@@ -15,6 +17,7 @@ from job_helpers import (
     nothing_left,  # noqa: F401 - every test of this file ends its runs
     prepared,
 )
+from optuna.trial import TrialState
 
 from course.config import rung
 from course.data import crop_set
@@ -22,15 +25,16 @@ from course.data.crop_set import Recipe
 from course.data.loader import image_sets, normalised
 from course.days import tuned
 from course.jobs.launch import JobError
-from course.jobs.trials import taking
-from course.runs.record import write_record
+from course.jobs.slurm_commands import Partition
+from course.jobs.trials import array, taking
+from course.runs.record import Record, write_record
 from course.runs.run import FOLDER_VARIABLE, Run, record_of
 from course.topics import search
 from course.topics.search import unseen
 from course.topics.search.space import distributions, holds
 from course.training import models, trials
 from course.training.recorder import recording
-from course.training.trials import ABOUT, FOLDER
+from course.training.trials import ABOUT, FOLDER, JOURNAL
 
 LIGHT = {"script": SCRIPTS / "trial_light.py"}
 CONFIG = rung("baseline", quick=True, lr=0.5)
@@ -68,8 +72,8 @@ def test_an_accident_is_taken_up_again_and_a_failure_is_not(runs_root: Path) -> 
         taking.finish(asked.folder, run)  # as a worker and whoever looks after it may, both
         return run
 
-    first = ends("lost", "the process was killed by SIGKILL")
-    again = ends("failed", "Slurm: NODE_FAIL, exit code 0:0, on node1")
+    first = ends("lost", "Slurm: NODE_FAIL, exit code 0:0, on node1")
+    again = ends("failed", "Slurm: FAILED, exit code 0:9, on node1")  # its worker was killed
     third = ends("failed", "ValueError: mine")
     params = [run.launched["trial"]["params"] for run in (first, again, third)]
     assert params[0] == params[1] == params[2]
@@ -79,6 +83,44 @@ def test_an_accident_is_taken_up_again_and_a_failure_is_not(runs_root: Path) -> 
     assert taking.take(asked.folder, 4, begin) is not None  # that one again, and then no more
     assert taking.take(asked.folder, 4, begin) is None
     assert last.launched["trial"]["number"] == 5
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "again"),
+    [
+        ("lost", "the process was killed by SIGKILL", True),
+        ("lost", "Slurm: NODE_FAIL, exit code 0:0, on node1", True),
+        ("lost", "Slurm: PREEMPTED, exit code 0:0, on node1", True),
+        ("lost", "Slurm: BOOT_FAIL, exit code 0:0, on node1", True),
+        ("failed", "Slurm: FAILED, exit code 0:9, on node1", True),
+        ("timeout", "Slurm: TIMEOUT, exit code 0:0, on node1", True),  # the job's limit
+        ("timeout", "Slurm: DEADLINE, exit code 0:0, on node1", False),
+        ("timeout", "still running after its 60 minutes", False),  # the trial's own
+        ("oom", "Slurm: OUT_OF_MEMORY, exit code 0:125, on node1", False),
+        ("cancelled", "Slurm: CANCELLED by 1000, exit code 0:0, on node1", False),
+        ("cancelled", "cancelled on request", False),
+        ("failed", "ValueError: mine", False),
+    ],
+)
+def test_what_is_an_accident(status: str, error: str, again: bool) -> None:
+    assert taking.is_accident(Record(status, error=error)) == again
+
+
+def test_a_job_of_an_array_has_time_for_its_share_of_trials(
+    runs_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = search.search("random", RATES, CONFIG, trials=1, time_min=7, **LIGHT)
+    known = len(asked.runs)
+    for longest, due in ((600, 21), (math.inf, 21), (17, 15), (9, 7)):  # Slurm's is 2 longer
+        place, trial_min = array.timed(
+            asked.folder, 2.5, [Partition("all", longest, "gpu:4", is_default=True)]
+        )
+        assert (place.time_min, trial_min) == (due, 7)
+    assert array.timed(asked.folder, 2.5, [])[0].time_min == 21
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "local")
+    monkeypatch.setenv("SUBMITIT_LOCAL_JOB_ID", "1")
+    array.work(str(asked.folder), str(runs_root), 2, spare_min=-2)  # its time is over
+    assert len(asked.runs) == known == 1
 
 
 def test_nobody_draws_the_same_values_twice() -> None:
@@ -129,6 +171,9 @@ def test_wrong_requests_are_refused(runs_root: Path) -> None:
     ):
         with pytest.raises(ValueError, match=said):
             search.search("tpe", RATES, CONFIG, **{"trials": 2} | LIGHT | how)
+    for name in ("../../x", "a/b", "a,b", "..", "-a", "a b", "ä"):
+        with pytest.raises(ValueError, match="take letters, digits, _ . and -"):
+            search.search("tpe", RATES, CONFIG, trials=2, name=name, **LIGHT)
     with pytest.raises(ValueError, match="val_steps=0"):
         search.search("tpe", RATES, replace(CONFIG, val_steps=0), trials=1, **LIGHT)
     assert not [*runs_root.glob("*/launch.json")]
@@ -250,6 +295,42 @@ def test_what_a_search_took() -> None:
     assert (row.trials, row.pruned, row.best, row.device_h, row.kilojoules) == (3, 1, 0.6, 1.0, 4.0)
     assert row.gain == pytest.approx(0.1) and row.gain_per_kj == pytest.approx(0.025)
     assert search.progress(table)["best"].tolist() == [0.5, 0.5, 0.6]
+
+
+def test_a_gain_is_over_the_first_values_even_if_trial_0_was_lost() -> None:
+    table = pd.DataFrame(
+        {
+            "search": "a",
+            "trial": range(4),
+            "val_top1": [np.nan, 0.4, 0.5, 0.7],
+            "machine": "m",
+            "state": ["lost", "complete", "complete", "complete"],
+            "lr": [1.0, 2.0, 1.0, 3.0],
+            "device_s": 1.0,
+            "joules": np.nan,
+            "momentum": np.nan,
+        }
+    )
+    assert search.costs(table)["gain"].item() == pytest.approx(0.2)  # of 0.7 over trial 2
+    assert search.costs(table.drop(index=2))["gain"].isna().all()
+    assert search.costs(table.drop(index=0))["gain"].isna().all()  # nobody knows its values
+
+
+def test_trials_that_fail_before_they_begin_are_told(runs_root: Path) -> None:
+    asked = search.search("random", RATES, CONFIG, trials=1, name="dies", **LIGHT)
+    for run in asked.runs:  # a study of which nothing but its folder is left
+        shutil.rmtree(run.folder)
+    (asked.folder / JOURNAL).unlink()
+    study = trials.opened(asked.folder)
+    for _ in range(3):
+        study.tell(study.ask(), state=TrialState.FAIL)
+    with pytest.raises(JobError, match="the first 3 trials of dies failed. None of them has begun"):
+        search.search("random", RATES, CONFIG, trials=4, name="dies", **LIGHT)
+    trial = study.ask()
+    trial.set_user_attr("run", "gone")
+    study.tell(trial, state=TrialState.FAIL)
+    with pytest.raises(JobError, match="the first 4 trials of dies failed. gone"):
+        search.search("random", RATES, CONFIG, trials=9, name="dies", **LIGHT)
 
 
 def test_pictures_say_what_they_show() -> None:

@@ -128,8 +128,13 @@ def is_pruned(record: Record) -> bool:
 
 
 def is_accident(record: Record) -> bool:
-    """Did something end the run that neither its script nor anybody here had asked for?"""
-    return record.status == "lost" or record.error.startswith("Slurm:")
+    """Did something end the run that neither its script nor anybody had asked for?
+
+    Its process or node is gone, or its worker came to the end of the job's time. A trial that is
+    out of memory, was cancelled, or took its own time_min, would or should end so again.
+    """
+    told = {"failed": "Slurm: FAILED", "timeout": "Slurm: TIMEOUT"}.get(record.status)
+    return record.status == "lost" or bool(told and record.error.startswith(told))
 
 
 def heal(folder: Path, runs_root: Path) -> list[Run]:

@@ -221,7 +221,7 @@ def chance(values: Sequence[float], machine: str = "") -> Picture:
 
 
 def tested(table: pd.DataFrame) -> Picture:
-    """Each training's accuracy in validation, and on images that nobody had looked at.
+    """Each training's accuracy in validation, and on images that it had not looked at.
 
     Args:
         table: what `tested` returns, of equal trainings.
@@ -241,7 +241,7 @@ def tested(table: pd.DataFrame) -> Picture:
         axes.plot([0, 1], ends, "o-", color=colour, lw=width, ms=4, zorder=3 if chosen else 2)
     axes.plot([0, 1], means, color=DARK, lw=2, ls="--", label="mean of all")
     axes.plot([], [], "o-", color=ACCENT, label="chosen for its validation")
-    axes.set_xticks([0, 1], ["in validation", "on images never looked at"])
+    axes.set_xticks([0, 1], ["in validation", "on images not looked at"])
     axes.set(ylabel="accuracy", xlim=(-0.25, 1.25))
     axes.legend(frameon=False, fontsize=9)
     picture.supxlabel("; ".join(dict.fromkeys(table["machine"])), fontsize=9, color=DARK)

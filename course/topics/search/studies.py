@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -31,7 +32,7 @@ from course.training.trials import ABOUT, FOLDER, PRUNERS, opened
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-ARRAYS = 3  # that are submitted for one call of `search`: workers may be lost, but not for ever
+ARRAYS = 3  # that may end without an end of any trial: workers may be lost, but not for ever
 HOPELESS = 3  # so many trials that fail at the beginning are enough
 LOOK_S = 1.0  # between two looks at what workers have done
 
@@ -90,12 +91,13 @@ def search(
         workers: jobs at a time: 1 on this machine; on Slurm a node's GPUs, unless told.
         name: of the search; by default it is made of what is asked.
         how: pruner, "none", "median" or "hyperband"; script; site; seed, of what is drawn;
-            time_min, of each trial.
+            time_min, of each trial: on Slurm a job asks for that of its share of them.
 
     Raises:
-        ValueError: no such sampler, pruner, field or site; or another search has this name.
+        ValueError: no such sampler, pruner, field or site; or no name, or another search's.
         JobError: another process conducts it, or its workers or first trials have failed.
     """
+    _check_name(name)
     asked = _asked(sampler, space, config, **how)
     asked["label"] = name or f"{sampler}-{asked['pruner']}"
     most, folder = _count(trials, asked), _folder(asked, name)
@@ -146,6 +148,14 @@ def _asked(
         "text": made.text,
     }
     return json.loads(json.dumps(asked))
+
+
+def _check_name(name: str) -> None:
+    """A search's name is that of its folder, of its Slurm jobs, and a part of its trials' names."""
+    if name and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
+        raise ValueError(
+            f"name={name!r}: take letters, digits, _ . and -, of which . and - do not come first"
+        )
 
 
 def _choose(what: str, given: str, known: tuple[str, ...]) -> None:
@@ -230,7 +240,7 @@ def _await(run: Run) -> None:
 
 
 def _on_slurm(folder: Path, most: int, workers: int) -> None:
-    arrays = 0
+    arrays, before, number = 0, most + 1, ""
     with _bar(folder, most) as look:
         while True:
             gone = not array.alive(folder)  # asked before, or what ended meanwhile would be missed
@@ -239,12 +249,16 @@ def _on_slurm(folder: Path, most: int, workers: int) -> None:
             if not left:
                 return
             if gone and not under_way:
+                if number and array.was_cancelled(number):
+                    raise JobError(f"{folder.name} was cancelled. Call search again to go on")
+                if left < before:  # as where workers came to the end of their time
+                    arrays, before = 0, left
                 if arrays == ARRAYS:
                     raise JobError(
-                        f"{ARRAYS} arrays have ended and {left} trials are left: what workers said "
-                        f"lies in {folder / 'logs'}. Call search again to go on"
+                        f"{ARRAYS} arrays have ended no trial, and {left} are left: what workers "
+                        f"said lies in {folder / 'logs'}. Call search again to go on"
                     )
-                array.submit(folder, most, min(workers, left))
+                number = array.submit(folder, most, min(workers, left))
                 arrays += 1
             time.sleep(LOOK_S)
 
@@ -276,6 +290,7 @@ def _over(folder: Path) -> tuple[list[FrozenTrial], float]:
     known = opened(folder).get_trials(deepcopy=False)
     over = [each for each in taking.begun(known) if each.state.is_finished()]
     if len(over) >= HOPELESS and all(each.state.name == "FAIL" for each in over):
-        run = Run(runs.runs_root() / over[0].user_attrs["run"])
-        raise JobError(f"the first {len(over)} trials of {folder.name} failed. {explain(run)}")
+        names = [each.user_attrs["run"] for each in over if "run" in each.user_attrs]
+        why = explain(Run(runs.runs_root() / names[0])) if names else "None of them has begun a run"
+        raise JobError(f"the first {len(over)} trials of {folder.name} failed. {why}")
     return over, max((each.value for each in over if each.state.name == "COMPLETE"), default=0.0)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from optuna import Study
 
 TEST = "test.json"  # in a run's folder: what images said that no search had looked at
+TOLD = ("search", "trial", "state", "val_top1", "epochs", "device_s", "joules", "machine")
 FEWEST = 4  # trials to tell from which fields matter
 
 
@@ -103,8 +104,9 @@ def progress(table: pd.DataFrame) -> pd.DataFrame:
 def costs(table: pd.DataFrame) -> pd.DataFrame:
     """What each search took, and what it gained over its first trial: a row each.
 
-    Columns: search, trials, pruned, best, gain (in accuracy), device_h, kilojoules (NaN where not
-    measured), gain_per_kj, machine.
+    Columns: search, trials, pruned, best, gain (in accuracy; NaN where no trial with the first
+    one's values came to its end), device_h, kilojoules (NaN where not measured), gain_per_kj,
+    machine.
 
     Args:
         table: what `trials` returns.
@@ -112,7 +114,7 @@ def costs(table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for name, own in table.groupby("search", sort=False):
         best = own.loc[own["state"] == "complete", "val_top1"].max()
-        gain, spent = best - own["val_top1"].iloc[0], own["joules"].sum(min_count=1) / 1e3
+        gain, spent = best - _first(own), own["joules"].sum(min_count=1) / 1e3
         rows.append(
             {
                 "search": name,
@@ -127,6 +129,13 @@ def costs(table: pd.DataFrame) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def _first(own: pd.DataFrame) -> float:
+    """The accuracy by the first values: of trial 0, or where that was lost, of its repeat."""
+    values = own.drop(columns=[*TOLD, *own.columns[own.isna().all()]], errors="ignore")
+    same = values.eq(values.iloc[0]).all(axis=1) & own["state"].eq("complete")
+    return own.loc[same, "val_top1"].iloc[0] if same.any() and own["trial"].iloc[0] == 0 else np.nan
 
 
 def importance(source: Search | Iterable[Run]) -> pd.Series:

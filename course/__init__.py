@@ -33,7 +33,7 @@ _FACES = {
     "days.learning": "trained searched",
     "days.day4": "traded",
     "days.lab": "BUSY",
-    "days.sharded.checks": "SPREAD",
+    "days.sharded.ranks": "SPREAD",
     "days.sharded.runs": "spread",
     "days.parallel.piped": "staged",
     "days.tuned": "tuned",

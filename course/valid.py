@@ -238,6 +238,8 @@ def _check_parallel(cfg: Any) -> None:
             f"tensor={cfg.tensor} and pipeline={cfg.pipeline!r}: the course's script does one or "
             f'the other; set tensor=1, or pipeline=""'
         )
+    if cfg.cut != "gflop" and not cfg.pipeline:
+        raise ValueError(f'cut={cfg.cut!r} is of a network in stages: set pipeline="1f1b", too')
     if cfg.tensor == 1 and not cfg.pipeline:
         return
     alone = [name for name in _NOT_PARALLEL if getattr(cfg, name)]

@@ -10,7 +10,7 @@ from course.config import Config, rung
 from course.days import parallel, sharded, tuned
 from course.days.day2 import SAME_LOSS
 from course.days.lab import SYNTHETIC, Lab, Mechanism, Place, Recording, chosen
-from course.days.sharded.checks import EQUAL, SPREAD
+from course.days.sharded.ranks import EQUAL, SPREAD
 from course.runs.run import Run
 
 # A transformer has no BatchNorm, so that a batch in parts gives the very losses of the whole. Ten

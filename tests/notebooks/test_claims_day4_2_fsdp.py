@@ -6,7 +6,7 @@ from claims import text_of, text_of_quiz
 
 from course.config import GIB
 from course.days.implied import model_size
-from course.days.sharded.checks import SPREAD
+from course.days.sharded.ranks import SPREAD
 from course.days.sharded.runs import resnet, spread
 from course.runs import recordings
 from course.runs.run import PROJECT

@@ -9,7 +9,7 @@ from job_helpers import only, warm_up
 from torch import distributed
 
 from course.config import rung
-from course.days.sharded.checks import SPREAD
+from course.days.sharded.ranks import SPREAD
 from course.topics import sharding
 from course.topics.sharding import ranks
 from course.topics.sharding.linear import STEPS

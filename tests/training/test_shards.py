@@ -10,7 +10,7 @@ from job_helpers import (
 )
 
 from course.config import rung
-from course.days.sharded.checks import SPREAD
+from course.days.sharded.ranks import SPREAD
 from course.jobs.launch import launch, wait
 from course.labs.exercises import variant
 from course.topics import sharding

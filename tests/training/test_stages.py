@@ -106,6 +106,7 @@ def test_a_run_that_was_broken_off_leaves_nothing_behind() -> None:
     [
         ({"pipeline": "2f2b"}, "choose  or gpipe or 1f1b or interleaved or zero_bubble"),
         ({"cut": "half"}, "cut='half'"),
+        ({"cut": "weights", "pipeline": ""}, "cut='weights' is of a network in stages"),
         ({"micro_batch": 3}, "micro_batch=3"),
     ],
 )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from course.days.day2 import RANKS
 from course.days.implied import model_size
-from course.days.lab import Mechanism
-from course.days.sharded.checks import EQUAL, NEARLY, SPREAD
+from course.days.sharded.ranks import EQUAL, NEARLY, of_ranks, seen_by_ranks
 from course.runs.run import Run
 from course.topics.parallel import schedules, timelines
 from course.topics.parallel.schedules import Pass
@@ -24,13 +22,9 @@ WORDS = {
 }
 
 
-def _seen(run: Run) -> list[dict[str, Any]]:
-    return [rank["evidence"] for rank in run.ranks]
-
-
 def _network(run: Run) -> int:
     """How many numbers the whole network has; its last layer lies on the last rank."""
-    classes = _seen(run)[-1]["classes"] or 1
+    classes = seen_by_ranks(run)[-1]["classes"] or 1
     return model_size(run.config.model, classes, run.config.image_px)
 
 
@@ -39,7 +33,7 @@ def _numbers(passes: list[Pass]) -> list[int]:
 
 
 def _stage_faults(run: Run, against: Run) -> Iterator[str]:
-    if not all(any(seen.get("actions", {}).values()) for seen in _seen(run)):
+    if not all(any(seen.get("actions", {}).values()) for seen in seen_by_ranks(run)):
         yield (
             "no stage did anything: each rank's part goes into a `PipelineStage(…)`, and those "
             "into a schedule"
@@ -72,7 +66,7 @@ def _number_faults(run: Run) -> Iterator[str]:
 
 def _part_faults(run: Run) -> Iterator[str]:
     """Weights that several ranks have, or none."""
-    every, kept = _network(run), [seen["parameters"] for seen in _seen(run)]
+    every, kept = _network(run), [seen["parameters"] for seen in seen_by_ranks(run)]
     for rank, found in enumerate(kept):
         if found == every:
             yield (
@@ -91,7 +85,7 @@ def _part_faults(run: Run) -> Iterator[str]:
 
 def _training_faults(run: Run, against: Run) -> Iterator[str]:
     """Other gradients, or other losses, than one process has of the same images."""
-    norms = [seen["gradient_norm"] for seen in _seen(run)]
+    norms = [seen["gradient_norm"] for seen in seen_by_ranks(run)]
     norm, due = math.hypot(*norms), against.record.evidence["gradient_norm"]
     first, before = (each.steps["loss"].iloc[0] for each in (run, against))
     passes = timelines.micro_batches_of(run)
@@ -117,7 +111,7 @@ def _training_faults(run: Run, against: Run) -> Iterator[str]:
 
 
 def _stage_seen(run: Run) -> str:
-    every, kept = _network(run), [seen["parameters"] for seen in _seen(run)]
+    every, kept = _network(run), [seen["parameters"] for seen in seen_by_ranks(run)]
     return (
         f"{' + '.join(f'{each:,}' for each in kept)} = {every:,} numbers, each on one rank; "
         f"{timelines.micro_batches_of(run)} micro-batches through {len(kept)} stages; losses and "
@@ -132,7 +126,7 @@ def _schedule_faults(run: Run, against: Run) -> Iterator[str]:
 
 def _order_faults(run: Run) -> Iterator[str]:
     """Passes in another order than the config names."""
-    if not all(any(seen.get("actions", {}).values()) for seen in _seen(run)):
+    if not all(any(seen.get("actions", {}).values()) for seen in seen_by_ranks(run)):
         return
     yield from _number_faults(run)
     cfg, found = run.config, timelines.order_of(run)
@@ -171,42 +165,29 @@ def _is_piped(run: Run) -> bool:
     return bool(run.config.pipeline) and run.launched.get("gpus", 1) > 1
 
 
-def _mechanism(
-    title: str, todo: int, seen: Callable, word: str, faults: Callable, pipeline: str
-) -> Mechanism:
-    return Mechanism(
-        title=title,
-        todo=todo,
-        rung="pipeline",
-        against="large",
-        seen=seen,
-        limits=lambda cfg, place: "",
-        word=word,
-        needed=_is_piped,
-        faults=faults,
-        changes={"pipeline": pipeline, "micro_batch": 2},
-        settings=SPREAD,
-        gpus=RANKS,
-        tolerance=EQUAL,
-        timed=False,
-    )
-
-
+PIPED: dict[str, Any] = {
+    "rung": "pipeline",
+    "needed": _is_piped,
+    "tolerance": EQUAL,
+    "micro_batch": 2,
+}
 CHECKS = {
-    "day4.stages": _mechanism(
+    "day4.stages": of_ranks(
         title="each rank keeps a part of the network, and passes on what it gives",
         todo=33,
         seen=_stage_seen,
         word="PipelineStage",
         faults=_stage_faults,
         pipeline="gpipe",
+        **PIPED,
     ),
-    "day4.schedule": _mechanism(
+    "day4.schedule": of_ranks(
         title="ranks work in the order that the config names",
         todo=34,
         seen=_schedule_seen,
         word="schedule_of",
         faults=_schedule_faults,
         pipeline="zero_bubble",
+        **PIPED,
     ),
 }

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
 
-from course.days.day2 import RANKS, SAME_LOSS
-from course.days.lab import Mechanism
-from course.days.sharded.checks import SPREAD
+from course.days.sharded.ranks import of_ranks, seen_by_ranks
 from course.runs.run import Run
 
 EQUAL = 1e-4  # of a loss, between runs that saw the same images: rounding
 GRID = 4  # ranks of two copies, each shared out over two
-
-
-def _seen(run: Run) -> list[dict[str, Any]]:
-    return [rank["evidence"] for rank in run.ranks]
 
 
 @lru_cache(maxsize=8)
@@ -40,7 +33,7 @@ def _network(run: Run) -> tuple[int, int, int, int]:
 
 
 def _mates_faults(run: Run, against: Run) -> Iterator[str]:
-    seen, cfg = _seen(run), run.config
+    seen, cfg = seen_by_ranks(run), run.config
     due = cfg.batch_size * cfg.tensor // run.record.gpus
     labels = [each["labels"][0] for each in seen]
     copies = [labels[at : at + cfg.tensor] for at in range(0, len(labels), cfg.tensor)]
@@ -65,13 +58,13 @@ def _mates_faults(run: Run, against: Run) -> Iterator[str]:
 
 
 def _mates_seen(run: Run) -> str:
-    share, copies = _seen(run)[0]["share"], run.record.gpus // run.config.tensor
+    share, copies = seen_by_ranks(run)[0]["share"], run.record.gpus // run.config.tensor
     return f"{run.config.tensor} ranks saw the same {share} images, each of {copies} copies others"
 
 
 def _columns_faults(run: Run, against: Run) -> Iterator[str]:
     yield from _mates_faults(run, against)
-    seen, cfg = _seen(run), run.config
+    seen, cfg = seen_by_ranks(run), run.config
     mlps, cut, once, every = _network(run)
     for rank, found in enumerate(each["parameters"] for each in seen):
         due = every - cut + cut // cfg.tensor - once * (rank % cfg.tensor > 0)
@@ -110,13 +103,13 @@ def _first_faults(run: Run, against: Run) -> Iterator[str]:
 
 def _columns_seen(run: Run) -> str:
     mlps, _, _, every = _network(run)
-    found = _seen(run)[0]["parameters"]
+    found = seen_by_ranks(run)[0]["parameters"]
     return f"rank 0 keeps {found:,} of {every:,} numbers; {mlps} sums in the forward pass"
 
 
 def _entry_faults(run: Run, against: Run) -> Iterator[str]:
     yield from _columns_faults(run, against)
-    seen, mlps = _seen(run)[0], _network(run)[0]
+    seen, mlps = seen_by_ranks(run)[0], _network(run)[0]
     sums = seen.get("backward_collectives", {}).get("allreduce", 0)
     if sums > mlps and "ddp" not in seen:  # whose messages are sums, too
         yield (
@@ -145,7 +138,10 @@ def _entry_seen(run: Run) -> str:
 
 
 def _grid_faults(run: Run, against: Run) -> Iterator[str]:
-    spread, column = _seen(run)[0]["spread"], [*range(0, run.record.gpus, run.config.tensor)]
+    spread, column = (
+        seen_by_ranks(run)[0]["spread"],
+        [*range(0, run.record.gpus, run.config.tensor)],
+    )
     if whole := spread["placements"].get("whole", 0):
         yield (
             f"{whole} weights are in no shard: give each unit to `fully_shard(…)`, then the "
@@ -160,7 +156,7 @@ def _grid_faults(run: Run, against: Run) -> Iterator[str]:
 
 
 def _grid_seen(run: Run) -> str:
-    spread = _seen(run)[0]["spread"]
+    spread = seen_by_ranks(run)[0]["spread"]
     kept = spread["bytes"]["weights"] / 4
     return (
         f"rank 0 keeps {kept:,.0f} of {_network(run)[3]:,} numbers: its share of each MLP, and of "
@@ -172,62 +168,47 @@ def _is_shared(run: Run) -> bool:
     return run.config.tensor > 1 and run.launched.get("gpus", 1) > 1
 
 
-def _mechanism(
-    title: str, todo: int, seen: Callable, word: str, faults: Callable, **changed: Any
-) -> Mechanism:
-    gpus = changed.pop("gpus", RANKS)
-    needed = _is_sharded if changed else _is_shared
-    return Mechanism(
-        title=title,
-        todo=todo,
-        rung="tensor",
-        against="large",
-        seen=seen,
-        limits=lambda cfg, place: "",
-        word=word,
-        needed=needed,
-        faults=faults,
-        changes=changed,
-        settings=SPREAD,
-        gpus=gpus,
-        tolerance=SAME_LOSS,
-        timed=False,
-    )
-
-
 def _is_sharded(run: Run) -> bool:
     return _is_shared(run) and bool(run.config.shard)
 
 
 CHECKS = {
-    "day4.mates": _mechanism(
+    "day4.mates": of_ranks(
         title="ranks of one network see the same images",
         todo=29,
         seen=_mates_seen,
         word="copies",
         faults=_mates_faults,
+        needed=_is_shared,
+        rung="tensor",
         gpus=GRID,
     ),
-    "day4.columns": _mechanism(
+    "day4.columns": of_ranks(
         title="each rank keeps some hidden channels of every MLP",
         todo=30,
         seen=_columns_seen,
         word="SharedMlp",
         faults=_columns_faults,
+        needed=_is_shared,
+        rung="tensor",
     ),
-    "day4.entry": _mechanism(
+    "day4.entry": of_ranks(
         title="what lies before an MLP learns from all of it",
         todo=31,
         seen=_entry_seen,
         word="Entry",
         faults=_entry_faults,
+        needed=_is_shared,
+        rung="tensor",
     ),
-    "day4.grid": _mechanism(
+    "day4.grid": of_ranks(
         title="copies share out what a rank keeps once more",
         todo=32,
         seen=_grid_seen,
         word="fully_shard",
         faults=_grid_faults,
+        needed=_is_sharded,
+        rung="tensor",
         gpus=GRID,
         shard="zero3",
     ),

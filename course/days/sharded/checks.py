@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from course.days import saved
-from course.days.day2 import NORMS_ALIKE, RANKS, SAME_LOSS
-from course.days.lab import Mechanism
+from course.days.day2 import NORMS_ALIKE
+from course.days.sharded.ranks import EQUAL, NEARLY, of_ranks, seen_by_ranks
 from course.runs.run import Run
 
-# A vision transformer of 12 blocks, of few pixels: what is looked for is the same.
-SPREAD: dict[str, Any] = {
-    "model": "vit_tiny_patch16_224",
-    "image_px": 64,
-    "batch_size": 8,
-    "steps": 4,
-    "warmup_steps": 1,
-    "val_steps": 1,
-    "lr": 1e-4,
-    "precision": "fp32",
-    "budget_s": 0.0,
-}
-EQUAL = 1e-3  # of a step's loss, between runs whose ranks saw the same images
-NEARLY = 1e-3  # of a gradient's length: rounding
 MUCH = 0.5  # of a network, in one rank that has nothing to save
 
 
-def _seen(run: Run) -> list[dict[str, Any]]:
-    return [rank["evidence"] for rank in run.ranks]
-
-
 def _gathers(run: Run, phase: str) -> list[int]:
-    return _seen(run)[0].get("gathers", {}).get(phase, [])
+    return seen_by_ranks(run)[0].get("gathers", {}).get(phase, [])
 
 
 def _units(run: Run) -> int:
@@ -50,7 +31,7 @@ def _units(run: Run) -> int:
 
 def whole_sum(run: Run) -> float:
     """The sum of all weights at the end, of which each rank knows that of its shards."""
-    seen = _seen(run)
+    seen = seen_by_ranks(run)
     mesh = seen[0]["spread"]["mesh"]
     copies = mesh[0] if len(mesh) > 1 else 1 if mesh else len(seen)
     return sum(each["weights_sum"] for each in seen) / copies
@@ -58,7 +39,7 @@ def whole_sum(run: Run) -> float:
 
 def _placed_faults(run: Run, against: Run) -> Iterator[str]:
     """Weights that lie elsewhere than in shards over all ranks."""
-    spread, gathered = _seen(run)[0]["spread"], _gathers(run, "forward")
+    spread, gathered = seen_by_ranks(run)[0]["spread"], _gathers(run, "forward")
     whole = spread["placements"].get("whole", 0)
     if not gathered:
         yield "no weight was gathered in the forward pass: nothing was given to `fully_shard(…)`"
@@ -97,7 +78,7 @@ def _sharded_faults(run: Run, against: Run) -> Iterator[str]:
 
 
 def _sharded_seen(run: Run) -> str:
-    found = _seen(run)[0]
+    found = seen_by_ranks(run)[0]
     kept, weights = found["spread"]["bytes"]["weights"], found["parameters"]
     placed = ", ".join(f"{count} as {how}" for how, count in found["spread"]["placements"].items())
     return (
@@ -135,7 +116,7 @@ def _reshard_seen(run: Run) -> str:
 
 def _policy_faults(run: Run, against: Run) -> Iterator[str]:
     yield from _placed_faults(run, against)
-    seen = _seen(run)[0]
+    seen = seen_by_ranks(run)[0]
     for what, due in (("gathered", "bfloat16"), ("reduced", "float32")):
         if {*(found := seen[f"{what}_types"])} != {due}:
             name = {"gathered": "param_dtype", "reduced": "reduce_dtype"}[what]
@@ -145,7 +126,7 @@ def _policy_faults(run: Run, against: Run) -> Iterator[str]:
 
 
 def _policy_seen(run: Run) -> str:
-    seen = _seen(run)[0]
+    seen = seen_by_ranks(run)[0]
     (gathered,), (reduced,) = seen["gathered_types"], seen["reduced_types"]
     return f"weights travel in {gathered}, gradients in {reduced}; kept and updated in float32"
 
@@ -211,7 +192,7 @@ def _whole_faults(run: Run, against: Run) -> Iterator[str]:
         return
     yield from saved.held(run, [whole_sum(run)])
     size = 4 * run.record.evidence["parameters"]
-    for rank, seen in enumerate(_seen(run)[1:], 1):
+    for rank, seen in enumerate(seen_by_ranks(run)[1:], 1):
         if (share := seen.get("held_to_save", 0) / size) > MUCH:
             yield (
                 f"rank {rank}, which writes nothing, held {share:.0%} of the network to save it: "
@@ -222,7 +203,7 @@ def _whole_faults(run: Run, against: Run) -> Iterator[str]:
 
 def _whole_seen(run: Run) -> str:
     size = 4 * run.record.evidence["parameters"]
-    held = max(seen.get("held_to_save", 0) for seen in _seen(run)[1:])
+    held = max(seen.get("held_to_save", 0) for seen in seen_by_ranks(run)[1:])
     return (
         f"weights.pt holds {size / 2**20:.1f} MiB, written by rank 0; another rank held "
         f"{held / 2**20:.1f} MiB meanwhile"
@@ -280,7 +261,7 @@ def _compiled_faults(run: Run, against: Run) -> Iterator[str]:
             f"graphs broke, as where the compiler meets the hooks of a unit: {[*breaks][0]}. "
             f"Compile each block by itself"
         )
-    placements = _seen(run)[0]["spread"]["placements"]  # nobody watches what is compiled
+    placements = seen_by_ranks(run)[0]["spread"]["placements"]  # nobody watches what is compiled
     if run.config.shard and "whole" in placements:
         yield f"{placements['whole']} weights are in no shard, or the optimizer's are not those"
 
@@ -296,35 +277,8 @@ def _is_sharded(run: Run) -> bool:
     return bool(run.config.shard) and run.launched.get("gpus", 1) > 1
 
 
-def _mechanism(
-    title: str,
-    todo: int,
-    seen: Callable,
-    word: str,
-    needed: Callable,
-    faults: Callable,
-    **changes: Any,
-) -> Mechanism:
-    return Mechanism(
-        title=title,
-        todo=todo,
-        rung="sharded",
-        against="large",
-        seen=seen,
-        limits=lambda cfg, place: "",
-        word=word,
-        needed=needed,
-        faults=faults,
-        changes=changes,
-        settings=SPREAD,
-        gpus=RANKS,
-        tolerance=SAME_LOSS,
-        timed=False,
-    )
-
-
 CHECKS = {
-    "day4.shard": _mechanism(
+    "day4.shard": of_ranks(
         title="each rank keeps a share, and gathers unit by unit",
         todo=21,
         seen=_sharded_seen,
@@ -332,7 +286,7 @@ CHECKS = {
         needed=_is_sharded,
         faults=_sharded_faults,
     ),
-    "day4.reshard": _mechanism(
+    "day4.reshard": of_ranks(
         title="gathered once, for both passes",
         todo=22,
         seen=_reshard_seen,
@@ -341,7 +295,7 @@ CHECKS = {
         faults=_reshard_faults,
         shard="zero2",
     ),
-    "day4.policy": _mechanism(
+    "day4.policy": of_ranks(
         title="weights travel in bf16, and are kept in fp32",
         todo=23,
         seen=_policy_seen,
@@ -351,7 +305,7 @@ CHECKS = {
         policy=True,
         precision="bf16",
     ),
-    "day4.prefetch": _mechanism(
+    "day4.prefetch": of_ranks(
         title="the next units are gathered while one computes",
         todo=24,
         seen=_prefetch_seen,
@@ -360,7 +314,7 @@ CHECKS = {
         faults=_prefetch_faults,
         prefetch=2,
     ),
-    "day4.clip": _mechanism(
+    "day4.clip": of_ranks(
         title="gradients are shortened by the length of all ranks' together",
         todo=25,
         seen=_clip_seen,
@@ -369,7 +323,7 @@ CHECKS = {
         faults=_clip_faults,
         clip=1.0,
     ),
-    "day4.whole": _mechanism(
+    "day4.whole": of_ranks(
         title="rank 0 writes whole weights, and no other rank holds them",
         todo=26,
         seen=_whole_seen,
@@ -378,7 +332,7 @@ CHECKS = {
         faults=_whole_faults,
         save_weights=True,
     ),
-    "day4.checkpoint": _mechanism(
+    "day4.checkpoint": of_ranks(
         title="every rank writes its part, and any number of ranks goes on",
         todo=27,
         seen=_checkpoint_seen,
@@ -387,7 +341,7 @@ CHECKS = {
         faults=_checkpoint_faults,
         save_shards=True,
     ),
-    "day4.compile": _mechanism(
+    "day4.compile": of_ranks(
         title="blocks are compiled, each by itself",
         todo=28,
         seen=_compiled_seen,

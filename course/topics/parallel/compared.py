@@ -48,7 +48,7 @@ def _compare_all(rank: int, ranks: int, script: str) -> dict[str, dict[str, floa
     shared = loaded(script).SharedMlp
     mates = init_device_mesh("cpu", (ranks,))
     return {
-        title: _compare(*_mlp_and_features(name), shared, mates) for title, name in NETWORKS.items()
+        title: _compare(*mlp_and_features(name), shared, mates) for title, name in NETWORKS.items()
     }
 
 
@@ -60,7 +60,7 @@ def loaded(script: str) -> ModuleType:
     return module
 
 
-def _mlp_and_features(name: str) -> tuple[nn.Module, torch.Tensor]:
+def mlp_and_features(name: str) -> tuple[nn.Module, torch.Tensor]:
     """The MLP of a network's last block, and what it might be given."""
     torch.manual_seed(0)
     block = models.blocks(models.create(name, 10, PX))[-1]

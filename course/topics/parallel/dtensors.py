@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from course.topics.parallel.compared import mlp_and_features
 from course.topics.sharding.ranks import on_ranks
-from course.training import models
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,14 +34,10 @@ def parallelized(ranks: int = 2) -> pd.DataFrame:
 
 def _parallelize(rank: int, ranks: int) -> dict[str, dict[str, Any]]:
     mesh = init_device_mesh("cpu", (ranks,))
-    found = {}
-    for title, name in (("Linear", "vit_tiny_patch16_224"), ("Conv2d", "coatnet_pico_rw_224")):
-        torch.manual_seed(0)
-        mlp = models.blocks(models.create(name, 10, 64))[-1].mlp
-        channels = mlp.fc1.weight.shape[1]
-        shape = (channels, 2, 2) if title == "Conv2d" else (5, channels)
-        found[title] = _parallelized(mlp, torch.randn(IMAGES, *shape), mesh)
-    return found
+    return {
+        title: _parallelized(*mlp_and_features(name), mesh)
+        for title, name in (("Linear", "vit_tiny_patch16_224"), ("Conv2d", "coatnet_pico_rw_224"))
+    }
 
 
 def _parallelized(mlp: nn.Module, features: torch.Tensor, mesh: DeviceMesh) -> dict[str, Any]:

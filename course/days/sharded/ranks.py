@@ -1,0 +1,66 @@
+"""What checks of several ranks of one network share: what they train, and where they look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from course.days.day2 import RANKS, SAME_LOSS
+from course.days.lab import Mechanism
+from course.runs.run import Run
+
+# A vision transformer of 12 blocks, of few pixels: what is looked for is the same.
+SPREAD: dict[str, Any] = {
+    "model": "vit_tiny_patch16_224",
+    "image_px": 64,
+    "batch_size": 8,
+    "steps": 4,
+    "warmup_steps": 1,
+    "val_steps": 1,
+    "lr": 1e-4,
+    "precision": "fp32",
+    "budget_s": 0.0,
+}
+EQUAL = 1e-3  # of a step's loss, between runs whose ranks saw the same images
+NEARLY = 1e-3  # of a gradient's length: rounding
+
+
+def seen_by_ranks(run: Run) -> list[dict[str, Any]]:
+    """The evidence of each rank."""
+    return [rank["evidence"] for rank in run.ranks]
+
+
+def of_ranks(
+    title: str,
+    *,
+    todo: int,
+    seen: Callable[[Run], str],
+    word: str,
+    needed: Callable[[Run], bool],
+    faults: Callable[[Run, Run], Iterator[str]],
+    rung: str = "sharded",
+    gpus: int = RANKS,
+    tolerance: float = SAME_LOSS,
+    **changes: Any,
+) -> Mechanism:
+    """A check of several ranks that train one small transformer, whose speed is not looked at.
+
+    Args:
+        changes: fields of the rung's config; for all else see `Mechanism`.
+    """
+    return Mechanism(
+        title=title,
+        todo=todo,
+        rung=rung,
+        against="large",
+        seen=seen,
+        limits=lambda cfg, place: "",
+        word=word,
+        needed=needed,
+        faults=faults,
+        changes=changes,
+        settings=SPREAD,
+        gpus=gpus,
+        tolerance=tolerance,
+        timed=False,
+    )

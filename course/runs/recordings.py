@@ -46,6 +46,7 @@ PURPOSES = {
     "parallel": "a large network on several GPUs, its layers shared out, or one after the other",
     "learning": "trainings to their end, several at a time on one GPU: their times say nothing",
     "search": "the trials of a search, one after another on one GPU",
+    "practice": "the same bits again, and checkpoints: what either costs",
     "variant": "a script with lines put in, which a notebook launches to show what they do",
 }
 LEARNING = "learning"  # a purpose of which no time is kept
@@ -62,6 +63,7 @@ ASIDE = (
     "memory",
     "sharding",
     "parallel",
+    "practice",
     SEARCH,
     *FED,
 )  # nor are these

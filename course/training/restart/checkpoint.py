@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
+import pickle
 import re
 import shutil
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 KEPT = 2  # the last one may turn out to be damaged
 NAME = re.compile(r"\d+")  # of which the last in a name is the number of steps
@@ -56,13 +60,39 @@ def read(path: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:  # as one file, since nothing is allocated yet
         whole = Path(place) / "whole.pt"
         dcp_to_torch_save(path, whole)
-        return torch.load(whole, map_location="cpu", weights_only=False)["run"]
+        saved = torch.load(whole, map_location="cpu", weights_only=False)
+    rest = pickle.loads(saved["rest"])
+    return tree_map_only(_Place, lambda place: saved["tensors"][place.name], rest)
 
 
 def remove_old(folder: Path, kept: int = KEPT) -> None:
     """Delete all but the last checkpoints."""
     for path in sorted(found(folder))[:-kept]:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where in a state a tensor stood."""
+
+    name: str
+
+
+def _apart(state: dict[str, Any]) -> dict[str, Any]:
+    """A state's tensors, and in one piece all else.
+
+    async_save would turn all keys into text, so that an optimizer would not find its state under
+    0, 1, 2 again; and leave out what is empty.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+
+    def taken(tensor: torch.Tensor) -> _Place:
+        place = _Place(str(len(tensors)))
+        tensors[place.name] = tensor
+        return place
+
+    rest = pickle.dumps(tree_map_only(torch.Tensor, taken, state))
+    return {"tensors": tensors, "rest": rest}
 
 
 class Background:
@@ -75,6 +105,7 @@ class Background:
     def __init__(self) -> None:
         self._pending: Any = None
         self._folder = Path()
+        atexit.register(self.wait)
 
     def __call__(self, state: dict[str, Any], folder: Path, step: int) -> None:
         """Begin to write a checkpoint."""
@@ -83,7 +114,7 @@ class Background:
         self.wait()
         self._folder = folder
         place = folder / named(step).removesuffix(".pt")
-        self._pending = async_save({"run": state}, checkpoint_id=place)
+        self._pending = async_save(_apart(state), checkpoint_id=place)
 
     def wait(self) -> None:
         """Come back when all is on the disk. Raises what the thread has raised."""

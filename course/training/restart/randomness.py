@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import distributed
+from torch.utils._pytree import tree_map_only
 
 from course.config import Config
 
@@ -38,16 +39,16 @@ def states(device: torch.device) -> list[dict[str, Any]]:
     kind, keys, *rest = np.random.get_state()
     version, inner, gauss = random.getstate()
     own = {
-        "python": [version, list(inner), gauss],
-        "numpy": [kind, keys.tolist(), *rest],
-        "cpu": torch.get_rng_state(),
-        "device": None if device.type == "cpu" else _of(device).get_rng_state(),
+        "python": [version, np.array(inner), gauss],
+        "numpy": [kind, keys.astype(np.int64), *rest],
+        "cpu": torch.get_rng_state().numpy(),
+        "device": None if device.type == "cpu" else _of(device).get_rng_state().numpy(),
     }
-    if not distributed.is_initialized():
-        return [own]
-    every: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(every, own)
-    return every
+    every: list[Any] = [own]
+    if distributed.is_initialized():
+        every = [None] * distributed.get_world_size()
+        distributed.all_gather_object(every, own)
+    return tree_map_only(np.ndarray, torch.from_numpy, every)
 
 
 def set_states(saved: list[dict[str, Any]], device: torch.device) -> None:
@@ -65,8 +66,9 @@ def set_states(saved: list[dict[str, Any]], device: torch.device) -> None:
         )
     own = saved[rank]
     version, inner, gauss = own["python"]
-    random.setstate((version, tuple(inner), gauss))
-    np.random.set_state(tuple(own["numpy"]))
+    random.setstate((version, tuple(inner.tolist()), gauss))
+    kind, keys, *rest = own["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
     torch.set_rng_state(own["cpu"])
     if own["device"] is not None and device.type != "cpu":
         _of(device).set_rng_state(own["device"])

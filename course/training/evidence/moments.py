@@ -15,6 +15,7 @@ from course.training.evidence import shards
 from course.training.restart import checkpoint
 from course.training.restart.interruption import Planted, Saves
 
+FEW = 16  # steps of a run whose checkpoints are opened: of a long one they may be large
 MUCH = 2**28  # bytes of weights, above which their bits are not looked at: it would take seconds
 
 
@@ -32,8 +33,7 @@ class Moments:
         self._scale: Any = torch.amp.GradScaler.scale
         self._weights: list[torch.Tensor] = []
         self._saves = Saves()
-        there = folder / CHECKPOINTS if folder and config.save_every else None
-        self._found = checkpoint.look(there) if there and there.exists() else []
+        self._found = self._there()
 
     def start(self) -> None:
         """Look from here to `stop`."""
@@ -83,18 +83,25 @@ class Moments:
             rate=float(groups[0]["lr"]), weights=_bits(self._weights), momentum=_bits(tensors)
         )
 
+    def _there(self) -> list[dict[str, Any]]:
+        place = self._folder / CHECKPOINTS if self._folder else None
+        is_small = self._config.deterministic or self._config.epochs * self._config.steps <= FEW
+        return checkpoint.look(place) if place and place.exists() and is_small else []
+
     def evidence(self) -> dict[str, Any]:
         """For the record.
 
-        began_at: the steps that lay behind this process. found: the checkpoints that it met, and
-        interrupted: what came before. moments: of each noted step, by number, what it began with.
-        at_end: the bits of the weights now. saves: the names that were given to torch.save.
+        began_at: the steps that lay behind this process. found: the checkpoints that it met, left:
+        those that are there now. interrupted: what was planted so far. moments: of each noted step,
+        by number, what it began with. at_end: the bits of the weights now. saves: the names that
+        were given to torch.save.
         """
         known = interruptions(self._folder) if self._folder else []
         is_small = self._config.deterministic and shards.size(self._weights) <= MUCH
         return {
             "began_at": self._first,
             "found": self._found,
+            "left": self._there(),
             "interrupted": known,
             "moments": self._rows,
             "at_end": _bits(self._weights) if is_small else None,

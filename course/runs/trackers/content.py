@@ -14,6 +14,7 @@ from course.runs.run import Run
 # Of a record: what has its own place, and what is too long for a table's cell.
 ELSEWHERE = ("rung", "config", "epochs", "versions", "hardware", "evidence", "logs", "schema")
 STEP, EPOCH = "step/", "epoch/"  # in front of a series' name: how often it has a value
+SAME = EPOCH + "val_images"  # a line that never moves is not worth a picture
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,9 @@ def _rows(run: Run, record: Record, began_s: float) -> Iterator[Row]:
         at_s += row["step_s"] if _is_number(row.get("step_s")) else 0.0
         own = {STEP + key: each for key, each in row.items() if key not in ("step", "epoch")}
         own |= {EPOCH + key: each for key, each in found.get(row["step"], {}).items()}
-        own["epoch"] = row["epoch"]
-        yield Row(row["step"], at_s, {key: each for key, each in own.items() if _is_number(each)})
+        told = {key: each for key, each in own.items() if _is_number(each) and key != SAME}
+        yield Row(row["step"], at_s, told)
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

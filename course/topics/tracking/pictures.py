@@ -35,34 +35,34 @@ def together(table: pd.DataFrame, fields: Sequence[str], result: str = "val_top1
     clean(panels[0])
     for axes, name in zip(panels[1:], fields):
         _strip(axes, table[name], name)
-    panels[-1].set_xlabel(f"{len(table)} runs, the best on the left")
+    machine = "; ".join(dict.fromkeys(table["machine"]))
+    panels[-1].set_xlabel(
+        f"{len(table)} runs, the best on the left; light is small, dark is large\n{machine}",
+        fontsize=9,
+    )
     return picture
 
 
 def _strip(axes: Axes, values: pd.Series, name: str) -> None:
-    """One setting of all runs: small values light, large ones dark; words as they come."""
-    places, low, high = _scaled(values)
-    axes.imshow(places[None], aspect="auto", cmap="viridis_r", interpolation="nearest")
-    axes.set_yticks([0], [f"{name}\n{low} … {high}"], fontsize=8)
-    axes.tick_params(axis="x", length=0)
-    axes.tick_params(axis="y", length=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-
-
-def _scaled(values: pd.Series) -> tuple[np.ndarray, str, str]:
-    """Places between 0 and 1, and the ends in words."""
-    if not pd.api.types.is_numeric_dtype(values):
-        words = sorted(set(values))
-        places = values.map({word: at for at, word in enumerate(words)}).to_numpy(float)
-        return places / max(len(words) - 1, 1), words[0] or "none", words[-1]
-    low, high = float(values.min()), float(values.max())
-    numbers = values.to_numpy(float)
-    if low > 0 and high / low >= FACTOR:
-        numbers, ends = np.log(numbers), (np.log(low), np.log(high))
+    """One setting of all runs: small numbers light, large ones dark; a colour for each word."""
+    if pd.api.types.is_numeric_dtype(values):
+        places, said = _scaled(values.to_numpy(float))
+        colours = "viridis_r"
     else:
-        ends = (low, high)
-    return (numbers - ends[0]) / max(ends[1] - ends[0], 1e-12), digits(low), digits(high)
+        kinds = [*dict.fromkeys(values)]
+        places, said = values.map(kinds.index).to_numpy(float), f"{len(kinds)} kinds"
+        colours = "tab10"
+    axes.imshow(places[None], aspect="auto", cmap=colours, interpolation="nearest")
+    axes.set_yticks([0], [f"{name}\n{said}"], fontsize=8)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
+def _scaled(numbers: np.ndarray) -> tuple[np.ndarray, str]:
+    """Numbers whose distances are to be seen, in factors where they differ much; the ends."""
+    low, high = numbers.min(), numbers.max()
+    said = f"{digits(low)} … {digits(high)}"
+    return (np.log(numbers) if low > 0 and high / low >= FACTOR else numbers), said
 
 
 def grams(table: pd.DataFrame) -> Picture:
@@ -71,7 +71,7 @@ def grams(table: pd.DataFrame) -> Picture:
     Args:
         table: what `by_grid` returns.
     """
-    said = "; ".join(f"{row.grid} {row.grams:.0f} g" for row in table.itertuples())
+    said = "; ".join(f"{row.grid} {digits(row.grams)} g" for row in table.itertuples())
     picture = Picture(10, 3.2, f"Grams of CO2 for the same runs on grids: {said}")
     axes = picture.add_subplot()
     ends = np.zeros(len(table))
@@ -80,10 +80,10 @@ def grams(table: pd.DataFrame) -> Picture:
         axes.barh(table["grid"], table[part], left=ends, color=colour, label=words[part])
         ends = ends + table[part].to_numpy()
     for place, each in enumerate(table["grams"]):
-        axes.text(each, place, f" {each:.0f}", va="center", fontsize=9)
+        axes.text(each, place, f" {digits(each)}", va="center", fontsize=9)
     axes.invert_yaxis()
     axes.set_xlabel(f"grams of CO2 equivalents ({table['year'].iloc[0]}: {_sources(table)})")
-    axes.legend(frameon=False, fontsize=9, loc="lower right")
+    axes.legend(frameon=False, fontsize=9, loc="upper right")
     axes.margins(x=0.08)
     clean(axes)
     return picture

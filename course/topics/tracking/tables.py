@@ -10,6 +10,7 @@ from course.runs.run import Run
 from course.runs.trackers.content import tags
 
 NAMES = ("rung", "data_root")  # of a config: they change nothing that is computed
+ABOUT = ("run", "epochs", "machine")
 FOUND = ("val_top1", "last_loss", "images_per_s")  # of a record
 
 
@@ -42,7 +43,7 @@ def together(runs: Iterable[Run]) -> pd.DataFrame:
     """A row a run, the most accurate first, what diverged last: run, settings, results.
 
     Settings are those in which the runs differ; results are val_top1, last_loss and images_per_s,
-    as far as any was measured, and `epochs`, a list of the accuracies after each epoch.
+    as far as any was measured; `epochs`, a list of the accuracies after each epoch; the machine.
     """
     chosen = list(runs)
     fields = differing(chosen)
@@ -52,6 +53,7 @@ def together(runs: Iterable[Run]) -> pd.DataFrame:
             **{name: getattr(run.config, name) for name in fields if name != "epochs"},
             **{name: getattr(run.record, name) for name in FOUND},
             "epochs": [epoch["val_top1"] for epoch in run.record.epochs if "val_top1" in epoch],
+            "machine": run.record.machine,
         }
         for run in chosen
     ]
@@ -73,7 +75,7 @@ def explained(table: pd.DataFrame, result: str = "val_top1") -> pd.Series:
     """
     known = table.dropna(subset=[result])
     total = ((known[result] - known[result].mean()) ** 2).sum()
-    fields = [name for name in known if name not in ("run", "epochs", *FOUND)]
+    fields = [name for name in known if name not in (*ABOUT, *FOUND)]
     shares = {}
     for name in fields:
         means = known.groupby(name)[result].transform("mean")

@@ -28,7 +28,7 @@ HABITS = {
     ),
     "profile before you buy GPUs": (
         "a second GPU doubles what the first one wastes",
-        "course run solutions/train.py --rung amp --quick --set profile_steps=1",
+        "course run solutions/train.py --rung amp --set profile_steps=1 --set warmup_steps=4",
     ),
     "short time limits": (
         "a short job fits into gaps in the queue; with checkpoints any job can be short",
@@ -40,7 +40,8 @@ HABITS = {
     ),
     "chained jobs": (
         "the second begins when the first has succeeded; if it never can, it leaves the queue",
-        "sbatch --dependency=afterok:$(sbatch --parsable train.sh) --kill-on-invalid-dep=yes test.sh",
+        "sbatch --dependency=afterok:$(sbatch --parsable train.sh) "
+        "--kill-on-invalid-dep=yes test.sh",
     ),
     "tidy storage": (
         "records are small, keep them; weights of last month can be made again",

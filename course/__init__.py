@@ -17,6 +17,7 @@ _FACES = {
     "widgets.quiz": "quiz",
     "runs.run": "Run find runs_root PROJECT",
     "runs.logs": "search_log tail",
+    "runs.trackers.export": "export",
     "runs.recordings": "recorded recorded_runs trace_path",
     "labs.report": "report compare",
     "labs.ladder": "ladder",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from course.config import Config
@@ -181,20 +182,19 @@ def _stopped(title: str, todo: int, **own: Any) -> Mechanism:
     )
 
 
+_SAVED = of_ranks(
+    "one rank saves, whole or not at all",
+    todo=35,
+    seen=_save_seen,
+    word="def save",
+    needed=_saves,
+    faults=_save_faults,
+    rung="restarted",
+    tolerance=SAME_LOSS,
+    save_every=2,
+)
 CHECKS = {
-    "day4.save": of_ranks(
-        "one rank saves, whole or not at all",
-        todo=35,
-        seen=_save_seen,
-        word="def save",
-        needed=_saves,
-        faults=_save_faults,
-        rung="restarted",
-        tolerance=SAME_LOSS,
-        steps=6,
-        save_every=2,
-        **{key: SPREAD[key] for key in ("model", "lr")},
-    ),
+    "day4.save": replace(_SAVED, settings=SPREAD | {"steps": 6, "deterministic": True}),
     "day4.restart": _stopped(
         "killed while it saves, it goes on to the bit",
         36,

@@ -1,4 +1,4 @@
-"""A run that is stopped from outside, on this machine or by a scheduler, and one to compare with."""
+"""A run that is stopped from outside, here or by a scheduler, and small ones to compare."""
 
 from __future__ import annotations
 

@@ -123,11 +123,12 @@ def test_what_the_ladder_is_worth() -> None:
 
 def test_the_whole_bill() -> None:
     said("A kilowatt-hour or so, as an oven takes in an hour.")
-    every = [run for name in recordings.machines() for run in recordings.recorded_runs(name)]
+    every = tracking.all_recorded()
     bill = tracking.bill(every).set_index("for")
     assert 0.5 < bill.loc["all", "kWh"] < 2
-    said("112 trainings shared one GPU")
+    said("nobody counted the 112 trainings, which shared one GPU, nor what processors took.")
     assert bill.loc["learning", ["runs", "counted"]].tolist() == [112, 0]
+    assert bill.loc["learning", "kWh"] != bill.loc["learning", "kWh"]  # unknown is not nothing
     on_cpu = [run for run in every if run.record.device == "cpu"]
     assert on_cpu and not any(run.record.watts for run in on_cpu)
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from course import __main__
 from course.runs.recordings import recorded_runs
-from course.runs.run import Run, all_runs
+from course.runs.run import PROJECT, Run, all_runs
 from course.runs.trackers import export as handing
 from course.runs.trackers.content import content
 from course.runs.trackers.export import ExportError, export
@@ -177,6 +177,13 @@ def test_a_tool_that_is_missing_or_unknown_is_told(
     monkeypatch.setattr(handing, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"trackio is not installed: pip install trackio"):
         export(runs, "trackio")
+
+
+def test_the_line_to_look_at_them_is_for_the_projects_folder(tmp_path: Path) -> None:
+    inside = handing.Exported("tensorboard", PROJECT / "runs/exports/tensorboard", ())
+    assert inside.look == "tensorboard --logdir runs/exports/tensorboard"
+    spaced = handing.Exported("tensorboard", tmp_path / "two words", ())
+    assert spaced.look == f"tensorboard --logdir '{tmp_path}/two words'"
 
 
 def test_runs_that_are_not_over_are_refused(runs_root: Path) -> None:

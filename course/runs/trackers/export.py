@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from course.runs.run import Run, runs_root
+from course.runs.run import PROJECT, Run, runs_root
 
 TOOLS = ("tensorboard", "trackio", "wandb")
 LOOK = {
@@ -36,8 +37,10 @@ class Exported:
 
     @property
     def look(self) -> str:
-        """The command that shows them."""
-        return LOOK[self.to].format(folder=os.path.relpath(self.folder))
+        """The command that shows them, for a terminal in the project's folder."""
+        inside = self.folder.is_relative_to(PROJECT)
+        folder = self.folder.relative_to(PROJECT) if inside else self.folder
+        return LOOK[self.to].format(folder=shlex.quote(str(folder)))
 
     def __repr__(self) -> str:
         many = f"{len(self.runs)} run{'s' * (len(self.runs) != 1)}"

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from course.runs.recordings import machines, recorded_runs
 from course.runs.run import Run
 
 J_PER_KWH = 3.6e6
@@ -28,14 +29,14 @@ def joules(run: Run) -> float:
 def bill(runs: Iterable[Run]) -> pd.DataFrame:
     """What runs took, by why they were made, and all together.
 
-    Columns: for, runs, counted (those of which a device counted the joules), device_h (seconds
-    times devices, of those whose time is known), kWh (of the counted).
+    Columns: for, runs, counted (those of which a device counted the joules), device_h (hours times
+    devices, of those whose time is known) and kWh (of the counted); NaN where nothing is known.
     """
     rows = [
         {
             "for": run.purpose or "my own",
             "runs": 1,
-            "device_h": (run.record.wall_s or 0.0) * run.record.gpus / 3600,
+            "device_h": (run.record.wall_s or math.nan) * run.record.gpus / 3600,
             "kWh": joules(run) / J_PER_KWH,
         }
         for run in runs
@@ -43,6 +44,11 @@ def bill(runs: Iterable[Run]) -> pd.DataFrame:
     ]
     table = pd.DataFrame(rows)
     table.insert(2, "counted", table["kWh"].notna().astype(int))
-    sums = table.groupby("for").sum().sort_values("kWh", ascending=False)
+    sums = table.groupby("for").sum(min_count=1).sort_values("kWh", ascending=False)
     sums.loc["all"] = sums.sum()
     return sums.reset_index().astype({"runs": int, "counted": int})
+
+
+def all_recorded() -> list[Run]:
+    """Every run that the course ships, of every machine."""
+    return [run for machine in machines() for run in recorded_runs(machine)]

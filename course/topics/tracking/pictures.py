@@ -82,7 +82,7 @@ def grams(table: pd.DataFrame) -> Picture:
     for place, each in enumerate(table["grams"]):
         axes.text(each, place, f" {digits(each)}", va="center", fontsize=9)
     axes.invert_yaxis()
-    axes.set_xlabel(f"grams of CO2 equivalents ({table['year'].iloc[0]}: {_sources(table)})")
+    axes.set_xlabel(f"grams of CO₂ equivalents ({table['year'].iloc[0]}: {_sources(table)})")
     axes.legend(frameon=False, fontsize=9, loc="upper right")
     axes.margins(x=0.08)
     clean(axes)

@@ -15,7 +15,7 @@ from course.runs import failures
 from course.runs.files import finite
 from course.runs.record import PHASES
 from course.training import memory, profiling, turn
-from course.training.clocks import clock_for
+from course.training.clocks import clock_for, with_quartiles
 from course.training.energy import EnergyMeter, counter
 from course.training.evidence import setup
 from course.training.evidence.actions import Actions
@@ -388,19 +388,13 @@ class Meter:
         ends = {"first_loss": finite(done[0]), "last_loss": finite(done[-1])} if done else {}
         if len(kept) == 0:
             return {"steps_measured": 0} | ends
-        q1, median, q3 = np.percentile(kept.sum(axis=1), [25, 50, 75])
-        batch = self.config.batch_size
+        speeds = with_quartiles(kept.sum(axis=1), self.config.batch_size)
         return {
             "steps_measured": len(kept),
-            "step_s": float(median),
-            "step_s_q1": float(q1),
-            "step_s_q3": float(q3),
-            "images_per_s": float(batch / median),
-            "images_per_s_q1": float(batch / q3),
-            "images_per_s_q3": float(batch / q1),
+            **speeds,
             **{f"{phase}_s": float(value) for phase, value in zip(PHASES, np.median(kept, axis=0))},
             **ends,
             "turns": self._turns,
             "left": self.turn.left,
-            **self._energy.summary(float(batch / median) / self.run.world_size),
+            **self._energy.summary(speeds["images_per_s"] / self.run.world_size),
         }

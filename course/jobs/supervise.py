@@ -39,7 +39,9 @@ from course.training import turn
 WATCH_S = 0.2  # between two looks at runs that are timed meanwhile: not too often
 EXIT_CODES = {"timeout": 124}  # as the command of that name has it
 DUMP_MS = 1000  # for one attempt; there are two, and up to a second passes before the first
-SAVE_S = 8.0  # for a last checkpoint, once the job is asked to end: less than anybody's grace
+# For a last checkpoint, once the job is asked to end: here less than `local.stop` waits. Slurm ends
+# it by itself, after a grace of its own.
+SAVE_S = {"local": 8.0, "slurm": 600.0}
 GRACE_S = 15.0  # for the processes that are left once the run's verdict is in
 
 
@@ -320,9 +322,10 @@ class SupervisedRun:
 
     def end(self) -> None:
         """End the process; one that saves has SAVE_S to do so."""
-        deadline = time.monotonic() + SAVE_S * (self._child is not None and _saves(self.run))
-        while time.monotonic() < deadline and self._child.poll() is None:
-            time.sleep(WATCH_S)
+        if self._child is not None and _saves(self.run):
+            deadline = time.monotonic() + SAVE_S[self.run.launched.get("executor", "local")]
+            while time.monotonic() < deadline and self._child.poll() is None:
+                time.sleep(WATCH_S)
         self.kill()
 
     def kill(self) -> None:

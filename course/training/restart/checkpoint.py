@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import tempfile
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,8 @@ class Background:
     def __init__(self) -> None:
         self._pending: Any = None
         self._folder = Path()
+        # It is meant: one process saves, whether or not it is one of a group.
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
         atexit.register(self.wait)
 
     def __call__(self, state: dict[str, Any], folder: Path, step: int) -> None:
@@ -114,7 +117,7 @@ class Background:
         self.wait()
         self._folder = folder
         place = folder / named(step).removesuffix(".pt")
-        self._pending = async_save(_apart(state), checkpoint_id=place)
+        self._pending = async_save(_apart(state), checkpoint_id=place, no_dist=True)
 
     def wait(self) -> None:
         """Come back when all is on the disk. Raises what the thread has raised."""

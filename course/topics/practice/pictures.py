@@ -52,7 +52,7 @@ def best_distance(save_min: float, nodes: tuple[int, ...], broken_days: float) -
     axes = picture.subplots()
     hours = np.geomspace(0.02, 24, 200)
     for count, hue in zip(nodes, (GREEN, BLUE, ORANGE)):
-        shares = pd.Series([lost(1, save_min, each, count, broken_days) for each in hours])
+        shares = pd.Series([lost(save_min, each, count, broken_days) for each in hours])
         best = int(shares.idxmin())
         axes.plot(hours, 100 * shares, color=hue, label=f"{count:,} nodes")
         axes.plot(hours[best], 100 * shares[best], "o", color=hue)

@@ -89,7 +89,7 @@ def joined(run: Run, whole: Run) -> pd.DataFrame:
     return table
 
 
-def lost(hours: float, save_min: float, every_h: float, nodes: int, broken_days: float) -> float:
+def lost(save_min: float, every_h: float, nodes: int, broken_days: float) -> float:
     """The share of a training's time that saving, and steps done twice, take.
 
     After an accident half of the time between two checkpoints is done again, on average. The best
@@ -97,13 +97,12 @@ def lost(hours: float, save_min: float, every_h: float, nodes: int, broken_days:
     doi 10.1145/361147.361115).
 
     Args:
-        hours: that the training takes without either.
         save_min: minutes that a checkpoint takes.
         every_h: hours between two.
         nodes: that take part; if one breaks, all begin anew.
         broken_days: after so many days a node breaks, on average.
     """
-    if min(hours, every_h, broken_days, nodes) <= 0:
-        raise ValueError("hours, every_h, nodes and broken_days must be above 0")
+    if min(every_h, broken_days, nodes) <= 0:
+        raise ValueError("every_h, nodes and broken_days must be above 0")
     accidents_an_hour = nodes / (24 * broken_days)
     return save_min / 60 / every_h + accidents_an_hour * every_h / 2

@@ -69,6 +69,37 @@ def test_what_an_h100_and_an_h200_have_alike() -> None:
     assert table.loc[("channels_last", "fp16"), "same_steps"] == 22
 
 
+def h100(word: str) -> list:
+    return [run for run in recorded_runs("nvidia-h100", "practice") if word in run.config.rung]
+
+
+def test_what_saving_costs_an_h100() -> None:
+    said("Every eight steps.")
+    costs = practice.costs(h100("saving")).set_index(["model", "saved", "every"])
+    said("0.36 seconds for ResNet-50, 3.2 for CoAtNet-3")
+    whole = costs.loc[(slice(None), "torch.save", 8), "save_ms"] / 1e3
+    assert whole.round(2).tolist() == [3.21, 0.36]
+    said("And `async_save` is no better")
+    thread = costs.loc[(slice(None), "async_save", 8), "save_ms"] / 1e3
+    assert (thread.to_numpy() > whole.to_numpy()).all()
+    said("with AdamW's two numbers for each weight is 2 GB")
+    assert round(3 * 4 * 167 / 1e3) == 2  # millions of weights: held by the claims of lab 4.1
+    said("The mean shows the cost; the **median hides it**")
+    steps = {run.config.rung: run.record.step_s for run in h100("saving")}
+    assert abs(steps["saving-torch-save"] / steps["saving-never"] - 1) < 0.01
+    assert costs.loc[("resnet50", "torch.save", 8), "cost"] > 0.5
+
+
+def test_what_repeatable_costs_an_h100() -> None:
+    twice = practice.repeats(recorded_runs("nvidia-h100", "practice")).set_index("repeatable")
+    said("An H100 trained twice without it and twice with it, in turn")
+    assert len(h100("fp16-first")) == len(h100("fp16-again")) == 2
+    said("It cost 13 %, and brought nothing: without it, all 60 losses were the same, too")
+    assert round(1 - twice.loc[True, "ratio"], 2) == 0.13
+    assert (twice["same_steps"] == 60).all() and (twice["apart"] == 0).all()
+    assert twice["spread"].max() < 0.01  # far less than what it cost
+
+
 def test_the_quiz_counts() -> None:
     said("You save every 500 steps", QUIZ)
     said("499 of 500 steps do not save", QUIZ)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import pandas as pd
 
-from course.config import GIB, Config
+from course.config import Config
 from course.runs.ratio import ratio
-from course.runs.restarts import CHECKPOINTS
 from course.runs.run import Run
 
 NEVER = "never"
@@ -25,10 +23,10 @@ def way_of(config: Config) -> str:
 def costs(runs: Iterable[Run]) -> pd.DataFrame:
     """What saving costs, one row a run; the one that never saves comes first.
 
-    Columns: model, saved (how), step_ms (the median step), behind_ms (the median of those that
-    follow a save, in which it takes place), save_ms (their difference), mean_ms (over all steps
-    after warm-up), cost (of the mean, over that of the run that never saves), gib (of a checkpoint,
-    where it is still there).
+    Columns: model, saved (how), every (so many steps), step_ms (the median step), behind_ms (the
+    median of those that follow a save, in which it takes place), save_ms (their difference),
+    mean_ms (over all steps after warm-up), cost (of the mean, over that of the run that never
+    saves).
     """
     rows = [_row(run) for run in runs]
     table = pd.DataFrame(rows).sort_values(["model", "saved"], key=_order, kind="stable")
@@ -48,16 +46,14 @@ def _row(run: Run) -> dict[str, object]:
     steps = run.steps[run.steps["step"] >= cfg.warmup_steps].set_index("step")["step_s"] * 1e3
     follows = (steps.index % cfg.save_every == 0) if cfg.save_every else steps.index < 0
     usual, behind = steps[~follows].median(), steps[follows].median()
-    files = sorted((run.folder / CHECKPOINTS).rglob("*"))
-    newest = [path.stat().st_size for path in files if path.is_file()]
     return {
         "model": cfg.model,
         "saved": way_of(cfg),
+        "every": cfg.save_every,
         "step_ms": usual,
         "behind_ms": behind,
         "save_ms": behind - usual,
         "mean_ms": steps.mean(),
-        "gib": max(newest) / GIB if newest else math.nan,
     }
 
 

@@ -38,7 +38,7 @@ def sums(seed: int = 0) -> pd.Series:
     return pd.Series(ways | {"in fp64": float(numbers.sum(dtype=np.float64))}, name="sum")
 
 
-def threads(counts: Sequence[int] = (1, 2), steps: int = 16, seed: int = 0) -> pd.DataFrame:
+def threads(counts: Sequence[int] = (1, 2), steps: int = 10, seed: int = 0) -> pd.DataFrame:
     """One small training with each number of threads, twice: its losses, one column a training.
 
     The second with the same number is called "1 again", for instance.

@@ -168,15 +168,18 @@ def test_no_tool_is_let_into_the_network(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_a_tool_that_is_missing_or_unknown_is_told(
-    monkeypatch: pytest.MonkeyPatch, runs: list[Run]
+    monkeypatch: pytest.MonkeyPatch, runs: list[Run], tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match="no tool 'comet'.*choose tensorboard, trackio, wandb"):
         export(runs, "comet")
     with pytest.raises(ValueError, match="no run to export"):
         export([], "wandb")
-    monkeypatch.setattr(handing, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"trackio is not installed: pip install trackio"):
-        export(runs, "trackio")
+    (tmp_path / "absent").mkdir()  # as the folder that wandb leaves where it has been used
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(handing, "TOOLS", ("absent", "missing"))
+    for tool in handing.TOOLS:
+        with pytest.raises(ValueError, match=f"{tool} is not installed: pip install {tool}"):
+            export(runs, tool)
 
 
 def test_the_line_to_look_at_them_is_for_the_projects_folder(tmp_path: Path) -> None:

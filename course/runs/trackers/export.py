@@ -80,7 +80,7 @@ def export(runs: Run | Iterable[Run], to: str, folder: str | Path = "") -> Expor
 def _refuse(runs: tuple[Run, ...], to: str) -> None:
     if to not in TOOLS:
         raise ValueError(f"no tool {to!r} to export to: choose {', '.join(TOOLS)}")
-    if find_spec(to) is None:
+    if not _is_installed(to):
         raise ValueError(
             f"{to} is not installed: pip install {to}, or pip install '.[tracking]' in the "
             f"project's folder for all three"
@@ -89,6 +89,12 @@ def _refuse(runs: tuple[Run, ...], to: str) -> None:
         raise ValueError("no run to export: name some, or launch one; course runs lists them")
     if unfinished := [repr(run) for run in runs if run.record is None]:
         raise ValueError(f"not over yet: {', '.join(unfinished)}. Only records are handed on")
+
+
+def _is_installed(tool: str) -> bool:
+    """A folder of its name alone, into which it once wrote, looks like a package, too."""
+    found = find_spec(tool)
+    return found is not None and found.origin is not None
 
 
 def _offline(folder: Path) -> dict[str, str]:

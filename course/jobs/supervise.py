@@ -281,7 +281,7 @@ class SupervisedRun:
         """Has the process ended before the run, so that another is to go on?"""
         planted = len(interruptions(self.run.folder))
         was_planted, self._interruptions = planted > self._interruptions, planted
-        return code == GO_ON or (was_planted and code != 0)
+        return (code == GO_ON and _saves(self.run)) or (was_planted and code != 0)
 
     def _ended(self, status: str) -> Record:
         return Record(status, error=_explain(status, self.run.launched))

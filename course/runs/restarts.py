@@ -10,6 +10,7 @@ from typing import Any
 
 GO_ON = 75  # the exit code of one that was asked to end, and has saved: os.EX_TEMPFAIL
 CHECKPOINTS = "checkpoints"  # of a run's folder
+EPOCHS = "epochs.jsonl"  # the figures of each epoch, where another process may have to know them
 INTERRUPTED = "interrupted.json"  # of a run's folder: what interrupted it on purpose so far
 
 
@@ -32,5 +33,5 @@ def take_over(earlier: Path, folder: Path) -> None:
     except shutil.Error:  # a file system without hard links
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
         shutil.copytree(earlier / CHECKPOINTS, folder / CHECKPOINTS)
-    for path in earlier.glob("steps*.jsonl"):
+    for path in [*earlier.glob("steps*.jsonl"), *earlier.glob(EPOCHS)]:
         shutil.copy2(path, folder / path.name)

@@ -21,7 +21,7 @@ from course.config import GIB, Config, rung
 from course.runs import failures
 from course.runs.files import write_atomically
 from course.runs.record import write_record
-from course.runs.restarts import CHECKPOINTS, GO_ON
+from course.runs.restarts import CHECKPOINTS, EPOCHS, GO_ON
 from course.runs.run import FOLDER_VARIABLE, Run, rank_file, record_of, steps_file
 from course.training import memory, trials
 from course.training.energy import driver_version
@@ -110,6 +110,9 @@ class Recorder:
         """Add the figures of one epoch, such as val_loss and val_top1; the last ones count."""
         self.before_epoch()
         self._values["epochs"].append(values)
+        if self._run and self.config.save_every:
+            with (self._run.folder / EPOCHS).open("a") as file:
+                file.write(json.dumps(values) + "\n")
         if self.rank == 0:
             numbers = {key: each for key, each in values.items() if isinstance(each, int | float)}
             said = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
@@ -142,16 +145,25 @@ class Recorder:
             print(f"{name} misses {len(rows)} steps: {error}", file=sys.stderr)
 
     def keep_steps(self, first: int) -> None:
-        """Of steps that an earlier process of this run has written, keep those before `first`."""
-        path = self._everyone.folder / steps_file(self.rank) if self._everyone else None
-        if path is None or not path.exists():
+        """Of what an earlier process of this run wrote, keep what lies before step `first`."""
+        if self._everyone is None:
             return
-        rows = []
+        epochs = first // self.config.steps
+        kept = self._keep(EPOCHS, lambda number, row: number < epochs) if self._run else []
+        self._values["epochs"] += kept
+        self._keep(steps_file(self.rank), lambda number, row: row["step"] < first)
+
+    def _keep(self, name: str, wanted: Callable[[int, dict], bool]) -> list[dict[str, Any]]:
+        """The rows of a file that are wanted; the others are taken out of it."""
+        path, rows = self._everyone.folder / name, []
+        if not path.exists():
+            return []
         for line in path.read_text().splitlines():
             with suppress(ValueError):  # it was killed while it wrote
                 rows.append(json.loads(line))
-        kept = [json.dumps(row) + "\n" for row in rows if row["step"] < first]
-        write_atomically(path, "".join(kept))
+        kept = [row for number, row in enumerate(rows) if wanted(number, row)]
+        write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
+        return kept
 
     def interrupted(self) -> None:
         """This process ends, and the run goes on in another: whoever started it begins anew."""

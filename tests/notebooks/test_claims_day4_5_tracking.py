@@ -41,8 +41,8 @@ def test_a_hundred_trainings() -> None:
     table = learned()
     counts = [table[name].nunique() for name in ("optimizer", "batch_size", "seed")]
     assert (len(table), *counts) == (112, 8, 6, 3)
-    said("Of sixty settings only those that **differ**")
-    assert 55 <= len(vars(searched()[0].config)) <= 65
+    said("Of more than sixty settings only those that **differ**")
+    assert 60 < len(vars(searched()[0].config)) < 70
 
 
 def test_what_goes_along() -> None:

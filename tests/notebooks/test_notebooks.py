@@ -270,3 +270,4 @@ def test_a_training_is_stopped_and_goes_on(
     assert last.record.evidence["began_at"] >= 10 and len(last.steps) == 120
     planted = [run for run in launched if run.config.sigterm_step or run.config.sigkill_step]
     assert sorted(run.record.evidence["began_at"] for run in planted) == [6, 8]
+    assert {len(run.record.epochs) for run in planted} == {2}  # the first process's as well

@@ -42,7 +42,6 @@ def test_what_the_checks_train() -> None:
     steps = CHANGING["epochs"] * CHANGING["steps"]
     assert (steps, CHANGING["precision"]) == (10, "fp16")
     assert [at for at in range(1, 11) if at % EVERY == 0] == [3, 6, 9] and KILLED_AFTER == 8
-    said("how many of ten steps' losses would be the same, if training went on from step 6?")
     said("waits for eight seconds")
     assert SAVE_S["local"] == 8
     assert ASKED_IN % EVERY, "so that the step it ends in is none that is saved anyway"

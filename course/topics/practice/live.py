@@ -65,6 +65,7 @@ def small(how: str = "torch.save", *, quick: bool = True, **own: Any) -> Config:
         raise ValueError(f"how={how!r}: choose {', '.join(ways)}")
     size: dict[str, Any] = {"budget_s": 0.0, "val_steps": 0, "deterministic": True}
     if quick:
-        size |= {"model": "resnet18", "image_px": 64, "precision": "fp32", "steps": 40}
+        size |= {"model": "resnet18", "image_px": 32, "batch_size": 4, "precision": "fp32"}
+        size |= {"steps": 40}
     named = {"rung": f"saves-{how.replace('.', '-')}"}
     return rung("restarted", quick=quick, **size | {"save_every": 0} | ways[how] | own | named)

@@ -54,7 +54,7 @@ def best_distance(save_min: float, nodes: tuple[int, ...], broken_days: float) -
     for count, hue in zip(nodes, (GREEN, BLUE, ORANGE)):
         shares = pd.Series([lost(save_min, each, count, broken_days) for each in hours])
         best = int(shares.idxmin())
-        axes.plot(hours, 100 * shares, color=hue, label=f"{count:,} nodes")
+        axes.plot(hours, 100 * shares, color=hue, label=f"{count:,} node{'s' * (count > 1)}")
         axes.plot(hours[best], 100 * shares[best], "o", color=hue)
     axes.set(xscale="log", yscale="log", ylim=(0.1, 100))
     axes.set_xticks([0.05, 0.25, 1, 4, 24], ["3 min", "15 min", "1 h", "4 h", "1 day"])

@@ -109,3 +109,16 @@ def leave_kernels() -> None:
     compiler = torch._TorchCompileInductorWrapper
     compiler.__call__ = lambda self, graph, inputs: graph.forward
     compiler.get_compiler_config = lambda self: None
+
+
+def leave_autocast() -> None:
+    """End what a script may have entered and never left.
+
+    Within it PyTorch keeps the weights that it has cast. It finds them by where a weight lies, and
+    would take those of one script for another's.
+    """
+    for device in ("cpu", "cuda"):
+        torch.set_autocast_enabled(device, False)
+    for _ in range(torch.autocast_increment_nesting()):
+        torch.autocast_decrement_nesting()
+    torch.clear_autocast_cache()

@@ -34,8 +34,7 @@ for number, folder in enumerate(sys.argv[2:]):
     except Exception:
         traceback.print_exc()
     finally:
-        for device in ("cpu", "cuda"):  # a script may have left it on
-            torch.set_autocast_enabled(device, False)
+        narrow.leave_autocast()
         if distributed.is_initialized():
             distributed.destroy_process_group()
         torch.compiler.reset()  # a later script's blocks would find graphs of this one's

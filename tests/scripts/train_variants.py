@@ -63,5 +63,4 @@ for folder in sys.argv[2:]:
         traceback.print_exc()
     finally:
         torch.use_deterministic_algorithms(False)
-        for device in ("cpu", "cuda"):  # a script may have left it on
-            torch.set_autocast_enabled(device, False)
+        narrow.leave_autocast()

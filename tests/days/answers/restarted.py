@@ -31,7 +31,7 @@ WRONG = {
         why="Two processes write into one draft.",
         said=r"every rank saved, into the same file|No such file or directory",
     ),
-    "in place": Answer(
+    "under its final name": Answer(
         todo=35,
         edits={DRAFT: "    draft = final = folder / checkpoint.named(step)"},
         why="A reader, or a kill, meanwhile, meets half of it under the final name.",

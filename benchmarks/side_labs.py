@@ -24,13 +24,14 @@ PARTS = {"refinement": refinement.measure, "kernels": kernels.measure}
 
 def main(out: str, *names: str) -> None:
     """Measure the parts that are named, or all, and write what is there after each."""
-    found = {
+    known = {
         "machine": Recorder(None).describe(torch.device("cuda"))["machine"],
         "date": date.today().isoformat(),
         "torch": torch.__version__,
     }
+    found = {}
     for name in names or PARTS:
-        found[name] = PARTS[name]()
+        found[name] = known | PARTS[name]()
         Path(out).write_text(json.dumps(found, indent=1) + "\n")
         print(name, len(found[name]["rows"]), "rows", flush=True)
 

@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 import torch
 
-from course.runs.recordings import load, origin
+from course.runs import once
+from course.runs.recordings import load
 
 COMMAND = (
     "python -m benchmarks.side_labs: triton.testing.do_bench, median; bytes are those that must be "
@@ -32,26 +33,22 @@ def measure() -> dict[str, Any]:
 def recorded(machine: str) -> pd.DataFrame:
     """What was measured on a machine, a row a kernel, a size and a way.
 
-    Columns: kernel, by ("Triton", "PyTorch", …), size, dtype, block, seconds, gb_per_s (of the bytes
-    that must be moved), tflop_per_s (of products), share (of the machine's recorded ceiling: of its
-    copy's bandwidth, or of its product in that type), machine.
+    Columns: kernel, by ("Triton", "PyTorch", …), size, dtype, block, seconds, gb_per_s (of the
+    bytes that must be moved), tflop_per_s (of products), share (of the machine's recorded ceiling:
+    of its copy's bandwidth, or of its product in that type), machine.
 
     Raises:
         ValueError: nothing was recorded there.
     """
-    saved = load(machine)
-    if "kernels" not in saved:
-        raise ValueError(f"no kernels are recorded for {machine!r}: take nvidia-h100")
-    table = pd.DataFrame(saved["kernels"]["rows"])
+    table = once.table(machine, "kernels")
     table["gb_per_s"] = table["bytes"] / table["seconds"] / 1e9
     table["tflop_per_s"] = table["flop"] / table["seconds"] / 1e12
-    ceilings = saved["ceilings"]
+    ceilings = load(machine)["ceilings"]
     product = table["dtype"].map(
         {name: each["tflop_per_s"] for name, each in ceilings.items() if isinstance(each, dict)}
     )
     moved = table["gb_per_s"] / (1e3 * ceilings["copy_tb_per_s"])
     table["share"] = moved.where(table["flop"].isna(), table["tflop_per_s"] / product)
-    table["machine"] = f"{saved['machine']} ({origin(saved)})"
     return table
 
 

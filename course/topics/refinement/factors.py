@@ -1,4 +1,4 @@
-"""LU factors in 16 bits: what is multiplied is rounded, what is added up is fp32, as on Tensor Cores.
+"""LU factors in 16 bits: what is multiplied is rounded, sums are fp32, as on Tensor Cores.
 
 Blocked LU with partial pivoting (Golub and Van Loan, *Matrix Computations*, 4th edition, section
 3.4): a panel of columns is factored, then a matrix product updates all that lies right of it. The

@@ -1,4 +1,4 @@
-"""How long a solution takes on a GPU, by the format of the factors: measured there, read anywhere."""
+"""How long a solution takes on a GPU, by the format of its factors; measured, and read anywhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from course.runs.recordings import load, origin
+from course.runs import once
 from course.topics.refinement import cusolver
 from course.topics.refinement.factors import factor, matrix_of
 from course.topics.refinement.refined import backward_error, refine
@@ -43,15 +43,13 @@ def recorded(machine: str) -> pd.DataFrame:
 
     Columns: by ("cuSOLVER" or "ours"), precision, size, condition (NaN: of normal random numbers),
     seconds, tflop_per_s (2/3 n³ operations, whatever was done), corrections (negative: given up,
-    and solved in fp64), error (backward), speedup (over cuSOLVER in fp64, the same matrix), machine.
+    and solved in fp64), error (backward), speedup (over cuSOLVER in fp64, of the same matrix),
+    machine.
 
     Raises:
         ValueError: nothing was recorded there.
     """
-    saved = load(machine)
-    if "refinement" not in saved:
-        raise ValueError(f"no refinement is recorded for {machine!r}: take nvidia-h100")
-    table = pd.DataFrame(saved["refinement"]["rows"])
+    table = once.table(machine, "refinement")
     table["condition"] = table["condition"].astype(float)
     table["tflop_per_s"] = 2 / 3 * table["size"] ** 3 / table["seconds"] / 1e12
     of = ["size", "condition"]
@@ -59,7 +57,6 @@ def recorded(machine: str) -> pd.DataFrame:
     whole = whole.set_index(of)["seconds"].rename("fp64_s")
     table = table.join(whole, on=of)
     table["speedup"] = table["fp64_s"] / table["seconds"]
-    table["machine"] = f"{saved['machine']} ({origin(saved)})"
     return table.drop(columns="fp64_s")
 
 

@@ -8,14 +8,13 @@ Sci. Comput. 40(2), 2018.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 import torch
 
-from course.topics.refinement.factors import ROUNDOFF, Factors, factor, matrix_of
+from course.topics.refinement.factors import ROUNDOFF, Factors
 
 MOST = 40  # corrections; LAPACK's dsgesv gives up after 30
 INNER, INNER_MOST = 1e-4, 60  # how far GMRES solves for one correction, and its iterations at most
@@ -41,8 +40,8 @@ class Solved:
 def backward_error(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> float:
     """The residual's largest number beside what it was computed from.
 
-    ‖b − A·x‖ / (‖A‖·‖x‖ + ‖b‖), all of the largest row: so much must A and b be changed, relatively,
-    for x to be right (Rigal and Gaches 1967).
+    ‖b − A·x‖ / (‖A‖·‖x‖ + ‖b‖), each the largest of its rows: so much must A and b be changed,
+    relatively, for x to be right (Rigal and Gaches 1967).
     """
     norm = a.abs().sum(dim=1).max() * x.abs().max() + b.abs().max()
     return float((b - a @ x).abs().max() / norm)

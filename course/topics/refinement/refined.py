@@ -8,16 +8,19 @@ Sci. Comput. 40(2), 2018.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
-from course.topics.refinement.factors import ROUNDOFF, Factors
+from course.topics.refinement.factors import ROUNDOFF, Factors, factor, matrix_of
 
-MOST = 40  # corrections; LAPACK's dsgesv gives up after 30
-INNER, INNER_MOST = 1e-4, 60  # how far GMRES solves for one correction, and its iterations at most
+MOST = 30  # corrections, after which LAPACK's dsgesv gives up, too
+# How far GMRES solves for one correction; its iterations at most for one, and for all.
+INNER, INNER_MOST, INNER_ALL = 1e-4, 100, 300
 Solve = Callable[[torch.Tensor], torch.Tensor]
 Correct = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Solve], torch.Tensor]
 
@@ -67,24 +70,21 @@ def refine(
     """Solve by factors that are rough, and correct until fp64 itself could do no better."""
     x = factors.solve(b)
     found = [backward_error(a, x, b)]
-    while found[-1] > good_enough(len(b)) and len(found) <= most and math.isfinite(found[-1]):
+    while good_enough(len(b)) < found[-1] < math.inf and len(found) <= most:
         x = correct(a, b, x, factors.solve)
         found.append(backward_error(a, x, b))
     return Solved(x, tuple(found), 0, found[-1] <= good_enough(len(b)))
 
 
-def refine_by_gmres(a: torch.Tensor, b: torch.Tensor, factors: Factors, most: int = MOST) -> Solved:
+def refine_by_gmres(a: torch.Tensor, b: torch.Tensor, factors: Factors) -> Solved:
     """The same, but each correction is GMRES's, and the rough factors are its preconditioner."""
-    inner = 0
-
-    def by_gmres(a: torch.Tensor, b: torch.Tensor, x: torch.Tensor, solve: Solve) -> torch.Tensor:
-        nonlocal inner
-        correction, iterations = _gmres(a, b - a @ x, solve)
-        inner += iterations
-        return x + correction
-
-    solved = refine(a, b, factors, by_gmres, most)
-    return Solved(solved.x, solved.residuals, inner, solved.done)
+    x, inner = factors.solve(b), 0
+    found = [backward_error(a, x, b)]
+    while good_enough(len(b)) < found[-1] < math.inf and inner < INNER_ALL:
+        correction, iterations = _gmres(a, b - a @ x, factors.solve)
+        x, inner = x + correction, inner + iterations
+        found.append(backward_error(a, x, b))
+    return Solved(x, tuple(found), inner, found[-1] <= good_enough(len(b)))
 
 
 def _gmres(a: torch.Tensor, residual: torch.Tensor, solve: Solve) -> tuple[torch.Tensor, int]:
@@ -105,3 +105,51 @@ def _gmres(a: torch.Tensor, residual: torch.Tensor, solve: Solve) -> tuple[torch
         callback_type="pr_norm",
     )
     return torch.from_numpy(found), len(steps)
+
+
+def convergence(
+    precision: str,
+    conditions: Iterable[float],
+    size: int = 200,
+    correct: Correct = correct,
+    gmres: bool = False,
+) -> pd.DataFrame:
+    """How matrices of several condition numbers are solved by factors in one format.
+
+    Columns: precision, condition, way ("plain" or "GMRES"), κ·u (roundoff), corrections, inner
+    (GMRES's iterations, in all), done, first_error and error (of x, the largest number's relative
+    one, before corrections and after), residuals (the backward errors, a tuple).
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # several would wait for each other at matrices as small as these
+    try:
+        rows = [_solved(precision, each, size, correct, gmres) for each in conditions]
+    finally:
+        torch.set_num_threads(threads)
+    return pd.DataFrame(rows)
+
+
+def _solved(
+    precision: str, condition: float, size: int, correct: Correct, gmres: bool
+) -> dict[str, Any]:
+    a = matrix_of(condition, size)
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(size, dtype=torch.float64, generator=draw)
+    b, factors = a @ x, factor(a, precision)
+    solved = refine_by_gmres(a, b, factors) if gmres else refine(a, b, factors, correct)
+
+    def error(found: torch.Tensor) -> float:
+        return float((found - x).abs().max() / x.abs().max())
+
+    return {
+        "precision": precision,
+        "condition": condition,
+        "way": "GMRES" if gmres else "plain",
+        "κ·u": condition * ROUNDOFF[precision],
+        "corrections": solved.corrections,
+        "inner": solved.inner,
+        "done": solved.done,
+        "first_error": error(factors.solve(b)),
+        "error": error(solved.x),
+        "residuals": solved.residuals,
+    }

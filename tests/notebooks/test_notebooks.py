@@ -255,3 +255,9 @@ def test_searches_from_recorded_runs_and_small_trials(
     assert len(launched) == len(searches) + 1 and len(searches) in (2, 3)
     assert {run.config.model for run in launched} == {"resnet18"}
     assert {run.status for run in launched} <= {"ok", "cancelled"}  # pruned
+
+
+def test_half_precision_for_science_with_its_blanks_open(runs_root: Path) -> None:
+    """What a learner has not written yet, the lab does with its own function."""
+    passes("lab_numerics")
+    assert not [*runs_root.glob("*/launch.json")]

@@ -69,7 +69,7 @@ def factor(matrix: torch.Tensor, precision: str, block: int = BLOCK) -> Factors:
         raise ValueError(f"a matrix of shape {tuple(matrix.shape)}: it must be square")
     dtype = FORMATS[precision]
     sums = torch.promote_types(dtype, torch.float32)
-    work, size = matrix.to(dtype).to(sums), len(matrix)
+    work, size = matrix.to(dtype).to(sums, copy=True), len(matrix)
     order = torch.arange(size, device=matrix.device)
     for begin in range(0, size, block):
         end = min(begin + block, size)

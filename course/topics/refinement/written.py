@@ -21,10 +21,12 @@ def adds_up(add: AddCarried) -> str:
         f"it returns {total.dtype} and {carry.dtype}: both must stay fp16, or nothing is saved"
     )
     reached = total.item()
-    assert reached != 1, "the total is still 1: what was left must be added to the next update"
+    assert reached != 1, (
+        "the total is still 1: what is left is the update *minus* what arrived, (new − total), the "
+        "bracket first; and it must be added to the next update"
+    )
     assert abs(reached - 1.1) < 2**-9, (
-        f"after 1,000 updates of 0.0001 the total is {reached:.4g}, and should be 1.1: is what is "
-        f"left the update *minus* what arrived?"
+        f"after 1,000 updates of 0.0001 the total is {reached:.4g}, and should be 1.1"
     )
     return f"1 + 1,000 · 0.0001 = {reached:.4f}, all in fp16"
 
@@ -103,7 +105,8 @@ def refines(correct: Correct) -> str:
         error = backward_error(a, x, b)
         if error <= good_enough(len(b)):
             return f"residual {first:.0e} → {error:.0e} in {count} corrections"
-        _is_nearer(before, x, a, b, factors.solve)
+        if count == 1:
+            _is_nearer(before, x, a, b, factors.solve)
     raise AssertionError(
         f"after {count} corrections the residual is {error:.0e}, where {good_enough(len(b)):.0e} "
         f"is fp64's: in which precision is the residual computed?"
@@ -111,7 +114,7 @@ def refines(correct: Correct) -> str:
 
 
 def _is_nearer(before: torch.Tensor, x: torch.Tensor, *system) -> None:
-    """Say what the usual slips are, once a correction does not help."""
+    """Say which slip it is, where the first correction is not what the residual asks for."""
     a, b, solve = system
     asked = solve(b - a @ before)
     assert not torch.allclose(x, asked, rtol=1e-3, atol=0), (

@@ -1,0 +1,116 @@
+"""The lab on half precision says what is computed, and what is published."""
+
+from functools import cache
+from math import log10
+
+import pandas as pd
+import pytest
+import torch
+from claims import text_of
+
+from course.topics import gpus, refinement
+
+TEXT = text_of("lab_numerics")
+CONDITIONS = [10.0**power for power in range(1, 11)]
+
+
+def said(words: str) -> None:
+    assert words in TEXT, words
+
+
+@cache
+def solved(precision: str, gmres: bool = False) -> pd.DataFrame:
+    table = refinement.convergence(precision, CONDITIONS, gmres=gmres)
+    return table.assign(power=table["condition"].map(log10).round().astype(int)).set_index("power")
+
+
+def test_limits_of_updates() -> None:
+    said("**an update below 2⁻¹¹ of its weight has no effect**. In bf16 the limit is 2⁻⁸.")
+    for dtype, limit in ((torch.float16, 2**-11), (torch.bfloat16, 2**-8)):
+        for weight in (1.0, 8.0):
+            kept = torch.tensor(weight, dtype=dtype)
+            assert kept + weight * limit * 0.99 == kept
+            assert kept + weight * limit * 1.05 != kept
+    said("In bf16 the number after 1 is 1 + 2⁻⁷.")
+    assert torch.finfo(torch.bfloat16).eps == 2**-7
+
+
+def test_a_weight_and_its_updates() -> None:
+    said("39 updates gather without a trace; the fortieth makes more than half of 2⁻⁷")
+    table = refinement.adding("bf16")
+    assert (table["with a carry"] > 1).idxmax() == 40
+    assert 39 * 0.0001 < 2**-8 < 40 * 0.0001
+    said("Alone, the weight stays at 1 for ever.")
+    assert (table["alone"] == 1).all() and (refinement.adding("fp16")["alone"] == 1).all()
+    said("right on average, and here a little late")
+    assert 1.05 < table["rounded by chance"].iloc[-1] < table["fp32 master"].iloc[-1]
+
+
+@pytest.mark.slow
+def test_a_training_in_bf16() -> None:
+    said("The loss begins at 2.3, which is guessing. With a master weight it comes to 1.21 in 1,000")
+    table = refinement.learned_in_bf16()
+    ends = table.tail(100).mean()
+    assert (len(table), round(table.iloc[0, 0], 1)) == (1000, 2.3)
+    assert round(ends["fp32 master"], 2) == 1.21 and ends["alone"] > 1.9
+    said("The three others lie on one line.")
+    others = table.rolling(25).mean().drop(columns="alone").dropna()
+    assert (others.max(axis=1) - others.min(axis=1)).max() < 0.02
+    said("a master weight takes 6 bytes with its copy, a carry 4, chance 2")
+
+
+def test_published_rates() -> None:
+    said("about 15 times as fast on a V100 and on an H100, 61 times on a B200")
+    table = gpus.summary()
+    ratio = (table["fp16"] / table["fp64"]).round()
+    assert [int(ratio[name]) for name in ("V100", "H100", "B200")] == [16, 15, 61]
+    said("On a B300 fp64 is nearly given up.")
+    assert table.loc["B300", "fp64"] < 2
+
+
+def test_factors_and_corrections() -> None:
+    said("So x may be off by κ·u, 5 %.")
+    assert round(100 * 100 * refinement.ROUNDOFF["fp16"]) == 5
+    said("One percent: no scientist would take that.")
+    assert round(100 * solved("fp16").loc[2, "first_error"]) == 1
+    said("Each correction takes the same factor off, two to three digits here.")
+    falls = [log10(a / b) for a, b in pairs(solved("fp16").loc[2, "residuals"])]
+    assert all(1.5 < each < 3.5 for each in falls) and 4 <= len(falls) <= 6
+
+
+def pairs(values: tuple[float, ...]) -> list[tuple[float, float]]:
+    return [*zip(values, values[1:])]
+
+
+def test_where_refinement_stops() -> None:
+    said("Up to 10⁴ it comes down, though κ·u is 4.9 there")
+    fp16 = solved("fp16")
+    assert fp16["done"].tolist() == [True] * 4 + [False] * 6
+    assert round(fp16.loc[4, "κ·u"], 1) == 4.9
+    said("bf16 has eight times the u, and stops a power of ten earlier.")
+    assert refinement.ROUNDOFF["bf16"] == 8 * refinement.ROUNDOFF["fp16"]
+    assert solved("bf16")["done"].sum() == 3
+    said("At 10⁵ the first x is wrong in its first digit, with a residual of 3·10⁻⁵.")
+    assert fp16.loc[5, "first_error"] > 1
+    assert f"{fp16.loc[5, 'residuals'][0]:.0e}" == "3e-05"
+    said('And "corrections" drove it away')
+    assert fp16.loc[5, "error"] > 1e6
+
+
+def test_gmres() -> None:
+    said("fp16 gains two powers of ten; the lab stops GMRES at 300 steps.")
+    assert solved("fp16", gmres=True)["done"].sum() == solved("fp16")["done"].sum() + 2
+    assert refinement.refined.INNER_ALL == 300
+    said("33 at 200 rows")
+    said("At 10,000 rows it would be 1,667.")
+    assert [round(n / 6) for n in (200, 10_000)] == [33, 1667]
+    said("So the last cells cost more than fp64 would have.")
+    assert solved("fp16", gmres=True).loc[[5, 6], "inner"].min() > 33
+
+
+def test_range() -> None:
+    said("fp16 ends at 65,504.")
+    large = 1e6 * refinement.matrix_of(100, 200)
+    assert not refinement.factor(large, "fp16").packed.isfinite().all()
+    assert refinement.factor(large, "bf16").packed.isfinite().all()
+    assert refinement.factor(large / large.abs().max(), "fp16").packed.isfinite().all()

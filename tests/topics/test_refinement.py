@@ -93,7 +93,9 @@ def test_a_training_uses_what_it_is_given() -> None:
     assert list(table) == list(updates.WAYS) and (table.iloc[0] == table.iloc[0, 0]).all()
     assert table.iloc[2].nunique() > 1
     never = refinement.learned_in_bf16(
-        steps=60, add=lambda total, carry, update: (total, carry), round_by=lambda n, _: n.bfloat16()
+        steps=60,
+        add=lambda total, carry, update: (total, carry),
+        round_by=lambda n, _: n.bfloat16(),
     )
     as_ever = refinement.learned_in_bf16(steps=60)
     assert never["with a carry"].iloc[-1] > as_ever["with a carry"].iloc[-1]

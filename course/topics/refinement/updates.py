@@ -16,9 +16,7 @@ from torch import nn
 
 from course.topics.numerics.rounding import DTYPES, handwritten_digits
 
-AddCarried = Callable[
-    [torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]
-]
+AddCarried = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 Round = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 WAYS = ("alone", "with a carry", "rounded by chance", "fp32 master")
 DROPPED = 16  # bits of an fp32 number that bf16 does not have

@@ -20,7 +20,7 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True, repr=False)
 class CheckedFunction(Checked):
-    """A check's parts, and the function that the lab goes on with: yours if it is right, or ours."""
+    """A check's parts, and the function that the lab goes on with: yours if right, or ours."""
 
     function: Function
 

@@ -29,6 +29,38 @@ NUMERICS = {
     "numerics.refine": Written("fp64's accuracy from factors in fp16", _refine),
 }
 
+
+def _add() -> Looks:
+    from course.topics.kernels import given, written
+
+    return Looks(given.add, written.adds, written.adds_once)
+
+
+def _softmax() -> Looks:
+    from course.topics.kernels import given, written
+
+    return Looks(given.softmax, written.is_softmax, written.reads_rows_once)
+
+
+def _norm_relu() -> Looks:
+    from course.topics.kernels import given, written
+
+    return Looks(given.norm_relu, written.normalises, written.reads_channels_once)
+
+
+def _matmul() -> Looks:
+    from course.topics.kernels import given, written
+
+    return Looks(given.matmul, written.multiplies, written.uses_dot)
+
+
+KERNELS = {
+    "kernel.add": Written("a kernel adds, and stays inside", _add),
+    "kernel.softmax": Written("a row is read once", _softmax),
+    "kernel.norm": Written("two operations in one kernel", _norm_relu),
+    "kernel.matmul": Written("tiles are multiplied by Tensor Cores", _matmul),
+}
+
 LABS = (
     Lab(
         number="N",

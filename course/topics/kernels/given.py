@@ -6,7 +6,6 @@ imported, it executes it in Python, program by program, on the CPU.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 
@@ -31,37 +30,67 @@ def softmax(x, out, columns, BLOCK: tl.constexpr):  # noqa: N803
 
 
 @triton.jit
-def norm_relu(x, scale, shift, out, size, channels, BLOCK: tl.constexpr):  # noqa: N803
-    """out = max(0, scale · x + shift), a scale and a shift for each channel; channels lie last."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < size
-    channel = at % channels
+def norm_relu(x, scale, shift, out, rows, channels, ROWS: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803
+    """out = max(0, scale · x + shift) of a matrix (rows, channels), each channel with its own two.
+
+    ROWS rows a program, whose channels fit in BLOCK: scale and shift are read once for all of them.
+    """
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    channel = tl.arange(0, BLOCK)
+    known = channel < channels
+    factor, offset = tl.load(scale + channel, known), tl.load(shift + channel, known)
+    at = row[:, None] * channels + channel[None, :]
+    inside = (row[:, None] < rows) & known[None, :]
     numbers = tl.load(x + at, inside).to(tl.float32)
-    numbers = numbers * tl.load(scale + channel, inside) + tl.load(shift + channel, inside)
-    tl.store(out + at, tl.maximum(numbers, 0.0), inside)
+    numbers = tl.maximum(numbers * factor[None, :] + offset[None, :], 0.0)
+    tl.store(out + at, numbers, inside)
 
 
 @triton.jit
-def matmul(
+def load_tile(matrix, rows, columns, height, width):
+    """The tile of a matrix (height, width) at these rows and columns; beyond its edges it is 0."""
+    inside = (rows[:, None] < height) & (columns[None, :] < width)
+    return tl.load(matrix + rows[:, None] * width + columns[None, :], inside, 0.0)
+
+
+@triton.jit
+def store_tile(matrix, rows, columns, height, width, tile):
+    """Write a tile there, as far as it lies in the matrix."""
+    inside = (rows[:, None] < height) & (columns[None, :] < width)
+    tl.store(matrix + rows[:, None] * width + columns[None, :], tile, inside)
+
+
+@triton.jit
+def matmul(a, b, c, M, N, K, SIDE: tl.constexpr):  # noqa: N803
+    """c = a · b, of (M, K) and (K, N), rows one after the other; a square tile of c a program."""
+    rows = tl.program_id(0) * SIDE + tl.arange(0, SIDE)
+    columns = tl.program_id(1) * SIDE + tl.arange(0, SIDE)
+    total = tl.zeros((SIDE, SIDE), tl.float32)
+    for begin in range(0, K, SIDE):
+        inner = begin + tl.arange(0, SIDE)
+        left, right = load_tile(a, rows, inner, M, K), load_tile(b, inner, columns, K, N)
+        total = tl.dot(left, right, total)
+    store_tile(c, rows, columns, M, N, total)
+
+
+@triton.jit
+def matmul_tuned(
     a, b, c, M, N, K,  # noqa: N803
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,  # noqa: N803
+    TALL: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr, GROUP: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """c = a · b, of (M, K) and (K, N), rows one after the other; a tile of c a program."""
-    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for begin in range(0, K, BLOCK_K):
-        inner = begin + tl.arange(0, BLOCK_K)
-        left = (rows[:, None] < M) & (inner[None, :] < K)
-        right = (inner[:, None] < K) & (columns[None, :] < N)
-        tile_a = tl.load(a + rows[:, None] * K + inner[None, :], left, 0.0)
-        tile_b = tl.load(b + inner[:, None] * N + columns[None, :], right, 0.0)
-        total = tl.dot(tile_a, tile_b, total)
-    inside = (rows[:, None] < M) & (columns[None, :] < N)
-    tl.store(c + rows[:, None] * N + columns[None, :], total, inside)
+    """The same with a tile of three sizes, and neighbours in an order that shares what L2 holds.
 
-
-def folded(norm: torch.nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:
-    """A BatchNorm in evaluation as a scale and a shift for each channel."""
-    scale = norm.weight / (norm.running_var + norm.eps).sqrt()
-    return scale.detach(), (norm.bias - norm.running_mean * scale).detach()
+    GROUP rows of tiles are gone through column by column (Triton's tutorial on products does so).
+    """
+    tall, wide = tl.cdiv(M, TALL), tl.cdiv(N, WIDE)
+    place = tl.program_id(0)
+    first = place // (GROUP * wide) * GROUP
+    height = tl.minimum(tall - first, GROUP)
+    rows = (first + place % (GROUP * wide) % height) * TALL + tl.arange(0, TALL)
+    columns = place % (GROUP * wide) // height * WIDE + tl.arange(0, WIDE)
+    total = tl.zeros((TALL, WIDE), tl.float32)
+    for begin in range(0, K, DEEP):
+        inner = begin + tl.arange(0, DEEP)
+        left, right = load_tile(a, rows, inner, M, K), load_tile(b, inner, columns, K, N)
+        total = tl.dot(left, right, total)
+    store_tile(c, rows, columns, M, N, total)

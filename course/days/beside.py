@@ -72,4 +72,14 @@ LABS = (
         prepare="nothing",
         stuck="the carry's sign; bits that are rounded instead of cut",
     ),
+    Lab(
+        number="K",
+        notebook="lab_kernel",
+        title="a first GPU kernel",
+        minutes=60,
+        quiz="lab_kernel",
+        written=KERNELS,
+        prepare="Linux: Triton is not to be had elsewhere",
+        stuck="what stands beyond a row; tables of places from rows and channels",
+    ),
 )

@@ -72,7 +72,10 @@ def _looked(part: str, look: Callable[[Function], str], function: Function) -> P
     except AssertionError as error:
         return Part(part, FAILED, str(error))
     except Exception as error:  # whatever a learner's function may raise
-        told = f"it raised {type(error).__name__}: {error}"
+        cause = error
+        while cause.__cause__ is not None:  # the interpreter of kernels wraps what was raised
+            cause = cause.__cause__
+        told = f"it raised {type(cause).__name__}: {cause}"
         return Part(part, FAILED, told.splitlines()[0], _line_of(error, function))
 
 
@@ -96,6 +99,8 @@ def _blank(function: Function) -> str:
 def _line_of(error: BaseException, function: Function) -> str:
     """The line of the function in which it was raised, whatever surrounds it."""
     plain = _plain(function)
+    if not hasattr(plain, "__code__"):  # not written in Python
+        return ""
     file, first = plain.__code__.co_filename, plain.__code__.co_firstlineno
     while error is not None:
         for frame in reversed(traceback.extract_tb(error.__traceback__)):

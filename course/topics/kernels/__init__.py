@@ -3,5 +3,5 @@
 from course.topics.kernels import cuda, launch, pictures
 from course.topics.kernels.counted import interpret, moved_by
 from course.topics.kernels.measured import recorded
+from course.topics.kernels.tables import steps, tile_functions, tiles, words
 from course.topics.kernels.timed import on_gpu
-from course.topics.kernels.tables import steps, tiles, words

@@ -1,5 +1,5 @@
 // The first kernel in CUDA C++: each thread adds one pair of numbers.
-__global__ void add(const float *x, const float *y, float *out, long size) {
+extern "C" __global__ void add(const float *x, const float *y, float *out, long size) {
     long at = (long)blockIdx.x * blockDim.x + threadIdx.x;  // my block, and me in it
     if (at < size) out[at] = x[at] + y[at];                 // the last block is not full
 }

@@ -6,6 +6,8 @@ tensors. So it is seen, too, where a program reaches beyond them, before it does
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -40,21 +42,25 @@ class Moved:
 def interpret() -> str:
     """Have Triton interpret kernels in this process, on the CPU, with or without a GPU.
 
-    Call it before Triton is imported.
+    Call it before kernels are defined.
 
     Raises:
-        RuntimeError: Triton was imported before, to compile.
+        RuntimeError: Triton is not here.
     """
-    if "triton" in sys.modules:
-        from triton.language import max as known
-        from triton.runtime.interpreter import InterpretedFunction
-
-        if not isinstance(known, InterpretedFunction):
-            raise RuntimeError(
-                "Triton was imported before, to compile for a GPU: restart the notebook's kernel, "
-                "and run this cell first"
-            )
+    if importlib.util.find_spec("triton") is None:
+        raise RuntimeError("Triton is not here: PyTorch brings it on Linux alone")
     os.environ["TRITON_INTERPRET"] = "1"
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpretedFunction
+    from triton.runtime.jit import JITFunction
+
+    # Where Triton was imported before, its own functions (sum, max, …) are there to be compiled.
+    for home in (tl, tl.standard, tl.tensor):
+        for name, each in list(vars(home).items()):
+            if isinstance(each, JITFunction):
+                setattr(home, name, InterpretedFunction(each.fn))
+    if ours := sys.modules.get("course.topics.kernels.given"):
+        importlib.reload(ours)
     return "Kernels are interpreted: program by program, on the CPU."
 
 
@@ -132,7 +138,7 @@ def _beyond(places: np.ndarray, spans: dict[str, Any], size: int, does: str) -> 
     side = f"{(first - end) // size + 1} beyond the end" if first >= end else "before the begin"
     return (
         f"it {does} {places.size} numbers that are none of its tensors', the first {side} of "
-        f"{name}: a mask must keep programs inside"
+        f"{name}: is a place wrong, or does a mask let it through?"
     )
 
 

@@ -50,6 +50,13 @@ def ptx(architecture: str = "sm_90") -> str:
         return made.read_text()
 
 
+def instructions() -> list[str]:
+    """The kernel's own lines of that assembly, in their order, without declarations."""
+    body = ptx().partition(".visible .entry")[2].partition("{")[2].rpartition("}")[0]
+    lines = [line.strip() for line in body.splitlines()]
+    return [line for line in lines if line and not line.startswith((".", "//"))]
+
+
 def loaded() -> Add | None:
     """The kernel as a function of tensors on the GPU; None where nvcc or a GPU is missing."""
     if nvcc() is None or not torch.cuda.is_available():

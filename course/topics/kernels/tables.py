@@ -51,6 +51,13 @@ def steps(what: str, numbers: int, bytes_each: int = 4) -> pd.DataFrame:
     return table
 
 
+def tile_functions() -> tuple[launch.Kernel, launch.Kernel]:
+    """`load_tile` and `store_tile`, which kernels of products call."""
+    from course.topics.kernels.given import load_tile, store_tile
+
+    return load_tile, store_tile
+
+
 def tiles(
     kernel: launch.Kernel, sides: tuple[int, ...] = (16, 32, 64), size: int = 128
 ) -> pd.DataFrame:

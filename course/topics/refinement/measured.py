@@ -20,19 +20,28 @@ OF_CONDITIONS = 8192  # the size of those
 REPEATED = 3
 OURS_BLOCK, OURS_MOST = 256, 16384
 COMMAND = (
-    "python -m benchmarks.side_labs: A of normal random numbers, and of size 8,192 with condition "
+    "python -m benchmarks.side_labs: A of normal random numbers; the same with 3 sqrt(n) added to "
+    "its diagonal, so that its condition number is at most 5; and of size 8,192 with condition "
     "numbers; one right side; cuSOLVER's cusolverDnD?gesv, and topics/refinement (ours)"
 )
+KINDS = ("random", "easy", "given")  # of a matrix; "given": of its condition number
 
 
 def measure(
     sizes: tuple[int, ...] = SIZES, conditions: tuple[float, ...] = CONDITIONS
 ) -> dict[str, Any]:
     """Time all of it on this machine's GPU; what a machine's index keeps as "refinement"."""
-    rows = [row for size in sizes for row in _of_matrix(_random(size), size, None)]
+    rows = []
+    for size in sizes:
+        matrix = _random(size)
+        rows += _of_matrix(matrix, "random", None)
+        matrix.diagonal().add_(3 * size**0.5)
+        rows += _of_matrix(matrix, "easy", None)
+        del matrix
+        torch.cuda.empty_cache()
     for condition in conditions:
         matrix = matrix_of(condition, OF_CONDITIONS, device=torch.device("cuda"))
-        rows += _of_matrix(matrix, OF_CONDITIONS, condition)
+        rows += _of_matrix(matrix, "given", condition)
         del matrix
         torch.cuda.empty_cache()
     return {"command": COMMAND, "rows": rows}
@@ -41,8 +50,7 @@ def measure(
 def recorded(machine: str) -> pd.DataFrame:
     """What was measured on a machine, a row a solution.
 
-    Columns: by ("cuSOLVER" or "ours"), precision, size, condition (NaN: of normal random numbers),
-    seconds, tflop_per_s (2/3 n³ operations, whatever was done), corrections (negative: given up,
+    Columns: by ("cuSOLVER" or "ours"), precision, matrix (of KINDS), size, condition, seconds, tflop_per_s (2/3 n³ operations, whatever was done), corrections (negative: given up,
     and solved in fp64), error (backward), speedup (over cuSOLVER in fp64, of the same matrix),
     machine.
 
@@ -52,7 +60,7 @@ def recorded(machine: str) -> pd.DataFrame:
     table = once.table(machine, "refinement")
     table["condition"] = table["condition"].astype(float)
     table["tflop_per_s"] = 2 / 3 * table["size"] ** 3 / table["seconds"] / 1e12
-    of = ["size", "condition"]
+    of = ["matrix", "size", "condition"]
     whole = table[(table["precision"] == "fp64") & (table["by"] == "cuSOLVER")]
     whole = whole.set_index(of)["seconds"].rename("fp64_s")
     table = table.join(whole, on=of)
@@ -65,15 +73,15 @@ def _random(size: int) -> torch.Tensor:
     return torch.randn(size, size, generator=draw, dtype=torch.float64, device="cuda")
 
 
-def _of_matrix(a: torch.Tensor, size: int, condition: float | None) -> Iterator[dict[str, Any]]:
-    x = torch.ones(size, dtype=torch.float64, device=a.device)
+def _of_matrix(a: torch.Tensor, kind: str, condition: float | None) -> Iterator[dict[str, Any]]:
+    x = torch.ones(len(a), dtype=torch.float64, device=a.device)
     b, columns = a @ x, a.t().contiguous().t()
-    known = {"size": size, "condition": condition}
+    known = {"matrix": kind, "size": len(a), "condition": condition}
     for precision in cusolver.LETTERS:
         yield {"by": "cuSOLVER", "precision": precision, **known} | _by_cusolver(
             columns, b, precision
         )
-    if condition is None and size <= OURS_MOST:
+    if condition is None and len(a) <= OURS_MOST:
         yield {"by": "ours", "precision": "fp16", **known} | _by_ours(a, b)
 
 

@@ -50,7 +50,8 @@ def measure(
 def recorded(machine: str) -> pd.DataFrame:
     """What was measured on a machine, a row a solution.
 
-    Columns: by ("cuSOLVER" or "ours"), precision, matrix (of KINDS), size, condition, seconds, tflop_per_s (2/3 n³ operations, whatever was done), corrections (negative: given up,
+    Columns: by ("cuSOLVER" or "ours"), precision, matrix (of KINDS), size, condition, seconds,
+    tflop_per_s (2/3 n³ operations, whatever was done), corrections (negative: given up,
     and solved in fp64), error (backward), speedup (over cuSOLVER in fp64, of the same matrix),
     machine.
 

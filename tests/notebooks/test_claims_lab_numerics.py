@@ -115,3 +115,40 @@ def test_range() -> None:
     assert not refinement.factor(large, "fp16").packed.isfinite().all()
     assert refinement.factor(large, "bf16").packed.isfinite().all()
     assert refinement.factor(large / large.abs().max(), "fp16").packed.isfinite().all()
+
+
+@cache
+def h100() -> pd.DataFrame:
+    table = refinement.recorded("nvidia-h100")
+    return table[table["by"] == "cuSOLVER"].set_index(["matrix", "precision"])
+
+
+def test_on_a_gpu() -> None:
+    given = h100().loc["given"].set_index("condition", append=True)
+    said("It is *slower*, at every κ and at every size.")
+    assert (given.loc["fp16", "speedup"] < 1).all()
+    assert (h100().loc[("random", "fp16"), "speedup"] < 1).all()
+    said("⅔·n³ at the data sheet's 67 TFLOP/s would be 5.5 ms; the solution takes 44.")
+    assert round(2 / 3 * 8192**3 / 67e12 * 1e3, 1) == 5.5
+    assert gpus.summary().loc["H100", "fp64"] == 67
+    fp16, fp64 = (given.loc[name] for name in ("fp16", "fp64"))
+    assert round(fp64.loc[10, "seconds"] * 1e3) == round(fp64.loc[1000, "seconds"] * 1e3) == 44
+    said("With κ = 10 there are 9, with κ = 1,000 there are 25.")
+    assert (fp16.loc[10, "corrections"], fp16.loc[1000, "corrections"]) == (9, 25)
+    said("1.6 ms each")
+    each = (fp16.loc[1000, "seconds"] - fp16.loc[10, "seconds"]) / (25 - 9)
+    assert round(each * 1e3, 1) == 1.6
+    said("33 ms for the factors instead of 42")
+    assert round((fp16.loc[10, "seconds"] - 9 * each) * 1e3) == 33
+    assert fp64.loc[10, "corrections"] == 1 and round((fp64.loc[10, "seconds"] - each) * 1e3) == 42
+    said("After 50 corrections in vain fp64 begins, and all of it takes four times as long.")
+    assert (fp16.loc[1e5:, "corrections"] == -50).all()
+    assert (1 / fp16.loc[1e5:, "speedup"]).between(3.5, 4).all()
+
+
+def test_the_same_ratio_of_data_sheets() -> None:
+    said("An H100's data sheet has the same ratio of fp16 to fp64.")
+    ratio = gpus.summary().eval("fp16 / fp64")
+    assert ratio["H100"] == pytest.approx(ratio["V100"], rel=0.1)
+    said("The V100 had no Tensor Cores for fp64")
+    assert "fp64" not in gpus.precisions().loc["Volta", "tensor_cores"]

@@ -261,3 +261,9 @@ def test_half_precision_for_science_with_its_blanks_open(runs_root: Path) -> Non
     """What a learner has not written yet, the lab does with its own function."""
     passes("lab_numerics")
     assert not [*runs_root.glob("*/launch.json")]
+
+
+def test_a_first_kernel_with_its_blanks_open(runs_root: Path) -> None:
+    """Interpreted, in a process that has imported Triton before to compile."""
+    passes("lab_kernel")
+    assert not [*runs_root.glob("*/launch.json")]

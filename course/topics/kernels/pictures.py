@@ -92,7 +92,8 @@ def adding(table: pd.DataFrame) -> Picture:
     usual = added[(added["by"] != "Triton") | (added["block"] == 1024)]
     for by, rows in usual.groupby("by", sort=False):
         rows = rows.sort_values("size")
-        left.plot(rows["size"], 100 * rows["share"], "o-", color=COLOURS[by], ms=4, label=by)
+        style = "o--" if by == "PyTorch" else "o-"  # it lies on Triton's
+        left.plot(rows["size"], 100 * rows["share"], style, color=COLOURS[by], ms=4, label=by)
     blocks = added[(added["by"] == "Triton") & (added["size"] == largest)].sort_values("block")
     right.plot(blocks["block"], 100 * blocks["share"], "o-", color=BLUE, ms=4)
     for axes, words in ((left, "numbers in a vector"), (right, "numbers a program (BLOCK)")):

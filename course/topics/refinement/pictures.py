@@ -154,8 +154,8 @@ def border(*tables: pd.DataFrame) -> Picture:
 
 def on_gpu(table: pd.DataFrame) -> Picture:
     """TFLOP/s over the size, and times fp64's speed over the condition number (of `recorded`)."""
-    by_size = table[table["condition"].isna() & (table["by"] == "cuSOLVER")]
-    by_condition = table[table["condition"].notna()]
+    by_size = table[(table["matrix"] == "random") & (table["by"] == "cuSOLVER")]
+    by_condition = table[table["matrix"] == "given"]
     picture = Picture(10, 3.6, f"solutions on {table['machine'].iloc[0]}: {_fastest(by_size)}")
     left, right = picture.subplots(1, 2)
     _lines(left, by_size, "size", "tflop_per_s")

@@ -41,7 +41,7 @@ def test_an_addition() -> None:
     said("with 32 numbers a program reaches 21 %, since it has 128 threads (4 warps)")
     shares = largest.loc["Triton", "share"]
     assert round(shares[32], 2) == 0.21 and (shares[shares.index >= 256] > 0.98).all()
-    said("CUDA C++, with one number a thread, stays at 92 %")
+    said("CUDA C++, with one number a thread, [stays at 92 %]")
     assert round(largest.loc["CUDA C++", "share"].item(), 2) == 0.92
 
 

@@ -184,3 +184,14 @@ def test_words_of_both_languages_stand_in_their_sources() -> None:
     table = kernels.words()
     for word in ("blockIdx.x", "threadIdx.x", "blockDim.x"):
         assert word in cuda.source() and table["CUDA C++"].str.contains(word).any()
+
+
+def test_what_a_gpu_measured_is_read_and_drawn() -> None:
+    table = kernels.recorded("nvidia-h100")
+    assert table["share"].between(0, 1.15).all() and (table["seconds"] > 0).all()
+    moving, computing = table[table["flop"].isna()], table[table["flop"].notna()]
+    assert moving["gb_per_s"].notna().all() and computing["tflop_per_s"].notna().all()
+    assert {*computing["kernel"]} == {"matmul"}
+    assert "by Triton with 268,435,456 numbers" in kernels.pictures.adding(table).alt
+    assert "softmax: Triton 0." in kernels.pictures.fused(table).alt
+    assert "TFLOP/s at size 8,192: Triton" in kernels.pictures.products(table).alt

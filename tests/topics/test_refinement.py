@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from course.topics import gpus, refinement
-from course.topics.refinement import factors, refined, updates
+from course.topics.refinement import cusolver, factors, refined, updates
 
 
 @pytest.mark.parametrize("precision", factors.FORMATS)
@@ -121,3 +121,22 @@ def test_pictures_say_what_they_show() -> None:
     assert "bf16: alone 1.000" in refinement.pictures.added(tables).alt
     learned = refinement.pictures.learned(refinement.learned_in_bf16(steps=2))
     assert learned.alt.startswith("loss over 2 steps; at the end: alone 2.")
+
+
+def test_what_a_gpu_measured_is_read_and_drawn() -> None:
+    table = refinement.recorded("nvidia-h100")
+    whole = table[(table["by"] == "cuSOLVER") & (table["precision"] == "fp64")]
+    assert (whole["speedup"] == 1).all() and table["machine"].str.startswith("NVIDIA H100").all()
+    assert (table["error"] < 1e-3).all() and (table["seconds"] > 0).all()
+    drawn = refinement.pictures.on_gpu(table)
+    assert "TFLOP/s at size 32,768: fp64 31" in drawn.alt
+    with pytest.raises(ValueError, match="no refinement is recorded for 'nvidia-h200-x2': nvidia"):
+        refinement.recorded("nvidia-h200-x2")
+
+
+def test_cusolver_says_what_it_takes() -> None:
+    a = torch.eye(3, dtype=torch.float64)
+    with pytest.raises(ValueError, match="precision='fp8': choose fp64, fp32, tf32, fp16, bf16"):
+        cusolver.solve(a, a[0], "fp8")
+    with pytest.raises(ValueError, match="A and b must be fp64 on a GPU"):
+        cusolver.solve(a, a[0], "fp16")

@@ -75,9 +75,17 @@ def matmul(a, b, c, M, N, K, SIDE: tl.constexpr):  # noqa: N803
 
 @triton.jit
 def matmul_tuned(
-    a, b, c, M, N, K,  # noqa: N803
-    TALL: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr, GROUP: tl.constexpr,  # noqa: N803
-):  # fmt: skip
+    a,
+    b,
+    c,
+    M,
+    N,
+    K,
+    TALL: tl.constexpr,
+    WIDE: tl.constexpr,
+    DEEP: tl.constexpr,
+    GROUP: tl.constexpr,
+):
     """The same with a tile of three sizes, and neighbours in an order that shares what L2 holds.
 
     GROUP rows of tiles are gone through column by column (Triton's tutorial on products does so).

@@ -48,9 +48,14 @@ def grid(size: int, block: int) -> Picture:
         axes.add_patch(Rectangle((x, 0), 0.9, 0.9, color=hue, lw=0, alpha=1 if there else 0.3))
         said = str(at) if there else "✗"
         axes.text(
-            x + 0.45, 0.45, said, ha="center", va="center", fontsize=8,
+            x + 0.45,
+            0.45,
+            said,
+            ha="center",
+            va="center",
+            fontsize=8,
             color=words_on(hue) if there else DARK,
-        )  # fmt: skip
+        )
     for program in range(programs):
         begin = program * (block + 0.6)
         axes.text(begin, 1.3, f"program {program}", fontsize=9, color=DARK)

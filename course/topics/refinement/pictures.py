@@ -107,9 +107,13 @@ def residuals(*tables: pd.DataFrame) -> Picture:
     panels[0].set_ylabel("residual, relative (dotted: fp64's)")
     handles, labels = panels[0].get_legend_handles_labels()
     picture.legend(
-        handles, labels, title="condition\nnumber", loc="outside right upper", frameon=False,
+        handles,
+        labels,
+        title="condition\nnumber",
+        loc="outside right upper",
+        frameon=False,
         fontsize=9,
-    )  # fmt: skip
+    )
     return picture
 
 

@@ -208,6 +208,7 @@ def test_searches_are_made_and_packed_with_what_they_drew(
         record.record_searches("here", tmp_path, "moon")
 
 
+@pytest.mark.slow
 def test_what_cannot_be_packed_leaves_no_half(
     runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ PURPOSES = {
 }
 LEARNING = "learning"  # a purpose of which no time is kept
 SEARCH = "search"
+PRACTICE = "practice"
 FULL_BATCH = ("throughput", "scaling")  # on one GPU, either tells how fast a rung is at its best
 LABELS = ("rung", "data_root")  # of a config: they change nothing that is computed
 HANDED_ON = ("uint8",)  # nor do these, but how fast files come, which is asked of FED alone
@@ -63,7 +64,7 @@ ASIDE = (
     "memory",
     "sharding",
     "parallel",
-    "practice",
+    PRACTICE,
     SEARCH,
     *FED,
 )  # nor are these
@@ -254,7 +255,14 @@ def answer(machine: str, config: Config, gpus: int = 1, added: dict[str, str] | 
             f"another site, as site='local'"
         )
     known = [(run, _differences(run, wanted, gpus)) for run in same]
-    known.sort(key=lambda each: (len(each[1]), each[0].config.rung != config.rung))
+    # What was trained once more, to be compared with itself, answers for nothing that is there.
+    known.sort(
+        key=lambda each: (
+            len(each[1]),
+            each[0].config.rung != config.rung,
+            each[0].purpose == PRACTICE,
+        )
+    )
     for run, differences in known:
         if not differences:
             return run

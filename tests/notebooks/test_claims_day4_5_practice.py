@@ -38,13 +38,13 @@ def test_accidents_and_the_best_distance() -> None:
 
 
 def test_what_the_checks_train() -> None:
-    said("The check trains ten steps in fp16, and saves after 3, 6 and 9.")
+    said("The check trains eight steps in fp16, and saves after 3 and 6.")
     steps = CHANGING["epochs"] * CHANGING["steps"]
-    assert (steps, CHANGING["precision"]) == (10, "fp16")
-    assert [at for at in range(1, 11) if at % EVERY == 0] == [3, 6, 9] and KILLED_AFTER == 8
+    assert (steps, CHANGING["precision"]) == (8, "fp16")
+    assert [at for at in range(1, 9) if at % EVERY == 0] == [3, 6] and KILLED_AFTER == 5
     said("waits for eight seconds")
     assert SAVE_S["local"] == 8
-    assert ASKED_IN % EVERY, "so that the step it ends in is none that is saved anyway"
+    assert EVERY <= ASKED_IN, "so that something is saved before it is asked"
     said("Saved was every 4th step")
     said("Here both save every fourth step")
     assert practice.small("async_save").save_every == practice.small().save_every == 4

@@ -257,7 +257,10 @@ def test_searches_from_recorded_runs_and_small_trials(
     assert {run.status for run in launched} <= {"ok", "cancelled"}  # pruned
 
 
+# Narrow layers are over before a second thread has begun.
 FORGETS = """
+import os
+os.environ["OMP_NUM_THREADS"] = "1"
 from course.labs import exercises
 as_ever = exercises.variant
 exercises.variant = lambda name, after, script: as_ever(name, after, {script!r})
@@ -276,7 +279,7 @@ def test_a_training_is_stopped_and_goes_on(
     (last,) = [run for run in outside if run.status == "ok"]
     assert last.record.evidence["began_at"] >= 10 and len(last.steps) == 120
     planted = [run for run in launched if run.config.sigterm_step or run.config.sigkill_step]
-    assert sorted(run.record.evidence["began_at"] for run in planted) == [6, 6, 8]
+    assert sorted(run.record.evidence["began_at"] for run in planted) == [3, 3, 5]
     assert {len(run.record.epochs) for run in planted} == {2}  # the first process's as well
 
 

@@ -41,16 +41,23 @@ def train(folder):
         script.main(run)
 
 
+def ends_early(folder):
+    """Has a process of this run ended before the run? Nothing of it is there any more, then."""
+    try:
+        train(folder)
+    except SystemExit as end:
+        if end.code not in ENDED:
+            raise
+        return True
+    return False
+
+
 interruption.end_at_once = lambda: end_as(signal.SIGKILL)
 if sys.argv[1] == "narrow":
     narrow.use()
 for folder in sys.argv[2:]:
     try:
-        try:
-            train(folder)
-        except SystemExit as end:
-            if end.code not in ENDED:
-                raise
+        if ends_early(folder):
             train(folder)
     except Exception:
         traceback.print_exc()

@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from course.cli import labs  # noqa: F401 - adds its commands
+from course.cli import labs, race  # noqa: F401 - add their commands
 from course.cli.runs import app
 
 

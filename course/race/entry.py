@@ -1,0 +1,203 @@
+"""An entry: a script, run several times with seeds that nobody knew, and judged."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from course.config import Config
+from course.data import crop_set
+from course.jobs.launch import launch_planned, wait
+from course.jobs.plan import Plan, find_script, plan
+from course.race import board, tracks
+from course.race.board import Entry, Trial
+from course.race.referee import VERDICT
+from course.race.tracks import Track
+from course.runs.run import PROJECT, Run, git_sha
+from course.text import digits
+
+SLACK_MIN = 2.0  # for a run to import its libraries, before its clock begins
+SHIPPED = PROJECT / "solutions" / "race"
+
+
+def settings_of(text: str, track: str) -> dict[str, Any]:
+    """What a script's SETTINGS have for a track, or all of them where they name no track.
+
+    They are read, not run: a literal dictionary at the top level.
+
+    Raises:
+        ValueError: there are none, or they are no literal.
+    """
+    for node in ast.parse(text).body:
+        names = [each.id for each in getattr(node, "targets", []) if isinstance(each, ast.Name)]
+        if "SETTINGS" in names:
+            try:
+                found = ast.literal_eval(node.value)
+            except ValueError as error:
+                raise ValueError(
+                    "SETTINGS must be a plain dictionary, without computing"
+                ) from error
+            if set(found) & set(tracks.TRACKS):
+                if track not in found:
+                    raise ValueError(f"SETTINGS has {', '.join(found)}, and no {track!r}")
+                return found[track]
+            return found
+    raise ValueError('the script needs SETTINGS = {"cpu": {"epochs": 2, …}} at its top level')
+
+
+def shipped(name: str) -> Path:
+    """The script of an entry that the course ships. Raises ValueError with their names."""
+    known = {path.stem: path for path in sorted(SHIPPED.glob("*.py"))}
+    if name not in known:
+        raise ValueError(f"the course ships no entry {name!r}: choose {', '.join(known)}")
+    return known[name]
+
+
+def said(entry: Entry) -> str:
+    """What became of an entry, for people."""
+    if entry.verdict:
+        return f"{entry.id} does not count: {entry.verdict}"
+    joules = f", {digits(entry.joules)} J" if entry.joules else ""
+    return (
+        f"{entry.id} counts: {digits(entry.seconds)} s{joules} (medians), mean accuracy "
+        f"{entry.top1:.2%} over {len(entry.trials)} seeds, p = {entry.p:.2g}"
+    )
+
+
+def enter(
+    track: str,
+    script: str | Path,
+    *,
+    name: str = "",
+    seeds: int | None = None,
+    gpus: int = 1,
+    site: str = "local",
+    to: str | Path | None = None,
+) -> Entry:
+    """Run a script for the race, have the referee judge it, and put it on the board.
+
+    Its text is stored first; only then are the seeds drawn. Runs go one after another, and the
+    first that fails ends the entry, with its reason.
+
+    Args:
+        name: what the board shows; without: the script's.
+        seeds: runs; None: as many as the track asks for at least.
+        to: the board's folder; None: `board.folder()`.
+
+    Raises:
+        ValueError: no such track or script, too few seeds, settings that the race decides.
+    """
+    course, source = tracks.get(track), find_script(script)
+    text = source.read_text()
+    count = seeds or course.seeds
+    if count < course.seeds:
+        raise ValueError(f"seeds={count}: track {track} asks for {course.seeds} or more")
+    if gpus > course.most_gpus:
+        raise ValueError(f"gpus={gpus}: track {track} takes {course.most_gpus} at most")
+    name = name or source.stem
+    settings = settings_of(text, track)
+    course.config(settings, name, seed=0)  # refuses what is wrong before anything is stored
+    draft = board.begin(board.folder(to), Entry.new(track, name, text, settings, gpus), text)
+    drawn = [secrets.randbelow(2**31) for _ in range(count)]
+    return board.post(draft, run_all(draft.path / board.SCRIPT, draft.entry, drawn, site))
+
+
+def run_all(script: Path, entry: Entry, seeds: Sequence[int], site: str = "local") -> Entry:
+    """The entry with its runs, all of them made now, or as many as until one failed."""
+    entry = replace(entry, seeds=tuple(seeds), git_sha=git_sha())
+    first, *rest = seeds
+    entry = _with(entry, [_run(script, entry, first, site)])
+    if entry.failure or not rest:
+        return entry
+    made = []
+    for seed in rest:
+        made.append(_run(script, entry, seed, site))
+        if made[-1].record.status != "ok":
+            break
+    return _with(entry, made)
+
+
+def _run(script: Path, entry: Entry, seed: int, site: str) -> Run:
+    track = tracks.get(entry.track)
+    config = track.config(entry.settings, entry.name, seed)
+    with _blind():
+        run = launch_planned(_planned(script, config, entry, track, site))
+    wait(run, check=False)
+    return run
+
+
+def _planned(script: Path, config: Config, entry: Entry, track: Track, site: str) -> Plan:
+    minutes = track.budget_s / 60 + SLACK_MIN
+    asked = plan(script, config, site=site, gpus=entry.gpus, time_min=minutes)
+    return replace(asked, request=asked.request | {"race": {"track": track.name}})
+
+
+@contextmanager
+def _blind() -> Iterator[None]:
+    """Jobs that are launched meanwhile find the training crops, and no others."""
+    before, blind = os.environ.get("COURSE_DATA"), str(crop_set.ensure_blind())
+    os.environ["COURSE_DATA"] = blind
+    try:
+        yield
+    finally:
+        os.environ.pop("COURSE_DATA")
+        if before is not None:
+            os.environ["COURSE_DATA"] = before
+
+
+def _with(entry: Entry, runs: Sequence[Run]) -> Entry:
+    """The entry with what the referee says of these runs, too."""
+    well = [str(run.folder) for run in runs if run.record.status == "ok"]
+    if well:
+        subprocess.run([sys.executable, "-m", "course.race.referee", *well], check=True)
+    trials = [_trial(run, tracks.get(entry.track)) for run in runs]
+    record = runs[0].record
+    about = {"machine": record.machine, "hardware": record.hardware, "versions": record.versions}
+    return replace(entry, trials=(*entry.trials, *trials), **(about if not entry.machine else {}))
+
+
+def _trial(run: Run, track: Track) -> Trial:
+    record, race = run.record, run.record.race
+    trial = Trial(run.config.seed, run.name)
+    if record.status == "timeout":
+        return replace(trial, failure=f"took longer than the budget of {track.budget_s:g} s")
+    if record.status != "ok":
+        return replace(trial, failure=f"{record.status}: {record.error}"[:500])
+    verdict = json.loads((run.folder / VERDICT).read_text())
+    trial = replace(trial, validated_on=verdict["validated_on"])
+    if "refused" in verdict:
+        return replace(trial, failure=verdict["refused"])
+    if race["seconds"] > track.budget_s:
+        why = f"took {race['seconds']:.1f} s, and the budget is {track.budget_s:g} s"
+        return replace(trial, failure=why)
+    return replace(
+        trial,
+        top1=verdict["top1"],
+        weights=verdict["weights"],
+        seconds=race["seconds"],
+        ready_s=race.get("ready_s"),
+        joules=_joules(run),
+        way=_way(race, verdict),
+    )
+
+
+def _joules(run: Run) -> float | None:
+    """Of all its GPUs together; None if one of them counts none."""
+    each = [rank.get("race", {}).get("joules") for rank in run.ranks] or [run.record.race["joules"]]
+    return None if None in each else sum(each)
+
+
+def _way(race: dict[str, Any], verdict: dict[str, Any]) -> tuple[tuple[float, float, float], ...]:
+    """Seconds, joules and accuracy on the way, and at the end."""
+    marks = [*race["on_the_way"], race]
+    values = [*verdict["on_the_way"], verdict["top1"]]
+    return tuple((mark["seconds"], mark["joules"], top1) for mark, top1 in zip(marks, values))

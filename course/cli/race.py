@@ -21,6 +21,7 @@ def race(
         str, typer.Option(help="Enter one that the course ships: plain, one_cycle, …")
     ] = "",
     name: Annotated[str, typer.Option(help="What the board shows; without: the script's.")] = "",
+    by: Annotated[str, typer.Option(help="Who enters it; without: your user's name.")] = "",
     verify: Annotated[
         str, typer.Option(help="Run an entry of the board again, with other seeds.")
     ] = "",
@@ -39,7 +40,8 @@ def race(
     """Race a script to an accuracy: enter it, run an entry again, or show the board."""
     from course.race import board as boards
     from course.race import entry as entries
-    from course.race import page, verify as again
+    from course.race import page
+    from course.race import verify as again
 
     place = boards.folder(board or None)
     options = {"seeds": seeds, "site": site, "to": place}
@@ -50,7 +52,7 @@ def race(
             raise typer.Exit(not outcome.holds)
         if script or entry:
             entered = entries.enter(
-                track, script or entries.shipped(entry), name=name, gpus=gpus, **options
+                track, script or entries.shipped(entry), name=name, by=by, gpus=gpus, **options
             )
             typer.echo(entries.said(entered), err=json_)
         written = page.write(place, machine=machine)

@@ -68,13 +68,15 @@ class Entry:
     trials: tuple[Trial, ...] = ()
 
     @classmethod
-    def new(cls, track: str, name: str, text: str, settings: dict[str, Any], gpus: int) -> Entry:
+    def new(
+        cls, track: str, name: str, by: str, text: str, settings: dict[str, Any], gpus: int
+    ) -> Entry:
         """An entry before its first run."""
         digest = hashlib.sha256(text.encode()).hexdigest()
         now = datetime.now()
         number = f"{name}-{now:%m%d-%H%M%S}-{digest[:4]}{secrets.token_hex(2)}"
         moment = now.isoformat(timespec="seconds")
-        return cls(number, track, name, _user(), moment, digest, settings, gpus)
+        return cls(number, track, name, by or _user(), moment, digest, settings, gpus)
 
     @classmethod
     def from_json(cls, text: str) -> Entry:

@@ -22,11 +22,13 @@ from course.race import board, tracks
 from course.race.board import Entry, Trial
 from course.race.referee import VERDICT
 from course.race.tracks import Track
+from course.runs.record import Record
 from course.runs.run import PROJECT, Run, git_sha
 from course.text import digits
 
 SLACK_MIN = 2.0  # for a run to import its libraries, before its clock begins
 SHIPPED = PROJECT / "solutions" / "race"
+SHIPPED_ENTRIES = ("plain", "one_cycle", "progressive", "fast")  # in their order
 
 
 def settings_of(text: str, track: str) -> dict[str, Any]:
@@ -56,10 +58,9 @@ def settings_of(text: str, track: str) -> dict[str, Any]:
 
 def shipped(name: str) -> Path:
     """The script of an entry that the course ships. Raises ValueError with their names."""
-    known = {path.stem: path for path in sorted(SHIPPED.glob("*.py"))}
-    if name not in known:
-        raise ValueError(f"the course ships no entry {name!r}: choose {', '.join(known)}")
-    return known[name]
+    if name not in SHIPPED_ENTRIES:
+        raise ValueError(f"the course ships no entry {name!r}: choose {', '.join(SHIPPED_ENTRIES)}")
+    return SHIPPED / f"{name}.py"
 
 
 def said(entry: Entry) -> str:
@@ -82,6 +83,7 @@ def enter(
     gpus: int = 1,
     site: str = "local",
     to: str | Path | None = None,
+    by: str = "",
 ) -> Entry:
     """Run a script for the race, have the referee judge it, and put it on the board.
 
@@ -92,6 +94,7 @@ def enter(
         name: what the board shows; without: the script's.
         seeds: runs; None: as many as the track asks for at least.
         to: the board's folder; None: `board.folder()`.
+        by: who enters it; without: the user's name.
 
     Raises:
         ValueError: no such track or script, too few seeds, settings that the race decides.
@@ -106,9 +109,14 @@ def enter(
     name = name or source.stem
     settings = settings_of(text, track)
     course.config(settings, name, seed=0)  # refuses what is wrong before anything is stored
-    draft = board.begin(board.folder(to), Entry.new(track, name, text, settings, gpus), text)
+    entry = Entry.new(track, name, by, text, settings, gpus)
+    draft = board.begin(board.folder(to), entry, text)
     drawn = [secrets.randbelow(2**31) for _ in range(count)]
-    return board.post(draft, run_all(draft.path / board.SCRIPT, draft.entry, drawn, site))
+    try:
+        return board.post(draft, run_all(draft.path / board.SCRIPT, entry, drawn, site))
+    except BaseException:  # interrupted, say
+        board.drop(draft)
+        raise
 
 
 def run_all(script: Path, entry: Entry, seeds: Sequence[int], site: str = "local") -> Entry:
@@ -161,8 +169,16 @@ def _with(entry: Entry, runs: Sequence[Run]) -> Entry:
         subprocess.run([sys.executable, "-m", "course.race.referee", *well], check=True)
     trials = [_trial(run, tracks.get(entry.track)) for run in runs]
     record = runs[0].record
-    about = {"machine": record.machine, "hardware": record.hardware, "versions": record.versions}
+    about = {"machine": _machine(record), "hardware": record.hardware, "versions": record.versions}
     return replace(entry, trials=(*entry.trials, *trials), **(about if not entry.machine else {}))
+
+
+def _machine(record: Record) -> str:
+    """Its name; of a processor with the cores that the run had, and how many there are."""
+    own, whole = record.hardware.get("cores"), os.cpu_count()
+    if record.device == "cpu" and record.site == "local" and own and own < (whole or 0):
+        return record.machine.replace(f"{own} cores", f"{own} of {whole} cores")
+    return record.machine
 
 
 def _trial(run: Run, track: Track) -> Trial:

@@ -76,3 +76,9 @@ def _store(outcome: Outcome, folder: Path) -> None:
         write_atomically(path, json.dumps(about, indent=1))
     except OSError as error:
         print(f"what came of it could not be stored beside the entry: {error}")
+
+
+def outcomes(folder: Path) -> list[str]:
+    """What came of running an entry again, in words, the oldest first."""
+    told = [json.loads(path.read_text()) for path in sorted(folder.glob(VERIFIED.format("*")))]
+    return [f"{each['at'].replace('T', ' ')}: {each['said']}" for each in told]

@@ -39,7 +39,6 @@ TRIED: list[tuple[str, str, dict[str, Any]]] = [
     ),
     ("fast", "gpu", {"batch_size": 1024, "steps": 64, "lr": 0.2}),
     ("fast", "gpu", {"batch_size": 256, "steps": 256}),
-    ("fast", "gpu", {"epochs": 6, "SMALL": {"cuda": 0.5}}),
     ("fast", "gpu", {"epochs": 8}),
     ("plain", "gpu", {"epochs": 10}),
     ("plain", "gpu", {"lr": 0.3}),

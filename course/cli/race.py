@@ -38,10 +38,9 @@ def race(
     json_: AsJson = False,
 ) -> None:
     """Race a script to an accuracy: enter it, run an entry again, or show the board."""
+    from course.race import again, page
     from course.race import board as boards
     from course.race import entry as entries
-    from course.race import page
-    from course.race import verify as again
 
     place = boards.folder(board or None)
     options = {"seeds": seeds, "site": site, "to": place}
@@ -51,10 +50,8 @@ def race(
             typer.echo(outcome.said, err=json_)
             raise typer.Exit(not outcome.holds)
         if script or entry:
-            entered = entries.enter(
-                track, script or entries.shipped(entry), name=name, by=by, gpus=gpus, **options
-            )
-            typer.echo(entries.said(entered), err=json_)
+            entered = entries.enter(track, script or entry, name=name, by=by, gpus=gpus, **options)
+            typer.echo(entered.said, err=json_)
         written = page.write(place, machine=machine)
     found = boards.entries(place, track=track or None, machine=machine)
     if json_:

@@ -127,6 +127,8 @@ class Crops:
         about = read_dict(root / MANIFEST)["files"]
         found = []
         for name in (f"{split}.npy", f"{split}-labels.npy"):
+            if name not in about:
+                raise DataError(f"{root} has no {split} crops: a run of a race is not given any")
             content = (root / name).read_bytes()
             if zlib.crc32(content) != about[name]["crc32"]:
                 raise DataError(

@@ -23,6 +23,7 @@ from typing import Any
 from course.race import tracks
 from course.runs.files import write_atomically
 from course.runs.run import RECORDED, runs_root
+from course.text import digits, wrapped
 
 SCRIPT, ABOUT = "script.py", "entry.json"
 SHIPPED = RECORDED / "race"  # the entries that came with the course
@@ -48,7 +49,7 @@ class Trial:
     way: tuple[tuple[float, float | None, float], ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Entry:
     """A script on a track, and what its runs brought."""
 
@@ -134,6 +135,20 @@ class Entry:
                 f"(p = {self.p:.2g}, and less than {tracks.SURE:g} is needed)"
             )
         return ""
+
+    @property
+    def said(self) -> str:
+        """What became of it, for people."""
+        if self.verdict:
+            return f"{self.id} does not count: {self.verdict}"
+        joules = f", {digits(self.joules)} J" if self.joules else ""
+        return (
+            f"{self.id} counts: {digits(self.seconds)} s{joules} (medians), mean accuracy "
+            f"{self.top1:.2%} over {len(self.trials)} seeds, p = {self.p:.2g}"
+        )
+
+    def __repr__(self) -> str:
+        return wrapped(self.said)
 
     def spread(self, name: str) -> tuple[float, float] | None:
         """The least and the most of "seconds", "joules", "ready_s" or "top1" over its runs."""

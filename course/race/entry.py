@@ -24,7 +24,6 @@ from course.race.referee import VERDICT
 from course.race.tracks import Track
 from course.runs.record import Record
 from course.runs.run import PROJECT, Run, git_sha
-from course.text import digits
 
 SLACK_MIN = 2.0  # for a run to import its libraries, before its clock begins
 SHIPPED = PROJECT / "solutions" / "race"
@@ -63,15 +62,18 @@ def shipped(name: str) -> Path:
     return SHIPPED / f"{name}.py"
 
 
-def said(entry: Entry) -> str:
-    """What became of an entry, for people."""
-    if entry.verdict:
-        return f"{entry.id} does not count: {entry.verdict}"
-    joules = f", {digits(entry.joules)} J" if entry.joules else ""
-    return (
-        f"{entry.id} counts: {digits(entry.seconds)} s{joules} (medians), mean accuracy "
-        f"{entry.top1:.2%} over {len(entry.trials)} seeds, p = {entry.p:.2g}"
-    )
+def _source(script: str | Path) -> Path:
+    return shipped(str(script)) if str(script) in SHIPPED_ENTRIES else find_script(script)
+
+
+def draft(script: str | Path, *, of: str = "plain") -> None:
+    """Copy a shipped entry to where you edit it; a file that is there stays as it is."""
+    place = Path(script) if Path(script).is_absolute() else PROJECT / script
+    if place.exists():
+        print(f"{script} is there, and stays as it is")
+        return
+    place.write_text(shipped(of).read_text())
+    print(f"{script}: a copy of {of}. Open it, and change SETTINGS, or anything else")
 
 
 def enter(
@@ -91,6 +93,7 @@ def enter(
     first that fails ends the entry, with its reason.
 
     Args:
+        script: a file, or the name of an entry that the course ships.
         name: what the board shows; without: the script's.
         seeds: runs; None: as many as the track asks for at least.
         to: the board's folder; None: `board.folder()`.
@@ -99,7 +102,7 @@ def enter(
     Raises:
         ValueError: no such track or script, too few seeds, settings that the race decides.
     """
-    course, source = tracks.get(track), find_script(script)
+    course, source = tracks.get(track), _source(script)
     text = source.read_text()
     count = seeds or course.seeds
     if count < course.seeds:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from course.race import board, pictures, tracks
+from course.race.again import outcomes
 from course.race.anchors import ANCHORS
 from course.race.board import Entry
-from course.race.verify import outcomes
 from course.runs.files import write_atomically
 from course.text import digits
 

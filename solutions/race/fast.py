@@ -14,13 +14,15 @@ from course.training.precision import HALF
 from course.training.recorder import recording
 
 SETTINGS = {
-    "quick": {"epochs": 1, "steps": 40, "batch_size": 128, "lr": 0.1, "label_smoothing": 0.1},
-    "cpu": {"epochs": 2, "steps": 256, "batch_size": 256, "lr": 0.1, "label_smoothing": 0.1},
-    "gpu": {"epochs": 4, "steps": 128, "batch_size": 512, "lr": 0.1, "label_smoothing": 0.1},
+    "quick": {"epochs": 1, "steps": 24, "batch_size": 128, "lr": 0.1, "label_smoothing": 0.1},
+    "cpu": {"epochs": 2, "steps": 112, "batch_size": 256, "lr": 0.2, "label_smoothing": 0.1},
+    "gpu": {"epochs": 3, "steps": 128, "batch_size": 512, "lr": 0.15, "label_smoothing": 0.1},
 }
 WIDTH = {"cpu": 16}  # of the first layer; with more, a processor takes longer to learn as much
 WIDE = 64  # elsewhere
-SMALL = {"cpu": 0.5}  # this share of the training sees every second pixel
+SMALL = {
+    "cpu": 0.25
+}  # this share of the training sees a quarter of the pixels; a graph is of one size
 RISE, PAD = 0.2, 4  # share of the updates in which the learning rate rises; pixels of a shift
 MOMENTUM, VECTORS_LR, DECAY = 0.9, 0.1, 5e-4  # of all weights; of biases and BatchNorm; SGD's
 

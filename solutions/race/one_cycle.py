@@ -15,13 +15,13 @@ from course.training.recorder import recording
 
 # What a run computes, on each track: fields of a Config.
 SETTINGS = {
-    "quick": {"model": "resnet8_patches", "epochs": 1, "steps": 40, "batch_size": 128, "lr": 0.2,
+    "quick": {"model": "resnet8_patches", "epochs": 1, "steps": 72, "batch_size": 64, "lr": 0.2,
               "schedule": "one_cycle"},
-    "cpu": {"model": "resnet8_patches", "epochs": 4, "steps": 256, "batch_size": 256, "lr": 0.2,
+    "cpu": {"model": "resnet8_patches", "epochs": 3, "steps": 256, "batch_size": 256, "lr": 0.2,
             "schedule": "one_cycle"},
-    "gpu": {"model": "resnet18_cifar", "epochs": 6, "steps": 256, "batch_size": 256, "lr": 0.3,
+    "gpu": {"model": "resnet18_cifar", "epochs": 7, "steps": 128, "batch_size": 512, "lr": 0.6,
             "schedule": "one_cycle"},
-    "node": {"model": "resnet18_cifar", "epochs": 6, "steps": 64, "batch_size": 1024, "lr": 0.6,
+    "node": {"model": "resnet18_cifar", "epochs": 8, "steps": 64, "batch_size": 1024, "lr": 1.0,
              "schedule": "one_cycle"},
 }  # fmt: skip
 

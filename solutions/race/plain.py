@@ -15,13 +15,13 @@ from course.training.recorder import recording
 
 # What a run computes, on each track: fields of a Config.
 SETTINGS = {
-    "quick": {"model": "resnet8_patches", "epochs": 1, "steps": 40, "batch_size": 128, "lr": 0.1,
+    "quick": {"model": "resnet8_patches", "epochs": 1, "steps": 96, "batch_size": 64, "lr": 0.1,
               "schedule": "linear"},
-    "cpu": {"model": "resnet8_patches", "epochs": 6, "steps": 256, "batch_size": 256, "lr": 0.1,
+    "cpu": {"model": "resnet8_patches", "epochs": 4, "steps": 256, "batch_size": 256, "lr": 0.1,
             "schedule": "linear"},
-    "gpu": {"model": "resnet18_cifar", "epochs": 8, "steps": 256, "batch_size": 256, "lr": 0.1,
+    "gpu": {"model": "resnet18_cifar", "epochs": 8, "steps": 128, "batch_size": 512, "lr": 0.5,
             "schedule": "linear"},
-    "node": {"model": "resnet18_cifar", "epochs": 8, "steps": 64, "batch_size": 1024, "lr": 0.4,
+    "node": {"model": "resnet18_cifar", "epochs": 10, "steps": 64, "batch_size": 1024, "lr": 0.8,
              "schedule": "linear"},
 }  # fmt: skip
 

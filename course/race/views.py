@@ -1,0 +1,85 @@
+"""The race in a notebook: tables and pictures of a board."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from course.plots.base import Picture
+from course.race import board, page, pictures, tracks
+from course.race.anchors import ANCHORS
+from course.race.board import Entry
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def table(track: str, *, by: str = "seconds", to: str | Path | None = None) -> pd.DataFrame:
+    """A track's board, those that count first; the shipped entries are among them.
+
+    Args:
+        by: "seconds", or "joules": entries without any are left out then.
+    """
+    import pandas as pd
+
+    found = board.entries(board.folder(to), track=track)
+    ranked = board.ranked(found, by)
+    rest = [] if by == "joules" else [each for each in found if each not in ranked]
+    return pd.DataFrame(
+        {
+            "entry": each.name,
+            "by": each.by,
+            "seconds": each.seconds or math.nan,
+            "before_step_one_s": _middle(each),
+            "joules": each.joules or math.nan,
+            "accuracy": each.top1 or math.nan,
+            "seeds": len(each.trials),
+            "p": each.p,
+            "verdict": each.verdict or "counts",
+            "machine": each.machine,
+        }
+        for each in [*ranked, *rest]
+    )
+
+
+def _middle(entry: Entry) -> float:
+    values = [each.ready_s for each in entry.trials if each.ready_s is not None]
+    return statistics.median(values) if values else math.nan
+
+
+def ways(track: str, *, over: str = "seconds", to: str | Path | None = None) -> Picture | None:
+    """Accuracy over time, or over joules, of a track's entries that count; None without any."""
+    found = board.ranked(board.entries(board.folder(to), track=track), over)
+    target = tracks.get(track).target
+    wanted = "time" if over == "seconds" else over
+    drawn = pictures.ways(found, target)
+    return next(
+        (each for each in drawn if f"over {wanted}" in each.axes[0].get_title("left")), None
+    )
+
+
+def difference(before: str, after: str, *, to: str | Path | None = None) -> None:
+    """Print what one entry's script has otherwise than another's; entries by name or part of it."""
+    place = board.folder(to)
+    one, other = board.get(before, place), board.get(after, place)
+    print(page.difference(place, one, other) or "nothing: it is the same script")
+
+
+def margin(spread: float, seeds: int) -> float:
+    """So far above the target a mean must be to count, if accuracies spread by so much.
+
+    Args:
+        spread: the standard deviation over seeds.
+    """
+    from scipy import stats
+
+    return float(stats.t.ppf(1 - tracks.SURE, seeds - 1)) * spread / math.sqrt(seeds)
+
+
+def anchors() -> pd.DataFrame:
+    """What others reached, each with its source."""
+    import pandas as pd
+
+    return pd.DataFrame(ANCHORS)

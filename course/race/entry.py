@@ -169,11 +169,18 @@ def _with(entry: Entry, runs: Sequence[Run]) -> Entry:
     """The entry with what the referee says of these runs, too."""
     well = [str(run.folder) for run in runs if run.record.status == "ok"]
     if well:
-        subprocess.run([sys.executable, "-m", "course.race.referee", *well], check=True)
+        _ask_referee(well, tracks.get(entry.track))
     trials = [_trial(run, tracks.get(entry.track)) for run in runs]
     record = runs[0].record
     about = {"machine": _machine(record), "hardware": record.hardware, "versions": record.versions}
     return replace(entry, trials=(*entry.trials, *trials), **(about if not entry.machine else {}))
+
+
+def _ask_referee(folders: Sequence[str], track: Track) -> None:
+    """In a process of its own; a processor's entries leave the GPU to those that race on it."""
+    own = {"CUDA_VISIBLE_DEVICES": ""} if track.device == "cpu" else {}
+    command = [sys.executable, "-m", "course.race.referee", *folders]
+    subprocess.run(command, check=True, env=os.environ | own)
 
 
 def _machine(record: Record) -> str:

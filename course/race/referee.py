@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.export.passes import move_to_device_pass
 
 from course.data import crop_set
 from course.data.crop_set import Crops
@@ -130,7 +131,7 @@ def _exported(path: Path, weights: Weights) -> Callable[[torch.Tensor], torch.Te
         )
     device = _device()
     if device.type != "cpu":
-        program = torch.export.passes.move_to_device_pass(program, device)
+        program = move_to_device_pass(program, device)
     net = program.module()
     try:
         net.load_state_dict({name: each.to(device) for name, each in weights.items()})

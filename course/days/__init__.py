@@ -1,9 +1,9 @@
 """What each lab adds to the course: its entry here, in the order in which they are taken."""
 
-from course.days import day0, day1, day2, day3, day4
+from course.days import day0, day1, day2, day3, day4, race
 from course.days.lab import Lab, Mechanism
 
-LABS: tuple[Lab, ...] = (*day0.LABS, *day1.LABS, *day2.LABS, *day3.LABS, *day4.LABS)
+LABS: tuple[Lab, ...] = (*day0.LABS, *day1.LABS, *day2.LABS, *day3.LABS, *day4.LABS, race.LAB)
 
 
 def checks() -> dict[str, Mechanism]:

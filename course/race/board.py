@@ -28,6 +28,7 @@ from course.text import digits, wrapped
 SCRIPT, ABOUT = "script.py", "entry.json"
 SHIPPED = RECORDED / "race"  # the entries that came with the course
 DRAFT = ".draft-"
+VERDICT = "referee.json"  # in a run's folder: what the referee says of it
 
 
 @dataclass(frozen=True)

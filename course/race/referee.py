@@ -21,13 +21,13 @@ from torch.export.passes import move_to_device_pass
 from course.data import crop_set
 from course.data.crop_set import Crops
 from course.data.loader import normalised
+from course.race.board import VERDICT
 from course.runs.files import write_atomically
 from course.runs.run import Run
 from course.training import models
 from course.training.racing.network import NETWORK
 from course.training.racing.watch import ON_THE_WAY
 
-VERDICT = "referee.json"
 AT_ONCE = 1024  # images
 MOST_CONSTANTS = 4096  # numbers in a network that are no weights: more could be hidden ones
 Weights = Mapping[str, torch.Tensor]

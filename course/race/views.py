@@ -16,15 +16,39 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def table(track: str, *, by: str = "seconds", to: str | Path | None = None) -> pd.DataFrame:
+def tracks_table() -> pd.DataFrame:
+    """What each track asks for."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        {
+            "track": track.name,
+            "on": track.title,
+            "target": track.target,
+            "budget_s": track.budget_s,
+            "seeds": track.seeds,
+        }
+        for track in tracks.TRACKS.values()
+    )
+
+
+def _entries(track: str, to: str | Path | None, shipped_only: bool) -> list[Entry]:
+    place = board.SHIPPED if shipped_only else board.folder(to)
+    return board.entries(place, track=track, shipped=not shipped_only)
+
+
+def table(
+    track: str, *, by: str = "seconds", to: str | Path | None = None, shipped_only: bool = False
+) -> pd.DataFrame:
     """A track's board, those that count first; the shipped entries are among them.
 
     Args:
         by: "seconds", or "joules": entries without any are left out then.
+        shipped_only: without those of the board.
     """
     import pandas as pd
 
-    found = board.entries(board.folder(to), track=track)
+    found = _entries(track, to, shipped_only)
     ranked = board.ranked(found, by)
     rest = [] if by == "joules" else [each for each in found if each not in ranked]
     return pd.DataFrame(
@@ -49,9 +73,15 @@ def _middle(entry: Entry) -> float:
     return statistics.median(values) if values else math.nan
 
 
-def ways(track: str, *, over: str = "seconds", to: str | Path | None = None) -> Picture | None:
+def ways(
+    track: str,
+    *,
+    over: str = "seconds",
+    to: str | Path | None = None,
+    shipped_only: bool = False,
+) -> Picture | None:
     """Accuracy over time, or over joules, of a track's entries that count; None without any."""
-    found = board.ranked(board.entries(board.folder(to), track=track), over)
+    found = board.ranked(_entries(track, to, shipped_only), over)
     target = tracks.get(track).target
     wanted = "time" if over == "seconds" else over
     drawn = pictures.ways(found, target)

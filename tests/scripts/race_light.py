@@ -25,14 +25,14 @@ def main(run):
     if way == "crashes":
         raise RuntimeError("this script was not finished")
     net = models.create(run.config.model, sets.classes)
+    if way == "own_network":
+        net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, sets.classes))
     run.ready()
     run.keep_weights(net)
     if way == "diverges":
         net[-1].weight.data.fill_(float("nan"))
     if way == "other_shapes":
         net = models.create("resnet18", sets.classes)
-    if way == "own_network":
-        net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, sets.classes))
     if way == "pickles":
         torch.save(Opens(), run.folder / "weights.pt")
     elif way != "leaves_none":

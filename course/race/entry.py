@@ -102,24 +102,28 @@ def enter(
     Raises:
         ValueError: no such track or script, too few seeds, settings that the race decides.
     """
-    course, source = tracks.get(track), _source(script)
-    text = source.read_text()
-    count = seeds or course.seeds
-    if count < course.seeds:
-        raise ValueError(f"seeds={count}: track {track} asks for {course.seeds} or more")
-    if gpus > course.most_gpus:
-        raise ValueError(f"gpus={gpus}: track {track} takes {course.most_gpus} at most")
-    name = name or source.stem
-    settings = settings_of(text, track)
-    course.config(settings, name, seed=0)  # refuses what is wrong before anything is stored
-    entry = Entry.new(track, name, by, text, settings, gpus)
+    source = _source(script)
+    text, name = source.read_text(), name or source.stem
+    asked = _asked(tracks.get(track), name, text, seeds, gpus)
+    entry = Entry.new(track, name, by, text, asked, gpus)
     draft = board.begin(board.folder(to), entry, text)
-    drawn = [secrets.randbelow(2**31) for _ in range(count)]
+    drawn = [secrets.randbelow(2**31) for _ in range(seeds or tracks.get(track).seeds)]
     try:
         return board.post(draft, run_all(draft.path / board.SCRIPT, entry, drawn, site))
     except BaseException:  # interrupted, say
         board.drop(draft)
         raise
+
+
+def _asked(track: Track, name: str, text: str, seeds: int | None, gpus: int) -> dict[str, Any]:
+    """The settings of an entry. Raises ValueError for what is wrong, before anything is stored."""
+    if seeds and seeds < track.seeds:
+        raise ValueError(f"seeds={seeds}: track {track.name} asks for {track.seeds} or more")
+    if gpus > track.most_gpus:
+        raise ValueError(f"gpus={gpus}: track {track.name} takes {track.most_gpus} at most")
+    settings = settings_of(text, track.name)
+    track.config(settings, name, seed=0)
+    return settings
 
 
 def run_all(script: Path, entry: Entry, seeds: Sequence[int], site: str = "local") -> Entry:

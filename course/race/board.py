@@ -104,12 +104,16 @@ class Entry:
     @property
     def seconds(self) -> float | None:
         """The median time."""
-        return self._over("seconds", statistics.median)
+        return self.middle("seconds")
 
     @property
     def joules(self) -> float | None:
         """The median energy; None on a machine that counts none."""
-        return self._over("joules", statistics.median)
+        return self.middle("joules")
+
+    def middle(self, name: str) -> float | None:
+        """The median of "seconds", "joules" or "ready_s" over its runs."""
+        return self._over(name, statistics.median)
 
     @property
     def p(self) -> float:

@@ -12,8 +12,8 @@ from typing import Any
 
 from course.race import board, pictures, tracks
 from course.race.again import outcomes
-from course.race.anchors import ANCHORS
 from course.race.board import Entry
+from course.race.published import ANCHORS
 from course.runs.files import write_atomically
 from course.text import digits
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course.plots.base import Picture
 from course.race import board, page, pictures, tracks
-from course.race.anchors import ANCHORS
 from course.race.board import Entry
+from course.race.published import ANCHORS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +55,7 @@ def table(
             "entry": each.name,
             "by": each.by,
             "seconds": each.seconds or math.nan,
-            "before_step_one_s": _middle(each),
+            "before_step_one_s": each.middle("ready_s") or math.nan,
             "joules": each.joules or math.nan,
             "accuracy": each.top1 or math.nan,
             "seeds": len(each.trials),
@@ -66,11 +65,6 @@ def table(
         }
         for each in [*ranked, *rest]
     )
-
-
-def _middle(entry: Entry) -> float:
-    values = [each.ready_s for each in entry.trials if each.ready_s is not None]
-    return statistics.median(values) if values else math.nan
 
 
 def ways(

@@ -65,7 +65,7 @@ def refuse_fixed(settings: dict[str, Any]) -> None:
 TRACKS = {
     track.name: track
     for track in (
-        Track("quick", "a processor, in seconds: to try things out", 0.20, 60, 3, device="cpu"),
+        Track("quick", "a processor, in seconds: to try things out", 0.15, 60, 3, device="cpu"),
         Track("cpu", "a processor", 0.70, 300, 4, device="cpu"),
         Track("gpu", "one GPU", 0.79, 120, 4),
         Track("node", "all GPUs of a node", 0.79, 120, 4, most_gpus=8),

@@ -76,7 +76,7 @@ class Entry:
         """An entry before its first run."""
         digest = hashlib.sha256(text.encode()).hexdigest()
         now = datetime.now()
-        number = f"{name}-{now:%m%d-%H%M%S}-{digest[:4]}{secrets.token_hex(2)}"
+        number = f"{tracks.plain(name)}-{now:%m%d-%H%M%S}-{digest[:4]}{secrets.token_hex(2)}"
         moment = now.isoformat(timespec="seconds")
         return cls(number, track, name, by or _user(), moment, digest, settings, gpus)
 

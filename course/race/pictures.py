@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 
 from matplotlib.ticker import PercentFormatter
 
+from course.data.default_set import PHOTOGRAPHS
 from course.plots.base import ACCENT, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean
 from course.race.board import Entry, Trial
 
 COLOURS = (ACCENT, BLUE, GREEN, PURPLE, ORANGE, SKY)
+GUESSED = 1 / len(PHOTOGRAPHS)  # of accuracy, before anything is learned
 AXES = {"seconds": "seconds since the script began", "joules": "joules of the GPU"}
 
 
@@ -31,13 +33,16 @@ def _way(entries: Sequence[Entry], target: float, name: str, place: int) -> Pict
     for number, entry in enumerate(entries[: len(COLOURS)]):
         colour = COLOURS[number]
         for trial in entry.trials:
-            axes.plot(*_points(trial, place), color=colour, lw=0.7, alpha=0.35)
+            axes.plot(*_points(trial, place), color=colour, lw=0.7, alpha=0.5)
         middle = _middle(entry, name)
-        label = f"{entry.name}, by {entry.by}"
+        twice = sum(each.name == entry.name for each in entries) > 1
+        label = entry.id if twice else f"{entry.name}, by {entry.by}"
         axes.plot(*_points(middle, place), "o-", color=colour, ms=3.5, lw=1.8, label=label)
     axes.axhline(target, color=GREY, ls="--", lw=1)
     axes.annotate("target", (0, target), (4, 3), textcoords="offset points", color=GREY)
-    axes.set(xlabel=AXES[name], ylabel="validation accuracy", ylim=(0, 1))
+    axes.set(xlabel=AXES[name], ylabel="validation accuracy")
+    best = max(each.top1 for each in entries)
+    axes.set_ylim(0, max(target, best) + 0.1)
     axes.set_xlim(left=0)
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes.set_title(f"Accuracy over {'time' if name == 'seconds' else 'joules'}", loc="left")
@@ -47,7 +52,10 @@ def _way(entries: Sequence[Entry], target: float, name: str, place: int) -> Pict
 
 
 def _points(trial: Trial, place: int) -> tuple[list[float], list[float]]:
-    return [0.0, *(mark[place] for mark in trial.way)], [0.0, *(mark[2] for mark in trial.way)]
+    """Its way, from a network that guesses; over time that begins where the first step does."""
+    begin = [0.0, trial.ready_s] if place == 0 and trial.ready_s is not None else [0.0]
+    marks = [mark[place] for mark in trial.way]
+    return [*begin, *marks], [*([GUESSED] * len(begin)), *(mark[2] for mark in trial.way)]
 
 
 def _middle(entry: Entry, name: str) -> Trial:

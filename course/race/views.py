@@ -102,6 +102,16 @@ def margin(spread: float, seeds: int) -> float:
     return float(stats.t.ppf(1 - tracks.SURE, seeds - 1)) * spread / math.sqrt(seeds)
 
 
+def board_page(to: str | Path | None = None, *, machine: str = "", live: bool = False) -> Path:
+    """Write the board's page: its path, to be opened in a browser.
+
+    Args:
+        machine: of those alone whose name contains it.
+        live: the page loads itself anew every few seconds.
+    """
+    return page.write(board.folder(to), machine=machine, live=live)
+
+
 def anchors() -> pd.DataFrame:
     """What others reached, each with its source."""
     import pandas as pd

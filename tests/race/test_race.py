@@ -85,7 +85,7 @@ def of(accuracies: list[float], **own: object) -> Entry:
         for seed, value in enumerate(accuracies)
     )
     new = Entry.new("quick", str(own.get("name", "one")), "me", "text", {}, 1)
-    return replace(new, trials=trials, machine=str(own.get("machine", "M")))
+    return replace(new, trials=trials, machine=str(own.get("machine", "made up")))
 
 
 @pytest.mark.parametrize(
@@ -200,12 +200,12 @@ def test_a_page_needs_nothing_but_itself(tmp_path: Path) -> None:
     for number, name in enumerate(("first", "second")):
         made = of([0.3, 0.31, 0.32 + number / 100], name=name)
         board.post(board.begin(tmp_path, made, f"SETTINGS = {{'lr': {number}}}\n"), made)
-    written = race.board_page(tmp_path, machine="M", live=True)
+    written = race.board_page(tmp_path, machine="made up", live=True)
     text = written.read_text()
     assert 'http-equiv="refresh"' in text and "No board of joules" in text
     assert "-SETTINGS = {&#39;lr&#39;: 0}" in text and "+SETTINGS = {&#39;lr&#39;: 1}" in text
     assert 'src="data:image/png;base64,' in text and "prefers-color-scheme: dark" in text
-    assert "http-equiv" not in page.text(tmp_path)
+    assert "http-equiv" not in page.text(tmp_path)  # which has the shipped entries as well
     for anchor in race.anchors().itertuples():
         assert anchor.time in text and anchor.source in text
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -143,11 +143,11 @@ class Crops:
     def __getitem__(self, index: int) -> int:
         return index
 
-    def none(self) -> Crops:
-        """A split of the same classes without an image."""
-        empty = copy.copy(self)
-        empty.images, empty.labels = self.images[:0], self.labels[:0]
-        return empty
+    def first(self, count: int) -> Crops:
+        """The first so many of them, or none, as a split of the same classes."""
+        some = copy.copy(self)
+        some.images, some.labels = self.images[:count], self.labels[:count]
+        return some
 
 
 class OnDevice:

@@ -68,7 +68,7 @@ def _source(script: str | Path) -> Path:
 
 def draft(script: str | Path, *, of: str = "plain") -> None:
     """Copy a shipped entry to where you edit it; a file that is there stays as it is."""
-    place = Path(script) if Path(script).is_absolute() else PROJECT / script
+    place = PROJECT / script  # which an absolute path replaces
     if place.exists():
         print(f"{script} is there, and stays as it is")
         return

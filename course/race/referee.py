@@ -40,13 +40,18 @@ class Refused(Exception):
 def main(folders: list[str]) -> None:
     """Judge the runs in these folders."""
     crops = Crops(crop_set.ensure(), "val")
-    seen = fingerprint(crops)
-    for folder in map(Path, folders):
-        try:
-            verdict = judge(folder, crops)
-        except Refused as why:
-            verdict = {"refused": str(why)}
-        write_atomically(folder / VERDICT, json.dumps(verdict | {"validated_on": seen}))
+    for folder in folders:
+        write_verdict(Path(folder), crops)
+
+
+def write_verdict(folder: Path, crops: Crops) -> None:
+    """Judge a run, or say why it cannot be."""
+    try:
+        verdict = judge(folder, crops)
+    except Refused as why:
+        verdict = {"refused": str(why)}
+    about = verdict | {"validated_on": fingerprint(crops)}
+    write_atomically(folder / VERDICT, json.dumps(about))
 
 
 def fingerprint(crops: Crops) -> str:

@@ -11,9 +11,8 @@ from job_helpers import (
     warm_up,
 )
 
-from course import race
 from course.config import QUICK
-from course.runs.run import PROJECT, Run
+from course.runs.run import Run
 from course.workshop import rehearsal, rehearsal_page
 from course.workshop.rehearsal import rehearse
 
@@ -256,26 +255,3 @@ def test_searches_from_recorded_runs_and_small_trials(
     assert len(launched) == len(searches) + 1 and len(searches) in (2, 3)
     assert {run.config.model for run in launched} == {"resnet18"}
     assert {run.status for run in launched} <= {"ok", "cancelled"}  # pruned
-
-
-FEW_SEEDS = """
-from dataclasses import replace
-from course.race import tracks
-from course import race
-tracks.TRACKS["quick"] = replace(tracks.TRACKS["quick"], seeds=2, target=-1.0)
-"""
-
-
-def test_a_race_of_two_entries(
-    tmp_path: Path, runs_root: Path, in_kernel: Callable[..., None]
-) -> None:
-    """What really learns, and surely, is looked at in tests of the race."""
-    in_kernel(FEW_SEEDS)
-    mine = tmp_path / "mine.py"
-    plain = (PROJECT / "solutions/race/plain.py").read_text()
-    mine.write_text(plain.replace('"steps": 96', '"steps": 12'))
-    passes("race", script=str(mine), quick=True)
-    entered = race.entries(runs_root / "race", shipped=False)
-    assert [each.name for each in entered] == ["mine", "mine again"]
-    assert all(each.failure == "" and len(each.trials) == 2 for each in entered)
-    assert (runs_root / "race" / "board.html").exists()

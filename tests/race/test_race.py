@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-import sys
 import threading
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,10 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from job_helpers import SCRIPTS, prepared, train_together
+from typer.testing import CliRunner
 
 from course import race
+from course.__main__ import app
 from course.config import Config
 from course.data import crop_set
+from course.data.crop_set import Crops
 from course.race import board, entry, page, referee, tracks
 from course.race.board import Entry, Trial
 from course.runs.run import PROJECT, Run
@@ -22,6 +24,7 @@ from course.training import models
 from course.training.racing import network
 from course.training.racing.watch import ON_THE_WAY
 
+FEW = 512  # crops are enough to see what is refused
 LIGHT = SCRIPTS / "race_light.py"
 QUICK = tracks.get("quick")
 
@@ -56,7 +59,9 @@ def went(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trial]:
         runs = {way: light(place, way) for way in WAYS}
         train_together(runs.values(), narrow=False, COURSE_DATA=str(crop_set.ensure_blind()))
         rest = [run for way, run in runs.items() if way != "crashes"]
-        referee.main([str(run.folder) for run in rest])
+        few = Crops(crop_set.ensure(), "val").first(FEW)
+        for run in rest:
+            referee.write_verdict(run.folder, few)
         assert not (place / "opened").exists()  # what was pickled did not run
         trials = {way: entry._trial(run, QUICK) for way, run in runs.items()}
         short = replace(QUICK, budget_s=1e-6)
@@ -261,13 +266,13 @@ def test_the_small_network_is_one_of_the_course() -> None:
 def test_the_command_shows_a_board(tmp_path: Path) -> None:
     made = of([0.3, 0.31, 0.32])
     board.post(board.begin(tmp_path, made, "x = 1"), made)
-    done = subprocess.run(
-        [sys.executable, "-m", "course", "race", "quick", "--board", str(tmp_path)],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert made.id in done.stdout and str(tmp_path / page.PAGE) in done.stdout
+    asked = ["race", "quick", "--board", str(tmp_path), "--json"]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0, done.output
+    assert made.id in [each["id"] for each in json.loads(done.stdout)]
+    assert (tmp_path / page.PAGE).exists()
+    refused = CliRunner().invoke(app, ["race", "quick", "--script", "a.py", "--entry", "plain"])
+    assert isinstance(refused.exception, ValueError) and "one of them" in str(refused.exception)
 
 
 def test_weights_kept_on_the_way_are_whole(went: dict[str, Trial]) -> None:

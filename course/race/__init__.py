@@ -4,5 +4,5 @@ from course.race.again import verify
 from course.race.board import Entry, entries
 from course.race.entry import SHIPPED_ENTRIES as ENTRIES
 from course.race.entry import draft, enter
-from course.race.views import anchors, board_page, difference, margin, table, ways
+from course.race.views import anchors, board_page, difference, margin, settings, table, ways
 from course.race.views import tracks_table as show_tracks

@@ -30,8 +30,9 @@ def _way(entries: Sequence[Entry], target: float, name: str, place: int) -> Pict
     )
     picture = Picture(8.6, 4.2, f"Accuracy over {AXES[name]}. {said}")
     axes = picture.add_subplot()
-    for number, entry in enumerate(entries[: len(COLOURS)]):
-        colour = COLOURS[number]
+    colours = _colours(entries)
+    for entry in entries:
+        colour = colours[entry.id]
         for trial in entry.trials:
             axes.plot(*_points(trial, place), color=colour, lw=0.7, alpha=0.5)
         middle = _middle(entry, name)
@@ -49,6 +50,12 @@ def _way(entries: Sequence[Entry], target: float, name: str, place: int) -> Pict
     axes.legend(loc="lower right", frameon=False)
     clean(axes)
     return picture
+
+
+def _colours(entries: Sequence[Entry]) -> dict[str, str]:
+    """A colour for each entry, by when it was entered: the same over time and over joules."""
+    order = sorted(entries, key=lambda each: each.entered_at)
+    return {entry.id: COLOURS[number % len(COLOURS)] for number, entry in enumerate(order)}
 
 
 def _points(trial: Trial, place: int) -> tuple[list[float], list[float]]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from course.plots.base import Picture
 from course.race import board, page, pictures, tracks
 from course.race.board import Entry
+from course.race.entry import settings_of
 from course.race.published import ANCHORS
+from course.runs.run import PROJECT
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,6 +84,11 @@ def ways(
     return next(
         (each for each in drawn if f"over {wanted}" in each.axes[0].get_title("left")), None
     )
+
+
+def settings(script: str | Path, track: str) -> dict[str, Any]:
+    """What a script's SETTINGS have for a track."""
+    return settings_of((PROJECT / script).read_text(), track)
 
 
 def difference(before: str, after: str, *, to: str | Path | None = None) -> None:

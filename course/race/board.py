@@ -26,6 +26,7 @@ from course.runs.run import RECORDED, runs_root
 from course.text import digits, wrapped
 
 SCRIPT, ABOUT = "script.py", "entry.json"
+SHIPPED_ENTRIES = ("plain", "one_cycle", "progressive", "fast")  # each a step from the one before
 SHIPPED = RECORDED / "race"  # the entries that came with the course
 DRAFT = ".draft-"
 VERDICT = "referee.json"  # in a run's folder: what the referee says of it
@@ -234,7 +235,7 @@ def drop(draft: Draft) -> None:
 def entries(
     board: Path, *, track: str | None = None, machine: str | None = None, shipped: bool = True
 ) -> list[Entry]:
-    """The entries of a board, in the order in which they were entered.
+    """The entries of a board, in their order.
 
     Args:
         machine: only those whose machine's name contains it.
@@ -246,7 +247,17 @@ def entries(
             entry = Entry.from_json(path.read_text())
             if track in (None, entry.track) and (machine or "").lower() in entry.machine.lower():
                 found.append(entry)
-    return sorted(found, key=lambda each: each.entered_at)
+    return in_order(found)
+
+
+def in_order(of: Iterable[Entry]) -> list[Entry]:
+    """By when they were entered, after the course's own, which ran beside each other."""
+
+    def key(entry: Entry) -> tuple[int, str]:
+        own = (SHIPPED / entry.track / entry.id).exists() and entry.name in SHIPPED_ENTRIES
+        return (SHIPPED_ENTRIES.index(entry.name), "") if own else (99, entry.entered_at)
+
+    return sorted(of, key=key)
 
 
 def place_of(entry: Entry, board: Path) -> Path:

@@ -19,7 +19,7 @@ from course.data import crop_set
 from course.jobs.launch import launch_planned, wait
 from course.jobs.plan import Plan, find_script, plan
 from course.race import board, tracks
-from course.race.board import VERDICT, Entry, Trial
+from course.race.board import SHIPPED_ENTRIES, VERDICT, Entry, Trial
 from course.race.tracks import Track
 from course.runs.record import Record
 from course.runs.run import PROJECT, Run, git_sha
@@ -27,7 +27,6 @@ from course.runs.run import PROJECT, Run, git_sha
 LONG_S = 100  # a budget
 SLACK_MIN = 2.0  # for a run to import its libraries, before its clock begins
 SHIPPED = PROJECT / "solutions" / "race"
-SHIPPED_ENTRIES = ("plain", "one_cycle", "progressive", "fast")  # in their order
 
 
 def settings_of(text: str, track: str) -> dict[str, Any]:

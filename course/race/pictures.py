@@ -9,7 +9,7 @@ from matplotlib.ticker import PercentFormatter
 
 from course.data.default_set import PHOTOGRAPHS
 from course.plots.base import ACCENT, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean
-from course.race.board import Entry, Trial
+from course.race.board import Entry, Trial, in_order
 
 COLOURS = (ACCENT, BLUE, GREEN, PURPLE, ORANGE, SKY)
 GUESSED = 1 / len(PHOTOGRAPHS)  # of accuracy, before anything is learned
@@ -53,9 +53,9 @@ def _way(entries: Sequence[Entry], target: float, name: str, place: int) -> Pict
 
 
 def _colours(entries: Sequence[Entry]) -> dict[str, str]:
-    """A colour for each entry, by when it was entered: the same over time and over joules."""
-    order = sorted(entries, key=lambda each: each.entered_at)
-    return {entry.id: COLOURS[number % len(COLOURS)] for number, entry in enumerate(order)}
+    """A colour for each entry, by the order of the board: the same over time and over joules."""
+    order = enumerate(in_order(entries))
+    return {entry.id: COLOURS[number % len(COLOURS)] for number, entry in order}
 
 
 def _points(trial: Trial, place: int) -> tuple[list[float], list[float]]:

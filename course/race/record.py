@@ -18,7 +18,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from course.race.entry import SHIPPED_ENTRIES
+from course.race.board import SHIPPED_ENTRIES
 
 BY = "the course"
 GPU_CORES, CPU_CORES = 6, 2

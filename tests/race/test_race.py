@@ -142,7 +142,7 @@ def test_scripts_without_settings_are_refused(text: str, words: str) -> None:
         entry.settings_of(text, "quick")
 
 
-@pytest.mark.parametrize("name", entry.SHIPPED_ENTRIES)
+@pytest.mark.parametrize("name", board.SHIPPED_ENTRIES)
 def test_shipped_entries_have_settings_for_each_track(name: str) -> None:
     text = entry.shipped(name).read_text()
     for track in ("quick", "cpu", "gpu"):

@@ -34,17 +34,10 @@ def shipped() -> str:
     rows, said = [], []
     for track in tracks.TRACKS:
         found = board.entries(board.SHIPPED, track=track, shipped=False)
-        found.sort(key=lambda entry: _order(entry.name))
         rows += [_row(entry) for entry in found]
         said += [f"{track}: {_origin(found)}"] if found else []
     source = "Medians over the seeds, and their range. " + " ".join(said)
     return markdown(HEAD, rows, source=source)
-
-
-def _order(name: str) -> int:
-    from course.race.entry import SHIPPED_ENTRIES
-
-    return SHIPPED_ENTRIES.index(name) if name in SHIPPED_ENTRIES else len(SHIPPED_ENTRIES)
 
 
 def _row(entry: Entry) -> Sequence[str]:

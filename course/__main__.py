@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from course.cli import labs, race  # noqa: F401 - add their commands
+from course.cli import export, labs, race  # noqa: F401 - they add their commands
 from course.cli.runs import app
 
 
@@ -17,8 +17,10 @@ def main() -> None:
         from course.data.default_set import DataError
         from course.jobs.cluster.setup import ClusterError
         from course.jobs.launch import JobError
+        from course.runs.trackers.export import ExportError
 
-        expected = isinstance(error, ValueError | ClusterError | DataError | JobError)
+        known = ValueError | ClusterError | DataError | ExportError | JobError
+        expected = isinstance(error, known)
         if not expected or os.environ.get("COURSE_DEBUG"):
             raise
         typer.echo(f"error: {error}", err=True)

@@ -26,6 +26,8 @@ LARGE = (
     "resume",
 )
 PARALLEL = ("tensor", "pipeline", "cut")  # and what train_parallel.py alone does
+# And train_restarted.py.
+RESTARTED = ("save_every", "async_save", "deterministic", "sigterm_step", "sigkill_step")
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,11 @@ class Config:
     tensor: int = 1  # ranks that share out each MLP; the others train copies of the network
     pipeline: str = ""  # each rank has stages of the network, and they work in this order; "": none
     cut: str = "gflop"  # what stages have alike; or the blocks at which they begin, as in "4,9"
+    save_every: int = 0  # steps between two checkpoints; 0: none is written
+    async_save: bool = False  # a thread writes them, while training goes on
+    deterministic: bool = False  # only algorithms that give the same bits again
+    sigterm_step: int = 0  # in this step the process is asked to end, to see it go on; 0: in none
+    sigkill_step: int = 0  # after it, the process is killed in the midst of its next checkpoint
     memory_gib: float = 0.0  # a smaller device on purpose: out of memory above so much; 0: no limit
 
     def __post_init__(self) -> None:
@@ -110,6 +117,8 @@ class Config:
         """The course's script that does what this config asks for: Day 4's for large networks."""
         if self.tensor > 1 or self.pipeline:
             return "train_parallel.py"
+        if any(getattr(self, name) for name in RESTARTED):
+            return "train_restarted.py"
         asked = any(getattr(self, name) for name in LARGE)
         return "train_sharded.py" if asked or self.is_large else "train.py"
 
@@ -169,13 +178,14 @@ _OFFLOADED = replace(_LARGE, rung="offloaded", offload=True)
 _SHARDED = replace(_LARGE, rung="sharded", shard="zero3")
 _TENSOR = replace(_LARGE, rung="tensor", tensor=2)
 _PIPELINE = replace(_LARGE, rung="pipeline", pipeline="1f1b", micro_batch=2)
+_RESTARTED = replace(_CHANNELS_LAST, rung="restarted", save_every=8)
 BEYOND: dict[str, Config] = {
     cfg.rung: cfg
     for cfg in (
         *(_FUSED, _COMPILE, _AUTOTUNE, _SHARDS, _SMALL, _RAW, _GPU_DECODE),
         *(_RANDAUGMENT, _ON_DEVICE, _SMOOTHED, _MIXUP, _CUTMIX, _PROGRESSIVE),
         *(_NO_NORM_DECAY, _FIND, _LARGE, _ACCUMULATED, _CHECKPOINTED, _OFFLOADED, _SHARDED),
-        *(_TENSOR, _PIPELINE),
+        *(_TENSOR, _PIPELINE, _RESTARTED),
     )
 }
 

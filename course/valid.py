@@ -74,6 +74,9 @@ AT_LEAST = {
     "prefetch": 0,
     "clip": 0,
     "tensor": 1,
+    "save_every": 0,
+    "sigterm_step": 0,
+    "sigkill_step": 0,
 }
 CROPS_PX = 32  # of data="crops": they are stored so
 _CUT = re.compile(r"gflop|weights|[1-9]\d*(,[1-9]\d*)*")
@@ -81,6 +84,12 @@ _CUT = re.compile(r"gflop|weights|[1-9]\d*(,[1-9]\d*)*")
 _NOT_PARALLEL = (
     *("checkpointing", "offload", "policy", "prefetch", "clip"),
     *("save_shards", "resume", "save_weights", "compile"),
+)
+# Nor does the script that starts again; of some of it, nothing would be in a checkpoint.
+_NOT_RESTARTED = (
+    *("micro_batch", "checkpointing", "offload", "shard", "policy", "prefetch", "clip"),
+    *("save_shards", "resume", "compile", "profile_steps", "sync_batchnorm"),
+    *("randaugment", "start_px", "ema", "budget_s"),
 )
 TRACE_WAIT = 2  # steps before a trace: one to wait, one in which the profiler itself warms up
 
@@ -104,6 +113,8 @@ def check(cfg: Any) -> None:
     _check_augmentation(cfg)
     _check_learning(cfg)
     _check_large(cfg)
+    if cfg.script == "train_restarted.py":
+        _check_restarted(cfg)
     if cfg.data == "crops":
         _check_crops(cfg)
 
@@ -262,6 +273,38 @@ def _check_parallel(cfg: Any) -> None:
     if not _CUT.fullmatch(cfg.cut):
         raise ValueError(
             f'cut={cfg.cut!r}: choose "gflop", "weights", or numbers of blocks as in "4,9"'
+        )
+
+
+def _check_restarted(cfg: Any) -> None:
+    alone = [name for name in _NOT_RESTARTED if getattr(cfg, name)]
+    if cfg.tensor > 1 or cfg.pipeline:
+        alone.append("pipeline" if cfg.pipeline else "tensor")
+    if alone:
+        raise ValueError(
+            f"{alone[0]}={getattr(cfg, alone[0])!r}: train_restarted.py, which save_every and "
+            f"deterministic ask for, does not know it: leave it out"
+        )
+    if cfg.data == "crops" or cfg.format in ("shards", "gpu_decode"):
+        what = f"data={cfg.data!r}" if cfg.data == "crops" else f"format={cfg.format!r}"
+        raise ValueError(
+            f'{what} cannot begin in the middle of an epoch: set data="default" with format '
+            f"files, small or raw"
+        )
+    if not cfg.drop_last:
+        raise ValueError(
+            "drop_last=False ends an epoch with the files, and a position in it is counted in "
+            "steps: set drop_last=True"
+        )
+    if cfg.schedule == "find" or cfg.optimizer == "schedulefree":
+        name = "schedule" if cfg.schedule == "find" else "optimizer"
+        raise ValueError(f"{name}={getattr(cfg, name)!r} is not known to train_restarted.py")
+    if cfg.async_save and not cfg.save_every:
+        raise ValueError("async_save=True is how a checkpoint is written: set save_every, too")
+    if max(cfg.sigterm_step, cfg.sigkill_step) >= cfg.steps * cfg.epochs:
+        raise ValueError(
+            f"the process is to be interrupted after the last of {cfg.steps * cfg.epochs} steps: "
+            f"lower sigterm_step or sigkill_step"
         )
 
 

@@ -29,8 +29,15 @@ def pyproject() -> dict:
 
 def wanted() -> list[Requirement]:
     project = pyproject()
-    texts = project["dependencies"] + project["optional-dependencies"]["test"]
+    texts = project["dependencies"] + extras(project)
     return [Requirement(text) for text in texts]
+
+
+def extras(project: dict) -> list[str]:
+    """What the tests need, and what they hand runs on to."""
+    return [
+        text for name in ("test", "tracking") for text in project["optional-dependencies"][name]
+    ]
 
 
 def locked() -> dict[str, list[Requirement]]:
@@ -62,7 +69,7 @@ def test_conda_environment_is_the_same_set() -> None:
     environment = yaml.safe_load((PROJECT / "environment.yml").read_text())
     project = pyproject()
     pip = next(entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict))
-    listed = project["dependencies"] + project["optional-dependencies"]["test"]
+    listed = project["dependencies"] + extras(project)
     assert sorted(pip) == sorted([*listed, "--editable ."])
     assert f"python{project['requires-python']}" in environment["dependencies"]
 

@@ -183,6 +183,15 @@ def _on_device(
     return train, val
 
 
+def skip(batches: Batches, images: int) -> None:
+    """Leave out so many images of this rank in the next epoch: it was begun before, by another.
+
+    A synthetic batch is always the same, so there nothing is to be done.
+    """
+    if isinstance(batches, DataLoader):
+        batches.sampler.skip = images
+
+
 def _arguments(cfg: Config) -> dict[str, Any]:
     """What DataLoader is told besides what the script says."""
     own = {"worker_init_fn": _make_way}
@@ -260,6 +269,7 @@ class Drawing(Sampler):
         begin: is called with each epoch's number where the epoch begins.
 
     Attributes:
+        skip: so many images of the next epoch are left out, without being loaded: it began before.
         taken: the first NOTED images of each epoch, in order.
         low: of each epoch's first pass those that are numbered below NOTED: two ranks' first
             ones may have nothing in common by chance.
@@ -275,6 +285,7 @@ class Drawing(Sampler):
         self.sampler, self.images, self.epochs = sampler, images, epochs
         self.begin = begin
         self.taken, self.low = [], []
+        self.skip = 0
 
     def __len__(self) -> int:
         return len(self.sampler) if self.images is None else self.images
@@ -292,8 +303,9 @@ class Drawing(Sampler):
                 self.low.append(sorted(image for image in order if image < NOTED))
             elif hasattr(self.sampler, "set_epoch"):
                 self.sampler.set_epoch(epoch)
-            yield from order
             left -= len(order)
+            yield from order[self.skip :]
+            self.skip = max(0, self.skip - len(order))
             if left <= 0 or not order:
                 return
 

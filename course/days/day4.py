@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.config import Config, rung
-from course.days import parallel, sharded, tuned
+from course.days import parallel, practice, sharded, tuned
 from course.days.day2 import SAME_LOSS
 from course.days.lab import SYNTHETIC, Lab, Mechanism, Place, Recording, chosen
 from course.days.sharded.ranks import EQUAL, SPREAD
@@ -253,4 +253,5 @@ LABS = (
     sharded.LAB,
     parallel.LAB,
     tuned.LAB,
+    practice.LAB,
 )

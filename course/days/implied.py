@@ -354,7 +354,7 @@ def unlike(run: Run, against: Run) -> Iterator[str]:
     seen, before = run.record.evidence, against.record.evidence
     shown = ("workers", "format", "randaugment", "mix", "start_px", "micro_batch")
     same = all(getattr(run.config, name) == getattr(against.config, name) for name in shown)
-    same = same and run.record.gpus == 1
+    same = same and run.record.gpus == 1 and not seen.get("began_at")  # its first lie behind
     if same and not _near(seen.get("pixels"), before.get("pixels")):
         yield (
             f"the first images have means and roughness {seen['pixels']}, and those of the "
@@ -363,7 +363,7 @@ def unlike(run: Run, against: Run) -> Iterator[str]:
     norm, other = seen.get("gradient_norm"), before.get("gradient_norm")
     alike = not (norm and other) or NORMS_ALIKE[0] <= norm / other <= NORMS_ALIKE[1]
     same = run.record.gpus == 1 and run.config.mix == against.config.mix  # mixed ones are smaller
-    if same and not alike:
+    if same and not alike and not seen.get("began_at"):
         yield (
             f"the first gradients that the optimizer got are {norm / other:.3g} times those of "
             f"the {against.config.rung} run: nothing but their rounding may differ"

@@ -3,7 +3,7 @@
 from course.days.lab import Lab
 
 LAB = Lab(
-    number="race",
+    number="R",
     notebook="race",
     title="train to an accuracy, in the least time",
     minutes=60,

@@ -75,6 +75,8 @@ def overflow(seen: Evidence, cfg: Config) -> str | None:
     found = seen.get("overflow")
     if found is None or cfg.precision != "fp16" or not cfg.overflow_step:
         return None
+    if seen.get("began_at"):  # it lies behind
+        return None
     if not found:  # none was planted: a scaler left out all steps until then
         return "skipped" if _is_lowered(seen) else "left out every step before"
     return "skipped" if found["skipped"] else "stepped with"

@@ -24,6 +24,7 @@ from course.runs import record as records
 from course.runs import run as runs
 from course.runs.files import write_atomically
 from course.runs.record import write_record
+from course.runs.restarts import take_over
 from course.runs.run import Run, record_of
 from course.text import wrapped
 
@@ -51,7 +52,8 @@ def launch(
 
     The same script text, config, site and GPU count are the same run: launched again it is
     returned as it stands, running or over. One that failed, ran out of time, was cancelled or
-    lost is started anew, since its cause may be mended. A site whose name begins with "recorded-"
+    lost is started anew, since its cause may be mended; with `save_every` it goes on from its last
+    checkpoint. A site whose name begins with "recorded-"
     starts nothing: it answers with what another machine measured.
 
     Args:
@@ -170,8 +172,9 @@ def _find_or_start(group: Sequence[Plan], rerun: bool) -> list[Run]:
             print(f"{last}: launched before, nothing started (rerun=True repeats it)")
         return known
     folders = [folder for _, folder in attempts]
+    earlier = {} if rerun else {folder: last for last, folder in attempts if last}
     folders += [folders[0] / runs.BESIDE / each.name for each in group if each.is_repeat]
-    return _start(folders, group)[: len(own)]
+    return _start(folders, group, earlier)[: len(own)]
 
 
 def wait(
@@ -271,13 +274,19 @@ def explain(run: Run) -> str:
     return f"{run.name}: {record.status}. {record.error}\n{advice} Logs: {folder}"
 
 
-def _start(folders: Sequence[Path], group: Sequence[Plan]) -> list[Run]:
-    """Start one job for all these runs; its logs and scripts lie in the first one's folder."""
+def _start(folders: Sequence[Path], group: Sequence[Plan], earlier: dict[Path, Run]) -> list[Run]:
+    """Start one job for all these runs; its logs and scripts lie in the first one's folder.
+
+    Args:
+        earlier: by folder, an attempt at the same run that came to no good end.
+    """
     started, place = [Run(folder) for folder in folders], group[0].place
     common = _common(place)
     try:
         for run, asked in zip(started, group):
             _write_folder(run, asked, common | _togetherness(run, started))
+            if run.folder in earlier:
+                take_over(earlier[run.folder].folder, run.folder)
         most = {"gpus": max(each.request["gpus"] for each in group)}
         job = engine(place.executor).submit(folders[0], started[0].launched | most, place)
         for run in started:

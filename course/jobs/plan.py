@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from course.config import LARGE, PARALLEL, Config
+from course.config import LARGE, PARALLEL, RESTARTED, Config
 from course.jobs import sites
 from course.jobs.engines import engine, engine_of
 from course.jobs.sites import Site
@@ -21,6 +21,7 @@ KNOWN = {
     "train.py": ("train.py",),
     "train_sharded.py": ("train.py", "train_sharded.py"),
     "train_parallel.py": ("train.py", "train_sharded.py", "train_parallel.py"),
+    "train_restarted.py": ("train.py", "train_restarted.py"),
 }
 
 
@@ -160,7 +161,7 @@ def _check_script(source: Path, config: Config) -> None:
         default = Config()
         asked = [
             name
-            for name in ("model", *LARGE, *PARALLEL)
+            for name in ("model", *LARGE, *PARALLEL, *RESTARTED)
             if getattr(config, name) != getattr(default, name)
         ]
         said = ", ".join(f"{name}={getattr(config, name)!r}" for name in asked)

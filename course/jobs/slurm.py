@@ -49,6 +49,7 @@ REASONS = {
     "None": "Slurm has not looked at it yet",
     "Priority": "others are before it",
     "Resources": "it waits for nodes or GPUs to become free",
+    "DependencyNeverSatisfied": "what it waits for went wrong: it never starts, scancel ends it",
     "Dependency": "it waits for another job to end",
     "BeginTime": "it waits for a set time, as a job does that was put back into the queue",
     "JobHeld": "it is held back: scontrol release lets it go",

@@ -32,12 +32,16 @@ from course.jobs.warm.forks import Forked
 from course.runs import failures, logs, ranks
 from course.runs.files import write_atomically
 from course.runs.record import Record, write_record
+from course.runs.restarts import GO_ON, interruptions
 from course.runs.run import FOLDER_VARIABLE, Run, record_of
 from course.training import turn
 
 WATCH_S = 0.2  # between two looks at runs that are timed meanwhile: not too often
 EXIT_CODES = {"timeout": 124}  # as the command of that name has it
 DUMP_MS = 1000  # for one attempt; there are two, and up to a second passes before the first
+# For a last checkpoint, once the job is asked to end: here less than `local.stop` waits. Slurm ends
+# it by itself, after a grace of its own.
+SAVE_S = {"local": 8.0, "slurm": 600.0}
 GRACE_S = 15.0  # for the processes that are left once the run's verdict is in
 
 
@@ -75,11 +79,18 @@ def supervise(folder: str) -> None:
 
 
 def _begin_anew(runs: Sequence[Run], task: JobEnvironment) -> None:
-    """Slurm restarts a job that it had preempted, or whose node went down: from the beginning."""
+    """Slurm restarts a job that it had preempted, or whose node went down."""
     if task.global_rank == 0 and int(os.environ.get("SLURM_RESTART_COUNT", 0)):
         for run in (each for each in runs if not each.record):
-            for path in [*run.folder.glob("steps*.jsonl"), *run.folder.glob("rank*")]:
+            # One that saves goes on from its checkpoint, and keeps the steps before it by itself.
+            steps = [] if _saves(run) else run.folder.glob("steps*.jsonl")
+            for path in [*steps, *run.folder.glob("rank*")]:
                 path.unlink(missing_ok=True)
+
+
+def _saves(run: Run) -> bool:
+    """Does it write checkpoints, so that it can go on?"""
+    return not run.is_command and run.config.save_every > 0
 
 
 def _cancelled(*_: Any) -> None:
@@ -140,8 +151,11 @@ def _compute(members: Sequence[SupervisedRun], task: JobEnvironment) -> None:
                         turns.is_over(member.run, member.verdict.status)
             time.sleep(WATCH_S)
     finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # they end, and nothing may come between
         for member in running:
-            member.kill()
+            member.ask_to_save()
+        for member in running:
+            member.end()
 
 
 def _is_local(run: Run) -> bool:
@@ -171,9 +185,12 @@ class SupervisedRun:
         self._task, self._child = task, None
         self._verdict_since = 0.0  # since when the record is there, though the process is, too
         self._is_through = False  # did this rank end well?
+        self._in_turns = False
+        self._interruptions = 0  # that were planted, and are behind it
 
     def start(self, *, in_turns: bool) -> None:
         """Start the training process; rank 0 notes that the run has begun."""
+        self._in_turns = in_turns
         try:
             self._child = self._start_process(in_turns)
             if self.rank == 0:
@@ -236,7 +253,8 @@ class SupervisedRun:
             verdict = _unwritable(error)
         if verdict is None:
             return False
-        self.kill()
+        self.ask_to_save()  # where it is not over by itself
+        self.end()
         self.give(verdict)
         return True
 
@@ -251,10 +269,19 @@ class SupervisedRun:
             lingers = record and now > self._verdict_since + GRACE_S
             cancelled = record and record.status == "cancelled"
             return self._ended(record.status) if lingers or cancelled else None
+        if self._goes_on(code) and not record:
+            self._child = self._start_process(self._in_turns)
+            return None
         verdict = self._by_exit(code)
         if verdict.status != "ok":
             return self._own_words(verdict)
         return self._with_others(verdict, record)
+
+    def _goes_on(self, code: int) -> bool:
+        """Has the process ended before the run, so that another is to go on?"""
+        planted = len(interruptions(self.run.folder))
+        was_planted, self._interruptions = planted > self._interruptions, planted
+        return (code == GO_ON and _saves(self.run)) or (was_planted and code != 0)
 
     def _ended(self, status: str) -> Record:
         return Record(status, error=_explain(status, self.run.launched))
@@ -287,6 +314,19 @@ class SupervisedRun:
         if self.rank > 0 or len(list(self.run.folder.glob("rank*.done"))) == self.ranks:
             return verdict
         return self._ended(record.status) if record and record.status != "ok" else None
+
+    def ask_to_save(self) -> None:
+        """Tell a process that can go on later that its end is near."""
+        if self._child is not None and _saves(self.run):
+            self._child.send_signal(signal.SIGTERM)
+
+    def end(self) -> None:
+        """End the process; one that saves has SAVE_S to do so."""
+        if self._child is not None and _saves(self.run):
+            deadline = time.monotonic() + SAVE_S[self.run.launched.get("executor", "local")]
+            while time.monotonic() < deadline and self._child.poll() is None:
+                time.sleep(WATCH_S)
+        self.kill()
 
     def kill(self) -> None:
         """End the training process and those it started, DataLoader workers for instance."""

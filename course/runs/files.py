@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -31,3 +32,8 @@ def read_dict(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def finite(value: float) -> float | None:
+    """A number as JSON can have it, which knows no NaN and no infinity."""
+    return value if math.isfinite(value) else None

@@ -46,6 +46,7 @@ PURPOSES = {
     "parallel": "a large network on several GPUs, its layers shared out, or one after the other",
     "learning": "trainings to their end, several at a time on one GPU: their times say nothing",
     "search": "the trials of a search, one after another on one GPU",
+    "practice": "the same bits again, and checkpoints: what either costs",
     "variant": "a script with lines put in, which a notebook launches to show what they do",
 }
 LEARNING = "learning"  # a purpose of which no time is kept
@@ -62,6 +63,7 @@ ASIDE = (
     "memory",
     "sharding",
     "parallel",
+    "practice",
     SEARCH,
     *FED,
 )  # nor are these
@@ -232,6 +234,8 @@ def trace_name(config: Config) -> str:
 def answer(machine: str, config: Config, gpus: int = 1, added: dict[str, str] | None = None) -> Run:
     """The last run on so many GPUs that was recorded with this config; its labels may differ.
 
+    Of several, one of this rung comes first: the same may have been recorded for another purpose.
+
     The script is not compared: what ran is solutions/train.py of the recorded commit, or a
     variant of it.
 
@@ -250,7 +254,7 @@ def answer(machine: str, config: Config, gpus: int = 1, added: dict[str, str] | 
             f"another site, as site='local'"
         )
     known = [(run, _differences(run, wanted, gpus)) for run in same]
-    known.sort(key=lambda each: len(each[1]))
+    known.sort(key=lambda each: (len(each[1]), each[0].config.rung != config.rung))
     for run, differences in known:
         if not differences:
             return run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 
@@ -55,3 +56,16 @@ class EventClock:
 def clock_for(device: torch.device) -> Clock:
     """Device events where they exist (CUDA, ROCm, XPU); else the host's clock."""
     return EventClock(device) if device.type in ("cuda", "xpu") else HostClock(device)
+
+
+def with_quartiles(seconds: np.ndarray, batch: int) -> dict[str, float]:
+    """Medians and quartiles of steps' seconds, and of images per second, as a record has them."""
+    q1, median, q3 = (float(each) for each in np.percentile(seconds, [25, 50, 75]))
+    return {
+        "step_s": median,
+        "step_s_q1": q1,
+        "step_s_q3": q3,
+        "images_per_s": batch / median,
+        "images_per_s_q1": batch / q3,
+        "images_per_s_q3": batch / q1,
+    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections import deque
@@ -13,13 +12,15 @@ import numpy as np
 import torch
 
 from course.runs import failures
+from course.runs.files import finite
 from course.runs.record import PHASES
 from course.training import memory, profiling, turn
-from course.training.clocks import clock_for
+from course.training.clocks import clock_for, with_quartiles
 from course.training.energy import EnergyMeter, counter
 from course.training.evidence import setup
 from course.training.evidence.actions import Actions
 from course.training.evidence.compiled import Compiled
+from course.training.evidence.moments import Moments
 from course.training.evidence.operators import Observer
 from course.training.evidence.saving import Held
 from course.training.evidence.updates import Updates
@@ -37,9 +38,12 @@ class Meter:
     "load" is how long the *device* waited for its batch, the copy included. A traced run has its
     phases as ranges in the trace. The first and the last warm-up step and the first validation are
     observed (`course.training.evidence`).
+
+    Args:
+        first: so many steps of the run lie behind it already: it goes on. Warm-up begins anew.
     """
 
-    def __init__(self, run: Recorder, device: torch.device) -> None:
+    def __init__(self, run: Recorder, device: torch.device, first: int = 0) -> None:
         if not isinstance(device, torch.device):
             raise ValueError(
                 f"the device is {device!r}: where there is no accelerator, "
@@ -47,7 +51,8 @@ class Meter:
             )
         self.run, self.config, self.device = run, run.config, device
         self.clock = clock_for(device)
-        self.step = self._epoch = 0
+        self.step, self._first, self._epoch = first, first, 0
+        self._warm = first + self.config.warmup_steps
         self._marks: list[Any] = []  # of the step under way
         self._laps: list[str] = []  # the phases between them
         share = self.config.batch_size // run.world_size
@@ -56,7 +61,7 @@ class Meter:
         self._range: Any = None  # the phase under way, as the trace shows it
         self._observer: Observer | None = None
         self._observed = ""
-        self._evidence: dict[str, Any] = {"labels": []}
+        self._evidence: dict[str, Any] = {"labels": [[]] * (first // self.config.steps)}
         self._energy = EnergyMeter(counter(device))
         folder = run.folder if self.config.profile_steps and device.type == "cpu" else None
         self._onednn = profiling.OneDnnAccount(folder / profiling.ONEDNN_FILE) if folder else None
@@ -70,8 +75,9 @@ class Meter:
         self._losses = torch.zeros(total, pin_memory=device.type == "cuda")
         self._written_at, self._host_gib = time.perf_counter(), 0.0
         run.refuse_if_not_distributed()
+        run.keep_steps(first)
         own = {"world_size": run.group_size(), "group": setup.group()}
-        self._evidence |= {"device": _numbered(device)} | own
+        self._evidence |= {"device": setup.numbered(device)} | own
         self._held = Held() if self.config.save_weights and self.config.shard else None
         threads = torch.get_num_threads() if device.type == "cpu" else 1
         self._watch()
@@ -80,9 +86,11 @@ class Meter:
 
     def _watch(self) -> None:
         self._updates = Updates() if self.config.warmup_steps else None
+        asked = self.config.save_every or self.config.deterministic
+        self._moments = Moments(self.run.all_folder, self.config, self._first) if asked else None
         self._compiled = Compiled() if self.config.compile else None
         self._actions = Actions(self.clock, self.device) if self.config.pipeline else None
-        self._watching = [each for each in (self._updates, self._actions) if each]
+        self._watching = [x for x in (self._updates, self._actions, self._moments) if x]
 
     def _start(self, run: Recorder, device: torch.device) -> None:
         run.before_epoch = self._end_validation
@@ -98,7 +106,8 @@ class Meter:
         for each in self._watching:
             each.start()
         try:
-            for count in range(self.config.steps):
+            behind = max(0, self._first - epoch * self.config.steps)  # of an epoch that goes on
+            for count in range(behind, self.config.steps):
                 if not self._may_go_on():
                     break
                 if iterator is None:  # in one's own turn, since it starts the workers
@@ -107,9 +116,11 @@ class Meter:
                 if batch is None:
                     break
                 step = self.step
-                if step >= self.config.warmup_steps:
+                if step >= self._warm:
                     self._energy.start()
                 self._begin(step)
+                if self._moments:
+                    self._moments.begin(batch, self.device)
                 if len(self._evidence["labels"]) <= epoch:
                     self._note(batches, batch)
                 yield batch
@@ -117,7 +128,7 @@ class Meter:
                 if self.step != step + 1 or len(self._marks) != 1:
                     missing = ", ".join(PHASES[PHASES.index(self.phase) :])
                     raise RuntimeError(f"step {self.step} ended without meter.lap for {missing}")
-                if step == 0 or count + 1 == self.config.steps:
+                if step == self._first or count + 1 == self.config.steps:
                     self._host_gib = max(self._host_gib, memory.host_gib())
                     self._marks = [self.clock.mark()]  # the look is no part of the next step
         finally:  # also where the script breaks out of the loop
@@ -189,11 +200,11 @@ class Meter:
 
     def _begin(self, step: int) -> None:
         self._end()  # a validation that told nobody its figures
-        if step == 0:
+        if step == self._first:
             self._observe("")
-        elif step == self.config.warmup_steps - 1 and not profiling.is_traced(step, self.config):
+        elif step == self._warm - 1 and not profiling.is_traced(step, self.config):
             self._observe("later")
-        if self._compiled and step == self.config.warmup_steps:
+        if self._compiled and step == self._warm:
             self._compiled.end_warmup()
         if self._onednn and profiling.is_traced(step, self.config):
             self._onednn.start()
@@ -255,8 +266,8 @@ class Meter:
         if not self._marks:
             raise RuntimeError(f"meter.lap({phase!r}) came outside a loop over meter.steps(…)")
         self._refuse_out_of_order(phase, loss is not None)
-        if phase == "backward" and self._updates and self._may_overflow():
-            self._updates.overflow()
+        if phase == "backward":
+            self._plant()
         if loss is not None:
             self._losses[self.step].copy_(loss.detach(), non_blocking=True)
         self._marks.append(self.clock.mark())
@@ -290,8 +301,13 @@ class Meter:
                 f"{', '.join(PHASES)}, the last with loss="
             )
 
-    def _may_overflow(self) -> bool:
-        return 0 < self.config.overflow_step <= self.step < self.config.warmup_steps
+    def _plant(self) -> None:
+        """What the config wants to happen between backward and update."""
+        in_time = 0 < self.config.overflow_step <= self.step < self._warm and not self._first
+        if self._updates and in_time:
+            self._updates.overflow()
+        if self._moments:
+            self._moments.planted.in_step(self.step)
 
     def _settle(self) -> None:
         """Wait for the device, and write out all that was asked of it."""
@@ -318,7 +334,7 @@ class Meter:
                     **turns,
                     **{f"{phase}_s": value for phase, value in zip(PHASES, seconds)},
                     "step_s": sum(seconds),
-                    "loss": _finite(self._losses[step].item()),
+                    "loss": finite(self._losses[step].item()),
                 }
             )
         self.run.write_steps(rows)
@@ -345,7 +361,7 @@ class Meter:
         self._block.seconds += seconds
         self._block.steps += 1
         self._block.last_s = seconds
-        if step >= self.config.warmup_steps:
+        if step >= self._warm:
             self._measured_s += seconds
             self._turns = number
 
@@ -361,40 +377,24 @@ class Meter:
             seen["compiled"] = self._compiled.evidence()
         if self._actions:
             seen["actions"] = self._actions.evidence()
+        seen |= self._moments.evidence() if self._moments else {}
         told = self.run.world_size > 1 or self._compiled or "forward_types" in seen
         self.run.set(evidence=seen if told else {})
 
     def summary(self) -> dict[str, Any]:
         """Medians and quartiles over the steps after warm-up; first and last loss."""
         kept = np.array(self._seconds)[self.config.warmup_steps :][self._counted()]
-        losses = [_finite(value) for value in self._losses[: len(self._seconds)].tolist()]
+        done = self._losses[self._first : self._first + len(self._seconds)].tolist()
+        ends = {"first_loss": finite(done[0]), "last_loss": finite(done[-1])} if done else {}
         if len(kept) == 0:
-            return {"steps_measured": 0}
-        q1, median, q3 = np.percentile(kept.sum(axis=1), [25, 50, 75])
-        batch = self.config.batch_size
+            return {"steps_measured": 0} | ends
+        speeds = with_quartiles(kept.sum(axis=1), self.config.batch_size)
         return {
             "steps_measured": len(kept),
-            "step_s": float(median),
-            "step_s_q1": float(q1),
-            "step_s_q3": float(q3),
-            "images_per_s": float(batch / median),
-            "images_per_s_q1": float(batch / q3),
-            "images_per_s_q3": float(batch / q1),
+            **speeds,
             **{f"{phase}_s": float(value) for phase, value in zip(PHASES, np.median(kept, axis=0))},
-            "first_loss": losses[0],
-            "last_loss": losses[-1],
+            **ends,
             "turns": self._turns,
             "left": self.turn.left,
-            **self._energy.summary(float(batch / median) / self.run.world_size),
+            **self._energy.summary(speeds["images_per_s"] / self.run.world_size),
         }
-
-
-def _numbered(device: torch.device) -> str:
-    """The device with its number; one without is the current one."""
-    if device.type == "cpu" or device.index is not None:
-        return str(device)
-    return f"{device.type}:{torch.accelerator.current_device_index()}"
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None  # JSON has no NaN

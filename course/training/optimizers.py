@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer, lr_scheduler
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from course.config import Config
@@ -76,7 +77,18 @@ def create(weights: Groups, cfg: Config) -> Optimizer:
     return OPTIMIZERS[cfg.optimizer](weights, cfg)
 
 
-def schedule(optimizer: Optimizer, cfg: Config) -> None:
+class Constant:
+    """A learning rate that stays: it has no state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to take."""
+
+
+def schedule(optimizer: Optimizer, cfg: Config) -> LRScheduler | Constant:
     """Let the learning rate follow the config's course, from one update to the next.
 
     It grows linearly over `cfg.lr_warmup` updates, and follows `cfg.schedule` from there to the
@@ -84,10 +96,15 @@ def schedule(optimizer: Optimizer, cfg: Config) -> None:
     fall of its own (Smith and Topin 2017, arXiv:1708.07120), and momentum falls as it rises.
 
     It counts updates: a step that a gradient scaler left out is none. "find" is the script's own.
+
+    Returns:
+        What a checkpoint is to have of it: nobody else needs to step it.
     """
     course = _course(optimizer, cfg)
-    if course:
-        optimizer.register_step_post_hook(lambda *_: None if _is_left_out(optimizer) else course())
+    if course is None:
+        return Constant()
+    optimizer.register_step_post_hook(lambda *_: None if _is_left_out(optimizer) else course.step())
+    return course
 
 
 def _is_left_out(optimizer: Optimizer) -> bool:
@@ -96,15 +113,15 @@ def _is_left_out(optimizer: Optimizer) -> bool:
     return overflow is not None and bool(overflow.item())
 
 
-def _course(optimizer: Optimizer, cfg: Config) -> Callable[[], None] | None:
+def _course(optimizer: Optimizer, cfg: Config) -> LRScheduler | None:
     """What sets the next update's learning rate; None where it stays as it is."""
     updates = cfg.epochs * cfg.steps
     if cfg.schedule == "find":
         return None
     if cfg.schedule == "one_cycle":
-        return lr_scheduler.OneCycleLR(optimizer, cfg.lr, total_steps=updates + 1).step
+        return lr_scheduler.OneCycleLR(optimizer, cfg.lr, total_steps=updates + 1)
     ramp = 0 if cfg.optimizer == "schedulefree" else cfg.lr_warmup  # which has its own
-    parts: list[lr_scheduler.LRScheduler] = []
+    parts: list[LRScheduler] = []
     if ramp:
         parts += [lr_scheduler.LinearLR(optimizer, 1 / (ramp + 1), 1.0, total_iters=ramp)]
     if cfg.schedule == "linear":
@@ -112,8 +129,8 @@ def _course(optimizer: Optimizer, cfg: Config) -> Callable[[], None] | None:
     if cfg.schedule == "cosine":
         parts += [lr_scheduler.CosineAnnealingLR(optimizer, T_max=updates - ramp)]
     if len(parts) == 2:
-        return lr_scheduler.SequentialLR(optimizer, parts, milestones=[ramp]).step
-    return parts[0].step if parts else None
+        return lr_scheduler.SequentialLR(optimizer, parts, milestones=[ramp])
+    return parts[0] if parts else None
 
 
 class Averaged:

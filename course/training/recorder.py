@@ -6,9 +6,10 @@ import json
 import os
 import platform
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from course.config import GIB, Config, rung
 from course.runs import failures
 from course.runs.files import write_atomically
 from course.runs.record import write_record
+from course.runs.restarts import CHECKPOINTS, EPOCHS, GO_ON
 from course.runs.run import FOLDER_VARIABLE, Run, rank_file, record_of, steps_file
 from course.training import memory, trials
 from course.training.energy import driver_version
@@ -79,6 +81,8 @@ def recording() -> Iterator[Recorder]:
         raise
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+    if run.is_interrupted:
+        sys.exit(GO_ON)  # without a record: whoever started it starts it again
     run.finish("ok")
 
 
@@ -95,6 +99,7 @@ class Recorder:
         self._by_hand = run is None and self.rank == 0
         self._values: dict[str, Any] = {"epochs": []}
         self._line_break = ""
+        self.is_interrupted = False  # does this process end before the run does?
         self.before_epoch: Callable[[], None] = lambda: None  # the meter's end of what it watches
         self.before_end: Callable[[], None] = lambda: None  # and of what it watches to the end
         self._began = time.perf_counter()
@@ -111,6 +116,9 @@ class Recorder:
         """Add the figures of one epoch, such as val_loss and val_top1; the last ones count."""
         self.before_epoch()
         self._values["epochs"].append(values)
+        if self._run and self.config.save_every:
+            with (self._run.folder / EPOCHS).open("a") as file:
+                file.write(json.dumps(values) + "\n")
         if self.rank == 0:
             numbers = {key: each for key, each in values.items() if isinstance(each, int | float)}
             said = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
@@ -141,6 +149,32 @@ class Recorder:
         except OSError as error:
             self._line_break = "\n"  # the last line may be cut: begin anew
             print(f"{name} misses {len(rows)} steps: {error}", file=sys.stderr)
+
+    def keep_steps(self, first: int) -> None:
+        """Of what an earlier process of this run wrote, keep what lies before step `first`."""
+        if self._everyone is None:
+            return
+        epochs = first // self.config.steps
+        kept = self._keep(EPOCHS, lambda number, row: number < epochs) if self._run else []
+        self._values["epochs"] += kept
+        self._keep(steps_file(self.rank), lambda number, row: row["step"] < first)
+
+    def _keep(self, name: str, wanted: Callable[[int, dict], bool]) -> list[dict[str, Any]]:
+        """The rows of a file that are wanted; the others are taken out of it."""
+        path, rows = self._everyone.folder / name, []
+        if not path.exists():
+            return []
+        for line in path.read_text().splitlines():
+            with suppress(ValueError):  # it was killed while it wrote
+                rows.append(json.loads(line))
+        kept = [row for number, row in enumerate(rows) if wanted(number, row)]
+        write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
+        return kept
+
+    def interrupted(self) -> None:
+        """This process ends, and the run goes on in another: whoever started it begins anew."""
+        self.is_interrupted = True
+        print("asked to end: saved, and another process goes on from here", flush=True)
 
     def save_trace(self, profiler: torch.profiler.profile) -> None:
         """Write a profiler's trace into the run's folder: for its `on_trace_ready`."""
@@ -196,6 +230,20 @@ class Recorder:
         return self._run.folder if self._run else None
 
     @property
+    def all_folder(self) -> Path | None:
+        """The run's folder, on every rank; None started by hand."""
+        return self._everyone.folder if self._everyone else None
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the run's checkpoints; it is there. Started by hand, one that is new."""
+        if self._everyone is None:
+            return Path(tempfile.mkdtemp(prefix="checkpoints-"))
+        place = self._everyone.folder / CHECKPOINTS
+        place.mkdir(exist_ok=True)
+        return place
+
+    @property
     def checkpoint(self) -> Path:
         """The folder into which all ranks write their parts of a checkpoint.
 
@@ -229,8 +277,8 @@ class Recorder:
 
     @property
     def is_over(self) -> bool:
-        """Has the run its status?"""
-        return "status" in self._values
+        """Has the run its status, or this process its end?"""
+        return "status" in self._values or self.is_interrupted
 
     def group_size(self) -> int:
         """How many processes train together, this one counted."""

@@ -94,6 +94,16 @@ def trial(name: str, text: str, own: dict, ranks: int = 1) -> Trial:
     """With fields of the config that it needs; those of a check otherwise, small."""
     wanted = EVERY[name]
     gpus = max(ranks, wanted.gpus)
+    if wanted.rung == "restarted":  # of its own size, since steps are counted
+        values = {
+            **SMALL,
+            **FP32,
+            "collective_timeout_s": 10,
+            **wanted.settings,
+            "data": "imagenet",
+        }
+        run, before = rung(wanted.rung, **values | wanted.changes), rung(wanted.against, **values)
+        return Trial(name, text, run, before, gpus, view_of(wanted.todo))
     values = {**wanted.settings, **(RANKS if gpus > 1 else SMALL)}
     if wanted.todo > LAST_OF_FIRST:  # its networks are small already, and its batches told by sizes
         kept = ("model", "image_px", "batch_size")

@@ -255,3 +255,38 @@ def test_searches_from_recorded_runs_and_small_trials(
     assert len(launched) == len(searches) + 1 and len(searches) in (2, 3)
     assert {run.config.model for run in launched} == {"resnet18"}
     assert {run.status for run in launched} <= {"ok", "cancelled"}  # pruned
+
+
+FORGETS = """
+from course.labs import exercises
+as_ever = exercises.variant
+exercises.variant = lambda name, after, script: as_ever(name, after, {script!r})
+"""
+
+
+def test_a_training_is_stopped_and_goes_on(
+    tmp_path: Path, runs_root: Path, in_kernel: Callable[..., None]
+) -> None:
+    script = str(narrow_solution(tmp_path, name="train_restarted.py"))
+    in_kernel(NARROW, FORGETS.replace("{script!r}", repr(script)))
+    passes("day4_5_practice", script=script, quick=True)
+    launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]
+    outside = [run for run in launched if run.config.steps == 120]
+    assert {run.status for run in outside} == {"cancelled", "ok"}
+    (last,) = [run for run in outside if run.status == "ok"]
+    assert last.record.evidence["began_at"] >= 10 and len(last.steps) == 120
+    planted = [run for run in launched if run.config.sigterm_step or run.config.sigkill_step]
+    assert sorted(run.record.evidence["began_at"] for run in planted) == [6, 6, 8]
+    assert {len(run.record.epochs) for run in planted} == {2}  # the first process's as well
+
+
+def test_half_precision_for_science_with_its_blanks_open(runs_root: Path) -> None:
+    """What a learner has not written yet, the lab does with its own function."""
+    passes("lab_numerics")
+    assert not [*runs_root.glob("*/launch.json")]
+
+
+def test_a_first_kernel_with_its_blanks_open(runs_root: Path) -> None:
+    """Interpreted, in a process that has imported Triton before to compile."""
+    passes("lab_kernel")
+    assert not [*runs_root.glob("*/launch.json")]

@@ -8,29 +8,53 @@ resnet18 is the one of narrow.py.
 
 import importlib.util
 import os
+import signal
 import sys
 import traceback
 
 import narrow
 import torch
 
+from course.runs.restarts import GO_ON
 from course.runs.run import FOLDER_VARIABLE
 from course.training.recorder import recording
+from course.training.restart import interruption
 
-if sys.argv[1] == "narrow":
-    narrow.use()
-for folder in sys.argv[2:]:
+ENDED = (GO_ON, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
+
+
+def end_as(number):
+    """What a signal does to a process of its own, so that another goes on; here the next call."""
+    sys.exit(128 + number)
+
+
+def train(folder):
+    """Execute a script anew: what another process of the same run has left are files alone."""
+    signal.signal(signal.SIGTERM, lambda number, _: end_as(number))
     os.environ[FOLDER_VARIABLE] = folder
     spec = importlib.util.spec_from_file_location("train", f"{folder}/train.py")
     script = importlib.util.module_from_spec(spec)
+    with recording() as run:
+        if run.config.compile:
+            narrow.leave_kernels()
+        spec.loader.exec_module(script)
+        script.main(run)
+
+
+interruption.end_at_once = lambda: end_as(signal.SIGKILL)
+if sys.argv[1] == "narrow":
+    narrow.use()
+for folder in sys.argv[2:]:
     try:
-        with recording() as run:
-            if run.config.compile:
-                narrow.leave_kernels()
-            spec.loader.exec_module(script)
-            script.main(run)
+        try:
+            train(folder)
+        except SystemExit as end:
+            if end.code not in ENDED:
+                raise
+            train(folder)
     except Exception:
         traceback.print_exc()
     finally:
+        torch.use_deterministic_algorithms(False)
         for device in ("cpu", "cuda"):  # a script may have left it on
             torch.set_autocast_enabled(device, False)

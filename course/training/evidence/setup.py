@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import distributed
 from torch.utils.data import IterableDataset
 
@@ -40,3 +41,10 @@ def loader(batches: Any) -> dict[str, Any]:
     begins = getattr(batches, "worker_init_fn", None)
     of_course = getattr(begins, "__module__", "").startswith("course.")
     return found | {"own_worker_init": begins is not None and not of_course}
+
+
+def numbered(device: torch.device) -> str:
+    """The device with its number; one without is the current one."""
+    if device.type == "cpu" or device.index is not None:
+        return str(device)
+    return f"{device.type}:{torch.accelerator.current_device_index()}"

@@ -80,7 +80,7 @@ class _Run:
     """In the place of `course.training.recorder.Recorder`: it keeps nothing."""
 
     folder, is_kept, is_over = None, False, False
-    checkpoint = resumed = None
+    all_folder = checkpoint = checkpoints = resumed = None
 
     def __init__(self, config: Config, rank: int, local_rank: int, world_size: int) -> None:
         self.config = config
@@ -90,7 +90,7 @@ class _Run:
         """Nothing is recorded."""
 
     set = epoch = write_steps = save_trace = save_weights = finish = _ignore
-    refuse_if_not_distributed = before_epoch = _ignore
+    refuse_if_not_distributed = before_epoch = keep_steps = interrupted = _ignore
 
     def group_size(self) -> int:
         return self.world_size

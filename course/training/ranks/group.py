@@ -31,6 +31,15 @@ def joined(run: Recorder) -> torch.device:
     return device
 
 
+def any_rank(asked: Any, device: torch.device) -> bool:
+    """Is it true on any rank? All must ask; one process alone waits for nobody."""
+    if not distributed.is_initialized():
+        return bool(asked)
+    flag = torch.tensor(bool(asked), dtype=torch.uint8, device=device)
+    distributed.all_reduce(flag, distributed.ReduceOp.MAX)
+    return bool(flag)
+
+
 @torch.no_grad()
 def validate(
     model: nn.Module,

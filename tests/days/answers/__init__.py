@@ -14,6 +14,7 @@ from answers import (
     named,
     parallel,
     piped,
+    restarted,
     right,
     sharded,
     shards,
@@ -23,7 +24,7 @@ from answers import (
 
 OF_DAYS = (
     *(wrong_day1, wrong_day2, right, shards, day3, learning, compiled, named),
-    *(memory, sharded, parallel, piped),
+    *(memory, sharded, parallel, piped, restarted),
 )
 WRONG = {label: each for day in OF_DAYS for label, each in getattr(day, "WRONG", {}).items()}
 RIGHT = {label: each for day in OF_DAYS for label, each in getattr(day, "RIGHT", {}).items()}

@@ -1,0 +1,1 @@
+"""Runs, handed on to tools that draw them: TensorBoard, Trackio, Weights & Biases."""

@@ -1,0 +1,146 @@
+"""Checkpoints of a run: which are there, which of them are whole, and one written by a thread."""
+
+from __future__ import annotations
+
+import atexit
+import pickle
+import re
+import shutil
+import sys
+import tempfile
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+KEPT = 2  # the last one may turn out to be damaged
+NAME = re.compile(r"\d+")  # of which the last in a name is the number of steps
+METADATA = ".metadata"  # what async_save writes last into a checkpoint's folder
+
+
+def named(step: int) -> str:
+    """The file of a checkpoint after so many steps: names sort as their steps do."""
+    return f"step-{step:06}.pt"
+
+
+def newest(folder: Path) -> dict[str, Any] | None:
+    """The newest checkpoint that can be read whole, on the host; None where there is none.
+
+    One that cannot is named on standard error, and the one before it is taken.
+    """
+    for path in sorted(found(folder), reverse=True):
+        try:
+            return read(path)
+        except Exception as error:  # cut short, in whatever way: any reader's own
+            why = str(error).splitlines()[0][:100] if str(error) else type(error).__name__
+            print(f"checkpoint {path.name} is damaged, the one before it is used: {why}",
+                  file=sys.stderr, flush=True)  # fmt: skip
+    return None
+
+
+def found(folder: Path) -> list[Path]:
+    """All that are there by their final names, damaged ones too; drafts begin with a dot."""
+    return [path for path in folder.glob("*") if not path.name.startswith(".")]
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A checkpoint, whether torch.save wrote it or async_save.
+
+    Raises:
+        Exception: it is not whole; readers have errors of all kinds.
+    """
+    if path.is_file():
+        return torch.load(path, map_location="cpu", weights_only=True)
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    if not (path / METADATA).exists():
+        raise FileNotFoundError(f"it was never finished: no {METADATA}")
+    with tempfile.TemporaryDirectory() as place:  # as one file, since nothing is allocated yet
+        whole = Path(place) / "whole.pt"
+        dcp_to_torch_save(path, whole)
+        saved = torch.load(whole, map_location="cpu", weights_only=False)
+    rest = pickle.loads(saved["rest"])
+    return tree_map_only(_Place, lambda place: saved["tensors"][place.name], rest)
+
+
+def remove_old(folder: Path, kept: int = KEPT) -> None:
+    """Delete all but the last checkpoints."""
+    for path in sorted(found(folder))[:-kept]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where in a state a tensor stood."""
+
+    name: str
+
+
+def _apart(state: dict[str, Any]) -> dict[str, Any]:
+    """A state's tensors, and in one piece all else.
+
+    async_save would turn all keys into text, so that an optimizer would not find its state under
+    0, 1, 2 again; and leave out what is empty.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+
+    def taken(tensor: torch.Tensor) -> _Place:
+        place = _Place(str(len(tensors)))
+        tensors[place.name] = tensor
+        return place
+
+    rest = pickle.dumps(tree_map_only(torch.Tensor, taken, state))
+    return {"tensors": tensors, "rest": rest}
+
+
+class Background:
+    """Saves as a script's own `save(state, folder, step)` does, but lets training go on meanwhile.
+
+    The state is copied to the host at once; a thread writes the copy
+    (`torch.distributed.checkpoint.async_save`). Before the next one it is waited for.
+    """
+
+    def __init__(self) -> None:
+        self._pending: Any = None
+        self._folder = Path()
+        # It is meant: one process saves, whether or not it is one of a group.
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        atexit.register(self.wait)
+
+    def __call__(self, state: dict[str, Any], folder: Path, step: int) -> None:
+        """Begin to write a checkpoint."""
+        from torch.distributed.checkpoint import async_save
+
+        self.wait()
+        self._folder = folder
+        place = folder / named(step).removesuffix(".pt")
+        self._pending = async_save(_apart(state), checkpoint_id=place, no_dist=True)
+
+    def wait(self) -> None:
+        """Come back when all is on the disk. Raises what the thread has raised."""
+        if self._pending is not None:
+            self._pending.result()
+            self._pending = None
+            remove_old(self._folder)
+
+
+def look(folder: Path) -> list[dict[str, Any]]:
+    """What lies there, for a check: name, steps as the name has them, whether it can be read."""
+    rows = []
+    for path in sorted(folder.rglob("*")):
+        inside = path.parent != folder and (path.parent / METADATA).exists()
+        if inside or (path.is_dir() and not (path / METADATA).exists()):
+            continue
+        try:
+            if path.is_file():  # a learner's own, with whatever is in it
+                torch.load(path, map_location="cpu", weights_only=False)
+            is_whole = True
+        except Exception:
+            is_whole = False
+        numbers = NAME.findall(path.stem)
+        step = int(numbers[-1]) if numbers else None
+        rows.append({"name": path.name, "step": step, "whole": is_whole})
+    return rows

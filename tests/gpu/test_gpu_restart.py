@@ -1,0 +1,28 @@
+"""A training on one GPU that is killed, and one that is asked to end, go on to the bit."""
+
+import pytest
+
+from course import launch, rung, wait
+from course.days.practice.checks import CHECKS
+from course.jobs.launch import explain
+from course.labs.checks import check
+
+pytestmark = pytest.mark.gpu
+STOPPED = [name for name, wanted in CHECKS.items() if wanted.gpus == 1]
+
+
+@pytest.mark.parametrize("name", STOPPED)
+@pytest.mark.parametrize("how", [{}, {"async_save": True}], ids=["torch.save", "async_save"])
+def test_it_goes_on_to_the_bit(name: str, how: dict) -> None:
+    wanted = CHECKS[name]
+    if how and name == "day4.restart":
+        pytest.skip("the kill is planted in torch.save")
+    size = wanted.settings | {"data": "synthetic", "image_px": 64}
+    whole = launch("solutions/train_restarted.py", rung(wanted.against, quick=True, **size))
+    changed = rung(wanted.rung, quick=True, **size | wanted.changes | how)
+    run = wait(launch("solutions/train_restarted.py", changed), check=False)
+    wait(whole, check=False)
+    assert run.status == whole.status == "ok", explain(run) + explain(whole)
+    done = check(name, run, against=whole)
+    print(done)
+    assert done.passed, done

@@ -1,0 +1,170 @@
+"""Checkpoints are whole or passed over, random numbers go on, images draw for themselves."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from course.config import rung
+from course.data.loader import Drawing
+from course.data.seeded import Seeded
+from course.training import optimizers
+from course.training.restart import checkpoint, randomness
+
+CPU = torch.device("cpu")
+
+
+def state(step: int) -> dict:
+    """Of all kinds that a training's state has: numbers as keys, nothing at all, tensors, text."""
+    momentum = {0: {"momentum_buffer": torch.full((3,), float(step))}, 1: {}}
+    return {
+        "model": {"weight": torch.full((3,), float(step)), "count": torch.tensor(step)},
+        "optimizer": {"state": momentum, "param_groups": [{"lr": 0.1, "params": [0, 1]}]},
+        "scaler": {},
+        "step": step,
+        "random": randomness.states(CPU),
+    }
+
+
+def same(found: dict, due: dict) -> None:
+    assert found.keys() == due.keys()
+    assert found["optimizer"]["state"].keys() == due["optimizer"]["state"].keys()
+    buffers = [each["optimizer"]["state"][0]["momentum_buffer"] for each in (found, due)]
+    assert torch.equal(*buffers) and found["scaler"] == {} and found["step"] == due["step"]
+    assert torch.equal(found["random"][0]["cpu"], due["random"][0]["cpu"])
+
+
+def saved(folder: Path, step: int) -> Path:
+    path = folder / checkpoint.named(step)
+    torch.save(state(step), path)
+    return path
+
+
+def test_the_newest_is_taken(tmp_path: Path) -> None:
+    assert checkpoint.newest(tmp_path) is None
+    for step in (9, 10, 1000):
+        saved(tmp_path, step)
+    (tmp_path / ".draft").write_bytes(b"half")
+    same(checkpoint.newest(tmp_path), state(1000))
+
+
+@pytest.mark.parametrize("left", [0, 100, 0.5, 0.99])
+def test_a_damaged_one_is_named_and_the_one_before_it_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture, left: float
+) -> None:
+    saved(tmp_path, 3)
+    damaged = saved(tmp_path, 6)
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[: int(left if left in (0, 100) else left * len(content))])
+    same(checkpoint.newest(tmp_path), state(3))
+    assert "step-000006.pt is damaged, the one before it is used" in capsys.readouterr().err
+
+
+def test_a_thread_saves_the_same(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    store, last = checkpoint.Background(), state(9)
+    for step in (3, 6):
+        store(state(step), tmp_path, step)
+    store(last, tmp_path, 9)
+    last["model"]["weight"] += 1  # training goes on
+    store.wait()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000006", "step-000009"]
+    found = checkpoint.newest(tmp_path)
+    same(found, state(9))
+    assert found["model"]["weight"].tolist() == [9, 9, 9]
+    (tmp_path / "step-000009" / checkpoint.METADATA).unlink()  # as if killed before it was done
+    same(checkpoint.newest(tmp_path), state(6))
+    assert "step-000009 is damaged" in capsys.readouterr().err
+
+
+def test_old_ones_go(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 10):
+        saved(tmp_path, step)
+    checkpoint.remove_old(tmp_path, kept=2)
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["step-000003.pt", "step-000010.pt"]
+
+
+def test_random_numbers_go_on(tmp_path: Path) -> None:
+    def draw() -> list[float]:
+        return [random.random(), float(np.random.random()), float(torch.rand(()))]
+
+    randomness.begin(rung("baseline", seed=3))
+    draw()
+    torch.save(randomness.states(CPU), tmp_path / "random.pt")
+    due = draw()
+    randomness.begin(rung("baseline", seed=4))
+    assert draw() != due
+    randomness.set_states(torch.load(tmp_path / "random.pt", weights_only=True), CPU)
+    assert draw() == due
+    with pytest.raises(ValueError, match="random numbers of 2 ranks, and 1 go on"):
+        randomness.set_states([{}, {}], CPU)
+
+
+class Drawn(torch.utils.data.Dataset):
+    """Images that are nothing but a random number."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.rand(()) + index
+
+
+def test_an_image_draws_the_same_whoever_loads_it() -> None:
+    found = []
+    for workers in (0, 2):
+        images = Seeded(Drawn(), seed=1)
+        before = torch.get_rng_state()
+        epochs = []
+        for epoch in (0, 1):
+            images.set_epoch(epoch)
+            loader = DataLoader(images, 2, num_workers=workers, generator=torch.Generator())
+            epochs.append(torch.cat([*loader]).tolist())
+        if not workers:
+            assert torch.equal(torch.get_rng_state(), before)
+        found.append(epochs)
+    assert found[0] == found[1]
+    first, second = found[0]
+    assert all(a != b for a, b in zip(first, second))
+    assert len({round(each % 1, 5) for each in first}) == 6
+    assert Seeded(Drawn(), seed=2)[0] != first[0]
+
+
+def test_an_epoch_begins_in_its_middle() -> None:
+    whole = [*Drawing(range(10), images=25)]
+    for images in (0, 4, 10, 13):
+        part = Drawing(range(10), images=25)
+        part.skip = images
+        assert [*part] == whole[images:]
+        assert [*part] == whole  # the next epoch is whole
+
+
+@pytest.mark.parametrize("schedule, warmup", [("", 0), ("cosine", 3), ("one_cycle", 0)])
+def test_a_schedule_goes_on(schedule: str, warmup: int) -> None:
+    cfg = rung("baseline", schedule=schedule, lr_warmup=warmup, steps=10, epochs=1)
+
+    def made() -> tuple:
+        weight = torch.ones(1, requires_grad=True)
+        weight.grad = torch.ones(1)
+        optimizer = optimizers.create([weight], cfg)
+        return optimizer, optimizers.schedule(optimizer, cfg)
+
+    def rates(optimizer: torch.optim.Optimizer, steps: int) -> list[float]:
+        found = []
+        for _ in range(steps):
+            found.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+        return found
+
+    optimizer, course = made()
+    first = rates(optimizer, 6)
+    kept = optimizer.state_dict(), course.state_dict()
+    due = rates(optimizer, 4)
+    other, again = made()
+    other.load_state_dict(kept[0])
+    again.load_state_dict(kept[1])
+    assert rates(other, 4) == due
+    assert len({*first, *due}) == (1 if not schedule else 10)

@@ -46,6 +46,7 @@ _MODULES = {
     "plots": "plots",
     "doctor": "workshop.doctor",
     "default_set": "data.default_set",
+    "race": "race",
 }
 __all__ = sorted(_HOME | _MODULES)
 

@@ -6,6 +6,7 @@ import pandas as pd
 from claims import text_of
 
 from course.runs import recordings
+from course.runs.run import PROJECT
 from course.topics import gpus, kernels
 
 TEXT = text_of("lab_kernel")
@@ -61,6 +62,20 @@ def test_fused_kernels() -> None:
     assert 1.1 < soft.loc[16384, "PyTorch"] / soft.loc[16384, "Triton"] < 1.3
 
 
+def test_a_product_beside_cublas() -> None:
+    products = of("matmul").query("dtype == 'bf16'")
+    speed = products.pivot(index="size", columns="by", values="tflop_per_s")
+    said("665 of 726 TFLOP/s, from ten lines.")
+    assert speed.loc[4096, ["Triton, tuned", "PyTorch"]].round().tolist() == [665, 726]
+    tall, wide, deep, *_ = kernels.measured.TILES[2]
+    said("with tiles of 128 × 256, in steps of 64")
+    assert (tall, wide, deep) == (128, 256, 64)
+    said("1,024 rows make 32 such tiles, and the GPU has 132 multiprocessors")
+    assert (1024 // tall) * (1024 // wide) == 32 and gpus.summary().loc["H100", "sms"] == 132
+    said("There cuBLAS is 1.8 times as fast")
+    assert round(speed.loc[1024, "PyTorch"] / speed.loc[1024, "Triton, tuned"], 1) == 1.8
+
+
 def test_what_is_published() -> None:
     said("From the V100 to the B200, products in fp16 became 18 times as fast, and the memory 9")
     table = gpus.summary()
@@ -71,3 +86,10 @@ def test_what_is_published() -> None:
     assert "fp8" in cores["Hopper"] and "fp8" not in cores["Ampere"]
     assert "fp4" in cores["Blackwell"] and "fp4" not in cores["Hopper"]
     assert "int4" in cores["Ampere"] and "int4" not in cores["Hopper"]
+
+
+def test_tf32_behind_the_lab() -> None:
+    page = " ".join((PROJECT / "docs/behind-the-labs.md").read_text().split())
+    assert "they reached 84 TFLOP/s at 8,192 rows where cuBLAS has 349" in page
+    speed = of("matmul").query("dtype == 'tf32' and size == 8192").set_index("by")["tflop_per_s"]
+    assert speed[["Triton, tuned", "PyTorch"]].round().tolist() == [84, 349]

@@ -1,6 +1,6 @@
 """What each lab adds to the course: its entry here, in the order in which they are taken."""
 
-from course.days import beside, day0, day1, day2, day3, day4, race
+from course.days import beside, day0, day1, day2, day3, day4
 from course.days.lab import Lab, Mechanism, Written
 
 LABS: tuple[Lab, ...] = (
@@ -9,7 +9,6 @@ LABS: tuple[Lab, ...] = (
     *day2.LABS,
     *day3.LABS,
     *day4.LABS,
-    race.LAB,
     *beside.LABS,
 )
 

@@ -22,6 +22,7 @@ _FACES = {
     "labs.report": "report compare",
     "labs.ladder": "ladder",
     "labs.checks": "check begin",
+    "labs.written": "check_written",
     "labs.progress": "progress",
     "labs.predictions": "predict recall",
     "labs.todo": "show_todo",
@@ -45,6 +46,7 @@ _MODULES = {
     "plots": "plots",
     "doctor": "workshop.doctor",
     "default_set": "data.default_set",
+    "race": "race",
 }
 __all__ = sorted(_HOME | _MODULES)
 

@@ -32,6 +32,7 @@ CHOICES = {
         "resnet101",
         "resnet152",
         "resnet18_cifar",
+        "resnet8_patches",
         "coatnet_pico_rw_224",
         "coatnet_0_224",
         "coatnet_3_224",

@@ -24,6 +24,7 @@ ROOMS = (
     "topics",
     "days",
     "labs",
+    "race",
     "workshop",
     "widgets",
     "cli",

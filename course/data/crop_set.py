@@ -7,7 +7,10 @@ has learned by heart is of no use to it, and generalisation shows.
 
 from __future__ import annotations
 
+import copy
 import math
+import os
+import shutil
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -76,6 +79,39 @@ def is_whole(root: Path, recipe: Recipe = Recipe()) -> bool:
     )
 
 
+def ensure_blind() -> Path:
+    """What COURSE_DATA names for runs that are not to find the validation crops.
+
+    The folder has the training crops alone, by hard links where the disk has them. It does not
+    keep a script from making the others itself: nothing can.
+    """
+    whole, place = ensure(), default_set.default_root().resolve()
+    root = place.with_name(f"{place.name}-blind")
+    folder = root.with_name(f"{root.name}-crops")
+    about = read_dict(whole / MANIFEST)
+    files = {name: each for name, each in about["files"].items() if name.startswith("train")}
+    if is_whole(folder) and read_dict(folder / MANIFEST)["files"] == files:
+        return root
+
+    def fill(empty: Path) -> None:
+        for name in files:
+            _link(whole / name, empty / name)
+        default_set.write_manifest(empty, about | {"files": files})
+
+    shutil.rmtree(folder, ignore_errors=True)  # of other crops
+    default_set.ensure_whole(
+        folder, is_whole=is_whole, fill=fill, needs_mb=200, what="crops without validation"
+    )
+    return root
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a disk without hard links
+        shutil.copyfile(source, target)
+
+
 class Crops:
     """A split of the crops: what is asked for is an image's number, since all lie on the device.
 
@@ -91,6 +127,8 @@ class Crops:
         about = read_dict(root / MANIFEST)["files"]
         found = []
         for name in (f"{split}.npy", f"{split}-labels.npy"):
+            if name not in about:
+                raise DataError(f"{root} has no {split} crops: a run of a race is not given any")
             content = (root / name).read_bytes()
             if zlib.crc32(content) != about[name]["crc32"]:
                 raise DataError(
@@ -104,6 +142,12 @@ class Crops:
 
     def __getitem__(self, index: int) -> int:
         return index
+
+    def first(self, count: int) -> Crops:
+        """The first so many of them, or none, as a split of the same classes."""
+        some = copy.copy(self)
+        some.images, some.labels = self.images[:count], self.labels[:count]
+        return some
 
 
 class OnDevice:

@@ -75,7 +75,8 @@ def image_sets(cfg: Config) -> ImageSets:
 
 def _crops(cfg: Config) -> ImageSets:
     root = crop_set.ensure()
-    train, val = (Crops(root, split) for split in crop_set.SPLITS)
+    train = Crops(root, "train")
+    val = Crops(root, "val") if cfg.val_steps else train.first(0)  # in a race a run has none
     _check_enough(len(train), cfg, root)
     return ImageSets(train, to_validate(val, cfg), len(train.classes))
 

@@ -48,6 +48,25 @@ class Mechanism:
     timed: bool = True  # has it an effect on the speed at all?
 
 
+class Looks(NamedTuple):
+    """How a function is looked at: each look takes it, and says in words what it saw.
+
+    Where something is wrong they raise an AssertionError whose words tell the learner what.
+    """
+
+    given: Callable[..., Any]  # ours: the lab goes on with it while theirs is not right
+    correct: Callable[[Callable[..., Any]], str]
+    mechanism: Callable[[Callable[..., Any]], str]
+
+
+@dataclass(frozen=True)
+class Written:
+    """A function that learners write in the notebook itself."""
+
+    title: str
+    looks: Callable[[], Looks]  # made when they are needed, since that imports PyTorch
+
+
 class Planned(NamedTuple):
     """One run that `course record` makes."""
 
@@ -88,6 +107,7 @@ class Lab:
     minutes: int  # that a learner takes
     quiz: str = ""  # its file in days/quizzes/, without .toml; "": it has none
     checks: dict[str, Mechanism] = field(default_factory=dict)  # by name, "day1.amp"
+    written: dict[str, Written] = field(default_factory=dict)  # by name, "numerics.carry"
     # The ladder's rungs that it teaches, each with its precision, "tf32" where that is on.
     rungs: tuple[tuple[str, str], ...] = ()
     # What it shows of machines that a learner does not have, and what a site answers from.

@@ -90,7 +90,8 @@ def progress() -> Progress:
 
 
 def _check_rows(stored: dict[str, Any]) -> Iterator[dict[str, str]]:
-    checks = {name: check.title for name, check in days.checks().items()}
+    known = days.checks() | days.written()
+    checks = {name: each.title for name, each in known.items()}
     for name in dict.fromkeys([*checks, *stored]):
         verdicts = {part: stored.get(name, {}).get(part, "") for part in PARTS}
         yield {

@@ -64,6 +64,7 @@ class Record:
     val_top1: float | None = None
     val_images: int | None = None  # so many were validated
     weights_by: list[int] = field(default_factory=list)  # ranks that wrote weights.pt
+    race: dict[str, Any] = field(default_factory=dict)  # of a race: seconds and joules, at marks
     wall_s: float | None = None
     started_at: str = ""
     ended_at: str = ""

@@ -235,6 +235,8 @@ def trace_name(config: Config) -> str:
 def answer(machine: str, config: Config, gpus: int = 1, added: dict[str, str] | None = None) -> Run:
     """The last run on so many GPUs that was recorded with this config; its labels may differ.
 
+    Of several, one of this rung comes first: the same may have been recorded for another purpose.
+
     The script is not compared: what ran is solutions/train.py of the recorded commit, or a
     variant of it.
 
@@ -253,8 +255,7 @@ def answer(machine: str, config: Config, gpus: int = 1, added: dict[str, str] | 
             f"another site, as site='local'"
         )
     known = [(run, _differences(run, wanted, gpus)) for run in same]
-    # What was trained once more, to be compared with itself, answers for nothing that is there.
-    known.sort(key=lambda each: (len(each[1]), each[0].purpose == PRACTICE))
+    known.sort(key=lambda each: (len(each[1]), _nearness(each[0], config)))
     for run, differences in known:
         if not differences:
             return run
@@ -267,6 +268,12 @@ def answer(machine: str, config: Config, gpus: int = 1, added: dict[str, str] | 
         f"this run was not recorded on {machine}. Those that come nearest, and where they differ:\n"
         f"{nearest}{advice}"
     )
+
+
+def _nearness(run: Run, config: Config) -> tuple[bool, bool]:
+    """What is compared where two runs computed the same; the smaller answers."""
+    # What was trained once more, to be compared with itself, answers for nothing that is there.
+    return run.config.rung != config.rung, run.purpose == PRACTICE
 
 
 def _computed(config: Config) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import torchvision
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from course.training.racing.patches import patches
 from course.valid import CHOICES
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ def create(name: str, classes: int, image_px: int = 224) -> nn.Module:
 
     Of a ResNet the last BatchNorm of each block starts at zero, so that every block starts as the
     identity; without it the first steps overshoot (Goyal et al. 2017, arXiv:1706.02677). "_cifar"
-    is for images of 32 px. timm's networks, CoAtNet (Dai et al. 2021, arXiv:2106.04803) and ViT
-    (Dosovitskiy et al. 2021, arXiv:2010.11929), know where in an image they look, and so are made
-    for one size.
+    and "_patches", which is the course's own, are for images of 32 px. timm's networks, CoAtNet
+    (Dai et al. 2021, arXiv:2106.04803) and ViT (Dosovitskiy et al. 2021, arXiv:2010.11929), know
+    where in an image they look, and so are made for one size.
 
     Args:
         image_px: of the images a side; a ResNet takes any.
@@ -56,6 +57,8 @@ def create(name: str, classes: int, image_px: int = 224) -> nn.Module:
             if isinstance(part, timm.layers.SEModule):  # it would overwrite what is to be kept
                 part.act.inplace = False
         return model
+    if name == "resnet8_patches":
+        return patches(classes)
     kind, _, small = name.partition("_")
     model = torchvision.models.get_model(
         kind, weights=None, num_classes=classes, zero_init_residual=True

@@ -26,6 +26,8 @@ from course.runs.run import FOLDER_VARIABLE, Run, rank_file, record_of, steps_fi
 from course.training import memory, trials
 from course.training.energy import driver_version
 from course.training.precision import HALF, has_units
+from course.training.racing import network
+from course.training.racing.watch import Watch
 
 CHECKPOINT = "checkpoint"  # the folder of a run's, written by all of its ranks
 TRACE_FILE = "trace.json.gz"  # Chrome's trace format, which Perfetto opens too
@@ -41,6 +43,7 @@ RANKS_OWN = (
     "evidence",
     "epochs",
     "weights_by",
+    "race",
 )
 # Streams share a GPU's connections, 8 unless told. What decodes the next batch would come to wait
 # behind a whole step that another stream has put into the same one.
@@ -101,6 +104,9 @@ class Recorder:
         self.before_end: Callable[[], None] = lambda: None  # and of what it watches to the end
         self._began = time.perf_counter()
         self._started_at = datetime.now().isoformat(timespec="seconds")
+        races = run is not None and "race" in run.launched
+        on_gpu = self.config.device != "cpu"
+        self._watch = Watch(self._began, on_gpu, self.local_rank) if races else None
 
     def set(self, **values: Any) -> None:
         """Set fields of the record, by name."""
@@ -193,6 +199,30 @@ class Recorder:
         torch.save(model if isinstance(model, dict) else model.state_dict(), draft)
         draft.replace(folder / "weights.pt")  # a reader sees a whole file or none
         self.set(weights_by=[self.rank])
+        self._end_race()
+
+    def ready(self) -> None:
+        """In a race: what came before the first step is over, and is shown apart."""
+        if self._watch:
+            self._watch.ready()
+
+    def keep_weights(self, net: torch.nn.Module) -> None:
+        """In a race: keep them for the referee, who can then say how good they were when."""
+        if self._watch and self.rank == 0:
+            self._watch.keep(net)
+
+    def save_network(self, net: torch.nn.Module) -> None:
+        """In a race: what the network computes, if it is none of the course's.
+
+        Call it after `save_weights`, which ends the time: this takes seconds.
+        """
+        if self._watch and self._run:
+            network.write(net, self.config.image_px, self._run.folder)
+
+    def _end_race(self) -> None:
+        """The time is taken; from here on nothing counts."""
+        if self._watch:
+            self.set(race=self._watch.stop())
 
     @property
     def folder(self) -> Path | None:
@@ -296,6 +326,12 @@ class Recorder:
     def finish(self, status: str, error: str = "") -> None:
         """Write the record; started by hand, print what it would have said."""
         self.before_end()
+        if self._watch and status == "ok":
+            self._end_race()  # of a rank that writes no weights
+            if self._run:
+                self._watch.write(self._run.folder)
+                if "machine" not in self._values:
+                    self.set(**self.describe(self._watch.device))
         if self._by_hand:
             keys = ("device", "images_per_s", "peak_gib", "last_loss", "val_top1")
             found = {key: self._values.get(key) for key in keys}

@@ -30,8 +30,6 @@ from course.runs.recordings import (
     origin,
 )
 from course.runs.run import SCRIPTS, Run, all_runs, git_sha, rank_file, runs_root
-from course.topics.search import unseen
-from course.topics.search.studies import search
 from course.traces import thin as trace_thin
 
 TRACE_BYTES = 600_000  # no trace that is shipped is larger
@@ -126,6 +124,9 @@ def record_searches(machine: str, folder: Path, only: str = "*") -> Path:
     Raises:
         ValueError: no search has such a name; the message lists them.
     """
+    from course.topics.search import unseen
+    from course.topics.search.studies import search
+
     chosen = [name for name in tuned.SEARCHES if fnmatch(name, only)]
     if not chosen:
         raise ValueError(f"no search fits {only!r}: there are {', '.join(tuned.SEARCHES)}")

@@ -145,7 +145,11 @@ def _papermill(source: Path, target: Path, rehearsal: Rehearsal) -> None:
         raise ValueError(f"it has no parameter {sorted(unknown)}; it has {sorted(known)}")
     own = Path(ast.literal_eval(known["script"]["default"])).name
     if own not in ("", Path(SOLUTION).name):  # a notebook of another script: the one beside it
-        wanted["script"] = str(Path(rehearsal.script).with_name(own))
+        beside = Path(rehearsal.script).with_name(own)
+        if (run.PROJECT / beside).exists():  # else it makes one, at its own place
+            wanted["script"] = str(beside)
+        else:
+            del wanted["script"]
     limit_s = math.ceil(rehearsal.cell_minutes * 60)
     with kernels.forked():
         papermill.execute_notebook(

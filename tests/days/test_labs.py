@@ -1,5 +1,7 @@
 """A lab has one place: its entry. Whoever adds one touches nothing else."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from course.runs.run import PROJECT
 from course.widgets.quiz import quiz
 from course.workshop import record, rehearsal
 
+# They take seconds to import, and each command of `course` that knows of labs would wait for them.
+LARGE = ("torch", "matplotlib", "jupyter_client")
 QUIZ = """title = "tiny"
 [[questions]]
 text = "Which?"
@@ -106,3 +110,10 @@ def test_a_report_knows_every_todo_that_its_run_needed(name: str, tmp_path: Path
             script=f"exercises/{script}",
         )
         assert (check.todo in report.still_open(run)) == still_open
+
+
+def test_what_the_labs_are_is_known_at_once() -> None:
+    named = "import sys, course.days, course.workshop.record"
+    code = f"{named}; print({{*{LARGE}}} & {{*sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PROJECT)
+    assert done.stdout.strip() == "set()", done.stderr

@@ -14,6 +14,7 @@ from course.labs import exercises
 from course.labs.checks import PASSED, check
 from course.runs.recordings import recorded_runs
 
+pytestmark = pytest.mark.slow
 NAMES = {12: "mixup", 13: "cutmix"}
 
 

@@ -281,3 +281,15 @@ def test_a_training_is_stopped_and_goes_on(
     planted = [run for run in launched if run.config.sigterm_step or run.config.sigkill_step]
     assert sorted(run.record.evidence["began_at"] for run in planted) == [3, 3, 5]
     assert {len(run.record.epochs) for run in planted} == {2}  # the first process's as well
+
+
+def test_half_precision_for_science_with_its_blanks_open(runs_root: Path) -> None:
+    """What a learner has not written yet, the lab does with its own function."""
+    passes("lab_numerics")
+    assert not [*runs_root.glob("*/launch.json")]
+
+
+def test_a_first_kernel_with_its_blanks_open(runs_root: Path) -> None:
+    """Interpreted, in a process that has imported Triton before to compile."""
+    passes("lab_kernel")
+    assert not [*runs_root.glob("*/launch.json")]

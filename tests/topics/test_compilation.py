@@ -63,6 +63,7 @@ def test_three_operators_become_one_kernel_that_reads_each_image_once() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled")  # with the caches
+@pytest.mark.slow
 def test_no_compiler_is_told_with_the_way_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor import config
 
@@ -201,6 +202,7 @@ def test_new_shapes_are_those_of_an_empty_cache() -> None:
     assert {*map(str, growing["dynamic"])} == {"None", "False"}
 
 
+@pytest.mark.slow
 def test_pictures_show_in_both_themes_and_say_what_they_show() -> None:
     eager, compiled = RECORDED["mode-eager-256"], RECORDED["mode-default-256"]
     bytes_of = pd.DataFrame(

@@ -40,13 +40,21 @@ TRACED = rung(
 
 
 def test_the_plan_holds_no_run_twice_and_all_that_the_notebooks_ask_for() -> None:
-    plan = [planned.config for planned in record.plan()]
+    plan = [planned.config for planned in record.plan() if planned.purpose != "practice"]
     assert {planned.gpus for planned in record.plan()} == {1}
     once = [config for config in plan if not config.rung.endswith(compiling.AGAIN)]
     assert len(plan) - len(once) == 1  # to see the compiler's cache
     assert len({json.dumps(vars(config) | {"rung": ""}) for config in once}) == len(once) > 50
     for name in ("baseline", "device", "amp", "channels_last"):
         assert rung(name) in plan
+
+
+def test_what_is_compared_by_hand_is_recorded_anew_beside_it() -> None:
+    """A ratio over two sessions, on two hosts, would say little."""
+    labels = [each.config.rung for each in record.plan() if each.purpose == "practice"]
+    again = {label for label in labels if label.endswith("-again")}
+    assert len({*labels}) == len(labels)
+    assert again == {"fp16-again", "repeatable-fp16-again"}
 
 
 def test_a_part_of_the_plan_or_the_known_parts() -> None:
@@ -200,6 +208,7 @@ def test_searches_are_made_and_packed_with_what_they_drew(
         record.record_searches("here", tmp_path, "moon")
 
 
+@pytest.mark.slow
 def test_what_cannot_be_packed_leaves_no_half(
     runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from course.runs.run import PROJECT
 from course.text import digits
 from course.traces import tables as trace
 from course.traces.tensor_cores import report as tensor_cores
-from tools.pages import day2, day3, instructors, memory
+from tools.pages import day2, day3, instructors, memory, race
 from tools.pages.markdown import markdown
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ def digest(tables: Iterable[pd.DataFrame], drawing: str) -> str:
 
 
 PERFORMANCE = PROJECT / "docs" / "performance.md"
+RACE = PROJECT / "docs" / "race.md"
 DDP = PROJECT / "benchmarks" / "ddp_h200_x4.jsonl"
 PLACES: list[Block | Waterfall] = [
     Block(PROJECT / "README.md", "ladder", lambda: table("nvidia-h100")),
@@ -131,6 +132,9 @@ PLACES: list[Block | Waterfall] = [
     Block(PERFORMANCE, "messages", lambda: day2.messages("nvidia-h200-x4")),
     Block(PROJECT / "docs" / "instructors.md", "labs", instructors.labs),
     Block(PERFORMANCE, "short epochs", lambda: day2.epochs("nvidia-h200-x4")),
+    Block(RACE, "tracks of the race", race.of_tracks),
+    Block(RACE, "entries of the race", race.shipped),
+    Block(RACE, "anchors of the race", race.of_anchors),
     Block(PROJECT / "docs" / "memory.md", "peaks", lambda: memory.peaks("nvidia-h100")),
     Block(
         PROJECT / "docs" / "memory.md",

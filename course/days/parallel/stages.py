@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from course.days.implied import model_size
 from course.days.sharded.ranks import EQUAL, NEARLY, of_ranks, seen_by_ranks
 from course.runs.run import Run
-from course.topics.parallel import schedules, timelines
-from course.topics.parallel.schedules import Pass
-from course.training.evidence.actions import FORWARD
-from course.training.ranks.pipelines import SCHEDULES, numbers_of
+
+if TYPE_CHECKING:
+    from course.topics.parallel.schedules import Order, Pass
 
 WORDS = {
     "F": "the forward pass",
@@ -28,6 +27,18 @@ def _network(run: Run) -> int:
     return model_size(run.config.model, classes, run.config.image_px)
 
 
+def _order_of(run: Run) -> Order:
+    from course.topics.parallel import timelines
+
+    return timelines.order_of(run)
+
+
+def _micro_batches_of(run: Run) -> int:
+    from course.topics.parallel import timelines
+
+    return timelines.micro_batches_of(run)
+
+
 def _numbers(passes: list[Pass]) -> list[int]:
     return sorted({each.stage for each in passes})
 
@@ -41,9 +52,9 @@ def _stage_faults(run: Run, against: Run) -> Iterator[str]:
         return
     yield from _number_faults(run)
     yield from _part_faults(run)
-    due = timelines.micro_batches_of(run)
-    for rank, passes in enumerate(timelines.order_of(run)):
-        stages, forward = len(_numbers(passes)), sum(each.what == FORWARD for each in passes)
+    due = _micro_batches_of(run)
+    for rank, passes in enumerate(_order_of(run)):
+        stages, forward = len(_numbers(passes)), sum(each.what == "F" for each in passes)
         if forward != due * stages:
             yield (
                 f"a stage of rank {rank} worked on {forward // stages} micro-batches, and {due} "
@@ -53,8 +64,10 @@ def _stage_faults(run: Run, against: Run) -> Iterator[str]:
 
 
 def _number_faults(run: Run) -> Iterator[str]:
+    from course.training.ranks.pipelines import numbers_of
+
     ranks, pipeline = run.record.gpus, run.config.pipeline
-    for rank, passes in enumerate(timelines.order_of(run)):
+    for rank, passes in enumerate(_order_of(run)):
         due, count = numbers_of(pipeline, rank, ranks)
         if (found := _numbers(passes)) != due:
             yield (
@@ -88,7 +101,7 @@ def _training_faults(run: Run, against: Run) -> Iterator[str]:
     norms = [seen["gradient_norm"] for seen in seen_by_ranks(run)]
     norm, due = math.hypot(*norms), against.record.evidence["gradient_norm"]
     first, before = (each.steps["loss"].iloc[0] for each in (run, against))
-    passes = timelines.micro_batches_of(run)
+    passes = _micro_batches_of(run)
     if math.isclose(norm, passes * due, rel_tol=0.1):
         yield (
             f"gradients are {passes} times those of one process: each micro-batch's loss is a mean "
@@ -114,7 +127,7 @@ def _stage_seen(run: Run) -> str:
     every, kept = _network(run), [seen["parameters"] for seen in seen_by_ranks(run)]
     return (
         f"{' + '.join(f'{each:,}' for each in kept)} = {every:,} numbers, each on one rank; "
-        f"{timelines.micro_batches_of(run)} micro-batches through {len(kept)} stages; losses and "
+        f"{_micro_batches_of(run)} micro-batches through {len(kept)} stages; losses and "
         f"gradients of one process"
     )
 
@@ -126,11 +139,14 @@ def _schedule_faults(run: Run, against: Run) -> Iterator[str]:
 
 def _order_faults(run: Run) -> Iterator[str]:
     """Passes in another order than the config names."""
+    from course.topics.parallel import schedules
+    from course.training.ranks.pipelines import SCHEDULES
+
     if not all(any(seen.get("actions", {}).values()) for seen in seen_by_ranks(run)):
         return
     yield from _number_faults(run)
-    cfg, found = run.config, timelines.order_of(run)
-    given = run.record.gpus, timelines.micro_batches_of(run)
+    cfg, found = run.config, _order_of(run)
+    given = run.record.gpus, _micro_batches_of(run)
     due = schedules.order(cfg.pipeline, *given)
     if found == due:
         return
@@ -156,7 +172,7 @@ def _words(one: Pass) -> str:
 
 
 def _schedule_seen(run: Run) -> str:
-    asked = timelines.order_of(run)
+    asked = _order_of(run)
     first = " ".join(f"{each.stage}{each.what}{each.micro_batch}" for each in asked[0][:8])
     return f"{len(asked[0])} passes a rank in {run.config.pipeline}'s order; rank 0: {first} …"
 

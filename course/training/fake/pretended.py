@@ -80,7 +80,7 @@ class _Run:
     """In the place of `course.training.recorder.Recorder`: it keeps nothing."""
 
     folder, is_kept, is_over = None, False, False
-    checkpoint = resumed = checkpoints = all_folder = None
+    all_folder = checkpoint = checkpoints = resumed = None
 
     def __init__(self, config: Config, rank: int, local_rank: int, world_size: int) -> None:
         self.config = config
@@ -89,7 +89,8 @@ class _Run:
     def _ignore(self, *_: Any, **__: Any) -> None:
         """Nothing is recorded."""
 
-    set = epoch = write_steps = save_trace = save_weights = finish = _ignore
+    set = epoch = write_steps = save_trace = save_weights = keep_weights = save_network = _ignore
+    ready = finish = _ignore
     refuse_if_not_distributed = before_epoch = keep_steps = interrupted = _ignore
 
     def group_size(self) -> int:

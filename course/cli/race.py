@@ -1,0 +1,76 @@
+"""The command of the race."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from course.cli import tables
+from course.cli.runs import AsJson, SiteName, app, prints_to_stderr
+
+Track = Annotated[str, typer.Argument(help="quick, cpu, gpu or node; without: the board alone.")]
+Mine = Annotated[str, typer.Option("--script", help="Enter this script, with SETTINGS in it.")]
+Shipped = Annotated[str, typer.Option(help="Enter one that the course ships: plain, fast, …")]
+Name = Annotated[str, typer.Option(help="What the board shows; without: the script's.")]
+By = Annotated[str, typer.Option(help="Who enters it; without: your user's name.")]
+Verify = Annotated[str, typer.Option(help="Run an entry of the board again, with other seeds.")]
+Seeds = Annotated[int | None, typer.Option(help="Runs; without: as few as count.")]
+Gpus = Annotated[int, typer.Option(min=1, help="Of track node: how many.")]
+Board = Annotated[
+    str, typer.Option(help="The board's folder; without: COURSE_BOARD, or race/ in the runs.")
+]
+Machine = Annotated[str, typer.Option(help="Show those whose machine is called so.")]
+Live = Annotated[bool, typer.Option("--live", help="Write the page anew as entries come.")]
+
+
+@app.command()
+def race(
+    track: Track = "",
+    script: Mine = "",
+    entry: Shipped = "",
+    name: Name = "",
+    by: By = "",
+    verify: Verify = "",
+    seeds: Seeds = None,
+    gpus: Gpus = 1,
+    site: SiteName = "local",
+    board: Board = "",
+    machine: Machine = "",
+    live: Live = False,
+    json_: AsJson = False,
+) -> None:
+    """Race a script to an accuracy: enter it, run an entry again, or show the board."""
+    from course.race import again, page
+    from course.race import board as boards
+    from course.race import entry as entries
+
+    if script and entry:
+        raise ValueError("--script enters yours, --entry one of the course's: give one of them")
+    place = boards.folder(board or None)
+    with prints_to_stderr(json_):
+        if verify:
+            outcome = again.verify(verify, seeds=seeds, site=site, to=place)
+            typer.echo(outcome.said)
+            raise typer.Exit(not outcome.holds)
+        if script or entry:
+            own = {"seeds": seeds, "gpus": gpus, "site": site, "to": place, "by": by}
+            typer.echo(entries.enter(track, script or entry, name=name, **own).said)
+        written = page.write(place, machine=machine)
+    _show(place, written, track, machine, json_)
+    if live:
+        page.keep_writing(place, machine)
+
+
+def _show(place: Path, written: Path, track: str, machine: str, json_: bool) -> None:
+    """The board, in the terminal or for a program."""
+    from course.race import board, page
+
+    found = board.entries(place, track=track or None, machine=machine)
+    if json_:
+        tables.as_json([asdict(each) for each in found])
+        return
+    tables.show_table(*page.rows(found))
+    typer.echo(f"the board, with pictures: {written}")

@@ -1,0 +1,95 @@
+"""The race, which ends the days; and labs beside them, in any order: they launch no job."""
+
+from __future__ import annotations
+
+from course.days.lab import Lab, Looks, Written
+
+
+def _carry() -> Looks:
+    from course.topics.refinement import updates, written
+
+    return Looks(updates.add_carried, written.adds_up, written.keeps_the_rest)
+
+
+def _chance() -> Looks:
+    from course.topics.refinement import updates, written
+
+    return Looks(updates.by_chance, written.is_right_on_average, written.leaves_what_fits)
+
+
+def _refine() -> Looks:
+    from course.topics.refinement import refined, written
+
+    return Looks(refined.correct, written.refines, written.asks_the_factors)
+
+
+NUMERICS = {
+    "numerics.carry": Written("small updates arrive, in 16 bits", _carry),
+    "numerics.chance": Written("rounding is right on average", _chance),
+    "numerics.refine": Written("fp64's accuracy from factors in fp16", _refine),
+}
+
+
+def _add() -> Looks:
+    from course.topics.kernels import given, written
+
+    return Looks(given.add, written.adds, written.adds_once)
+
+
+def _softmax() -> Looks:
+    from course.topics.kernels import given, written
+
+    return Looks(given.softmax, written.is_softmax, written.reads_rows_once)
+
+
+def _norm_relu() -> Looks:
+    from course.topics.kernels import given, written
+
+    return Looks(given.norm_relu, written.normalises, written.reads_channels_once)
+
+
+def _matmul() -> Looks:
+    from course.topics.kernels import given, written
+
+    return Looks(given.matmul, written.multiplies, written.uses_dot)
+
+
+KERNELS = {
+    "kernel.add": Written("a kernel adds, and stays inside", _add),
+    "kernel.softmax": Written("a row is read once", _softmax),
+    "kernel.norm": Written("two operations in one kernel", _norm_relu),
+    "kernel.matmul": Written("tiles are multiplied by Tensor Cores", _matmul),
+}
+
+LABS = (
+    Lab(
+        number="R",
+        notebook="race",
+        title="train to an accuracy, in the least time",
+        minutes=60,
+        quiz="race",
+        jobs="3 an entry on track quick, 4 on the others, one after another",
+        prepare="the crops, 240 MB, as 3.3; a board's folder that all may write to",
+        stuck="a mean above the target that is not surely so; weights saved twice",
+    ),
+    Lab(
+        number="N",
+        notebook="lab_numerics",
+        title="half precision for science",
+        minutes=50,
+        quiz="lab_numerics",
+        written=NUMERICS,
+        prepare="nothing",
+        stuck="the carry's sign; bits that are rounded instead of cut",
+    ),
+    Lab(
+        number="K",
+        notebook="lab_kernel",
+        title="a first GPU kernel",
+        minutes=60,
+        quiz="lab_kernel",
+        written=KERNELS,
+        prepare="Linux: Triton is not to be had elsewhere",
+        stuck="what stands beyond a row; tables of places from rows and channels",
+    ),
+)

@@ -1,0 +1,110 @@
+"""Is a function right that was written in a notebook? As a check of a TODO, but without a run."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from course import days
+from course.days.lab import Looks
+from course.labs.checks import FAILED, PASSED, Checked, Part
+from course.labs.store import UNTIMED, save_check
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True, repr=False)
+class CheckedFunction(Checked):
+    """A check's parts, and the function that the lab goes on with: yours if right, or ours."""
+
+    function: Function
+
+    def __repr__(self) -> str:
+        whose = "yours" if self.passed else "ours, until yours is right"
+        return f"{super().__repr__()}\n  The lab goes on with {whose}."
+
+    def _repr_html_(self) -> str:
+        whose = "yours" if self.passed else "ours, until yours is right"
+        return f"{super()._repr_html_()}<p>The lab goes on with {whose}.</p>"
+
+
+def check_written(name: str, function: Function) -> CheckedFunction:
+    """Check a function that you wrote in a notebook's cell.
+
+    Args:
+        name: one of those in `course.days`, "numerics.carry" for instance.
+
+    Raises:
+        ValueError: an unknown name; the message lists those there are.
+    """
+    known = days.written()
+    if name not in known:
+        raise ValueError(f"nothing written has the name {name!r}: there are {', '.join(known)}")
+    wanted = known[name]
+    looks = wanted.looks()
+    parts = _parts(looks, function)
+    save_check(name, {part.part: part.verdict for part in parts})
+    passed = all(part.verdict in (PASSED, UNTIMED) for part in parts)
+    return CheckedFunction(name, wanted.title, parts, function if passed else looks.given)
+
+
+def _parts(looks: Looks, function: Function) -> tuple[Part, ...]:
+    untimed = Part("effect", UNTIMED, "it is not timed here")
+    if blank := _blank(function):
+        unwritten = Part("mechanism", UNTIMED, "there is nothing to look into yet")
+        told = "a blank is left: write what belongs in place of `...`"
+        return Part("correct", FAILED, told, blank), unwritten, untimed
+    correct = _looked("correct", looks.correct, function)
+    if correct.verdict == FAILED:
+        unseen = Part("mechanism", UNTIMED, "it is looked at once the results are right")
+        return correct, unseen, untimed
+    return correct, _looked("mechanism", looks.mechanism, function), untimed
+
+
+def _looked(part: str, look: Callable[[Function], str], function: Function) -> Part:
+    try:
+        return Part(part, PASSED, look(function))
+    except AssertionError as error:
+        return Part(part, FAILED, str(error))
+    except Exception as error:  # whatever a learner's function may raise
+        cause = error
+        while cause.__cause__ is not None:  # the interpreter of kernels wraps what was raised
+            cause = cause.__cause__
+        told = f"it raised {type(cause).__name__}: {cause}"
+        return Part(part, FAILED, told.splitlines()[0], _line_of(error, function))
+
+
+def _plain(function: Function) -> Function:
+    """The Python function that a kernel was made of, or the function itself."""
+    return getattr(function, "fn", function)
+
+
+def _blank(function: Function) -> str:
+    """The first line that still has `...`, or nothing."""
+    try:
+        lines, first = inspect.getsourcelines(_plain(function))
+    except (OSError, TypeError):  # typed where Python keeps no source
+        return ""
+    for node in ast.walk(ast.parse(textwrap.dedent("".join(lines)))):
+        if isinstance(node, ast.Constant) and node.value is ...:
+            return f"line {node.lineno}: {lines[node.lineno - 1].strip()}"
+    return ""
+
+
+def _line_of(error: BaseException, function: Function) -> str:
+    """The line of the function in which it was raised, whatever surrounds it."""
+    plain = _plain(function)
+    if not hasattr(plain, "__code__"):  # not written in Python
+        return ""
+    file, first = plain.__code__.co_filename, plain.__code__.co_firstlineno
+    while error is not None:
+        for frame in reversed(traceback.extract_tb(error.__traceback__)):
+            if frame.filename == file:
+                return f"line {frame.lineno - first + 1}: {frame.line}"
+        error = error.__cause__
+    return ""

@@ -1,0 +1,234 @@
+"""An entry: a script, run several times with seeds that nobody knew, and judged."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from course.config import Config
+from course.data import crop_set
+from course.jobs.launch import launch_planned, wait
+from course.jobs.plan import Plan, find_script, plan
+from course.race import board, tracks
+from course.race.board import SHIPPED_ENTRIES, VERDICT, Entry, Trial
+from course.race.tracks import Track
+from course.runs.record import Record
+from course.runs.run import PROJECT, Run, git_sha
+
+LONG_S = 100  # a budget
+SLACK_MIN = 2.0  # for a run to import its libraries, before its clock begins
+SHIPPED = PROJECT / "solutions" / "race"
+
+
+def settings_of(text: str, track: str) -> dict[str, Any]:
+    """What a script's SETTINGS have for a track, or all of them where they name no track.
+
+    They are read, not run: a literal dictionary at the top level.
+
+    Raises:
+        ValueError: there are none, or they are no literal.
+    """
+    for node in ast.parse(text).body:
+        names = [each.id for each in getattr(node, "targets", []) if isinstance(each, ast.Name)]
+        if "SETTINGS" in names:
+            try:
+                found = ast.literal_eval(node.value)
+            except ValueError as error:
+                raise ValueError(
+                    "SETTINGS must be a plain dictionary, without computing"
+                ) from error
+            if set(found) & set(tracks.TRACKS):
+                if track not in found:
+                    raise ValueError(f"SETTINGS has {', '.join(found)}, and no {track!r}")
+                return found[track]
+            return found
+    raise ValueError('the script needs SETTINGS = {"cpu": {"epochs": 2, …}} at its top level')
+
+
+def shipped(name: str) -> Path:
+    """The script of an entry that the course ships. Raises ValueError with their names."""
+    if name not in SHIPPED_ENTRIES:
+        raise ValueError(f"the course ships no entry {name!r}: choose {', '.join(SHIPPED_ENTRIES)}")
+    return SHIPPED / f"{name}.py"
+
+
+def _source(script: str | Path) -> Path:
+    return shipped(str(script)) if str(script) in SHIPPED_ENTRIES else find_script(script)
+
+
+def draft(script: str | Path, *, of: str = "plain") -> None:
+    """Copy a shipped entry to where you edit it; a file that is there stays as it is."""
+    place = PROJECT / script  # which an absolute path replaces
+    if place.exists():
+        print(f"{script} is there, and stays as it is")
+        return
+    place.write_text(shipped(of).read_text())
+    print(f"{script}: a copy of {of}. Open it, and change SETTINGS, or anything else")
+
+
+def enter(
+    track: str,
+    script: str | Path,
+    *,
+    name: str = "",
+    seeds: int | None = None,
+    gpus: int = 1,
+    site: str = "local",
+    to: str | Path | None = None,
+    by: str = "",
+) -> Entry:
+    """Run a script for the race, have the referee judge it, and put it on the board.
+
+    Its text is stored first; only then are the seeds drawn. Runs go one after another, and the
+    first that fails ends the entry, with its reason.
+
+    Args:
+        script: a file, or the name of an entry that the course ships.
+        name: what the board shows; without: the script's.
+        seeds: runs; None: as many as the track asks for at least.
+        to: the board's folder; None: `board.folder()`.
+        by: who enters it; without: the user's name.
+
+    Raises:
+        ValueError: no such track or script, too few seeds, settings that the race decides.
+    """
+    source = _source(script)
+    text, name = source.read_text(), name or source.stem
+    asked = _asked(tracks.get(track), name, text, seeds, gpus)
+    entry = Entry.new(track, name, by, text, asked, gpus)
+    draft = board.begin(board.folder(to), entry, text)
+    drawn = [secrets.randbelow(2**31) for _ in range(seeds or tracks.get(track).seeds)]
+    try:
+        return board.post(draft, run_all(draft.path / board.SCRIPT, entry, drawn, site))
+    except BaseException:  # interrupted, say
+        board.drop(draft)
+        raise
+
+
+def _asked(track: Track, name: str, text: str, seeds: int | None, gpus: int) -> dict[str, Any]:
+    """The settings of an entry. Raises ValueError for what is wrong, before anything is stored."""
+    if seeds and seeds < track.seeds:
+        raise ValueError(f"seeds={seeds}: track {track.name} asks for {track.seeds} or more")
+    if gpus > track.most_gpus:
+        raise ValueError(f"gpus={gpus}: track {track.name} takes {track.most_gpus} at most")
+    settings = settings_of(text, track.name)
+    track.config(settings, name, seed=0)
+    return settings
+
+
+def run_all(script: Path, entry: Entry, seeds: Sequence[int], site: str = "local") -> Entry:
+    """The entry with its runs, all of them made now, or as many as until one failed."""
+    entry = replace(entry, seeds=tuple(seeds), git_sha=git_sha())
+    # The first is judged by itself, where the others would take long for nothing.
+    alone = 1 if tracks.get(entry.track).budget_s > LONG_S else 0
+    for some in filter(None, (seeds[:alone], seeds[alone:])):
+        made = []
+        for seed in some:
+            made.append(_run(script, entry, seed, site))
+            if made[-1].record.status != "ok":
+                break
+        entry = _with(entry, made)
+        if entry.failure:
+            break
+    return entry
+
+
+def _run(script: Path, entry: Entry, seed: int, site: str) -> Run:
+    track = tracks.get(entry.track)
+    config = track.config(entry.settings, entry.name, seed)
+    with _blind():
+        run = launch_planned(_planned(script, config, entry, track, site))
+    wait(run, check=False)
+    return run
+
+
+def _planned(script: Path, config: Config, entry: Entry, track: Track, site: str) -> Plan:
+    minutes = track.budget_s / 60 + SLACK_MIN
+    asked = plan(script, config, site=site, gpus=entry.gpus, time_min=minutes)
+    return replace(asked, request=asked.request | {"race": {"track": track.name}})
+
+
+@contextmanager
+def _blind() -> Iterator[None]:
+    """Jobs that are launched meanwhile find the training crops, and no others."""
+    before, blind = os.environ.get("COURSE_DATA"), str(crop_set.ensure_blind())
+    os.environ["COURSE_DATA"] = blind
+    try:
+        yield
+    finally:
+        os.environ.pop("COURSE_DATA")
+        if before is not None:
+            os.environ["COURSE_DATA"] = before
+
+
+def _with(entry: Entry, runs: Sequence[Run]) -> Entry:
+    """The entry with what the referee says of these runs, too."""
+    well = [str(run.folder) for run in runs if run.record.status == "ok"]
+    if well:
+        _ask_referee(well, tracks.get(entry.track))
+    trials = [_trial(run, tracks.get(entry.track)) for run in runs]
+    record = runs[0].record
+    about = {"machine": _machine(record), "hardware": record.hardware, "versions": record.versions}
+    return replace(entry, trials=(*entry.trials, *trials), **(about if not entry.machine else {}))
+
+
+def _ask_referee(folders: Sequence[str], track: Track) -> None:
+    """In a process of its own; a processor's entries leave the GPU to those that race on it."""
+    own = {"CUDA_VISIBLE_DEVICES": ""} if track.device == "cpu" else {}
+    command = [sys.executable, "-m", "course.race.referee", *folders]
+    subprocess.run(command, check=True, env=os.environ | own)
+
+
+def _machine(record: Record) -> str:
+    """Its name; of a processor with the cores that the run had, and how many there are."""
+    own, whole = record.hardware.get("cores"), os.cpu_count()
+    if record.device == "cpu" and record.site == "local" and own and own < (whole or 0):
+        return record.machine.replace(f"{own} cores", f"{own} of {whole} cores")
+    return record.machine
+
+
+def _trial(run: Run, track: Track) -> Trial:
+    record, race = run.record, run.record.race
+    trial = Trial(run.config.seed, run.name)
+    if record.status == "timeout":
+        return replace(trial, failure=f"took longer than the budget of {track.budget_s:g} s")
+    if record.status != "ok":
+        return replace(trial, failure=f"{record.status}: {record.error}"[:500])
+    verdict = json.loads((run.folder / VERDICT).read_text())
+    trial = replace(trial, validated_on=verdict["validated_on"])
+    if "refused" in verdict:
+        return replace(trial, failure=verdict["refused"])
+    if race["seconds"] > track.budget_s:
+        why = f"took {race['seconds']:.1f} s, and the budget is {track.budget_s:g} s"
+        return replace(trial, failure=why)
+    return replace(
+        trial,
+        top1=verdict["top1"],
+        weights=verdict["weights"],
+        seconds=race["seconds"],
+        ready_s=race.get("ready_s"),
+        joules=_joules(run),
+        way=_way(race, verdict),
+    )
+
+
+def _joules(run: Run) -> float | None:
+    """Of all its GPUs together; None if one of them counts none."""
+    each = [rank.get("race", {}).get("joules") for rank in run.ranks] or [run.record.race["joules"]]
+    return None if None in each else sum(each)
+
+
+def _way(race: dict[str, Any], verdict: dict[str, Any]) -> tuple[tuple[float, float, float], ...]:
+    """Seconds, joules and accuracy on the way, and at the end."""
+    marks = [*race["on_the_way"], race]
+    values = [*verdict["on_the_way"], verdict["top1"]]
+    return tuple((mark["seconds"], mark["joules"], top1) for mark, top1 in zip(marks, values))

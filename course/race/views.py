@@ -1,0 +1,126 @@
+"""The race in a notebook: tables and pictures of a board."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from course.plots.base import Picture
+from course.race import board, page, pictures, tracks
+from course.race.board import Entry
+from course.race.entry import settings_of
+from course.race.published import ANCHORS
+from course.runs.run import PROJECT
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def tracks_table() -> pd.DataFrame:
+    """What each track asks for."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        {
+            "track": track.name,
+            "on": track.title,
+            "target": track.target,
+            "budget_s": track.budget_s,
+            "seeds": track.seeds,
+        }
+        for track in tracks.TRACKS.values()
+    )
+
+
+def _entries(track: str, to: str | Path | None, shipped_only: bool) -> list[Entry]:
+    place = board.SHIPPED if shipped_only else board.folder(to)
+    return board.entries(place, track=track, shipped=not shipped_only)
+
+
+def table(
+    track: str, *, by: str = "seconds", to: str | Path | None = None, shipped_only: bool = False
+) -> pd.DataFrame:
+    """A track's board, those that count first; the shipped entries are among them.
+
+    Args:
+        by: "seconds", or "joules": entries without any are left out then.
+        shipped_only: without those of the board.
+    """
+    import pandas as pd
+
+    found = _entries(track, to, shipped_only)
+    ranked = board.ranked(found, by)
+    rest = [] if by == "joules" else [each for each in found if each not in ranked]
+    return pd.DataFrame(
+        {
+            "entry": each.name,
+            "by": each.by,
+            "seconds": each.seconds or math.nan,
+            "before_step_one_s": each.middle("ready_s") or math.nan,
+            "joules": each.joules or math.nan,
+            "accuracy": each.top1 or math.nan,
+            "seeds": len(each.trials),
+            "p": each.p,
+            "verdict": each.verdict or "counts",
+            "machine": each.machine,
+        }
+        for each in [*ranked, *rest]
+    )
+
+
+def ways(
+    track: str,
+    *,
+    over: str = "seconds",
+    to: str | Path | None = None,
+    shipped_only: bool = False,
+) -> Picture | None:
+    """Accuracy over time, or over joules, of a track's entries that count; None without any."""
+    found = board.ranked(_entries(track, to, shipped_only), over)
+    target = tracks.get(track).target
+    wanted = "time" if over == "seconds" else over
+    drawn = pictures.ways(found, target)
+    return next(
+        (each for each in drawn if f"over {wanted}" in each.axes[0].get_title("left")), None
+    )
+
+
+def settings(script: str | Path, track: str) -> dict[str, Any]:
+    """What a script's SETTINGS have for a track."""
+    return settings_of((PROJECT / script).read_text(), track)
+
+
+def difference(before: str, after: str, *, to: str | Path | None = None) -> None:
+    """Print what one entry's script has otherwise than another's; entries by name or part of it."""
+    place = board.folder(to)
+    one, other = board.get(before, place), board.get(after, place)
+    print(page.difference(place, one, other) or "nothing: it is the same script")
+
+
+def margin(spread: float, seeds: int) -> float:
+    """So far above the target a mean must be to count, if accuracies spread by so much.
+
+    Args:
+        spread: the standard deviation over seeds.
+    """
+    from scipy import stats
+
+    return float(stats.t.ppf(1 - tracks.SURE, seeds - 1)) * spread / math.sqrt(seeds)
+
+
+def board_page(to: str | Path | None = None, *, machine: str = "", live: bool = False) -> Path:
+    """Write the board's page: its path, to be opened in a browser.
+
+    Args:
+        machine: of those alone whose name contains it.
+        live: the page loads itself anew every few seconds.
+    """
+    return page.write(board.folder(to), machine=machine, live=live)
+
+
+def anchors() -> pd.DataFrame:
+    """What others reached, each with its source."""
+    import pandas as pd
+
+    return pd.DataFrame(ANCHORS)

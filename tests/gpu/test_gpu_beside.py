@@ -1,0 +1,45 @@
+"""The labs beside the days on a GPU: cuSOLVER refines, and learners' kernels are compiled."""
+
+import pytest
+import torch
+
+from course.topics import kernels, refinement
+from course.topics.kernels import given
+from course.topics.refinement import cusolver, refined
+
+pytestmark = pytest.mark.gpu
+
+
+def test_cusolver_refines_what_it_factored_in_fp16() -> None:
+    a = refinement.matrix_of(100, 512, device="cuda")
+    b = a.sum(dim=1)
+    columns = a.t().contiguous().t()
+    x, corrections = cusolver.solve(columns.t().clone().t(), b, "fp16")
+    assert corrections > 1
+    assert refinement.backward_error(a, x, b) < 100 * refined.good_enough(512)
+    _, gave_up = cusolver.solve(refinement.matrix_of(1e8, 512, device="cuda").t(), b, "fp16")
+    assert gave_up < 0
+
+
+def test_tensor_cores_factor_as_the_cpu_does() -> None:
+    a = refinement.matrix_of(100, 300)
+    b = a.sum(dim=1)
+    here = refinement.refine(a, b, refinement.factor(a, "fp16"))
+    there = refinement.refine(a.cuda(), b.cuda(), refinement.factor(a.cuda(), "fp16"))
+    assert here.done and there.done
+    assert abs(here.corrections - there.corrections) <= 1
+
+
+@pytest.mark.parametrize("name", ["add", "softmax", "norm_relu", "matmul"])
+def test_a_learners_kernel_is_timed_where_it_is_compiled(name: str) -> None:
+    table = kernels.on_gpu(getattr(given, name))
+    assert {"Triton", "PyTorch"} <= {*table["by"]} and (table["seconds"] > 0).all()
+
+
+def test_the_kernel_in_cuda_adds() -> None:
+    if (add := kernels.cuda.loaded()) is None:
+        pytest.skip("nvcc is not here")
+    x, y = torch.randn(2, 1000, device="cuda")
+    out = torch.empty_like(x)
+    add(x, y, out)
+    assert torch.equal(out, x + y)

@@ -1,0 +1,132 @@
+"""What is written in a notebook is checked there: right answers pass, wrong ones hear why."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from written_helpers import cell_of, defined, filled
+
+from course.labs.progress import progress
+from course.labs.written import check_written
+from course.topics.refinement import add_carried, written
+
+CELLS = {
+    "numerics.carry": ("lab_numerics", "add_carried"),
+    "numerics.chance": ("lab_numerics", "by_chance"),
+    "numerics.refine": ("lab_numerics", "correct"),
+}
+RIGHT = {
+    "numerics.carry": [
+        ("update + carry", "update - (new - total)"),
+        ("carry + update", "(total - new) + update"),
+    ],
+    "numerics.chance": [
+        ("bits + chance", "bits >> 16 << 16"),
+        ("bits + chance", "bits & -65536"),
+        ("chance + bits", "bits - bits % 65536"),
+    ],
+    "numerics.refine": [
+        ("b - a @ x", "x + solve(residual)"),
+        ("torch.mv(-a, x) + b", "solve(residual) + x"),
+    ],
+}
+WRONG = {
+    "numerics.carry": {
+        ("update", "update - (new - total)"): "the total is still 1",
+        (
+            "update + carry",
+            "(new - total) - update",
+        ): "the update .minus. what arrived",
+        ("update.float() + carry", "update - (new - total)"): "both must stay fp16",
+        ("update + carry", "update - new + total"): "the bracket first",
+        (
+            "update + carry",
+            "update - (new - total) + carry",
+        ): "and should be 1.1",
+    },
+    "numerics.chance": {
+        ("bits", "bits >> 16 << 16"): "whatever the chance: add the chance to the bits before",
+        ("bits + chance", "bits"): "the lower 16 bits are cut off, not rounded",
+        ("bits + chance", "bits >> 8 << 8"): "the lower 16 bits are cut off, not rounded",
+        ("bits + chance", "bits >> 16"): "becomes anything from|on average",
+        ("bits + chance * 2", "bits >> 16 << 16"): "on average|becomes anything",
+        ("bits + chance + 1", "bits >> 16 << 16"): "on average 1.000488 becomes",
+    },
+    "numerics.refine": {
+        ("b - a @ x", "solve(residual)"): "it returns the correction alone: add it to x",
+        ("a @ x - b", "x + solve(residual)"): "the correction goes the wrong way",
+        ("b - a @ x", "x"): "x comes back as it was",
+        ("(b - a @ x).half()", "x + solve(residual)"): "in which precision is the",
+        ("b.half() - a.half() @ x.half()", "x + solve(residual)"): "in which precision is the",
+        ("b - a @ x", "(x + solve(residual)).float()"): "x has become torch.float32: keep it",
+        ("b - a @ x", "x + solve(residual) + solve(b) - solve(b)"): "the factors are used 3 times",
+    },
+}
+
+
+@pytest.fixture
+def define(tmp_path: Path, runs_root: Path) -> Callable[..., Callable]:
+    """A lab's function, its blanks filled by answers."""
+
+    def make(name: str, *answers: str) -> Callable:
+        notebook, function = CELLS[name]
+        return defined(filled(cell_of(notebook, function), *answers), function, tmp_path)
+
+    return make
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_an_untouched_cell_says_where_its_blank_is(name: str, define: Callable) -> None:
+    checked = check_written(name, untouched := define(name))
+    assert checked.failed and "a blank is left" in checked.parts[0].evidence
+    assert "= ..." in checked.parts[0].look_at
+    assert checked.function is not untouched and "ours, until yours is right" in repr(checked)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_right_answers_pass(name: str, define: Callable) -> None:
+    for answers in RIGHT[name]:
+        checked = check_written(name, mine := define(name, *answers))
+        assert checked.passed, checked
+        assert checked.function is mine and "goes on with yours" in checked._repr_html_()
+    states = progress().checks.set_index("check")["state"]
+    assert states[name] == "passed" and (states.drop(name) == "open").all()
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_wrong_answers_hear_what_is_wrong(name: str, define: Callable) -> None:
+    for answers, words in WRONG[name].items():
+        checked = check_written(name, define(name, *answers))
+        said = repr(checked)
+        assert checked.failed and re.search(words, said), f"{answers}: {said}"
+    assert progress().checks.set_index("check").loc[name, "state"] == "failed"
+
+
+def test_the_given_functions_pass_their_own_looks() -> None:
+    from course import days
+
+    for name in CELLS:
+        looks = days.written()[name].looks()
+        assert looks.correct(looks.given) and looks.mechanism(looks.given)
+
+
+def test_a_sum_may_be_right_and_what_is_left_wrong() -> None:
+    def keeps_half_of_most(total, carry, update):
+        new, left = add_carried(total, carry, update)
+        return new, left.where(total < 2, left / 2)
+
+    written.adds_up(keeps_half_of_most)
+    with pytest.raises(AssertionError, match="keep something other than what rounding took"):
+        written.keeps_the_rest(keeps_half_of_most)
+
+
+def test_what_raises_is_told_with_its_line(define: Callable) -> None:
+    checked = check_written("numerics.refine", define("numerics.refine", "b - a @ y", "x"))
+    assert "it raised NameError: name 'y' is not defined" in checked.parts[0].evidence
+    assert checked.parts[0].look_at.startswith("line 2: residual = b - a @ y")
+
+
+def test_an_unknown_name_lists_what_there_is() -> None:
+    with pytest.raises(ValueError, match="name 'numerics': there are numerics.carry, numerics.ch"):
+        check_written("numerics", print)

@@ -1,0 +1,91 @@
+"""The race as it is run: an entry that really learns, on the quick track, and again."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from job_helpers import end_all_runs, warm_up
+
+from course import race
+from course.data import crop_set
+from course.data.crop_set import Crops
+from course.data.default_set import DataError
+from course.race import again, board, entry, page, referee, tracks
+from course.race.board import Entry
+from course.workshop import rehearsal
+from course.workshop.rehearsal import rehearse
+
+pytestmark = pytest.mark.slow
+QUICK = tracks.get("quick")
+SURELY = -2.0  # with two seeds a t-test is sure of what is far above alone
+FEW = replace(QUICK, target=SURELY, seeds=2)
+IN_KERNEL = """
+from dataclasses import replace
+from course.race import tracks
+tracks.TRACKS["quick"] = replace(tracks.TRACKS["quick"], target=-2.0, seeds=2)
+"""
+
+
+@pytest.fixture(scope="module")
+def raced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Entry, Path]]:
+    """The notebook, executed: the second of its two entries, each with two seeds, and the board."""
+    place = tmp_path_factory.mktemp("race")
+    startup = place / "ipython/profile_default/startup"
+    startup.mkdir(parents=True)
+    (startup / "few.py").write_text(IN_KERNEL)
+    script = place / "race.py"  # by the name that the notebook's own has
+    plain = entry.shipped("plain").read_text()
+    assert plain.count('"steps": 96') == 1
+    script.write_text(plain.replace('"steps": 96', '"steps": 48'))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COURSE_RUNS", str(place / "runs"))
+        patch.setenv("IPYTHONDIR", str(place / "ipython"))
+        patch.setitem(tracks.TRACKS, "quick", FEW)
+        warm_up()
+        (done,) = rehearse(
+            rehearsal.matching("race"), script=str(script), cell_minutes=5, quick=True
+        ).outcomes
+        assert done.status == "ok", f"{done.error} in cell {done.cell}"
+        found = board.entries(place / "runs/race", shipped=False)
+        assert [each.name for each in found] == ["mine", "mine-again"]
+        yield found[-1], place / "runs/race"
+        end_all_runs(place / "runs")
+
+
+def test_an_entry_counts(raced: tuple[Entry, Path]) -> None:
+    made, place = raced
+    assert made.counts, made.verdict
+    assert len(set(made.seeds)) == len(made.trials) == 2 and made.p < 0.01
+    assert (place / page.PAGE).exists()
+    crops = Crops(crop_set.ensure(), "val")
+    for trial in made.trials:
+        assert 0 < trial.ready_s < trial.seconds < QUICK.budget_s
+        assert trial.joules is None  # a processor counts none that we may read
+        assert trial.validated_on == referee.fingerprint(crops)
+        assert trial.way[-1][2] == trial.top1 > 0.1
+        assert [mark[0] for mark in trial.way] == sorted(mark[0] for mark in trial.way)
+    assert len({trial.weights for trial in made.trials}) == 2  # seeds make different weights
+
+
+def test_runs_are_given_no_validation_crops(raced: tuple[Entry, Path]) -> None:
+    blind = crop_set.ensure_blind()
+    folder = blind.with_name(f"{blind.name}-crops")
+    assert {path.name for path in folder.glob("*.npy")} == {"train.npy", "train-labels.npy"}
+    with pytest.raises(DataError, match="a run of a race is not given any"):
+        Crops(folder, "val")
+    assert raced[0].settings["steps"] == 48
+    assert json.loads(next(raced[1].parent.glob("*/config.json")).read_text())["val_steps"] == 0
+
+
+def test_verification_runs_it_again(raced: tuple[Entry, Path]) -> None:
+    made, place = raced
+    known = set(Path(os.environ["COURSE_RUNS"]).glob("race-quick*"))
+    outcome = race.verify(made.id, to=place)
+    assert outcome.holds and "holds: mean accuracy" in outcome.said
+    assert not set(outcome.again.seeds) & set(made.seeds)
+    assert len({*Path(os.environ["COURSE_RUNS"]).glob("race-quick*")} - known) == 2
+    assert again.outcomes(board.place_of(made, place))[0].endswith(outcome.said)
+    assert outcome.said in page.text(place)

@@ -1,0 +1,38 @@
+"""Functions as learners write them in a notebook's cell: in a file that Python can read again."""
+
+import importlib.util
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from course.runs.run import PROJECT
+
+IMPORTS = "import torch\n"
+
+
+def cell_of(notebook: str, function: str) -> str:
+    """The code of the cell that defines a function."""
+    cells = json.loads((PROJECT / "notebooks" / f"{notebook}.ipynb").read_text())["cells"]
+    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    (found,) = [text for text in texts if re.search(rf"^def {function}\(", text, re.MULTILINE)]
+    return found
+
+
+def filled(cell: str, *answers: str) -> str:
+    """The cell with its blanks filled, one after the other."""
+    for answer in answers:
+        assert "..." in cell, f"no blank for {answer!r}"
+        cell = cell.replace("...", answer, 1)
+    return cell
+
+
+def defined(text: str, function: str, folder: Path, imports: str = IMPORTS) -> Callable[..., Any]:
+    """The function that a text defines."""
+    path = folder / f"{function}.py"
+    path.write_text(imports + text + "\n")
+    spec = importlib.util.spec_from_file_location(f"{folder.name}_{function}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, function)

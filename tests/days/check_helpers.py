@@ -17,6 +17,7 @@ from course.runs.run import Run
 TEXTS = {path.name: path.read_text() for path in exercises.solutions()}
 TEXT = TEXTS["train.py"]
 SOLVED = exercises.render(TEXT, exercises.count(TEXT))
+ALL_S = 900  # for all runs of so many ranks: four minutes on two idle cores
 
 
 def view_of(todo: int, solved: int | None = None) -> str:
@@ -55,7 +56,8 @@ def ranks_training(every: list[Run], ranks: int, port: int) -> Iterator[None]:
         (folder := Path(place, str(rank))).mkdir()
         env = shared | {"RANK": str(rank)}
         script = SCRIPTS / "train_ranks.py"
-        return run_forked(script, str(port), *folders, folder=folder, env=env).returncode
+        done = run_forked(script, str(port), *folders, folder=folder, env=env, timeout_s=ALL_S)
+        return done.returncode
 
     with TemporaryDirectory() as place, ThreadPoolExecutor(ranks) as pool:
         trained = [pool.submit(train, rank, place) for rank in range(ranks)]

@@ -247,6 +247,7 @@ def points() -> pd.DataFrame:
 
 
 class TestRoofline:
+    @pytest.mark.slow
     def test_what_an_image_needs(self) -> None:
         says(
             "Convolutions do nearly 190 operations for each byte.",
@@ -298,6 +299,7 @@ class TestRoofline:
         ratio = bf16["memory_images_per_s"] / tf32["memory_images_per_s"]
         assert ratio == pytest.approx(2, rel=0.02)
 
+    @pytest.mark.slow
     def test_how_much_is_reached(self) -> None:
         says("`amp` reaches only 36 % of it", "`channels_last` reaches 64 %")
         reached = {name: points().loc[(name, "bf16"), "share"] for name in ("amp", "channels_last")}

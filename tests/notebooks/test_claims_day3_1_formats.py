@@ -91,6 +91,7 @@ def test_shards_of_the_default_set() -> None:
     assert default_set.Recipe().train_per_class / 16 == 4
 
 
+@pytest.mark.slow
 def test_space() -> None:
     said("`raw` takes 1.7 times the space of `files`, `small` about a quarter.")
     found = formats.costs(images=64)

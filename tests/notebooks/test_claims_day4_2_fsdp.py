@@ -78,6 +78,7 @@ def test_it_does_not_pay_for_resnet() -> None:
     assert resnet(2).batch_size == 512 and "256 images each" in TEXT
 
 
+@pytest.mark.slow
 def test_a_unit_a_block_is_slow_and_why(table: pd.DataFrame) -> None:
     assert "FSDP2 takes more than twice DDP's time" in TEXT
     assert table.loc["zero3", "of_ddp"] < 0.5

@@ -44,6 +44,7 @@ def test_what_was_recorded_can_be_read_off() -> None:
     assert between == pytest.approx(known().cells.loc[0.3, [256, 512]].mean(), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_which_sampler_finds_most() -> None:
     two, four = replayed()[2], replayed()[4]
     said("Over 40 searches it finds 0.800 on average, random 0.785. The grid, always the same, is")

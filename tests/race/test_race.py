@@ -70,6 +70,7 @@ def went(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trial]:
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.slow
 def test_what_goes_wrong_is_told(went: dict[str, Trial], way: str) -> None:
     assert WAYS[way] in went[way].failure and bool(went[way].failure) == bool(WAYS[way])
 
@@ -201,6 +202,7 @@ def test_boards_are_filtered_and_ranked(tmp_path: Path) -> None:
     assert "joules" in race.ways("quick", over="joules", to=tmp_path).alt
 
 
+@pytest.mark.slow
 def test_a_page_needs_nothing_but_itself(tmp_path: Path) -> None:
     for number, name in enumerate(("first", "second")):
         made = of([0.3, 0.31, 0.32 + number / 100], name=name)
@@ -263,6 +265,7 @@ def test_the_small_network_is_one_of_the_course() -> None:
     assert models.parameter_count(net) < 200_000
 
 
+@pytest.mark.slow
 def test_the_command_shows_a_board(tmp_path: Path) -> None:
     made = of([0.3, 0.31, 0.32])
     board.post(board.begin(tmp_path, made, "x = 1"), made)

@@ -63,6 +63,7 @@ def test_the_front_is_what_none_beats(table: pd.DataFrame) -> None:
     assert memory.is_best(table).tolist() == [True, True, False, True, False]
 
 
+@pytest.mark.slow
 def test_pictures(table: pd.DataFrame) -> None:
     assert memory.tradeoffs.front(table, "a GPU").axes[0].texts
     few = table[~table["way"].str.contains("again") & (table["status"] == "ok")]

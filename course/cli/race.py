@@ -43,10 +43,12 @@ def race(
     json_: AsJson = False,
 ) -> None:
     """Race a script to an accuracy: enter it, run an entry again, or show the board."""
-    from course.race import again, page
+    from course.race import again, page, tracks
     from course.race import board as boards
     from course.race import entry as entries
 
+    if track:
+        tracks.get(track)  # or a name that is wrong would show an empty board
     if script and entry:
         raise ValueError("--script enters yours, --entry one of the course's: give one of them")
     place = boards.folder(board or None)

@@ -43,7 +43,7 @@ class Watch:
     def keep(self, net: nn.Module) -> None:
         """Note the time, and the weights as they are now: a copy on the device costs little."""
         self._marks["on_the_way"].append(self._now())
-        self._weights.append({name: each.detach().clone() for name, each in _state(net)})
+        self._weights.append({name: each.clone() for name, each in net.state_dict().items()})
 
     def stop(self) -> dict[str, Any]:
         """The weights are written: what the record has of the race. The first stop counts."""
@@ -53,15 +53,11 @@ class Watch:
 
     def write(self, folder: Path) -> None:
         """Write the weights that were kept on the way."""
-        torch.save([{k: v.cpu() for k, v in each.items()} for each in self._weights],
-                   folder / ON_THE_WAY)  # fmt: skip
+        kept = [{name: each.cpu() for name, each in one.items()} for one in self._weights]
+        torch.save(kept, folder / ON_THE_WAY)
 
     def _now(self) -> dict[str, float | None]:
         if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
         seconds = time.perf_counter() - self._began
         return {"seconds": seconds, "joules": self._read() - self._joules if self._read else None}
-
-
-def _state(net: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    return [*net.state_dict().items()]

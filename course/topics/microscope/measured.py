@@ -1,0 +1,175 @@
+"""What a GPU does with products and convolutions of many shapes: measured there, read anywhere."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from course.topics.microscope import looked
+from course.topics.microscope.cases import STORED, Case, Convolution, Product, row
+
+COMMAND = (
+    "python -m benchmarks.microscope: triton.testing.do_bench, median, cold cache; normal random "
+    "numbers; kernels as PyTorch's profiler names them"
+)
+BASE = Product(4096, 4096, 4096)
+FORMATS = ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8")
+MORE = (1, 2, 4, 8)
+CHANNELS = (56, *range(60, 69), 72)
+NEAR = tuple(range(4088, 4105))
+FAR_K = tuple(2**power for power in range(6, 14))
+FAR_N = tuple(range(256, 8193, 256))
+LINE = tuple(range(1024, 8193, 64))
+SIDES = (2048, 4096, 8192, 16384)
+SOUGHT = {"bf16": 20, "fp16": 20, "fp8": 20, "tf32": 20, "int8": 0, "fp64": 0, "fp32": 0}
+LONGEST_S = 0.04  # of one call that is tried
+
+
+def products() -> list[Product]:
+    """One product in each format, with each side a little longer; and stored in other ways."""
+    longer = [BASE] + [
+        replace(BASE, **{side: getattr(BASE, side) + more}) for side in "knm" for more in MORE
+    ]
+    cases = [replace(each, dtype=name) for name in FORMATS for each in longer]
+    odd = [replace(BASE, **{side: getattr(BASE, side) + 1}) for side in "knm"]
+    return cases + [replace(each, stored=how) for how in STORED[1:] for each in (BASE, *odd)]
+
+
+def convolutions() -> list[Convolution]:
+    """One convolution over channels, formats and layouts; a first layer's, and a depthwise one."""
+    kinds = [(name, layout) for name in FORMATS[:4] for layout in ("NCHW", "NHWC")]
+    shapes = [(count, count, 1) for count in CHANNELS]
+    shapes += [(3, 64, 1), (4, 64, 1), (8, 64, 1), (64, 64, 64)]
+    return [
+        Convolution(inputs, outputs, name, layout, groups)
+        for name, layout in kinds
+        for inputs, outputs, groups in shapes
+    ]
+
+
+def grids() -> dict[str, list[Product]]:
+    """The map's shapes: near one size, one by one; far, in large steps; and along a line."""
+    return {
+        "near": [replace(BASE, k=k, n=n) for k in NEAR for n in NEAR],
+        "far": [replace(BASE, k=k, n=n) for k in FAR_K for n in FAR_N],
+        "line": [replace(BASE, n=n) for n in LINE],
+    }
+
+
+class Names:
+    """Names of kernels, each kept once."""
+
+    def __init__(self) -> None:
+        self.all: list[str] = []
+
+    def numbers(self, names: tuple[str, ...]) -> list[int]:
+        """Where they stand in the list."""
+        self.all += [name for name in dict.fromkeys(names) if name not in self.all]
+        return [self.all.index(name) for name in names]
+
+
+def rows(cases: list[Case], device: torch.device, names: Names) -> Iterator[dict[str, Any]]:
+    """Each case with its seconds and its kernels, or with what PyTorch refused."""
+    took: dict[Case, float] = {}
+    for case in cases:
+        try:
+            took[case] = looked.timed(case, device)
+        except (RuntimeError, NotImplementedError, ValueError) as error:
+            yield row(case) | {"said": str(error).splitlines()[0][:200]}
+    for case, kernels in zip(took, looked.kernels(took, device)):
+        yield row(case) | {"us": round(1e6 * took[case], 3), "kernels": names.numbers(kernels)}
+
+
+def grid(cases: list[Product], device: torch.device, names: Names) -> dict[str, Any]:
+    """Many products as columns: sides, microseconds, kernels."""
+    us = [round(1e6 * looked.timed(case, device, 10), 3) for case in cases]
+    kernels = [names.numbers(each) for each in looked.kernels(cases, device)]
+    sides = {side: [getattr(case, side) for case in cases] for side in "mnk"}
+    return {"dtype": cases[0].dtype, **sides, "us": us, "kernels": kernels}
+
+
+def largest(
+    name: str, device: torch.device, names: Names, sides: tuple[int, ...] = SIDES
+) -> dict[str, Any]:
+    """The fastest product in a format: first on a coarse grid, then in steps around the best.
+
+    So does the search for the "maximum achievable matmul FLOPS" of S. Bekman's mamf-finder.
+    """
+    tried: dict[Product, float] = {}
+
+    def rate(case: Product) -> float:
+        if case not in tried:
+            tried[case] = looked.timed(case, device, 60)
+        return case.flop / tried[case]
+
+    begin = max((Product(s, s, s, name) for s in sides[:2]), key=rate)
+    most = LONGEST_S * rate(begin)
+    coarse = [Product(m, n, k, name) for m in sides for n in sides for k in sides]
+    if not SOUGHT[name]:
+        coarse = [case for case in coarse if case.m == case.n == case.k]
+    best = max((case for case in coarse if case.flop <= most), key=rate)
+    chance, step = random.Random(0), sides[0] // 16
+    for _ in range(SOUGHT[name]):
+        near = {
+            side: max(step, getattr(best, side) + step * chance.randint(-12, 12)) for side in "mnk"
+        }
+        if (case := replace(best, **near)).flop <= most:
+            best = max(best, case, key=rate)
+    return {
+        "dtype": name,
+        "m": best.m,
+        "n": best.n,
+        "k": best.k,
+        "tried": [[c.m, c.n, c.k, round(1e6 * took, 3)] for c, took in tried.items()],
+        "kernels": names.numbers(looked.kernels([best], device)[0]),
+        **_held(best, device),
+    }
+
+
+def _held(case: Product, device: torch.device) -> dict[str, Any]:
+    """The best product for longer, with its clock; and the same product of zeros."""
+    found: dict[str, Any] = {}
+    for numbers in ("normal", "zeros"):
+        took = looked.timed(case, device, 400, zeros=numbers == "zeros")
+        found[numbers] = {"us": round(1e6 * took, 3)} | _clock(case, device, numbers == "zeros")
+    return found
+
+
+def _clock(case: Product, device: torch.device, zeros: bool) -> dict[str, Any]:
+    """MHz and watts while the product runs over and over; nothing where they cannot be read."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    except Exception:  # no NVIDIA driver, or none that answers
+        return {}
+    with looked.in_format(case.dtype, device):
+        call = case.call(device, zeros=zeros)
+        seen, end = [], time.monotonic() + 0.8
+        while time.monotonic() < end:
+            for _ in range(20):
+                call()
+            mhz = pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
+            seen.append((mhz, pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3))
+            torch.accelerator.synchronize(device)
+    mhz, watts = sorted(seen[len(seen) // 2 :])[len(seen) // 4]
+    return {"mhz": mhz, "watts": round(watts)}
+
+
+def parts(device: torch.device) -> dict[str, Callable[[Names], Any]]:
+    """All that is measured, what matters most first."""
+    found: dict[str, Callable[[Names], Any]] = {
+        "products": lambda names: [*rows(products(), device, names)],
+        "convolutions": lambda names: [*rows(convolutions(), device, names)],
+    }
+    for name, cases in grids().items():
+        found[name] = lambda names, cases=cases: grid(cases, device, names)
+    for name in SOUGHT:
+        found[f"largest_{name}"] = lambda names, name=name: largest(name, device, names)
+    return found

@@ -61,6 +61,31 @@ KERNELS = {
     "kernel.matmul": Written("tiles are multiplied by Tensor Cores", _matmul),
 }
 
+
+def _names() -> Looks:
+    from course.topics.microscope import given, written
+
+    return Looks(given.uses_tensor_cores, written.knows_names, written.knows_others)
+
+
+def _load() -> Looks:
+    from course.topics.microscope import given, written
+
+    return Looks(given.widest_load, written.knows_loads, written.loads_at_most_16)
+
+
+def _waves() -> Looks:
+    from course.topics.microscope import given, written
+
+    return Looks(given.waves, written.counts_waves, written.waves_of_units)
+
+
+MICROSCOPE = {
+    "microscope.names": Written("a kernel's name tells whether Tensor Cores ran", _names),
+    "microscope.load": Written("how much of a row one load may take", _load),
+    "microscope.waves": Written("tiles, and turns of the multiprocessors", _waves),
+}
+
 LABS = (
     Lab(
         number="R",
@@ -91,5 +116,15 @@ LABS = (
         written=KERNELS,
         prepare="Linux: Triton is not to be had elsewhere",
         stuck="what stands beyond a row; tables of places from rows and channels",
+    ),
+    Lab(
+        number="M",
+        notebook="lab_microscope",
+        title="when do Tensor Cores run?",
+        minutes=50,
+        quiz="lab_microscope",
+        written=MICROSCOPE,
+        prepare="nothing",
+        stuck="words that also stand in names of other kernels; waves rounded down",
     ),
 )

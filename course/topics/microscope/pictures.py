@@ -1,0 +1,234 @@
+"""Pictures of what decides a product's speed: shapes, tiles, waves, formats, clocks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from course.plots.base import (
+    ACCENT,
+    BLUE,
+    DARK,
+    FORMAT_COLOURS,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    Picture,
+    clean,
+)
+from course.text import digits
+from course.topics.microscope.given import waves, widest_load
+
+LOADS = {16: GREEN, 8: SKY, 4: ORANGE, 2: ACCENT, 1: PURPLE}
+LAYOUT_COLOURS = {"NCHW": ORANGE, "NHWC": BLUE}
+MAP = "cividis"  # light is fast; people with colour-blindness see it as others do
+
+
+def sides(products: pd.DataFrame, dtype: str = "bf16") -> Picture:
+    """TFLOP/s of a product, where one side is longer by so many numbers."""
+    rows = products[(products["dtype"] == dtype) & (products["stored"] == "NN")]
+    base = rows.iloc[0]
+    values = {side: _longer(rows, base, side) for side in "mnk"}
+    told = "; ".join(
+        f"{side} + 1: {digits(each.get(1, float('nan')))}" for side, each in values.items()
+    )
+    alt = f"TFLOP/s of {_size(base)}: {digits(base['tflop_per_s'])}; {told}"
+    picture = Picture(9, 3.2, alt)
+    axes = picture.add_subplot()
+    wide = 0.26
+    for place, (side, each) in enumerate(values.items()):
+        places = np.arange(len(each)) + (place - 1) * wide
+        hue = (BLUE, ORANGE, ACCENT)[place]
+        axes.bar(places, list(each.values()), wide, color=hue, label=f"{side} longer")
+    steps = list(values["m"])
+    axes.set_xticks(range(len(steps)), [f"+{step}" if step else "4,096" for step in steps])
+    axes.set_ylabel("TFLOP/s")
+    axes.set_xlabel(f"numbers more than 4,096 in one side, {dtype}")
+    axes.set_title(_machine(rows), loc="left", fontsize=10)
+    axes.legend(frameon=False, fontsize=9, ncols=3, loc="upper right")
+    axes.set_ylim(0, 1.3 * max(max(each.values()) for each in values.values()))
+    clean(axes)
+    return picture
+
+
+def _longer(rows: pd.DataFrame, base: pd.Series, side: str) -> dict[int, float]:
+    """TFLOP/s by how much longer a side is than the base's; the others are as they were."""
+    same = (rows[[each for each in "mnk" if each != side]] == 4096).all(axis=1)
+    kept = rows[same].sort_values(side)
+    return dict(zip(kept[side] - base[side], kept["tflop_per_s"]))
+
+
+def near(table: pd.DataFrame) -> Picture:
+    """A map of TFLOP/s, one by one around 4,096: K upwards, N to the right; and by widest load."""
+    grid = table.pivot(index="k", columns="n", values="tflop_per_s")
+    best, worst = grid.max().max(), grid.min().min()
+    alt = f"TFLOP/s over K and N around 4,096: from {digits(worst)} to {digits(best)}"
+    picture = Picture(10, 4.2, alt)
+    left, right = picture.subplots(1, 2, width_ratios=[1.15, 1])
+    shown = left.imshow(grid, origin="lower", cmap=MAP, aspect="auto")
+    every = range(0, len(grid), 4)
+    left.set_xticks(every, [f"{grid.columns[at]:,}" for at in every])
+    left.set_yticks(every, [f"{grid.index[at]:,}" for at in every])
+    left.set(xlabel="N", ylabel="K")
+    picture.colorbar(shown, ax=left, label="TFLOP/s")
+    left.set_title(_machine(table), loc="left", fontsize=10)
+    _by_load(right, table)
+    return picture
+
+
+def _by_load(axes: Axes, table: pd.DataFrame) -> None:
+    """Each product's speed, by the narrowest of its rows' widest loads."""
+    loads = by_load(table)
+    chance = np.random.default_rng(0)
+    for place, load in enumerate(sorted(loads["load"].unique())):
+        speeds = loads.loc[loads["load"] == load, "tflop_per_s"]
+        places = place + chance.uniform(-0.25, 0.25, len(speeds))
+        axes.plot(places, speeds, ".", color=LOADS[load], ms=5)
+        middle = speeds.median()
+        axes.plot([place - 0.35, place + 0.35], [middle, middle], color=DARK, lw=1.5)
+        axes.text(place + 0.38, middle, digits(middle), va="center", fontsize=9, color=DARK)
+    axes.set_xticks(range(loads["load"].nunique()), sorted(loads["load"].unique()))
+    axes.set_xlabel("widest load in bytes, of rows of K and of N")
+    axes.set_ylim(bottom=0)
+    axes.set_title("each point a product", loc="left", fontsize=10)
+    clean(axes)
+
+
+def by_load(table: pd.DataFrame, itemsize: int = 2) -> pd.DataFrame:
+    """The table with `load`: the widest that both K's and N's rows allow, in bytes."""
+    load = [
+        min(widest_load(k, itemsize), widest_load(n, itemsize))
+        for k, n in zip(table["k"], table["n"])
+    ]
+    return table.assign(load=load)
+
+
+def far(table: pd.DataFrame) -> Picture:
+    """A map of TFLOP/s in large steps: K by factors of two, N in steps of 256."""
+    grid = table.pivot(index="k", columns="n", values="tflop_per_s")
+    top = grid.max().max()
+    where = table.loc[table["tflop_per_s"].idxmax()]
+    alt = f"TFLOP/s over K and N: at most {digits(top)}, at K = {where['k']:,}, N = {where['n']:,}"
+    picture = Picture(10, 3.6, alt)
+    axes = picture.add_subplot()
+    shown = axes.imshow(grid, origin="lower", cmap=MAP, aspect="auto")
+    wide = [at for at, n in enumerate(grid.columns) if n % 1024 == 0]
+    axes.set_xticks(wide, [f"{grid.columns[at]:,}" for at in wide])
+    axes.set_yticks(range(len(grid)), [f"{k:,}" for k in grid.index])
+    axes.set(xlabel="N", ylabel="K")
+    axes.set_title(
+        f"{_machine(table)}: M = 4,096, {table['dtype'].iloc[0]}", loc="left", fontsize=10
+    )
+    picture.colorbar(shown, ax=axes, label="TFLOP/s")
+    return picture
+
+
+def line(table: pd.DataFrame, units: int = 132) -> Picture:
+    """Time over N, coloured by the tile of the kernel; steps are where a wave is added."""
+    rows = table.sort_values("n")
+    tiles = rows["tile"].replace("", "not named").value_counts()
+    named = list(tiles.index[:4])
+    told = ", ".join(f"{tile} ({count})" for tile, count in tiles.items())
+    picture = Picture(10, 4, f"time and TFLOP/s over N; tiles of the kernels: {told}")
+    upper, lower = picture.subplots(2, 1, sharex=True, height_ratios=[1.4, 1])
+    colours = dict(zip(named, (BLUE, ORANGE, GREEN, PURPLE)))
+    upper.plot(rows["n"], rows["tflop_per_s"], "-", color=GREY, lw=0.8)
+    for tile, each in rows.groupby(rows["tile"].replace("", "not named"), sort=False):
+        hue, label = colours.get(tile, GREY), tile if tile in colours else None
+        upper.plot(each["n"], each["tflop_per_s"], "o", color=hue, ms=4, label=label)
+    upper.set_ylabel("TFLOP/s")
+    upper.legend(frameon=False, fontsize=9, ncols=4, title="tile of the kernel", loc="lower right")
+    _filled(lower, rows, units)
+    upper.set_title(_machine(rows), loc="left", fontsize=10)
+    lower.set_xlabel("N, of 4,096 × 4,096 times 4,096 × N")
+    for axes, top in ((upper, 1.1 * rows["tflop_per_s"].max()), (lower, 105)):
+        axes.set_ylim(0, top)
+        clean(axes)
+    return picture
+
+
+def _filled(axes: Axes, rows: pd.DataFrame, units: int) -> None:
+    """Percent of the multiprocessors' turns that have a tile."""
+    kept = rows[rows["tile"] != ""]
+    axes.plot(kept["n"], 100 * filled(kept, units), ".-", color=DARK, lw=0.8, ms=4)
+    axes.set_ylabel("% of turns filled")
+
+
+def filled(table: pd.DataFrame, units: int = 132) -> pd.Series:
+    """Which share of all turns of the multiprocessors has a tile, in the rows that name theirs."""
+    shares = {}
+    for at, row in table.iterrows():
+        if not row["tile"]:
+            continue
+        tall, wide = (int(each) for each in row["tile"].split(" x "))
+        turns = waves(row["n"], row["m"], (tall, wide), units)
+        shares[at] = row["m"] * row["n"] / (tall * wide) / units / turns
+    return pd.Series(shares, dtype=float)
+
+
+def convolutions(table: pd.DataFrame, formats: tuple[str, ...] = ("bf16", "tf32")) -> Picture:
+    """TFLOP/s of a convolution over channels, in both layouts; hollow where no Tensor Core ran."""
+    square = table[(table["inputs"] == table["outputs"]) & (table["groups"] == 1)]
+    told = []
+    picture = Picture(10, 3.4)
+    panels = np.atleast_1d(picture.subplots(1, len(formats), sharey=False))
+    for axes, name in zip(panels, formats):
+        rows = square[square["dtype"] == name]
+        for layout, each in rows.groupby("layout", sort=False):
+            _line(axes, each.sort_values("inputs"), LAYOUT_COLOURS[layout], layout)
+        used = (rows["tensor_cores"] == "used").sum()
+        told.append(f"{name}: {used} of {len(rows)} on Tensor Cores")
+        axes.set_title(name, loc="left", fontsize=10)
+        axes.set_xlabel("channels, in and out")
+        axes.set_ylim(bottom=0)
+        axes.legend(frameon=False, fontsize=9)
+        clean(axes)
+    panels[0].set_ylabel("TFLOP/s")
+    picture.suptitle(_machine(table), fontsize=9, x=0.01, ha="left")
+    picture._alt = "; ".join(told)
+    return picture
+
+
+def _line(axes: Axes, rows: pd.DataFrame, colour: str, label: str) -> None:
+    axes.plot(rows["inputs"], rows["tflop_per_s"], "-", color=colour, lw=1, label=label)
+    for used, each in rows.groupby(rows["tensor_cores"] == "used"):
+        style = {"mfc": colour if used else "none", "mec": colour}
+        axes.plot(each["inputs"], each["tflop_per_s"], "o", ms=5, ls="none", **style)
+
+
+def largest(table: pd.DataFrame) -> Picture:
+    """The largest rate found in each format beside the data sheet's, and what the clock allows."""
+    rows = table.iloc[::-1]
+    told = ", ".join(
+        f"{row.Index} {digits(row.tflop_per_s)} of {digits(row.published)}"
+        for row in table.itertuples()
+    )
+    picture = Picture(9, 0.9 + 0.42 * len(rows), f"TFLOP/s found, of the data sheet's: {told}")
+    axes = picture.add_subplot()
+    places = np.arange(len(rows))
+    colours = [FORMAT_COLOURS.get(name, SKY) for name in rows.index]
+    axes.barh(places, rows["published"], 0.7, color="none", edgecolor=GREY, label="data sheet")
+    bars = axes.barh(places, rows["tflop_per_s"], 0.7, color=colours)
+    for bar, row in zip(bars, rows.itertuples()):
+        middle = bar.get_y() + bar.get_height() / 2
+        label = f" {digits(row.tflop_per_s)}: {row.share:.0%}"
+        axes.text(
+            max(row.published, row.tflop_per_s), middle, label, va="center", fontsize=9, color=DARK
+        )
+    axes.set_yticks(places, rows.index)
+    axes.set_xlim(0, 1.2 * rows[["published", "tflop_per_s"]].max().max())
+    axes.set_xlabel("TFLOP/s; the frame is the data sheet")
+    axes.set_title(_machine(table), loc="left", fontsize=10)
+    clean(axes)
+    return picture
+
+
+def _size(row: pd.Series) -> str:
+    return " × ".join(f"{row[side]:,}" for side in "mnk")
+
+
+def _machine(table: pd.DataFrame) -> str:
+    return table["machine"].iloc[0]

@@ -1,0 +1,192 @@
+"""What was seen under the microscope on a machine, as tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from course.runs.recordings import load, machines, origin
+from course.topics import gpus
+from course.topics.microscope.cases import Convolution, Product
+from course.topics.microscope.libraries import CublasProduct, CudnnConvolution
+from course.topics.microscope.measured import SOUGHT
+from course.topics.roofline.bounds import Ceilings, recorded_ceilings
+from course.traces.tensor_cores.rules import NOT, USED, classify
+
+KEY = "microscope"
+KINDS = {
+    "product": Product,
+    "convolution": Convolution,
+    "cublasproduct": CublasProduct,
+    "cudnnconvolution": CudnnConvolution,
+}
+GRIDS = ("near", "far", "line")
+# TFLOP/s as data sheets print them, by format; int8 in the same column as fp8 on Hopper.
+COLUMN = {"bf16": "fp16", "int8": "fp8"}
+TILE = re.compile(r"(?:nvjet(?:_sm\d+)?_[a-z]+_|tilesize|gemm_\w*?)(\d+)x(\d+)")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Tables of one machine.
+
+    products, convolutions, cublas, cudnn: a row a case; its own columns, us, tflop_per_s, kernel
+    (the one that multiplies), tensor_cores ("used", "not", "unknown"), generation, kernels (all of
+    them), and said, where PyTorch refused it. near, far, line: products by m, n and k. counters: a
+    row a kernel of a case, with tensor_active, the share of cycles in which the pipe was busy.
+    largest: a row a format.
+    """
+
+    machine: str
+    products: pd.DataFrame
+    convolutions: pd.DataFrame
+    near: pd.DataFrame
+    far: pd.DataFrame
+    line: pd.DataFrame
+    counters: pd.DataFrame
+    cublas: pd.DataFrame
+    cudnn: pd.DataFrame
+    largest: pd.DataFrame
+
+
+def recorded(machine: str) -> Seen:
+    """What was seen on a machine.
+
+    Raises:
+        ValueError: nothing of the kind was recorded there; the message says who has it.
+    """
+    saved = load(machine)
+    if KEY not in saved:
+        there = [each for each in machines() if KEY in load(each)]
+        raise ValueError(f"no {KEY} is recorded for {machine!r}: {', '.join(there) or 'nobody'}")
+    return seen(saved[KEY], machine)
+
+
+def seen(found: dict[str, Any], machine: str) -> Seen:
+    """The tables of what `benchmarks.microscope` wrote."""
+    names, when = found["names"], {"date": found["date"], "versions": {"torch": found["torch"]}}
+    parts = ("products", "convolutions", "cublas", "cudnn")
+    tables = {part: _cases(found.get(part, []), names) for part in parts}
+    tables |= {part: _grid(found[part], names) for part in GRIDS}
+    tables["counters"] = _counters(found.get("counters", []), names)
+    tables["largest"] = _largest(found, names, machine)
+    label = f"{found['machine']} ({origin(when)})"
+    return Seen(label, **{name: each.assign(machine=label) for name, each in tables.items()})
+
+
+def ceilings(machine: str) -> Ceilings:
+    """The machine's recorded ceilings with the largest products found in place of one size's.
+
+    Raises:
+        ValueError: nothing of the kind was recorded there.
+    """
+    usual, largest = recorded_ceilings(machine), recorded(machine).largest
+    found = (1e12 * largest["tflop_per_s"]).to_dict()
+    rates = {name: max(found.get(name, 0), rate) for name, rate in usual.flop_per_s.items()}
+    return replace(usual, flop_per_s=rates, source=f"largest product found, {usual.source}")
+
+
+def main_kernel(names: Iterable[str]) -> str:
+    """Of a case's kernels the one that multiplies: on Tensor Cores, or as its name says."""
+    names = list(names)
+    verdicts = {name: classify(name).verdict for name in names}
+    used = [name for name in names if verdicts[name] == USED]
+    helping = re.compile(
+        r"splitK|[rR]educe|[nN][cC]?[hH][wW][cC]?To|Memset|Offsets|Padding|elementwise"
+    )
+    others = [name for name in names if not helping.search(name)]
+    return next(iter(used or others or names), "")
+
+
+def tile(kernel: str) -> tuple[int, int]:
+    """Rows and columns of the result that a block computes, as the kernel's name says; or (0, 0).
+
+    cuBLAS names them in its own order, column by column: there rows come second.
+    """
+    found = TILE.search(kernel)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _cases(rows: list[dict[str, Any]], names: list[str]) -> pd.DataFrame:
+    found = []
+    for row in rows:
+        kind = KINDS[row["what"]]
+        fields = {name: row[name] for name in kind.__dataclass_fields__ if name in row}
+        flop = kind(**fields).flop
+        us = row.get("us", float("nan"))
+        kernels = tuple(names[number] for number in row.get("kernels", ()))
+        how = _how(kernels) | {"kernels": kernels, "said": row.get("said", "")}
+        found.append({**fields, "us": us, "tflop_per_s": flop / us / 1e6, **how})
+    return pd.DataFrame(found)
+
+
+def _how(kernels: tuple[str, ...]) -> dict[str, str]:
+    kernel = main_kernel(kernels)
+    verdict = classify(kernel)
+    used = verdict.verdict if kernel else NOT
+    return {"kernel": kernel, "tensor_cores": used, "generation": verdict.generation}
+
+
+def _grid(found: dict[str, Any], names: list[str]) -> pd.DataFrame:
+    table = pd.DataFrame({side: found[side] for side in "mnk"} | {"us": found["us"]})
+    kernels = [main_kernel(names[number] for number in each) for each in found["kernels"]]
+    tiles = [tile(kernel) for kernel in kernels]
+    flop = 2.0 * table["m"] * table["n"] * table["k"]
+    return table.assign(
+        dtype=found["dtype"],
+        tflop_per_s=flop / table["us"] / 1e6,
+        kernel=kernels,
+        tile=[f"{tall} x {wide}" if tall else "" for tall, wide in tiles],
+    )
+
+
+def _counters(rows: list[dict[str, Any]], names: list[str]) -> pd.DataFrame:
+    found = []
+    for row in rows:
+        fields = KINDS[row["what"]].__dataclass_fields__
+        case = {"what": row["what"]} | {name: row[name] for name in fields if name in row}
+        for number, us, active in zip(row["kernels"], row["us"], row["tensor_active"]):
+            verdict = classify(names[number]).verdict
+            counted = {"us": us, "tensor_active": active, "by_name": verdict}
+            found.append(case | {"kernel": names[number]} | counted)
+    return pd.DataFrame(found)
+
+
+def _largest(found: dict[str, Any], names: list[str], machine: str) -> pd.DataFrame:
+    """A row a format, beside what the data sheet says and what the clock allowed."""
+    published = _published(found["machine"])
+    rows = {}
+    for name in SOUGHT:
+        if (one := found.get(f"largest_{name}")) is None:
+            continue
+        case = Product(one["m"], one["n"], one["k"], name)
+        rate = case.flop / one["normal"]["us"] / 1e6
+        sheet = published.get(COLUMN.get(name, name), float("nan"))
+        rows[name] = {
+            "m": case.m,
+            "n": case.n,
+            "k": case.k,
+            "tflop_per_s": rate,
+            "published": sheet,
+            "share": rate / sheet,
+            "zeros_tflop_per_s": case.flop / one["zeros"]["us"] / 1e6,
+            "mhz": one["normal"].get("mhz"),
+            "watts": one["normal"].get("watts"),
+            "zeros_mhz": one["zeros"].get("mhz"),
+            "tried": len(one["tried"]),
+            "kernel": main_kernel(names[number] for number in one["kernels"]),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("dtype")
+
+
+def _published(machine: str) -> dict[str, float]:
+    """The data sheet's row of the GPU that a machine's name begins with."""
+    table = gpus.summary()
+    for name in table.index:
+        if re.search(rf"\b{name}\b", machine):
+            return table.loc[name].to_dict()
+    return {}

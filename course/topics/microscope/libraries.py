@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import pandas as pd
 import torch
 
 from course.topics.layout.convolution import LAYOUTS
@@ -18,6 +19,7 @@ from course.topics.microscope.cases import dtype_of
 
 HERE = Path(__file__).parent
 NEEDS = {"products": ("cublas", "cublas_v2.h"), "convolutions": ("cudnn", "cudnn.h")}
+TOOLKIT = "crt/host_defines.h"  # which CUDA's headers include, and PyTorch's packages leave out
 # The libraries' names, and the numbers that their headers give them.
 VALUES = {
     "CUDA_R_32F": 0,
@@ -57,11 +59,11 @@ def source(name: str) -> str:
     return (HERE / f"{name}.cpp").read_text()
 
 
-def folders(name: str) -> list[Path]:
-    """Folders that may hold the library's header and itself: PyTorch's packages, a CUDA toolkit."""
+def folders() -> list[Path]:
+    """Folders that may hold headers and libraries: PyTorch's packages, and a CUDA toolkit."""
     packages = Path(torch.__file__).parent.parent / "nvidia"
-    found = [*packages.glob("*"), Path("/usr/local/cuda")]
-    return [each for each in found if (each / "include").is_dir()]
+    toolkits = [Path("/usr/local/cuda"), Path(shutil.which("nvcc") or "/").resolve().parent.parent]
+    return [each for each in (*packages.glob("*"), *toolkits) if (each / "include").is_dir()]
 
 
 def compiled(name: str, folder: Path) -> Path:
@@ -72,23 +74,42 @@ def compiled(name: str, folder: Path) -> Path:
         RuntimeError: the compiler found a mistake; the message is its own.
     """
     library, header = NEEDS[name]
-    there = folders(name)
+    there = folders()
     compiler = shutil.which("g++") or shutil.which("c++")
     if compiler is None:
         raise FileNotFoundError("no C++ compiler is here: install g++")
     if not any((each / "include" / header).exists() for each in there):
         raise FileNotFoundError(f"{header} is not here: it comes with PyTorch for CUDA")
+    if not any((each / "include" / TOOLKIT).exists() for each in there):
+        raise FileNotFoundError(f"{TOOLKIT} is not here: it comes with NVIDIA's CUDA toolkit")
     libraries = [each for home in there for each in home.glob(f"lib*/lib{library}.so*")]
     if not libraries:
         raise FileNotFoundError(f"lib{library} is not here: it comes with PyTorch for CUDA")
     made = folder / f"{name}.so"
     include = [f"-I{each / 'include'}" for each in there]
-    command = [compiler, "-O2", "-shared", "-fPIC", *include, "-o", str(made)]
+    command = [compiler, "-shared", "-fPIC", *include, "-o", str(made)]
     command += [str(HERE / f"{name}.cpp"), str(libraries[0])]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr or done.stdout)
     return made
+
+
+def tried() -> pd.DataFrame:
+    """Whether each listing compiles on this machine; where not, what is missing.
+
+    Columns: listing, compiles, said.
+    """
+    rows = []
+    for name in NEEDS:
+        said = ""
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                compiled(name, Path(folder))
+            except (FileNotFoundError, RuntimeError) as error:
+                said = str(error).splitlines()[0]
+        rows.append({"listing": f"{name}.cpp", "compiles": "no" if said else "yes", "said": said})
+    return pd.DataFrame(rows)
 
 
 @cache

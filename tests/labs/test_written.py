@@ -15,7 +15,12 @@ CELLS = {
     "numerics.carry": ("lab_numerics", "add_carried"),
     "numerics.chance": ("lab_numerics", "by_chance"),
     "numerics.refine": ("lab_numerics", "correct"),
+    "microscope.names": ("lab_microscope", "uses_tensor_cores"),
+    "microscope.load": ("lab_microscope", "widest_load"),
+    "microscope.waves": ("lab_microscope", "waves"),
 }
+NAMED = "('884', '1688', '16816', 'tensor16x8', 'tensorop', 'warpgroup', 'nvjet')"
+HELPERS = "('ffma', 'simt', 'ToNhwc', 'split_k_kernel')"
 RIGHT = {
     "numerics.carry": [
         ("update + carry", "update - (new - total)"),
@@ -29,6 +34,15 @@ RIGHT = {
     "numerics.refine": [
         ("b - a @ x", "x + solve(residual)"),
         ("torch.mv(-a, x) + b", "solve(residual) + x"),
+    ],
+    "microscope.names": [(NAMED, HELPERS), (f"{NAMED} + ('gmma',)", f"{HELPERS} + ('sgemm',)")],
+    "microscope.load": [
+        ("numbers * itemsize % width == 0",),
+        ("not (numbers * itemsize) % width",),
+    ],
+    "microscope.waves": [
+        ("-(-m // tile[0]) * -(-n // tile[1])", "-(-tiles // units)"),
+        ("((m - 1) // tile[0] + 1) * ((n - 1) // tile[1] + 1)", "(tiles + units - 1) // units"),
     ],
 }
 WRONG = {
@@ -62,6 +76,37 @@ WRONG = {
         ("b - a @ x", "(x + solve(residual)).float()"): "x has become torch.float32: keep it",
         ("b - a @ x", "x + solve(residual) + solve(b) - solve(b)"): "the factors are used 3 times",
     },
+    "microscope.names": {
+        (
+            "('884', '1688', '16816')",
+            "()",
+        ): "sm80_xmma_fprop.* uses them: tensor16x8x16 is the same",
+        (f"{NAMED} + ('xmma',)", "('split_k_kernel',)"): "uses none: ffma is a multiply-add",
+        (
+            f"{NAMED} + ('cutlass',)",
+            "('ffma', 'ToNhwc', 'split_k_kernel')",
+        ): "simt is CUTLASS's word",
+        (f"{NAMED} + ('turing',)", HELPERS): "Turing is only whom it was written for",
+        (NAMED, "('ffma', 'simt')"): "a split_k_kernel adds",
+        (
+            NAMED.replace(", 'nvjet'", ""),
+            HELPERS,
+        ): "nvjet are cuBLAS's kernels since Hopper",
+        (f"{NAMED} + ('cudnn',)", f"{HELPERS} + ('engines', 'ffma')"): "false alarms, .* for one",
+    },
+    "microscope.load": {
+        ("numbers % width == 0",): "is right for numbers of one byte. How many bytes has a row",
+        ("width <= itemsize",): "so do 16: try the widest first",
+        ("True",): "16 bytes do not divide a row of 8,194",
+        ("numbers * itemsize % width",): "nothing came back. A width fits",
+        ("False",): "nothing came back",
+    },
+    "microscope.waves": {
+        ("m // tile[0] * n // tile[1]", "tiles // units"): "is rounded down",
+        ("m * n / (tile[0] * tile[1])", "tiles / units"): "is no whole number",
+        ("-(-m * n // (tile[0] * tile[1]))", "-(-tiles // units)"): "a tile at the edge is a tile",
+        ("-(-m // tile[0]) * -(-n // tile[1])", "-(-tiles // 132)"): "16 and 8 waves|not 16 and 1",
+    },
 }
 
 
@@ -80,7 +125,7 @@ def define(tmp_path: Path, runs_root: Path) -> Callable[..., Callable]:
 def test_an_untouched_cell_says_where_its_blank_is(name: str, define: Callable) -> None:
     checked = check_written(name, untouched := define(name))
     assert checked.failed and "a blank is left" in checked.parts[0].evidence
-    assert "= ..." in checked.parts[0].look_at
+    assert "..." in checked.parts[0].look_at
     assert checked.function is not untouched and "ours, until yours is right" in repr(checked)
 
 

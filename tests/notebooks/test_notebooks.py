@@ -293,3 +293,9 @@ def test_a_first_kernel_with_its_blanks_open(runs_root: Path) -> None:
     """Interpreted, in a process that has imported Triton before to compile."""
     passes("lab_kernel")
     assert not [*runs_root.glob("*/launch.json")]
+
+
+def test_the_microscope_with_its_blanks_open(runs_root: Path) -> None:
+    """What an H100 did is read from its record; on this machine a few products are timed."""
+    passes("lab_microscope")
+    assert not [*runs_root.glob("*/launch.json")]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pandas as pd
 import torch
 
-from course.topics.microscope import looked, record
+from course.topics.microscope import looked, names, record
 from course.topics.microscope.cases import Case, Product, row
 from course.training.precision import has_units
 from course.training.recorder import Recorder
@@ -40,6 +40,6 @@ def here(*cases: Case) -> pd.DataFrame:
         us = 1e6 * looked.timed(case, device)
         kernel = record.main_kernel(kernels)
         used = record.classify(kernel).verdict if kernel else ""
-        seen = {"us": us, "tflop_per_s": case.flop / us / 1e6, "kernel": kernel}
+        seen = {"us": us, "tflop_per_s": case.flop / us / 1e6, "kernel": names.brief(kernel)}
         rows.append(row(case) | seen | {"tensor_cores": used, "machine": machine})
     return pd.DataFrame(rows)

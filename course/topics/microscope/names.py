@@ -45,6 +45,24 @@ BEGIN = (
 )
 
 
+# What is left of a long name: its family, its tile, its instruction, its alignment.
+TELLING = re.compile(
+    r"^\w*?(?:gemm|fprop|dgrad|wgrad)|tilesize\d+x\d+x\d+|warpgroupsize|(?:sp)?tensor\d+x\d+x\d+"
+    r"|ffma|simt|align[ac]?\d+|split_k_kernel|[nN]chwTo\w+|[nN]hwcTo\w+"
+)
+LONG = 56
+
+
+def brief(kernel: str) -> str:
+    """A kernel's name without what a C++ compiler put around it, and of a long one what tells."""
+    inner = re.search(r"<(cutlass\w+)>", kernel)
+    kernel = kernel.removeprefix("void ").replace("(anonymous namespace)::", "")
+    name = inner[1] if inner else kernel.partition("<")[0].partition("(")[0]
+    if len(name) <= LONG:
+        return name
+    return " … ".join(dict.fromkeys(TELLING.findall(name))) or f"{name[:LONG]}…"
+
+
 @dataclass(frozen=True)
 class Name:
     """A kernel's name, whether its machine code multiplies on Tensor Cores, and what says so."""
@@ -81,7 +99,7 @@ def told(function: object) -> pd.DataFrame:
     """What a function says of the few names, beside the truth and its reason."""
     rows = [
         {
-            "kernel": each.short,
+            "kernel": brief(each.name),
             "told": "used" if function(each.name) else "not",
             "truth": "used" if each.used else "not",
             "why": each.why,

@@ -14,6 +14,7 @@ from course.topics import gpus
 from course.topics.microscope.cases import Convolution, Product
 from course.topics.microscope.libraries import CublasProduct, CudnnConvolution
 from course.topics.microscope.measured import SOUGHT
+from course.topics.microscope.names import brief
 from course.topics.roofline.bounds import Ceilings, recorded_ceilings
 from course.traces.tensor_cores.rules import NOT, USED, classify
 
@@ -35,10 +36,10 @@ class Seen:
     """Tables of one machine.
 
     products, convolutions, cublas, cudnn: a row a case; its own columns, us, tflop_per_s, kernel
-    (the one that multiplies), tensor_cores ("used", "not", "unknown"), generation, kernels (all of
-    them), and said, where PyTorch refused it. near, far, line: products by m, n and k. counters: a
-    row a kernel of a case, with tensor_active, the share of cycles in which the pipe was busy.
-    largest: a row a format.
+    (the one that multiplies), name (what tells of it), tensor_cores ("used", "not", "unknown"),
+    generation, kernels (all of them), and said, where PyTorch refused it. near, far, line: products
+    by m, n and k. counters: a row a kernel of a case, with tensor_active, the share of cycles in
+    which the pipe was busy. largest: a row a format.
     """
 
     machine: str
@@ -128,7 +129,8 @@ def _how(kernels: tuple[str, ...]) -> dict[str, str]:
     kernel = main_kernel(kernels)
     verdict = classify(kernel)
     used = verdict.verdict if kernel else NOT
-    return {"kernel": kernel, "tensor_cores": used, "generation": verdict.generation}
+    told = {"kernel": kernel, "name": brief(kernel)}
+    return told | {"tensor_cores": used, "generation": verdict.generation}
 
 
 def _grid(found: dict[str, Any], names: list[str]) -> pd.DataFrame:
@@ -140,6 +142,7 @@ def _grid(found: dict[str, Any], names: list[str]) -> pd.DataFrame:
         dtype=found["dtype"],
         tflop_per_s=flop / table["us"] / 1e6,
         kernel=kernels,
+        name=[brief(kernel) for kernel in kernels],
         tile=[f"{tall} x {wide}" if tall else "" for tall, wide in tiles],
     )
 
@@ -152,7 +155,8 @@ def _counters(rows: list[dict[str, Any]], names: list[str]) -> pd.DataFrame:
         for number, us, active in zip(row["kernels"], row["us"], row["tensor_active"]):
             verdict = classify(names[number]).verdict
             counted = {"us": us, "tensor_active": active, "by_name": verdict}
-            found.append(case | {"kernel": names[number]} | counted)
+            kernel = {"kernel": names[number], "name": brief(names[number])}
+            found.append(case | kernel | counted)
     return pd.DataFrame(found)
 
 

@@ -81,7 +81,7 @@ def test_what_saving_costs_an_h100() -> None:
     said("`async_save` leaves 2.4 of the latter, and nothing is gained for the former")
     thread = costs.loc[(slice(None), "async_save", 8), "save_ms"] / 1e3
     assert thread.round(1).tolist() == [2.4, 0.4] and thread.iloc[1] > whole.iloc[1]
-    said("a third run saves every 24 steps")
+    said("A third run saves every 24 steps")
     seldom = costs.loc[("coatnet_3_224", "async_save", 24), "save_ms"] / 1e3
     assert abs(seldom / thread.iloc[0] - 1) < 0.05
     said("3.2 seconds each half an hour are 0.2 %")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from course.topics.networks.catalogue import Batch, Network
 from course.training import memory
 from course.training.clocks import clock_for, with_quartiles
 from course.training.models import parameter_count
-from course.training.precision import HALF, autocast, set_tf32
+from course.training.precision import autocast, set_tf32
 from course.training.recorder import Recorder
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
@@ -120,7 +119,10 @@ class Work:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         self.layout = _layout(setting, self.network)
-        self.plain = self.network.build().to(device, memory_format=self.layout)
+        with device:
+            self.plain = self.network.build()
+        if setting.layout != "contiguous":  # weights that are fake cannot be moved
+            self.plain.to(memory_format=self.layout)
         self.plain.train(setting.mode == "train")
         self.model: nn.Module | Callable = self.plain
         if distributed.is_initialized():
@@ -174,9 +176,9 @@ class Work:
         given, _ = next(self.batches)
         # Without gradients, and without what BatchNorm learns from a batch.
         training = self.plain.training
-        with seen.formats(self.plain.eval()) as found, torch.inference_mode():
-            with autocast(self.device, self.setting.precision):
-                self.plain(given)
+        cast = autocast(self.device, self.setting.precision)
+        with seen.formats(self.plain.eval()) as found, torch.inference_mode(), cast:
+            self.plain(given)
         self.plain.train(training)
         return {"formats": dict(found)}
 

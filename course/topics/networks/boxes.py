@@ -7,6 +7,8 @@ six crops of other photographs on it; the object is the crop, its label which ph
 from __future__ import annotations
 
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -63,11 +65,14 @@ def is_whole(root: Path, recipe: Recipe) -> bool:
 
 
 def _fill(root: Path, recipe: Recipe) -> None:
-    known = {}
-    for number in range(recipe.images):
-        name = f"{number:05d}.jpg"
-        image, known[name] = composed(np.random.default_rng([recipe.seed, number]))
-        image.save(root / name, quality=90)
+    def write(number: int) -> list[dict[str, Any]]:
+        image, objects = composed(np.random.default_rng([recipe.seed, number]))
+        image.save(root / f"{number:05d}.jpg", quality=90)
+        return objects
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = [*pool.map(write, range(recipe.images))]
+    known = {f"{number:05d}.jpg": objects for number, objects in enumerate(found)}
     (root / BOXES).write_text(json.dumps(known))
     write_manifest(root, {"recipe": asdict(recipe)})
 

@@ -14,15 +14,20 @@ import torch
 from torch import nn
 
 from course.traces.reader import read
-from course.traces.tensor_cores.report import tensor_core_report, tensor_core_summary
+from course.traces.tensor_cores.report import (
+    tensor_core_kernels,
+    tensor_core_report,
+    tensor_core_summary,
+)
 
 PRODUCTS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose3d, nn.Linear)
 SHORT = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+KERNELS, LETTERS = 4, 90  # of a step, the longest are kept, and of their names the beginning
 # What an operator does, by its name; the first that fits.
 KINDS = (
-    ("products", r"conv(?!ert)|Conv(?!ert)|::(add)?mm|linear"),
+    ("products", r"conv(?!ert)|Conv(?!ert)|\b(add)?mm\b|linear"),
     ("normalisation", r"norm|Norm"),
-    ("layout", r"copy_|contiguous|clone"),
+    ("copies", r"copy|contiguous|clone"),
 )
 
 
@@ -44,11 +49,11 @@ def formats(model: nn.Module) -> Iterator[Counter[str]]:
 
 
 def on_gpu(step: Callable[[], Any]) -> dict[str, Any]:
-    """Where the GPU's time of one step goes, from its kernels; "": nothing, without a GPU.
+    """Where the GPU's time of one step goes, from its kernels; nothing, without a GPU.
 
     Keys: gpu_s; tensor_core_share, eligible_share and so on, as `tensor_core_summary` has them;
-    kinds, the shares by what operators do (products, normalisation, layout, others); and kernels,
-    the six longest: name, share of the time, whether on Tensor Cores.
+    kinds, the shares by what operators do (products, normalisation, copies, others); and kernels,
+    the longest: kernel, share of the time, verdict about Tensor Cores.
     """
     if not torch.cuda.is_available():
         return {}
@@ -66,19 +71,22 @@ def on_gpu(step: Callable[[], Any]) -> dict[str, Any]:
 
 def told(trace: Any) -> dict[str, Any]:
     """The same of a trace."""
-    from course.traces.tensor_cores.report import tensor_core_kernels
-
     report = tensor_core_report(trace)
     (summary,) = tensor_core_summary(step=report).drop(columns="name").to_dict("records")
-    kernels = tensor_core_kernels(trace).head(6)
+    kernels = tensor_core_kernels(trace).head(KERNELS)
+    kernels = kernels.assign(kernel=kernels["kernel"].str[:LETTERS])
     longest = kernels[["kernel", "share", "verdict"]].to_dict("records")
     return summary | {"kinds": kinds(report), "kernels": longest}
 
 
 def kinds(report: Any) -> dict[str, float]:
     """Shares of the GPU's time by what its operators do."""
-    shares = dict.fromkeys([name for name, _ in KINDS] + ["others"], 0.0)
+    shares = dict.fromkeys([*(name for name, _ in KINDS), "others"], 0.0)
     for row in report.itertuples():
-        fits = [name for name, pattern in KINDS if re.search(pattern, row.operator)]
-        shares[(fits or ["others"])[0]] += row.gpu_share
+        shares[kind(row.operator)] += row.gpu_share
     return shares
+
+
+def kind(operator: str) -> str:
+    """What an operator does, by its name: one of KINDS, or "others"."""
+    return next((name for name, pattern in KINDS if re.search(pattern, operator)), "others")

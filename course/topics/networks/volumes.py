@@ -7,6 +7,8 @@ them lies a "tumour", a ball of a third.
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -58,9 +60,12 @@ def is_whole(root: Path, recipe: Recipe) -> bool:
 
 
 def _fill(root: Path, recipe: Recipe) -> None:
-    for number in range(recipe.volumes):
+    def write(number: int) -> None:
         random = np.random.default_rng([recipe.seed, number])
         np.save(root / f"{number:03d}.npy", composed(recipe.side, random))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(write, range(recipe.volumes)))
     write_manifest(root, {"recipe": asdict(recipe)})
 
 

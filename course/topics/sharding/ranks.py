@@ -1,4 +1,4 @@
-"""A function on several real processes that speak over gloo or NCCL: for what needs no training script."""
+"""A function on several real processes, over gloo or NCCL: for what needs no training script."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Three networks, measured side by side: SSD300, 3D U-Net and ResNet-50."""

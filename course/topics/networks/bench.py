@@ -20,7 +20,7 @@ from course.topics.networks.catalogue import Batch, Network
 from course.training import memory
 from course.training.clocks import clock_for, with_quartiles
 from course.training.models import parameter_count
-from course.training.precision import autocast, set_tf32
+from course.training.precision import autocast, has_units, set_tf32
 from course.training.recorder import Recorder
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
@@ -30,6 +30,13 @@ DATA = ("synthetic", "photographs")
 LR = 0.002
 FEWEST = 8  # steps that are timed, however short the time
 LOG = "bench.jsonl"
+# Sizes at which a processor needs seconds; and how often steps are made where nobody says it.
+QUICK = {
+    "ssd300": {"batch": 2},
+    "unet3d": {"batch": 1, "px": 64},
+    "resnet50": {"batch": 8, "px": 112},
+}
+STEPS = {"cpu": {"warmup": 1, "iterations": 3}}  # elsewhere: as the published benchmark
 
 
 @dataclass(frozen=True)
@@ -61,15 +68,18 @@ class Setting:
             raise ValueError(f"{self.network} sees {network.px} pixels a side: leave --px out")
         if self.seconds and self.gpus > 1:
             raise ValueError("seconds=… is for one GPU: several must agree on their steps")
+        px, multiple = self.px or network.px, network.multiple
+        if px % multiple or px < 2 * multiple:
+            raise ValueError(f"px={px}: {self.network} takes {2 * multiple}, {3 * multiple}, …")
         object.__setattr__(self, "batch", self.batch or network.batch_size)
-        object.__setattr__(self, "px", self.px or network.px)
+        object.__setattr__(self, "px", px)
 
 
 def measure(setting: Setting, log: Path | None = None, device: str = "") -> dict[str, Any]:
     """Time the setting in this process, one of `setting.gpus` if it has joined a group.
 
     Returns the row: the setting's fields, images_per_s and step_s with quartiles, timed (steps),
-    peak_gib, first_loss and last_loss, formats (how many products gave which), and on a GPU
+    first_loss and last_loss, formats (how many products gave which), and on a GPU peak_gib,
     tensor_core_share and where its time went (`seen.on_gpu`).
 
     Args:
@@ -91,7 +101,9 @@ def measure(setting: Setting, log: Path | None = None, device: str = "") -> dict
     ranks = distributed.get_world_size() if distributed.is_initialized() else 1
     row = asdict(setting) | {"timed": count} | with_quartiles(seconds, setting.batch * ranks)
     row |= {"parameters": parameter_count(work.plain), "first_loss": work.losses[0]}
-    row |= {"peak_gib": memory.peak(place)["peak_gib"], "last_loss": work.losses[-1]} | found
+    # Of a CPU it would be that of all that this process has ever done.
+    peak = None if place.type == "cpu" else memory.peak(place)["peak_gib"]
+    row |= {"peak_gib": peak, "last_loss": work.losses[-1]} | found
     row |= seen.on_gpu(work.step) if place.type == "cuda" else {}
     row["machine"] = Recorder(None).describe(place)["machine"]
     if log and _rank() == 0:
@@ -255,6 +267,26 @@ def bench(setting: Setting, log: Path | None = None, device: str = "") -> dict[s
 
 def _of_rank(rank: int, ranks: int, setting: dict[str, Any], log: str, device: str) -> Any:
     return measure(Setting(**setting), Path(log) if log else None, device)
+
+
+def precisions() -> list[str]:
+    """Those for which this machine has units."""
+    place = _device("")
+    return [name for name in PRECISIONS if _has(place, name)]
+
+
+def _has(place: torch.device, precision: str) -> bool:
+    if precision == "tf32":
+        return place.type == "cuda" and torch.cuda.get_device_capability(place) >= (8, 0)
+    return has_units(place, precision)
+
+
+def base(network: str, quick: bool = False, **own: Any) -> Setting:
+    """A setting with as many steps as suit this machine; a quick one takes a processor seconds."""
+    catalogue.get(network)
+    small = QUICK[network] if quick else {}
+    few = STEPS.get("cpu" if quick else _device("").type, {})
+    return Setting(network, **{**small, **few, **own})
 
 
 def settings(base: Setting, **choices: list[Any]) -> list[Setting]:

@@ -33,6 +33,7 @@ class Network:
     made: Callable[[int, int, torch.Generator], Batch]  # batch, side: random numbers
     loaded: Callable[[int, int, int], DataLoader]  # batch, side, workers: photographs
     fixed: bool = False  # its side may not be another
+    multiple: int = 1  # its side is a multiple of it, twice it at least
 
 
 def get(name: str) -> Network:
@@ -114,6 +115,7 @@ NETWORKS = {
         px=unet3d.VOXELS,
         batch_size=2,
         dims=3,
+        multiple=2 ** (len(unet3d.WIDTHS) - 1),
         made=_voxels,
         loaded=_of_volumes,
     ),

@@ -17,10 +17,11 @@ from torch.nn.parallel import DistributedDataParallel
 from course.runs.run import runs_root
 from course.topics.networks import catalogue, seen
 from course.topics.networks.catalogue import Batch, Network
+from course.topics.roofline.timing import number_format
 from course.training import memory
 from course.training.clocks import clock_for, with_quartiles
 from course.training.models import parameter_count
-from course.training.precision import autocast, has_units, set_tf32
+from course.training.precision import autocast, has_units
 from course.training.recorder import Recorder
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
@@ -80,7 +81,8 @@ def measure(setting: Setting, log: Path | None = None, device: str = "") -> dict
 
     Returns the row: the setting's fields, images_per_s and step_s with quartiles, timed (steps),
     first_loss and last_loss, formats (how many products gave which), and on a GPU peak_gib,
-    tensor_core_share and where its time went (`seen.on_gpu`).
+    tensor_core_share and where its time went (`seen.on_gpu`); of several ranks weights_apart and
+    first_losses.
 
     Args:
         log: a file to which a JSON line is added a step, as the published benchmark's logger does.
@@ -90,10 +92,12 @@ def measure(setting: Setting, log: Path | None = None, device: str = "") -> dict
         ValueError: TF32 where there is none.
     """
     place = _device(device)
-    if setting.precision == "tf32" and place.type != "cuda":
-        raise ValueError("precision='tf32' is of NVIDIA's GPUs: choose fp32, fp16 or bf16")
-    set_tf32(setting.precision == "tf32")
     torch.backends.cudnn.benchmark = True
+    with number_format(place, setting.precision):
+        return _measured(setting, place, log)
+
+
+def _measured(setting: Setting, place: torch.device, log: Path | None) -> dict[str, Any]:
     memory.reset_peak(place)
     work = Work(setting, place)
     found = work.evidence()
@@ -105,10 +109,20 @@ def measure(setting: Setting, log: Path | None = None, device: str = "") -> dict
     peak = None if place.type == "cpu" else memory.peak(place)["peak_gib"]
     row |= {"peak_gib": peak, "last_loss": work.losses[-1]} | found
     row |= seen.on_gpu(work.step) if place.type == "cuda" else {}
+    row |= _together(work) if ranks > 1 else {}
     row["machine"] = Recorder(None).describe(place)["machine"]
     if log and _rank() == 0:
         write(log, row, seconds, setting.batch * ranks)
     return row
+
+
+def _together(work: Work) -> dict[str, Any]:
+    """Evidence that ranks trained one network on different images: their weights and losses."""
+    weights = float(sum(each.detach().double().sum() for each in work.plain.parameters()))
+    found: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(found, (weights, work.losses[0]))
+    sums, losses = zip(*found)
+    return {"weights_apart": max(sums) - min(sums), "first_losses": losses}
 
 
 def _device(name: str) -> torch.device:

@@ -148,3 +148,17 @@ def recorded_together(machine: str) -> pd.DataFrame:
         ValueError: nothing was recorded there.
     """
     return once.table(machine, "networks_together")
+
+
+def scaling(machine: str) -> pd.DataFrame:
+    """By network and batch of each GPU: images a second on one GPU and on all, speedup, efficiency.
+
+    Raises:
+        ValueError: nothing was recorded there.
+    """
+    table = recorded_together(machine)
+    wide = table.pivot(index=["network", "batch"], columns="gpus", values="images_per_s")
+    most = wide.columns.max()
+    found = wide.assign(speedup=wide[most] / wide[1])
+    found["efficiency"] = found["speedup"] / most
+    return found.rename(columns={1: "one GPU", most: f"{most} GPUs"})

@@ -51,28 +51,22 @@ def costs(table: pd.DataFrame) -> Picture:
     told = ", ".join(f"{TITLES[n]} {digits(row.gflop)} GFLOP" for n, row in table.iterrows())
     picture = Picture(9.5, 1.9, f"one image's training step: {told}")
     names = [TITLES[name] for name in table.index]
-    for axes, column, title, unit in zip(
-        picture.subplots(1, 2, sharey=True),
-        ("gflop", "megabytes_half"),
-        ("GFLOP for one image, in training", "MB moved for it, in 16 bits"),
-        (1, 1),
-    ):
-        _bars(axes, names, table[column] / unit, BLUE)
+    columns = {
+        "gflop": "GFLOP for one image, in training",
+        "megabytes_half": "MB moved for it, in 16 bits",
+    }
+    for axes, (column, title) in zip(picture.subplots(1, 2, sharey=True), columns.items()):
+        for place, value in enumerate(table[column]):
+            axes.plot(value, place, "o", color=BLUE, ms=8)
+            axes.text(1.25 * value, place, digits(value), va="center", fontsize=9, color=DARK)
         axes.set_xscale("log")
-        axes.set_xlim(right=8 * table[column].max())
+        axes.set_xlim(table[column].min() / 2, 5 * table[column].max())
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.set_yticks(range(len(names)), names)
         axes.set_title(title, loc="left", fontsize=10)
+        axes.grid(axis="x", color=GREY, alpha=0.3)
+        clean(axes)
     return picture
-
-
-def _bars(axes: Axes, names: list[str], values: pd.Series, colour: str) -> None:
-    places = np.arange(len(names))
-    axes.barh(places, values, color=colour, height=0.62)
-    for place, value in zip(places, values):
-        axes.text(value, place, f" {digits(value)}", va="center", fontsize=9, color=DARK)
-    axes.set_yticks(places, names)
-    if not axes.yaxis_inverted():
-        axes.invert_yaxis()
-    clean(axes)
 
 
 def published_ratios(ratios: pd.DataFrame) -> Picture:
@@ -215,6 +209,33 @@ def _shares(recorded: pd.DataFrame, network: str, rung: str) -> list[float]:
         kinds["copies"],
         kinds["others"],
     ]
+
+
+REACHED = {"fp32": "fp32", "tf32": "TF32", "fp16": "fp16, channels last"}
+
+
+def reached(recorded: pd.DataFrame, limits: pd.DataFrame) -> Picture:
+    """Images a second in training, as a share of the lower limit (`cost.bounds`)."""
+    limits = limits.set_index(["network", "precision"])
+    bars = []
+    for name in TITLES:
+        for precision, rung in REACHED.items():
+            limit, speed = limits.loc[(name, precision)], rungs(recorded, name)[rung]
+            bars.append((f"{TITLES[name]}, {rung}", speed / limit[limit["nearer"]], limit))
+    told = [f"{label} {share:.0%} of {limit['nearer']}" for label, share, limit in bars]
+    picture = Picture(9.5, 3.1, "reached of the lower limit: " + ", ".join(told))
+    axes = picture.add_subplot()
+    for place, (_, share, limit) in enumerate(bars):
+        hue = ORANGE if limit["nearer"] == "memory" else BLUE
+        axes.barh(place, 100 * share, color=hue, height=0.66)
+        said = f" {share:.0%} of what the {limit['nearer']} allows"
+        axes.text(100 * share, place, said, va="center", fontsize=9, color=DARK)
+    axes.set_yticks(range(len(bars)), [label for label, *_ in bars])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 130)
+    axes.set_xlabel("% of the lower limit, reached in training", fontsize=9)
+    clean(axes)
+    return picture
 
 
 def samples() -> Picture:

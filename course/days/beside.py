@@ -108,7 +108,7 @@ LABS = (
         minutes=50,
         quiz="lab_networks",
         written=NETWORKS,
-        prepare="images with boxes and volumes, 75 MB, made on first use",
+        prepare="images with boxes and volumes, 70 MB, made on first use",
         stuck="a clock that is read while the device still computes",
     ),
 )

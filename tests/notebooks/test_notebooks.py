@@ -297,6 +297,8 @@ def test_a_first_kernel_with_its_blanks_open(runs_root: Path) -> None:
 
 NARROW_NETWORKS = """
 import narrow_networks
+import torch
+torch.set_num_threads(1)  # two would wait for each other at each of so small layers
 narrow_networks.use()
 """
 

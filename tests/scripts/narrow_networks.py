@@ -24,7 +24,7 @@ def small_ssd() -> ssd.SSD300:
 def small() -> dict[str, Network]:
     """By name, as NETWORKS."""
     return {
-        "ssd300": replace(NETWORKS["ssd300"], build=small_ssd, batch_size=2),
+        "ssd300": replace(NETWORKS["ssd300"], build=small_ssd),
         "unet3d": replace(
             NETWORKS["unet3d"],
             build=lambda: unet3d.UNet3D(widths=(4, 8, 8)),
@@ -38,4 +38,4 @@ def small() -> dict[str, Network]:
 def use() -> None:
     """From here on this process has no others."""
     catalogue.NETWORKS.update(small())
-    bench.QUICK.update(ssd300={}, unet3d={}, resnet50={"batch": 4})
+    bench.QUICK.update(ssd300={"batch": 2}, unet3d={}, resnet50={"batch": 4})

@@ -48,7 +48,7 @@ def networks() -> pd.DataFrame:
             "batch": network.batch_size,
             "million_parameters": millions,
             "published_millions": PUBLISHED_MILLIONS[name],
-            "differs": 100 * (millions / PUBLISHED_MILLIONS[name] - 1),
+            "differs": round(100 * (millions / PUBLISHED_MILLIONS[name] - 1), 1) + 0.0,  # no "-0"
             "gflop": whole["gflop"].sum(),
             "megabytes_fp32": whole["megabytes"].sum(),
             "megabytes_half": half["megabytes"].sum(),

@@ -29,24 +29,26 @@ def table() -> pd.DataFrame:
     return found.assign(images=found["seconds"] * found["images_per_s"])
 
 
-def ratios() -> pd.DataFrame:
-    """How many times as fast as fp32 on the same GPU: index network and gpu, a column a precision.
-
-    The GPUs in the order in which they came.
-    """
+def speeds() -> pd.DataFrame:
+    """Images a second: index network and gpu, in the order in which they came; by precision."""
     wide = table().pivot(index=["network", "gpu"], columns="precision", values="images_per_s")
-    found = wide[list(PRECISIONS)].div(wide["fp32"], axis=0).drop(columns="fp32")
     names = [(name, gpu) for name in dict.fromkeys(table()["network"]) for gpu in GPUS]
-    return found.loc[names]
+    return wide.loc[names, list(PRECISIONS)].rename_axis(columns=None)
+
+
+def ratios() -> pd.DataFrame:
+    """How many times as fast as fp32 on the same GPU: index as `speeds`, tf32 and fp16."""
+    found = speeds()
+    return found.div(found["fp32"], axis=0).drop(columns="fp32")
 
 
 def images_a_step() -> pd.DataFrame:
     """Images ÷ the iterations that its headings give, and ÷ 200, beside the batch that they give.
 
-    Columns: network, gpu, precision, batch_said, iterations_said, by_heading, by_200.
+    Columns: network, gpu, precision, seconds, images_per_s, batch_said, iterations_said,
+    by_heading, by_200.
     """
     found = table().dropna(subset="images")
     by_heading = found["images"] / found["iterations_said"]
     found = found.assign(by_heading=by_heading, by_200=found["images"] / 200)
-    kept = ["network", "gpu", "precision", "batch_said", "iterations_said"]
-    return found[[*kept, "by_heading", "by_200"]].reset_index(drop=True)
+    return found.drop(columns=["gpu_busy", "images"]).reset_index(drop=True)

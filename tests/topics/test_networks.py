@@ -197,6 +197,17 @@ class TestBench:
         assert all(map(torch.equal, before, work.plain.state_dict().values()))
         assert np.isnan(work.losses[0])
 
+    def test_photographs_are_loaded_again_and_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        root = volumes.ensure(tmp_path / "volumes", volumes.Recipe(volumes=3, side=24))
+        monkeypatch.setattr(volumes, "ensure", lambda: root)
+        row = bench.measure(Setting("unet3d", data="photographs", **TINY), None, "cpu")
+        assert row["timed"] == 2 and np.isfinite(row["last_loss"])
+        loaded = catalogue.batches(catalogue.get("unet3d").loaded(2, 16, 0))
+        shapes = {tuple(next(loaded)[1].shape) for _ in range(4)}  # more than there are
+        assert shapes == {(2, 16, 16, 16)}
+
     def test_what_cannot_be_is_refused(self) -> None:
         for wrong, words in {
             "vgg": {"network": "vgg"},

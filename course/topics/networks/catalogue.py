@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from course.config import Config
 from course.data import loader
@@ -17,6 +17,7 @@ from course.topics.networks import boxes, ssd, unet3d, volumes
 from course.training import models
 
 Batch = tuple[torch.Tensor, Any]
+EPOCH = 1000  # batches of a set that is small
 WITH_OBJECT = 0.002  # of default boxes, as in COCO's images
 
 
@@ -78,13 +79,17 @@ def _photographs(batch: int, px: int, workers: int) -> DataLoader:
 
 
 def _with_boxes(batch: int, px: int, workers: int) -> DataLoader:
-    found = boxes.Boxes(boxes.ensure())
-    return DataLoader(found, batch, shuffle=True, drop_last=True, **_how(workers))
+    return _long(boxes.Boxes(boxes.ensure()), batch, workers)
 
 
 def _of_volumes(batch: int, px: int, workers: int) -> DataLoader:
-    found = volumes.Volumes(volumes.ensure(), px)
-    return DataLoader(found, batch, shuffle=True, drop_last=True, **_how(workers))
+    return _long(volumes.Volumes(volumes.ensure(), px), batch, workers)
+
+
+def _long(found: Dataset, batch: int, workers: int) -> DataLoader:
+    """Batches of a small set: it is shuffled anew and again, and workers need not start again."""
+    order = RandomSampler(found, num_samples=batch * EPOCH)
+    return DataLoader(found, batch, sampler=order, **_how(workers))
 
 
 def _how(workers: int) -> dict[str, Any]:

@@ -57,6 +57,8 @@ class Setting:
     warmup: int = 100
     iterations: int = 300
     seconds: float = 0.0  # fewer iterations, where they would take longer; 0: all of them
+    tries: bool = True  # cuDNN tries its kernels in the first step, instead of choosing by rule
+    traced: bool = True  # one further step is, on a GPU
 
     def __post_init__(self) -> None:
         network = catalogue.get(self.network)
@@ -92,7 +94,7 @@ def measure(setting: Setting, log: Path | None = None, device: str = "") -> dict
         ValueError: TF32 where there is none.
     """
     place = _device(device)
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = setting.tries
     with number_format(place, setting.precision):
         return _measured(setting, place, log)
 
@@ -108,7 +110,7 @@ def _measured(setting: Setting, place: torch.device, log: Path | None) -> dict[s
     # Of a CPU it would be that of all that this process has ever done.
     peak = None if place.type == "cpu" else memory.peak(place)["peak_gib"]
     row |= {"peak_gib": peak, "last_loss": work.losses[-1]} | found
-    row |= seen.on_gpu(work.step) if place.type == "cuda" else {}
+    row |= seen.on_gpu(work.step) if setting.traced and place.type == "cuda" else {}
     row |= _together(work) if ranks > 1 else {}
     row["machine"] = Recorder(None).describe(place)["machine"]
     if log and _rank() == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
@@ -17,9 +17,11 @@ from course.topics.networks.bench import Setting, measure
 
 COMMAND = (
     "python -m benchmarks.networks: 5 steps of warm-up, then 8 to 60 timed ones, as many as fit "
-    "into 0.6 s (0.3 s in inference); cuDNN chooses its kernels by trying; one further step traced"
+    "into 0.6 s (0.3 s in inference); cuDNN chooses its kernels by rule; of training one further "
+    "step traced"
 )
-BATCHES = (("resnet50", 256), ("ssd300", 32), ("unet3d", 2), ("resnet50", 64))
+BATCHES = (("resnet50", 64), ("ssd300", 32), ("unet3d", 2))
+LARGE = ("resnet50", 256)
 EAGER = (
     ("fp32", "contiguous"),
     ("tf32", "contiguous"),
@@ -28,34 +30,37 @@ EAGER = (
     ("fp16", "channels_last"),
     ("bf16", "channels_last"),
 )
+FEW = (EAGER[0], EAGER[2], EAGER[4])  # of inference, and of the large batch
 BEST = {"precision": "fp16", "layout": "channels_last"}
-BRIEF = {"warmup": 5, "iterations": 60}
+BRIEF = {"warmup": 5, "iterations": 60, "tries": False}
 SECONDS = {"train": 0.6, "infer": 0.3}
 WORKERS = 14
-TOGETHER = {"warmup": 10, "iterations": 30, **BEST}  # of several GPUs
+TOGETHER = {"warmup": 10, "iterations": 30, "tries": False, "traced": False, **BEST}
 
 
 def plan() -> Iterator[Setting]:
     """What one GPU measures, the most important first: time may not suffice for the last."""
-    yield from _eager("train")
-    compiled = [replace(each, compile=True) for each in _of_networks("train", **BEST)]
-    yield from compiled[:3]
-    yield from _eager("infer")
-    for name in ("ssd300", "unet3d"):
-        own = {"data": "photographs", "workers": WORKERS, **BEST, **BRIEF}
-        yield Setting(name, seconds=2.0, **own)
-    yield from [replace(each, mode="infer", seconds=SECONDS["infer"]) for each in compiled[:3]]
-    yield compiled[3]
-
-
-def _eager(mode: str) -> Iterator[Setting]:
     for precision, layout in EAGER:
-        yield from _of_networks(mode, precision=precision, layout=layout)
+        yield from _of_networks("train", precision=precision, layout=layout)
+    yield from _of_networks("train", compile=True, **BEST)
+    for precision, layout in FEW:
+        yield from _of_networks("infer", precision=precision, layout=layout)
+    for name in ("ssd300", "unet3d"):
+        own = {"data": "photographs", "workers": WORKERS, "traced": False, **BEST, **BRIEF}
+        yield Setting(name, seconds=2.0, **own)
+    for precision, layout in FEW:
+        yield _brief(*LARGE, "train", precision=precision, layout=layout, traced=False)
+    yield from _of_networks("infer", compile=True, **BEST)
+    yield _brief(*LARGE, "train", compile=True, traced=False, **BEST)
 
 
 def _of_networks(mode: str, **own: Any) -> Iterator[Setting]:
     for name, batch in BATCHES:
-        yield Setting(name, mode=mode, batch=batch, seconds=SECONDS[mode], **BRIEF, **own)
+        yield _brief(name, batch, mode, traced=mode == "train", **own)
+
+
+def _brief(name: str, batch: int, mode: str, **own: Any) -> Setting:
+    return Setting(name, mode=mode, batch=batch, seconds=SECONDS[mode], **BRIEF, **own)
 
 
 def measure_all(
@@ -123,10 +128,10 @@ def several(rank: int, ranks: int, batches: list, own: dict[str, Any], device: s
 def recorded(machine: str) -> pd.DataFrame:
     """What was measured on a machine, a row a setting.
 
-    Columns: those of `bench.Setting`; images_per_s and step_s with quartiles; timed; peak_gib;
-    gpu_s and tensor_core_share (of one traced step), kinds (shares by what operators do), kernels
-    (the longest); against_fp32, images_per_s by those in fp32, of the same network, mode and batch;
-    machine.
+    Columns: those of `bench.Setting`; images_per_s and step_s with quartiles; timed; peak_gib; of
+    one traced step of training gpu_s, tensor_core_share, kinds (shares by what operators do) and
+    kernels (the longest); against_fp32, images_per_s by those in fp32, of the same network, mode
+    and batch; machine.
 
     Raises:
         ValueError: nothing was recorded there.

@@ -332,7 +332,17 @@ class TestPictures:
             pictures.beside(rows, ratios).alt
         )
         assert pictures.ladder(rows).alt.endswith("3D U-Net 100 to 700, ResNet-50 100 to 700")
-        assert "SSD300 fp16, channels last 40%" in pictures.where(rows).alt
+        assert "SSD300 (32), fp16, channels last 40%" in pictures.where(rows).alt
+
+    def test_what_can_be_gained_follows_from_the_share_of_products(
+        self, rows: pd.DataFrame
+    ) -> None:
+        gains = measured.gains(rows)
+        assert gains["at_most"].tolist() == [2, 2, 2]  # half of the time
+        assert gains["tf32"].tolist() == [2, 2, 2]
+        assert gains.loc[("unet3d", 2), "fp16_a100"] == pytest.approx(8.2, abs=0.01)
+        without = measured.gains(rows[rows["precision"] != "tf32"])
+        assert without["tf32"].isna().all()
 
     def test_limits_name_the_lower_one(self, rows: pd.DataFrame) -> None:
         limits = pd.DataFrame(
@@ -341,7 +351,7 @@ class TestPictures:
             for name in catalogue.NETWORKS
             for precision in bench.PRECISIONS
         )
-        assert "SSD300, TF32 50% of memory" in pictures.reached(rows, limits).alt
+        assert "SSD300 (32), TF32 50% of memory" in pictures.reached(rows, limits).alt
 
 
 RIGHT = [

@@ -28,7 +28,6 @@ PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 MODES = ("train", "infer")
 LAYOUTS = ("contiguous", "channels_last")
 DATA = ("synthetic", "photographs")
-LR = 0.002
 FEWEST = 8  # steps that are timed, however short the time
 LOG = "bench.jsonl"
 # Sizes at which a processor needs seconds; and how often steps are made where nobody says it.
@@ -157,7 +156,7 @@ class Work:
             self.model = DistributedDataParallel(self.plain)
         if setting.compile:
             self.model = torch.compile(self.model)
-        self.optimizer = torch.optim.SGD(self.plain.parameters(), LR, momentum=0.9)
+        self.optimizer = torch.optim.SGD(self.plain.parameters(), self.network.lr, momentum=0.9)
         half = setting.precision == "fp16" and setting.mode == "train"
         self.scaler = torch.amp.GradScaler(device.type, enabled=half)
         self.batches = self._batches()

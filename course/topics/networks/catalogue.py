@@ -33,6 +33,7 @@ class Network:
     dims: int  # of what it sees: 2 an image, 3 a volume
     made: Callable[[int, int, torch.Generator], Batch]  # batch, side: random numbers
     loaded: Callable[[int, int, int], DataLoader]  # batch, side, workers: photographs
+    lr: float = 0.002  # with which the loss of random images falls
     fixed: bool = False  # its side may not be another
     multiple: int = 1  # its side is a multiple of it, twice it at least
 
@@ -111,6 +112,7 @@ NETWORKS = {
         dims=2,
         made=_objects,
         loaded=_with_boxes,
+        lr=0.00002,
         fixed=True,
     ),
     "unet3d": Network(

@@ -14,6 +14,7 @@ from torch import distributed
 
 from course.runs import once
 from course.topics.networks.bench import Setting, measure
+from course.topics.networks.published import ratios
 
 COMMAND = (
     "python -m benchmarks.networks: 5 steps of warm-up, then 8 to 60 timed ones, as many as fit "
@@ -144,6 +145,29 @@ def recorded(machine: str) -> pd.DataFrame:
     table = table.join(base, on=of)
     table["against_fp32"] = table["images_per_s"] / table["base"]
     return table.drop(columns="base")
+
+
+def gains(table: pd.DataFrame) -> pd.DataFrame:
+    """What Tensor Cores can bring each network, from the traced step of fp32; a row a batch.
+
+    Columns: products (their share of the time), at_most (times as fast, if products took no time
+    and all else stayed), tf32 (times as fast as fp32, as recorded; NaN: it was not),
+    tf32_a100 and fp16_a100, as published for the batch of the published benchmark.
+
+    Args:
+        table: of `recorded`.
+    """
+    rows = table[(table["mode"] == "train") & (table["data"] == "synthetic")]
+    fp32 = rows[(rows["precision"] == "fp32") & rows["kinds"].map(lambda k: isinstance(k, dict))]
+    found = fp32.set_index(["network", "batch"])[["kinds"]].sort_index(ascending=[False, True])
+    tf32 = rows[rows["precision"] == "tf32"].set_index(["network", "batch"])["against_fp32"]
+    found["products"] = [kinds["products"] for kinds in found["kinds"]]
+    found["at_most"] = 1 / (1 - found["products"])
+    found["tf32"] = tf32.reindex(found.index)
+    theirs = ratios().xs("A100", level="gpu")
+    for name in ("tf32", "fp16"):
+        found[f"{name}_a100"] = [theirs.loc[network, name] for network, _ in found.index]
+    return found.drop(columns="kinds")
 
 
 def recorded_together(machine: str) -> pd.DataFrame:

@@ -173,20 +173,27 @@ def _hue(place: int) -> str:
 
 
 def where(recorded: pd.DataFrame, *rungs: str) -> Picture:
-    """Where the GPU's time of one training step goes, by network and rung of RUNGS."""
-    rungs = rungs or ("fp32", "TF32", "fp16", "fp16, channels last")
-    bars = [(name, rung, _shares(recorded, name, rung)) for name in TITLES for rung in rungs]
-    bars = [bar for bar in bars if bar[2]]
-    told = [f"{TITLES[name]} {rung} {shares[0]:.0%}" for name, rung, shares in bars]
-    picture = Picture(9.8, 0.9 + 0.3 * len(bars), "on Tensor Cores: " + ", ".join(told))
+    """Where the GPU's time of one training step goes, by network and rung (all that were traced).
+
+    Args:
+        rungs: of RUNGS; without, all of them.
+    """
+    bars = [
+        (f"{TITLES[row['network']]} ({row['batch']}), {rung}", shares(row))
+        for name in TITLES
+        for rung, row in traced(recorded, name)
+        if rung in (rungs or RUNGS)
+    ]
+    told = [f"{label} {parts[0]:.0%}" for label, parts in bars]
+    picture = Picture(9.8, 1.3 + 0.3 * len(bars), "on Tensor Cores: " + ", ".join(told))
     axes = picture.add_subplot()
-    for place, (_, _, shares) in enumerate(bars):
-        parts = [
+    for place, (_, parts) in enumerate(bars):
+        widths = [
             (label, 100 * share, hue, f"{share:.0%}" if share > 0.05 else "")
-            for (label, hue), share in zip(PARTS, shares)
+            for (label, hue), share in zip(PARTS, parts)
         ]
-        stacked_bar(axes, place, parts, 0.72)
-    axes.set_yticks(range(len(bars)), [f"{TITLES[name]}, {rung}" for name, rung, _ in bars])
+        stacked_bar(axes, place, widths, 0.72)
+    axes.set_yticks(range(len(bars)), [label for label, _ in bars])
     axes.invert_yaxis()
     axes.set_xlim(0, 100)
     axes.set_xlabel("% of the GPU's time in a training step", fontsize=9)
@@ -196,22 +203,27 @@ def where(recorded: pd.DataFrame, *rungs: str) -> Picture:
     return picture
 
 
-def _shares(recorded: pd.DataFrame, network: str, rung: str) -> list[float]:
-    rows = of_network(recorded, network).set_index(["precision", "layout", "compile"])
-    if RUNGS[rung] not in rows.index:
-        return []
-    row = rows.loc[[RUNGS[rung]]].iloc[0]
-    on, kinds = row["tensor_core_share"], row["kinds"]
+def traced(recorded: pd.DataFrame, network: str) -> list[tuple[str, pd.Series]]:
+    """A network's rows with a traced step, each with its rung, in RUNGS' order; by batch."""
+    rows = recorded[(recorded["network"] == network) & (recorded["mode"] == "train")]
+    rows = rows[[isinstance(each, dict) for each in rows["kinds"]]].sort_values("batch")
+    of = rows.set_index(["precision", "layout", "compile"], drop=False)
     return [
-        on,
-        max(0.0, kinds["products"] - on),
-        kinds["normalisation"],
-        kinds["copies"],
-        kinds["others"],
+        (rung, row)
+        for rung, setting in RUNGS.items()
+        if setting in of.index
+        for _, row in of.loc[[setting]].iterrows()
     ]
 
 
-REACHED = {"fp32": "fp32", "tf32": "TF32", "fp16": "fp16, channels last"}
+def shares(row: pd.Series) -> list[float]:
+    """Of PARTS, as the traced step of a row has them."""
+    on, kinds = row["tensor_core_share"], row["kinds"]
+    elsewhere = max(0.0, kinds["products"] - on)
+    return [on, elsewhere, kinds["normalisation"], kinds["copies"], kinds["others"]]
+
+
+REACHED = ("fp32", "TF32", "fp16, channels last")
 
 
 def reached(recorded: pd.DataFrame, limits: pd.DataFrame) -> Picture:
@@ -219,16 +231,18 @@ def reached(recorded: pd.DataFrame, limits: pd.DataFrame) -> Picture:
     limits = limits.set_index(["network", "precision"])
     bars = []
     for name in TITLES:
-        for precision, rung in REACHED.items():
-            limit, speed = limits.loc[(name, precision)], rungs(recorded, name)[rung]
-            bars.append((f"{TITLES[name]}, {rung}", speed / limit[limit["nearer"]], limit))
-    told = [f"{label} {share:.0%} of {limit['nearer']}" for label, share, limit in bars]
-    picture = Picture(9.5, 3.1, "reached of the lower limit: " + ", ".join(told))
+        for rung, row in traced(recorded, name):
+            limit = limits.loc[(name, row["precision"])]
+            share = row["images_per_s"] / limit[limit["nearer"]]
+            label = f"{TITLES[name]} ({row['batch']}), {rung}"
+            bars += [(label, share, limit["nearer"])] * (rung in REACHED)
+    told = [f"{label} {share:.0%} of {nearer}" for label, share, nearer in bars]
+    picture = Picture(9.5, 1.2 + 0.3 * len(bars), "of the lower limit: " + ", ".join(told))
     axes = picture.add_subplot()
-    for place, (_, share, limit) in enumerate(bars):
-        hue = ORANGE if limit["nearer"] == "memory" else BLUE
+    for place, (_, share, nearer) in enumerate(bars):
+        hue = ORANGE if nearer == "memory" else BLUE
         axes.barh(place, 100 * share, color=hue, height=0.66)
-        said = f" {share:.0%} of what the {limit['nearer']} allows"
+        said = f" {share:.0%} of what the {nearer} allows"
         axes.text(100 * share, place, said, va="center", fontsize=9, color=DARK)
     axes.set_yticks(range(len(bars)), [label for label, *_ in bars])
     axes.invert_yaxis()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +15,9 @@ import torch
 from torch import nn
 
 from course.runs import once
+from course.topics.inference.ladder import compared, of_way
 from course.topics.inference.latency import rates, timed, waiting
+from course.topics.inference.modes import in_modes
 from course.topics.inference.ways import LADDER, Way, images_for, prepared, ready
 from course.training import models
 from course.training.precision import set_tf32
@@ -37,7 +38,6 @@ FLOATS = {
     "bf16": Way("bf16"),
     "fp16, channels_last": Way("fp16", channels_last=True),
 }
-MODES = ("training", "evaluation", "no_grad", "inference_mode")
 
 
 def measure(
@@ -82,7 +82,7 @@ def recorded(machine: str) -> pd.DataFrame:
     Columns: part ("mode", "ladder", "batch", "first"), way, batch, p50_s, p99_s, calls,
     images_per_s, peak_gib (allocated at most, above what the network takes; "mode"), error (of the
     scores, relative to fp32's largest; "ladder"), made_s (until it could answer; "first" and
-    where it is compiled), machine.
+    where it is compiled), faster (than fp32, with the same batch; "ladder"), machine.
 
     Raises:
         ValueError: nothing was recorded there.
@@ -90,7 +90,8 @@ def recorded(machine: str) -> pd.DataFrame:
     table = once.table(machine, "inference")
     if "failed" in table:
         table = table[table["failed"].isna()].drop(columns="failed")
-    return rates(table)
+    table = rates(table)
+    return table.join(compared(table[table["part"] == "ladder"])["faster"])
 
 
 def _with_statistics(model: nn.Module, px: int) -> nn.Module:
@@ -111,38 +112,7 @@ def _modes(
     network = prepared(model, Way("bf16", channels_last=True))
     for batch in batches:
         images = images_for(network, batch, px).bfloat16()
-        images = images.to(memory_format=torch.channels_last)
-        for mode in MODES:
-            network.train(mode == "training")
-            call = _in_mode(network, images, mode)
-            peak = _peak_gib(call, images.device)
-            yield {"way": mode, "batch": batch, "peak_gib": peak} | timed(
-                call, images.device, budget_s
-            )
-
-
-def _in_mode(network: nn.Module, images: torch.Tensor, mode: str):
-    grad = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
-
-    def call() -> torch.Tensor:
-        with grad.get(mode, torch.enable_grad)():
-            return network(images)
-
-    return call
-
-
-def _peak_gib(call, device: torch.device) -> float | None:
-    """What a call allocates at most, in GiB; of a CPU it is not known."""
-    if device.type != "cuda":
-        return None
-    call()
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    call()
-    torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before) / 2**30
+        yield from in_modes(network, images.to(memory_format=torch.channels_last), budget_s)
 
 
 def _ladder(
@@ -156,32 +126,9 @@ def _ladder(
                 continue
             set_tf32(name == "TF32")
             try:
-                yield {"way": name, "batch": batch} | _of_way(model, images, way, right, budget_s)
+                yield {"way": name, "batch": batch} | of_way(model, images, way, right, budget_s)
             finally:
                 set_tf32(False)
-
-
-def _of_way(
-    model: nn.Module, images: torch.Tensor, way: Way, right: torch.Tensor | None, budget_s: float
-) -> dict[str, Any]:
-    """How long one way takes, and how far its scores are from the right ones."""
-    torch.compiler.reset()
-    began = perf_counter()
-    call = ready(model, images, way)
-    scores = call().double().cpu()
-    row = {"made_s": perf_counter() - began} if way.compiled else {}
-    if right is not None:
-        row["error"] = float((scores - right).abs().max() / right.abs().max())
-    row |= timed(call, images.device, budget_s)
-    del call
-    _emptied(images.device)
-    return row
-
-
-def _emptied(device: torch.device) -> None:
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
 
 
 def _batches(
@@ -200,7 +147,7 @@ def _batches(
     for name, (way, some) in ways.items():
         for batch in some:
             images = images_for(model, batch, px)
-            yield {"way": name, "batch": batch} | _of_way(model, images, way, None, budget_s)
+            yield {"way": name, "batch": batch} | of_way(model, images, way, None, budget_s)
 
 
 def _first(model: nn.Module, px: int, budget_s: float) -> Iterator[dict[str, Any]]:
@@ -208,7 +155,7 @@ def _first(model: nn.Module, px: int, budget_s: float) -> Iterator[dict[str, Any
     network, images = prepared(model, EAGER), images_for(model, 1, px).bfloat16()
     images = images.to(memory_format=torch.channels_last)
     wait = waiting(images.device)
-    with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         path = str(Path(folder) / "network.pt2")
         began = perf_counter()
         program = torch.export.export(network, (images,))

@@ -8,6 +8,7 @@ from course.topics.inference.export import (
     has_onnx,
     installed,
     operators,
+    tensorrt,
     to_onnx,
 )
 from course.topics.inference.export import to_int8 as to_int8_file

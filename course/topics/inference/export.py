@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
+import shutil
+import subprocess
 from collections import Counter
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,6 +21,7 @@ WANTED = ("onnx", "onnxscript", "onnxruntime")
 ASKED = "images"  # the name of what goes in, in a file
 AT_ONCE = 64  # images of a batch of calibration
 MOST = 4096  # images at once that an exported network takes
+TOLD = re.compile(r"(Throughput|Latency):")  # lines of trtexec that matter here
 
 
 def installed() -> pd.Series:
@@ -109,6 +113,23 @@ class Session:
         """Scores (N, classes) of images (N, 3, px, px), fp32."""
         (scores,) = self._session.run(None, {ASKED: images.numpy()})
         return torch.from_numpy(scores)
+
+
+def tensorrt(path: Path, images: torch.Tensor) -> str:
+    """What TensorRT's own tool says of a file: how it builds the network, and how long it takes.
+
+    Without TensorRT it says so. The network computes in the file's types.
+    """
+    tool = shutil.which("trtexec")
+    if tool is None:
+        return "No TensorRT on this machine: its tool trtexec would build an engine of such a file."
+    shape = "x".join(map(str, images.shape))
+    command = [tool, f"--onnx={path}", f"--shapes={ASKED}:{shape}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    if done.returncode:
+        return f"trtexec ended with {done.returncode}: " + "\n".join(done.stderr.splitlines()[-5:])
+    lines = [each for each in done.stdout.splitlines() if TOLD.search(each)]
+    return "\n".join(lines) or done.stdout
 
 
 def compared(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 import torch
@@ -74,7 +76,13 @@ def _knee(name: str, table: pd.DataFrame) -> str:
 
 
 def _numbers(axes: Axes, batches: list[int]) -> None:
+    """Plain numbers on both axes, which are logarithmic."""
     axes.set_xticks(batches, [str(each) for each in batches])
+    low, high = axes.get_ylim()
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
+    marks = [step * 10.0**power for power in decades for step in (1, 2, 5)]
+    shown = [each for each in marks if low <= each <= high]
+    axes.set_yticks(shown, [f"{each:,.10g}" for each in shown])
     axes.minorticks_off()
 
 
@@ -84,7 +92,7 @@ def ladder(table: pd.DataFrame, title: str = "") -> Picture:
     ways = list(dict.fromkeys(table["way"]))
     bars = table.pivot(index="way", columns="batch", values="faster").loc[ways]
     told = "; ".join(
-        f"{way}: " + ", ".join(f"{digits(bars.loc[way, each])} with {each}" for each in batches)
+        f"{way}: " + ", ".join(f"{_times(bars.loc[way, each])} with {each}" for each in batches)
         for way in ways
     )
     picture = Picture(
@@ -98,15 +106,19 @@ def ladder(table: pd.DataFrame, title: str = "") -> Picture:
         axes.barh(at, bars[batch], height=0.92 * height, color=colour, label=name)
         for up, value in zip(at, bars[batch]):
             if not np.isnan(value):
-                axes.text(value, up, f" {digits(value)}", va="center", fontsize=9)
+                axes.text(value, up, f" {_times(value)}", va="center", fontsize=9)
     axes.set_yticks(np.arange(len(ways)) + 0.4 - height / 2, ways)
     axes.invert_yaxis()
     axes.axvline(1, color=GREY, lw=0.8, ls=":")
     axes.set_xlabel("times as fast as fp32")
     axes.set_title(title, loc="left", fontsize=10)
-    axes.legend(frameon=False, fontsize=9, loc="lower right")
+    axes.legend(frameon=False, fontsize=9, loc="upper right")
     clean(axes)
     return picture
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.0f}" if ratio >= 20 else f"{ratio:.1f}"
 
 
 def channels(weight: torch.Tensor, channel: int | None = None) -> Picture:
@@ -116,7 +128,7 @@ def channels(weight: torch.Tensor, channel: int | None = None) -> Picture:
         weight: of a convolution.
         channel: whose weights are drawn; by default the one whose largest weight is the smallest.
     """
-    largest = weight.detach().abs().flatten(1).amax(dim=1)
+    largest = weight.detach().abs().flatten(1).amax(dim=1).numpy()
     chosen = int(largest.argmin()) if channel is None else channel
     one, whole = float(largest[chosen]), float(largest.max())
     left_over = round(MOST * one / whole)
@@ -133,12 +145,13 @@ def channels(weight: torch.Tensor, channel: int | None = None) -> Picture:
     left.set_title("largest weight of each output channel", loc="left", fontsize=10)
     left.set_xlabel("channel (dotted: 127 steps, if all share a scale)")
     values = weight.detach()[chosen].flatten().numpy()
-    for place, (name, step) in enumerate((("a scale for all", whole), ("its own scale", one))):
+    for place, (name, step) in enumerate((("one scale for all", whole), ("its own scale", one))):
         steps = np.round(values / step * MOST)
         right.hist(
             steps,
-            bins=np.arange(-MOST, MOST + 2) - 0.5,
+            bins=np.arange(-MOST, MOST + 8, 6) - 0.5,
             color=(GREY, ACCENT)[place],
+            alpha=(1, 0.75)[place],
             label=f"{name}: {len(np.unique(steps))} steps in use",
         )
     right.set_title(f"channel {chosen}: its weights as int8", loc="left", fontsize=10)
@@ -160,7 +173,9 @@ def bits(table: pd.DataFrame) -> Picture:
     axes = picture.add_subplot()
     for (name, rows), colour in zip(table.groupby("scales"), (ACCENT, ORANGE)):
         rows = rows.sort_values("bits")
-        axes.plot(rows["bits"], rows["top1"], "o-", color=colour, label=f"a scale for {name}")
+        axes.plot(
+            rows["bits"], rows["top1"], "o-", color=colour, label=f"a scale for each {name[2:]}"
+        )
     axes.axhline(whole, color=DARK, lw=1, ls=":", label="fp32")
     axes.set_xticks(sorted(table["bits"].unique()))
     axes.invert_xaxis()

@@ -293,3 +293,29 @@ def test_a_first_kernel_with_its_blanks_open(runs_root: Path) -> None:
     """Interpreted, in a process that has imported Triton before to compile."""
     passes("lab_kernel")
     assert not [*runs_root.glob("*/launch.json")]
+
+
+FEW_ANSWERS = """
+import os
+os.environ["OMP_NUM_THREADS"] = "1"
+import narrow
+from course.topics import inference
+from course.topics.inference import latency
+narrow.leave_kernels()
+latency.LEAST = 2
+train, by_bits, curve, ladder = (
+    inference.train, inference.by_bits, inference.curve, inference.ladder
+)
+inference.train = lambda: train(steps=8)
+inference.by_bits = lambda net, **how: by_bits(net, bits=(8, 4), images=128, **how)
+inference.curve = lambda net, way, **how: curve(net, way, (1, 4), budget_s=0.01, **how)
+inference.ladder = lambda net, **how: ladder(net, budget_s=0.01, **how)
+"""
+
+
+def test_a_network_answers_with_its_blanks_open(
+    runs_root: Path, in_kernel: Callable[..., None]
+) -> None:
+    in_kernel(NARROW, FEW_ANSWERS)
+    passes("lab_inference")
+    assert not [*runs_root.glob("*/launch.json")]

@@ -296,20 +296,26 @@ def test_a_first_kernel_with_its_blanks_open(runs_root: Path) -> None:
 
 
 FEW_ANSWERS = """
-import os
-os.environ["OMP_NUM_THREADS"] = "1"
-import narrow
+import torch
+from functools import partial
 from course.topics import inference
 from course.topics.inference import latency
+torch.set_num_threads(1)
 narrow.leave_kernels()
 latency.LEAST = 2
-train, by_bits, curve, ladder = (
-    inference.train, inference.by_bits, inference.curve, inference.ladder
-)
-inference.train = lambda: train(steps=8)
-inference.by_bits = lambda net, **how: by_bits(net, bits=(8, 4), images=128, **how)
-inference.curve = lambda net, way, **how: curve(net, way, (1, 4), budget_s=0.01, **how)
-inference.ladder = lambda net, **how: ladder(net, budget_s=0.01, **how)
+few = {
+    "train": {"steps": 8},
+    "top1": {"images": 128},
+    "forgotten": {"batches": (32, 1), "images": 64},
+    "modes": {"budget_s": 0.01},
+    "curve": {"batches": (1, 4), "budget_s": 0.01},
+    "ladder": {"budget_s": 0.01},
+    "by_bits": {"bits": (8, 4), "images": 128},
+    "by_calibration": {"images": 128},
+    "compared": {"budget_s": 0.01, "images": 128},
+}
+for name, how in few.items():
+    setattr(inference, name, partial(getattr(inference, name), **how))
 """
 
 

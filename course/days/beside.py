@@ -120,7 +120,7 @@ LABS = (
     Lab(
         number="I",
         notebook="lab_inference",
-        title="a network answers: inference",
+        title="a network answers",
         minutes=60,
         quiz="lab_inference",
         written=INFERENCE,

@@ -157,6 +157,7 @@ def channels(weight: torch.Tensor, channel: int | None = None) -> Picture:
     right.set_title(f"channel {chosen}: its weights as int8", loc="left", fontsize=10)
     right.set_xlabel("step")
     right.legend(frameon=False, fontsize=9)
+    right.set_ylim(top=1.35 * right.get_ylim()[1])  # so that words stand above what is drawn
     for axes in (left, right):
         clean(axes)
     return picture

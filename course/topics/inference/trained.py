@@ -31,15 +31,6 @@ def images_of(split: str, count: int, first: int = 0) -> tuple[torch.Tensor, tor
 
 def train(steps: int = STEPS, batch: int = BATCH, seed: int = 0) -> nn.Module:
     """A network of seven convolutions that has seen steps · batch crops, in evaluation."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # two that share their cores with others wait for each other
-    try:
-        return _trained(steps, batch, seed)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _trained(steps: int, batch: int, seed: int) -> nn.Module:
     torch.manual_seed(seed)
     device, some = torch.device("cpu"), crops("train")
     model = models.create(NETWORK, len(some.classes)).to(memory_format=torch.channels_last)

@@ -46,14 +46,14 @@ def test_a_forgotten_eval(net: nn.Module) -> None:
 
 @pytest.mark.slow
 def test_bits(net: nn.Module) -> None:
-    table = inference.by_bits(net, bits=(8, 6, 5, 3), images=512)
+    table = inference.by_bits(net, bits=(8, 6, 4, 3), images=512)
     kept = table.assign(kept=table["top1"] / table["fp32"]).pivot(
         index="bits", columns="scales", values="kept"
     )
     said("Eight bits cost nothing that shows, six hardly anything. Then it falls fast")
     assert kept.loc[8].min() > 0.98 and kept.loc[6].min() > 0.9 and kept.loc[3].max() < 0.7
     said("a scale for each channel holds out a little longer")
-    assert kept.loc[5, "a channel"] > kept.loc[5, "a tensor"]
+    assert kept.loc[4, "a channel"] > kept.loc[4, "a tensor"]
 
 
 @pytest.mark.slow

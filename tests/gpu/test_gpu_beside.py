@@ -56,6 +56,8 @@ def test_a_graph_gives_the_scores_that_kernels_give(name: str) -> None:
     one = ready(net, images, inference.Way(name, channels_last=True, folded=True))()
     graph = ready(net, images, inference.Way(name, channels_last=True, folded=True, graph=True))
     for _ in range(2):  # the same memory each time
-        assert torch.allclose(graph().float(), one.float(), rtol=0.02, atol=0.02 * one.abs().max())
+        assert torch.allclose(
+            graph().float(), one.float(), rtol=0.02, atol=0.02 * float(one.abs().max())
+        )
     peak = inference.modes(net, batch=4, budget_s=0.05).set_index("way")["peak_gib"]
     assert peak["evaluation"] > peak["inference_mode"] > 0

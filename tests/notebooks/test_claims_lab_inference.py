@@ -1,7 +1,10 @@
 """The lab of inference says what is computed, and what an H100 measured."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
 
+import pandas as pd
 import pytest
 import torch
 from claims import text_of
@@ -77,3 +80,72 @@ def test_what_is_counted() -> None:
     assert sum(isinstance(part, nn.Conv2d) for part in large.modules()) == 53
     said("at least 90 % of all the images a second")
     assert inference.latency.NEARLY == 0.9
+
+
+@cache
+def h100(part: str) -> pd.DataFrame:
+    table = inference.recorded("nvidia-h100")
+    return table[table["part"] == part].set_index(["batch", "way"]).sort_index()
+
+
+def test_modes_on_a_gpu() -> None:
+    many = h100("mode").loc[256]
+    peak, ms = many["peak_gib"], 1e3 * many["p50_s"]
+    said("10.4 GiB against 1.2: there is room for eight times the images.")
+    assert [round(peak[each], 1) for each in ("evaluation", "inference_mode")] == [10.4, 1.2]
+    assert round(peak["evaluation"] / peak["inference_mode"]) == 8
+    said("With 256 of them the time is the same, 20 ms")
+    assert {round(ms[each]) for each in ("evaluation", "no_grad", "inference_mode")} == {20}
+    said("In training's mode it takes 36 ms")
+    assert round(ms["training"]) == 36
+    said("`no_grad` and `inference_mode` do not differ here.")
+    assert peak["no_grad"] == peak["inference_mode"]
+    one = h100("mode").loc[1, "p50_s"]
+    assert one["no_grad"] == pytest.approx(one["inference_mode"], rel=0.05)
+
+
+def test_the_knee_on_a_gpu() -> None:
+    table = h100("batch").reset_index()
+    eager, graph = (
+        table[table["way"] == name].set_index("batch") for name in ("eager", "CUDA graph")
+    )
+    said("Eager, up to 32 images a call takes 2.6 to 3.6 ms, however many there are")
+    few = 1e3 * eager.loc[:32, "p50_s"]
+    assert (round(few.min(), 1), round(few.max(), 1)) == (2.6, 3.6)
+    said("One image then takes 0.63 ms.")
+    assert round(1e3 * graph.loc[1, "p50_s"], 2) == 0.63
+    said("From 64 on both are alike")
+    assert (eager["p50_s"] / graph["p50_s"]).loc[64:].between(1, 1.05).all()
+    said("So the knee comes *earlier*, at 32 instead of 64.")
+    assert [inference.knee(each.reset_index()) for each in (graph, eager)] == [32, 64]
+    said("a graph's is within 3 % of its median, eager's up to 58 % above")
+    late = [each["p99_s"] / each["p50_s"] - 1 for each in (graph, eager)]
+    assert late[0].max() < 0.03 and round(100 * late[1].max()) == 58
+
+
+def test_the_ladder_on_a_gpu() -> None:
+    one, many = h100("ladder").loc[1], h100("ladder").loc[256]
+    said("One image: 14 times, 0.41 ms instead of 5.8.")
+    assert round(one.loc["+ CUDA graph", "faster"]) == 14
+    last = one.loc[["+ CUDA graph", "fp32"], "p50_s"]
+    assert [round(1e3 * last.iloc[0], 2), round(1e3 * last.iloc[1], 1)] == [0.41, 5.8]
+    said("The last rung alone makes it 4.5 times as fast, with the same kernels.")
+    assert round(gain(one, "+ compiled", "+ CUDA graph"), 1) == 4.5
+    ways = inference.LADDER
+    assert replace(ways["+ CUDA graph"], graph=False) == ways["+ compiled"]
+    said("channels_last and bf16 by themselves made it *slower*.")
+    assert (one.loc[["+ channels_last", "+ bf16"], "faster"] < 1).all()
+    assert gain(one, "+ channels_last", "+ bf16") < 1
+    said("256 images: the graph adds 6 %, bf16 and the compiler the rest.")
+    assert round(100 * gain(many, "+ compiled", "+ CUDA graph")) == 106
+    others = gain(many, "+ channels_last", "+ bf16") * gain(many, "+ folded", "+ compiled")
+    assert others > many.loc["+ CUDA graph", "faster"]
+    said("channels_last costs 20 % in fp32")
+    assert round(100 / gain(many, "fp32", "+ channels_last")) == 120
+    said("Folding costs 12 %")
+    assert round(100 / gain(many, "+ bf16", "+ folded")) == 112
+
+
+def gain(rows: pd.DataFrame, before: str, after: str) -> float:
+    """How many times as fast one way is as the one before it."""
+    return rows.loc[before, "p50_s"] / rows.loc[after, "p50_s"]

@@ -188,10 +188,10 @@ def test_what_a_device_measures(
     """The whole of it on a processor, but what it compiles; a part that fails is told."""
     monkeypatch.setattr(latency, "LEAST", 2)
     monkeypatch.setattr(torch, "compile", lambda network, **how: network)
-    monkeypatch.setattr(measured, "_first", lambda *how: 1 / 0)
+    monkeypatch.setattr(measured, "_batches", lambda *how: 1 / 0)
     found = measured.measure("cpu", "resnet8_patches", 32, (1, 2), (1,), budget_s=0)
     rows = found["rows"]
-    assert {each["part"] for each in rows} == {"mode", "ladder", "batch", "first"}
+    assert {each["part"] for each in rows} == {"mode", "ladder", "batch"}
     assert rows[-1]["failed"] == "ZeroDivisionError: division by zero"
     ladder = [each for each in rows if each["part"] == "ladder"]
     assert len(ladder) == 2 * (len(inference.LADDER) - 1 + len(measured.FLOATS))  # no graph here

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -16,7 +14,7 @@ from torch import nn
 
 from course.runs import once
 from course.topics.inference.ladder import compared, of_way
-from course.topics.inference.latency import rates, timed, waiting
+from course.topics.inference.latency import rates
 from course.topics.inference.modes import in_modes
 from course.topics.inference.ways import LADDER, Way, images_for, prepared, ready
 from course.training import models
@@ -60,7 +58,6 @@ def measure(
         "mode": lambda: _modes(model, px, two, budget_s),
         "ladder": lambda: _ladder(model, px, two, budget_s),
         "batch": lambda: _batches(model, px, batches, compiled, budget_s),
-        "first": lambda: _first(model, px, budget_s),
     }
     with _choosing():
         for part, make in parts.items():
@@ -79,10 +76,10 @@ def measure(
 def recorded(machine: str) -> pd.DataFrame:
     """What was measured on a machine, a row a way and a batch.
 
-    Columns: part ("mode", "ladder", "batch", "first"), way, batch, p50_s, p99_s, calls,
-    images_per_s, peak_gib (allocated at most, above what the network takes; "mode"), error (of the
-    scores, relative to fp32's largest; "ladder"), made_s (until it could answer; "first" and
-    where it is compiled), faster (than fp32, with the same batch; "ladder"), machine.
+    Columns: part ("mode", "ladder", or "batch", whose "compiled" is a CUDA graph, too), way, batch,
+    p50_s, p99_s, calls, images_per_s, peak_gib (allocated at most, above what the network takes;
+    "mode"), error (of the scores, relative to fp32's largest; "ladder"), made_s (until it could
+    answer, where it is compiled), faster (than fp32, with the same batch; "ladder"), machine.
 
     Raises:
         ValueError: nothing was recorded there.
@@ -148,29 +145,6 @@ def _batches(
         for batch in some:
             images = images_for(model, batch, px)
             yield {"way": name, "batch": batch} | of_way(model, images, way, None, budget_s)
-
-
-def _first(model: nn.Module, px: int, budget_s: float) -> Iterator[dict[str, Any]]:
-    """Compiled ahead of time into a file: how long that takes, and to load it and to answer."""
-    network, images = prepared(model, EAGER), images_for(model, 1, px).bfloat16()
-    images = images.to(memory_format=torch.channels_last)
-    wait = waiting(images.device)
-    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        path = str(Path(folder) / "network.pt2")
-        began = perf_counter()
-        program = torch.export.export(network, (images,))
-        exported = perf_counter()
-        yield {"way": "exported", "batch": 1, "made_s": exported - began}
-        torch._inductor.aoti_compile_and_package(program, package_path=path)
-        made = perf_counter() - exported
-        yield {"way": "compiled into a file", "batch": 1, "made_s": made}
-        began = perf_counter()
-        loaded = torch._inductor.aoti_load_package(path)
-        loaded(images)
-        wait()
-        took = perf_counter() - began
-        row = timed(lambda: loaded(images), images.device, budget_s)
-        yield {"way": "loaded from a file", "batch": 1, "made_s": took} | row
 
 
 @contextmanager

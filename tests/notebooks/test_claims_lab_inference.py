@@ -10,6 +10,7 @@ import torch
 from claims import text_of
 from torch import nn
 
+from course.runs.run import PROJECT
 from course.topics import inference
 from course.training import models
 
@@ -144,6 +145,24 @@ def test_the_ladder_on_a_gpu() -> None:
     assert round(100 / gain(many, "fp32", "+ channels_last")) == 120
     said("Folding costs 12 %")
     assert round(100 / gain(many, "+ bf16", "+ folded")) == 112
+
+
+BEHIND = " ".join((PROJECT / "docs/behind-the-labs.md").read_text().split())
+
+
+def test_behind_the_lab() -> None:
+    one, many = h100("ladder").loc[1], h100("ladder").loc[256]
+    told = "took 4.3 ms among the modes and 6.8 ms on the ladder"
+    assert told in BEHIND
+    assert round(1e3 * h100("mode").loc[(1, "inference_mode"), "p50_s"], 1) == 4.3
+    assert round(1e3 * one.loc["+ bf16", "p50_s"], 1) == 6.8
+    assert "TF32 took 41 ms where fp32 took 72, and fp16 with channels last 18.7 where" in BEHIND
+    rows = ["TF32", "fp32", "fp16, channels_last", "+ bf16"]
+    ms = 1e3 * many.loc[rows, "p50_s"]
+    assert [round(each, 1) for each in ms] == [41.5, 71.9, 18.7, 19.9]
+    assert "bf16 moves them by up to 17 % of the largest before anything is folded" in BEHIND
+    off = h100("ladder")["error"].loc[:, ["+ bf16", "bf16"]]
+    assert round(100 * off.max()) == 17
 
 
 def gain(rows: pd.DataFrame, before: str, after: str) -> float:

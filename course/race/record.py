@@ -35,8 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cores = sorted(os.sched_getaffinity(0))
     lines = []
     if "gpu" in tracks:
-        lines.append((["gpu"], names, cores[:GPU_CORES]))
-        cores = cores[GPU_CORES:]
+        own = GPU_CORES if "cpu" in tracks else len(cores)
+        lines.append((["gpu"], names, cores[:own]))
+        cores = cores[own:]
     if "cpu" in tracks:
         for place, name in enumerate(names):
             own = cores[place * CPU_CORES : (place + 1) * CPU_CORES]

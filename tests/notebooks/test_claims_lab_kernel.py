@@ -63,17 +63,20 @@ def test_fused_kernels() -> None:
 
 
 def test_a_product_beside_cublas() -> None:
-    products = of("matmul").query("dtype == 'bf16'")
-    speed = products.pivot(index="size", columns="by", values="tflop_per_s")
-    said("665 of 726 TFLOP/s, from ten lines.")
-    assert speed.loc[4096, ["Triton, tuned", "PyTorch"]].round().tolist() == [665, 726]
+    products = of("matmul").query("dtype == 'bf16'").fillna({"block": 0})
+    speed = products.set_index(["size", "by", "block"])["tflop_per_s"]
+    said("Your kernel's squares of 16 reach 20 TFLOP/s, those of 128 reach 477")
+    assert speed.loc[4096, "Triton"][[16, 128]].round().tolist() == [20, 477]
+    said("The large tiles reach 636 of cuBLAS's 704, from ten lines.")
+    tuned, cublas = (speed[:, each, 0] for each in ("Triton, tuned", "PyTorch"))
+    assert (round(tuned[4096]), round(cublas[4096])) == (636, 704)
     tall, wide, deep, *_ = kernels.measured.TILES[2]
     said("with tiles of 128 × 256, in steps of 64")
     assert (tall, wide, deep) == (128, 256, 64)
-    said("1,024 rows make 32 such tiles, and the GPU has 132 multiprocessors")
+    said("1,024 rows make 32 large tiles, and the GPU has 132 multiprocessors")
     assert (1024 // tall) * (1024 // wide) == 32 and gpus.summary().loc["H100", "sms"] == 132
-    said("There cuBLAS is 1.8 times as fast")
-    assert round(speed.loc[1024, "PyTorch"] / speed.loc[1024, "Triton, tuned"], 1) == 1.8
+    said("There your tile of 64 is faster than they are")
+    assert tuned[1024] < speed[1024, "Triton", 64] < cublas[1024]
 
 
 def test_what_is_published() -> None:
@@ -90,6 +93,6 @@ def test_what_is_published() -> None:
 
 def test_tf32_behind_the_lab() -> None:
     page = " ".join((PROJECT / "docs/behind-the-labs.md").read_text().split())
-    assert "they reached 84 TFLOP/s at 8,192 rows where cuBLAS has 349" in page
+    assert "they reached 84 TFLOP/s at 8,192 rows where cuBLAS has 344" in page
     speed = of("matmul").query("dtype == 'tf32' and size == 8192").set_index("by")["tflop_per_s"]
-    assert speed[["Triton, tuned", "PyTorch"]].round().tolist() == [84, 349]
+    assert speed[["Triton, tuned", "PyTorch"]].round().tolist() == [84, 344]

@@ -126,9 +126,11 @@ def h100() -> pd.DataFrame:
 
 def test_on_a_gpu() -> None:
     given = h100().loc["given"].set_index("condition", append=True)
-    said("It is *slower*, at every κ and at every size.")
-    assert (given.loc["fp16", "speedup"] < 1).all()
-    assert (h100().loc[("random", "fp16"), "speedup"] < 1).all()
+    said("With κ = 100 it is *slower*, and with every larger κ.")
+    assert (given.loc["fp16", "speedup"].loc[100:] < 1).all()
+    said("with κ below 5, 1.2 times at 8,192 rows and 2.3 at 32,768")
+    easy = h100().loc[("easy", "fp16")].set_index("size")["speedup"]
+    assert easy[[8192, 32768]].round(1).tolist() == [1.2, 2.3]
     said("⅔·n³ at the data sheet's 67 TFLOP/s would be 5.5 ms; the solution takes 44.")
     assert round(2 / 3 * 8192**3 / 67e12 * 1e3, 1) == 5.5
     assert gpus.summary().loc["H100", "fp64"] == 67
@@ -139,8 +141,8 @@ def test_on_a_gpu() -> None:
     said("1.6 ms each")
     each = (fp16.loc[1000, "seconds"] - fp16.loc[10, "seconds"]) / (25 - 9)
     assert round(each * 1e3, 1) == 1.6
-    said("33 ms for the factors instead of 42")
-    assert round((fp16.loc[10, "seconds"] - 9 * each) * 1e3) == 33
+    said("34 ms for the factors instead of 42")
+    assert round((fp16.loc[10, "seconds"] - 9 * each) * 1e3) == 34
     assert fp64.loc[10, "corrections"] == 1 and round((fp64.loc[10, "seconds"] - each) * 1e3) == 42
     said("After 50 corrections in vain fp64 begins, and all of it takes four times as long.")
     assert (fp16.loc[1e5:, "corrections"] == -50).all()
@@ -172,6 +174,8 @@ def test_behind_the_lab() -> None:
     behind("with fp16 it took 13 corrections at 2,048 rows and 47 at 16,384")
     taken = h100().loc[("random", "fp16")].set_index("size")["corrections"]
     assert (taken[2048], taken[16384]) == (13, 47)
+    behind("and it was slower than fp64 at every size")
+    assert (h100().loc[("random", "fp16"), "speedup"] < 1).all()
     behind("at 32,768 all 16-bit formats gave up")
     largest = h100().loc["random"].query("size == 32768")["corrections"]
     assert (largest[["fp16", "bf16"]] < 0).all()

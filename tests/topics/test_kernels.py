@@ -199,4 +199,4 @@ def test_what_a_gpu_measured_is_read_and_drawn() -> None:
     assert {*computing["kernel"]} == {"matmul"}
     assert "by Triton with 268,435,456 numbers" in kernels.pictures.adding(table).alt
     assert "softmax: Triton 0." in kernels.pictures.fused(table).alt
-    assert "TFLOP/s at size 8,192: Triton, tuned" in kernels.pictures.products(table).alt
+    assert "TFLOP/s at size 8,192: Triton, tiles of 16" in kernels.pictures.products(table).alt

@@ -129,7 +129,7 @@ def test_what_a_gpu_measured_is_read_and_drawn() -> None:
     assert (whole["speedup"] == 1).all() and table["machine"].str.startswith("NVIDIA H100").all()
     assert (table["error"] < 1e-3).all() and (table["seconds"] > 0).all()
     drawn = refinement.pictures.on_gpu(table)
-    assert "TFLOP/s at size 32,768: fp64 31" in drawn.alt
+    assert "times as fast as fp64 at size 32,768: fp64 1," in drawn.alt
     with pytest.raises(ValueError, match="no refinement is recorded for 'nvidia-h200-x2': nvidia"):
         refinement.recorded("nvidia-h200-x2")
 

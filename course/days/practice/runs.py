@@ -33,8 +33,7 @@ def repeated(time: str = "first", *, deterministic: bool = False, **own: Any) ->
 
 
 # So seldom that the thread is done with one before the next is due.
-SELDOM: dict[str, Any] = {"save_every": 32, "steps": 148}
-LARGE_SELDOM: dict[str, Any] = {"save_every": 24, "steps": 80}
+SELDOM: dict[str, Any] = {"save_every": 24, "steps": 56}
 
 
 def saving(how: str, *, large: bool = False, seldom: bool = False, **own: Any) -> Config:
@@ -43,14 +42,13 @@ def saving(how: str, *, large: bool = False, seldom: bool = False, **own: Any) -
     Args:
         how: "never"; "torch.save", while training waits; or "async_save", by a thread.
         large: CoAtNet-3 instead of ResNet-50.
-        seldom: every 32 steps instead, of CoAtNet-3 every 24.
+        seldom: every 24 steps instead.
         own: fields of the config that are otherwise.
     """
     ways = {"never": {}, "torch.save": {"save_every": EVERY}}
     ways["async_save"] = {"save_every": EVERY, "async_save": True}
     size, base = (LARGE, "large") if large else (BUSY, "channels_last")
-    rarely = (LARGE_SELDOM if large else SELDOM) if seldom else {}
-    settings = size | ways[how] | rarely | own
+    settings = size | ways[how] | (SELDOM if seldom else {}) | own
     named = f"saving-{how.replace('.', '-')}" + "-large" * large + "-seldom" * seldom
     return rung(base, **settings | {"rung": named})
 
@@ -63,7 +61,7 @@ def _practice() -> Iterator[Config]:
     yield from (saving(how) for how in ("never", "torch.save", "async_save"))
     yield repeated(deterministic=True, precision="bf16")  # beside the one that never saves
     yield from (saving(how, large=True) for how in ("never", "torch.save", "async_save"))
-    yield from (saving("async_save", large=large, seldom=True) for large in (False, True))
+    yield saving("async_save", large=True, seldom=True)
 
 
 RECORDINGS = (Recording("practice", [*_practice()]),)

@@ -100,11 +100,15 @@ class Background:
     """Saves as a script's own `save(state, folder, step)` does, but lets training go on meanwhile.
 
     The state is copied to the host at once; a thread writes the copy
-    (`torch.distributed.checkpoint.async_save`). Before the next one it is waited for.
+    (`torch.distributed.checkpoint.async_save`). Before the next one it is waited for, so that
+    all may be copied to the same pages: new ones, not pinned, take longer than the disk does.
     """
 
     def __init__(self) -> None:
+        from torch.distributed.checkpoint.staging import BlockingAsyncStager
+
         self._pending: Any = None
+        self._copy = BlockingAsyncStager(cache_staged_state_dict=torch.cuda.is_available())
         self._folder = Path()
         # It is meant: one process saves, whether or not it is one of a group.
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
@@ -117,7 +121,8 @@ class Background:
         self.wait()
         self._folder = folder
         place = folder / named(step).removesuffix(".pt")
-        self._pending = async_save(_apart(state), checkpoint_id=place, no_dist=True)
+        options = {"checkpoint_id": place, "async_stager": self._copy, "no_dist": True}
+        self._pending = async_save(_apart(state), **options)
 
     def wait(self) -> None:
         """Come back when all is on the disk. Raises what the thread has raised."""

@@ -62,6 +62,15 @@ KERNELS = {
 }
 
 
+def _timing() -> Looks:
+    from course.topics.networks import written
+
+    return Looks(written.seconds_a_step, written.is_right, written.waits_where_it_must)
+
+
+NETWORKS = {"networks.timing": Written("a step is timed as a device computes it", _timing)}
+
+
 def _latencies() -> Looks:
     from course.topics.inference import latency, written
 
@@ -116,6 +125,16 @@ LABS = (
         written=KERNELS,
         prepare="Linux: Triton is not to be had elsewhere",
         stuck="what stands beyond a row; tables of places from rows and channels",
+    ),
+    Lab(
+        number="B",
+        notebook="lab_networks",
+        title="a benchmark of three networks",
+        minutes=50,
+        quiz="lab_networks",
+        written=NETWORKS,
+        prepare="images with boxes and volumes, 70 MB, made on first use",
+        stuck="a clock that is read while the device still computes",
     ),
     Lab(
         number="I",

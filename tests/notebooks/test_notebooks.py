@@ -295,6 +295,22 @@ def test_a_first_kernel_with_its_blanks_open(runs_root: Path) -> None:
     assert not [*runs_root.glob("*/launch.json")]
 
 
+NARROW_NETWORKS = """
+import narrow_networks
+import torch
+torch.set_num_threads(1)  # two would wait for each other at each of so small layers
+narrow_networks.use()
+"""
+
+
+def test_three_networks_with_the_blank_open(
+    runs_root: Path, in_kernel: Callable[..., None]
+) -> None:
+    in_kernel(NARROW, NARROW_NETWORKS)
+    passes("lab_networks")
+    assert (runs_root / "bench.jsonl").exists()
+
+
 FEW_ANSWERS = """
 import torch
 from functools import partial

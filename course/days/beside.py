@@ -70,6 +70,31 @@ def _timing() -> Looks:
 
 NETWORKS = {"networks.timing": Written("a step is timed as a device computes it", _timing)}
 
+
+def _latencies() -> Looks:
+    from course.topics.inference import latency, written
+
+    return Looks(latency.latencies, written.times_calls, written.waits_each_time)
+
+
+def _fold() -> Looks:
+    from course.topics.inference import fold, written
+
+    return Looks(fold.fold, written.folds, written.folds_a_network)
+
+
+def _int8() -> Looks:
+    from course.topics.inference import int8, written
+
+    return Looks(int8.to_int8, written.rounds_to_int8, written.keeps_to_its_bits)
+
+
+INFERENCE = {
+    "inference.latencies": Written("each answer is timed until it is there", _latencies),
+    "inference.fold": Written("BatchNorm becomes part of the convolution", _fold),
+    "inference.int8": Written("numbers become steps of eight bits", _int8),
+}
+
 LABS = (
     Lab(
         number="R",
@@ -110,5 +135,15 @@ LABS = (
         written=NETWORKS,
         prepare="images with boxes and volumes, 70 MB, made on first use",
         stuck="a clock that is read while the device still computes",
+    ),
+    Lab(
+        number="I",
+        notebook="lab_inference",
+        title="a network answers",
+        minutes=60,
+        quiz="lab_inference",
+        written=INFERENCE,
+        prepare="the crops, 240 MB, as 3.3; for ONNX the extra `inference`",
+        stuck="BatchNorm's mean, scaled or not; what is cast before it is clamped",
     ),
 )

@@ -18,9 +18,17 @@ CELLS = {
     "microscope.names": ("lab_microscope", "uses_tensor_cores"),
     "microscope.load": ("lab_microscope", "widest_load"),
     "microscope.waves": ("lab_microscope", "waves"),
+    "inference.latencies": ("lab_inference", "latencies"),
+    "inference.fold": ("lab_inference", "fold"),
+    "inference.int8": ("lab_inference", "to_int8"),
 }
 NAMED = "('884', '1688', '16816', 'tensor16x8', 'tensorop', 'warpgroup', 'nvjet')"
 HELPERS = "('ffma', 'simt', 'ToNhwc', 'split_k_kernel')"
+ANSWERED = "call()\n        wait()"
+SINCE = "perf_counter() - begin"
+SCALE = "norm.weight / (norm.running_var + norm.eps).sqrt()"
+WEIGHT = "weight * scale[:, None, None, None]"
+BIAS = "(bias - norm.running_mean) * scale + norm.bias"
 RIGHT = {
     "numerics.carry": [
         ("update + carry", "update - (new - total)"),
@@ -43,6 +51,19 @@ RIGHT = {
     "microscope.waves": [
         ("-(-m // tile[0]) * -(-n // tile[1])", "-(-tiles // units)"),
         ("((m - 1) // tile[0] + 1) * ((n - 1) // tile[1] + 1)", "(tiles + units - 1) // units"),
+    ],
+    "inference.latencies": [(ANSWERED, ANSWERED, SINCE)],
+    "inference.fold": [
+        (SCALE, WEIGHT, BIAS),
+        (
+            "norm.weight * torch.rsqrt(norm.running_var + norm.eps)",
+            "weight * scale.reshape(-1, 1, 1, 1)",
+            "norm.bias - scale * (norm.running_mean - bias)",
+        ),
+    ],
+    "inference.int8": [
+        ("numbers / scale", "steps.round().clamp(-most, most)"),
+        ("torch.round(numbers / scale)", "torch.clamp(steps, -most, most)"),
     ],
 }
 WRONG = {
@@ -106,6 +127,51 @@ WRONG = {
         ("m * n / (tile[0] * tile[1])", "tiles / units"): "is no whole number",
         ("-(-m * n // (tile[0] * tile[1]))", "-(-tiles // units)"): "a tile at the edge is a tile",
         ("-(-m // tile[0]) * -(-n // tile[1])", "-(-tiles // 132)"): "16 and 8 waves|not 16 and 1",
+    },
+    "inference.latencies": {
+        (ANSWERED, "call()", SINCE): "call.. returns before the device is done. Wait",
+        (ANSWERED, "wait()\n        call()", SINCE): "call.. returns before the device is done",
+        ("call()", ANSWERED, SINCE): "it waited for calls that warm up",
+        ("pass", ANSWERED, SINCE): "9 calls were made: 3 should warm up, and 9 be timed",
+        (ANSWERED, ANSWERED, "perf_counter()"): "calls were not waited|waited for calls that warm",
+    },
+    "inference.fold": {
+        (
+            "norm.weight / norm.running_var.sqrt()",
+            WEIGHT,
+            BIAS,
+        ): "eps is forgotten: it is added to the variance",
+        ("norm.weight / (norm.running_var.sqrt() + norm.eps)", WEIGHT, BIAS): "eps belongs under",
+        ("norm.weight / (norm.running_var + norm.eps)", WEIGHT, BIAS): "take the root of variance",
+        ("1 / (norm.running_var + norm.eps).sqrt()", WEIGHT, BIAS): "own weight is forgotten",
+        (SCALE.replace("/", "*"), WEIGHT, BIAS): "it is multiplied by the root: divide",
+        (SCALE, "weight * scale", BIAS): "along the kernel's columns",
+        (SCALE, "weight * scale[:, None]", BIAS): "along the kernel's rows",
+        (SCALE, "weight * scale[:, None, None]", BIAS): "along the inputs",
+        (SCALE, "weight", BIAS): "the weight: it is not scaled",
+        (SCALE, WEIGHT, "bias - norm.running_mean * scale + norm.bias"): "so it is scaled",
+        (SCALE, WEIGHT, "bias * scale + norm.bias"): "the mean is forgotten",
+        (SCALE, WEIGHT, "bias * scale - norm.running_mean + norm.bias"): "so it is scaled, too",
+        (SCALE, WEIGHT, "(bias - norm.running_mean) * scale"): "own bias is forgotten",
+        (SCALE, WEIGHT, "norm.bias - norm.running_mean * scale"): "convolution's own bias is forg",
+        (SCALE, WEIGHT, "(bias + norm.running_mean) * scale + norm.bias"): "subtracted, not added",
+        (SCALE, WEIGHT, "(bias - norm.running_mean + norm.bias) * scale"): "own bias comes last",
+        (SCALE, WEIGHT, "bias * 2"): "the bias differs by up to",
+        (SCALE, WEIGHT, "bias[:, None]"): r"the bias has become \(3, 1\): it must stay \(3,\)",
+        (
+            SCALE,
+            "weight.mul_(scale[:, None, None, None])",
+            BIAS,
+        ): "what it was given has changed: make new tensors",
+    },
+    "inference.int8": {
+        ("numbers * scale", "steps.round().clamp(-most, most)"): "it multiplies by the scale",
+        ("numbers / scale", "steps.clamp(-most, most)"): "is not cut off but rounded",
+        ("numbers / scale", "steps.round()"): "Clamp before .to.torch.int8.",
+        ("numbers / scale", "steps.round().clamp(-128, 127)"): "it should be −127",
+        ("numbers / scale", "steps.round().clamp(-127, 127)"): "clamp to most, whatever that is",
+        ("numbers / scale", "steps.ceil().clamp(-most, most)"): "another step than the nearest",
+        ("numbers / scale", "steps.mean()"): "became|step",
     },
 }
 

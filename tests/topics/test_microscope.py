@@ -100,9 +100,9 @@ def test_each_part_is_saved_and_what_fails_is_noted(
 
 def test_the_kernel_that_multiplies_is_found_among_helpers() -> None:
     nvjet, ffma = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_NNN", "sm80_xmma_gemm_f32_ffma_kernel"
-    assert record.main_kernel(["nchwToNhwcKernel", nvjet, "splitKreduce_kernel"]) == nvjet
-    assert record.main_kernel(["Memset (Device)", ffma, "splitKreduce_kernel"]) == ffma
-    assert record.main_kernel([]) == ""
+    assert names.main_kernel(["nchwToNhwcKernel", nvjet, "splitKreduce_kernel"]) == nvjet
+    assert names.main_kernel(["Memset (Device)", ffma, "splitKreduce_kernel"]) == ffma
+    assert names.main_kernel([]) == ""
     assert record.tile(nvjet) == (128, 256)
     assert record.tile("sm80_xmma_gemm_bf16_nn_n_tilesize64x128x32_stage4") == (64, 128)
     assert record.tile("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_nn") == (128, 64)

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pandas as pd
 import torch
 
-from course.topics.microscope import looked, names, record
+from course.topics.microscope import looked, names
 from course.topics.microscope.cases import Case, Product, row
+from course.traces.tensor_cores.rules import classify
 from course.training.precision import has_units
 from course.training.recorder import Recorder
 
@@ -38,8 +39,8 @@ def here(*cases: Case) -> pd.DataFrame:
     rows = []
     for case, kernels in zip(asked, looked.kernels(asked, device)):
         us = 1e6 * looked.timed(case, device)
-        kernel = record.main_kernel(kernels)
-        used = record.classify(kernel).verdict if kernel else ""
+        kernel = names.main_kernel(kernels)
+        used = classify(kernel).verdict if kernel else ""
         seen = {"us": us, "tflop_per_s": case.flop / us / 1e6, "kernel": names.brief(kernel)}
         rows.append(row(case) | seen | {"tensor_cores": used, "machine": machine})
     return pd.DataFrame(rows)

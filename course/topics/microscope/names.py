@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
 import pandas as pd
 
-from course.traces.tensor_cores.rules import labelled
+from course.traces.tensor_cores.rules import USED, classify, labelled
 
 # How the name begins, and why it uses Tensor Cores, or not. The truth is that of the label.
 BEGIN = (
@@ -61,6 +62,20 @@ def brief(kernel: str) -> str:
     if len(name) <= LONG:
         return name
     return " … ".join(dict.fromkeys(TELLING.findall(name))) or f"{name[:LONG]}…"
+
+
+HELPING = re.compile(
+    r"splitK|[rR]educe|[nN][cC]?[hH][wW][cC]?To|Memset|Offsets|Padding|elementwise"
+)
+
+
+def main_kernel(names: Iterable[str]) -> str:
+    """Of a case's kernels the one that multiplies: on Tensor Cores, or as its name says."""
+    names = list(names)
+    verdicts = {name: classify(name).verdict for name in names}
+    used = [name for name in names if verdicts[name] == USED]
+    others = [name for name in names if not HELPING.search(name)]
+    return next(iter(used or others or names), "")
 
 
 @dataclass(frozen=True)

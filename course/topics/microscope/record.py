@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,9 +13,9 @@ from course.topics import gpus
 from course.topics.microscope.cases import Convolution, Product
 from course.topics.microscope.libraries import CublasProduct, CudnnConvolution
 from course.topics.microscope.measured import SOUGHT
-from course.topics.microscope.names import brief
+from course.topics.microscope.names import brief, main_kernel
 from course.topics.roofline.bounds import Ceilings, recorded_ceilings
-from course.traces.tensor_cores.rules import NOT, USED, classify
+from course.traces.tensor_cores.rules import NOT, classify
 
 KEY = "microscope"
 KINDS = {
@@ -89,18 +88,6 @@ def ceilings(machine: str) -> Ceilings:
     found = (1e12 * largest["tflop_per_s"]).to_dict()
     rates = {name: max(found.get(name, 0), rate) for name, rate in usual.flop_per_s.items()}
     return replace(usual, flop_per_s=rates, source=f"largest product found, {usual.source}")
-
-
-def main_kernel(names: Iterable[str]) -> str:
-    """Of a case's kernels the one that multiplies: on Tensor Cores, or as its name says."""
-    names = list(names)
-    verdicts = {name: classify(name).verdict for name in names}
-    used = [name for name in names if verdicts[name] == USED]
-    helping = re.compile(
-        r"splitK|[rR]educe|[nN][cC]?[hH][wW][cC]?To|Memset|Offsets|Padding|elementwise"
-    )
-    others = [name for name in names if not helping.search(name)]
-    return next(iter(used or others or names), "")
 
 
 def tile(kernel: str) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from course.topics.microscope import libraries, names, pictures
 from course.topics.microscope.cases import Convolution, Product
-from course.topics.microscope.here import here
-from course.topics.microscope.pictures import by_load
-from course.topics.microscope.record import ceilings, recorded
+from course.topics.microscope.here import here, near, on_gpu
+from course.topics.microscope.known import ceilings, channels, largest, sizes
+from course.topics.microscope.steps import in_steps
 from course.topics.microscope.tables import generations, tools

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
 
 import pandas as pd
 import torch
 
-from course.topics.microscope import looked, names
+from course.topics.microscope import looked, measured, names, record
 from course.topics.microscope.cases import Case, Product, row
 from course.traces.tensor_cores.rules import classify
 from course.training.precision import has_units
 from course.training.recorder import Recorder
 
-SIDE = {"cpu": 768, "cuda": 4096}
+SIDE = {"cpu": 384, "cuda": 4096}
 
 
 def products(device: torch.device) -> list[Product]:
@@ -22,6 +23,34 @@ def products(device: torch.device) -> list[Product]:
     side = SIDE[device.type]
     base = Product(side, side, side, name)
     return [base, *(replace(base, **{which: side + 1}) for which in "mnk")]
+
+
+def near(reach: int = 8) -> pd.DataFrame:
+    """A map of this machine: K and N go so far to both sides of a size, each by itself.
+
+    Columns: m, n, k, us, dtype, tflop_per_s, kernel, tile, name, machine. Some seconds.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    base, *_ = products(device)
+    ways = range(base.k - reach, base.k + reach + 1)
+    cases = [replace(base, k=k, n=n) for k in ways for n in ways]
+    kept = measured.Names()
+    table = record.grid(measured.grid(cases, device, kept), kept.all)
+    return table.assign(machine=Recorder(None).describe(device)["machine"])
+
+
+def on_gpu() -> record.Seen | None:
+    """All that the lab's benchmark measures, on this machine's GPU in two minutes; or None."""
+    if not torch.cuda.is_available():
+        return None
+    device, kept = torch.device("cuda"), measured.Names()
+    known = {
+        "machine": Recorder(None).describe(device)["machine"],
+        "date": date.today().isoformat(),
+        "torch": torch.__version__,
+    }
+    found = {name: part(kept) for name, part in measured.parts(device).items()}
+    return record.seen(known | found | {"names": kept.all})
 
 
 def here(*cases: Case) -> pd.DataFrame:

@@ -21,58 +21,74 @@ from course.plots.base import (
 )
 from course.text import digits
 from course.topics.microscope.given import waves, widest_load
+from course.topics.microscope.known import BYTES
 
 LOADS = {16: GREEN, 8: SKY, 4: ORANGE, 2: ACCENT, 1: PURPLE}
-LAYOUT_COLOURS = {"NCHW": ORANGE, "NHWC": BLUE}
 MAP = "cividis"  # light is fast; people with colour-blindness see it as others do
 
 
-def sides(products: pd.DataFrame, dtype: str = "bf16") -> Picture:
-    """TFLOP/s of a product, where one side is longer by so many numbers."""
-    rows = products[(products["dtype"] == dtype) & (products["stored"] == "NN")]
-    base = rows.iloc[0]
-    values = {side: _longer(rows, base, side) for side in "mnk"}
-    told = "; ".join(
-        f"{side} + 1: {digits(each.get(1, float('nan')))}" for side, each in values.items()
+def channels(*tables: pd.DataFrame) -> Picture:
+    """TFLOP/s of a convolution over channels, coloured by the widest load (`known.channels`)."""
+    picture = Picture(10, 3.4, "; ".join(_loads_told(table) for table in tables))
+    for axes, table in zip(np.atleast_1d(picture.subplots(1, len(tables))), tables):
+        axes.plot(table["channels"], table["tflop_per_s"], "-", color=GREY, lw=0.8)
+        for load, rows in table.groupby("load"):
+            style = {"color": LOADS[load], "label": f"{load} bytes"}
+            axes.plot(rows["channels"], rows["tflop_per_s"], "o", ms=5, **style)
+        first = table.iloc[0]
+        axes.set_title(f"{first['precision']}, {first['layout']}", loc="left", fontsize=10)
+        axes.set_xlabel("channels, in and out")
+        axes.set_ylim(bottom=0)
+        axes.legend(frameon=False, fontsize=9, title="widest load")
+        clean(axes)
+    picture.axes[0].set_ylabel("TFLOP/s")
+    picture.suptitle(_machine(tables[0]), fontsize=9, x=0.01, ha="left")
+    return picture
+
+
+def _loads_told(table: pd.DataFrame) -> str:
+    told = ", ".join(
+        f"{load} bytes {digits(rows.min())} to {digits(rows.max())}"
+        for load, rows in table.groupby("load")["tflop_per_s"]
     )
-    alt = f"TFLOP/s of {_size(base)}: {digits(base['tflop_per_s'])}; {told}"
-    picture = Picture(9, 3.2, alt)
+    return f"TFLOP/s in {table['precision'].iloc[0]}, by the widest load: {told}"
+
+
+def sizes(table: pd.DataFrame) -> Picture:
+    """By size, the turns that tiles fill and the speed that is reached (`known.sizes`)."""
+    told = ", ".join(
+        f"{row.size:,}: {row.filled:.0%} filled, {row.reached:.0%} reached"
+        for row in table[["size", "filled", "reached"]].itertuples(index=False)
+    )
+    picture = Picture(9, 3.2, told)
     axes = picture.add_subplot()
-    wide = 0.26
-    for place, (side, each) in enumerate(values.items()):
-        places = np.arange(len(each)) + (place - 1) * wide
-        hue = (BLUE, ORANGE, ACCENT)[place]
-        axes.bar(places, list(each.values()), wide, color=hue, label=f"{side} longer")
-    steps = list(values["m"])
-    axes.set_xticks(range(len(steps)), [f"+{step}" if step else "4,096" for step in steps])
-    axes.set_ylabel("TFLOP/s")
-    axes.set_xlabel(f"numbers more than 4,096 in one side, {dtype}")
-    axes.set_title(_machine(rows), loc="left", fontsize=10)
-    axes.legend(frameon=False, fontsize=9, ncols=3, loc="upper right")
-    axes.set_ylim(0, 1.3 * max(max(each.values()) for each in values.values()))
+    places = np.arange(len(table))
+    for at, (name, hue, words) in enumerate(
+        (("filled", GREY, "turns filled"), ("reached", BLUE, "of the fastest size's speed"))
+    ):
+        bars = axes.bar(places + 0.4 * at - 0.2, 100 * table[name], 0.38, color=hue, label=words)
+        axes.bar_label(bars, fmt="{:.0f}", fontsize=9, color=DARK)
+    axes.set_xticks(places, [f"{size:,}" for size in table["size"]])
+    axes.set(xlabel="size of two square matrices", ylabel="%", ylim=(0, 125))
+    axes.legend(frameon=False, fontsize=9, ncols=2, loc="upper left")
+    axes.set_title(_machine(table), loc="left", fontsize=10)
     clean(axes)
     return picture
 
 
-def _longer(rows: pd.DataFrame, base: pd.Series, side: str) -> dict[int, float]:
-    """TFLOP/s by how much longer a side is than the base's; the others are as they were."""
-    same = (rows[[each for each in "mnk" if each != side]] == 4096).all(axis=1)
-    kept = rows[same].sort_values(side)
-    return dict(zip(kept[side] - base[side], kept["tflop_per_s"]))
-
-
 def near(table: pd.DataFrame) -> Picture:
-    """A map of TFLOP/s, one by one around 4,096: K upwards, N to the right; and by widest load."""
+    """A map of TFLOP/s, one by one around a size: K upwards, N to the right; and by widest load."""
     grid = table.pivot(index="k", columns="n", values="tflop_per_s")
     best, worst = grid.max().max(), grid.min().min()
-    alt = f"TFLOP/s over K and N around 4,096: from {digits(worst)} to {digits(best)}"
+    middle, dtype = int(table["k"].median()), table["dtype"].iloc[0]
+    alt = f"TFLOP/s over K and N around {middle:,}: from {digits(worst)} to {digits(best)}"
     picture = Picture(10, 4.2, alt)
     left, right = picture.subplots(1, 2, width_ratios=[1.15, 1])
     shown = left.imshow(grid, origin="lower", cmap=MAP, aspect="auto")
     every = range(0, len(grid), 4)
     left.set_xticks(every, [f"{grid.columns[at]:,}" for at in every])
     left.set_yticks(every, [f"{grid.index[at]:,}" for at in every])
-    left.set(xlabel="N", ylabel="K")
+    left.set(xlabel=f"N, in {dtype}", ylabel="K")
     picture.colorbar(shown, ax=left, label="TFLOP/s")
     left.set_title(_machine(table), loc="left", fontsize=10)
     _by_load(right, table)
@@ -81,7 +97,7 @@ def near(table: pd.DataFrame) -> Picture:
 
 def _by_load(axes: Axes, table: pd.DataFrame) -> None:
     """Each product's speed, by the narrowest of its rows' widest loads."""
-    loads = by_load(table)
+    loads = by_load(table, BYTES[table["dtype"].iloc[0]])
     chance = np.random.default_rng(0)
     for place, load in enumerate(sorted(loads["load"].unique())):
         speeds = loads.loc[loads["load"] == load, "tflop_per_s"]
@@ -169,36 +185,6 @@ def filled(table: pd.DataFrame, units: int = 132) -> pd.Series:
     return pd.Series(shares, dtype=float)
 
 
-def convolutions(table: pd.DataFrame, formats: tuple[str, ...] = ("bf16", "tf32")) -> Picture:
-    """TFLOP/s of a convolution over channels, in both layouts; hollow where no Tensor Core ran."""
-    square = table[(table["inputs"] == table["outputs"]) & (table["groups"] == 1)]
-    told = []
-    picture = Picture(10, 3.4)
-    panels = np.atleast_1d(picture.subplots(1, len(formats), sharey=False))
-    for axes, name in zip(panels, formats):
-        rows = square[square["dtype"] == name]
-        for layout, each in rows.groupby("layout", sort=False):
-            _line(axes, each.sort_values("inputs"), LAYOUT_COLOURS[layout], layout)
-        used = (rows["tensor_cores"] == "used").sum()
-        told.append(f"{name}: {used} of {len(rows)} on Tensor Cores")
-        axes.set_title(name, loc="left", fontsize=10)
-        axes.set_xlabel("channels, in and out")
-        axes.set_ylim(bottom=0)
-        axes.legend(frameon=False, fontsize=9)
-        clean(axes)
-    panels[0].set_ylabel("TFLOP/s")
-    picture.suptitle(_machine(table), fontsize=9, x=0.01, ha="left")
-    picture._alt = "; ".join(told)
-    return picture
-
-
-def _line(axes: Axes, rows: pd.DataFrame, colour: str, label: str) -> None:
-    axes.plot(rows["inputs"], rows["tflop_per_s"], "-", color=colour, lw=1, label=label)
-    for used, each in rows.groupby(rows["tensor_cores"] == "used"):
-        style = {"mfc": colour if used else "none", "mec": colour}
-        axes.plot(each["inputs"], each["tflop_per_s"], "o", ms=5, ls="none", **style)
-
-
 def largest(table: pd.DataFrame) -> Picture:
     """The largest rate found in each format beside the data sheet's, and what the clock allows."""
     rows = table.iloc[::-1]
@@ -214,9 +200,15 @@ def largest(table: pd.DataFrame) -> Picture:
     bars = axes.barh(places, rows["tflop_per_s"], 0.7, color=colours)
     for bar, row in zip(bars, rows.itertuples()):
         middle = bar.get_y() + bar.get_height() / 2
-        label = f" {digits(row.tflop_per_s)}: {row.share:.0%}"
+        share = f": {row.share:.0%}" if row.share == row.share else ""
+        label = f" {digits(row.tflop_per_s)}{share}"
         axes.text(
-            max(row.published, row.tflop_per_s), middle, label, va="center", fontsize=9, color=DARK
+            np.fmax(row.published, row.tflop_per_s),
+            middle,
+            label,
+            va="center",
+            fontsize=9,
+            color=DARK,
         )
     axes.set_yticks(places, rows.index)
     axes.set_xlim(0, 1.2 * rows[["published", "tflop_per_s"]].max().max())
@@ -224,10 +216,6 @@ def largest(table: pd.DataFrame) -> Picture:
     axes.set_title(_machine(table), loc="left", fontsize=10)
     clean(axes)
     return picture
-
-
-def _size(row: pd.Series) -> str:
-    return " × ".join(f"{row[side]:,}" for side in "mnk")
 
 
 def _machine(table: pd.DataFrame) -> str:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from course.runs.recordings import load, machines, origin
-from course.topics import gpus
 from course.topics.microscope.cases import Convolution, Product
+from course.topics.microscope.known import COLUMN, published
 from course.topics.microscope.libraries import CublasProduct, CudnnConvolution
 from course.topics.microscope.measured import SOUGHT
 from course.topics.microscope.names import brief, main_kernel
-from course.topics.roofline.bounds import Ceilings, recorded_ceilings
 from course.traces.tensor_cores.rules import NOT, classify
 
 KEY = "microscope"
@@ -25,8 +24,6 @@ KINDS = {
     "cudnnconvolution": CudnnConvolution,
 }
 GRIDS = ("near", "far", "line")
-# TFLOP/s as data sheets print them, by format; int8 in the same column as fp8 on Hopper.
-COLUMN = {"bf16": "fp16", "int8": "fp8"}
 TILE = re.compile(r"(?:nvjet(?:_sm\d+)?_[a-z]+_|tilesize|gemm_\w*?)(\d+)x(\d+)")
 
 
@@ -63,31 +60,19 @@ def recorded(machine: str) -> Seen:
     if KEY not in saved:
         there = [each for each in machines() if KEY in load(each)]
         raise ValueError(f"no {KEY} is recorded for {machine!r}: {', '.join(there) or 'nobody'}")
-    return seen(saved[KEY], machine)
+    return seen(saved[KEY])
 
 
-def seen(found: dict[str, Any], machine: str) -> Seen:
+def seen(found: dict[str, Any]) -> Seen:
     """The tables of what `benchmarks.microscope` wrote."""
     names, when = found["names"], {"date": found["date"], "versions": {"torch": found["torch"]}}
     parts = ("products", "convolutions", "cublas", "cudnn")
     tables = {part: _cases(found.get(part, []), names) for part in parts}
-    tables |= {part: _grid(found[part], names) for part in GRIDS}
+    tables |= {part: grid(found[part], names) for part in GRIDS}
     tables["counters"] = _counters(found.get("counters", []), names)
-    tables["largest"] = _largest(found, names, machine)
+    tables["largest"] = _largest(found, names)
     label = f"{found['machine']} ({origin(when)})"
     return Seen(label, **{name: each.assign(machine=label) for name, each in tables.items()})
-
-
-def ceilings(machine: str) -> Ceilings:
-    """The machine's recorded ceilings with the largest products found in place of one size's.
-
-    Raises:
-        ValueError: nothing of the kind was recorded there.
-    """
-    usual, largest = recorded_ceilings(machine), recorded(machine).largest
-    found = (1e12 * largest["tflop_per_s"]).to_dict()
-    rates = {name: max(found.get(name, 0), rate) for name, rate in usual.flop_per_s.items()}
-    return replace(usual, flop_per_s=rates, source=f"largest product found, {usual.source}")
 
 
 def tile(kernel: str) -> tuple[int, int]:
@@ -120,7 +105,8 @@ def _how(kernels: tuple[str, ...]) -> dict[str, str]:
     return told | {"tensor_cores": used, "generation": verdict.generation}
 
 
-def _grid(found: dict[str, Any], names: list[str]) -> pd.DataFrame:
+def grid(found: dict[str, Any], names: list[str]) -> pd.DataFrame:
+    """Products measured as columns, with their kernels' names and tiles."""
     table = pd.DataFrame({side: found[side] for side in "mnk"} | {"us": found["us"]})
     kernels = [main_kernel(names[number] for number in each) for each in found["kernels"]]
     tiles = [tile(kernel) for kernel in kernels]
@@ -147,16 +133,16 @@ def _counters(rows: list[dict[str, Any]], names: list[str]) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def _largest(found: dict[str, Any], names: list[str], machine: str) -> pd.DataFrame:
+def _largest(found: dict[str, Any], names: list[str]) -> pd.DataFrame:
     """A row a format, beside what the data sheet says and what the clock allowed."""
-    published = _published(found["machine"])
+    sheets = published(found["machine"])
     rows = {}
     for name in SOUGHT:
         if (one := found.get(f"largest_{name}")) is None:
             continue
         case = Product(one["m"], one["n"], one["k"], name)
         rate = case.flop / one["normal"]["us"] / 1e6
-        sheet = published.get(COLUMN.get(name, name), float("nan"))
+        sheet = sheets.get(COLUMN.get(name, name), float("nan"))
         rows[name] = {
             "m": case.m,
             "n": case.n,
@@ -172,12 +158,3 @@ def _largest(found: dict[str, Any], names: list[str], machine: str) -> pd.DataFr
             "kernel": main_kernel(names[number] for number in one["kernels"]),
         }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("dtype")
-
-
-def _published(machine: str) -> dict[str, float]:
-    """The data sheet's row of the GPU that a machine's name begins with."""
-    table = gpus.summary()
-    for name in table.index:
-        if re.search(rf"\b{name}\b", machine):
-            return table.loc[name].to_dict()
-    return {}

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from course.topics.microscope import libraries, looked, measured
+from course.topics.microscope import looked, measured
 from course.topics.microscope.cases import Case, Convolution, Product, row
 from course.training.recorder import Recorder
 
@@ -109,19 +109,9 @@ def by_case(
     ]
 
 
-def called(cases: list[Any], names: measured.Names, device: torch.device) -> list[dict[str, Any]]:
-    """The libraries called from C++, switch by switch."""
-    return [*measured.rows(cases, device, names)]
-
-
 def parts(device: torch.device) -> dict[str, Callable[[measured.Names], Any]]:
     """All parts by name, in the order in which they are measured."""
-    # Last, since a mistake in C++ may leave the GPU's process of no use.
-    libs = {
-        "cublas": lambda names: called(libraries.products(), names, device),
-        "cudnn": lambda names: called(libraries.convolutions(), names, device),
-    }
-    return measured.parts(device) | {"counters": counted} | libs
+    return {"counters": counted} | measured.parts(device)
 
 
 def main(out: str, *wanted: str) -> None:

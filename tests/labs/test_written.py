@@ -117,10 +117,10 @@ WRONG = {
     },
     "microscope.load": {
         ("numbers % width == 0",): "is right for numbers of one byte. How many bytes has a row",
-        ("width <= itemsize",): "so do 16: try the widest first",
+        ("width <= itemsize",): "2 bytes fit, and so do 16",
         ("True",): "16 bytes do not divide a row of 8,194",
-        ("numbers * itemsize % width",): "nothing came back. A width fits",
-        ("False",): "nothing came back",
+        ("numbers * itemsize % width",): "it raised ValueError: max",
+        ("False",): "it raised ValueError: max",
     },
     "microscope.waves": {
         ("m // tile[0] * n // tile[1]", "tiles // units"): "is rounded down",

@@ -51,12 +51,35 @@ PRODUCTS = (
     ("fp16", "COMPUTE_32F_PEDANTIC", "DEFAULT_MATH"),
     ("fp16", "COMPUTE_32F", "PEDANTIC_MATH"),
 )
+# What each allows, after NVIDIA's documentation of cuBLAS 13 and cuDNN 9.
+SWITCHES = (
+    ("cuBLAS, of a handle", "CUBLAS_DEFAULT_MATH", "Tensor Cores, as far as no bit is lost"),
+    ("cuBLAS, of a handle", "CUBLAS_TENSOR_OP_MATH", "fp32 rounded to fp16; deprecated"),
+    ("cuBLAS, of a handle", "CUBLAS_TF32_TENSOR_OP_MATH", "fp32 rounded to TF32"),
+    ("cuBLAS, of a handle", "CUBLAS_PEDANTIC_MATH", "only the prescribed arithmetic: for tests"),
+    ("cuBLAS, of a product", "CUBLAS_COMPUTE_32F", "sums in fp32; what the handle allows"),
+    ("cuBLAS, of a product", "CUBLAS_COMPUTE_32F_FAST_TF32", "fp32 rounded to TF32"),
+    ("cuBLAS, of a product", "CUBLAS_COMPUTE_32F_FAST_16F", "fp32 rounded to fp16"),
+    ("cuDNN, of a convolution", "CUDNN_DEFAULT_MATH", "Tensor Cores; TF32 from the A100 on"),
+    ("cuDNN, of a convolution", "CUDNN_TENSOR_OP_MATH", "Tensor Cores, without conversion"),
+    (
+        "cuDNN, of a convolution",
+        "CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION",
+        "Tensor Cores, with fp32 rounded to fp16 for them",
+    ),
+    ("cuDNN, of a convolution", "CUDNN_FMA_MATH", "ordinary cores only"),
+)
 SPACE = 2**29  # bytes that an algorithm of cuDNN may work in
 
 
 def source(name: str) -> str:
     """The text of a listing: "products" or "convolutions"."""
     return (HERE / f"{name}.cpp").read_text()
+
+
+def switches() -> pd.DataFrame:
+    """What each math mode, compute type and math type allows. Columns: whose, switch, allows."""
+    return pd.DataFrame(SWITCHES, columns=["whose", "switch", "allows"])
 
 
 def folders() -> list[Path]:

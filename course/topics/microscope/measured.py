@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from course.topics.microscope import looked
+from course.topics.microscope import libraries, looked
 from course.topics.microscope.cases import STORED, Case, Convolution, Product, row
 
 COMMAND = (
@@ -74,12 +74,12 @@ class Names:
 
 
 def rows(cases: list[Case], device: torch.device, names: Names) -> Iterator[dict[str, Any]]:
-    """Each case with its seconds and its kernels, or with what PyTorch refused."""
+    """Each case with its seconds and its kernels, or with what was refused or is missing."""
     took: dict[Case, float] = {}
     for case in cases:
         try:
             took[case] = looked.timed(case, device)
-        except (RuntimeError, NotImplementedError, ValueError) as error:
+        except (RuntimeError, ValueError, OSError) as error:
             yield row(case) | {"said": str(error).splitlines()[0][:200]}
     for case, kernels in zip(took, looked.kernels(took, device)):
         yield row(case) | {"us": round(1e6 * took[case], 3), "kernels": names.numbers(kernels)}
@@ -172,4 +172,7 @@ def parts(device: torch.device) -> dict[str, Callable[[Names], Any]]:
         found[name] = lambda names, cases=cases: grid(cases, device, names)
     for name in SOUGHT:
         found[f"largest_{name}"] = lambda names, name=name: largest(name, device, names)
+    # Last, since a mistake in C++ may leave the GPU's process of no use.
+    for name, called in (("cublas", libraries.products), ("cudnn", libraries.convolutions)):
+        found[name] = lambda names, called=called: [*rows(called(), device, names)]
     return found

@@ -5,10 +5,10 @@ import gc
 
 import torch
 import torch.nn.functional as F
-from state import pad_channels
 from step import FastResNet
 from torch import nn
 
+from course.training.algebra.state import pad_channels
 from course.training.precision import set_tf32
 
 SCALE = 2048.0  # gradients of an untrained network overflow fp16 at the usual 65536

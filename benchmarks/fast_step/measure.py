@@ -25,10 +25,11 @@ import torch
 import torchvision
 from torch import nn
 
+from course.training import algebra
 from course.training.energy import EnergyMeter, counter
 from course.training.precision import set_tf32
 
-SAVED = Path(__file__).parent / "choices_h100.json"
+SAVED = Path(algebra.__file__).parent / "choices_h100.json"
 HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 FIRST_STEPS = 12
 SETTINGS = {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4}
@@ -196,7 +197,7 @@ def main() -> None:
     if not torch.cuda.is_available() or torch.version.cuda is None:
         sys.exit(
             "This measures an NVIDIA GPU and found none. Without one, see the algebra at work:\n"
-            "    python benchmarks/fast_step/algebra.py"
+            "    python -m course.training.algebra.formulas"
         )
     device = torch.device("cuda", torch.cuda.current_device())
     name = torch.cuda.get_device_name(device)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
-from state import State
+
+from course.training.algebra.state import State
 
 
 @triton.jit

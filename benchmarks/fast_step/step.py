@@ -6,17 +6,18 @@
 
 Where a 1x1 convolution is followed by BatchNorm (conv3 and the shortcut's), its statistics come
 from its input, and one kernel does convolution, BatchNorm, residual add and ReLU; backward needs
-neither its output nor that output's gradient. algebra.py has the formulas, and is to be read first;
-then forward.py and backward.py, products.py and rows.py (launches), *_kernels.py (Triton).
+neither its output nor that output's gradient. course/training/algebra has it all:
+formulas.py is to be read first, then forward.py and backward.py, products.py and rows.py.
 """
 
 import torch
-from backward import backward
-from choices import Choices
-from forward import forward
 from optimizer import SGD, LossScale
-from state import State, pad_channels
 from torch import nn
+
+from course.training.algebra.backward import backward
+from course.training.algebra.choices import Choices
+from course.training.algebra.forward import forward
+from course.training.algebra.state import State, pad_channels
 
 
 class FastResNet:

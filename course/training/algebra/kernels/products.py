@@ -1,6 +1,6 @@
 """Triton kernels of the 1x1 convolutions: products that do in their epilogue what surrounds them.
 
-algebra.py derives the formulas; M, K, N, s, G, P, k1, k2, k3 are named as there. A program makes a
+formulas.py derives them; M, K, N, s, G, P, k1, k2, k3 are named as there. A program makes a
 tile of BM rows and BN columns, and walks over the depth in steps of BK.
 
 The three product kernels have one loop and a long epilogue each, and are not split: the point is
@@ -9,7 +9,8 @@ that a tile never leaves the registers in between.
 
 import triton
 import triton.language as tl
-from row_kernels import affine, pack, unpack, update_running
+
+from course.training.algebra.kernels.rows import affine, pack, unpack, update_running
 
 
 @triton.jit

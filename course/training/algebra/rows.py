@@ -2,16 +2,21 @@
 
 import torch
 import triton
-from choices import UNPOOL_TILE, Choices
-from row_kernels import (
+
+from course.training.algebra.choices import UNPOOL_TILE, Choices
+from course.training.algebra.kernels.rows import (
     bn_relu_bwd_kernel,
     bn_relu_bwd_sums_kernel,
     bn_relu_kernel,
     stats_kernel,
     unpool_mask_kernel,
 )
-from state import Norm
-from stem_kernels import stem_bwd_kernel, stem_bwd_sums_kernel, stem_pool_kernel
+from course.training.algebra.kernels.stem import (
+    stem_bwd_kernel,
+    stem_bwd_sums_kernel,
+    stem_pool_kernel,
+)
+from course.training.algebra.state import Norm
 
 
 def as_rows(images: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The 1x1 convolutions as products of matrices, forward and backward. algebra.py has the formulas.
+"""The 1x1 convolutions as products of matrices, forward and backward; formulas.py derives them.
 
 Tensors are [M, K] and [M, N]: pixels x channels; W is [N, K].
 """
@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 import torch
 import triton
-from choices import SPLITS, Choices
-from product_kernels import (
+from torch import nn
+
+from course.training.algebra.choices import SPLITS, Choices
+from course.training.algebra.kernels.products import (
     conv3_kernel,
     dgrad1_kernel,
     dz_kernel,
     gram_bwd_kernel,
     gram_stats_kernel,
 )
-from state import Norm, State
-from torch import nn
+from course.training.algebra.state import Norm, State
 
 
 def tall_product(choices: Choices, kind: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

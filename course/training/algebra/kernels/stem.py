@@ -6,7 +6,8 @@ The convolution's output Y [n H H, C] is the largest tensor of the stem. Forward
 
 import triton
 import triton.language as tl
-from row_kernels import affine, update_running
+
+from course.training.algebra.kernels.rows import affine, update_running
 
 
 @triton.jit

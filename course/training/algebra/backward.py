@@ -6,10 +6,12 @@ with its column sums. Its last maker, dgrad1, has both at hand.
 
 import torch
 import torch.nn.functional as F
-from choices import Choices
-from forward import BlockTape, Tape, is_strided
-from products import input_gradient, linear_norm_backward, weight_gradient
-from rows import (
+from torch import nn
+
+from course.training.algebra.choices import Choices
+from course.training.algebra.forward import BlockTape, Tape, is_strided
+from course.training.algebra.products import input_gradient, linear_norm_backward, weight_gradient
+from course.training.algebra.rows import (
     add_norm_gradients,
     as_images,
     as_rows,
@@ -17,8 +19,7 @@ from rows import (
     stem_backward,
     unpool_masked,
 )
-from state import State
-from torch import nn
+from course.training.algebra.state import State
 
 Copies = list[tuple[torch.Tensor, torch.Tensor]]  # (where to, what)
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from choices import Choices
-from products import Linear, linear_norm
-from rows import add_sums, as_images, as_rows, norm_relu, stem_pool
-from state import State
 from torch import nn
+
+from course.training.algebra.choices import Choices
+from course.training.algebra.products import Linear, linear_norm
+from course.training.algebra.rows import add_sums, as_images, as_rows, norm_relu, stem_pool
+from course.training.algebra.state import State
 
 
 @dataclass

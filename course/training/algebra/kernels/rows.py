@@ -130,7 +130,7 @@ def bn_relu_bwd_kernel(
     BR: tl.constexpr,
     BC: tl.constexpr,
 ):
-    """DY = k1 d - k2 - k3 y [M, C], from the sums of the kernel above (algebra.py has the k's)."""
+    """DY = k1 d - k2 - k3 y [M, C], from the sums of the kernel above (formulas.py has the k's)."""
     col = tl.program_id(1) * BC + tl.arange(0, BC)
     mean, var, rstd, scale, shift = affine(SUMS, GAMMA, BETA, col, M, eps, C)
     k3 = scale * rstd * tl.load(GRADS + C + col) / M

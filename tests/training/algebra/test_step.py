@@ -1,6 +1,5 @@
 """The fast step's algebra, and the step itself in Triton's interpreter, against autograd."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -9,6 +8,7 @@ import sys
 import pytest
 
 from course.runs.run import PROJECT
+from course.training.algebra import formulas
 
 FOLDER = PROJECT / "benchmarks" / "fast_step"
 
@@ -68,16 +68,8 @@ print(json.dumps({
 """
 
 
-def load(name: str):
-    """A module of the folder, which is no package: its scripts are run where they lie."""
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_algebra_is_autograd() -> None:
-    found = load("algebra").differences()
+    found = formulas.differences()
     assert len(found) == 6
     assert max(found.values()) < 1e-12, found
 

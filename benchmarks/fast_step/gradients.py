@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from step import FastResNet
 from torch import nn
 
-from course.training.algebra.state import pad_channels
+from course.training.algebra.pixels import pad_channels
 from course.training.precision import set_tf32
 
 SCALE = 2048.0  # gradients of an untrained network overflow fp16 at the usual 65536

@@ -17,7 +17,8 @@ from torch import nn
 from course.training.algebra.backward import backward
 from course.training.algebra.choices import Choices
 from course.training.algebra.forward import forward
-from course.training.algebra.state import State, pad_channels
+from course.training.algebra.pixels import pad_channels
+from course.training.algebra.state import State
 
 
 class FastResNet:

@@ -10,11 +10,10 @@ from torch import nn
 
 from course.training.algebra.choices import Choices
 from course.training.algebra.forward import BlockTape, Tape, is_strided
+from course.training.algebra.pixels import as_images, as_rows
 from course.training.algebra.products import input_gradient, linear_norm_backward, weight_gradient
 from course.training.algebra.rows import (
     add_norm_gradients,
-    as_images,
-    as_rows,
     norm_relu_backward,
     stem_backward,
     unpool_masked,

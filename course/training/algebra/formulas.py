@@ -36,48 +36,71 @@ import torch
 EPS = 1e-5
 
 
-class LinearBatchNormAddReLU(torch.autograd.Function):
-    """relu(BatchNorm(z W') + identity), without keeping z W'.
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a' b [n, k] of [M, n] and [M, k], whose sum over M has 32 bits or more."""
+    wide = torch.promote_types(a.dtype, torch.float32)
+    if a.is_cuda and a.dtype != wide:
+        return torch.mm(a.t(), b, out_dtype=wide)
+    return a.t().to(wide) @ b.to(wide)
 
-    z [M, K], W [N, K], gamma and beta [N], identity [M, N]; the result is [M, N].
+
+class LinearBatchNormAddReLU(torch.autograd.Function):
+    """relu(BatchNorm(z W') + identity), without keeping z W'; the mean and variance of z W', too.
+
+    z [M, K], W [N, K], gamma and beta [N], identity [M, N]; the result is [M, N], of z's type.
+    Without an identity it is BatchNorm(z W') alone, as on a shortcut. Products of 16 bits are of
+    z's type, as under autocast, but sums over M are not: E[y^2] - mean^2 would lose what is left.
     """
 
     @staticmethod
     def forward(ctx, z, W, gamma, beta, identity, eps):
-        M = z.shape[0]
-        G, s = z.t() @ z, z.sum(0)
-        WG = W @ G  # [N, K]: backward needs it again, as the last term of dW
-        mean = W @ s / M
-        var = (WG * W).sum(1) / M - mean**2  # the row sums of WG * W are the diagonal of W G W'
-        rstd = (var + eps).rsqrt()
-        k1 = gamma * rstd
-        # BatchNorm folded into the weights and a bias: what a fused kernel does in its epilogue.
-        out = torch.relu(z @ (k1[:, None] * W).t() + (beta - mean * k1) + identity)
-        ctx.save_for_backward(z, W, WG, s, mean, rstd, k1, out)
-        return out
+        with torch.autocast(z.device.type, enabled=False):
+            M, narrow = z.shape[0], W.to(z.dtype)
+            G = product(z, z)
+            s, W = z.sum(0, dtype=G.dtype), narrow.to(G.dtype)  # of the weights that are used
+            WG = W @ G  # [N, K]: backward needs it again, as the last term of dW
+            mean = W @ s / M
+            # The row sums of WG * W are the diagonal of W G W'.
+            var = ((WG * W).sum(1) / M - mean**2).clamp(min=0)
+            rstd = (var + eps).rsqrt()
+            k1 = gamma * rstd
+            # What a fused kernel does before it writes: y is used where it was made.
+            out = (z @ narrow.t() * k1).add_(beta - mean * k1)
+            if identity is not None:
+                out = out.add_(identity).relu_()
+            out = out.to(z.dtype)
+        ctx.joins = identity is not None
+        ctx.mark_non_differentiable(mean, var)
+        ctx.save_for_backward(z, W, WG, s, mean, rstd, k1, out if ctx.joins else None)
+        return out, mean, var
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx, gradient, *_):
         z, W, WG, s, mean, rstd, k1, out = ctx.saved_tensors
-        M = z.shape[0]
-        d = gradient * (out > 0)  # one bit an element would do for the mask
-        P, dbeta = d.t() @ z, d.sum(0)  # with dz, the only reads of d
-        dgamma = rstd * ((P * W).sum(1) - mean * dbeta)
-        k3 = k1 * rstd * dgamma / M
-        k2 = k1 * dbeta / M - k3 * mean
-        dW = k1[:, None] * P - k2[:, None] * s - k3[:, None] * WG
-        dz = d @ (k1[:, None] * W) - z @ (W.t() @ (k3[:, None] * W)) - k2 @ W
-        return dz, dW, dgamma, dbeta, d, None  # identity is added as it is: its gradient is d
+        with torch.autocast(z.device.type, enabled=False):
+            M, half = z.shape[0], z.dtype
+            d = gradient * (out > 0) if ctx.joins else gradient  # of the mask one bit would do
+            P, dbeta = product(d, z), d.sum(0, dtype=W.dtype)  # with dz, the only reads of d
+            dgamma = rstd * ((P * W).sum(1) - mean * dbeta)
+            k3 = k1 * rstd * dgamma / M
+            k2 = k1 * dbeta / M - k3 * mean
+            dW = k1[:, None] * P - k2[:, None] * s - k3[:, None] * WG
+            dz = d @ (k1[:, None] * W).to(half) - z @ (W.t() @ (k3[:, None] * W)).to(half)
+            dz = (dz - k2 @ W).to(half)
+        # identity is added as it is: its gradient is d
+        return dz, dW, dgamma, dbeta, d if ctx.joins else None, None
 
 
 def plain(z, W, gamma, beta, identity, eps):
     """The same as everyone writes it: y = z W' is stored, and autograd stores it for backward."""
     y = torch.nn.functional.linear(z, W)
     y = torch.nn.functional.batch_norm(y, None, None, gamma, beta, training=True, eps=eps)
-    return torch.relu(y + identity)
+    return y if identity is None else torch.relu(y + identity)
 
 
-def differences(pixels: int = 300, narrow: int = 8, wide: int = 24) -> dict[str, float]:
+def differences(
+    pixels: int = 300, narrow: int = 8, wide: int = 24, joins: bool = True
+) -> dict[str, float]:
     """Largest absolute difference from autograd: of the output, and of each input's gradient."""
     generator = torch.Generator().manual_seed(0)
 
@@ -90,10 +113,12 @@ def differences(pixels: int = 300, narrow: int = 8, wide: int = 24) -> dict[str,
         "W": random(wide, narrow),
         "gamma": random(wide),
         "beta": random(wide),
-        "identity": random(pixels, wide),
     }
-    ours = LinearBatchNormAddReLU.apply(*inputs.values(), EPS)
-    theirs = plain(*inputs.values(), EPS)
+    given = [*inputs.values(), random(pixels, wide) if joins else None]
+    if joins:
+        inputs["identity"] = given[-1]
+    ours, *_ = LinearBatchNormAddReLU.apply(*given, EPS)
+    theirs = plain(*given, EPS)
     seed = torch.randn(ours.shape, dtype=torch.float64, generator=generator)
     found = {"output": (ours - theirs).abs().max().item()}
     pairs = zip(

@@ -19,16 +19,6 @@ from course.training.algebra.kernels.stem import (
 from course.training.algebra.state import Norm
 
 
-def as_rows(images: torch.Tensor) -> torch.Tensor:
-    """[n, C, h, w], channels last, as [n h w, C]: a view."""
-    return images.permute(0, 2, 3, 1).reshape(-1, images.shape[1])
-
-
-def as_images(rows: torch.Tensor, n: int, height: int) -> torch.Tensor:
-    """[n height height, C] as [n, C, height, height], channels last: a view."""
-    return rows.view(n, height, height, rows.shape[1]).permute(0, 3, 1, 2)
-
-
 def add_sums(choices: Choices, y: torch.Tensor, sums: torch.Tensor) -> None:
     """sums [2 C] += sum(y), sum(y*y)."""
     M, C = y.shape

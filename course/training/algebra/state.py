@@ -8,8 +8,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+
+from course.training.algebra.pixels import pad_channels
 
 
 class Workspace:
@@ -55,14 +56,6 @@ class Norm:
     def __post_init__(self) -> None:
         for name in ("scale", "shift", "mean", "rstd"):
             setattr(self, name, torch.zeros_like(self.beta))
-
-
-def pad_channels(x: torch.Tensor) -> torch.Tensor:
-    """[n, 3, h, w] with a fourth channel of zeros, channels last.
-
-    cuDNN's kernels for a first layer take four channels: given three, it pads on every step.
-    """
-    return F.pad(x, (0, 0, 0, 0, 0, 1)).contiguous(memory_format=torch.channels_last)
 
 
 def channels_first(values: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,6 @@ with its column sums. Its last maker, dgrad1, has both at hand.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from course.training.algebra.choices import Choices
@@ -15,7 +14,7 @@ from course.training.algebra.products import input_gradient, linear_norm_backwar
 from course.training.algebra.rows import (
     add_norm_gradients,
     norm_relu_backward,
-    stem_backward,
+    stem_rows_backward,
     unpool_masked,
 )
 from course.training.algebra.state import State
@@ -23,53 +22,45 @@ from course.training.algebra.state import State
 Copies = list[tuple[torch.Tensor, torch.Tensor]]  # (where to, what)
 
 
-def backward(
-    model: nn.Module,
-    state: State,
-    choices: Choices,
-    tape: Tape,
-    logits: torch.Tensor,
-    labels: torch.Tensor,
-    scale: torch.Tensor,
+def head_backward(
+    model: nn.Module, state: State, choices: Choices, tape: Tape, d_logits: torch.Tensor
 ) -> torch.Tensor:
-    """The mean cross entropy of logits [n, classes]; fills the state's gradients, times scale."""
-    loss, d_pooled = head_backward(model, state, tape, logits, labels, scale)
-    n, last = logits.shape[0], tape.blocks[-1]
-    d_total = state.workspace.named("last", d_pooled.shape[1])
-    pixels = last.height2 * last.height2
-    d = unpool_masked(choices, d_pooled, last.bits, d_total, pixels)
+    """From the gradient of the logits [n, classes] to that behind the last block's mask."""
+    state.bias_gradient.copy_(d_logits.sum(0, dtype=torch.float32))
+    torch.mm(d_logits.t(), tape.pooled, out=state.weight_gradient[model.fc])
+    d_pooled = d_logits @ state.weight[model.fc]
+    last = tape.blocks[-1]
+    total = total_of(state, last)
+    return unpool_masked(choices, d_pooled, last.bits, total, last.height2 * last.height2)
+
+
+def layer_backward(
+    state: State, choices: Choices, tape: Tape, blocks: slice, d: torch.Tensor
+) -> torch.Tensor:
+    """From d of the last of some blocks to d of the block below the first of them."""
     copies: Copies = []
-    for block, below in zip(reversed(tape.blocks), [*reversed(tape.blocks[:-1]), None]):
-        d, d_total = block_backward(state, choices, block, below, d, d_total, n, copies)
-    dy = stem_backward(
-        choices, d, tape.stem_winner, tape.stem_y, state.norms[model.bn1], tape.stem_height
-    )
+    for at in reversed(range(blocks.start, blocks.stop)):
+        below = tape.blocks[at - 1] if at else None
+        d = block_backward(state, choices, tape.blocks[at], below, d, len(tape.images), copies)
+    torch._foreach_copy_(*map(list, zip(*copies)))  # one launch for all
+    return d
+
+
+def stem_backward(
+    model: nn.Module, state: State, choices: Choices, tape: Tape, d: torch.Tensor
+) -> None:
+    """From the gradient of what the first block got to the gradients of the first layer."""
+    norm, n = state.norms[model.bn1], len(tape.images)
+    dy = stem_rows_backward(choices, d, tape.stem_winner, tape.stem_y, norm, tape.stem_height)
     dy4, w = as_images(dy, n, tape.stem_height), state.weight[model.conv1]
     _, dw = convolution_backward(dy4, tape.images, w, (2, 2), (3, 3), with_input=False)
-    copies.append((state.weight_gradient[model.conv1], dw))
-    torch._foreach_copy_(*map(list, zip(*copies)))  # one launch for all
-    return loss
+    state.weight_gradient[model.conv1].copy_(dw)
 
 
-def head_backward(
-    model: nn.Module,
-    state: State,
-    tape: Tape,
-    logits: torch.Tensor,
-    labels: torch.Tensor,
-    scale: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Loss and the gradient of the pooled features [n, C]: softmax minus one hot, in fp32."""
-    n = logits.shape[0]
-    log_probabilities = F.log_softmax(logits.float(), 1)
-    loss = F.nll_loss(log_probabilities, labels)
-    dl = log_probabilities.exp()
-    dl.scatter_add_(1, labels[:, None], torch.full((n, 1), -1.0, device=dl.device))
-    dl = dl * (scale / n)
-    state.bias_gradient.copy_(dl.sum(0))
-    dl = dl.to(tape.pooled.dtype)
-    torch.mm(dl.t(), tape.pooled, out=state.weight_gradient[model.fc])
-    return loss, dl @ state.weight[model.fc]
+def total_of(state: State, tape: BlockTape) -> torch.Tensor:
+    """Where the column sums of d behind a block's mask are added up."""
+    channels = tape.block.conv3.out_channels
+    return state.workspace.named((tape.block, "gradient"), channels)
 
 
 def block_backward(
@@ -78,12 +69,11 @@ def block_backward(
     tape: BlockTape,
     below: BlockTape | None,
     d: torch.Tensor,
-    d_total: torch.Tensor,
     n: int,
     copies: Copies,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> torch.Tensor:
     """From d of this block's output to d of the block below; under the first: of the max pool."""
-    block, x = tape.block, tape.x
+    block, x, d_total = tape.block, tape.x, total_of(state, tape)
     norm1, norm2 = state.norms[block.bn1], state.norms[block.bn2]
     dz2 = linear_norm_backward(state, choices, d, d_total, tape.conv3, (tape.y2, norm2))
     dy2 = norm_relu_backward(choices, dz2, tape.y2, norm2)
@@ -105,11 +95,9 @@ def block_backward(
         shortcut = linear_norm_backward(state, choices, d, d_total, tape.shortcut)
     w1 = state.weight[block.conv1].flatten(1)
     if below is None:  # the max pool has no mask: the stem's backward knows what was 0
-        return shortcut.addmm_(dy1, w1), d_total
-    total = state.workspace.named((below.block, "gradient"), x.shape[1])
-    strided = is_strided(block)
-    d = input_gradient(choices, dy1, w1, shortcut, below.bits, total, tape.height, strided)
-    return d, total
+        return shortcut.addmm_(dy1, w1)
+    total, strided = total_of(state, below), is_strided(block)
+    return input_gradient(choices, dy1, w1, shortcut, below.bits, total, tape.height, strided)
 
 
 def convolution_backward(

@@ -2,16 +2,26 @@
 
 No tile is best for all: which one wins depends on the shape, and by how much it wins on the GPU.
 A choice is kept under a name without the batch, such as "conv3 784 128 512 True" (pixels of an
-image, depth, columns, joins). choices_h100.json holds those that were measured on an H100; with
-them only the kernels that win are compiled.
+image, depth, columns, joins). choices_h100.json holds those that were measured on an H100; those of
+other GPUs lie in the user's cache, once a run has made them. With them only the kernels that win
+are compiled.
 """
 
+import json
 import math
+import re
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import triton
+from platformdirs import user_cache_path
 from triton.runtime.errors import OutOfResources
+
+from course.runs.files import read_dict, write_atomically
+
+SHIPPED = {"H100": "choices_h100.json"}  # by a part of the GPU's name
 
 ROW_TILES = [(4096, 8, 4), (2048, 4, 8), (4096, 8, 8), (2048, 4, 16)]  # elements, warps, per SM
 UNPOOL_TILE = (4096, 8, 4)
@@ -50,10 +60,8 @@ class Choices:
     one large tile for each kind, and nothing is timed. The dict `chosen` is added to.
     """
 
-    def __init__(
-        self, device: torch.device, batch: int, chosen: dict[str, str] | None = None
-    ) -> None:
-        self.batch = batch
+    def __init__(self, device: torch.device, chosen: dict[str, str] | None = None) -> None:
+        self.batch = 1  # images of the step under way
         self.interpreted = device.type == "cpu"
         self.chosen = {} if chosen is None else chosen
         self.processors = 1
@@ -127,3 +135,28 @@ class Choices:
             return lambda: launch(BM, BN, min(BK, depth), options)
 
         return {f"t{tile}": candidate(*tile) for tile in tiles}
+
+
+class Saved:
+    """Choices of a GPU of this name: those that are shipped, and those that runs here have added."""
+
+    def __init__(self, gpu: str) -> None:
+        name = re.sub(r"\W+", "-", gpu.lower()).strip("-")
+        self._file = user_cache_path("make-training-fast") / "algebra" / f"{name}.json"
+        self._known: dict[str, str] = {}
+        for type_of_gpu, file in SHIPPED.items():
+            if type_of_gpu in gpu:
+                self._known |= read_dict(Path(__file__).with_name(file))
+        self._known |= read_dict(self._file)
+        self.chosen = dict(self._known)
+
+    def write(self) -> None:
+        """Keep what was chosen since, for the next run; a disk that is full keeps nothing."""
+        if self.chosen == self._known:
+            return
+        self._known = read_dict(self._file) | self.chosen  # another run may have added some
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._file, json.dumps(self._known, indent=1))
+        except OSError as error:
+            print(f"{self._file.name} could not be written: {error}", file=sys.stderr)

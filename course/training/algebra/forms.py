@@ -27,10 +27,16 @@ def convert(model: nn.Module, cfg: Config) -> nn.Module:
             f"algebra=True: {reason}. It is for torchvision's resnet50, resnet101 and resnet152"
         )
     reason = why_no_kernels(model, cfg)
-    _made.update(form="plain", why=reason)
+    _made.update(form="plain" if reason else "kernels", why=reason)
+    said = f"in plain PyTorch, equal but slow: {reason}" if reason else "by kernels in Triton"
     if os.environ.get("RANK", "0") == "0":
-        print(f"algebra in plain PyTorch, equal but slow: {reason}", flush=True)
-    return plain.convert(model)
+        print(f"algebra {said}", flush=True)
+    model = plain.convert(model)  # also what kernels leave to PyTorch: see fused.py
+    if not reason:
+        from course.training.algebra import fused  # only here: it needs Triton
+
+        model = fused.convert(model)
+    return model
 
 
 def last() -> dict[str, str]:
@@ -68,4 +74,6 @@ def why_no_kernels(model: nn.Module, cfg: Config) -> str:
         return "the kernels compute in 16 bits, and the precision is fp32"
     if not cfg.channels_last:
         return "the kernels read images channels last, and they are not"
-    return "no kernels yet"
+    if model.conv1.kernel_size != (7, 7):
+        return "the kernels know ImageNet's first layer, and this is another"
+    return ""

@@ -37,7 +37,7 @@ def linear_norm(
     rows = as_rows(x)
     out, mean, variance = LinearBatchNormAddReLU.apply(
         rows,
-        conv.weight.flatten(1),
+        as_rows(conv.weight),  # [N, K], and its gradient comes back channels last
         norm.weight,
         norm.bias,
         None if identity is None else as_rows(identity),

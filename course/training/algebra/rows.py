@@ -165,7 +165,7 @@ def stem_pool(
     return p, winner
 
 
-def stem_backward(
+def stem_rows_backward(
     choices: Choices,
     dp: torch.Tensor,
     winner: torch.Tensor,

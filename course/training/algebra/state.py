@@ -1,7 +1,7 @@
-"""What a training step keeps between kernels: parameters, momenta and gradients in flat buffers.
+"""What a training step keeps between kernels: rounded weights, sums and gradients, in flat buffers.
 
-Few buffers mean few launches: one memset clears all sums, one kernel updates all weights. The
-module's own parameters become views of them, so that it can be saved or evaluated as ever.
+Few buffers mean few launches: one memset clears all sums, one kernel gives out a layer's gradients.
+The module's own parameters stay where they are: they are the optimizer's, in 32 bits.
 """
 
 from collections.abc import Hashable
@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import nn
-
-from course.training.algebra.pixels import pad_channels
 
 
 class Workspace:
@@ -58,83 +56,67 @@ class Norm:
             setattr(self, name, torch.zeros_like(self.beta))
 
 
-def channels_first(values: torch.Tensor) -> torch.Tensor:
-    """A convolution's weights, [N, h, w, K] in memory, in torch's order [N, K, h, w]: a view."""
-    return values.permute(0, 3, 1, 2) if values.dim() == 4 else values
-
-
 class State:
     """The parameters of a torchvision bottleneck ResNet, as one training step wants them.
 
-    Weights: `weights` and `momenta` fp32, `half_weights` and `half_gradients` in `dtype`, all flat.
-    Vectors (gamma, beta, the last bias): `vectors`, `vector_momenta`, `vector_gradients`, fp32.
-    By module: `weight` and `weight_gradient` in dtype, `rounded` (1x1 only: the weights that the
-    convolution really uses, as fp32 [N, K]), and `norms`.
+    By module: `weight` and `weight_gradient` in dtype, views of flat buffers; `rounded` (1x1 only:
+    the weights that the convolution really uses, as fp32 [N, K]); and `norms`. The first layer's
+    have four input channels. Gradients of vectors (gamma, beta, the last bias) stay fp32.
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         self.device = next(model.parameters()).device
-        self.convs = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
-        self.norms: dict[nn.Module, Norm] = {}
-        self._flatten_weights(model, dtype)
-        self._flatten_vectors(model)
+        self.first, self.last = model.conv1, model.fc
+        self._norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+        self._counters = [m.num_batches_tracked for m in self._norms]
+        self._at: dict[nn.Module, slice] = {}  # in the flat buffers of weights, or of vectors
+        self._lay_out_weights([m for m in model.modules() if isinstance(m, nn.Conv2d)], dtype)
+        self._lay_out_vectors()
 
-    def _flatten_weights(self, model: nn.Module, dtype: torch.dtype) -> None:
-        model.conv1.weight.data = pad_channels(model.conv1.weight.data)
-        modules = [*self.convs, model.fc]
-        sizes = [(m.weight.numel() + 7) // 8 * 8 for m in modules]  # 16 bytes in half precision
-        self.weights = torch.zeros(sum(sizes), device=self.device)
-        self.momenta = torch.zeros_like(self.weights)
-        self.half_weights = torch.zeros_like(self.weights, dtype=dtype)
+    def _lay_out_weights(self, convs: list[nn.Conv2d], dtype: torch.dtype) -> None:
+        modules, begin = [*convs, self.last], 0
+        for module in modules:
+            size = module.weight.numel() // 3 * 4 if module is self.first else module.weight.numel()
+            self._at[module] = slice(begin, begin + size)
+            begin += (size + 7) // 8 * 8  # 16 bytes in half precision
+        self.half_weights = torch.zeros(begin, device=self.device, dtype=dtype)
         self.half_gradients = torch.zeros_like(self.half_weights)
-        self.weight: dict[nn.Module, torch.Tensor] = {}
-        self.weight_gradient: dict[nn.Module, torch.Tensor] = {}
-        places: dict[nn.Module, slice] = {}
-        begin = 0
-        for module, size in zip(modules, sizes):
-            w = module.weight.data
-            values = w.permute(0, 2, 3, 1).contiguous() if w.dim() == 4 else w
-            place = places[module] = slice(begin, begin + w.numel())
-            self.weights[place] = values.flatten()
-            for flat, views in (
-                (self.half_weights, self.weight),
-                (self.half_gradients, self.weight_gradient),
-            ):
-                views[module] = channels_first(flat[place].view(values.shape))
-            module.weight.data = channels_first(self.weights[place].view(values.shape))
-            begin += size
-        model.conv1.weight.data = model.conv1.weight.data[:, :3]
-        self.half_weights.copy_(self.weights)
-        self.rounded_weights = self.half_weights.float()
+        self._rounded_weights = torch.zeros(begin, device=self.device)
+        self.weight = {m: self._of(m, self.half_weights[self._at[m]]) for m in modules}
+        self.weight_gradient = {m: self._of(m, self.half_gradients[self._at[m]]) for m in modules}
+        self._rounded = [m.weight.data for m in modules if m is not self.first]
+        self._halves = [self.weight[m] for m in modules if m is not self.first]
         self.rounded = {
-            m: self.rounded_weights[places[m]].view(m.out_channels, m.in_channels)
-            for m in self.convs
+            m: self._rounded_weights[self._at[m]].view(m.out_channels, m.in_channels)
+            for m in convs
             if m.kernel_size == (1, 1)
         }
 
-    def _flatten_vectors(self, model: nn.Module) -> None:
-        norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
-        channels = sum(m.num_features for m in norms)
-        size = 2 * channels + model.fc.out_features
-        self.vectors = torch.zeros(size, device=self.device)
-        self.vector_momenta = torch.zeros_like(self.vectors)
-        # 4 sums a channel at most, and those of blocks' inputs, which are 4096 wide at most.
-        room = 8 * channels + 20 * 4096 + size + 8
-        self.workspace = Workspace(room, self.device)
-        self.vector_gradients = self.workspace.take(size)
-        self.overflow = self.workspace.take(1)
-        begin = 0
-        for module in norms:
-            middle, end = begin + module.num_features, begin + 2 * module.num_features
-            self.norms[module] = self._norm(module, begin, middle, end)
-            begin = end
-        self.vectors[begin:] = model.fc.bias.data
-        model.fc.bias.data = self.vectors[begin:]
-        self.bias, self.bias_gradient = self.vectors[begin:], self.vector_gradients[begin:]
+    def _of(self, module: nn.Module, flat: torch.Tensor) -> torch.Tensor:
+        """A piece of a flat buffer in the shape of a weight, and in its order in memory."""
+        if module is self.first:  # [64, 4, 7, 7], channels last
+            n, _, height, width = module.weight.shape
+            return flat.view(n, height, width, 4).permute(0, 3, 1, 2)
+        return flat.as_strided(module.weight.shape, module.weight.stride(), flat.storage_offset())
 
-    def _norm(self, module: nn.BatchNorm2d, begin: int, middle: int, end: int) -> Norm:
-        self.vectors[begin:middle], self.vectors[middle:end] = module.bias.data, module.weight.data
-        module.bias.data, module.weight.data = self.vectors[begin:middle], self.vectors[middle:end]
+    def _lay_out_vectors(self) -> None:
+        channels = sum(m.num_features for m in self._norms)
+        size = 2 * channels + self.last.out_features
+        # Sums of y and of y*y for each norm; those of blocks' inputs, which are convolutions', too.
+        convs = [m for m in self.weight if isinstance(m, nn.Conv2d)]
+        inputs = sum(3 * m.in_channels + m.out_channels + 16 for m in convs)
+        self.workspace = Workspace(2 * channels + size + inputs + 4096, self.device)
+        self.vector_gradients = self.workspace.take(size)
+        self.norms: dict[nn.Module, Norm] = {}
+        begin = 0
+        for module in self._norms:
+            self._at[module] = slice(begin, begin + 2 * module.num_features)
+            self.norms[module] = self._norm(module, self.vector_gradients[self._at[module]])
+            begin += 2 * module.num_features
+        self._bias_at = slice(begin, size)
+        self.bias, self.bias_gradient = self.last.bias.data, self.vector_gradients[self._bias_at]
+
+    def _norm(self, module: nn.BatchNorm2d, gradients: torch.Tensor) -> Norm:
         return Norm(
             channels=module.num_features,
             eps=module.eps,
@@ -143,11 +125,41 @@ class State:
             beta=module.bias.data,
             running_mean=module.running_mean,
             running_var=module.running_var,
-            gradients=self.vector_gradients[begin:end],
+            gradients=gradients,
             sums=self.workspace.take(2 * module.num_features),
         )
 
-    def clear(self) -> None:
-        """Before a step: zero the sums, and round the weights anew."""
+    @property
+    def known(self) -> set[nn.Module]:
+        """The modules that have parameters."""
+        return {*self.weight, *self.norms}
+
+    def begin(self) -> None:
+        """Before a step: zero the sums, round the weights anew, and count the batch."""
         self.workspace.values.zero_()
-        self.rounded_weights.copy_(self.half_weights)
+        self.weight[self.first][:, :3].copy_(self.first.weight.data)
+        torch._foreach_copy_(self._halves, self._rounded)
+        self._rounded_weights.copy_(self.half_weights)
+        torch._foreach_add_(self._counters, 1)
+
+    def gradients(self, modules: list[nn.Module]) -> list[torch.Tensor]:
+        """Those of the parameters of modules that follow each other, in fp32 and memory of their
+        own: a parameter may keep its gradient, or add another step's to it."""
+        norms = [m for m in modules if m in self.norms]
+        others = [m for m in modules if m in self.weight]
+        weights = slice(self._at[others[0]].start, self._at[others[-1]].stop)
+        ends = [self._at[m] for m in norms] + [self._bias_at] * (self.last in others)
+        vectors = slice(ends[0].start, ends[-1].stop)
+        from_weights = self.half_gradients[weights].float()
+        from_vectors = self.vector_gradients[vectors].clone()
+        found = []
+        for module in modules:
+            if module in self.norms:
+                at = self._at[module]
+                both = from_vectors[at.start - vectors.start : at.stop - vectors.start]
+                found += [*reversed(both.chunk(2))]  # beta's comes first, and gamma is the weight
+                continue
+            at = self._at[module]
+            piece = from_weights[at.start - weights.start : at.stop - weights.start]
+            found.append(self._of(module, piece)[:, : module.weight.shape[1]])
+        return found + [from_vectors[-self.last.out_features :]] * (self.last in others)

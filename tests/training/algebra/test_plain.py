@@ -1,10 +1,6 @@
 """The algebra in plain PyTorch: gradients are autograd's, statistics BatchNorm's."""
 
 import copy
-import json
-import subprocess
-import sys
-from pathlib import Path
 
 import of_algebra
 import pytest
@@ -95,9 +91,9 @@ def test_under_autocast_it_is_as_near_to_float64(precision: torch.dtype) -> None
 def test_an_overflow_reaches_the_gradients() -> None:
     """GradScaler leaves out a step whose gradients are not finite: none may be hidden."""
     block = of_algebra.network().layer1[0]
-    z = torch.randn(2, 64, 4, 4, requires_grad=True)
+    z = torch.randn(2, 16, 4, 4, requires_grad=True)
     with torch.autocast("cpu", torch.float16):
-        out = plain.linear_norm(z, block.conv3, block.bn3, torch.zeros(2, 256, 4, 4))
+        out = plain.linear_norm(z, block.conv3, block.bn3, torch.zeros(2, 64, 4, 4))
     (out * 6e4).sum().backward()
     assert not z.grad.isfinite().all()
 
@@ -110,18 +106,6 @@ def test_frozen_statistics_stay() -> None:
     before = copy.deepcopy(net.state_dict())
     net(of_algebra.batch()[0])
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
-
-
-@pytest.mark.slow
-def test_two_ranks_have_equal_gradients_which_are_the_mean(tmp_path: Path) -> None:
-    ranks = [
-        subprocess.Popen([sys.executable, of_algebra.__file__, tmp_path, str(rank)])
-        for rank in (0, 1)
-    ]
-    assert [rank.wait(timeout=90) for rank in ranks] == [0, 0]
-    first, second = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1))
-    assert first["sum"] == second["sum"]
-    assert max(first["off"], second["off"]) < 1e-12
 
 
 def test_the_rung_changes_one_field_of_fused() -> None:

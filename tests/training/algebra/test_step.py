@@ -1,100 +1,61 @@
-"""The step by kernels, in Triton's interpreter, against autograd."""
+"""Both forms on two ranks, kernels in Triton's interpreter: gradients against autograd's."""
 
 import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 
+import of_algebra
 import pytest
 
-from course.runs.run import PROJECT
-
-FOLDER = PROJECT / "benchmarks" / "fast_step"
-
-# One step of a tiny bottleneck ResNet (a block with a shortcut of stride 1, one with none, one of
-# stride 2), in fp32 by the kernels, and in float64 by autograd. Prints the relative distances.
-STEP = """
-import copy, json, torch, torchvision
-from torch.nn import BatchNorm2d, Linear, ReLU, Sequential
-from torch.nn.functional import cross_entropy
-from optimizer import SGD
-from step import FastResNet
-
-def make(seed):
-    torch.manual_seed(seed)
-    net = torchvision.models.ResNet(torchvision.models.resnet.Bottleneck, [2, 1, 1, 1])
-    net.layer3, net.layer4, net.fc = Sequential(), Sequential(), Linear(512, 10)
-    for m in net.modules():
-        if isinstance(m, BatchNorm2d):
-            torch.nn.init.uniform_(m.weight, 0.5, 1.5)
-            torch.nn.init.uniform_(m.bias, -0.3, 0.3)
-    return net, torch.randn(2, 3, 32, 32).to(memory_format=torch.channels_last)
-
-def nearest_zero(net, images):
-    found = []
-    for m in net.modules():
-        if isinstance(m, ReLU):
-            m.register_forward_pre_hook(lambda _, x: found.append(x[0].abs().min().item()))
-    net(images)
-    return min(found)
-
-torch.set_num_threads(1)
-for seed in range(100):  # a ReLU that flips in fp32 moves all gradients below it: have none near 0
-    net, images = make(seed)
-    if nearest_zero(copy.deepcopy(net).double(), images.double()) > 1e-5:
-        break
-labels = torch.tensor([3, 7])
-ref = copy.deepcopy(net).double()
-sgd = torch.optim.SGD(ref.parameters(), 0.1, momentum=0.9, weight_decay=1e-4)
-fast = FastResNet(net, torch.float32, 2, SGD(0.1, 0.9, 1e-4), loss_scale=1024.0)
-loss = fast.step(images, labels, update=False)
-wanted = cross_entropy(ref(images.double()), labels)
-wanted.backward()
-gradients = {
-    name: ((fast.gradients()[name] - p.grad).norm() / p.grad.norm()).item()
-    for name, p in ref.named_parameters()
-}
-fast.update()
-sgd.step()
-state = net.state_dict()
-far = {n: (state[n] - v).abs().max().item() for n, v in ref.state_dict().items()}
-print(json.dumps({
-    "loss": abs(loss.item() - wanted.item()),
-    "gradients": gradients,
-    "running": max(v for n, v in far.items() if "running" in n),
-    "weights": max(far[n] for n, _ in ref.named_parameters()),
-}))
-"""
+needs_triton = pytest.mark.skipif(
+    find_spec("triton") is None, reason="the kernels are written in Triton, which is not here"
+)
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def step() -> dict:
-    pytest.importorskip("triton", reason="the kernels are written in Triton, which is not here")
-    return interpreted(STEP)
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
+    """What each of two processes tells, by form."""
+    folder = tmp_path_factory.mktemp("ranks")
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    if find_spec("triton"):
+        environment["TRITON_INTERPRET"] = "1"
+    started = [
+        subprocess.Popen([sys.executable, of_algebra.__file__, folder, rank], env=environment)
+        for rank in "01"
+    ]
+    assert [process.wait(timeout=120) for process in started] == [0, 0]
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in "01"]
 
 
-def interpreted(code: str) -> dict:
-    """What the code prints last, as JSON, where kernels run in Triton's interpreter."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    environment["PYTHONPATH"] = str(FOLDER)
-    result = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60
-    )
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout.splitlines()[-1])
+def test_the_plain_form_under_ddp_is_the_mean_of_autograds(ranks: list[dict]) -> None:
+    """float64 both."""
+    assert max(rank["plain"]["off"] for rank in ranks) < 1e-11
+    assert ranks[0]["plain"]["sum"] == ranks[1]["plain"]["sum"]
 
 
-@pytest.mark.slow
-class TestStep:
+@needs_triton
+def test_every_gradient_by_kernels_is_autograds(ranks: list[dict]) -> None:
     """fp32 by the kernels against float64; autograd in fp32 is 1e-5 off itself."""
+    for rank in ranks:
+        assert 0 < rank["alone"]["off"] < 7e-5
+        assert rank["alone"]["moved"] < 5e-5  # running statistics
 
-    def test_every_gradient_is_autograds(self, step: dict) -> None:
-        assert step["loss"] < 5e-5
-        assert len(step["gradients"]) == 38
-        assert max(step["gradients"].values()) < 7e-5, step["gradients"]
 
-    def test_running_statistics_are_batchnorms(self, step: dict) -> None:
-        assert step["running"] < 5e-5
+@needs_triton
+def test_another_steps_gradients_are_added(ranks: list[dict]) -> None:
+    """None lies in memory that the next step writes to."""
+    assert max(rank["alone"]["added"] for rank in ranks) < 7e-5
 
-    def test_updated_parameters_are_sgds(self, step: dict) -> None:
-        assert step["weights"] < 1e-4
+
+@needs_triton
+def test_kernels_under_ddp_give_equal_gradients_which_are_the_mean(ranks: list[dict]) -> None:
+    assert max(rank["kernels"]["off"] for rank in ranks) < 7e-5
+    assert ranks[0]["kernels"]["sum"] == ranks[1]["kernels"]["sum"]
+
+
+@needs_triton
+def test_a_second_backward_pass_is_refused_with_the_reason(ranks: list[dict]) -> None:
+    assert "call backward before the next forward, and once" in ranks[0]["kernels"]["twice"]

@@ -138,7 +138,7 @@ class Choices:
 
 
 class Saved:
-    """Choices of a GPU of this name: those that are shipped, and those that runs here have added."""
+    """Choices of a GPU of this name: those that are shipped, and those that runs here add."""
 
     def __init__(self, gpu: str) -> None:
         name = re.sub(r"\W+", "-", gpu.lower()).strip("-")

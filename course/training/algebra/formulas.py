@@ -44,6 +44,19 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return a.t().to(wide) @ b.to(wide)
 
 
+def corrections(
+    k1: torch.Tensor,
+    rstd: torch.Tensor,
+    mean: torch.Tensor,
+    dbeta: torch.Tensor,
+    dgamma: torch.Tensor,
+    M: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """k2 and k3 [N] of BatchNorm's gradient, dy = k1 d - k2 - k3 y."""
+    k3 = k1 * rstd * dgamma / M
+    return k1 * dbeta / M - k3 * mean, k3
+
+
 class LinearBatchNormAddReLU(torch.autograd.Function):
     """relu(BatchNorm(z W') + identity), without keeping z W'; the mean and variance of z W', too.
 
@@ -82,8 +95,7 @@ class LinearBatchNormAddReLU(torch.autograd.Function):
             d = gradient * (out > 0) if ctx.joins else gradient  # of the mask one bit would do
             P, dbeta = product(d, z), d.sum(0, dtype=W.dtype)  # with dz, the only reads of d
             dgamma = rstd * ((P * W).sum(1) - mean * dbeta)
-            k3 = k1 * rstd * dgamma / M
-            k2 = k1 * dbeta / M - k3 * mean
+            k2, k3 = corrections(k1, rstd, mean, dbeta, dgamma, M)
             dW = k1[:, None] * P - k2[:, None] * s - k3[:, None] * WG
             dz = d @ (k1[:, None] * W).to(half) - z @ (W.t() @ (k3[:, None] * W)).to(half)
             dz = (dz - k2 @ W).to(half)

@@ -2,9 +2,9 @@
 
 No tile is best for all: which one wins depends on the shape, and by how much it wins on the GPU.
 A choice is kept under a name without the batch, such as "conv3 784 128 512 True" (pixels of an
-image, depth, columns, joins). choices_h100.json holds those that were measured on an H100; those of
-other GPUs lie in the user's cache, once a run has made them. With them only the kernels that win
-are compiled.
+image, depth, columns, joins). choices_h100.json holds those that were measured on an H100. Other
+GPUs begin with them: a good guess, and only one kernel for each shape is compiled. What a run adds
+lies in the user's cache; `benchmarks/fast_step/measure.py --tune` tries all.
 """
 
 import json
@@ -21,7 +21,8 @@ from triton.runtime.errors import OutOfResources
 
 from course.runs.files import read_dict, write_atomically
 
-SHIPPED = {"H100": "choices_h100.json"}  # by a part of the GPU's name
+# By a part of the GPU's name; of a name with several the last counts. Each GPU's has the first.
+SHIPPED = {"": "choices_h100.json", "H200": "choices_h200.json"}
 
 ROW_TILES = [(4096, 8, 4), (2048, 4, 8), (4096, 8, 8), (2048, 4, 16)]  # elements, warps, per SM
 UNPOOL_TILE = (4096, 8, 4)
@@ -76,8 +77,12 @@ class Choices:
         touched: what a candidate adds to; timing, which runs it many times, leaves no trace there.
         """
         name = " ".join(map(str, (kind, rows // self.batch, *shape)))
-        if self.chosen.get(name) not in candidates:
-            self.chosen[name] = self._fastest(candidates, touched)
+        if self.chosen.get(name) in candidates:
+            try:
+                return candidates[self.chosen[name]]()
+            except OutOfResources:  # another GPU's choice: it has not run, so choose among ours
+                pass
+        self.chosen[name] = self._fastest(candidates, touched)
         return candidates[self.chosen[name]]()
 
     def _fastest(self, candidates: Candidates, touched: tuple) -> str:

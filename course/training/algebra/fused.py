@@ -7,6 +7,7 @@ averages, checkpoints and DDP stay the script's own.
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import torch
@@ -52,6 +53,7 @@ class Step:
         self._graphs: Graphs | None = None
         self._shape, self._seen = torch.Size(), 0
         self._captured = False  # does the step under way run by graphs?
+        self._may_capture = is_gpu
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         """Logits [n, classes] of images [n, 3, h, w]."""
@@ -76,17 +78,21 @@ class Step:
             x = torch.zeros(shape, device=images.device, dtype=self.segments.dtype)
             x = x.to(memory_format=torch.channels_last)
         x[:, :3].copy_(images)
-        if not self._captured and self._seen > EAGER_STEPS and images.is_cuda:
+        if self._may_capture and not self._captured and self._seen > EAGER_STEPS:
             self._capture(x)
         return x
 
     def _capture(self, images: torch.Tensor) -> None:
         """From here on images of this shape go through graphs, which look for them here."""
         self._graphs = self._tape = None  # only one shape's at a time: they hold memory
-        with self._settings():
-            self._graphs = Graphs(self.segments, images)
-        self._captured = True
         self.saved.write()
+        try:
+            with self._settings():
+                self._graphs = Graphs(self.segments, images)
+            self._captured = True
+        except RuntimeError as error:  # what else runs in this process may forbid it
+            self._may_capture = False
+            print(f"algebra goes on without CUDA graphs: {error}", file=sys.stderr, flush=True)
 
     def _settings(self) -> Settings:
         return Settings(self.device)
@@ -135,14 +141,14 @@ class Settings:
 
     def __init__(self, device: torch.device) -> None:
         self._autocast = torch.autocast(device.type, enabled=False)
-        self._cudnn = torch.backends.cudnn.flags(enabled=True, benchmark=True)
+        self._benchmark = torch.backends.cudnn.benchmark
 
     def __enter__(self) -> None:
         self._autocast.__enter__()
-        self._cudnn.__enter__()
+        torch.backends.cudnn.benchmark = True
 
     def __exit__(self, *error: Any) -> None:
-        self._cudnn.__exit__(*error)
+        torch.backends.cudnn.benchmark = self._benchmark
         self._autocast.__exit__(*error)
 
 

@@ -121,7 +121,8 @@ def ranks() -> None:
 def run_parts(out: Path, parts: list[str], seconds: float) -> None:
     """One after another, as far as the time goes."""
     begun = time.monotonic()
-    environment = os.environ | {"COURSE_RUNS": str(out / "runs"), "PYTHONUNBUFFERED": "1"}
+    paths = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"COURSE_RUNS": str(out / "runs"), "PYTHONPATH": paths}
     for part in parts:
         words, needed = PARTS[part]
         left = seconds - (time.monotonic() - begun)

@@ -1,12 +1,14 @@
 """The parity benchmark: what it says of distributions that are known, and that it breaks a term."""
 
 import argparse
+import json
 import math
 
 import parity
 import pytest
 import torch
 
+from course.runs.run import PROJECT
 from course.training.algebra import formulas
 
 SAME = [0.30, 0.32, 0.29, 0.33, 0.31]
@@ -44,6 +46,36 @@ def test_the_verdict(
     ends_well, said = parity.verdict([*parity.compared(found)])
     assert ends_well is fine
     assert told in "\n".join(said)
+
+
+def test_what_two_cores_measured_is_what_the_page_says() -> None:
+    found: dict[str, list[dict[str, float]]] = {}
+    for line in (PROJECT / "benchmarks" / "parity_2_cores.jsonl").read_text().splitlines():
+        one = json.loads(line)
+        measures = {key: value for key, value in one.items() if key.endswith(("loss", "top1"))}
+        found.setdefault(one["way"], []).append(measures)
+    assert {len(trained) for trained in found.values()} == {8}
+    rows = [*parity.compared(found)]
+    fine, said = parity.verdict(rows)
+    assert fine, said
+    page = (PROJECT / "docs" / "performance.md").read_text()
+    by = {(row["way"], row["measure"]): row for row in rows}
+    names = {
+        "autocast": "autocast",
+        "algebra": "the algebra",
+        "fp32": "fp32",
+        "again": "autocast, other seeds",
+        "broken": "the algebra, k₃ forgotten in backward",
+    }
+    for way, name in names.items():
+        loss, top1 = by[way, "mean_loss"], by[way, "val_top1"]
+        told = f"| {name} | {loss['mean']:.3f} ± {loss['deviation']:.3f} | "
+        told += f"{top1['mean']:.1%} ± {100 * top1['deviation']:.1f} | ".replace("%", " %")
+        chances = [row["p"] for row in rows if row["way"] == way]
+        if way != "autocast":
+            least = min(chances)
+            told += f"{least:.4f}" if least < 0.01 else f"{least:.2f}"
+        assert told in page
 
 
 def test_the_limit_is_shared_out_among_measures() -> None:

@@ -94,6 +94,23 @@ def by_kernels(net: ResNet, twin: ResNet, images: torch.Tensor, labels: torch.Te
     return {"off": relative(first, wanted), "added": relative(second, wanted), "moved": moved}
 
 
+def in_half(net: ResNet, wanted: list, images: torch.Tensor, labels: torch.Tensor) -> dict:
+    """The median distance in fp16 under autocast, as usual and by kernels. (In bf16 the
+    interpreter's products are not PyTorch's: it takes the bits for integers.)"""
+    from course.training.algebra import fused
+
+    told = {}
+    for way, convert in (("usual", lambda twin: twin), ("kernels", fused.convert)):
+        twin = convert(copy.deepcopy(net))
+        with torch.autocast("cpu", torch.float16):
+            loss = cross_entropy(twin(images), labels)
+        (1024 * loss).backward()
+        found = [weight.grad / 1024 for weight in twin.parameters()]
+        each = [(a - b).norm() / b.norm() for a, b in zip(found, wanted)]
+        told[way] = torch.stack(each).median().item()
+    return told
+
+
 def under_ddp(net: ResNet, wanted: list, images: torch.Tensor, labels: torch.Tensor) -> dict:
     """Both ranks' step; and what it says of a second backward pass."""
     model, told = DDP(net, gradient_as_bucket_view=True), ""
@@ -126,8 +143,11 @@ def main(folder: Path, rank: int) -> None:
     if "TRITON_INTERPRET" in os.environ:
         from course.training.algebra import fused
 
+        if rank == 1:
+            told["fp16"] = in_half(net, each[rank], *own)
         net = fused.convert(plain.convert(net))
-        told["alone"] = by_kernels(net, twins[rank], *own)
+        if rank == 0:
+            told["fp32"] = by_kernels(net, twins[rank], *own)
         told["kernels"] = under_ddp(net, wanted, *own)
     (folder / f"rank-{rank}.json").write_text(json.dumps(told))
     distributed.destroy_process_group()

@@ -108,6 +108,11 @@ class Choices:
         walkers = max(1, min(triton.cdiv(rows, BR), self.processors * per_sm // strips))
         return (walkers, strips), BR, BC
 
+    def small_tile(self, weights: torch.Tensor) -> tuple[int, int]:
+        """Rows and columns of a block, of a kernel that passes over weights [N, K] once."""
+        rows, depth = (64, 256) if self.interpreted else (16, 64)
+        return rows, min(weights.shape[1], depth)
+
     def row_candidates(self, rows: int, columns: int, launch: Callable) -> Candidates:
         """launch(grid, BR, BC, warps) with every tile."""
 
@@ -126,7 +131,7 @@ class Choices:
     def product_candidates(self, depth: int, columns: int, launch: Callable) -> Candidates:
         """launch(BM, BN, BK, options) with every tile that divides depth and columns."""
         tiles = (
-            [(64, min(columns, 256), min(depth, 256), 4, 1)]
+            [(1024, min(columns, 256), min(depth, 256), 4, 1)]
             if self.interpreted
             else [
                 tile

@@ -70,11 +70,16 @@ class Linear:
 
 
 def _find_statistics(
-    W: torch.Tensor, WG: torch.Tensor, total: torch.Tensor, norm: Norm, M: int
+    choices: Choices,
+    W: torch.Tensor,
+    WG: torch.Tensor,
+    total: torch.Tensor,
+    norm: Norm,
+    M: int,
 ) -> None:
     """Mean, deviation, scale and shift of y = z W', into its norm; the running ones, too."""
-    N, K = W.shape
-    gram_stats_kernel[(triton.cdiv(N, 16),)](
+    (N, K), (BN, BK) = W.shape, choices.small_tile(W)
+    gram_stats_kernel[(N // BN,)](
         W,
         WG,
         total,
@@ -90,8 +95,8 @@ def _find_statistics(
         norm.eps,
         norm.momentum,
         K,
-        16,
-        min(K, 64),
+        BN,
+        BK,
         num_warps=4,
     )
 
@@ -110,7 +115,7 @@ def linear_norm(
     (N, K), M = W.shape, z.shape[0]
     G = tall_product(choices, "gram", z, z)
     WG = state.rounded[conv] @ G  # statistics of the weights that are used, not of unrounded ones
-    _find_statistics(W, WG, total, norm, M)
+    _find_statistics(choices, W, WG, total, norm, M)
     out = torch.empty(M, N, device=z.device, dtype=z.dtype)
     joins = identity is not None
     bits = torch.empty(M, N // 8, device=z.device, dtype=torch.uint8) if joins else None
@@ -139,15 +144,16 @@ def linear_norm(
 
 
 def _norm_gradients(
-    state: State, P: torch.Tensor, linear: Linear, d_total: torch.Tensor
+    state: State, choices: Choices, P: torch.Tensor, linear: Linear, d_total: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The gradients of conv and norm, into the state; A, B and c of dz = d A + z B + c."""
     conv, norm = linear.conv, linear.norm
     W = state.weight[conv].flatten(1)
     (N, K), M = W.shape, linear.z.shape[0]
+    BN, BK = choices.small_tile(W)
     A, KW = torch.empty_like(W), torch.empty_like(W)
     constant = state.workspace.named((conv, "constant"), K)
-    gram_bwd_kernel[(triton.cdiv(N, 16),)](
+    gram_bwd_kernel[(N // BN,)](
         P,
         W,
         linear.WG,
@@ -164,8 +170,8 @@ def _norm_gradients(
         constant,
         M,
         K,
-        16,
-        min(K, 64),
+        BN,
+        BK,
         num_warps=4,
     )
     return A, W.t() @ KW, constant
@@ -187,7 +193,7 @@ def linear_norm_backward(
     norm, z = linear.norm, linear.z
     (M, K), N = z.shape, d.shape[1]
     P = tall_product(choices, "dwgram", d, z)
-    A, B, constant = _norm_gradients(state, P, linear, d_total)
+    A, B, constant = _norm_gradients(state, choices, P, linear, d_total)
     dz = torch.empty_like(z)
     y, under = below or (z, norm)
     norm_below = y, under.sums, under.gamma, under.beta, under.gradients

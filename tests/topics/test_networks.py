@@ -237,15 +237,25 @@ class TestBench:
         assert row["images_per_s"] == pytest.approx(4 / row["step_s"])
 
     def test_here_all_networks_in_the_formats_with_units(
-        self, runs_root: Path, monkeypatch: pytest.MonkeyPatch
+        self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(here, "NETWORKS", ("unet3d", "resnet50"))  # two do
         monkeypatch.setattr(bench, "precisions", lambda: ["fp32", "bf16"])
         table = here.measured_here()
         assert table["ratio"][table["precision"] == "fp32"].tolist() == [1, 1]
+        assert table["ratio"].between(table["ratio_q1"], table["ratio_q3"]).all()
         kinds = table["computed_in"].str.split(" × ").str[1]
         assert kinds.tolist() == table["precision"].tolist()
-        assert bench.log_file().parent == runs_root and bench.log_file().exists()
+
+    def test_here_a_disturbance_meets_all_precisions_alike(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(here, "NETWORKS", ("resnet50",))
+        monkeypatch.setattr(bench, "precisions", lambda: ["fp32", "bf16"])
+        taken = iter([9.0, 9.0] + [4.0, 2.0] * 2 + [40.0, 20.0] * 3)  # one turn is warm-up
+        monkeypatch.setattr(here, "_seconds", lambda *_: next(taken))
+        table = here.measured_here()
+        assert table["ratio"].tolist() == [1, 2] and table["ratio_q3"].tolist() == [1, 2]
 
     def test_the_command_prints_a_table_and_json(self, runs_root: Path) -> None:
         asked = ["bench", "--network", "unet3d", "--precision", "bf16", "--precision", "fp32"]

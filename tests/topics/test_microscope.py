@@ -175,6 +175,7 @@ def seen() -> record.Seen:
         for name, short in (("NEAR", (15, 16)), ("FAR_K", (8, 16)), ("FAR_N", (16, 32))):
             patch.setattr(measured, name, short)
         patch.setattr(measured, "LINE", (16, 24, 32))
+        patch.setattr(measured, "MORE", (1,))
         patch.setattr(measured, "CHANNELS", (8,))
         patch.setattr(measured, "SOUGHT", {"bf16": 0, "fp32": 0})
         patch.setattr(measured, "largest", partial(measured.largest, sides=(16, 32)))

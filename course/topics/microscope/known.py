@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 
@@ -70,8 +71,7 @@ def largest(machine: str = MACHINE) -> pd.DataFrame:
         limit = sheet.get(COLUMN.get(name, name), float("nan"))
         row = {"size": int(size), "tried": len(tried), "tflop_per_s": rate}
         rows[name] = row | {"published": limit, "share": rate / limit}
-    dates = " and ".join(sorted({saved["date"], saved["kernels"]["date"]}))
-    label = f"{saved['machine'].partition(',')[0]} ({origin(saved | {'date': dates})})"
+    label = f"{saved['machine'].partition(',')[0]} ({_when(saved)})"
     found = pd.DataFrame.from_dict(rows, orient="index").rename_axis("dtype")
     return found.astype({"size": int, "tried": int}).assign(machine=label)
 
@@ -79,8 +79,14 @@ def largest(machine: str = MACHINE) -> pd.DataFrame:
 def ceilings(machine: str = MACHINE) -> Ceilings:
     """The machine's recorded ceilings, with the fastest recorded product in place of one size's."""
     rates = (1e12 * largest(machine)["tflop_per_s"]).to_dict()
-    usual = recorded_ceilings(machine)
-    return replace(usual, flop_per_s=rates, source=f"fastest product, {usual.source}")
+    source = f"fastest product, {_when(load(machine))}"
+    return replace(recorded_ceilings(machine), flop_per_s=rates, source=source)
+
+
+def _when(saved: dict[str, Any]) -> str:
+    """When both were recorded, the ceilings and the products of lab kernel."""
+    dates = " and ".join(sorted({saved["date"], saved["kernels"]["date"]}))
+    return origin(saved | {"date": dates})
 
 
 def published(machine: str) -> dict[str, float]:

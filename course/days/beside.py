@@ -61,6 +61,15 @@ KERNELS = {
     "kernel.matmul": Written("tiles are multiplied by Tensor Cores", _matmul),
 }
 
+
+def _statistics() -> Looks:
+    from course.topics.fast_step import written
+
+    return Looks(written.given, written.is_statistics, written.makes_no_y)
+
+
+FAST_STEP = {"fast_step.statistics": Written("statistics before the convolution", _statistics)}
+
 LABS = (
     Lab(
         number="R",
@@ -91,5 +100,15 @@ LABS = (
         written=KERNELS,
         prepare="Linux: Triton is not to be had elsewhere",
         stuck="what stands beyond a row; tables of places from rows and channels",
+    ),
+    Lab(
+        number="A",
+        notebook="lab_fast_step",
+        title="the fast step",
+        minutes=40,
+        quiz="lab_fast_step",
+        written=FAST_STEP,
+        prepare="nothing",
+        stuck="the diagonal of W G W'; the mean's square",
     ),
 )

@@ -13,15 +13,20 @@ COLOURS = {"eager": DARK, "compile": ORANGE, "fast": BLUE}
 def moved(table: pd.DataFrame) -> Picture:
     """Tensors that a block reads and writes, part by part (columns part, eager, compile, fast)."""
     totals = ", ".join(f"{way} {table[way].sum()}" for way in COLOURS)
-    picture = Picture(10, 6.2, f"narrow tensors moved by a block's training step: {totals}")
+    picture = Picture(10, 5.6, f"narrow tensors moved by a block's training step: {totals}")
     axes = picture.add_subplot()
     places = np.arange(len(table))[::-1]
     for at, (way, colour) in enumerate(COLOURS.items()):
         label = f"{way}: {table[way].sum()}"
         axes.barh(places + 0.27 * (1 - at), table[way], height=0.25, color=colour, label=label)
     axes.set_yticks(places, table["part"])
+    border = (table["pass"] == "backward").sum() - 0.5
+    axes.axhline(border, color=GREY, lw=0.8, ls=":")
+    for name, at in (("forward", border + 0.15), ("backward", border - 0.5)):
+        axes.text(35.8, at, name, ha="right", color=DARK)
+    axes.set(xlim=(0, 36), ylim=(-0.6, len(table) - 0.4))
     axes.set_xlabel("tensors read and written, in units of a narrow one")
-    axes.legend(frameon=False, loc="center right")
+    axes.legend(frameon=False, loc="lower right")
     clean(axes)
     return picture
 

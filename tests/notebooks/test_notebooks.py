@@ -293,3 +293,8 @@ def test_a_first_kernel_with_its_blanks_open(runs_root: Path) -> None:
     """Interpreted, in a process that has imported Triton before to compile."""
     passes("lab_kernel")
     assert not [*runs_root.glob("*/launch.json")]
+
+
+def test_the_fast_step_with_its_blanks_open(runs_root: Path) -> None:
+    passes("lab_fast_step")
+    assert not [*runs_root.glob("*/launch.json")]

@@ -1,8 +1,8 @@
-"""What the labs beside the days show of a GPU, measured there: solutions of A·x = b, and kernels.
+"""What the labs beside the days show of a GPU: solutions of A·x = b, kernels, a network's answers.
 
-    python -m benchmarks.side_labs OUT.json [refinement] [kernels]
+    python -m benchmarks.side_labs OUT.json [refinement] [kernels] [inference]
 
-Two to three minutes on an H100. Each part goes into course/recorded/MACHINE/index.json under its
+Four to six minutes on an H100. Each part goes into course/recorded/MACHINE/index.json under its
 name.
 """
 
@@ -15,11 +15,16 @@ from pathlib import Path
 
 import torch
 
+from course.topics.inference import measured as inference
 from course.topics.kernels import measured as kernels
 from course.topics.refinement import measured as refinement
 from course.training.recorder import Recorder
 
-PARTS = {"refinement": refinement.measure, "kernels": kernels.measure}
+PARTS = {
+    "refinement": refinement.measure,
+    "kernels": kernels.measure,
+    "inference": inference.measure,
+}
 
 
 def main(out: str, *names: str) -> None:

@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from course.cli import export, labs, race  # noqa: F401 - they add their commands
+from course.cli import bench, export, labs, race  # noqa: F401 - they add their commands
 from course.cli.runs import app
 
 

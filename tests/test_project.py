@@ -34,10 +34,9 @@ def wanted() -> list[Requirement]:
 
 
 def extras(project: dict) -> list[str]:
-    """What the tests need, and what they hand runs on to."""
-    return [
-        text for name in ("test", "tracking") for text in project["optional-dependencies"][name]
-    ]
+    """What the tests need, what they hand runs on to, and what runs networks as ONNX."""
+    names = ("test", "tracking", "inference")
+    return [text for name in names for text in project["optional-dependencies"][name]]
 
 
 def locked() -> dict[str, list[Requirement]]:

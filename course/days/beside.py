@@ -62,6 +62,40 @@ KERNELS = {
 }
 
 
+def _timing() -> Looks:
+    from course.topics.networks import written
+
+    return Looks(written.seconds_a_step, written.is_right, written.waits_where_it_must)
+
+
+NETWORKS = {"networks.timing": Written("a step is timed as a device computes it", _timing)}
+
+
+def _latencies() -> Looks:
+    from course.topics.inference import latency, written
+
+    return Looks(latency.latencies, written.times_calls, written.waits_each_time)
+
+
+def _fold() -> Looks:
+    from course.topics.inference import fold, written
+
+    return Looks(fold.fold, written.folds, written.folds_a_network)
+
+
+def _int8() -> Looks:
+    from course.topics.inference import int8, written
+
+    return Looks(int8.to_int8, written.rounds_to_int8, written.keeps_to_its_bits)
+
+
+INFERENCE = {
+    "inference.latencies": Written("each answer is timed until it is there", _latencies),
+    "inference.fold": Written("BatchNorm becomes part of the convolution", _fold),
+    "inference.int8": Written("numbers become steps of eight bits", _int8),
+}
+
+
 def _statistics() -> Looks:
     from course.topics.fast_step import written
 
@@ -100,6 +134,26 @@ LABS = (
         written=KERNELS,
         prepare="Linux: Triton is not to be had elsewhere",
         stuck="what stands beyond a row; tables of places from rows and channels",
+    ),
+    Lab(
+        number="B",
+        notebook="lab_networks",
+        title="a benchmark of three networks",
+        minutes=50,
+        quiz="lab_networks",
+        written=NETWORKS,
+        prepare="images with boxes and volumes, 70 MB, made on first use",
+        stuck="a clock that is read while the device still computes",
+    ),
+    Lab(
+        number="I",
+        notebook="lab_inference",
+        title="a network answers",
+        minutes=60,
+        quiz="lab_inference",
+        written=INFERENCE,
+        prepare="the crops, 240 MB, as 3.3; for ONNX the extra `inference`",
+        stuck="BatchNorm's mean, scaled or not; what is cast before it is clamped",
     ),
     Lab(
         number="A",

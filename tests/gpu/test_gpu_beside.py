@@ -1,11 +1,13 @@
-"""The labs beside the days on a GPU: cuSOLVER refines, and learners' kernels are compiled."""
+"""The labs beside the days on a GPU: cuSOLVER refines, kernels are compiled, graphs answer."""
 
 import pytest
 import torch
 
-from course.topics import kernels, refinement
+from course.topics import inference, kernels, refinement
+from course.topics.inference.ways import images_for, ready
 from course.topics.kernels import given
 from course.topics.refinement import cusolver, refined
+from course.training import models
 
 pytestmark = pytest.mark.gpu
 
@@ -43,3 +45,19 @@ def test_the_kernel_in_cuda_adds() -> None:
     out = torch.empty_like(x)
     add(x, y, out)
     assert torch.equal(out, x + y)
+
+
+@pytest.mark.parametrize("name", ["fp32", "bf16"])
+def test_a_graph_gives_the_scores_that_kernels_give(name: str) -> None:
+    torch.manual_seed(0)
+    net = models.create("resnet18_cifar", 16).cuda()
+    images = images_for(net, 4, 32)
+    net(images)
+    one = ready(net, images, inference.Way(name, channels_last=True, folded=True))()
+    graph = ready(net, images, inference.Way(name, channels_last=True, folded=True, graph=True))
+    for _ in range(2):  # the same memory each time
+        assert torch.allclose(
+            graph().float(), one.float(), rtol=0.02, atol=0.02 * float(one.abs().max())
+        )
+    peak = inference.modes(net, batch=4, budget_s=0.05).set_index("way")["peak_gib"]
+    assert peak["evaluation"] > peak["inference_mode"] > 0

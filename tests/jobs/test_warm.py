@@ -54,12 +54,13 @@ try:
 except KeyError as error:
     raise ValueError("deep") from error
 """
-AT_EXIT = """import atexit, threading, time
+AT_EXIT = """import atexit, threading, time, weakref
 class Last:
     def __del__(self): print("finalized")
 last = Last()
 file = open(__file__ + ".left", "w")
 file.write("not flushed by hand")
+weakref.finalize(Last, print, "finalizer")
 atexit.register(print, "at exit")
 threading.Thread(target=lambda: (time.sleep(0.3), print("thread"))).start()
 print("end of the text", end="")
@@ -219,6 +220,21 @@ print(sum(looked), gc.isenabled())
     assert done.returncode == 0, done.stderr
     found, is_on = done.stdout.split()
     assert int(found) < 20 and is_on == "True"  # some come once all is imported
+
+
+def test_what_finalizes_the_parent_is_left_to_it():
+    program = """
+import os, sys, weakref
+from functools import partial
+from pathlib import Path
+from course.jobs.warm import forks
+from course.jobs.warm.fresh import Process
+weakref.finalize(sys, print, "the parent's", flush=True)
+own = partial(weakref.finalize, sys, print, "the fork's", flush=True)
+forks.fork(own, Process(sys.argv, dict(os.environ), Path.cwd())).wait()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["the fork's", "the parent's"], done.stderr
 
 
 def test_an_environment_that_libraries_have_read_otherwise_starts_a_new_process(monkeypatch):

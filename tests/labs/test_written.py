@@ -15,7 +15,15 @@ CELLS = {
     "numerics.carry": ("lab_numerics", "add_carried"),
     "numerics.chance": ("lab_numerics", "by_chance"),
     "numerics.refine": ("lab_numerics", "correct"),
+    "inference.latencies": ("lab_inference", "latencies"),
+    "inference.fold": ("lab_inference", "fold"),
+    "inference.int8": ("lab_inference", "to_int8"),
 }
+ANSWERED = "call()\n        wait()"
+SINCE = "perf_counter() - begin"
+SCALE = "norm.weight / (norm.running_var + norm.eps).sqrt()"
+WEIGHT = "weight * scale[:, None, None, None]"
+BIAS = "(bias - norm.running_mean) * scale + norm.bias"
 RIGHT = {
     "numerics.carry": [
         ("update + carry", "update - (new - total)"),
@@ -29,6 +37,19 @@ RIGHT = {
     "numerics.refine": [
         ("b - a @ x", "x + solve(residual)"),
         ("torch.mv(-a, x) + b", "solve(residual) + x"),
+    ],
+    "inference.latencies": [(ANSWERED, ANSWERED, SINCE)],
+    "inference.fold": [
+        (SCALE, WEIGHT, BIAS),
+        (
+            "norm.weight * torch.rsqrt(norm.running_var + norm.eps)",
+            "weight * scale.reshape(-1, 1, 1, 1)",
+            "norm.bias - scale * (norm.running_mean - bias)",
+        ),
+    ],
+    "inference.int8": [
+        ("numbers / scale", "steps.round().clamp(-most, most)"),
+        ("torch.round(numbers / scale)", "torch.clamp(steps, -most, most)"),
     ],
 }
 WRONG = {
@@ -62,6 +83,51 @@ WRONG = {
         ("b - a @ x", "(x + solve(residual)).float()"): "x has become torch.float32: keep it",
         ("b - a @ x", "x + solve(residual) + solve(b) - solve(b)"): "the factors are used 3 times",
     },
+    "inference.latencies": {
+        (ANSWERED, "call()", SINCE): "call.. returns before the device is done. Wait",
+        (ANSWERED, "wait()\n        call()", SINCE): "call.. returns before the device is done",
+        ("call()", ANSWERED, SINCE): "it waited for calls that warm up",
+        ("pass", ANSWERED, SINCE): "9 calls were made: 3 should warm up, and 9 be timed",
+        (ANSWERED, ANSWERED, "perf_counter()"): "calls were not waited|waited for calls that warm",
+    },
+    "inference.fold": {
+        (
+            "norm.weight / norm.running_var.sqrt()",
+            WEIGHT,
+            BIAS,
+        ): "eps is forgotten: it is added to the variance",
+        ("norm.weight / (norm.running_var.sqrt() + norm.eps)", WEIGHT, BIAS): "eps belongs under",
+        ("norm.weight / (norm.running_var + norm.eps)", WEIGHT, BIAS): "take the root of variance",
+        ("1 / (norm.running_var + norm.eps).sqrt()", WEIGHT, BIAS): "own weight is forgotten",
+        (SCALE.replace("/", "*"), WEIGHT, BIAS): "it is multiplied by the root: divide",
+        (SCALE, "weight * scale", BIAS): "along the kernel's columns",
+        (SCALE, "weight * scale[:, None]", BIAS): "along the kernel's rows",
+        (SCALE, "weight * scale[:, None, None]", BIAS): "along the inputs",
+        (SCALE, "weight", BIAS): "the weight: it is not scaled",
+        (SCALE, WEIGHT, "bias - norm.running_mean * scale + norm.bias"): "so it is scaled",
+        (SCALE, WEIGHT, "bias * scale + norm.bias"): "the mean is forgotten",
+        (SCALE, WEIGHT, "bias * scale - norm.running_mean + norm.bias"): "so it is scaled, too",
+        (SCALE, WEIGHT, "(bias - norm.running_mean) * scale"): "own bias is forgotten",
+        (SCALE, WEIGHT, "norm.bias - norm.running_mean * scale"): "convolution's own bias is forg",
+        (SCALE, WEIGHT, "(bias + norm.running_mean) * scale + norm.bias"): "subtracted, not added",
+        (SCALE, WEIGHT, "(bias - norm.running_mean + norm.bias) * scale"): "own bias comes last",
+        (SCALE, WEIGHT, "bias * 2"): "the bias differs by up to",
+        (SCALE, WEIGHT, "bias[:, None]"): r"the bias has become \(3, 1\): it must stay \(3,\)",
+        (
+            SCALE,
+            "weight.mul_(scale[:, None, None, None])",
+            BIAS,
+        ): "what it was given has changed: make new tensors",
+    },
+    "inference.int8": {
+        ("numbers * scale", "steps.round().clamp(-most, most)"): "it multiplies by the scale",
+        ("numbers / scale", "steps.clamp(-most, most)"): "is not cut off but rounded",
+        ("numbers / scale", "steps.round()"): "Clamp before .to.torch.int8.",
+        ("numbers / scale", "steps.round().clamp(-128, 127)"): "it should be −127",
+        ("numbers / scale", "steps.round().clamp(-127, 127)"): "clamp to most, whatever that is",
+        ("numbers / scale", "steps.ceil().clamp(-most, most)"): "another step than the nearest",
+        ("numbers / scale", "steps.mean()"): "became|step",
+    },
 }
 
 
@@ -80,7 +146,7 @@ def define(tmp_path: Path, runs_root: Path) -> Callable[..., Callable]:
 def test_an_untouched_cell_says_where_its_blank_is(name: str, define: Callable) -> None:
     checked = check_written(name, untouched := define(name))
     assert checked.failed and "a blank is left" in checked.parts[0].evidence
-    assert "= ..." in checked.parts[0].look_at
+    assert "..." in checked.parts[0].look_at
     assert checked.function is not untouched and "ours, until yours is right" in repr(checked)
 
 

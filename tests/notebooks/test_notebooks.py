@@ -48,6 +48,9 @@ FEW_CROPS = """
 from course.days import learning
 learning.QUICK_CROPS = 1024
 learning.QUICK |= {"val_images": 64}
+from course.topics import large_batch
+of_all = large_batch.noise
+large_batch.noise = lambda model, batches: of_all(model, [*batches][:2])
 """
 
 
@@ -292,6 +295,54 @@ def test_half_precision_for_science_with_its_blanks_open(runs_root: Path) -> Non
 def test_a_first_kernel_with_its_blanks_open(runs_root: Path) -> None:
     """Interpreted, in a process that has imported Triton before to compile."""
     passes("lab_kernel")
+    assert not [*runs_root.glob("*/launch.json")]
+
+
+NARROW_NETWORKS = """
+import narrow_networks
+import torch
+torch.set_num_threads(1)  # two would wait for each other at each of so small layers
+narrow_networks.use()
+"""
+
+
+def test_three_networks_with_the_blank_open(
+    runs_root: Path, in_kernel: Callable[..., None]
+) -> None:
+    in_kernel(NARROW, NARROW_NETWORKS)
+    passes("lab_networks")
+    assert (runs_root / "bench.jsonl").exists()
+
+
+FEW_ANSWERS = """
+import torch
+from functools import partial
+from course.topics import inference
+from course.topics.inference import latency
+torch.set_num_threads(1)
+narrow.leave_kernels()
+latency.LEAST = 2
+few = {
+    "train": {"steps": 8},
+    "top1": {"images": 128},
+    "forgotten": {"batches": (32, 1), "images": 64},
+    "modes": {"budget_s": 0.01},
+    "curve": {"batches": (1, 4), "budget_s": 0.01},
+    "ladder": {"budget_s": 0.01},
+    "by_bits": {"bits": (8, 4), "images": 128},
+    "by_calibration": {"images": 128},
+    "compared": {"budget_s": 0.01, "images": 128},
+}
+for name, how in few.items():
+    setattr(inference, name, partial(getattr(inference, name), **how))
+"""
+
+
+def test_a_network_answers_with_its_blanks_open(
+    runs_root: Path, in_kernel: Callable[..., None]
+) -> None:
+    in_kernel(NARROW, FEW_ANSWERS)
+    passes("lab_inference")
     assert not [*runs_root.glob("*/launch.json")]
 
 

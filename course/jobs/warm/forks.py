@@ -14,6 +14,7 @@ import threading
 import time
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Collection, Iterable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -98,11 +99,19 @@ def fork(body: Callable[[], None], process: Process, *, keep: Iterable[int] = ()
     try:
         _taken_over.append(os.getpid())
         fresh.become(process, keep)
+        _leave_finalizers()
         run_to_end(body)
     except BaseException as error:
         _tell(error, error.__traceback__)
     finally:
         os._exit(1)  # whatever comes, the parent's own work is not done twice
+
+
+def _leave_finalizers() -> None:
+    # At exit they would tidy up what is the parent's. PyTorch alone has two hundred, which take its
+    # operators apart one by one, in pages that would be copied for it.
+    for taken_over in [*weakref.finalize._registry]:  # Python offers no other way to them
+        taken_over.atexit = False
 
 
 def _thaw() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -75,14 +76,19 @@ def operators(config: Config) -> pd.DataFrame:
     """
     with fake_step(config) as step:
         step.update_once()  # for the optimizer's state
-        with FlopCounterMode(display=False) as counter, _Traffic() as traffic:
-            step.run()
+        return counted(step.run, config.batch_size)
+
+
+def counted(run: Callable[[], Any], images: int) -> pd.DataFrame:
+    """What a step on fake tensors costs for one of its images, as `operators` tells it."""
+    with FlopCounterMode(display=False) as counter, _Traffic() as traffic:
+        run()
     flop = {op.__name__: n for op, n in counter.get_flop_counts()["Global"].items()}
     table = pd.DataFrame({"calls": traffic.calls, "megabytes": traffic.bytes, "gflop": flop})
     table = table.fillna(0).rename_axis("operator").reset_index()
     table["flop_per_byte"] = table["gflop"] / table["megabytes"]
-    table["gflop"] /= config.batch_size * 1e9
-    table["megabytes"] /= config.batch_size * 1e6
+    table["gflop"] /= images * 1e9
+    table["megabytes"] /= images * 1e6
     return table.sort_values("megabytes", ascending=False, ignore_index=True)
 
 

@@ -1,4 +1,4 @@
-"""A function on several real processes that speak over gloo: for what needs no training script."""
+"""A function on several real processes, over gloo or NCCL: for what needs no training script."""
 
 from __future__ import annotations
 
@@ -18,18 +18,23 @@ from typing import Any
 from course.jobs.warm import kernels
 from course.runs.files import write_atomically
 
-WAITS_S = 20  # for a rank that does not answer
+WAITS_S = {"gloo": 20, "nccl": 120}  # for a rank that does not answer; on a GPU one may compile
 LOOKS_S = 0.05
 QUIET = "ignore::RuntimeWarning:runpy"
 CALL = "call.pickle"  # the function, and what it is given
 
 
-def on_ranks(function: Callable[..., Any], ranks: int, *given: Any) -> list[Any]:
+def on_ranks(
+    function: Callable[..., Any], ranks: int, *given: Any, backend: str = "gloo"
+) -> list[Any]:
     """What `function(rank, ranks, *given)` returns on each of so many processes, by rank.
 
-    Each is a process of its own with one thread, in one gloo group. The function must stand in
-    a module; it returns what JSON can hold. Once a rank has failed, the others are ended: they
-    would wait for it.
+    Each is a process of its own with one thread, in one group. The function must stand in a module;
+    it returns what JSON can hold. Once a rank has failed, the others are ended: they would wait for
+    it.
+
+    Args:
+        backend: "gloo", or "nccl" where each rank has a GPU.
 
     Raises:
         RuntimeError: a rank failed; the message is its own.
@@ -37,6 +42,7 @@ def on_ranks(function: Callable[..., Any], ranks: int, *given: Any) -> list[Any]
     with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         asked = {"ranks": ranks, "port": free.getsockname()[1], "folder": folder}
+        asked["backend"] = backend
         (Path(folder) / CALL).write_bytes(pickle.dumps((function, given)))
         free.close()
         processes = [_start(json.dumps(asked), str(rank)) for rank in range(ranks)]
@@ -89,9 +95,9 @@ def _be_rank(asked: dict[str, Any], rank: int) -> None:
 
     torch.set_num_threads(1)
     distributed.init_process_group(
-        "gloo",
+        asked["backend"],
         f"tcp://127.0.0.1:{asked['port']}",
-        timeout=timedelta(seconds=WAITS_S),
+        timeout=timedelta(seconds=WAITS_S[asked["backend"]]),
         world_size=asked["ranks"],
         rank=rank,
     )

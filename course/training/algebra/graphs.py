@@ -23,7 +23,25 @@ class Graphs:
         self._backward = [torch.cuda.CUDAGraph() for _ in range(HEAD + 1)]
         self._pool, self._stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
         with _disable_current_modes():  # whoever watches operators might wait for one's result
+            self._rehearse(segments, images)
             self._capture(segments, images)
+
+    def _rehearse(self, segments: Segments, images: torch.Tensor) -> None:
+        """Both passes in this thread: cuDNN remembers its choices by thread, backward runs in one
+        of autograd's, and while a graph is captured nothing can be chosen."""
+        moved = [*segments.model.buffers()]
+        before = [each.clone() for each in moved]
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            x, tape = images, None
+            for number in range(HEAD + 1):
+                x, tape = segments.forward(number, x, tape)
+            d = torch.zeros_like(x)
+            for number in reversed(range(HEAD + 1)):
+                d = segments.backward(number, d, tape)
+        torch.cuda.current_stream().wait_stream(self._stream)
+        for each, value in zip(moved, before):
+            each.copy_(value)
 
     def _capture(self, segments: Segments, images: torch.Tensor) -> None:
         x, self._tape = images, None

@@ -60,7 +60,7 @@ SWITCHES = (
     ("cuBLAS, of a product", "CUBLAS_COMPUTE_32F", "sums in fp32; what the handle allows"),
     ("cuBLAS, of a product", "CUBLAS_COMPUTE_32F_FAST_TF32", "fp32 rounded to TF32"),
     ("cuBLAS, of a product", "CUBLAS_COMPUTE_32F_FAST_16F", "fp32 rounded to fp16"),
-    ("cuDNN, of a convolution", "CUDNN_DEFAULT_MATH", "Tensor Cores; TF32 from the A100 on"),
+    ("cuDNN, of a convolution", "CUDNN_DEFAULT_MATH", "fp32 rounded to TF32, from the A100 on"),
     ("cuDNN, of a convolution", "CUDNN_TENSOR_OP_MATH", "Tensor Cores, without conversion"),
     (
         "cuDNN, of a convolution",

@@ -50,6 +50,8 @@ def write_verdict(folder: Path, crops: Crops) -> None:
         verdict = judge(folder, crops)
     except Refused as why:
         verdict = {"refused": str(why)}
+    except Exception as error:  # whatever a script may leave: its entry is told, and stays
+        verdict = {"refused": f"it cannot be judged: {type(error).__name__}: {_brief(error)}"}
     about = verdict | {"validated_on": fingerprint(crops)}
     write_atomically(folder / VERDICT, json.dumps(about))
 
@@ -181,8 +183,13 @@ def accuracy(
     for images, labels in zip(crops.images.split(AT_ONCE), crops.labels.split(AT_ONCE)):
         try:
             scores = net(_ready(images.to(device)))
-        except RuntimeError as error:
-            raise Refused(f"the network does not take the crops: {_brief(error)}") from error
+        except Exception as error:  # an exported network's own checks raise many kinds
+            raise Refused(
+                f"the network does not take {len(images)} crops at once: "
+                f"{type(error).__name__}: {_brief(error)}"
+            ) from error
+        if not torch.is_tensor(scores):
+            raise Refused(f"the network answers with a {type(scores).__name__}, not with scores")
         if scores.shape != (len(labels), len(crops.classes)):
             raise Refused(
                 f"the network answers with {tuple(scores.shape)} for {len(labels)} images of "

@@ -28,10 +28,10 @@ NUMBERS = re.compile(r"(weight|tensor)_\d+")
 OPERATION = re.compile(r"torch\.ops\.(aten|prims|higher_order)\.\w+(\.\w+)?|_operator\.\w+")
 READS_FILES = "torch.ops.aten.from_file"
 # An expression of sizes: these words, symbols such as 's31', numbers and signs.
-WORDS = frozenset(
-    "Symbol Integer Rational Add Mul Pow Mod PythonMod FloorDiv CeilDiv CleanDiv Max Min Eq Ne Lt "
-    "Le Gt Ge And Or Not TruncToInt FloorToInt CeilToInt ToFloat IntTrueDiv PowByNatural "
-    "ModularIndexing True False true false positive integer nonnegative".split()
+WORDS = re.compile(
+    r"Symbol|Integer|Rational|Add|Mul|Pow|Mod|PythonMod|FloorDiv|CeilDiv|CleanDiv|Max|Min"
+    r"|Eq|Ne|Lt|Le|Gt|Ge|And|Or|Not|TruncToInt|FloorToInt|CeilToInt|ToFloat|IntTrueDiv"
+    r"|PowByNatural|ModularIndexing|[Tt]rue|[Ff]alse|positive|integer|nonnegative|[su]\d+"
 )
 SYMBOL = re.compile(r"'[su]\d+'")
 SIGNS = re.compile(r"[\w\s(),=+*/<>-]*")
@@ -111,6 +111,4 @@ def _is_size(text: str) -> bool:
     """Is this arithmetic on symbols? SymPy would evaluate it as Python."""
     rest = SYMBOL.sub("", text)
     words = re.findall(r"[^\W\d]\w*", rest)
-    return bool(SIGNS.fullmatch(rest)) and all(
-        word in WORDS or re.fullmatch(r"[su]\d+", word) for word in words
-    )
+    return bool(SIGNS.fullmatch(rest)) and all(map(WORDS.fullmatch, words))

@@ -1,4 +1,4 @@
-"""The referee: networks of one's own that it cannot judge, and files that would do more than that."""
+"""The referee: what it cannot judge, and files that would do more than be judged."""
 
 import io
 import json
@@ -107,11 +107,11 @@ EDITS: dict[str, Callable[[str, bytes], bytes]] = {
         pickled() if "sample_inputs" in name else content
     ),
     "a size is no arithmetic": sizes_run,
-    "torch.hub.load is no operation": lambda name, content: (
-        content.replace(b"torch.ops.aten.linear.default", b"torch.hub.load")
+    "torch.hub.load is no operation": lambda name, content: content.replace(
+        b"torch.ops.aten.linear.default", b"torch.hub.load"
     ),
-    "what it takes or answers is no tensor": lambda name, content: (
-        content.replace(b"builtins.tuple", b"__enum__")
+    "what it takes or answers is no tensor": lambda name, content: content.replace(
+        b"builtins.tuple", b"__enum__"
     ),
 }
 

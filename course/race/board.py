@@ -95,7 +95,11 @@ class Entry:
     def failure(self) -> str:
         """Why it cannot count whatever its accuracy, in words; "": nothing failed."""
         failed = [each for each in self.trials if each.failure]
-        return f"seed {failed[0].seed}: {failed[0].failure}" if failed else ""
+        if failed:
+            return f"seed {failed[0].seed}: {failed[0].failure}"
+        left = [each.weights for each in self.trials if each.weights]
+        same = len({*left}) < len(left)
+        return "the seed changes nothing: two runs left the same weights" if same else ""
 
     @property
     def top1(self) -> float | None:
@@ -186,15 +190,13 @@ def _user() -> str:
 def chance(values: Iterable[float | None], target: float) -> float:
     """p of Student's t-test, one-sided: of these values by luck, were their mean the target.
 
-    1 where it cannot be told: of a single value, or with one missing.
+    1 where it cannot be told: of a single value, with one missing, or without any spread.
     """
     from scipy import stats  # only here: it takes a second
 
     known = [*values]
-    if None in known or len(known) < 2:
+    if None in known or len({*known}) < 2:
         return 1.0
-    if len({*known}) == 1:  # which has no spread to be tested
-        return 0.0 if known[0] > target else 1.0
     return float(stats.ttest_1samp(known, target, alternative="greater").pvalue)
 
 

@@ -80,5 +80,11 @@ def _store(outcome: Outcome, folder: Path) -> None:
 
 def outcomes(folder: Path) -> list[str]:
     """What came of running an entry again, in words, the oldest first."""
-    told = [json.loads(path.read_text()) for path in sorted(folder.glob(VERIFIED.format("*")))]
-    return [f"{each['at'].replace('T', ' ')}: {each['said']}" for each in told]
+    found = []
+    for path in sorted(folder.glob(VERIFIED.format("*"))):
+        try:
+            told = json.loads(path.read_text())
+            found.append(f"{told['at'].replace('T', ' ')}: {told['said']}")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            board.pass_over(path, error)
+    return found

@@ -14,6 +14,7 @@ import os
 import secrets
 import shutil
 import statistics
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
@@ -75,11 +76,10 @@ class Entry:
         cls, track: str, name: str, by: str, text: str, settings: dict[str, Any], gpus: int
     ) -> Entry:
         """An entry before its first run."""
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        now = datetime.now()
-        number = f"{tracks.plain(name)}-{now:%m%d-%H%M%S}-{digest[:4]}{secrets.token_hex(2)}"
+        now, sha256 = datetime.now(), digest(text)
+        number = f"{tracks.plain(name)}-{now:%m%d-%H%M%S}-{sha256[:4]}{secrets.token_hex(2)}"
         moment = now.isoformat(timespec="seconds")
-        return cls(number, track, name, by or _user(), moment, digest, settings, gpus)
+        return cls(number, track, name, by or _user(), moment, sha256, settings, gpus)
 
     @classmethod
     def from_json(cls, text: str) -> Entry:
@@ -180,6 +180,11 @@ def _trial(values: dict[str, Any]) -> Trial:
     return Trial(**kept | {"way": tuple(map(tuple, values.get("way", ())))})
 
 
+def digest(text: str) -> str:
+    """What tells a script from another: its SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def _user() -> str:
     try:
         return getpass.getuser()
@@ -245,11 +250,26 @@ def entries(
     """
     found = []
     for place in (SHIPPED, board) if shipped else (board,):
-        for path in sorted(place.glob(f"*/[!.]*/{ABOUT}")):
-            entry = Entry.from_json(path.read_text())
+        for entry in filter(None, map(_read, sorted(place.glob(f"*/[!.]*/{ABOUT}")))):
             if track in (None, entry.track) and (machine or "").lower() in entry.machine.lower():
                 found.append(entry)
     return in_order(found)
+
+
+def _read(path: Path) -> Entry | None:
+    """An entry of the board; None if its file is half copied, or of another version."""
+    try:
+        entry = Entry.from_json(path.read_text())
+        tracks.get(entry.track)
+        return entry
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        pass_over(path, error)
+        return None
+
+
+def pass_over(path: Path, error: Exception) -> None:
+    """Say that a file of the board cannot be read: the others are shown nevertheless."""
+    print(f"{path} is passed over: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def in_order(of: Iterable[Entry]) -> list[Entry]:

@@ -119,8 +119,13 @@ def _detail(place: Path, entry: Entry, before: Entry | None) -> dict[str, Any]:
 
 
 def difference(place: Path, before: Entry, entry: Entry) -> str:
-    """What one entry's script has otherwise than the one before it."""
-    texts = [(board.place_of(each, place) / board.SCRIPT).read_text() for each in (before, entry)]
+    """What one entry's script has otherwise than the one before it; "" if one is missing."""
+    paths = [board.place_of(each, place) / board.SCRIPT for each in (before, entry)]
+    try:
+        texts = [path.read_text() for path in paths]
+    except OSError as error:
+        board.pass_over(place, error)
+        return ""
     lines = difflib.unified_diff(
         *(each.splitlines() for each in texts), before.id, entry.id, lineterm="", n=1
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from job_helpers import SCRIPTS, prepared, train_together
+from race_helpers import WELL, of
 from typer.testing import CliRunner
 
 from course import race
@@ -27,7 +28,6 @@ from course.training.racing.watch import ON_THE_WAY
 FEW = 512  # crops are enough to see what is refused
 LIGHT = SCRIPTS / "race_light.py"
 QUICK = tracks.get("quick")
-WELL = [0.3, 0.31, 0.32]  # accuracies
 
 
 # Each way in which the light script goes wrong, and what the board says of it.
@@ -85,16 +85,6 @@ def test_own_networks_are_judged(went: dict[str, Trial]) -> None:
     assert went["learns_nothing"].way[0][2] == went["learns_nothing"].top1  # nothing came between
 
 
-def of(accuracies: list[float], **own: object) -> Entry:
-    """An entry with these accuracies."""
-    trials = tuple(
-        Trial(seed, f"run-{seed}", top1=value, seconds=10.0 + seed, joules=own.get("joules"))
-        for seed, value in enumerate(accuracies)
-    )
-    new = Entry.new("quick", str(own.get("name", "one")), "me", "text", {}, 1)
-    return replace(new, trials=trials, machine=str(own.get("machine", "made up")))
-
-
 @pytest.mark.parametrize(
     "accuracies, why",
     [
@@ -111,7 +101,7 @@ def test_what_counts(accuracies: list[float], why: str) -> None:
 
 
 def test_an_entry_whose_seed_changes_nothing_ends() -> None:
-    made = of([0.16, 0.17, 0.18])
+    made = of(WELL)
     assert made.counts
     alike = [replace(each, weights=digest) for each, digest in zip(made.trials, "aba")]
     assert replace(made, trials=tuple(alike)).failure == (

@@ -2,7 +2,7 @@
 
 BOARD/TRACK/ENTRY/script.py    what was run
                  /entry.json   who, where, with which seeds, and what came of each
-                 /verified-*.json   what running it again brought
+           /ENTRY.verified/verified-*.json   what running it again brought, whoever did so
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import secrets
 import shutil
 import statistics
 import sys
+import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
@@ -221,10 +222,30 @@ def folder(given: str | Path | None = None) -> Path:
 
 def begin(board: Path, entry: Entry, text: str) -> Draft:
     """Store an entry's script, out of sight, before anything of it is run."""
-    path = board / entry.track / f"{DRAFT}{entry.id}"
-    path.mkdir(parents=True)
+    path = folder_for_all(board, entry.track) / f"{DRAFT}{entry.id}"
+    path.mkdir()
     write_atomically(path / SCRIPT, text)
     return Draft(path, entry)
+
+
+def folder_for_all(board: Path, *names: str) -> Path:
+    """A folder in the board, made if it is not there, which whoever may write to the board may.
+
+    It gets the board's mode before it gets its name: nobody meets it half made.
+    """
+    board.mkdir(parents=True, exist_ok=True)
+    place = board
+    for name in names:
+        place = place / name
+        if place.exists():
+            continue
+        new = Path(tempfile.mkdtemp(prefix=".new-", dir=place.parent))
+        new.chmod(board.stat().st_mode & 0o7777)
+        try:
+            new.rename(place)
+        except OSError:  # somebody else was faster
+            new.rmdir()
+    return place
 
 
 def post(draft: Draft, entry: Entry) -> Entry:

@@ -1,5 +1,9 @@
 """Boards as a class has them: half copied entries, folders of several people, interrupted ones."""
 
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,3 +41,69 @@ def test_a_missing_script_is_no_difference(tmp_path: Path) -> None:
     (tmp_path / "quick" / second.id / board.SCRIPT).unlink()
     assert page.difference(tmp_path, first, second) == ""
     assert second.id in page.text(tmp_path)
+
+
+@pytest.fixture
+def for_all(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder as an instructor makes it for a class, where everybody gets at it."""
+    place = Path(tempfile.mkdtemp(prefix="class-", dir="/tmp"))  # not in a folder of root alone
+    place.chmod(0o1777)
+    monkeypatch.setenv("COURSE_RUNS", str(place / "runs"))
+    yield place / "board"
+    shutil.rmtree(place)
+
+
+def as_somebody(uid: int, do: Callable[[], object]) -> str:
+    """What becomes of this in a process of another user: "" or its exception."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            do()
+        except BaseException as error:
+            os.write(write, f"{type(error).__name__}: {error}".encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    with os.fdopen(read) as file:
+        return file.read()
+
+
+def test_folders_of_the_board_have_its_mode(for_all: Path) -> None:
+    for_all.mkdir()
+    for_all.chmod(0o1777)
+    posted(for_all, "alice")
+    assert (for_all / "quick").stat().st_mode & 0o7777 == 0o1777
+    assert [each.name for each in for_all.iterdir()] == ["quick"]  # nothing else is left
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may be somebody else")
+def test_a_class_enters_and_shows_its_board(for_all: Path) -> None:
+    """An instructor's page, two learners' entries, and the page that one of them asks for."""
+    for_all.mkdir()
+    for_all.chmod(0o1777)
+    page.text(for_all)  # imports what each needs
+    assert as_somebody(1001, lambda: page.write(for_all)) == ""
+    assert as_somebody(2001, lambda: posted(for_all, "alice")) == ""
+    assert as_somebody(2002, lambda: posted(for_all, "bob")) == ""
+    found = board.entries(for_all, shipped=False)
+    assert {each.name for each in found} == {"alice", "bob"}
+    outcome = again.compared(found[0], found[1])
+    assert as_somebody(1001, lambda: again._store(outcome, found[0], for_all)) == ""
+    assert outcome.said in again.outcomes(found[0], for_all)[0]
+    assert as_somebody(2001, lambda: page.write(for_all)) == ""
+    assert found[1].id not in (for_all / page.PAGE).read_text()  # it is the instructor's
+    assert found[1].id in (for_all.parent / "runs" / page.PAGE).read_text()
+
+
+def test_a_shipped_entry_is_verified_on_the_board(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = next(each for each in board.entries(board.SHIPPED, shipped=False))
+    monkeypatch.setattr(again, "run_all", lambda *_: shipped)  # which takes minutes
+    outcome = again.verify(shipped.id, to=tmp_path)
+    assert again.outcomes(shipped, tmp_path)[0].endswith(outcome.said)
+    assert not [*board.SHIPPED.rglob("verified-*")]

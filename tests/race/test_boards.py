@@ -3,12 +3,12 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from race_helpers import WELL, of
+from race_helpers import WELL, as_somebody, of
 
 from course.race import again, board, page
 
@@ -51,25 +51,6 @@ def for_all(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("COURSE_RUNS", str(place / "runs"))
     yield place / "board"
     shutil.rmtree(place)
-
-
-def as_somebody(uid: int, do: Callable[[], object]) -> str:
-    """What becomes of this in a process of another user: "" or its exception."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setgroups([])
-            os.setgid(uid)
-            os.setuid(uid)
-            do()
-        except BaseException as error:
-            os.write(write, f"{type(error).__name__}: {error}".encode())
-        os._exit(0)
-    os.close(write)
-    os.waitpid(child, 0)
-    with os.fdopen(read) as file:
-        return file.read()
 
 
 def test_folders_of_the_board_have_its_mode(for_all: Path) -> None:

@@ -189,11 +189,16 @@ def _ask_referee(folders: Sequence[str], track: Track) -> None:
 
 
 def _machine(record: Record) -> str:
-    """Its name; of a processor with the cores that the run had, and how many there are."""
+    """Its name; with the cores that the run had, and how many there are, if these were not all.
+
+    They count beside a GPU as well, which may wait for the host.
+    """
     own, whole = record.hardware.get("cores"), os.cpu_count()
-    if record.device == "cpu" and record.site == "local" and own and own < (whole or 0):
+    if record.site != "local" or not own or own >= (whole or 0):
+        return record.machine
+    if record.device == "cpu":
         return record.machine.replace(f"{own} cores", f"{own} of {whole} cores")
-    return record.machine
+    return f"{record.machine}, {own} of {whole} cores"
 
 
 def _trial(run: Run, track: Track) -> Trial:

@@ -69,7 +69,9 @@ def test_sizes() -> None:
 def test_times_on_the_gpu() -> None:
     found = shipped("gpu")
     assert {each.machine for each in found.values()} == {"NVIDIA H100 80GB HBM3"}
-    said("They ran on one H100")
+    said("They ran on one H100: the first three with six of its machine's cores")
+    said("`fast` with all 16, and alone")
+    assert [found[name].hardware["cores"] for name in NAMES] == [6, 6, 6, 16]
     said("`plain` takes 13.9 s, `fast` 2.99: it is 4.7 times as fast.")
     assert round(found["plain"].seconds, 1) == 13.9 and round(found["fast"].seconds, 2) == 2.99
     assert round(found["plain"].seconds / found["fast"].seconds, 1) == 4.7
@@ -99,6 +101,7 @@ def test_joules_on_the_gpu() -> None:
 
 def test_times_on_two_cores() -> None:
     found = shipped("cpu")
+    said("those on the processor, which had two each")
     said("Two of 16 cores for each entry.")
     assert all(each.machine.endswith("2 of 16 cores") for each in found.values())
     said("each entry is faster than the one before, and `fast` is 4.7 times as fast as `plain`")

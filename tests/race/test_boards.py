@@ -11,6 +11,8 @@ import pytest
 from race_helpers import WELL, as_somebody, of
 
 from course.race import again, board, page
+from course.race.entry import _machine
+from course.runs.record import Record
 
 
 def posted(place: Path, name: str, text: str = "SETTINGS = {}\n") -> board.Entry:
@@ -88,3 +90,20 @@ def test_a_shipped_entry_is_verified_on_the_board(
     outcome = again.verify(shipped.id, to=tmp_path)
     assert again.outcomes(shipped, tmp_path)[0].endswith(outcome.said)
     assert not [*board.SHIPPED.rglob("verified-*")]
+
+
+@pytest.mark.parametrize(
+    "device, cores, name",
+    [
+        ("cuda", 2, "A GPU, 2 of 16 cores"),
+        ("cuda", 16, "A GPU"),
+        ("cpu", 2, "A processor, 2 of 16 cores"),
+    ],
+)
+def test_machines_are_named_with_their_cores(
+    monkeypatch: pytest.MonkeyPatch, device: str, cores: int, name: str
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    machine = "A GPU" if device == "cuda" else f"A processor, {cores} cores"
+    record = Record("ok", machine=machine, device=device, hardware={"cores": cores}, site="local")
+    assert _machine(record) == name

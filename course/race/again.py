@@ -37,11 +37,13 @@ def verify(
     of it is stored on the board, if its folder may be written.
 
     Raises:
-        ValueError: no such entry, or several.
+        ValueError: no such entry, or several; or its script is another than was entered.
     """
     place = board.folder(to)
     entry = board.get(name, place)
     script = board.place_of(entry, place) / board.SCRIPT
+    if not board.is_as_entered(entry, place):
+        raise ValueError(f"{script} is not what was entered: its SHA-256 is not the entry's")
     count = seeds or tracks.get(entry.track).seeds
     drawn = [secrets.randbelow(2**31) for _ in range(count)]
     blank = replace(entry, trials=(), seeds=(), machine="", hardware={}, versions={})

@@ -256,7 +256,7 @@ def post(draft: Draft, entry: Entry) -> Entry:
 
 
 def drop(draft: Draft) -> None:
-    """Forget an entry that was interrupted."""
+    """Forget an entry that could not be run."""
     shutil.rmtree(draft.path, ignore_errors=True)
 
 
@@ -307,6 +307,14 @@ def place_of(entry: Entry, board: Path) -> Path:
     """The folder of an entry: on the board, or among those that the course ships."""
     own = board / entry.track / entry.id
     return own if own.exists() else SHIPPED / entry.track / entry.id
+
+
+def is_as_entered(entry: Entry, board: Path) -> bool:
+    """Is the stored script the one that was entered? False as well where there is none."""
+    try:
+        return digest((place_of(entry, board) / SCRIPT).read_text()) == entry.sha256
+    except (OSError, ValueError):
+        return False
 
 
 def get(name: str, board: Path) -> Entry:

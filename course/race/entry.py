@@ -89,7 +89,7 @@ def enter(
     """Run a script for the race, have the referee judge it, and put it on the board.
 
     Its text is stored first; only then are the seeds drawn. Runs go one after another, and the
-    first that fails ends the entry, with its reason.
+    first that fails ends the entry, with its reason. An interrupted one stays, and says so.
 
     Args:
         script: a file, or the name of an entry that the course ships.
@@ -109,9 +109,17 @@ def enter(
     drawn = [secrets.randbelow(2**31) for _ in range(seeds or tracks.get(track).seeds)]
     try:
         return board.post(draft, run_all(draft.path / board.SCRIPT, entry, drawn, site))
-    except BaseException:  # interrupted, say
+    except KeyboardInterrupt:  # or one could enter until one is lucky
+        board.post(draft, _interrupted(entry, drawn))
+        raise
+    except BaseException:
         board.drop(draft)
         raise
+
+
+def _interrupted(entry: Entry, seeds: Sequence[int]) -> Entry:
+    why = Trial(seeds[0], "", failure="interrupted by whoever entered it")
+    return replace(entry, seeds=tuple(seeds), git_sha=git_sha(), trials=(why,))
 
 
 def _asked(track: Track, name: str, text: str, seeds: int | None, gpus: int) -> dict[str, Any]:

@@ -125,6 +125,7 @@ def _detail(place: Path, entry: Entry, before: Entry | None) -> dict[str, Any]:
     return {
         "entry": entry,
         "before": before,
+        "as_entered": board.is_as_entered(entry, place),
         "diff": difference(place, before, entry) if before else "",
         "outcomes": outcomes(entry, place),
     }

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from race_helpers import WELL, as_somebody, of
 
-from course.race import again, board, page
-from course.race.entry import _machine
+from course.race import again, board, entry, page
 from course.runs.record import Record
 
 
@@ -92,6 +91,33 @@ def test_a_shipped_entry_is_verified_on_the_board(
     assert not [*board.SHIPPED.rglob("verified-*")]
 
 
+def test_another_script_than_was_entered_is_told(tmp_path: Path) -> None:
+    made = posted(tmp_path, "mine")
+    said = "is not the one that was entered"
+    assert board.is_as_entered(made, tmp_path) and said not in page.text(tmp_path)
+    (tmp_path / "quick" / made.id / board.SCRIPT).write_text("SETTINGS = {}  # clean now\n")
+    assert said in page.text(tmp_path)
+    with pytest.raises(ValueError, match="is not what was entered"):
+        again.verify(made.id, to=tmp_path)
+
+
+def test_an_interrupted_entry_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(error: type[BaseException]) -> None:
+        def run(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr(entry, "_run", run)
+        with pytest.raises(error):
+            entry.enter("quick", "plain", to=tmp_path)
+
+    stop(OSError)  # a site that cannot be reached, say
+    assert not board.entries(tmp_path, shipped=False)
+    stop(KeyboardInterrupt)
+    (found,) = board.entries(tmp_path, shipped=False)
+    assert not found.counts and "interrupted by whoever entered it" in found.verdict
+    assert len(found.seeds) == 3 and found.id in page.text(tmp_path)
+
+
 @pytest.mark.parametrize(
     "device, cores, name",
     [
@@ -106,4 +132,4 @@ def test_machines_are_named_with_their_cores(
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     machine = "A GPU" if device == "cuda" else f"A processor, {cores} cores"
     record = Record("ok", machine=machine, device=device, hardware={"cores": cores}, site="local")
-    assert _machine(record) == name
+    assert entry._machine(record) == name

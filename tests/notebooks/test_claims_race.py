@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import json
+import math
 from functools import cache
 
 import pytest
@@ -16,6 +17,8 @@ from course.runs.run import PROJECT
 
 TEXT = text_of("race")
 PAGE = " ".join((PROJECT / "docs/race.md").read_text().split())
+SEEN = ("epochs", "steps", "batch_size")  # how many crops, together
+ALONE = {"shipped_only": True}
 NAMES = ("plain", "one_cycle", "progressive", "fast")
 
 
@@ -117,6 +120,21 @@ def test_times_on_two_cores() -> None:
         epochs = [shipped(track)[name].settings["epochs"] for name in ("plain", "one_cycle")]
         assert epochs[0] - epochs[1] == 1
     assert took[1] / took[0] == pytest.approx(3 / 4, abs=0.03)  # "a quarter of the time"
+
+
+def test_one_pass_with_muon_is_three_with_sgd() -> None:
+    """On a processor both train the same network, on batches of the same size."""
+    said("It learns in one pass as much as SGD in three.", PAGE)
+    assert "learns in one pass what SGD learns in three" in entry.shipped("fast").read_text()
+    muon, sgd = (shipped("cpu")[name] for name in ("fast", "one_cycle"))
+    seen = [math.prod(each.settings[key] for key in SEEN) / 65_536 for each in (muon, sgd)]
+    assert [round(each) for each in seen] == [1, 3]
+    assert muon.top1 == pytest.approx(sgd.top1, abs=0.01)
+
+
+def test_pictures_say_their_figures() -> None:
+    assert "plain reaches 79.5% with 5,955 J" in race.ways("gpu", over="joules", **ALONE).alt
+    assert "fast reaches 81.1% after 2.99 s" in race.ways("gpu", **ALONE).alt
 
 
 def test_small_images_on_two_cores() -> None:

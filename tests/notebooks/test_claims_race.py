@@ -88,6 +88,17 @@ def test_times_on_the_gpu() -> None:
     assert round(found["fast"].top1, 3) == 0.811 and tracks.get("gpu").target == 0.78
 
 
+def test_the_track_without_an_entry() -> None:
+    said("| node | all GPUs of a node | 78% | 120 s | 4 | not yet run |", PAGE)
+    assert not shipped("node")
+    said("On track node `plain`, `one_cycle` and `progressive` have settings", PAGE)
+    for name in ("plain", "one_cycle", "progressive"):
+        assert entry.settings_of(entry.shipped(name).read_text(), "node")
+    said("`fast` has none for it", PAGE)
+    with pytest.raises(ValueError, match="no 'node'"):
+        entry.settings_of(entry.shipped("fast").read_text(), "node")
+
+
 def test_joules_on_the_gpu() -> None:
     found = shipped("gpu")
     said("`fast` needs 844 J, a seventh of the 5,955 of `plain`.")

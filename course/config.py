@@ -41,6 +41,7 @@ class Config:
     channels_last: bool = False  # NHWC memory layout for weights and images
     fused: bool = False  # the optimizer's step as one kernel for many weights
     compile: str = ""  # torch.compile's mode; "": the model is not compiled
+    algebra: bool = False  # bottlenecks whose BatchNorm's statistics come from narrow inputs
     model: str = "resnet50"
     data: str = "default"
     data_root: str = ""  # for data="imagenet": folder with train/ and val/; "": the site's
@@ -151,6 +152,7 @@ COMPILED = ("fused", "compile")
 _FUSED = replace(_CHANNELS_LAST, rung="fused", fused=True)
 _COMPILE = replace(_FUSED, rung="compile", compile="default")
 _AUTOTUNE = replace(_COMPILE, rung="autotune", compile="max-autotune-no-cudagraphs")
+_ALGEBRA = replace(_FUSED, rung="algebra", algebra=True)  # in the compiler's place
 _SMALL = replace(_DATALOADER, rung="small", format="small")
 _RAW = replace(_SMALL, rung="raw", format="raw")
 _SHARDS = replace(_DATALOADER, rung="shards", format="shards")
@@ -182,7 +184,7 @@ _RESTARTED = replace(_CHANNELS_LAST, rung="restarted", save_every=8)
 BEYOND: dict[str, Config] = {
     cfg.rung: cfg
     for cfg in (
-        *(_FUSED, _COMPILE, _AUTOTUNE, _SHARDS, _SMALL, _RAW, _GPU_DECODE),
+        *(_FUSED, _COMPILE, _AUTOTUNE, _ALGEBRA, _SHARDS, _SMALL, _RAW, _GPU_DECODE),
         *(_RANDAUGMENT, _ON_DEVICE, _SMOOTHED, _MIXUP, _CUTMIX, _PROGRESSIVE),
         *(_NO_NORM_DECAY, _FIND, _LARGE, _ACCUMULATED, _CHECKPOINTED, _OFFLOADED, _SHARDED),
         *(_TENSOR, _PIPELINE, _RESTARTED),

@@ -43,6 +43,7 @@ CHOICES = {
     "shard": ("", "zero2", "zero3", "hybrid"),
     "pipeline": ("", "gpipe", "1f1b", "interleaved", "zero_bubble"),
 }
+WIDENING = ("resnet50", "resnet101", "resnet152")  # whose blocks end in a wide 1x1 convolution
 FUSED = ("sgd", "nesterov", "adamw")  # optimizers of which PyTorch has one kernel for many weights
 AT_LEAST = {
     "image_px": 32,
@@ -83,12 +84,12 @@ _CUT = re.compile(r"gflop|weights|[1-9]\d*(,[1-9]\d*)*")
 # What scripts of one day know, and that of tensors and pipelines does not.
 _NOT_PARALLEL = (
     *("checkpointing", "offload", "policy", "prefetch", "clip"),
-    *("save_shards", "resume", "save_weights", "compile"),
+    *("save_shards", "resume", "save_weights", "compile", "algebra"),
 )
 # Nor does the script that starts again; of some of it, nothing would be in a checkpoint.
 _NOT_RESTARTED = (
     *("micro_batch", "checkpointing", "offload", "shard", "policy", "prefetch", "clip"),
-    *("save_shards", "resume", "compile", "profile_steps", "sync_batchnorm"),
+    *("save_shards", "resume", "compile", "algebra", "profile_steps", "sync_batchnorm"),
     *("randaugment", "start_px", "ema", "budget_s"),
 )
 TRACE_WAIT = 2  # steps before a trace: one to wait, one in which the profiler itself warms up
@@ -113,6 +114,8 @@ def check(cfg: Any) -> None:
     _check_augmentation(cfg)
     _check_learning(cfg)
     _check_large(cfg)
+    if cfg.algebra:
+        _check_algebra(cfg)
     if cfg.script == "train_restarted.py":
         _check_restarted(cfg)
     if cfg.data == "crops":
@@ -227,6 +230,24 @@ def _check_learning(cfg: Any) -> None:
         )
     if cfg.ema >= 1:
         raise ValueError(f"ema={cfg.ema:g} keeps averages as they are: below 1, as in 0.99")
+
+
+def _check_algebra(cfg: Any) -> None:
+    if cfg.model not in WIDENING:
+        raise ValueError(
+            f"algebra=True: blocks of {cfg.model} do not end in a 1x1 convolution that widens: "
+            f"choose {', '.join(WIDENING)}"
+        )
+    if cfg.compile:
+        raise ValueError(
+            f'algebra=True and compile={cfg.compile!r} both replace the step: set compile=""'
+        )
+    if cfg.sync_batchnorm:
+        raise ValueError(
+            "algebra=True takes statistics of each rank's own images: set sync_batchnorm=False"
+        )
+    if cfg.script == "train_sharded.py":
+        raise ValueError("algebra=True is known to train.py alone: leave out what Day 4 asks for")
 
 
 def _check_large(cfg: Any) -> None:

@@ -19,7 +19,7 @@ from torch.utils.data import DistributedSampler, get_worker_info
 
 from course.data.formats.shards import ShardReader
 from course.data.loader import image_sets, loaders, normalised, randaugmented
-from course.training import models, optimizers, precision, profiling, sync_batchnorm
+from course.training import algebra, models, optimizers, precision, profiling, sync_batchnorm
 from course.training.meter import Meter
 from course.training.precision import HALF
 from course.training.recorder import recording
@@ -86,6 +86,8 @@ def main(run):
     # <<<
     if cfg.sync_batchnorm:
         model = sync_batchnorm.convert(model)
+    if cfg.algebra:
+        model = algebra.convert(model, cfg)
     net = model  # itself, whatever is wrapped around it below
     # >>> TODO 16, day 3: compile the network, once, for training; what DDP does stays outside
     if cfg.compile:

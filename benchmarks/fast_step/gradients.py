@@ -1,43 +1,28 @@
-"""Are the step's gradients right? Their distance to fp32 autograd's, beside that of autocast's."""
+"""Are the algebra's gradients right? Their distance to fp32 autograd's, beside autocast's."""
 
 import copy
 import gc
 
 import torch
 import torch.nn.functional as F
-from state import pad_channels
-from step import FastResNet
 from torch import nn
 
+from course.training.algebra import fused, plain
 from course.training.precision import set_tf32
 
 SCALE = 2048.0  # gradients of an untrained network overflow fp16 at the usual 65536
 
 
-def autograd_gradients(
+def gradients_of(
     model: nn.Module, images: torch.Tensor, labels: torch.Tensor, dtype: torch.dtype | None
 ) -> dict[str, torch.Tensor]:
     """fp32 gradients by name, unscaled; dtype is autocast's, None for fp32 throughout."""
-    model = copy.deepcopy(model)
+    model.zero_grad()
     scale = SCALE if dtype == torch.float16 else 1.0
     with torch.autocast(images.device.type, dtype, enabled=dtype is not None):
         loss = F.cross_entropy(model(images), labels)
     (loss * scale).backward()
     return {name: p.grad.float() / scale for name, p in model.named_parameters()}
-
-
-def fast_gradients(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    dtype: torch.dtype,
-    chosen: dict[str, str],
-) -> dict[str, torch.Tensor]:
-    """The same by the fast step."""
-    scale = SCALE if dtype == torch.float16 else None
-    fast = FastResNet(copy.deepcopy(model), dtype, len(images), loss_scale=scale, chosen=chosen)
-    fast.step(pad_channels(images.to(dtype)), labels, update=False)
-    return fast.gradients()
 
 
 def distances(
@@ -54,29 +39,28 @@ def distances(
 
 
 def check(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    dtype: torch.dtype,
-    chosen: dict[str, str],
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, dtype: torch.dtype
 ) -> list[dict]:
-    """One record each for autocast and the fast step. Large distances are rounding's, not errors'.
+    """One record each for autocast, the plain form, kernels, and kernels in CUDA graphs.
 
-    The fast step is right where it is no farther from fp32 than autocast is. TF32 is off for the
-    reference only.
+    Large distances are rounding's, not errors'. The algebra is right where it is no farther from
+    fp32 than autocast is. TF32 is off for the reference only.
     """
     torch.backends.cudnn.benchmark = False
     set_tf32(False)
-    reference = autograd_gradients(model, images, labels, None)
+    reference = gradients_of(copy.deepcopy(model), images, labels, None)
     set_tf32(True)
-    ways = {
-        "autocast": lambda: autograd_gradients(model, images, labels, dtype),
-        "fast": lambda: fast_gradients(model, images, labels, dtype, chosen),
-    }
+    by_plain = plain.convert(copy.deepcopy(model))
+    by_kernels = fused.convert(plain.convert(copy.deepcopy(model)))
+    ways = {"autocast": (model, 1), "plain": (by_plain, 1), "fast": (by_kernels, 1)}
+    ways["fast in graphs"] = (by_kernels, fused.EAGER_STEPS + 1)  # the last of which is replayed
     records = []
-    for name, gradients in ways.items():
-        found = distances(gradients(), reference)
+    for name, (network, steps) in ways.items():
+        for _ in range(steps):
+            gradients = gradients_of(network, images, labels, dtype)
+        found = distances(gradients, reference)
         records.append({"record": "gradients", "way": name, "dtype": str(dtype), **found})
+        del gradients
         gc.collect()
         torch.cuda.empty_cache()
     return records

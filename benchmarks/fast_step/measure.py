@@ -4,18 +4,21 @@
 
 Three ways to train the same ResNet-50 on one synthetic batch that stays on the device: eager with
 autocast, channels last and fused SGD; the same with torch.compile(mode="reduce-overhead"); and the
-fast step in a CUDA graph. Throughput is the median over windows of steps, with the lowest and the
-highest; joules are the GPU's own counter's. Peak memory is read on steps outside any CUDA graph:
-the allocator does not count a graph's pool (null for reduce-overhead, all of whose steps are in
-one); reserved memory has the pool in it. The losses are those of the first steps: a run on NaN is
-fast and draws little power, so look at them first. On an H100 saved choices of tiles are used;
-elsewhere the first step times all of them, which takes minutes.
+same with the network converted to the algebra's kernels ("fast"). Throughput is the median over
+windows of steps, with the lowest and the highest; joules are the GPU's own counter's. Peak memory
+of reduce-overhead is null: the allocator does not count its graphs' pool; reserved memory has it.
+The losses are those of the first steps: a run on NaN is fast and draws little power, so look at
+them first. Where no choices of tiles are known for this GPU, the first step times all of them.
+
+measured_h100.jsonl is of an earlier form of the step, whose optimizer was in the same CUDA graph.
 """
 
 import argparse
 import gc
 import json
+import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,10 +28,11 @@ import torch
 import torchvision
 from torch import nn
 
+from course.training.algebra import fused, plain
+from course.training.algebra.choices import SHIPPED
 from course.training.energy import EnergyMeter, counter
 from course.training.precision import set_tf32
 
-SAVED = Path(__file__).parent / "choices_h100.json"
 HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 FIRST_STEPS = 12
 SETTINGS = {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4}
@@ -49,10 +53,11 @@ def make_batch(batch: int, device: torch.device) -> tuple[torch.Tensor, torch.Te
     return images.to(memory_format=torch.channels_last), labels
 
 
-def stock(arguments: argparse.Namespace, device: torch.device, compiled: bool) -> Step:
-    """The step of PyTorch's own making."""
-    torch.backends.cudnn.benchmark = False
+def make_step(way: str, arguments: argparse.Namespace, device: torch.device) -> Step:
+    """A step as the course's script has it: only the network differs, or who runs it."""
     model, (images, labels) = make_model(device), make_batch(arguments.batch, device)
+    if way == "fast":
+        model = fused.convert(plain.convert(model))
     dtype, criterion = HALF[arguments.dtype], nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), **SETTINGS, fused=True)
     # When GradScaler skips the first step, fused SGD leaves its momenta uninitialised: NaN later.
@@ -64,7 +69,7 @@ def stock(arguments: argparse.Namespace, device: torch.device, compiled: bool) -
         with torch.autocast("cuda", dtype):
             return criterion(model(images), labels)
 
-    if compiled:
+    if way == "compile":
         forward = torch.compile(forward, mode="reduce-overhead")
 
     def step():
@@ -75,40 +80,8 @@ def stock(arguments: argparse.Namespace, device: torch.device, compiled: bool) -
         optimizer.zero_grad()
         return loss.detach()
 
+    step.model = model
     return step
-
-
-def fast(arguments: argparse.Namespace, device: torch.device, chosen: dict[str, str]) -> Step:
-    """The fast step, outside a graph; what it chooses is added to chosen."""
-    from optimizer import SGD
-    from state import pad_channels
-    from step import FastResNet
-
-    torch.backends.cudnn.benchmark = True
-    dtype = HALF[arguments.dtype]
-    scale = 65536.0 if dtype == torch.float16 else None
-    network = FastResNet(make_model(device), dtype, arguments.batch, SGD(**SETTINGS), scale, chosen)
-    images, labels = make_batch(arguments.batch, device)
-    images = pad_channels(images.to(dtype))  # where a loader would normalise them
-    return lambda: network.step(images, labels)
-
-
-def captured(step: Step) -> Step:
-    """The step as a CUDA graph: one launch. It must have run before."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        loss = step()
-
-    def replay():
-        graph.replay()
-        return loss
-
-    return replay
 
 
 def first_steps(step: Step, number: int) -> tuple[list[float], float]:
@@ -147,22 +120,16 @@ def windows(step: Step, arguments: argparse.Namespace, device: torch.device) -> 
     }
 
 
-def measure(
-    way: str, arguments: argparse.Namespace, device: torch.device, chosen: dict[str, str]
-) -> dict:
+def measure(way: str, arguments: argparse.Namespace, device: torch.device) -> dict:
     """The record of one way to train: "eager", "compile" or "fast"."""
     begin = time.perf_counter()
     set_tf32(True)
-    make = {
-        "eager": lambda: stock(arguments, device, compiled=False),
-        "compile": lambda: stock(arguments, device, compiled=True),
-        "fast": lambda: fast(arguments, device, chosen),
-    }
-    step = make[way]()
+    step = make_step(way, arguments, device)
     losses, peak_gib = first_steps(step, FIRST_STEPS)
-    if way == "fast":
-        step = captured(step)
     ready_s = time.perf_counter() - begin
+    if way == "fast" and arguments.choices:
+        chosen = step.model._step.saved.chosen
+        arguments.choices.write_text(json.dumps(chosen, indent=1) + "\n")
     return {
         "record": "speed",
         "way": way,
@@ -191,21 +158,25 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20, help="of a window")
     parser.add_argument("--windows", type=int, default=5)
     parser.add_argument("--no-gradients", action="store_true", help="leave out the gradient check")
-    parser.add_argument("--tune", action="store_true", help="time all tiles, even on an H100")
+    parser.add_argument("--tune", action="store_true", help="time all tiles, known or not")
+    parser.add_argument(
+        "--choices", type=Path, help="write the tiles that were chosen to this file"
+    )
     arguments = parser.parse_args()
     if not torch.cuda.is_available() or torch.version.cuda is None:
         sys.exit(
             "This measures an NVIDIA GPU and found none. Without one, see the algebra at work:\n"
-            "    python benchmarks/fast_step/algebra.py"
+            "    python -m course.training.algebra.formulas"
         )
     device = torch.device("cuda", torch.cuda.current_device())
     name = torch.cuda.get_device_name(device)
-    saved = "H100" in name and not arguments.tune
-    chosen = json.loads(SAVED.read_text()) if saved else {}
+    if arguments.tune:  # forget what is known, for this process alone
+        SHIPPED.clear()
+        os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()
     versions = {"torch": torch.__version__, "torchvision": torchvision.__version__}
     print(json.dumps({"record": "machine", "gpu": name, **versions}), flush=True)
     for way in arguments.ways:
-        print(json.dumps(measure(way, arguments, device, chosen)), flush=True)
+        print(json.dumps(measure(way, arguments, device)), flush=True)
         torch.compiler.reset()  # lets go of its graphs' pool, which the next peak would count
         gc.collect()
         torch.cuda.empty_cache()
@@ -213,7 +184,7 @@ def main() -> None:
         from gradients import check
 
         model, (images, labels) = make_model(device), make_batch(arguments.batch, device)
-        for record in check(model, images, labels, HALF[arguments.dtype], chosen):
+        for record in check(model, images, labels, HALF[arguments.dtype]):
             print(json.dumps(record), flush=True)
 
 

@@ -95,6 +95,15 @@ INFERENCE = {
     "inference.int8": Written("numbers become steps of eight bits", _int8),
 }
 
+
+def _statistics() -> Looks:
+    from course.topics.fast_step import written
+
+    return Looks(written.given, written.is_statistics, written.makes_no_y)
+
+
+FAST_STEP = {"fast_step.statistics": Written("statistics before the convolution", _statistics)}
+
 LABS = (
     Lab(
         number="R",
@@ -145,5 +154,15 @@ LABS = (
         written=INFERENCE,
         prepare="the crops, 240 MB, as 3.3; for ONNX the extra `inference`",
         stuck="BatchNorm's mean, scaled or not; what is cast before it is clamped",
+    ),
+    Lab(
+        number="A",
+        notebook="lab_fast_step",
+        title="the fast step",
+        minutes=40,
+        quiz="lab_fast_step",
+        written=FAST_STEP,
+        prepare="nothing",
+        stuck="the diagonal of W G W'; the mean's square",
     ),
 )

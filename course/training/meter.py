@@ -77,7 +77,7 @@ class Meter:
         run.refuse_if_not_distributed()
         run.keep_steps(first)
         own = {"world_size": run.group_size(), "group": setup.group()}
-        self._evidence |= {"device": setup.numbered(device)} | own
+        self._evidence |= {"device": setup.numbered(device)} | own | setup.algebra(self.config)
         self._held = Held() if self.config.save_weights and self.config.shard else None
         threads = torch.get_num_threads() if device.type == "cpu" else 1
         self._watch()

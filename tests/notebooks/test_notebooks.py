@@ -344,3 +344,8 @@ def test_a_network_answers_with_its_blanks_open(
     in_kernel(NARROW, FEW_ANSWERS)
     passes("lab_inference")
     assert not [*runs_root.glob("*/launch.json")]
+
+
+def test_the_fast_step_with_its_blanks_open(runs_root: Path) -> None:
+    passes("lab_fast_step")
+    assert not [*runs_root.glob("*/launch.json")]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
 from torch import distributed
 from torch.utils.data import IterableDataset
+
+from course.config import Config
 
 LOADER = (
     "num_workers",
@@ -29,6 +32,12 @@ def group() -> dict[str, Any]:
         if options is not None:
             found["timeout_s"] = options._timeout.total_seconds()
     return found
+
+
+def algebra(config: Config) -> dict[str, Any]:
+    """Which form of the algebra trains, and why it is not the other; {} where none does."""
+    made = sys.modules.get("course.training.algebra.forms")  # a script need not import it
+    return {"algebra": made.last()} if config.algebra and made else {}
 
 
 def loader(batches: Any) -> dict[str, Any]:

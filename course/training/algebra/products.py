@@ -1,4 +1,4 @@
-"""The 1x1 convolutions as products of matrices, forward and backward. algebra.py has the formulas.
+"""The 1x1 convolutions as products of matrices, forward and backward; formulas.py derives them.
 
 Tensors are [M, K] and [M, N]: pixels x channels; W is [N, K].
 """
@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 import torch
 import triton
-from choices import SPLITS, Choices
-from product_kernels import (
+from torch import nn
+
+from course.training.algebra.choices import SPLITS, Choices
+from course.training.algebra.kernels.products import (
     conv3_kernel,
     dgrad1_kernel,
     dz_kernel,
     gram_bwd_kernel,
     gram_stats_kernel,
 )
-from state import Norm, State
-from torch import nn
+from course.training.algebra.state import Norm, State
 
 
 def tall_product(choices: Choices, kind: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -68,21 +69,17 @@ class Linear:
     WG: torch.Tensor  # [N, K], fp32: weights x Gram matrix
 
 
-def linear_norm(
-    state: State,
+def _find_statistics(
     choices: Choices,
-    z: torch.Tensor,
+    W: torch.Tensor,
+    WG: torch.Tensor,
     total: torch.Tensor,
-    conv: nn.Conv2d,
     norm: Norm,
-    identity: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor | None, Linear]:
-    """relu(bn(z W') + identity) [M, N] and its mask [M, N/8]; without identity bn(z W') alone."""
-    W = state.weight[conv].flatten(1)
-    (N, K), M = W.shape, z.shape[0]
-    G = tall_product(choices, "gram", z, z)
-    WG = state.rounded[conv] @ G  # statistics of the weights that are used, not of unrounded ones
-    gram_stats_kernel[(triton.cdiv(N, 16),)](
+    M: int,
+) -> None:
+    """Mean, deviation, scale and shift of y = z W', into its norm; the running ones, too."""
+    (N, K), (BN, BK) = W.shape, choices.small_tile(W)
+    gram_stats_kernel[(N // BN,)](
         W,
         WG,
         total,
@@ -98,10 +95,27 @@ def linear_norm(
         norm.eps,
         norm.momentum,
         K,
-        16,
-        min(K, 64),
+        BN,
+        BK,
         num_warps=4,
     )
+
+
+def linear_norm(
+    state: State,
+    choices: Choices,
+    z: torch.Tensor,
+    total: torch.Tensor,
+    conv: nn.Conv2d,
+    norm: Norm,
+    identity: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor | None, Linear]:
+    """relu(bn(z W') + identity) [M, N] and its mask [M, N/8]; without identity bn(z W') alone."""
+    W = state.weight[conv].flatten(1)
+    (N, K), M = W.shape, z.shape[0]
+    G = tall_product(choices, "gram", z, z)
+    WG = state.rounded[conv] @ G  # statistics of the weights that are used, not of unrounded ones
+    _find_statistics(choices, W, WG, total, norm, M)
     out = torch.empty(M, N, device=z.device, dtype=z.dtype)
     joins = identity is not None
     bits = torch.empty(M, N // 8, device=z.device, dtype=torch.uint8) if joins else None
@@ -129,26 +143,17 @@ def linear_norm(
     return out, bits, Linear(conv, norm, z, total, WG)
 
 
-def linear_norm_backward(
-    state: State,
-    choices: Choices,
-    d: torch.Tensor,
-    d_total: torch.Tensor,
-    linear: Linear,
-    below: tuple[torch.Tensor, Norm] | None = None,
-) -> torch.Tensor:
-    """The gradient of z [M, K]; those of conv and norm go into the state.
-
-    d [M, N] is the gradient of bn(z W'), d_total [N] its column sums. below = (y, norm) says that
-    z = relu(bn(y)): the gradients of that norm are then made on the way.
-    """
-    conv, norm, z = linear.conv, linear.norm, linear.z
+def _norm_gradients(
+    state: State, choices: Choices, P: torch.Tensor, linear: Linear, d_total: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The gradients of conv and norm, into the state; A, B and c of dz = d A + z B + c."""
+    conv, norm = linear.conv, linear.norm
     W = state.weight[conv].flatten(1)
-    (N, K), M = W.shape, z.shape[0]
-    P = tall_product(choices, "dwgram", d, z)
-    A, KW, dz = torch.empty_like(W), torch.empty_like(W), torch.empty_like(z)
+    (N, K), M = W.shape, linear.z.shape[0]
+    BN, BK = choices.small_tile(W)
+    A, KW = torch.empty_like(W), torch.empty_like(W)
     constant = state.workspace.named((conv, "constant"), K)
-    gram_bwd_kernel[(triton.cdiv(N, 16),)](
+    gram_bwd_kernel[(N // BN,)](
         P,
         W,
         linear.WG,
@@ -165,12 +170,33 @@ def linear_norm_backward(
         constant,
         M,
         K,
-        16,
-        min(K, 64),
+        BN,
+        BK,
         num_warps=4,
     )
-    B = W.t() @ KW
+    return A, W.t() @ KW, constant
+
+
+def linear_norm_backward(
+    state: State,
+    choices: Choices,
+    d: torch.Tensor,
+    d_total: torch.Tensor,
+    linear: Linear,
+    below: tuple[torch.Tensor, Norm] | None = None,
+) -> torch.Tensor:
+    """The gradient of z [M, K]; those of conv and norm go into the state.
+
+    d [M, N] is the gradient of bn(z W'), d_total [N] its column sums. below = (y, norm) says that
+    z = relu(bn(y)): the gradients of that norm are then made on the way.
+    """
+    norm, z = linear.norm, linear.z
+    (M, K), N = z.shape, d.shape[1]
+    P = tall_product(choices, "dwgram", d, z)
+    A, B, constant = _norm_gradients(state, choices, P, linear, d_total)
+    dz = torch.empty_like(z)
     y, under = below or (z, norm)
+    norm_below = y, under.sums, under.gamma, under.beta, under.gradients
 
     def launch(BM, BN, BK, options):
         dz_kernel[(triton.cdiv(M, BM) * (K // BN),)](
@@ -180,19 +206,8 @@ def linear_norm_backward(
             B,
             constant,
             dz,
-            y,
-            under.sums,
-            under.gamma,
-            under.beta,
-            under.gradients,
-            M,
-            under.eps,
-            N,
-            K,
-            BM,
-            BN,
-            BK,
-            min(BK, K),
+            *norm_below,
+            *(M, under.eps, N, K, BM, BN, BK, min(BK, K)),
             below is not None,
             **options,
         )

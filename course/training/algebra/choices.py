@@ -2,16 +2,27 @@
 
 No tile is best for all: which one wins depends on the shape, and by how much it wins on the GPU.
 A choice is kept under a name without the batch, such as "conv3 784 128 512 True" (pixels of an
-image, depth, columns, joins). choices_h100.json holds those that were measured on an H100; with
-them only the kernels that win are compiled.
+image, depth, columns, joins). choices_h100.json holds those that were measured on an H100. Other
+GPUs begin with them: a good guess, and only one kernel for each shape is compiled. What a run adds
+lies in the user's cache; `benchmarks/fast_step/measure.py --tune` tries all.
 """
 
+import json
 import math
+import re
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import triton
+from platformdirs import user_cache_path
 from triton.runtime.errors import OutOfResources
+
+from course.runs.files import read_dict, write_atomically
+
+# By a part of the GPU's name; of a name with several the last counts. Each GPU's has the first.
+SHIPPED = {"": "choices_h100.json", "H200": "choices_h200.json"}
 
 ROW_TILES = [(4096, 8, 4), (2048, 4, 8), (4096, 8, 8), (2048, 4, 16)]  # elements, warps, per SM
 UNPOOL_TILE = (4096, 8, 4)
@@ -50,10 +61,8 @@ class Choices:
     one large tile for each kind, and nothing is timed. The dict `chosen` is added to.
     """
 
-    def __init__(
-        self, device: torch.device, batch: int, chosen: dict[str, str] | None = None
-    ) -> None:
-        self.batch = batch
+    def __init__(self, device: torch.device, chosen: dict[str, str] | None = None) -> None:
+        self.batch = 1  # images of the step under way
         self.interpreted = device.type == "cpu"
         self.chosen = {} if chosen is None else chosen
         self.processors = 1
@@ -68,8 +77,12 @@ class Choices:
         touched: what a candidate adds to; timing, which runs it many times, leaves no trace there.
         """
         name = " ".join(map(str, (kind, rows // self.batch, *shape)))
-        if self.chosen.get(name) not in candidates:
-            self.chosen[name] = self._fastest(candidates, touched)
+        if self.chosen.get(name) in candidates:
+            try:
+                return candidates[self.chosen[name]]()
+            except OutOfResources:  # another GPU's choice: it has not run, so choose among ours
+                pass
+        self.chosen[name] = self._fastest(candidates, touched)
         return candidates[self.chosen[name]]()
 
     def _fastest(self, candidates: Candidates, touched: tuple) -> str:
@@ -95,6 +108,11 @@ class Choices:
         walkers = max(1, min(triton.cdiv(rows, BR), self.processors * per_sm // strips))
         return (walkers, strips), BR, BC
 
+    def small_tile(self, weights: torch.Tensor) -> tuple[int, int]:
+        """Rows and columns of a block, of a kernel that passes over weights [N, K] once."""
+        rows, depth = (64, 256) if self.interpreted else (16, 64)
+        return rows, min(weights.shape[1], depth)
+
     def row_candidates(self, rows: int, columns: int, launch: Callable) -> Candidates:
         """launch(grid, BR, BC, warps) with every tile."""
 
@@ -113,7 +131,7 @@ class Choices:
     def product_candidates(self, depth: int, columns: int, launch: Callable) -> Candidates:
         """launch(BM, BN, BK, options) with every tile that divides depth and columns."""
         tiles = (
-            [(64, min(columns, 256), min(depth, 256), 4, 1)]
+            [(1024, min(columns, 256), min(depth, 256), 4, 1)]
             if self.interpreted
             else [
                 tile
@@ -127,3 +145,28 @@ class Choices:
             return lambda: launch(BM, BN, min(BK, depth), options)
 
         return {f"t{tile}": candidate(*tile) for tile in tiles}
+
+
+class Saved:
+    """Choices of a GPU of this name: those that are shipped, and those that runs here add."""
+
+    def __init__(self, gpu: str) -> None:
+        name = re.sub(r"\W+", "-", gpu.lower()).strip("-")
+        self._file = user_cache_path("make-training-fast") / "algebra" / f"{name}.json"
+        self._known: dict[str, str] = {}
+        for type_of_gpu, file in SHIPPED.items():
+            if type_of_gpu in gpu:
+                self._known |= read_dict(Path(__file__).with_name(file))
+        self._known |= read_dict(self._file)
+        self.chosen = dict(self._known)
+
+    def write(self) -> None:
+        """Keep what was chosen since, for the next run; a disk that is full keeps nothing."""
+        if self.chosen == self._known:
+            return
+        self._known = read_dict(self._file) | self.chosen  # another run may have added some
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._file, json.dumps(self._known, indent=1))
+        except OSError as error:
+            print(f"{self._file.name} could not be written: {error}", file=sys.stderr)

@@ -2,26 +2,21 @@
 
 import torch
 import triton
-from choices import UNPOOL_TILE, Choices
-from row_kernels import (
+
+from course.training.algebra.choices import UNPOOL_TILE, Choices
+from course.training.algebra.kernels.rows import (
     bn_relu_bwd_kernel,
     bn_relu_bwd_sums_kernel,
     bn_relu_kernel,
     stats_kernel,
     unpool_mask_kernel,
 )
-from state import Norm
-from stem_kernels import stem_bwd_kernel, stem_bwd_sums_kernel, stem_pool_kernel
-
-
-def as_rows(images: torch.Tensor) -> torch.Tensor:
-    """[n, C, h, w], channels last, as [n h w, C]: a view."""
-    return images.permute(0, 2, 3, 1).reshape(-1, images.shape[1])
-
-
-def as_images(rows: torch.Tensor, n: int, height: int) -> torch.Tensor:
-    """[n height height, C] as [n, C, height, height], channels last: a view."""
-    return rows.view(n, height, height, rows.shape[1]).permute(0, 3, 1, 2)
+from course.training.algebra.kernels.stem import (
+    stem_bwd_kernel,
+    stem_bwd_sums_kernel,
+    stem_pool_kernel,
+)
+from course.training.algebra.state import Norm
 
 
 def add_sums(choices: Choices, y: torch.Tensor, sums: torch.Tensor) -> None:
@@ -170,7 +165,7 @@ def stem_pool(
     return p, winner
 
 
-def stem_backward(
+def stem_rows_backward(
     choices: Choices,
     dp: torch.Tensor,
     winner: torch.Tensor,

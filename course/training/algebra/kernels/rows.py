@@ -21,6 +21,13 @@ def affine(SUMS, GAMMA, BETA, col, M, eps, C: tl.constexpr):
 
 
 @triton.jit
+def corrections(k1, rstd, mean, dbeta, dgamma, M):
+    """k2 and k3 of BatchNorm's backward, dy = k1 d - k2 - k3 y."""
+    k3 = k1 * rstd * dgamma / M
+    return k1 * dbeta / M - k3 * mean, k3
+
+
+@triton.jit
 def update_running(RM, RV, col, mean, var, M, momentum):
     """Running mean and variance as torch keeps them: the variance unbiased, M / (M - 1)."""
     tl.store(RM + col, tl.load(RM + col) * (1 - momentum) + mean * momentum)
@@ -130,11 +137,11 @@ def bn_relu_bwd_kernel(
     BR: tl.constexpr,
     BC: tl.constexpr,
 ):
-    """DY = k1 d - k2 - k3 y [M, C], from the sums of the kernel above (algebra.py has the k's)."""
+    """DY = k1 d - k2 - k3 y [M, C], from the sums of the kernel above (formulas.py has the k's)."""
     col = tl.program_id(1) * BC + tl.arange(0, BC)
     mean, var, rstd, scale, shift = affine(SUMS, GAMMA, BETA, col, M, eps, C)
-    k3 = scale * rstd * tl.load(GRADS + C + col) / M
-    k2 = scale * tl.load(GRADS + col) / M - k3 * mean
+    dbeta, dgamma = tl.load(GRADS + col), tl.load(GRADS + C + col)
+    k2, k3 = corrections(scale, rstd, mean, dbeta, dgamma, M)
     for i in range(tl.program_id(0), tl.cdiv(M, BR), tl.num_programs(0)):
         rows = i * BR + tl.arange(0, BR)
         at = rows[:, None] * C + col[None, :]

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from choices import Choices
-from products import Linear, linear_norm
-from rows import add_sums, as_images, as_rows, norm_relu, stem_pool
-from state import State
 from torch import nn
+
+from course.training.algebra.choices import Choices
+from course.training.algebra.pixels import as_images, as_rows
+from course.training.algebra.products import Linear, linear_norm
+from course.training.algebra.rows import add_sums, norm_relu, stem_pool
+from course.training.algebra.state import State
 
 
 @dataclass
@@ -42,13 +44,12 @@ class Tape:
     stem_winner: torch.Tensor  # [n stem_height²/4, 64], uint8
     stem_height: int
     blocks: list[BlockTape]
-    pooled: torch.Tensor  # [n, C]
+    pooled: torch.Tensor | None = None  # [n, C]
 
-
-def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The residual blocks, in order."""
-    layers = (model.layer1, model.layer2, model.layer3, model.layer4)
-    return [block for layer in layers for block in layer]
+    @property
+    def height(self) -> int:
+        """Of an image where forward has come to."""
+        return self.blocks[-1].height2 if self.blocks else self.stem_height // 2
 
 
 def is_strided(block: nn.Module) -> bool:
@@ -56,10 +57,13 @@ def is_strided(block: nn.Module) -> bool:
     return block.downsample is not None and block.downsample[0].stride == (2, 2)
 
 
-def forward(
+def stem_forward(
     model: nn.Module, state: State, choices: Choices, images: torch.Tensor
 ) -> tuple[torch.Tensor, Tape]:
-    """Logits [n, classes] of images [n, 4, h, w] in half precision, channels last; and the tape."""
+    """What the first block gets [n h w / 16, 64], and a tape that the blocks go on with.
+
+    images [n, 4, h, w] in half precision, channels last.
+    """
     n = images.shape[0]
     y4 = F.conv2d(images, state.weight[model.conv1], stride=2, padding=3)
     stem_height = y4.shape[2]
@@ -67,14 +71,26 @@ def forward(
     add_sums(choices, y, norm.sums)
     total = state.workspace.named("pool", norm.channels)
     x, winner = stem_pool(choices, y, norm, total, n, stem_height)
-    height, tapes = stem_height // 2, []
-    for block in blocks_of(model):
-        x, tape = block_forward(block, state, choices, x, total, n, height)
-        height = tape.height2
-        tapes.append(tape)
-    pooled = x.view(n, height * height, -1).mean(1)
-    logits = torch.addmm(state.bias.to(pooled.dtype), pooled, state.weight[model.fc].t())
-    return logits, Tape(images, y, winner, stem_height, tapes, pooled)
+    return x, Tape(images, y, winner, stem_height, [])
+
+
+def layer_forward(
+    blocks: nn.Sequential, state: State, choices: Choices, tape: Tape, x: torch.Tensor
+) -> torch.Tensor:
+    """What comes out of some blocks, all that they keep being added to the tape."""
+    total = state.workspace.named("pool", state.norms[blocks[0].bn1].channels)
+    for block in blocks:
+        height = tape.height
+        x, kept = block_forward(block, state, choices, x, total, len(tape.images), height)
+        tape.blocks.append(kept)
+    return x
+
+
+def head_forward(model: nn.Module, state: State, tape: Tape, x: torch.Tensor) -> torch.Tensor:
+    """Logits [n, classes]."""
+    tape.pooled = x.view(len(tape.images), tape.height**2, -1).mean(1)
+    weight, bias = state.weight[model.fc], state.bias.to(x.dtype)
+    return torch.addmm(bias, tape.pooled, weight.t())
 
 
 def block_forward(

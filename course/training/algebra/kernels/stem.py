@@ -6,7 +6,38 @@ The convolution's output Y [n H H, C] is the largest tensor of the stem. Forward
 
 import triton
 import triton.language as tl
-from row_kernels import affine, update_running
+
+from course.training.algebra.kernels.rows import affine, corrections, update_running
+
+
+@triton.jit
+def largest(
+    Y,
+    n,
+    ph,
+    pw,
+    col,
+    keep,
+    scale,
+    shift,
+    BP: tl.constexpr,
+    H: tl.constexpr,
+    C: tl.constexpr,
+):
+    """Of the windows around pooled pixels the largest Y * scale + shift [BP, C], and its tap."""
+    best = tl.full((BP, C), -1e30, tl.float32)
+    winner = tl.full((BP, C), 9, tl.int32)
+    for tap in tl.static_range(9):
+        h = 2 * ph + (tap // 3 - 1)
+        w = 2 * pw + (tap % 3 - 1)
+        ok = keep & (h >= 0) & (w >= 0) & (h < H) & (w < H)
+        at = ((n * H + h) * H + w)[:, None] * C + col[None, :]
+        y = tl.load(Y + at, mask=ok[:, None], other=0.0).to(tl.float32)
+        v = tl.where(ok[:, None], y * scale[None, :] + shift[None, :], -1e30)
+        win = v > best  # the first of equals, as torch's max pool has it
+        best = tl.where(win, v, best)
+        winner = tl.where(win, tap, winner)
+    return best, winner
 
 
 @triton.jit
@@ -42,18 +73,7 @@ def stem_pool_kernel(
     n = pixel // (HP * HP)
     ph = (pixel // HP) % HP
     pw = pixel % HP
-    best = tl.full((BP, C), -1e30, tl.float32)
-    winner = tl.full((BP, C), 9, tl.int32)
-    for tap in tl.static_range(9):
-        h = 2 * ph + (tap // 3 - 1)
-        w = 2 * pw + (tap % 3 - 1)
-        ok = keep & (h >= 0) & (w >= 0) & (h < H) & (w < H)
-        at = ((n * H + h) * H + w)[:, None] * C + col[None, :]
-        y = tl.load(Y + at, mask=ok[:, None], other=0.0).to(tl.float32)
-        v = tl.where(ok[:, None], y * scale[None, :] + shift[None, :], -1e30)
-        win = v > best  # the first of equals, as torch's max pool has it
-        best = tl.where(win, v, best)
-        winner = tl.where(win, tap, winner)
+    best, winner = largest(Y, n, ph, pw, col, keep, scale, shift, BP, H, C)
     winner = tl.where(best > 0.0, winner, 9)
     at = pixel[:, None] * C + col[None, :]
     p = tl.maximum(best, 0.0).to(P.dtype.element_ty)
@@ -140,8 +160,8 @@ def stem_bwd_kernel(
     """DY = k1 d - k2 - k3 y [n H H, C], the gradient of the stem's convolution."""
     col = tl.arange(0, C)
     mean, var, rstd, scale, shift = affine(SUMS, GAMMA, BETA, col, M, eps, C)
-    k3 = scale * rstd * tl.load(GRADS + C + col) / M
-    k2 = scale * tl.load(GRADS + col) / M - k3 * mean
+    dbeta, dgamma = tl.load(GRADS + col), tl.load(GRADS + C + col)
+    k2, k3 = corrections(scale, rstd, mean, dbeta, dgamma, M)
     for i in range(tl.program_id(0), tl.cdiv(M, BP), tl.num_programs(0)):
         pixel = i * BP + tl.arange(0, BP)
         keep = pixel < M

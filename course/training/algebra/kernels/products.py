@@ -1,15 +1,47 @@
 """Triton kernels of the 1x1 convolutions: products that do in their epilogue what surrounds them.
 
-algebra.py derives the formulas; M, K, N, s, G, P, k1, k2, k3 are named as there. A program makes a
+formulas.py derives them; M, K, N, s, G, P, k1, k2, k3 are named as there. A program makes a
 tile of BM rows and BN columns, and walks over the depth in steps of BK.
 
-The three product kernels have one loop and a long epilogue each, and are not split: the point is
-that a tile never leaves the registers in between.
+A function that a kernel calls becomes a part of it: a tile never leaves the registers in between.
 """
 
 import triton
 import triton.language as tl
-from row_kernels import affine, pack, unpack, update_running
+
+from course.training.algebra.kernels.rows import affine, corrections, pack, unpack, update_running
+
+
+@triton.jit
+def multiply(
+    acc,
+    A,
+    B,
+    rows,
+    cols,
+    keep,
+    DEPTH: tl.constexpr,
+    BK: tl.constexpr,
+    DOWN: tl.constexpr,
+    RIGHT: tl.constexpr,
+):
+    """acc + A B for a tile: A [.., DEPTH], and B's element (k, n) at k DOWN + n RIGHT."""
+    for k0 in range(0, DEPTH, BK):
+        k = k0 + tl.arange(0, BK)
+        a = tl.load(A + rows[:, None] * DEPTH + k[None, :], mask=keep, other=0.0)
+        b = tl.load(B + k[:, None] * DOWN + cols[None, :] * RIGHT)
+        acc = tl.dot(a, b, acc)
+    return acc
+
+
+@triton.jit
+def row_products(W, OTHER, c, K: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Of rows c the sums over k of W OTHER, both [N, K]: the diagonal of W OTHER'."""
+    total = tl.zeros((BN,), tl.float32)
+    for k0 in range(0, K, BK):
+        at = c[:, None] * K + (k0 + tl.arange(0, BK))[None, :]
+        total += tl.sum(tl.load(W + at).to(tl.float32) * tl.load(OTHER + at), 1)
+    return total
 
 
 @triton.jit
@@ -35,14 +67,12 @@ def gram_stats_kernel(
     """Statistics of y = z W' from s = sum(z) [K] and WG = W (z'z) [N, K], before y exists."""
     c = tl.program_id(0) * BN + tl.arange(0, BN)
     m = tl.zeros((BN,), tl.float32)
-    q = tl.zeros((BN,), tl.float32)
     for k0 in range(0, K, BK):
         k = k0 + tl.arange(0, BK)
         w = tl.load(W + c[:, None] * K + k[None, :]).to(tl.float32)
         m += tl.sum(w * tl.load(S + k)[None, :], 1)
-        q += tl.sum(w * tl.load(WG + c[:, None] * K + k[None, :]), 1)
     mean = m / M
-    var = tl.maximum(q / M - mean * mean, 0.0)
+    var = tl.maximum(row_products(W, WG, c, K, BN, BK) / M - mean * mean, 0.0)
     rstd = 1.0 / tl.sqrt(var + eps)
     scale = tl.load(GAMMA + c) * rstd
     tl.store(SCALE + c, scale)
@@ -73,32 +103,22 @@ def gram_bwd_kernel(
     BN: tl.constexpr,
     BK: tl.constexpr,
 ):
-    """The gradients of gamma, beta and W from P = d'z, and the factors of dz = d A + z (W' KW) + c.
+    """From P = d'z and TOTAL [N] = sum(d) all gradients but dz = d A + z (W' KW) + CONSTANT.
 
-    TOTAL [N] = sum(d); A = k1 W, KW = -k3 W [N, K]; c = CONSTANT [K] += -k2' W stays fp32: rounded,
-    it would be off by the same amount in every row.
-    """
+    CONSTANT [K] stays fp32: rounded, it would be off by the same amount in every row."""
     c = tl.program_id(0) * BN + tl.arange(0, BN)
-    pw = tl.zeros((BN,), tl.float32)
-    for k0 in range(0, K, BK):
-        k = k0 + tl.arange(0, BK)
-        w = tl.load(W + c[:, None] * K + k[None, :]).to(tl.float32)
-        pw += tl.sum(w * tl.load(P + c[:, None] * K + k[None, :]), 1)
-    mean = tl.load(MEAN + c)
-    rstd = tl.load(RSTD + c)
-    total = tl.load(TOTAL + c)
+    mean, rstd, total = tl.load(MEAN + c), tl.load(RSTD + c), tl.load(TOTAL + c)
     k1 = tl.load(SCALE + c)
-    dgamma = rstd * (pw - mean * total)
-    k3 = k1 * rstd * dgamma / M
-    k2 = k1 * total / M - k3 * mean
+    dgamma = rstd * (row_products(W, P, c, K, BN, BK) - mean * total)
+    k2, k3 = corrections(k1, rstd, mean, total, dgamma, M)
     tl.store(DBETA + c, total)
     tl.store(DGAMMA + c, dgamma)
     for k0 in range(0, K, BK):
         k = k0 + tl.arange(0, BK)
         at = c[:, None] * K + k[None, :]
         w = tl.load(W + at).to(tl.float32)
-        s = tl.load(S + k)[None, :]
-        dw = k1[:, None] * tl.load(P + at) - k2[:, None] * s - k3[:, None] * tl.load(WG + at)
+        dw = k1[:, None] * tl.load(P + at) - k2[:, None] * tl.load(S + k)[None, :]
+        dw -= k3[:, None] * tl.load(WG + at)
         tl.store(DW + at, dw.to(DW.dtype.element_ty))
         tl.store(A + at, (k1[:, None] * w).to(A.dtype.element_ty))
         tl.store(KW + at, (-k3[:, None] * w).to(KW.dtype.element_ty))
@@ -135,11 +155,7 @@ def conv3_kernel(
     if JOINS:  # asked for before the loop, so that it arrives during it
         identity = tl.load(IDENTITY + at, mask=keep, other=0.0)
     acc = tl.zeros((BM, BN), tl.float32)
-    for k0 in range(0, K, BK):
-        k = k0 + tl.arange(0, BK)
-        x = tl.load(X + rows[:, None] * K + k[None, :], mask=keep, other=0.0)
-        w = tl.load(W + cols[None, :] * K + k[:, None])
-        acc = tl.dot(x, w, acc)
+    acc = multiply(acc, X, W, rows, cols, keep, K, BK, 1, K)
     v = acc * tl.load(SCALE + cols)[None, :] + tl.load(SHIFT + cols)[None, :]
     if JOINS:
         v += identity.to(tl.float32)
@@ -147,6 +163,16 @@ def conv3_kernel(
         cols8 = pn * (BN // 8) + tl.arange(0, BN // 8)
         tl.store(BITS + rows[:, None] * (N // 8) + cols8[None, :], pack(v > 0.0, BM, BN), mask=keep)
     tl.store(OUT + at, v.to(OUT.dtype.element_ty), mask=keep)
+
+
+@triton.jit
+def load_strided(SMALL, rows, cols, keep, N: tl.constexpr, H: tl.constexpr):
+    """Rows of H x H images of which SMALL holds every second pixel, down and right; 0 elsewhere."""
+    h = (rows // H) % H
+    w = rows % H
+    small = ((rows // (H * H)) * (H // 2) + h // 2) * (H // 2) + w // 2
+    even = keep & ((h % 2 == 0) & (w % 2 == 0))[:, None]
+    return tl.load(SMALL + small[:, None] * N + cols[None, :], mask=even, other=0.0)
 
 
 @triton.jit
@@ -178,25 +204,28 @@ def dgrad1_kernel(
     keep = rows[:, None] < M
     at = rows[:, None] * N + cols[None, :]
     if STRIDED:
-        h = (rows // H) % H
-        w_ = rows % H
-        small = ((rows // (H * H)) * (H // 2) + h // 2) * (H // 2) + w_ // 2
-        even = keep & ((h % 2 == 0) & (w_ % 2 == 0))[:, None]
-        shortcut = tl.load(SHORTCUT + small[:, None] * N + cols[None, :], mask=even, other=0.0)
+        shortcut = load_strided(SHORTCUT, rows, cols, keep, N, H)
     else:
         shortcut = tl.load(SHORTCUT + at, mask=keep, other=0.0)
     cols8 = pn * (BN // 8) + tl.arange(0, BN // 8)
     byte = tl.load(BITS + rows[:, None] * (N // 8) + cols8[None, :], mask=keep, other=0)
     acc = tl.zeros((BM, BN), tl.float32)
-    for k0 in range(0, K, BK):
-        k = k0 + tl.arange(0, BK)
-        dy = tl.load(DY + rows[:, None] * K + k[None, :], mask=keep, other=0.0)
-        w = tl.load(W + k[:, None] * N + cols[None, :])
-        acc = tl.dot(dy, w, acc)
+    acc = multiply(acc, DY, W, rows, cols, keep, K, BK, N, 1)
     v = acc + shortcut.to(tl.float32)
     d = tl.where(unpack(byte, BM, BN) > 0, v, 0.0).to(D.dtype.element_ty)
     tl.store(D + at, d, mask=keep)
     tl.atomic_add(TOTAL + cols, tl.sum(d.to(tl.float32), 0))
+
+
+@triton.jit
+def add_norm_gradients(o, y, keep, SUMS, GAMMA, BETA, GRADS, cols, M, eps, K: tl.constexpr):
+    """GRADS [2, K] += sum(d), sum(d xhat) of a tile, where d = mask * o and z = relu(bn(y))."""
+    mean, var, rstd, scale, shift = affine(SUMS, GAMMA, BETA, cols, M, eps, K)
+    yf = y.to(tl.float32)
+    positive = keep & (yf * scale[None, :] + shift[None, :] > 0.0)
+    g = tl.where(positive, o.to(tl.float32), 0.0)
+    tl.atomic_add(GRADS + cols, tl.sum(g, 0))
+    tl.atomic_add(GRADS + K + cols, tl.sum(g * (yf - mean[None, :]), 0) * rstd)
 
 
 @triton.jit
@@ -224,8 +253,7 @@ def dz_kernel(
 ):
     """OUT = D A + Z B + c [M, K], rounded once: both products go into one accumulator.
 
-    WITH_SUMS: Z = relu(bn(Y)), and the two sums that this BatchNorm's backward needs are made from
-    the tile while it is there: GRADS [2, K] += sum(d), sum(d xhat).
+    WITH_SUMS: Z = relu(bn(Y)); that BatchNorm's gradients are made while the tile is there.
     """
     pid = tl.program_id(0)
     pn = pid % (K // BN)
@@ -235,23 +263,9 @@ def dz_kernel(
     at = rows[:, None] * K + cols[None, :]
     if WITH_SUMS:
         y = tl.load(Y + at, mask=keep, other=0.0)
-    acc = tl.zeros((BM, BN), tl.float32)
-    for n0 in range(0, N, BK):
-        n = n0 + tl.arange(0, BK)
-        d = tl.load(D + rows[:, None] * N + n[None, :], mask=keep, other=0.0)
-        a = tl.load(A + n[:, None] * K + cols[None, :])
-        acc = tl.dot(d, a, acc)
-    for k0 in range(0, K, BZ):
-        k = k0 + tl.arange(0, BZ)
-        z = tl.load(Z + rows[:, None] * K + k[None, :], mask=keep, other=0.0)
-        b = tl.load(B + k[:, None] * K + cols[None, :])
-        acc = tl.dot(z, b, acc)
+    acc = multiply(tl.zeros((BM, BN), tl.float32), D, A, rows, cols, keep, N, BK, K, 1)
+    acc = multiply(acc, Z, B, rows, cols, keep, K, BZ, K, 1)
     o = (acc + tl.load(CONSTANT + cols)[None, :]).to(OUT.dtype.element_ty)
     tl.store(OUT + at, o, mask=keep)
     if WITH_SUMS:
-        mean, var, rstd, scale, shift = affine(SUMS, GAMMA, BETA, cols, M, eps, K)
-        yf = y.to(tl.float32)
-        positive = keep & (yf * scale[None, :] + shift[None, :] > 0.0)
-        g = tl.where(positive, o.to(tl.float32), 0.0)
-        tl.atomic_add(GRADS + cols, tl.sum(g, 0))
-        tl.atomic_add(GRADS + K + cols, tl.sum(g * (yf - mean[None, :]), 0) * rstd)
+        add_norm_gradients(o, y, keep, SUMS, GAMMA, BETA, GRADS, cols, M, eps, K)

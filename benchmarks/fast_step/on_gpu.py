@@ -1,0 +1,167 @@
+"""All that is to be known of the algebra's kernels on a GPU, in parts that fit into minutes.
+
+    python benchmarks/fast_step/on_gpu.py OUT                   # one GPU
+    python benchmarks/fast_step/on_gpu.py OUT --parts ranks scaling    # two or more
+
+Each part is a process of its own, whose output goes to OUT/PART.log; what matters most comes first,
+and no part begins that would end after --seconds. Parts: gradients (and speed) in fp16, the same in
+bf16, records (the course's own script, packed as `course record` does), parity, fed (from files),
+tiles (all of them timed, for a GPU of which none are known); ranks and scaling.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+MEASURE, PARITY = str(HERE / "measure.py"), str(HERE.parent / "parity.py")
+ITSELF = str(HERE / "on_gpu.py")
+# Part: its command after python, and seconds that it may take.
+PARTS: dict[str, tuple[list[str], int]] = {
+    "fp16": ([MEASURE, "--ways", "eager", "fast", "compile", "fast", "eager"], 210),
+    "bf16": ([MEASURE, "--dtype", "bf16", "--ways", "eager", "fast", "eager", "fast"], 110),
+    "records": ([ITSELF, "OUT", "--run", "records"], 180),
+    "parity": ([PARITY, "--ways", "autocast", "algebra", "broken", "again"], 150),
+    "fed": ([ITSELF, "OUT", "--run", "fed"], 240),
+    "tiles": (
+        [MEASURE, "--tune", "--ways", "fast", "--no-gradients", "--choices", "OUT/choices.json"],
+        400,
+    ),
+    "ranks": (
+        ["-m", "torch.distributed.run", "--nproc-per-node=gpu", ITSELF, "OUT", "--run", "ranks"],
+        90,
+    ),
+    "scaling": ([ITSELF, "OUT", "--run", "scaling"], 200),
+}
+ONE_GPU = ("fp16", "bf16", "records", "parity", "fed")
+
+
+def planned(what: str) -> list:
+    """Runs of the course's script to record."""
+    import torch
+
+    from course.config import rung
+    from course.days.day3 import FED, STORED
+    from course.days.lab import BUSY, Planned
+
+    if what == "records":
+        configs = [rung("algebra", **BUSY), rung("algebra", **BUSY, precision="fp16")]
+        configs += [rung("channels_last", **BUSY, precision="fp16"), rung("compile", **BUSY)]
+        return [Planned(config, 1, "throughput") for config in configs]
+    if what == "fed":
+        steps = {"steps": 320, "warmup_steps": 96, "workers": 15}
+        busy = BUSY | {"steps": 160, "warmup_steps": 40}
+        configs = [rung("algebra", **busy, rung="algebra-synthetic")]
+        for name in ("raw", "gpu_decode"):
+            own = {"format": name, "rung": f"algebra-{name}"}
+            configs.append(rung("algebra", **STORED | FED | steps | own))
+        return [Planned(config, 1, "formats") for config in configs]
+    gpus = torch.cuda.device_count()
+    return [
+        Planned(rung(name, **BUSY | {"batch_size": 256 * count}), count, "scaling")
+        for count in (1, gpus)
+        for name in ("algebra", "channels_last")
+    ]
+
+
+def record(what: str, out: Path) -> None:
+    """Run and pack what is planned."""
+    import torch
+
+    from course.workshop import record
+
+    name = torch.cuda.get_device_name()
+    if what == "fed":
+        subprocess.run([sys.executable, "-m", "course", "data", "--as", "raw"], check=True)
+    machine = "nvidia-" + next((each for each in ("h100", "h200") if each in name.lower()), "gpu")
+    if what == "scaling":
+        machine += f"-x{torch.cuda.device_count()}"
+    print(record.record(machine, planned(what), out / "recorded"))
+
+
+def ranks() -> None:
+    """Do all ranks have the same weights after some steps, some of them by graphs?"""
+    import torch
+    import torchvision
+    from torch import distributed, nn
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    from course.training.algebra import fused, plain
+
+    rank = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(rank)
+    distributed.init_process_group("nccl")
+    torch.manual_seed(0)
+    model = torchvision.models.resnet50().to(rank, memory_format=torch.channels_last)
+    model = DDP(fused.convert(plain.convert(model)), gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(model.parameters(), 0.02, momentum=0.9)
+    torch.manual_seed(rank)
+    for step in range(2 * fused.EAGER_STEPS + 2):
+        images = torch.randn(32, 3, 224, 224, device=rank)
+        labels = torch.randint(1000, (32,), device=rank)
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        sums = torch.stack([weight.grad.double().abs().sum() for weight in model.parameters()])
+        all_sums = [torch.empty_like(sums) for _ in range(distributed.get_world_size())]
+        distributed.all_gather(all_sums, sums)
+        equal = all(torch.equal(sums, each) for each in all_sums)
+        if rank == 0:
+            print(f"step {step}: loss {loss.item():.3f}, equal gradients: {equal}", flush=True)
+        optimizer.step()
+    distributed.destroy_process_group()
+
+
+def run_parts(out: Path, parts: list[str], seconds: float) -> None:
+    """One after another, as far as the time goes."""
+    begun = time.monotonic()
+    paths = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"COURSE_RUNS": str(out / "runs"), "PYTHONPATH": paths}
+    for part in parts:
+        words, needed = PARTS[part]
+        left = seconds - (time.monotonic() - begun)
+        if left < needed / 2:
+            print(f"{part}: not begun, {left:.0f} s are left", flush=True)
+            continue
+        command = [sys.executable, *(word.replace("OUT", str(out), 1) for word in words)]
+        began = time.monotonic()
+        with (out / f"{part}.log").open("w") as log:
+            try:
+                code = subprocess.run(
+                    command, env=environment, stdout=log, stderr=log, timeout=min(needed, left)
+                ).returncode
+            except subprocess.TimeoutExpired:
+                code = "out of time"
+        told = (out / f"{part}.log").read_text().splitlines()
+        print(
+            f"{part}: {code}, {time.monotonic() - began:.0f} s", *told[-12:], sep="\n", flush=True
+        )
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    asked.add_argument("out", type=Path)
+    asked.add_argument("--parts", nargs="+", choices=PARTS, default=ONE_GPU)
+    asked.add_argument("--seconds", type=float, default=530)
+    asked.add_argument("--run", choices=["records", "fed", "scaling", "ranks"], help="itself, once")
+    given = asked.parse_args()
+    out = given.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    if given.run == "ranks":
+        ranks()
+    elif given.run:
+        record(given.run, out)
+    else:
+        run_parts(out, given.parts, given.seconds)
+
+
+if __name__ == "__main__":
+    main()

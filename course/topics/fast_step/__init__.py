@@ -1,0 +1,7 @@
+"""The fast step: which bytes a training step moves, and which of them algebra makes unneeded."""
+
+from course.topics.fast_step import pictures
+from course.topics.fast_step.traffic import ceilings, measured, megabytes, passes
+from course.topics.fast_step.written import products
+from course.training.algebra.formulas import differences
+from course.training.algebra.plain import convert

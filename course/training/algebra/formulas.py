@@ -1,0 +1,147 @@
+"""relu(BatchNorm(z W') + identity) in half the memory traffic: statistics and gradients by algebra.
+
+    python -m course.training.algebra.formulas      # compares it with autograd, in float64
+
+A 1x1 convolution is a product of matrices, y = z W': z [M, K] holds M pixels of K channels,
+W [N, K] the weights, ' is the transpose. In a bottleneck of ResNet-50 the last one widens, N = 4K,
+so y and its gradient are the largest tensors of the network. BatchNorm wants the mean and the
+variance of y, and in backward two sums over it. As y is linear in z, all of them follow from
+
+    s = sum_m z_m    [K]       column sums of the input
+    G = z' z         [K, K]    its Gram matrix
+    P = d' z         [N, K]    d [M, N] is the gradient behind the ReLU's mask
+
+each made from tensors that are read anyway. Forward, per output channel:
+
+    mean = W s / M             E[y^2] = diag(W G W') / M         var = E[y^2] - mean^2
+    rstd = 1 / sqrt(var + eps)      k1 = gamma rstd
+    out  = relu(k1 y + (beta - k1 mean) + identity)
+
+The statistics are known before the convolution runs: y is made, used and forgotten in one pass.
+Backward, with xhat = (y - mean) rstd, from BatchNorm's usual gradient
+dy = k1 (d - mean(d) - xhat mean(d xhat)) = k1 d - k2 - k3 y:
+
+    dbeta  = sum(d)
+    dgamma = sum(d xhat) = rstd (diag(P W') - mean dbeta)
+    k3     = k1 rstd dgamma / M          k2 = k1 dbeta / M - k3 mean
+    dW     = dy' z = k1 P - k2 s' - k3 W G            (k1, k2, k3 scale rows)
+    dz     = dy W  = d (k1 W) - z (W' k3 W) - k2' W
+
+Neither y nor dy is ever read or written. E[y^2] - mean^2 cancels where the mean is large against
+the deviation; inputs behind a BatchNorm and a ReLU are small enough for fp32 sums.
+"""
+
+import torch
+
+EPS = 1e-5
+
+
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a' b [n, k] of [M, n] and [M, k], whose sum over M has 32 bits or more."""
+    wide = torch.promote_types(a.dtype, torch.float32)
+    if a.is_cuda and a.dtype != wide:
+        return torch.mm(a.t(), b, out_dtype=wide)
+    return a.t().to(wide) @ b.to(wide)
+
+
+def corrections(
+    k1: torch.Tensor,
+    rstd: torch.Tensor,
+    mean: torch.Tensor,
+    dbeta: torch.Tensor,
+    dgamma: torch.Tensor,
+    M: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """k2 and k3 [N] of BatchNorm's gradient, dy = k1 d - k2 - k3 y."""
+    k3 = k1 * rstd * dgamma / M
+    return k1 * dbeta / M - k3 * mean, k3
+
+
+class LinearBatchNormAddReLU(torch.autograd.Function):
+    """relu(BatchNorm(z W') + identity), without keeping z W'; the mean and variance of z W', too.
+
+    z [M, K], W [N, K], gamma and beta [N], identity [M, N]; the result is [M, N], of z's type.
+    Without an identity it is BatchNorm(z W') alone, as on a shortcut. Products of 16 bits are of
+    z's type, as under autocast, but sums over M are not: E[y^2] - mean^2 would lose what is left.
+    """
+
+    @staticmethod
+    def forward(ctx, z, W, gamma, beta, identity, eps):
+        with torch.autocast(z.device.type, enabled=False):
+            M, narrow = z.shape[0], W.to(z.dtype)
+            G = product(z, z)
+            s, W = z.sum(0, dtype=G.dtype), narrow.to(G.dtype)  # of the weights that are used
+            WG = W @ G  # [N, K]: backward needs it again, as the last term of dW
+            mean = W @ s / M
+            # The row sums of WG * W are the diagonal of W G W'.
+            var = ((WG * W).sum(1) / M - mean**2).clamp(min=0)
+            rstd = (var + eps).rsqrt()
+            k1 = gamma * rstd
+            # What a fused kernel does before it writes: y is used where it was made.
+            out = (z @ narrow.t() * k1).add_(beta - mean * k1)
+            if identity is not None:
+                out = out.add_(identity).relu_()
+            out = out.to(z.dtype)
+        ctx.joins = identity is not None
+        ctx.mark_non_differentiable(mean, var)
+        ctx.save_for_backward(z, W, WG, s, mean, rstd, k1, out if ctx.joins else None)
+        return out, mean, var
+
+    @staticmethod
+    def backward(ctx, gradient, *_):
+        z, W, WG, s, mean, rstd, k1, out = ctx.saved_tensors
+        with torch.autocast(z.device.type, enabled=False):
+            M, half = z.shape[0], z.dtype
+            d = gradient * (out > 0) if ctx.joins else gradient  # of the mask one bit would do
+            P, dbeta = product(d, z), d.sum(0, dtype=W.dtype)  # with dz, the only reads of d
+            dgamma = rstd * ((P * W).sum(1) - mean * dbeta)
+            k2, k3 = corrections(k1, rstd, mean, dbeta, dgamma, M)
+            dW = k1[:, None] * P - k2[:, None] * s - k3[:, None] * WG
+            dz = d @ (k1[:, None] * W).to(half) - z @ (W.t() @ (k3[:, None] * W)).to(half)
+            dz = (dz - k2 @ W).to(half)
+        # identity is added as it is: its gradient is d
+        return dz, dW, dgamma, dbeta, d if ctx.joins else None, None
+
+
+def plain(z, W, gamma, beta, identity, eps):
+    """The same as everyone writes it: y = z W' is stored, and autograd stores it for backward."""
+    y = torch.nn.functional.linear(z, W)
+    y = torch.nn.functional.batch_norm(y, None, None, gamma, beta, training=True, eps=eps)
+    return y if identity is None else torch.relu(y + identity)
+
+
+def differences(
+    pixels: int = 300, narrow: int = 8, wide: int = 24, joins: bool = True
+) -> dict[str, float]:
+    """Largest absolute difference from autograd: of the output, and of each input's gradient."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        values = torch.randn(shape, dtype=torch.float64, generator=generator)
+        return values.requires_grad_()
+
+    inputs = {
+        "z": random(pixels, narrow),
+        "W": random(wide, narrow),
+        "gamma": random(wide),
+        "beta": random(wide),
+    }
+    given = [*inputs.values(), random(pixels, wide) if joins else None]
+    if joins:
+        inputs["identity"] = given[-1]
+    ours, *_ = LinearBatchNormAddReLU.apply(*given, EPS)
+    theirs = plain(*given, EPS)
+    seed = torch.randn(ours.shape, dtype=torch.float64, generator=generator)
+    found = {"output": (ours - theirs).abs().max().item()}
+    pairs = zip(
+        torch.autograd.grad(ours, inputs.values(), seed),
+        torch.autograd.grad(theirs, inputs.values(), seed),
+    )
+    for name, (a, b) in zip(inputs, pairs):
+        found[f"gradient of {name}"] = (a - b).abs().max().item()
+    return found
+
+
+if __name__ == "__main__":
+    for name, difference in differences().items():
+        print(f"{name:20s} differs by {difference:.1e}")

@@ -1,0 +1,1 @@
+"""What runs on the GPU, in Triton: products, passes over rows, and the stem."""

@@ -1,0 +1,108 @@
+"""The parity benchmark: what it says of distributions that are known, and that it breaks a term."""
+
+import argparse
+import json
+import math
+
+import parity
+import pytest
+import torch
+
+from course.runs.run import PROJECT
+from course.training.algebra import formulas
+
+SAME = [0.30, 0.32, 0.29, 0.33, 0.31]
+ALSO = [0.31, 0.30, 0.32, 0.28, 0.34]
+OTHER = [0.40, 0.39, 0.43, 0.41, 0.42]
+
+
+def trained(**ways: list[float]) -> dict[str, list[dict[str, float]]]:
+    return {way: [{"mean_loss": value} for value in values] for way, values in ways.items()}
+
+
+def test_chance_is_that_of_the_exact_test() -> None:
+    assert parity.chance(SAME, SAME) == 1
+    assert parity.chance(SAME, ALSO) > 0.5
+    assert parity.chance(SAME, OTHER) == pytest.approx(2 / math.comb(10, 5))
+
+
+def test_a_training_that_fails_is_another_one() -> None:
+    assert parity.chance(SAME, [math.nan] * 5) == pytest.approx(2 / math.comb(10, 5))
+
+
+@pytest.mark.parametrize(
+    ("algebra", "again", "broken", "fine", "told"),
+    [
+        (ALSO, ALSO, OTHER, True, "algebra: no difference"),
+        (OTHER, ALSO, OTHER, False, "algebra: another training"),
+        (ALSO, OTHER, OTHER, False, "nothing is shown: again was to be equal"),
+        (ALSO, ALSO, SAME[::-1], False, "nothing is shown: broken was to be told"),
+    ],
+)
+def test_the_verdict(
+    algebra: list[float], again: list[float], broken: list[float], fine: bool, told: str
+) -> None:
+    found = trained(autocast=SAME, algebra=algebra, again=again, broken=broken)
+    ends_well, said = parity.verdict([*parity.compared(found)])
+    assert ends_well is fine
+    assert told in "\n".join(said)
+
+
+def test_what_two_cores_measured_is_what_the_page_says() -> None:
+    found: dict[str, list[dict[str, float]]] = {}
+    for line in (PROJECT / "benchmarks" / "parity_2_cores.jsonl").read_text().splitlines():
+        one = json.loads(line)
+        measures = {key: value for key, value in one.items() if key.endswith(("loss", "top1"))}
+        found.setdefault(one["way"], []).append(measures)
+    assert {len(trained) for trained in found.values()} == {8}
+    rows = [*parity.compared(found)]
+    fine, said = parity.verdict(rows)
+    assert fine, said
+    page = (PROJECT / "docs" / "performance.md").read_text()
+    by = {(row["way"], row["measure"]): row for row in rows}
+    names = {
+        "autocast": "autocast",
+        "algebra": "the algebra",
+        "fp32": "fp32",
+        "again": "autocast, other seeds",
+        "broken": "the algebra, k₃ forgotten in backward",
+    }
+    for way, name in names.items():
+        loss, top1 = by[way, "mean_loss"], by[way, "val_top1"]
+        told = f"| {name} | {loss['mean']:.3f} ± {loss['deviation']:.3f} | "
+        told += f"{top1['mean']:.1%} ± {100 * top1['deviation']:.1f} | ".replace("%", " %")
+        chances = [row["p"] for row in rows if row["way"] == way]
+        if way != "autocast":
+            least = min(chances)
+            told += f"{least:.4f}" if least < 0.01 else f"{least:.2f}"
+        assert told in page
+
+
+def test_the_limit_is_shared_out_among_measures() -> None:
+    """Of eight looks at equal ways one is likely to seem rare."""
+    rows = [{"way": "algebra", "measure": f"{at}", "p": 0.03} for at in range(8)]
+    assert parity.verdict(rows)[0]
+    assert not parity.verdict(rows[:1])[0]
+
+
+def test_one_term_is_forgotten_and_remembered_again() -> None:
+    whole = formulas.differences()
+    with parity.forgotten():
+        broken = formulas.differences()
+    assert broken["gradient of gamma"] == whole["gradient of gamma"]
+    assert broken["gradient of z"] > 1e-3 > whole["gradient of z"]
+    assert formulas.differences() == whole
+
+
+@pytest.mark.slow
+def test_ways_begin_alike_and_train() -> None:
+    """A few steps of each on images of noise; that is no benchmark."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (32, 3, 32, 32), generator=generator, dtype=torch.uint8)
+    labels = torch.arange(32) % 4
+    data = parity.Data(images, labels, images, labels, 4)
+    asked = argparse.Namespace(precision="bf16", lr=0.02, steps=2, batch=32, accuracy=0.0)
+    found = {way: parity.train(way, data, 0, asked) for way in ("fp32", "autocast", "algebra")}
+    for way in found:
+        assert found[way]["mean_loss"] == pytest.approx(found["fp32"]["mean_loss"], rel=0.03)
+    assert found["algebra"] != found["autocast"] != found["fp32"]

@@ -1,0 +1,59 @@
+"""The lab of the fast step says what is counted, and what was recorded."""
+
+import pytest
+from claims import text_of
+
+from course.topics import fast_step
+from course.topics.fast_step import traffic
+
+TEXT = text_of("lab_fast_step")
+
+
+def said(words: str) -> None:
+    assert words in TEXT, words
+
+
+def test_what_a_block_moves() -> None:
+    total = fast_step.passes()[[*traffic.WAYS]].sum()
+    said("138 by single operators.")
+    said("100 are left")
+    said("Of 100 tensors that the compiled step moves in a block, 61 are left.")
+    assert total.tolist() == [138, 100, 61]
+    said("a formula that spares it two fifths of the bytes")
+    assert total["fast"] / total["compile"] == pytest.approx(0.6, abs=0.015)
+    said("the wide output y₃ of conv3 and its gradient cost the compiler 44 of its 100")
+    parts = fast_step.passes().set_index("part")["compile"]
+    of_y3 = parts["bn3's sums: over y3, or over z2"] + parts["bn3, addition and ReLU"]
+    assert of_y3 + parts["ReLU and bn3: sums, then the gradient of y3"] == 44
+
+
+def test_bytes_of_whole_steps_were_counted_in_the_same_proportion() -> None:
+    """docs/performance.md: 486, 366 and 217 MB, counted operator by operator, all in all."""
+    moved = fast_step.megabytes()
+    whole = {"eager": 486, "compile": 366, "fast": 217}
+    for way, megabytes in whole.items():
+        assert moved[way] / megabytes == pytest.approx(0.77, abs=0.03), way
+
+
+def test_the_gain() -> None:
+    moved, measured = fast_step.megabytes(), fast_step.measured()
+    said("1.64 times was promised, and 1.49 were measured")
+    assert round(moved["compile"] / moved["fast"], 2) == 1.64
+    speed = measured["images_per_s"]
+    assert round(speed["fast"] / speed["compile"], 2) == 1.49
+    said("8,989 images a second after 6,019, in fp16 at batch 256")
+    assert f"{speed['fast']:,.0f} {speed['compile']:,.0f}" == "8,989 6,019"
+    said("at half as many images a second again")
+    said("it draws 699 W of the card's 700")
+    assert round(measured.loc["fast", "watts"]) == 699
+    said("0.078 J an image after 0.112")
+    joules = measured["joules_per_image"].round(3)
+    assert (joules["fast"], joules["compile"]) == (0.078, 0.112)
+    below = 1e6 * fast_step.ceilings()["tb_per_s"] / moved
+    said("All stand below the memory's curve")
+    assert (speed < below).all()
+
+
+def test_another_kernel_size() -> None:
+    said("with 3×3 convolutions it does not, for G would have 9K × 9K numbers")
+    said("Eight seeds of each way")

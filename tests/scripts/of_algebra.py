@@ -1,0 +1,157 @@
+"""One of two processes that train by the algebra under DDP, and tell how far from autograd.
+
+TRITON_INTERPRET=1 python of_algebra.py FOLDER RANK
+"""
+
+import copy
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torchvision.models.resnet import Bottleneck, ResNet
+
+from course.training.algebra import plain
+
+SHARE = 2  # images of a rank
+
+
+class Narrow(ResNet):
+    """A bottleneck or two in each layer, with a quarter of ResNet-50's channels: a shortcut of
+    stride 1, none, and of stride 2."""
+
+    def __init__(self) -> None:
+        super().__init__(Bottleneck, [2, 1, 1, 1])
+        self.fc = nn.Linear(self.inplanes, 8)
+
+    def _make_layer(self, block: type, planes: int, *rest: Any, **options: Any) -> nn.Sequential:
+        return super()._make_layer(block, planes // 4, *rest, **options)
+
+
+def network(seed: int = 0) -> ResNet:
+    """Its BatchNorms begin with weights of all kinds."""
+    torch.manual_seed(seed)
+    net = Narrow().to(memory_format=torch.channels_last)
+    for layer in net.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            nn.init.uniform_(layer.weight, 0.5, 1.5)
+            nn.init.uniform_(layer.bias, -0.3, 0.3)
+    return net
+
+
+def batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """That of both ranks."""
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(2 * SHARE, 3, 64, 64, generator=generator)
+    return images.to(memory_format=torch.channels_last), torch.arange(2 * SHARE)
+
+
+def gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> list[torch.Tensor]:
+    """Of each weight, in order."""
+    cross_entropy(model(images), labels).backward()
+    return [weight.grad for weight in model.parameters()]
+
+
+def relative(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
+    """The largest distance of a weight's gradient."""
+    return max(((a - b).norm() / b.norm()).item() for a, b in zip(found, wanted, strict=True))
+
+
+def nearest_zero(net: ResNet, images: torch.Tensor) -> float:
+    """Of all that ReLUs get, the number that is."""
+    found, twin = [], copy.deepcopy(net).double()
+    for layer in twin.modules():
+        if isinstance(layer, nn.ReLU):
+            layer.register_forward_pre_hook(lambda _, x: found.append(x[0].abs().min().item()))
+    with torch.no_grad():
+        twin(images.double())
+    return min(found)
+
+
+def quiet(shares: list[slice]) -> tuple[ResNet, torch.Tensor, torch.Tensor]:
+    """A network and images of which no ReLU gets a number near 0: in fp32 it could flip there, and
+    move all gradients below it."""
+    for seed in range(1000):
+        net, (images, labels) = network(seed), batch(seed)
+        if min(nearest_zero(net, images[share]) for share in shares) > 4e-6:
+            return net, images, labels
+    raise RuntimeError("no such network")
+
+
+def by_kernels(net: ResNet, twin: ResNet, images: torch.Tensor, labels: torch.Tensor) -> dict:
+    """One rank's step, without the other rank; then a second, whose gradients are added."""
+    wanted = [weight.grad for weight in twin.parameters()]
+    first = [each.clone() for each in gradients(net, images, labels)]
+    pairs = zip(net.buffers(), twin.buffers(), strict=True)
+    moved = max((ours - theirs).abs().max().item() for ours, theirs in pairs)
+    second = [now - before for now, before in zip(gradients(net, images, labels), first)]
+    net.zero_grad()
+    return {"off": relative(first, wanted), "added": relative(second, wanted), "moved": moved}
+
+
+def in_half(net: ResNet, wanted: list, images: torch.Tensor, labels: torch.Tensor) -> dict:
+    """The median distance in fp16 under autocast, as usual and by kernels. (In bf16 the
+    interpreter's products are not PyTorch's: it takes the bits for integers.)"""
+    from course.training.algebra import fused
+
+    told = {}
+    for way, convert in (("usual", lambda twin: twin), ("kernels", fused.convert)):
+        twin = convert(copy.deepcopy(net))
+        with torch.autocast("cpu", torch.float16):
+            loss = cross_entropy(twin(images), labels)
+        (1024 * loss).backward()
+        found = [weight.grad / 1024 for weight in twin.parameters()]
+        each = [(a - b).norm() / b.norm() for a, b in zip(found, wanted)]
+        told[way] = torch.stack(each).median().item()
+    return told
+
+
+def under_ddp(net: ResNet, wanted: list, images: torch.Tensor, labels: torch.Tensor) -> dict:
+    """Both ranks' step; and what it says of a second backward pass."""
+    model, told = DDP(net, gradient_as_bucket_view=True), ""
+    loss = cross_entropy(model(images), labels)
+    loss.backward(retain_graph=True)
+    found = [weight.grad for weight in net.parameters()]
+    total = sum(each.double().abs().sum().item() for each in found)
+    off = relative(found, wanted)
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        told = str(error)
+    return {"off": off, "sum": total, "twice": told}
+
+
+def main(folder: Path, rank: int) -> None:
+    """Writes rank-R.json."""
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2
+    )
+    shares = [slice(0, SHARE), slice(SHARE, 2 * SHARE)]
+    net, images, labels = quiet(shares)
+    twins = [copy.deepcopy(net).double() for _ in shares]
+    each = [gradients(twin, images[s].double(), labels[s]) for twin, s in zip(twins, shares)]
+    wanted = [(a + b) / 2 for a, b in zip(*each)]
+    own = images[shares[rank]], labels[shares[rank]]
+    by_plain = plain.convert(copy.deepcopy(net).double())
+    told = {"plain": under_ddp(by_plain, wanted, own[0].double(), own[1])}
+    if "TRITON_INTERPRET" in os.environ:
+        from course.training.algebra import fused
+
+        if rank == 1:
+            told["fp16"] = in_half(net, each[rank], *own)
+        net = fused.convert(plain.convert(net))
+        if rank == 0:
+            told["fp32"] = by_kernels(net, twins[rank], *own)
+        told["kernels"] = under_ddp(net, wanted, *own)
+    (folder / f"rank-{rank}.json").write_text(json.dumps(told))
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

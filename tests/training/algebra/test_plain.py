@@ -1,0 +1,113 @@
+"""The algebra in plain PyTorch: gradients are autograd's, statistics BatchNorm's."""
+
+import copy
+
+import of_algebra
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.optim.swa_utils import AveragedModel
+from torchvision.models import resnet50
+
+from course.config import rung
+from course.training.algebra import formulas, plain
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_the_formulas_are_autograds(joins: bool) -> None:
+    found = formulas.differences(joins=joins)
+    assert len(found) == 5 + joins
+    assert max(found.values()) < 1e-12, found
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[nn.Module, nn.Module]:
+    """ResNet-50 in float64 as torchvision has it, and by the algebra, each after one step."""
+    torch.manual_seed(0)
+    net = resnet50(num_classes=4).double()
+    ours = plain.convert(copy.deepcopy(net))
+    images = torch.randn(4, 3, 32, 32, dtype=torch.float64)
+    for model in (net, ours):
+        scores = model(images)
+        cross_entropy(scores, torch.arange(4)).backward()
+        model.scores = scores.detach()
+    return net, ours
+
+
+@pytest.mark.slow
+def test_every_gradient_of_resnet50_is_autograds(pair: tuple) -> None:
+    net, ours = pair
+    assert (net.scores - ours.scores).abs().max() < 1e-10
+    for (name, wanted), found in zip(net.named_parameters(), ours.parameters(), strict=True):
+        far = (found.grad - wanted.grad).norm() / wanted.grad.norm()
+        assert far < 1e-9, name
+
+
+@pytest.mark.slow
+def test_running_statistics_are_batchnorms(pair: tuple) -> None:
+    net, ours = pair
+    for (name, wanted), found in zip(net.named_buffers(), ours.buffers(), strict=True):
+        assert (found - wanted).abs().max() < 1e-10, name
+
+
+@pytest.mark.slow
+def test_what_is_trained_here_is_loaded_by_torchvision(pair: tuple) -> None:
+    _, ours = pair
+    theirs = resnet50(num_classes=4).double()
+    theirs.load_state_dict(ours.state_dict())
+    images = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    averaged = AveragedModel(ours).module  # a copy, as validation sees it
+    with torch.no_grad():
+        wanted = theirs.eval()(images)
+        assert torch.equal(copy.deepcopy(ours).eval()(images), wanted)
+        assert torch.equal(averaged.eval()(images), wanted)
+
+
+def step(model: nn.Module, precision: torch.dtype | None, scale: float = 1.0) -> list[torch.Tensor]:
+    """The gradients of one step under autocast, None: without, divided by the loss's scale."""
+    images, labels = of_algebra.batch()
+    with torch.autocast("cpu", precision, enabled=precision is not None):
+        loss = cross_entropy(model(images.to(next(model.parameters()).dtype)), labels)
+    (loss * scale).backward()
+    return [weight.grad.double() / scale for weight in model.parameters()]
+
+
+def distance(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
+    """The median over the weights."""
+    return torch.stack([(a - b).norm() / b.norm() for a, b in zip(found, wanted)]).median().item()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
+def test_under_autocast_it_is_as_near_to_float64(precision: torch.dtype) -> None:
+    net = of_algebra.network()
+    wanted = step(copy.deepcopy(net).double(), None)
+    usual = distance(step(copy.deepcopy(net), precision, 1024.0), wanted)
+    ours = distance(step(plain.convert(copy.deepcopy(net)), precision, 1024.0), wanted)
+    assert 0 < ours < 1.15 * usual
+
+
+def test_an_overflow_reaches_the_gradients() -> None:
+    """GradScaler leaves out a step whose gradients are not finite: none may be hidden."""
+    block = of_algebra.network().layer1[0]
+    z = torch.randn(2, 16, 4, 4, requires_grad=True)
+    with torch.autocast("cpu", torch.float16):
+        out = plain.linear_norm(z, block.conv3, block.bn3, torch.zeros(2, 64, 4, 4))
+    (out * 6e4).sum().backward()
+    assert not z.grad.isfinite().all()
+
+
+def test_frozen_statistics_stay() -> None:
+    net = plain.convert(of_algebra.network())
+    for layer in net.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.eval()
+    before = copy.deepcopy(net.state_dict())
+    net(of_algebra.batch()[0])
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+
+
+def test_the_rung_changes_one_field_of_fused() -> None:
+    before, after = vars(rung("fused")), vars(rung("algebra"))
+    assert [key for key in before if before[key] != after[key]] == ["rung", "algebra"]

@@ -73,7 +73,7 @@ def doctor(
 @app.command()
 def data(
     as_: Annotated[
-        str, typer.Option("--as", help="Also convert it: shards, small or raw.")
+        str, typer.Option("--as", help="Also convert it: shards, small or raw; or make the crops.")
     ] = "files",
     data_root: Annotated[
         str, typer.Option(help="Another set: a folder with train/ and val/, as ImageNet's.")
@@ -84,13 +84,17 @@ def data(
     json_: AsJson = False,
 ) -> None:
     """Make the default data set, or convert a set of images, if it is not there whole."""
-    from course.data import default_set
+    from course.data import crop_set, default_set
 
-    if as_ != "files":
+    if as_ not in ("files", "crops"):
         _convert(as_, data_root, skip_damaged, json_)
         return
     if data_root or skip_damaged:
         raise ValueError("--data-root and --skip-damaged go with --as shards, small or raw")
+    if as_ == "crops":
+        whole, blind = crop_set.ensure(), crop_set.ensure_blind()
+        typer.echo(f"the crops, in {whole}; those that a race's runs are given, in {blind}-crops")
+        return
     root = default_set.ensure()
     manifest = json.loads((root / default_set.MANIFEST).read_text())
     if json_:

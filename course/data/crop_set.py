@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from platformdirs import user_cache_path
 from torch.nn.functional import grid_sample
 from torch.utils.data import DataLoader
 from tqdm import tqdm
@@ -49,9 +50,21 @@ class Recipe:
 
 
 def default_root() -> Path:
-    """Where the crops lie: beside the default set."""
+    """Where the crops lie: beside the default set, or in your cache if that is others' to write."""
     place = default_set.default_root().resolve()
-    return place.with_name(f"{place.name}-crops")
+    beside = place.with_name(f"{place.name}-crops")
+    return beside if beside.exists() or _may_write(beside) else _own(beside)
+
+
+def _may_write(root: Path) -> bool:
+    """May a folder of this name be made?"""
+    there = next(each for each in root.parents if each.exists())
+    return os.access(there, os.W_OK)
+
+
+def _own(root: Path) -> Path:
+    """The same folder in the user's cache: of a data set that a class may only read."""
+    return user_cache_path("make-training-fast") / root.name
 
 
 def ensure(root: Path | None = None, recipe: Recipe = Recipe()) -> Path:
@@ -86,12 +99,15 @@ def ensure_blind() -> Path:
     keep a script from making the others itself: nothing can.
     """
     whole, place = ensure(), default_set.default_root().resolve()
-    root = place.with_name(f"{place.name}-blind")
-    folder = root.with_name(f"{root.name}-crops")
+    beside = place.with_name(f"{place.name}-blind")
     about = read_dict(whole / MANIFEST)
     files = {name: each for name, each in about["files"].items() if name.startswith("train")}
-    if is_whole(folder) and read_dict(folder / MANIFEST)["files"] == files:
-        return root
+    for root in (beside, _own(beside)):
+        folder = root.with_name(f"{root.name}-crops")
+        if is_whole(folder) and read_dict(folder / MANIFEST)["files"] == files:
+            return root
+        if _may_write(folder):
+            break
 
     def fill(empty: Path) -> None:
         for name in files:

@@ -15,6 +15,7 @@ from course.runs.files import write_atomically
 from course.text import digits
 
 VERIFIED = "verified-{}.json"
+BESIDE = "{}.verified"  # the folder of such files: an entry's own is its author's, or the course's
 ALIKE = 0.1  # times that differ by less say nothing
 
 
@@ -33,19 +34,21 @@ def verify(
     """Run an entry's stored script as often as its track asks for, and compare.
 
     Accuracy must hold anywhere. Times and joules are compared on the same machine alone. What came
-    of it is stored beside the entry, if the board's folder may be written.
+    of it is stored on the board, if its folder may be written.
 
     Raises:
-        ValueError: no such entry, or several.
+        ValueError: no such entry, or several; or its script is another than was entered.
     """
     place = board.folder(to)
     entry = board.get(name, place)
     script = board.place_of(entry, place) / board.SCRIPT
+    if not board.is_as_entered(entry, place):
+        raise ValueError(f"{script} is not what was entered: its SHA-256 is not the entry's")
     count = seeds or tracks.get(entry.track).seeds
     drawn = [secrets.randbelow(2**31) for _ in range(count)]
     blank = replace(entry, trials=(), seeds=(), machine="", hardware={}, versions={})
     outcome = compared(entry, run_all(script, blank, drawn, site))
-    _store(outcome, board.place_of(entry, place))
+    _store(outcome, entry, place)
     return outcome
 
 
@@ -67,18 +70,30 @@ def compared(entry: Entry, again: Entry) -> Outcome:
     return Outcome(True, f"{said}; {digits(again.seconds)} s, {alike}", again)
 
 
-def _store(outcome: Outcome, folder: Path) -> None:
+def _store(outcome: Outcome, entry: Entry, place: Path) -> None:
     moment = datetime.now()
     about = {"at": moment.isoformat(timespec="seconds"), "holds": outcome.holds}
     about |= {"said": outcome.said, "entry": asdict(outcome.again)}
     try:
+        folder = board.folder_for_all(place, entry.track, BESIDE.format(entry.id))
         path = folder / VERIFIED.format(f"{moment:%m%d-%H%M%S}")
         write_atomically(path, json.dumps(about, indent=1))
     except OSError as error:
-        print(f"what came of it could not be stored beside the entry: {error}")
+        print(f"what came of it could not be stored on the board: {error}")
 
 
-def outcomes(folder: Path) -> list[str]:
-    """What came of running an entry again, in words, the oldest first."""
-    told = [json.loads(path.read_text()) for path in sorted(folder.glob(VERIFIED.format("*")))]
-    return [f"{each['at'].replace('T', ' ')}: {each['said']}" for each in told]
+def outcomes(entry: Entry, place: Path) -> list[str]:
+    """What came of running an entry of a board again, in words, the oldest first."""
+    own = board.place_of(entry, place)
+    folders = (own, place / entry.track / BESIDE.format(entry.id))
+    paths = [path for folder in folders for path in folder.glob(VERIFIED.format("*"))]
+    return [*filter(None, map(_read, sorted(paths, key=lambda path: path.name)))]
+
+
+def _read(path: Path) -> str:
+    try:
+        told = json.loads(path.read_text())
+        return f"{told['at'].replace('T', ' ')}: {told['said']}"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        board.pass_over(path, error)
+        return ""

@@ -2,7 +2,7 @@
 
 BOARD/TRACK/ENTRY/script.py    what was run
                  /entry.json   who, where, with which seeds, and what came of each
-                 /verified-*.json   what running it again brought
+           /ENTRY.verified/verified-*.json   what running it again brought, whoever did so
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import os
 import secrets
 import shutil
 import statistics
+import sys
+import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
@@ -75,11 +77,10 @@ class Entry:
         cls, track: str, name: str, by: str, text: str, settings: dict[str, Any], gpus: int
     ) -> Entry:
         """An entry before its first run."""
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        now = datetime.now()
-        number = f"{tracks.plain(name)}-{now:%m%d-%H%M%S}-{digest[:4]}{secrets.token_hex(2)}"
+        now, sha256 = datetime.now(), digest(text)
+        number = f"{tracks.plain(name)}-{now:%m%d-%H%M%S}-{sha256[:4]}{secrets.token_hex(2)}"
         moment = now.isoformat(timespec="seconds")
-        return cls(number, track, name, by or _user(), moment, digest, settings, gpus)
+        return cls(number, track, name, by or _user(), moment, sha256, settings, gpus)
 
     @classmethod
     def from_json(cls, text: str) -> Entry:
@@ -95,7 +96,11 @@ class Entry:
     def failure(self) -> str:
         """Why it cannot count whatever its accuracy, in words; "": nothing failed."""
         failed = [each for each in self.trials if each.failure]
-        return f"seed {failed[0].seed}: {failed[0].failure}" if failed else ""
+        if failed:
+            return f"seed {failed[0].seed}: {failed[0].failure}"
+        left = [each.weights for each in self.trials if each.weights]
+        same = len({*left}) < len(left)
+        return "the seed changes nothing: two runs left the same weights" if same else ""
 
     @property
     def top1(self) -> float | None:
@@ -176,6 +181,11 @@ def _trial(values: dict[str, Any]) -> Trial:
     return Trial(**kept | {"way": tuple(map(tuple, values.get("way", ())))})
 
 
+def digest(text: str) -> str:
+    """What tells a script from another: its SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def _user() -> str:
     try:
         return getpass.getuser()
@@ -186,15 +196,13 @@ def _user() -> str:
 def chance(values: Iterable[float | None], target: float) -> float:
     """p of Student's t-test, one-sided: of these values by luck, were their mean the target.
 
-    1 where it cannot be told: of a single value, or with one missing.
+    1 where it cannot be told: of a single value, with one missing, or without any spread.
     """
     from scipy import stats  # only here: it takes a second
 
     known = [*values]
-    if None in known or len(known) < 2:
+    if None in known or len({*known}) < 2:
         return 1.0
-    if len({*known}) == 1:  # which has no spread to be tested
-        return 0.0 if known[0] > target else 1.0
     return float(stats.ttest_1samp(known, target, alternative="greater").pvalue)
 
 
@@ -214,10 +222,30 @@ def folder(given: str | Path | None = None) -> Path:
 
 def begin(board: Path, entry: Entry, text: str) -> Draft:
     """Store an entry's script, out of sight, before anything of it is run."""
-    path = board / entry.track / f"{DRAFT}{entry.id}"
-    path.mkdir(parents=True)
+    path = folder_for_all(board, entry.track) / f"{DRAFT}{entry.id}"
+    path.mkdir()
     write_atomically(path / SCRIPT, text)
     return Draft(path, entry)
+
+
+def folder_for_all(board: Path, *names: str) -> Path:
+    """A folder in the board, made if it is not there, which whoever may write to the board may.
+
+    It gets the board's mode before it gets its name: nobody meets it half made.
+    """
+    board.mkdir(parents=True, exist_ok=True)
+    place = board
+    for name in names:
+        place = place / name
+        if place.exists():
+            continue
+        new = Path(tempfile.mkdtemp(prefix=".new-", dir=place.parent))
+        new.chmod(board.stat().st_mode & 0o7777)
+        try:
+            new.rename(place)
+        except OSError:  # somebody else was faster
+            new.rmdir()
+    return place
 
 
 def post(draft: Draft, entry: Entry) -> Entry:
@@ -228,7 +256,7 @@ def post(draft: Draft, entry: Entry) -> Entry:
 
 
 def drop(draft: Draft) -> None:
-    """Forget an entry that was interrupted."""
+    """Forget an entry that could not be run."""
     shutil.rmtree(draft.path, ignore_errors=True)
 
 
@@ -243,11 +271,26 @@ def entries(
     """
     found = []
     for place in (SHIPPED, board) if shipped else (board,):
-        for path in sorted(place.glob(f"*/[!.]*/{ABOUT}")):
-            entry = Entry.from_json(path.read_text())
+        for entry in filter(None, map(_read, sorted(place.glob(f"*/[!.]*/{ABOUT}")))):
             if track in (None, entry.track) and (machine or "").lower() in entry.machine.lower():
                 found.append(entry)
     return in_order(found)
+
+
+def _read(path: Path) -> Entry | None:
+    """An entry of the board; None if its file is half copied, or of another version."""
+    try:
+        entry = Entry.from_json(path.read_text())
+        tracks.get(entry.track)
+        return entry
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        pass_over(path, error)
+        return None
+
+
+def pass_over(path: Path, error: Exception) -> None:
+    """Say that a file of the board cannot be read: the others are shown nevertheless."""
+    print(f"{path} is passed over: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def in_order(of: Iterable[Entry]) -> list[Entry]:
@@ -264,6 +307,14 @@ def place_of(entry: Entry, board: Path) -> Path:
     """The folder of an entry: on the board, or among those that the course ships."""
     own = board / entry.track / entry.id
     return own if own.exists() else SHIPPED / entry.track / entry.id
+
+
+def is_as_entered(entry: Entry, board: Path) -> bool:
+    """Is the stored script the one that was entered? False as well where there is none."""
+    try:
+        return digest((place_of(entry, board) / SCRIPT).read_text()) == entry.sha256
+    except (OSError, ValueError):
+        return False
 
 
 def get(name: str, board: Path) -> Entry:

@@ -89,7 +89,7 @@ def enter(
     """Run a script for the race, have the referee judge it, and put it on the board.
 
     Its text is stored first; only then are the seeds drawn. Runs go one after another, and the
-    first that fails ends the entry, with its reason.
+    first that fails ends the entry, with its reason. An interrupted one stays, and says so.
 
     Args:
         script: a file, or the name of an entry that the course ships.
@@ -109,9 +109,17 @@ def enter(
     drawn = [secrets.randbelow(2**31) for _ in range(seeds or tracks.get(track).seeds)]
     try:
         return board.post(draft, run_all(draft.path / board.SCRIPT, entry, drawn, site))
-    except BaseException:  # interrupted, say
+    except KeyboardInterrupt:  # or one could enter until one is lucky
+        board.post(draft, _interrupted(entry, drawn))
+        raise
+    except BaseException:
         board.drop(draft)
         raise
+
+
+def _interrupted(entry: Entry, seeds: Sequence[int]) -> Entry:
+    why = Trial(seeds[0], "", failure="interrupted by whoever entered it")
+    return replace(entry, seeds=tuple(seeds), git_sha=git_sha(), trials=(why,))
 
 
 def _asked(track: Track, name: str, text: str, seeds: int | None, gpus: int) -> dict[str, Any]:
@@ -189,11 +197,16 @@ def _ask_referee(folders: Sequence[str], track: Track) -> None:
 
 
 def _machine(record: Record) -> str:
-    """Its name; of a processor with the cores that the run had, and how many there are."""
+    """Its name; with the cores that the run had, and how many there are, if these were not all.
+
+    They count beside a GPU as well, which may wait for the host.
+    """
     own, whole = record.hardware.get("cores"), os.cpu_count()
-    if record.device == "cpu" and record.site == "local" and own and own < (whole or 0):
+    if record.site != "local" or not own or own >= (whole or 0):
+        return record.machine
+    if record.device == "cpu":
         return record.machine.replace(f"{own} cores", f"{own} of {whole} cores")
-    return record.machine
+    return f"{record.machine}, {own} of {whole} cores"
 
 
 def _trial(run: Run, track: Track) -> Trial:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -15,6 +16,7 @@ from course.race.again import outcomes
 from course.race.board import Entry
 from course.race.published import ANCHORS
 from course.runs.files import write_atomically
+from course.runs.run import runs_root
 from course.text import digits
 
 PAGE = "board.html"
@@ -54,11 +56,21 @@ def _tables(entries: Sequence[Entry]) -> Iterator[tuple[tuple[str, str], list[En
 
 
 def write(place: Path, *, machine: str = "", live: bool = False) -> Path:
-    """Write the page of a board into its folder, from the entries that are there now."""
+    """Write the page of a board, from the entries that are there now.
+
+    It lies in the board's folder; in your runs' where that page is another's, as a class's is.
+    """
     place.mkdir(parents=True, exist_ok=True)
-    path = place / PAGE
-    write_atomically(path, text(place, machine=machine, live=live))
-    return path
+    content = text(place, machine=machine, live=live)
+    try:
+        write_atomically(place / PAGE, content)
+        return place / PAGE
+    except PermissionError:
+        mine = runs_root() / PAGE
+        print(f"{place / PAGE} is another's to write: yours is {mine}", file=sys.stderr)
+        mine.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(mine, content)
+        return mine
 
 
 def keep_writing(place: Path, machine: str = "") -> None:
@@ -113,14 +125,20 @@ def _detail(place: Path, entry: Entry, before: Entry | None) -> dict[str, Any]:
     return {
         "entry": entry,
         "before": before,
+        "as_entered": board.is_as_entered(entry, place),
         "diff": difference(place, before, entry) if before else "",
-        "outcomes": outcomes(board.place_of(entry, place)),
+        "outcomes": outcomes(entry, place),
     }
 
 
 def difference(place: Path, before: Entry, entry: Entry) -> str:
-    """What one entry's script has otherwise than the one before it."""
-    texts = [(board.place_of(each, place) / board.SCRIPT).read_text() for each in (before, entry)]
+    """What one entry's script has otherwise than the one before it; "" if one is missing."""
+    paths = [board.place_of(each, place) / board.SCRIPT for each in (before, entry)]
+    try:
+        texts = [path.read_text() for path in paths]
+    except OSError as error:
+        board.pass_over(place, error)
+        return ""
     lines = difflib.unified_diff(
         *(each.splitlines() for each in texts), before.id, entry.id, lineterm="", n=1
     )

@@ -10,9 +10,11 @@ from matplotlib.ticker import PercentFormatter
 from course.data.default_set import PHOTOGRAPHS
 from course.plots.base import ACCENT, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean
 from course.race.board import Entry, Trial, in_order
+from course.text import digits
 
 COLOURS = (ACCENT, BLUE, GREEN, PURPLE, ORANGE, SKY)
 GUESSED = 1 / len(PHOTOGRAPHS)  # of accuracy, before anything is learned
+NEEDED = {"seconds": "after {} s", "joules": "with {} J"}
 AXES = {"seconds": "seconds since the script began", "joules": "joules of the GPU"}
 
 
@@ -26,9 +28,10 @@ def ways(entries: Sequence[Entry], target: float) -> Iterator[Picture]:
 
 def _way(entries: Sequence[Entry], target: float, name: str, place: int) -> Picture:
     said = "; ".join(
-        f"{each.name} reaches {each.top1:.0%} with {getattr(each, name):.3g}" for each in entries
+        f"{each.name} reaches {each.top1:.1%} {NEEDED[name].format(digits(getattr(each, name)))}"
+        for each in entries
     )
-    picture = Picture(8.6, 4.2, f"Accuracy over {AXES[name]}. {said}")
+    picture = Picture(8.6, 4.2, f"Accuracy over {AXES[name]}; the target is {target:.0%}. {said}.")
     axes = picture.add_subplot()
     colours = _colours(entries)
     for entry in entries:

@@ -21,6 +21,7 @@ from torch.export.passes import move_to_device_pass
 from course.data import crop_set
 from course.data.crop_set import Crops
 from course.data.loader import normalised
+from course.race import exported
 from course.race.board import VERDICT
 from course.runs.files import write_atomically
 from course.runs.run import Run
@@ -50,6 +51,8 @@ def write_verdict(folder: Path, crops: Crops) -> None:
         verdict = judge(folder, crops)
     except Refused as why:
         verdict = {"refused": str(why)}
+    except Exception as error:  # whatever a script may leave: its entry is told, and stays
+        verdict = {"refused": f"it cannot be judged: {type(error).__name__}: {_brief(error)}"}
     about = verdict | {"validated_on": fingerprint(crops)}
     write_atomically(folder / VERDICT, json.dumps(about))
 
@@ -129,9 +132,12 @@ def network(folder: Path, weights: Weights) -> Callable[[torch.Tensor], torch.Te
 
 
 def _exported(path: Path, weights: Weights) -> Callable[[torch.Tensor], torch.Tensor]:
-    _refuse_code(path)
     try:
-        program = torch.export.load(path)
+        program = exported.load(path)
+    except exported.Unsafe as why:
+        raise Refused(f"{path.name} is not opened: {why}") from why
+    except (OSError, zipfile.BadZipFile) as error:
+        raise Refused(f"{path.name} is no exported network ({_brief(error)})") from error
     except Exception as error:
         raise Refused(f"{path.name} cannot be read: {_brief(error)}") from error
     numbers = sum(each.numel() for each in program.constants.values() if torch.is_tensor(each))
@@ -149,18 +155,6 @@ def _exported(path: Path, weights: Weights) -> Callable[[torch.Tensor], torch.Te
     except RuntimeError as error:
         raise Refused(f"weights.pt are not those of {path.name}: {_brief(error)}") from error
     return net
-
-
-def _refuse_code(path: Path) -> None:
-    """Refuse an exported network in which something is pickled, which would run when it is read."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = [each for each in archive.namelist() if each.endswith("config.json")]
-            told = [archive.read(each) for each in names]
-    except (OSError, zipfile.BadZipFile) as error:
-        raise Refused(f"{path.name} is no exported network ({_brief(error)})") from error
-    if any(b'"use_pickle": true' in each or b'"use_pickle":true' in each for each in told):
-        raise Refused(f"{path.name} holds pickled objects, which would run when they are read")
 
 
 def _device() -> torch.device:
@@ -181,8 +175,13 @@ def accuracy(
     for images, labels in zip(crops.images.split(AT_ONCE), crops.labels.split(AT_ONCE)):
         try:
             scores = net(_ready(images.to(device)))
-        except RuntimeError as error:
-            raise Refused(f"the network does not take the crops: {_brief(error)}") from error
+        except Exception as error:  # an exported network's own checks raise many kinds
+            raise Refused(
+                f"the network does not take {len(images)} crops at once: "
+                f"{type(error).__name__}: {_brief(error)}"
+            ) from error
+        if not torch.is_tensor(scores):
+            raise Refused(f"the network answers with a {type(scores).__name__}, not with scores")
         if scores.shape != (len(labels), len(crops.classes)):
             raise Refused(
                 f"the network answers with {tuple(scores.shape)} for {len(labels)} images of "

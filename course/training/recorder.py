@@ -199,7 +199,8 @@ class Recorder:
         torch.save(model if isinstance(model, dict) else model.state_dict(), draft)
         draft.replace(folder / "weights.pt")  # a reader sees a whole file or none
         self.set(weights_by=[self.rank])
-        self._end_race()
+        if self._watch:  # the time is taken; from here on nothing counts
+            self.set(race=self._watch.stop())
 
     def ready(self) -> None:
         """In a race: what came before the first step is over, and is shown apart."""
@@ -218,11 +219,6 @@ class Recorder:
         """
         if self._watch and self._run:
             network.write(net, self.config.image_px, self._run.folder)
-
-    def _end_race(self) -> None:
-        """The time is taken; from here on nothing counts."""
-        if self._watch:
-            self.set(race=self._watch.stop())
 
     @property
     def folder(self) -> Path | None:
@@ -327,7 +323,7 @@ class Recorder:
         """Write the record; started by hand, print what it would have said."""
         self.before_end()
         if self._watch and status == "ok":
-            self._end_race()  # of a rank that writes no weights
+            self.set(race=self._watch.end())  # of a rank that writes no weights: now
             if self._run:
                 self._watch.write(self._run.folder)
                 if "machine" not in self._values:

@@ -1,6 +1,6 @@
 """The race's fourth entry: what four days taught, put together for crops of 32 pixels.
 
-A network that looks at patches; Muon, which learns in two passes what SGD learns in five; batches
+A network that looks at patches; Muon, which learns in one pass what SGD learns in three; batches
 shifted as a whole, so that augmenting is a view; small crops first; and on a GPU all of a step
 in one CUDA graph, since so small a network's kernels take less time than their launches.
 """

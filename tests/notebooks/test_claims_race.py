@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import json
+import math
 from functools import cache
 
 import pytest
@@ -16,6 +17,8 @@ from course.runs.run import PROJECT
 
 TEXT = text_of("race")
 PAGE = " ".join((PROJECT / "docs/race.md").read_text().split())
+SEEN = ("epochs", "steps", "batch_size")  # how many crops, together
+ALONE = {"shipped_only": True}
 NAMES = ("plain", "one_cycle", "progressive", "fast")
 
 
@@ -69,7 +72,9 @@ def test_sizes() -> None:
 def test_times_on_the_gpu() -> None:
     found = shipped("gpu")
     assert {each.machine for each in found.values()} == {"NVIDIA H100 80GB HBM3"}
-    said("They ran on one H100")
+    said("They ran on one H100: the first three with six of its machine's cores")
+    said("`fast` with all 16, and alone")
+    assert [found[name].hardware["cores"] for name in NAMES] == [6, 6, 6, 16]
     said("`plain` takes 13.9 s, `fast` 2.99: it is 4.7 times as fast.")
     assert round(found["plain"].seconds, 1) == 13.9 and round(found["fast"].seconds, 2) == 2.99
     assert round(found["plain"].seconds / found["fast"].seconds, 1) == 4.7
@@ -81,6 +86,17 @@ def test_times_on_the_gpu() -> None:
     assert round(found["fast"].middle("ready_s") / found["fast"].seconds, 2) == 0.45
     said("it reaches 81.1 %, where 78 % are asked for")
     assert round(found["fast"].top1, 3) == 0.811 and tracks.get("gpu").target == 0.78
+
+
+def test_the_track_without_an_entry() -> None:
+    said("| node | all GPUs of a node | 78% | 120 s | 4 | not yet run |", PAGE)
+    assert not shipped("node")
+    said("On track node `plain`, `one_cycle` and `progressive` have settings", PAGE)
+    for name in ("plain", "one_cycle", "progressive"):
+        assert entry.settings_of(entry.shipped(name).read_text(), "node")
+    said("`fast` has none for it", PAGE)
+    with pytest.raises(ValueError, match="no 'node'"):
+        entry.settings_of(entry.shipped("fast").read_text(), "node")
 
 
 def test_joules_on_the_gpu() -> None:
@@ -99,6 +115,7 @@ def test_joules_on_the_gpu() -> None:
 
 def test_times_on_two_cores() -> None:
     found = shipped("cpu")
+    said("those on the processor, which had two each")
     said("Two of 16 cores for each entry.")
     assert all(each.machine.endswith("2 of 16 cores") for each in found.values())
     said("each entry is faster than the one before, and `fast` is 4.7 times as fast as `plain`")
@@ -114,6 +131,21 @@ def test_times_on_two_cores() -> None:
         epochs = [shipped(track)[name].settings["epochs"] for name in ("plain", "one_cycle")]
         assert epochs[0] - epochs[1] == 1
     assert took[1] / took[0] == pytest.approx(3 / 4, abs=0.03)  # "a quarter of the time"
+
+
+def test_one_pass_with_muon_is_three_with_sgd() -> None:
+    """On a processor both train the same network, on batches of the same size."""
+    said("It learns in one pass as much as SGD in three.", PAGE)
+    assert "learns in one pass what SGD learns in three" in entry.shipped("fast").read_text()
+    muon, sgd = (shipped("cpu")[name] for name in ("fast", "one_cycle"))
+    seen = [math.prod(each.settings[key] for key in SEEN) / 65_536 for each in (muon, sgd)]
+    assert [round(each) for each in seen] == [1, 3]
+    assert muon.top1 == pytest.approx(sgd.top1, abs=0.01)
+
+
+def test_pictures_say_their_figures() -> None:
+    assert "plain reaches 79.5% with 5,955 J" in race.ways("gpu", over="joules", **ALONE).alt
+    assert "fast reaches 81.1% after 2.99 s" in race.ways("gpu", **ALONE).alt
 
 
 def test_small_images_on_two_cores() -> None:

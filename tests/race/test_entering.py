@@ -87,5 +87,5 @@ def test_verification_runs_it_again(raced: tuple[Entry, Path]) -> None:
     assert outcome.holds and "holds: mean accuracy" in outcome.said
     assert not set(outcome.again.seeds) & set(made.seeds)
     assert len({*Path(os.environ["COURSE_RUNS"]).glob("race-quick*")} - known) == 2
-    assert again.outcomes(board.place_of(made, place))[0].endswith(outcome.said)
+    assert again.outcomes(made, place)[0].endswith(outcome.said)
     assert outcome.said in page.text(place)

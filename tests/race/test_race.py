@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from job_helpers import SCRIPTS, prepared, train_together
+from race_helpers import WELL, of
 from typer.testing import CliRunner
 
 from course import race
@@ -84,16 +85,6 @@ def test_own_networks_are_judged(went: dict[str, Trial]) -> None:
     assert went["learns_nothing"].way[0][2] == went["learns_nothing"].top1  # nothing came between
 
 
-def of(accuracies: list[float], **own: object) -> Entry:
-    """An entry with these accuracies."""
-    trials = tuple(
-        Trial(seed, f"run-{seed}", top1=value, seconds=10.0 + seed, joules=own.get("joules"))
-        for seed, value in enumerate(accuracies)
-    )
-    new = Entry.new("quick", str(own.get("name", "one")), "me", "text", {}, 1)
-    return replace(new, trials=trials, machine=str(own.get("machine", "made up")))
-
-
 @pytest.mark.parametrize(
     "accuracies, why",
     [
@@ -101,12 +92,21 @@ def of(accuracies: list[float], **own: object) -> Entry:
         ([0.151, 0.16, 0.145], "not surely above the target of 15%"),
         ([0.13, 0.14, 0.12], "is below the target of 15%"),
         ([0.9, 0.9], "2 of 3 runs were made"),
-        ([0.16, 0.16, 0.16], ""),  # without a spread
+        ([0.16, 0.16, 0.16], "not surely above"),  # without a spread nothing is sure
         ([0.14, 0.14, 0.14], "below"),
     ],
 )
 def test_what_counts(accuracies: list[float], why: str) -> None:
     assert why in of(accuracies).verdict and of(accuracies).counts == (not why)
+
+
+def test_an_entry_whose_seed_changes_nothing_ends() -> None:
+    made = of(WELL)
+    assert made.counts
+    alike = [replace(each, weights=digest) for each, digest in zip(made.trials, "aba")]
+    assert replace(made, trials=tuple(alike)).failure == (
+        "the seed changes nothing: two runs left the same weights"
+    )
 
 
 def test_how_far_above_the_target_a_mean_must_be() -> None:
@@ -170,7 +170,7 @@ def test_many_write_to_a_board_at_once(tmp_path: Path) -> None:
 
     def write(number: int) -> None:
         for _ in range(5):
-            made = of([0.3, 0.31, 0.32], name=f"w{number}")
+            made = of(WELL, name=f"w{number}")
             board.post(board.begin(tmp_path, made, "x = 1"), made)
 
     writers = [threading.Thread(target=write, args=(number,)) for number in range(6)]
@@ -184,8 +184,8 @@ def test_many_write_to_a_board_at_once(tmp_path: Path) -> None:
 
 
 def test_boards_are_filtered_and_ranked(tmp_path: Path) -> None:
-    slow = replace(of([0.3] * 3, name="slow", machine="A GPU", joules=5.0), entered_at="2026-01-01")
-    quick = of([0.3] * 4, name="four", machine="a processor")
+    slow = replace(of(WELL, name="slow", machine="A GPU", joules=5.0), entered_at="2026-01-01")
+    quick = of([*WELL, 0.33], name="four", machine="a processor")
     wrong = of([0.1] * 3, name="wrong", machine="A GPU")
     for each in (slow, quick, wrong):
         board.post(board.begin(tmp_path, each, f"# {each.name}"), each)
@@ -267,7 +267,7 @@ def test_the_small_network_is_one_of_the_course() -> None:
 
 @pytest.mark.slow
 def test_the_command_shows_a_board(tmp_path: Path) -> None:
-    made = of([0.3, 0.31, 0.32])
+    made = of(WELL)
     board.post(board.begin(tmp_path, made, "x = 1"), made)
     asked = ["race", "quick", "--board", str(tmp_path), "--json"]
     done = CliRunner().invoke(app, asked)

@@ -22,11 +22,16 @@ def of_tracks() -> str:
             f"{each.target:.0%}",
             f"{each.budget_s:g} s",
             str(each.seeds),
+            _ran(each.name),
         ]
         for each in tracks.TRACKS.values()
     ]
-    head = ("track", "on", "target", "budget of a run", "seeds, at least")
+    head = ("track", "on", "target", "budget of a run", "seeds, at least", "entries below")
     return markdown(head, rows, source="The target: accuracy on all 8,192 validation crops.")
+
+
+def _ran(track: str) -> str:
+    return str(len(board.entries(board.SHIPPED, track=track, shipped=False)) or "not yet run")
 
 
 def shipped() -> str:

@@ -46,10 +46,16 @@ class Watch:
         self._weights.append({name: each.clone() for name, each in net.state_dict().items()})
 
     def stop(self) -> dict[str, Any]:
-        """The weights are written: what the record has of the race. The first stop counts."""
-        if "seconds" not in self._marks:
-            self._marks |= self._now()
+        """The weights are written: what the record has of the race.
+
+        The last stop counts, since the weights that it leaves are those that are judged.
+        """
+        self._marks |= self._now()
         return self._marks
+
+    def end(self) -> dict[str, Any]:
+        """The run ends: a time is taken now only if no weights were written before."""
+        return self._marks if "seconds" in self._marks else self.stop()
 
     def write(self, folder: Path) -> None:
         """Write the weights that were kept on the way."""

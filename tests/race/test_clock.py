@@ -1,0 +1,46 @@
+"""The race's clock: the time that is told is that of the weights that are judged."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from job_helpers import prepared
+from torch import nn
+
+from course.race import tracks
+from course.runs.run import FOLDER_VARIABLE, Run
+from course.training.recorder import recording
+
+
+@pytest.fixture
+def racing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run of a race that is ready to be recorded."""
+    settings = {"model": "resnet8_patches", "epochs": 3, "steps": 1, "batch_size": 64}
+    made = prepared(tmp_path / "run", "", tracks.get("quick").config(settings, "clock", 1))
+    asked = json.loads((made.folder / "launch.json").read_text())
+    (made.folder / "launch.json").write_text(json.dumps(asked | {"race": {"track": "quick"}}))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(made.folder))
+    return made
+
+
+def test_the_last_weights_take_the_time(racing: Run) -> None:
+    """Whoever saves after each epoch is timed to the epoch whose weights are judged."""
+    net = nn.Linear(2, 2)
+    with recording() as run:
+        run.ready()
+        for epoch in range(3):
+            time.sleep(0.05)
+            net.bias.data.fill_(epoch)
+            run.save_weights(net)
+        time.sleep(0.1)  # which comes after it
+    assert torch.load(racing.folder / "weights.pt")["bias"][0] == 2
+    assert 0.15 <= racing.record.race["seconds"] <= racing.record.wall_s - 0.1
+
+
+def test_without_weights_the_time_is_that_of_the_run(racing: Run) -> None:
+    with recording() as run:
+        run.ready()
+        time.sleep(0.05)
+    assert racing.record.race["seconds"] >= 0.05

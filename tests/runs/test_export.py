@@ -171,9 +171,7 @@ def test_no_tool_is_let_into_the_network(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 @pytest.mark.parametrize("to", handing.TOOLS)
 @pytest.mark.parametrize("inside", ["", "{name}", "{name}/logs", "link"])
-def test_a_run_is_never_written_over(
-    runs: list[Run], tmp_path: Path, to: str, inside: str
-) -> None:
+def test_a_run_is_never_written_over(runs: list[Run], tmp_path: Path, to: str, inside: str) -> None:
     """Into the folder of all runs, or into a run's own, nothing is handed on."""
     own = Run(shutil.copytree(runs[0].folder, tmp_path / "runs" / runs[0].name))
     (tmp_path / "runs/link").symlink_to(tmp_path / "runs")

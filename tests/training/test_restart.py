@@ -87,6 +87,27 @@ def test_old_ones_go(tmp_path: Path) -> None:
     assert left == ["step-000003.pt", "step-000010.pt"]
 
 
+def test_steps_are_numbers_and_no_text(tmp_path: Path) -> None:
+    """With a millionth step a name is longer: it is the newest nevertheless, and stays."""
+    for step in (999_998, 999_999, 1_000_000):
+        saved(tmp_path, step)
+    checkpoint.remove_old(tmp_path, kept=2)
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["step-1000000.pt", "step-999999.pt"]
+    same(checkpoint.newest(tmp_path), state(1_000_000))
+
+
+def test_what_somebody_else_put_there_is_left_and_not_taken(tmp_path: Path) -> None:
+    others = ["best.pt", "best-epoch-90.pt", "zero.pt", "step-3-notes.txt"]
+    for name in others:
+        torch.save({"best": True}, tmp_path / name)
+    for step in (3, 6):
+        saved(tmp_path, step)
+        checkpoint.remove_old(tmp_path, kept=1)
+    assert {path.name for path in tmp_path.iterdir()} == {*others, "step-000006.pt"}
+    same(checkpoint.newest(tmp_path), state(6))
+
+
 def test_random_numbers_go_on(tmp_path: Path) -> None:
     def draw() -> list[float]:
         return [random.random(), float(np.random.random()), float(torch.rand(()))]

@@ -16,7 +16,8 @@ TAKE = """\
         randomness.set_states(saved["random"], device)
         step = saved["step"]"""
 RANDOM = '        randomness.set_states(saved["random"], device)\n'
-SKIP = "        skip(train_batches, step % cfg.steps * (cfg.batch_size // run.world_size))"
+SEEN = "(step - epoch * cfg.steps)"
+SKIP = f"        skip(train_batches, {SEEN} * (cfg.batch_size // run.world_size))"
 SIGNAL = '    signal.signal(signal.SIGTERM, lambda *_: asked.append("to end"))'
 LEAVE = """\
             if ends:
@@ -123,6 +124,11 @@ RIGHT = {
             )
         },
         why="All that is written is there before the file is.",
+    ),
+    "counts the epoch's steps otherwise": Answer(
+        todo=36,
+        edits={SKIP: SKIP.replace(SEEN, "step % cfg.steps")},
+        why="Of an epoch that is at its end, no batch is asked for.",
     ),
     "two places in turn": Answer(
         todo=36,

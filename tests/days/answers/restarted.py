@@ -24,6 +24,8 @@ LEAVE = """\
                 run.interrupted()
                 return"""
 FILE = '    with draft.open("wb") as file:'
+WRITE = "        torch.save(state, file)"
+SYNC = "        file.flush()\n        os.fsync(file.fileno())\n"
 
 WRONG = {
     "every rank saves": Answer(
@@ -37,6 +39,24 @@ WRONG = {
         edits={DRAFT: "    draft = final = folder / checkpoint.named(step)"},
         why="A reader, or a kill, meanwhile, meets half of it under the final name.",
         said=r"step-000003.pt was written under its final name",
+    ),
+    "in place, through memory": Answer(
+        todo=35,
+        edits={
+            DRAFT: "    import io\n"
+            "    memory = io.BytesIO()\n"
+            "    torch.save(state, memory)\n"
+            "    draft = final = folder / checkpoint.named(step)",
+            WRITE: "        file.write(memory.getvalue())",
+        },
+        why="As before; torch.save itself never learns the name.",
+        said=r"step-000003.pt was written under its final name",
+    ),
+    "renamed before it is on the disk": Answer(
+        todo=35,
+        edits={SYNC: ""},
+        why="The name may be on the disk sooner than what it stands for.",
+        said=r"step-000003.pt got its name before the disk had all of it",
     ),
     "keeps one": Answer(
         todo=35,
@@ -116,7 +136,7 @@ RIGHT = {
     "through memory": Answer(
         todo=35,
         edits={
-            FILE + "\n        torch.save(state, file)": (
+            f"{FILE}\n{WRITE}": (
                 "    import io\n"
                 "    memory = io.BytesIO()\n"
                 "    torch.save(state, memory)\n"

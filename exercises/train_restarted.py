@@ -53,7 +53,7 @@ def main(run):
     # TODO 37, day 4: SIGTERM ends a process at once. Note it instead, and finish the step
 
     meter = Meter(run, device, first=step)
-    for epoch in range(step // cfg.steps, cfg.epochs):
+    for epoch in range(max(step - 1, 0) // cfg.steps, cfg.epochs):  # at its end, it validates
         model.train()
         sampler.set_epoch(epoch)
         sets.train.set_epoch(epoch)

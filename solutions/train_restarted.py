@@ -66,12 +66,12 @@ def main(run):
     # <<<
 
     meter = Meter(run, device, first=step)
-    for epoch in range(step // cfg.steps, cfg.epochs):
+    for epoch in range(max(step - 1, 0) // cfg.steps, cfg.epochs):  # at its end, it validates
         model.train()
         sampler.set_epoch(epoch)
         sets.train.set_epoch(epoch)
         # >>> TODO 36, day 4: of its images, so many have been seen
-        skip(train_batches, step % cfg.steps * (cfg.batch_size // run.world_size))
+        skip(train_batches, (step - epoch * cfg.steps) * (cfg.batch_size // run.world_size))
         # --- before
         # <<<
         for images, labels in meter.steps(train_batches, epoch):

@@ -114,8 +114,12 @@ def narrow_solution(folder: Path, also: str = "", name: str = "train.py") -> Pat
 
 def train_together(
     of: Iterable[Run], timeout_s: float = 900, *, narrow: bool = True, **env: str
-) -> None:
-    """Train prepared runs one after another in one process: importing torch takes longer."""
+) -> str:
+    """Train prepared runs one after another in one process: importing torch takes longer.
+
+    Returns:
+        What they printed.
+    """
     folders = [str(run.folder) for run in of]
     alone = os.environ | {"RANK": "0", "WORLD_SIZE": "1"} | env
     with TemporaryDirectory() as place:
@@ -128,6 +132,7 @@ def train_together(
             timeout_s=timeout_s,
         )
     assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
 
 
 def run_forked(

@@ -186,10 +186,11 @@ def _on_device(
 def skip(batches: Batches, images: int) -> None:
     """Leave out so many images of this rank in the next epoch: it was begun before, by another.
 
+    None where the number is below 0: the training that went on was at its end before this epoch.
     A synthetic batch is always the same, so there nothing is to be done.
     """
     if isinstance(batches, DataLoader):
-        batches.sampler.skip = images
+        batches.sampler.skip = max(0, images)
 
 
 def _arguments(cfg: Config) -> dict[str, Any]:

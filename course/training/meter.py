@@ -168,7 +168,7 @@ class Meter:
 
     def _say(self, epoch: int) -> None:
         """A line for the log, from rank 0 alone."""
-        if self.run.rank == 0 and self.step:
+        if self.run.rank == 0 and self.step > self._first:
             loss = float(self._losses[self.step - 1])
             print(
                 f"epoch {epoch + 1} of {self.config.epochs} ends at step {self.step}, "

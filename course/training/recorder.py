@@ -151,13 +151,19 @@ class Recorder:
             print(f"{name} misses {len(rows)} steps: {error}", file=sys.stderr)
 
     def keep_steps(self, first: int) -> None:
-        """Of what an earlier process of this run wrote, keep what lies before step `first`."""
+        """Of what an earlier process of this run wrote, keep what lies before step `first`.
+
+        An epoch whose last step was the last before it is validated again: that of the earlier
+        process may have been cut off.
+        """
         if self._everyone is None:
             return
-        epochs = first // self.config.steps
+        epochs = max(first - 1, 0) // self.config.steps
         kept = self._keep(EPOCHS, lambda number, row: number < epochs) if self._run else []
         self._values["epochs"] += kept
-        self._keep(steps_file(self.rank), lambda number, row: row["step"] < first)
+        steps = self._keep(steps_file(self.rank), lambda number, row: row["step"] < first)
+        if steps:  # all there is, where no step is left to do
+            self.set(first_loss=steps[0]["loss"], last_loss=steps[-1]["loss"])
 
     def _keep(self, name: str, wanted: Callable[[int, dict], bool]) -> list[dict[str, Any]]:
         """The rows of a file that are wanted; the others are taken out of it."""

@@ -86,7 +86,7 @@ def test_beyond_the_gpu() -> None:
     said("The GPUs' part of each bar is hardly more than half.")
     share = grids()["gpus"] / grids()["grams"]
     assert share.between(0.5, 0.53).all()
-    said("GPU joules are about half of the plug's.")
+    said("GPU joules are about half of the building's.")
 
 
 def test_grams() -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 import shlex
+import shutil
 import struct
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from course import __main__
 from course.runs.recordings import recorded_runs
 from course.runs.run import PROJECT, Run, all_runs
 from course.runs.trackers import export as handing
+from course.runs.trackers import tensorboard
 from course.runs.trackers.content import content
 from course.runs.trackers.export import ExportError, export
 
@@ -165,6 +167,28 @@ def test_no_tool_is_let_into_the_network(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert not {"TRACKIO_SPACE_ID", "WANDB_API_KEY", "HF_TOKEN"} & given.keys()
     assert given["WANDB_MODE"] == "offline" and given["HF_HUB_OFFLINE"] == "1"
     assert given["TRACKIO_DIR"] == str(tmp_path)
+
+
+@pytest.mark.parametrize("to", handing.TOOLS)
+@pytest.mark.parametrize("inside", ["", "{name}", "{name}/logs", "link"])
+def test_a_run_is_never_written_over(runs: list[Run], tmp_path: Path, to: str, inside: str) -> None:
+    """Into the folder of all runs, or into a run's own, nothing is handed on."""
+    own = Run(shutil.copytree(runs[0].folder, tmp_path / "runs" / runs[0].name))
+    (tmp_path / "runs/link").symlink_to(tmp_path / "runs")
+    before = {path: path.read_bytes() for path in own.folder.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=f"holds {own.name} itself: choose a folder"):
+        export(own, to, tmp_path / "runs" / inside.format(name=own.name))
+    assert before == {path: path.read_bytes() for path in own.folder.rglob("*") if path.is_file()}
+
+
+def test_tensorboards_files_alone_are_replaced(runs: list[Run], tmp_path: Path) -> None:
+    own = tmp_path / runs[0].name
+    own.mkdir()
+    (own / "notes.txt").write_text("a learner's")
+    for _ in range(2):
+        tensorboard.write(tmp_path, content(runs[0]))
+    assert (own / "notes.txt").read_text() == "a learner's"
+    assert len([*own.glob(tensorboard.EVENTS)]) == 1
 
 
 def test_a_tool_that_is_missing_or_unknown_is_told(

@@ -53,6 +53,11 @@ def test_the_mean_has_what_the_median_hides(tmp_path: Path) -> None:
     row = table.loc["torch.save"]
     assert row["step_ms"] == pytest.approx(100) and row["behind_ms"] == pytest.approx(500)
     assert row["save_ms"] == pytest.approx(400) and row["cost"] == pytest.approx(1.0)
+    alt = practice.pictures.steps([never, saved], "2 cores").alt
+    assert alt == (
+        "ms of each step, 2 cores. never: 100 ms; "
+        "torch.save: 100 ms, behind a save (every 4 steps) 500 ms"
+    )
 
 
 def test_losses_of_two_processes_are_joined(tmp_path: Path) -> None:
@@ -62,7 +67,8 @@ def test_losses_of_two_processes_are_joined(tmp_path: Path) -> None:
     table = practice.joined(run, whole)
     assert table["process"].tolist() == [1, 1, 2, 2]
     assert table["same"].tolist() == [True, True, True, False]
-    assert practice.pictures.stopped(run, whole)
+    alt = practice.pictures.stopped(run, whole).alt
+    assert alt.startswith("a stopped training goes on at step 2, and 3 of 4 steps have the same")
 
 
 def test_what_is_lost_is_least_where_both_parts_are_equal() -> None:
@@ -74,6 +80,11 @@ def test_what_is_lost_is_least_where_both_parts_are_equal() -> None:
     assert at_best == pytest.approx(2 * (1 / 60 / best)) and at_best < min(shares)
     with pytest.raises(ValueError, match="must be above 0"):
         practice.lost(1, 0, 1, 1)
+
+
+def test_the_best_distance_is_told_to_those_who_do_not_see_it() -> None:
+    alt = practice.pictures.best_distance(save_min=1, nodes=(1, 2048), broken_days=264).alt
+    assert "1 node every 14" in alt and "2,048 nodes every 19 min, 10" in alt
 
 
 def test_small_trainings_differ_in_how_they_save() -> None:

@@ -2,15 +2,20 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from job_helpers import prepared, train_together
 from torch.utils.data import DataLoader
 
 from course.config import rung
 from course.data.loader import Drawing
 from course.data.seeded import Seeded
+from course.days.practice.checks import CHANGING
+from course.runs.restarts import interruptions
+from course.runs.run import PROJECT, Run
 from course.training import optimizers
 from course.training.restart import checkpoint, randomness
 
@@ -87,6 +92,27 @@ def test_old_ones_go(tmp_path: Path) -> None:
     assert left == ["step-000003.pt", "step-000010.pt"]
 
 
+def test_steps_are_numbers_and_no_text(tmp_path: Path) -> None:
+    """With a millionth step a name is longer: it is the newest nevertheless, and stays."""
+    for step in (999_998, 999_999, 1_000_000):
+        saved(tmp_path, step)
+    checkpoint.remove_old(tmp_path, kept=2)
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["step-1000000.pt", "step-999999.pt"]
+    same(checkpoint.newest(tmp_path), state(1_000_000))
+
+
+def test_what_somebody_else_put_there_is_left_and_not_taken(tmp_path: Path) -> None:
+    others = ["best.pt", "best-epoch-90.pt", "zero.pt", "step-3-notes.txt"]
+    for name in others:
+        torch.save({"best": True}, tmp_path / name)
+    for step in (3, 6):
+        saved(tmp_path, step)
+        checkpoint.remove_old(tmp_path, kept=1)
+    assert {path.name for path in tmp_path.iterdir()} == {*others, "step-000006.pt"}
+    same(checkpoint.newest(tmp_path), state(6))
+
+
 def test_random_numbers_go_on(tmp_path: Path) -> None:
     def draw() -> list[float]:
         return [random.random(), float(np.random.random()), float(torch.rand(()))]
@@ -101,6 +127,41 @@ def test_random_numbers_go_on(tmp_path: Path) -> None:
     assert draw() == due
     with pytest.raises(ValueError, match="random numbers of 2 ranks, and 1 go on"):
         randomness.set_states([{}, {}], CPU)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("last", [3, 7], ids=["of the first epoch", "of all"])
+def test_asked_to_end_in_an_epochs_last_step_it_validates(
+    unstopped: Run, tmp_path: Path, tiny_set: Path, last: int
+) -> None:
+    run = trained(tmp_path / "run", tiny_set, save_every=3, sigterm_step=last)
+    seen, due = run.record, unstopped.record
+    assert (run.status, interruptions(run.folder)) == ("ok", [{"how": "SIGTERM", "step": last}])
+    assert (len(seen.epochs), seen.epochs) == (2, due.epochs)
+    assert (seen.val_loss, seen.last_loss) == (due.val_loss, due.last_loss)
+    assert run.steps["loss"].tolist() == unstopped.steps["loss"].tolist()
+    if last < 7:  # in a process that has a step to do, that is noted
+        begun, before = seen.evidence["moments"], due.evidence["moments"]
+        assert [*begun] == ["4", "5", "6", "7"]
+        assert {at: begun[at] for at in "456"} == {at: before[at] for at in "456"}
+        assert seen.evidence["at_end"] == due.evidence["at_end"]
+    printed = (run.folder / "printed.txt").read_text()
+    assert "loss is 0.000" not in printed and printed.count("of 2 ends at step") == 2
+
+
+@pytest.fixture(scope="module")
+def unstopped(tiny_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return trained(tmp_path_factory.mktemp("whole") / "run", tiny_set)
+
+
+def trained(folder: Path, images: Path, **own: Any) -> Run:
+    """A training in which all changes from step to step, of two epochs of four steps each."""
+    size = CHANGING | {"data": "imagenet", "data_root": str(images), "warmup_steps": 7}
+    text = (PROJECT / "solutions/train_restarted.py").read_text()
+    run = prepared(folder, text, rung("restarted", quick=True, **size | own))
+    env = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "NO_HOST_MEMORY": "1"}
+    (folder / "printed.txt").write_text(train_together([run], **env))
+    return run
 
 
 class Drawn(torch.utils.data.Dataset):

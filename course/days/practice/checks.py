@@ -66,6 +66,8 @@ def _save_faults(run: Run, against: Run) -> Iterator[str]:
     due, saves = steps // run.config.save_every, [len(each["saves"]) for each in ranks]
     left = ranks[0]["left"]
     whole = [each["name"] for each in left if each["whole"]]
+    named = [name for name in whole if not name.startswith(".")]
+    renamed = {name: safe for each in ranks for name, safe in each["renamed"].items()}
     if not any(saves):
         yield "nothing was saved: `torch.save(…)` every cfg.save_every steps"
     elif sum(1 for each in saves if each) > 1:
@@ -75,10 +77,15 @@ def _save_faults(run: Run, against: Run) -> Iterator[str]:
         )
     elif max(saves) != due:
         yield f"{max(saves)} checkpoints were saved in {steps} steps, and {due} are due"
-    elif in_place := [name for name in whole if any(name in each["saves"] for each in ranks)]:
+    elif in_place := [name for name in named if name not in renamed]:
         yield (
             f"{in_place[-1]} was written under its final name: whoever is killed meanwhile leaves "
             f"half a checkpoint that looks like a whole one. Write a draft, and rename it"
+        )
+    elif loose := [name for name in named if not renamed[name]]:
+        yield (
+            f"{loose[-1]} got its name before the disk had all of it: should the power fail then, "
+            f"it may be half a checkpoint. `file.flush()`, `os.fsync(file.fileno())`, then rename"
         )
     elif len(whole) != KEPT:
         yield (

@@ -58,12 +58,14 @@ def export(runs: Run | Iterable[Run], to: str, folder: str | Path = "") -> Expor
         folder: where their files go; by default exports/TOOL in the folder of all runs.
 
     Raises:
-        ValueError: no such tool, or it is not installed; no run, or one that is not over.
+        ValueError: no such tool, or it is not installed; no run, or one that is not over; the
+            folder is a run's own, or the one that a run lies in.
         ExportError: the tool did not take them.
     """
     chosen = (runs,) if isinstance(runs, Run) else tuple(runs)
     _refuse(chosen, to)
     place = Path(folder or runs_root() / FOLDERS / to).expanduser().resolve()
+    _refuse_own(chosen, place)
     place.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
         [sys.executable, "-m", "course.runs.trackers", to, str(place)],
@@ -89,6 +91,17 @@ def _refuse(runs: tuple[Run, ...], to: str) -> None:
         raise ValueError("no run to export: name some, or launch one; course runs lists them")
     if unfinished := [repr(run) for run in runs if run.record is None]:
         raise ValueError(f"not over yet: {', '.join(unfinished)}. Only records are handed on")
+
+
+def _refuse_own(runs: tuple[Run, ...], place: Path) -> None:
+    """A tool's files of a run are of its name: in the runs' folder they would lie in its own."""
+    for run in runs:
+        own = run.folder.resolve()
+        if place.is_relative_to(own) or (place / run.name).resolve() == own:
+            raise ValueError(
+                f"{place} holds {run.name} itself: choose a folder of its own for the tool's "
+                f"files, or none; by default they go to {runs_root() / FOLDERS}"
+            )
 
 
 def _is_installed(tool: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,18 @@ from typing import Any
 from course.config import Config
 from course.runs.trackers.content import Content
 
+EVENTS = "events.out.tfevents.*"  # as TensorBoard names its files
 ALWAYS = ("batch_size", "lr", "seed")  # hyperparameters that are shown, whatever they are
 SUMMARY = "summary/"  # in front of the record's numbers: one value a run
 
 
 def write(folder: Path, content: Content) -> None:
-    """Write a run's folder of event files, in place of one that is there."""
+    """Write a run's event files, in place of those that are there. Nothing else is removed."""
     from torch.utils.tensorboard import SummaryWriter
     from torch.utils.tensorboard.summary import hparams
 
-    shutil.rmtree(folder / content.name, ignore_errors=True)
+    for known in (folder / content.name).glob(EVENTS):
+        known.unlink()
     with SummaryWriter(folder / content.name) as writer:
         for row in content.rows:
             for name, value in row.values.items():

@@ -28,7 +28,7 @@ def costs(runs: Iterable[Run]) -> pd.DataFrame:
     mean_ms (over all steps after warm-up), cost (of the mean, over that of the run that never
     saves).
     """
-    rows = [_row(run) for run in runs]
+    rows = [steps_of(run) for run in runs]
     table = pd.DataFrame(rows).sort_values(["model", "saved"], key=_order, kind="stable")
     table = table.reset_index(drop=True)
     never = table[table["saved"] == NEVER].set_index("model")["mean_ms"]
@@ -41,7 +41,8 @@ def _order(column: pd.Series) -> pd.Series:
     return column.map(places) if column.name == "saved" else column
 
 
-def _row(run: Run) -> dict[str, object]:
+def steps_of(run: Run) -> dict[str, object]:
+    """A run's row of `costs`, but for what it costs."""
     cfg = run.config
     steps = run.steps[run.steps["step"] >= cfg.warmup_steps].set_index("step")["step_s"] * 1e3
     follows = (steps.index % cfg.save_every == 0) if cfg.save_every else steps.index < 0

@@ -31,7 +31,7 @@ GRIDS = {
     "India": Grid(713, 2023, EMBER),
 }
 PUE = 1.58  # a building's power over that of its computers: mean of Uptime Institute's survey, 2023
-# A node's power over that of its GPUs. Super Micro's node of MLPerf 4.0 drew 6.83 kW at its plug
+# A node's power over that of its GPUs. Super Micro's node of MLPerf 4.0 drew 6.83 kW as a whole
 # while 8 H100 trained ResNet-50; they may draw 700 W each, so it is at least that.
 HOST = 6.83 / (8 * 0.7)
 

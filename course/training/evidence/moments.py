@@ -14,6 +14,7 @@ from course.runs.restarts import CHECKPOINTS, interruptions
 from course.training.evidence import shards
 from course.training.restart import checkpoint
 from course.training.restart.interruption import Planted, Saves
+from course.training.restart.naming import Naming
 
 FEW = 16  # steps of a run whose checkpoints are opened: of a long one they may be large
 MUCH = 2**28  # bytes of weights, above which their bits are not looked at: it would take seconds
@@ -33,6 +34,7 @@ class Moments:
         self._scale: Any = torch.amp.GradScaler.scale
         self._weights: list[torch.Tensor] = []
         self._saves = Saves()
+        self._naming = Naming(folder / CHECKPOINTS if folder else None)
         self._found = self._there()
 
     def start(self) -> None:
@@ -46,12 +48,14 @@ class Moments:
 
         torch.amp.GradScaler.scale = noted
         self._saves.start()
+        self._naming.start()
 
     def stop(self) -> None:
         """Look no more."""
         self._hook.remove()
         torch.amp.GradScaler.scale = self._scale
         self._saves.stop()
+        self._naming.stop()
 
     def begin(self, batch: Any, device: torch.device) -> None:
         """A step begins, with this batch."""
@@ -94,7 +98,8 @@ class Moments:
         began_at: the steps that lay behind this process. found: the checkpoints that it met, left:
         those that are there now. interrupted: what was planted so far. moments: of each noted step,
         by number, what it began with. at_end: the bits of the weights now. saves: the names that
-        were given to torch.save.
+        were given to torch.save. renamed: of each name that a checkpoint got by a rename, whether
+        it was on the disk by then.
         """
         known = interruptions(self._folder) if self._folder else []
         is_small = self._config.deterministic and shards.size(self._weights) <= MUCH
@@ -106,6 +111,7 @@ class Moments:
             "moments": self._rows,
             "at_end": _bits(self._weights) if is_small else None,
             "saves": self._saves.names,
+            "renamed": self._naming.found,
         }
 
 

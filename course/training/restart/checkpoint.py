@@ -18,11 +18,12 @@ from torch.utils._pytree import tree_map_only
 
 KEPT = 2  # the last one may turn out to be damaged
 NAME = re.compile(r"\d+")  # of which the last in a name is the number of steps
+OURS = re.compile(r"step-\d+(\.pt)?")  # what `named` says, and async_save's folders
 METADATA = ".metadata"  # what async_save writes last into a checkpoint's folder
 
 
 def named(step: int) -> str:
-    """The file of a checkpoint after so many steps: names sort as their steps do."""
+    """The file of a checkpoint after so many steps."""
     return f"step-{step:06}.pt"
 
 
@@ -31,7 +32,7 @@ def newest(folder: Path) -> dict[str, Any] | None:
 
     One that cannot is named on standard error, and the one before it is taken.
     """
-    for path in sorted(found(folder), reverse=True):
+    for path in sorted(found(folder), key=_age, reverse=True):
         try:
             return read(path)
         except Exception as error:  # cut short, in whatever way: any reader's own
@@ -39,6 +40,17 @@ def newest(folder: Path) -> dict[str, Any] | None:
             print(f"checkpoint {path.name} is damaged, the one before it is used: {why}",
                   file=sys.stderr, flush=True)  # fmt: skip
     return None
+
+
+def _age(path: Path) -> tuple[bool, int, str]:
+    """What checkpoints sort by: as text, step 1,000,000 would come before step 999,999."""
+    return bool(OURS.fullmatch(path.name)), step_of(path) or 0, path.name
+
+
+def step_of(path: Path) -> int | None:
+    """The steps that a checkpoint's name tells; None where it tells none."""
+    numbers = NAME.findall(path.stem)
+    return int(numbers[-1]) if numbers else None
 
 
 def found(folder: Path) -> list[Path]:
@@ -67,8 +79,9 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def remove_old(folder: Path, kept: int = KEPT) -> None:
-    """Delete all but the last checkpoints."""
-    for path in sorted(found(folder))[:-kept]:
+    """Delete all but the last checkpoints, of those that `named` has named: a best.pt stays."""
+    ours = [path for path in found(folder) if OURS.fullmatch(path.name)]
+    for path in sorted(ours, key=_age)[:-kept]:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
@@ -145,7 +158,5 @@ def look(folder: Path) -> list[dict[str, Any]]:
             is_whole = True
         except Exception:
             is_whole = False
-        numbers = NAME.findall(path.stem)
-        step = int(numbers[-1]) if numbers else None
-        rows.append({"name": path.name, "step": step, "whole": is_whole})
+        rows.append({"name": path.name, "step": step_of(path), "whole": is_whole})
     return rows

@@ -16,13 +16,16 @@ TAKE = """\
         randomness.set_states(saved["random"], device)
         step = saved["step"]"""
 RANDOM = '        randomness.set_states(saved["random"], device)\n'
-SKIP = "        skip(train_batches, step % cfg.steps * (cfg.batch_size // run.world_size))"
+SEEN = "(step - epoch * cfg.steps)"
+SKIP = f"        skip(train_batches, {SEEN} * (cfg.batch_size // run.world_size))"
 SIGNAL = '    signal.signal(signal.SIGTERM, lambda *_: asked.append("to end"))'
 LEAVE = """\
             if ends:
                 run.interrupted()
                 return"""
 FILE = '    with draft.open("wb") as file:'
+WRITE = "        torch.save(state, file)"
+SYNC = "        file.flush()\n        os.fsync(file.fileno())\n"
 
 WRONG = {
     "every rank saves": Answer(
@@ -36,6 +39,24 @@ WRONG = {
         edits={DRAFT: "    draft = final = folder / checkpoint.named(step)"},
         why="A reader, or a kill, meanwhile, meets half of it under the final name.",
         said=r"step-000003.pt was written under its final name",
+    ),
+    "in place, through memory": Answer(
+        todo=35,
+        edits={
+            DRAFT: "    import io\n"
+            "    memory = io.BytesIO()\n"
+            "    torch.save(state, memory)\n"
+            "    draft = final = folder / checkpoint.named(step)",
+            WRITE: "        file.write(memory.getvalue())",
+        },
+        why="As before; torch.save itself never learns the name.",
+        said=r"step-000003.pt was written under its final name",
+    ),
+    "renamed before it is on the disk": Answer(
+        todo=35,
+        edits={SYNC: ""},
+        why="The name may be on the disk sooner than what it stands for.",
+        said=r"step-000003.pt got its name before the disk had all of it",
     ),
     "keeps one": Answer(
         todo=35,
@@ -115,7 +136,7 @@ RIGHT = {
     "through memory": Answer(
         todo=35,
         edits={
-            FILE + "\n        torch.save(state, file)": (
+            f"{FILE}\n{WRITE}": (
                 "    import io\n"
                 "    memory = io.BytesIO()\n"
                 "    torch.save(state, memory)\n"
@@ -123,6 +144,11 @@ RIGHT = {
             )
         },
         why="All that is written is there before the file is.",
+    ),
+    "counts the epoch's steps otherwise": Answer(
+        todo=36,
+        edits={SKIP: SKIP.replace(SEEN, "step % cfg.steps")},
+        why="Of an epoch that is at its end, no batch is asked for.",
     ),
     "two places in turn": Answer(
         todo=36,

@@ -6,6 +6,7 @@ import json
 import math
 from functools import cache
 
+import pandas as pd
 import pytest
 from claims import text_of, text_of_quiz
 
@@ -221,3 +222,20 @@ def test_anchors_are_those_that_were_published() -> None:
 
 def test_the_quiz_counts_well() -> None:
     said("0.5 × 1.5 = 0.75 of the joules", text_of_quiz("race"))
+
+
+def test_entries_alone_on_another_gpu() -> None:
+    lines = (PROJECT / "benchmarks/race_alone_h100.jsonl").read_text().splitlines()
+    runs = pd.DataFrame([json.loads(line) for line in lines[1:]])
+    found = runs.groupby("script")[["seconds", "joules"]].median()
+    said("`plain` took 15.8 s, `one_cycle` 15.0 s and `fast` 3.22 s", PAGE)
+    assert [f"{each:.3g}" for each in found["seconds"][["plain", "one_cycle", "fast"]]] == [
+        "15.8",
+        "15",
+        "3.22",
+    ]
+    said("with 6,380, 5,746 and 862 J", PAGE)
+    assert found["joules"].round()[["plain", "one_cycle", "fast"]].tolist() == [6380, 5746, 862]
+    said("`progressive` took 16.0 s and 4,564 J there, the median of eight runs", PAGE)
+    assert runs["script"].value_counts()["progressive"] == 8
+    assert [*found.loc["progressive"].round(1)] == [16.0, 4564.0]

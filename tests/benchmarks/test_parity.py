@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+from pathlib import Path
 
 import parity
 import pytest
@@ -46,6 +47,35 @@ def test_the_verdict(
     ends_well, said = parity.verdict([*parity.compared(found)])
     assert ends_well is fine
     assert told in "\n".join(said)
+
+
+def test_what_was_trained_already_is_not_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ways trained one process each, then the verdict of all; another step count is another one."""
+    trained_now = []
+
+    def train(way: str, data: object, seed: int, asked: object) -> dict[str, float]:
+        trained_now.append((way, seed))
+        return {"mean_loss": SAME[seed % 1000] if way != "broken" else OTHER[seed]}
+
+    monkeypatch.setattr(parity, "train", train)
+    monkeypatch.setattr(parity, "crops", lambda *sizes: None)
+
+    def run(*arguments: str) -> None:
+        out = ["--out", str(tmp_path / "out.jsonl"), "--seeds", "5"]
+        monkeypatch.setattr("sys.argv", ["parity.py", *out, *arguments])
+        parity.main()
+
+    for way in ("broken", "again"):
+        run("--ways", way)
+    assert "no verdict without autocast" in capsys.readouterr().out and len(trained_now) == 10
+    with pytest.raises(SystemExit) as ended:
+        run("--ways", "autocast", "again", "broken")
+    assert not ended.value.code and len(trained_now) == 15
+    assert "broken: another training" in capsys.readouterr().out
+    run("--ways", "again", "--steps", "7")
+    assert len(trained_now) == 20
 
 
 def test_what_two_cores_measured_is_what_the_page_says() -> None:

@@ -196,12 +196,14 @@ class CudnnConvolution:
         y, space = torch.empty_like(x), torch.empty(SPACE, dtype=torch.uint8, device=device)
         number = VALUES["CUDNN_DATA_FLOAT" if self.dtype == "fp32" else "CUDNN_DATA_HALF"]
         how = VALUES[f"CUDNN_TENSOR_{self.layout}"], VALUES[f"CUDNN_{self.math}"]
+        library, chosen = loaded("convolutions"), ctypes.c_void_p()
         sizes = self.images, self.channels, self.px, number, *how
-        convolve, pointers = loaded("convolutions").convolve, _pointers(x, w, y)
-        room = *_pointers(space), ctypes.c_size_t(SPACE)
+        said = library.choose(*sizes, ctypes.c_size_t(SPACE), ctypes.byref(chosen))
+        _check(said, "cuDNN")
+        given = chosen, *_pointers(x, w, y, space), ctypes.c_size_t(SPACE)
 
         def convolution(kept: tuple = (x, w, space)) -> torch.Tensor:
-            _check(convolve(*pointers, *sizes, *room), "cuDNN")
+            _check(library.convolve(*given), "cuDNN")
             return y
 
         return convolution

@@ -64,8 +64,11 @@ def brief(kernel: str) -> str:
     return " … ".join(dict.fromkeys(TELLING.findall(name))) or f"{name[:LONG]}…"
 
 
+# Kernels that prepare or finish: they rewrite layouts or formats, pad, add up, go over to Fourier's
+# numbers and back.
 HELPING = re.compile(
-    r"splitK|[rR]educe|[nN][cC]?[hH][wW][cC]?To|Memset|Offsets|Padding|elementwise"
+    r"splitK|[rR]educe|[nN][cC]?[hH][wW][cC]?To|Memset|Offsets|Padding|elementwise|convertTensor"
+    r"|tensorTransform|init_device_workspace|flip_filter|fft2d|region_transform"
 )
 
 

@@ -238,19 +238,43 @@ def test_this_machine_has_a_map_and_no_gpu() -> None:
         assert microscope.on_gpu() is None
 
 
-def test_the_ceiling_is_the_fastest_of_all_that_are_recorded() -> None:
+def test_the_ceiling_is_the_largest_rate_that_was_found() -> None:
     found, usual = microscope.ceilings(), recorded_ceilings("nvidia-h100")
-    assert all(found.flop_per_s[name] >= usual.flop_per_s[name] for name in found.flop_per_s)
-    assert found.flop_per_s["bf16"] > usual.flop_per_s["bf16"]
-    assert "2026-11-21 and 2026-11-25" in microscope.largest()["machine"].iloc[0]
+    largest = microscope.recorded().largest["tflop_per_s"]
+    assert found.flop_per_s == {name: 1e12 * largest[name] for name in usual.flop_per_s}
+    assert (found.bytes_per_s, found.machine) == (usual.bytes_per_s, usual.machine)
+    assert found.source == "largest products, recorded 2026-11-25, PyTorch 2.11.0"
 
 
 def test_records_are_drawn() -> None:
     draw = microscope.pictures
     both = [microscope.channels(each) for each in ("bf16", "tf32")]
     assert draw.channels(*both).alt.startswith("TFLOP/s in bf16, by the widest load: 2 bytes 67.3")
-    assert "4,096: 97% filled, 100% reached" in draw.sizes(microscope.sizes()).alt
-    assert "bf16 704 of 989" in draw.largest(microscope.largest()).alt
+    odd = draw.odd(microscope.odd(microscope.recorded().products)).alt
+    assert "fp8: M 100, N refused, K refused" in odd
+
+
+def test_kernels_say_for_whom_they_were_written() -> None:
+    assert names.family(NVJET) == "nvjet, Hopper"
+    turing = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_256x128_nn_align1>()"
+    assert names.family(turing) == "align1, Turing"
+    assert names.family("sm80_xmma_gemm_f32_ffma_kernel") == "Ampere"
+    assert names.family("gemv2T_kernel_val") == ""
+
+
+def test_one_side_is_longer(seen: record.Seen) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record, "BASE", Product(16, 16, 16))
+        table = microscope.odd(seen.products)
+    assert table.loc["fp32", ["none", "M", "N", "K"]].gt(0).all()
+    assert table.loc["tf32", ["none", "M", "N", "K"]].isna().all()
+
+
+def test_counters_stand_beside_the_rule() -> None:
+    table = microscope.beside_rule(microscope.recorded().counters)
+    odd = table[table["k"] % 2 + table["n"] % 2 > 0].set_index("dtype")["load"]
+    assert odd["bf16"].eq(2).all() and odd["tf32"].eq(4).all() and odd["fp64"].eq(8).all()
+    assert table.loc[table["dtype"] == "fp32", "tensor_active"].lt(0.001).all()
 
 
 def test_a_convolution_is_found_in_each_step() -> None:

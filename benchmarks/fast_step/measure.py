@@ -21,9 +21,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+import psutil
 import torch
 import torchvision
 from torch import nn
@@ -33,6 +35,7 @@ from course.training.algebra.choices import SHIPPED
 from course.training.energy import EnergyMeter, counter
 from course.training.precision import set_tf32
 
+IMPORTS_S = time.time() - psutil.Process().create_time()  # since this process began
 HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 FIRST_STEPS = 12
 SETTINGS = {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4}
@@ -125,8 +128,12 @@ def measure(way: str, arguments: argparse.Namespace, device: torch.device) -> di
     begin = time.perf_counter()
     set_tf32(True)
     step = make_step(way, arguments, device)
-    losses, peak_gib = first_steps(step, FIRST_STEPS)
+    made = time.perf_counter()
+    first_loss = float(step())
+    stepped = time.perf_counter()
+    losses, peak_gib = first_steps(step, FIRST_STEPS - 1)
     ready_s = time.perf_counter() - begin
+    compiled = [asdict(each) for each in step.model._step.reports] if way == "fast" else []
     if way == "fast" and arguments.choices:
         chosen = step.model._step.saved.chosen
         arguments.choices.write_text(json.dumps(chosen, indent=1) + "\n")
@@ -139,7 +146,10 @@ def measure(way: str, arguments: argparse.Namespace, device: torch.device) -> di
         "peak_gib": None if way == "compile" else peak_gib,
         "reserved_gib": torch.cuda.max_memory_reserved() / 2**30,
         "ready_s": ready_s,
-        "losses": losses,
+        "network_s": made - begin,
+        "first_step_s": stepped - made,
+        "compiled": compiled,  # in the first step, unless it was one by one
+        "losses": [first_loss, *losses],
     }
 
 
@@ -162,7 +172,11 @@ def main() -> None:
     parser.add_argument(
         "--choices", type=Path, help="write the tiles that were chosen to this file"
     )
+    parser.add_argument(
+        "--one-by-one", action="store_true", help="compile kernels when they are first launched"
+    )
     arguments = parser.parse_args()
+    fused.AHEAD = not arguments.one_by_one
     if not torch.cuda.is_available() or torch.version.cuda is None:
         sys.exit(
             "This measures an NVIDIA GPU and found none. Without one, see the algebra at work:\n"
@@ -174,7 +188,8 @@ def main() -> None:
         SHIPPED.clear()
         os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()
     versions = {"torch": torch.__version__, "torchvision": torchvision.__version__}
-    print(json.dumps({"record": "machine", "gpu": name, **versions}), flush=True)
+    started = {"cores": len(os.sched_getaffinity(0)), "imports_s": IMPORTS_S}
+    print(json.dumps({"record": "machine", "gpu": name, **versions, **started}), flush=True)
     for way in arguments.ways:
         print(json.dumps(measure(way, arguments, device)), flush=True)
         torch.compiler.reset()  # lets go of its graphs' pool, which the next peak would count

@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import triton
@@ -20,6 +21,7 @@ from platformdirs import user_cache_path
 from triton.runtime.errors import OutOfResources
 
 from course.runs.files import read_dict, write_atomically
+from course.training.algebra.kernels.compiling import Launch
 
 # By a part of the GPU's name; of a name with several the last counts. Each GPU's has the first.
 SHIPPED = {"": "choices_h100.json", "H200": "choices_h200.json"}
@@ -58,15 +60,17 @@ class Choices:
     """The tiles that may be tried on a device, and those that were chosen.
 
     On a CPU (Triton's interpreter) an element costs nearly nothing and a program much: there is
-    one large tile for each kind, and nothing is timed. The dict `chosen` is added to.
+    one large tile for each kind, and nothing is timed. The dict `chosen` is added to. On the meta
+    device launches are noted, not made: that of the tile that was chosen, or of all to be tried.
     """
 
     def __init__(self, device: torch.device, chosen: dict[str, str] | None = None) -> None:
         self.batch = 1  # images of the step under way
         self.interpreted = device.type == "cpu"
         self.chosen = {} if chosen is None else chosen
+        self.noted: list[Launch] | None = [] if device.type == "meta" else None
         self.processors = 1
-        if not self.interpreted:
+        if device.type == "cuda":
             self.processors = torch.cuda.get_device_properties(device).multi_processor_count
 
     def run(
@@ -77,6 +81,10 @@ class Choices:
         touched: what a candidate adds to; timing, which runs it many times, leaves no trace there.
         """
         name = " ".join(map(str, (kind, rows // self.batch, *shape)))
+        if self.noted is not None:
+            known = self.chosen.get(name)
+            noted = [known] if known in candidates else candidates
+            return [candidates[each]() for each in noted][-1]
         if self.chosen.get(name) in candidates:
             try:
                 return candidates[self.chosen[name]]()
@@ -99,6 +107,13 @@ class Choices:
         for tensor, values in zip(touched, before):
             tensor.copy_(values)
         return min(times, key=times.__getitem__)
+
+    def launch(self, kernel: Any, grid: tuple, *arguments: Any, **options: Any) -> None:
+        """kernel[grid](*arguments, **options), or a note of it."""
+        if self.noted is None:
+            kernel[grid](*arguments, **options)
+        else:
+            self.noted.append(Launch(kernel, grid, arguments, options))
 
     def row_grid(self, rows: int, columns: int, elements: int, per_sm: int) -> tuple:
         """Grid, rows and columns of a block, of a kernel that walks over [rows, columns]."""

@@ -12,13 +12,16 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 from torchvision.models.resnet import ResNet
 
 from course.training.algebra.choices import Saved
 from course.training.algebra.forward import Tape
 from course.training.algebra.graphs import Graphs
-from course.training.algebra.segments import HEAD, STEM, Segments
+from course.training.algebra.kernels.compiling import Report, compile_at_once
+from course.training.algebra.segments import HEAD, STEM, Segments, launches
 
+AHEAD = True  # all kernels are compiled at once before the first step; else each when launched
 EAGER_STEPS = 3  # steps on images of one shape before its graphs are captured
 HALVED = 32  # an image's height must be a multiple: it is halved five times
 MOST = 2**31  # elements of a tensor: kernels count in 32 bits
@@ -54,6 +57,9 @@ class Step:
         self._shape, self._seen = torch.Size(), 0
         self._captured = False  # does the step under way run by graphs?
         self._may_capture = is_gpu
+        self._may_compile = is_gpu and AHEAD
+        self._compiled: set[torch.Size] = set()  # for images of these shapes
+        self.reports: list[Report] = []
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         """Logits [n, classes] of images [n, 3, h, w]."""
@@ -67,6 +73,8 @@ class Step:
         """Images in half precision, with a fourth channel of zeros for the first layer."""
         self.count += 1
         n, _, height, width = images.shape
+        if self._may_compile and images.shape not in self._compiled:
+            self._compile(images.shape)
         self._seen = self._seen + 1 if images.shape == self._shape else 1
         self._shape = images.shape
         self._captured = self._graphs is not None and len(self._graphs.images) == n
@@ -81,6 +89,17 @@ class Step:
         if self._may_capture and not self._captured and self._seen > EAGER_STEPS:
             self._capture(x)
         return x
+
+    def _compile(self, shape: torch.Size) -> None:
+        """All kernels that steps on images of this shape are to launch, before they do."""
+        self._compiled.add(shape)
+        try:
+            with self._settings(), _disable_current_modes():
+                noted = launches(self.segments, shape)
+            self.reports.append(compile_at_once(noted, self.device))
+        except Exception as error:  # Triton compiles each when it is launched, as it always does
+            self._may_compile = False
+            print(f"algebra compiles kernel by kernel: {error}", file=sys.stderr, flush=True)
 
     def _capture(self, images: torch.Tensor) -> None:
         """From here on images of this shape go through graphs, which look for them here."""

@@ -79,7 +79,9 @@ def _find_statistics(
 ) -> None:
     """Mean, deviation, scale and shift of y = z W', into its norm; the running ones, too."""
     (N, K), (BN, BK) = W.shape, choices.small_tile(W)
-    gram_stats_kernel[(N // BN,)](
+    choices.launch(
+        gram_stats_kernel,
+        (N // BN,),
         W,
         WG,
         total,
@@ -121,7 +123,9 @@ def linear_norm(
     bits = torch.empty(M, N // 8, device=z.device, dtype=torch.uint8) if joins else None
 
     def launch(BM, BN, BK, options):
-        conv3_kernel[(triton.cdiv(M, BM) * (N // BN),)](
+        choices.launch(
+            conv3_kernel,
+            (triton.cdiv(M, BM) * (N // BN),),
             z,
             W,
             norm.scale,
@@ -153,7 +157,9 @@ def _norm_gradients(
     BN, BK = choices.small_tile(W)
     A, KW = torch.empty_like(W), torch.empty_like(W)
     constant = state.workspace.named((conv, "constant"), K)
-    gram_bwd_kernel[(N // BN,)](
+    choices.launch(
+        gram_bwd_kernel,
+        (N // BN,),
         P,
         W,
         linear.WG,
@@ -199,7 +205,9 @@ def linear_norm_backward(
     norm_below = y, under.sums, under.gamma, under.beta, under.gradients
 
     def launch(BM, BN, BK, options):
-        dz_kernel[(triton.cdiv(M, BM) * (K // BN),)](
+        choices.launch(
+            dz_kernel,
+            (triton.cdiv(M, BM) * (K // BN),),
             d,
             A,
             z,
@@ -236,8 +244,12 @@ def input_gradient(
     d = torch.empty(M, N, device=dy.device, dtype=dy.dtype)
 
     def launch(BM, BN, BK, options):
-        dgrad1_kernel[(triton.cdiv(M, BM) * (N // BN),)](
-            dy, W, shortcut, bits, d, total, M, K, N, BM, BN, BK, strided, height, **options
+        choices.launch(
+            dgrad1_kernel,
+            (triton.cdiv(M, BM) * (N // BN),),
+            *(dy, W, shortcut, bits, d, total),
+            *(M, K, N, BM, BN, BK, strided, height),
+            **options,
         )
 
     candidates = choices.product_candidates(K, N, launch)

@@ -24,7 +24,7 @@ def add_sums(choices: Choices, y: torch.Tensor, sums: torch.Tensor) -> None:
     M, C = y.shape
 
     def launch(grid, BR, BC, warps):
-        stats_kernel[grid](y, sums, M, C, BR, BC, num_warps=warps)
+        choices.launch(stats_kernel, grid, y, sums, M, C, BR, BC, num_warps=warps)
 
     choices.run("stats", M, (C,), choices.row_candidates(M, C, launch), (sums,))
 
@@ -39,7 +39,9 @@ def norm_relu(
     added = total if wanted else norm.sums  # a kernel takes a pointer, wanted or not
 
     def launch(grid, BR, BC, warps):
-        bn_relu_kernel[grid](
+        choices.launch(
+            bn_relu_kernel,
+            grid,
             y,
             norm.sums,
             norm.gamma,
@@ -68,7 +70,9 @@ def add_norm_gradients(choices: Choices, dz: torch.Tensor, y: torch.Tensor, norm
     M, C = y.shape
 
     def launch(grid, BR, BC, warps):
-        bn_relu_bwd_sums_kernel[grid](
+        choices.launch(
+            bn_relu_bwd_sums_kernel,
+            grid,
             dz,
             y,
             norm.sums,
@@ -95,7 +99,9 @@ def norm_relu_backward(
     dy = torch.empty_like(y)
 
     def launch(grid, BR, BC, warps):
-        bn_relu_bwd_kernel[grid](
+        choices.launch(
+            bn_relu_bwd_kernel,
+            grid,
             dz,
             y,
             norm.sums,
@@ -126,7 +132,9 @@ def unpool_masked(
     d = torch.empty(M, C, device=gradient.device, dtype=gradient.dtype)
     elements, warps, per_sm = UNPOOL_TILE
     grid, BR, BC = choices.row_grid(M, C, elements, per_sm)
-    unpool_mask_kernel[grid](gradient, bits, d, total, M, C, BR, BC, pool, num_warps=warps)
+    choices.launch(
+        unpool_mask_kernel, grid, gradient, bits, d, total, M, C, BR, BC, pool, num_warps=warps
+    )
     return d
 
 
@@ -140,7 +148,9 @@ def stem_pool(
     winner = torch.empty(pooled, C, device=y.device, dtype=torch.uint8)
 
     def launch(BP, warps):
-        stem_pool_kernel[(triton.cdiv(pooled, BP),)](
+        choices.launch(
+            stem_pool_kernel,
+            (triton.cdiv(pooled, BP),),
             y,
             norm.sums,
             norm.gamma,
@@ -180,11 +190,15 @@ def stem_rows_backward(
 
     def sums(BP, warps):
         grid = (min(triton.cdiv(M, BP), choices.processors * 32 // warps),)
-        stem_bwd_sums_kernel[grid](*shared, M, norm.eps, height, C, BP, num_warps=warps)
+        choices.launch(
+            stem_bwd_sums_kernel, grid, *shared, M, norm.eps, height, C, BP, num_warps=warps
+        )
 
     def gradient(BP, warps):
         grid = (min(triton.cdiv(M, BP), choices.processors * 64 // warps),)
-        stem_bwd_kernel[grid](*shared, dy, M, norm.eps, height, C, BP, num_warps=warps)
+        choices.launch(
+            stem_bwd_kernel, grid, *shared, dy, M, norm.eps, height, C, BP, num_warps=warps
+        )
 
     candidates = choices.stem_candidates(sums)
     choices.run("stem sums", M, (C,), candidates, (norm.gradients,))

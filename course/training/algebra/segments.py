@@ -6,12 +6,16 @@ above it, as it would with any network.
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import torch
 from torch import nn
 
 from course.training.algebra import backward, forward
 from course.training.algebra.choices import Choices
 from course.training.algebra.forward import Tape
+from course.training.algebra.kernels.compiling import Launch
 from course.training.algebra.state import State
 
 STEM, HEAD = 0, 5
@@ -61,3 +65,34 @@ class Segments:
         begin = sum(len(layer) for layer in self.layers[: number - 1])
         blocks = slice(begin, begin + len(self.layers[number - 1]))
         return backward.layer_backward(self.state, self.choices, tape, blocks, d)
+
+    def rehearse(self, images: torch.Tensor) -> None:
+        """Both passes over images [n, 4, h, w]; the gradient of the logits is 0."""
+        x, tape = images, None
+        for number in range(HEAD + 1):
+            x, tape = self.forward(number, x, tape)
+        d = torch.zeros_like(x)
+        for number in reversed(range(HEAD + 1)):
+            d = self.backward(number, d, tape)
+
+
+def launches(segments: Segments, shape: torch.Size) -> list[Launch]:
+    """Those of a step on images [n, 3, h, w]; of tiles that are to be timed, all. None is made.
+
+    They are found by a step of a twin on the meta device, whose tensors have types, shapes and
+    strides but no memory: nothing of the network is read or changed, and no GPU is asked.
+    """
+    dtype, chosen = segments.dtype, segments.choices.chosen
+    twin = Segments(on_meta(segments.model), dtype, chosen)
+    images = torch.empty(shape[0], 4, *shape[2:], dtype=dtype, device="meta")
+    twin.rehearse(images.to(memory_format=torch.channels_last))
+    return twin.choices.noted
+
+
+def on_meta(model: nn.Module) -> nn.Module:
+    """A copy without memory."""
+    twins: dict[int, Any] = {}  # what deepcopy shall take for copies
+    for tensor in (*model.parameters(), *model.buffers()):
+        twin = torch.empty_like(tensor, device="meta")
+        twins[id(tensor)] = nn.Parameter(twin) if isinstance(tensor, nn.Parameter) else twin
+    return copy.deepcopy(model, twins)

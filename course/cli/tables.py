@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -110,14 +111,21 @@ def show_outcome(outcome: Outcome) -> None:
 
 
 def show_plan(planned: Sequence[Planned]) -> None:
-    """Print the runs that `course record` would make: what, on how many GPUs, and for what."""
+    """Print the runs that `course record` would make: what, on how many GPUs, for what, how long.
+
+    The end says how long all of them take, where that can be told of each.
+    """
+    from course.workshop.estimate import seconds
     from course.workshop.record import label
 
+    lasts = seconds(planned)
     rows = [
-        [label(each), str(count), purpose, each.device, each.precision, each.setup]
-        for each, count, purpose in planned
+        [label(each), str(count), purpose, each.device, each.precision, each.setup, cell(about_s)]
+        for (each, count, purpose), about_s in zip(planned, lasts)
     ]
-    show_table(["rung", "GPUs", "for", "device", "precision", "trained on"], rows)
+    show_table(["rung", "GPUs", "for", "device", "precision", "trained on", "about s"], rows)
+    if not math.isnan(whole_s := sum(lasts)):
+        typer.echo(f"all of it: about {whole_s:.0f} s")
 
 
 def cell(value: Any) -> str:

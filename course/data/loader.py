@@ -118,7 +118,8 @@ def _check_shards(train: Files, stored: Path) -> None:
 
 
 def _check_enough(images: int, cfg: Config, root: Path) -> None:
-    if images < cfg.batch_size:
+    # Of several ranks each draws its share again and again, so a batch may be more than there is.
+    if images < cfg.batch_size / _ranks():
         raise DataError(
             f"batch_size={cfg.batch_size} is more than the {images} training images in "
             f'{root}: use a smaller batch, or data="synthetic" to measure speed and memory'
@@ -240,6 +241,11 @@ def _training_loader(
 def _rank() -> int:
     joined = distributed.is_available() and distributed.is_initialized()
     return distributed.get_rank() if joined else 0
+
+
+def _ranks() -> int:
+    joined = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if joined else 1
 
 
 def _growing(sets: ImageSets, cfg: Config) -> Callable[[int], None]:

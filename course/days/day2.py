@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
-from course.config import Config, rung, vary
+from course.config import Config, rung
 from course.days.lab import BUSY, Lab, Mechanism, Place, Recording, chosen
 from course.days.rehearsed import steps as rehearsals
+from course.days.several_gpus import scaling
+from course.days.several_gpus.scaling import FED
 from course.runs.run import Run
 
 RANKS = 2  # that a check launches: as many as any laptop has cores
@@ -276,7 +277,6 @@ DAY2 = {
 }
 
 
-FED = {"persistent_workers": True, "pin_memory": True, "non_blocking": True}
 # The first epoch is warm-up, and so is the beginning of the second, where workers begin anew: in
 # an epoch of a million images it does not count.
 LOADED = {"batch_size": 256, "epochs": 2, "steps": 56, "warmup_steps": 64, "val_steps": 0}
@@ -299,38 +299,9 @@ def _loading() -> Iterator[Config]:
     )
 
 
-def _counts(gpus: int) -> list[int]:
-    return sorted({*(count for count in (1, 2, 4, 8) if count < gpus), gpus})
-
-
 def _pair(gpus: int) -> Iterator[tuple[Config, int]]:
     """The run of lab 2.2 at full size, by one process and by two."""
     yield from ((rung("device", **TRAINED | FULL), count) for count in (1, RANKS))
-
-
-def _scaling(gpus: int) -> Iterator[tuple[Config, int]]:
-    """How the last rungs scale, on synthetic images and on files."""
-    counts = _counts(gpus)
-    for name in ("channels_last", "compile"):
-        yield from ((rung(name, **BUSY | {"batch_size": 256 * count}), count) for count in counts)
-    # All of the default set in every epoch: what workers load and nobody takes costs time, too.
-    files = FED | {"epochs": 12, "steps": 16, "warmup_steps": 16, "val_steps": 0}
-    yield from ((rung("dataloader", **files, batch_size=64 * count), count) for count in counts)
-    yield from (
-        (rung("compile", **BUSY | {"batch_size": 512 * count}), count) for count in (1, gpus)
-    )
-
-
-def _communication(gpus: int) -> Iterator[tuple[Config, int]]:
-    """Buckets: the largest tell bytes per second, the smallest latency; then other messages."""
-    for count in _counts(gpus)[:0:-1]:
-        yield from ((config, count) for config in vary(_sent(count), bucket_mb=[25.0, 1.0, 100.0]))
-    yield replace(_sent(gpus), rung="sync_batchnorm", sync_batchnorm=True), gpus
-    yield replace(_sent(gpus), rung="find_unused", find_unused=True), gpus
-
-
-def _sent(gpus: int) -> Config:
-    return rung("channels_last", **BUSY | {"batch_size": 256 * gpus, "profile_steps": 1})
 
 
 RECORDINGS = {
@@ -345,8 +316,15 @@ RECORDINGS = {
         Recording("loading", [*_loading()]),
     ),
     "2.2": (Recording("scaling", several=_pair),),
-    "2.3": (Recording("scaling", several=_scaling),),
-    "2.4": (Recording("communication", several=_communication),),
+    "2.3": (
+        Recording("scaling", several=scaling.fastest, node=True),
+        Recording("scaling", several=scaling.larger),
+        Recording("feeding", several=scaling.from_files, node=True),
+    ),
+    "2.4": (
+        Recording("communication", several=scaling.traced, node=True),
+        Recording("communication", several=scaling.communication),
+    ),
 }
 
 

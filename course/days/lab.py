@@ -13,6 +13,7 @@ from course.runs.run import Run
 # Sizes at which machines are recorded.
 SYNTHETIC = {"data": "synthetic", "val_steps": 0, "epochs": 1}
 BUSY = SYNTHETIC | {"batch_size": 256, "steps": 60, "warmup_steps": 20}  # a large GPU is busy
+NODE = 8  # GPUs of a whole node, which is had for minutes
 
 
 class Place(NamedTuple):
@@ -83,6 +84,7 @@ class Recording:
     configs: Iterable[Config] = ()  # on a machine with one GPU
     # On a machine with so many GPUs: configs, each with how many of them it takes.
     several: Callable[[int], Iterable[tuple[Config, int]]] | None = None
+    node: bool = False  # is that worth a whole node's time, too?
 
     def __post_init__(self) -> None:
         check_purpose(self.purpose)
@@ -92,7 +94,7 @@ class Recording:
         runs: Iterable[tuple[Config, int]] = ()
         if gpus == 1:
             runs = ((config, 1) for config in self.configs)
-        elif self.several:
+        elif self.several and (gpus < NODE or self.node):
             runs = self.several(gpus)
         yield from (Planned(config, count, self.purpose) for config, count in runs)
 

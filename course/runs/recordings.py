@@ -34,6 +34,7 @@ PURPOSES = {
     "trace": "a short run of such a rung, made for the trace of one step",
     "scaling": "a rung on one GPU and on several",
     "communication": "one traced step on several GPUs, to see what they send each other",
+    "feeding": "a rung on one GPU and on several, fed from files that they decode",
     "batch sizes": "a rung at other batch sizes, until memory is out",
     "notebook": "what a notebook launches at full size",
     "loading": "ways of loading files for one GPU",
@@ -55,7 +56,7 @@ PRACTICE = "practice"
 FULL_BATCH = ("throughput", "scaling")  # on one GPU, either tells how fast a rung is at its best
 LABELS = ("rung", "data_root")  # of a config: they change nothing that is computed
 HANDED_ON = ("uint8",)  # nor do these, but how fast files come, which is asked of FED alone
-FED = ("loading", "formats", "augmentation")  # to see how images come: no part of the ladder
+FED = ("loading", "formats", "augmentation", "feeding")  # how images come: no part of the ladder
 ASIDE = (
     "trace",
     "variant",

@@ -12,6 +12,7 @@ from torch.utils.data import DistributedSampler
 from torchvision.transforms import v2
 
 from course.config import Config, rung
+from course.data import loader
 from course.data.default_set import DataError
 from course.data.images import MEAN, STD, RandomCrop, normalised, open_image, val_view
 from course.data.loader import NICENESS, SYNTHETIC_CLASSES, Drawing, image_sets, loaders
@@ -327,6 +328,20 @@ def test_png_cut_short_is_named(tmp_path: Path) -> None:
 def test_batch_larger_than_the_set(imagenet: Path) -> None:
     said = refusal(config(imagenet, batch_size=7))
     assert f"batch_size=7 is more than the 6 training images in {imagenet}" in said
+
+
+def test_two_ranks_batch_may_be_larger_than_the_set(
+    imagenet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader, "_ranks", lambda: 2)
+    cfg = config(imagenet, batch_size=8, steps=2)
+    sets = image_sets(cfg)
+    ranks = [DistributedSampler(sets.train, 2, rank) for rank in (0, 1)]
+    taken = [loaders(sets, cfg, CPU, 4, sampler=each)[0].sampler for each in ranks]
+    first, other = ([*each] for each in taken)
+    assert len(first) == len(other) == 8  # a share of three, again and again
+    assert sorted(first[:3] + other[:3]) == sorted(first[3:6] + other[3:6]) == [*range(6)]
+    assert "batch_size=13 is more than" in refusal(config(imagenet, batch_size=13))
 
 
 def test_default_set_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

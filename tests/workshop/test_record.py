@@ -1,7 +1,9 @@
 """Recording a machine: real runs, packed small and without this machine's paths."""
 
 import json
+import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,15 +12,18 @@ from job_helpers import SCRIPTS, prepared
 from course.config import Config, rung
 from course.data import default_set
 from course.days import compiling, tuned
-from course.days.lab import Planned
+from course.days.lab import BUSY, Planned
+from course.days.several_gpus import scaling
 from course.jobs import launch, plan
 from course.labs.exercises import variant
 from course.runs import recordings
 from course.runs import run as runs
 from course.runs.run import Run
 from course.topics import search
+from course.topics.communication import report
+from course.topics.scaling import efficiency
 from course.traces import tables
-from course.workshop import record
+from course.workshop import estimate, record
 
 TINY = {
     "model": "resnet18",
@@ -30,7 +35,7 @@ TINY = {
     "warmup_steps": 1,
     "val_steps": 0,
 }
-SEVERAL = {"scaling", "communication", "parallel"}  # purposes of runs on several GPUs alone
+SEVERAL = {"scaling", "communication", "parallel", "feeding"}  # of several GPUs alone
 EITHER = {"sharding"}  # and of those, and of one to compare with on a machine of one
 DRAWN = {"variant", "search"}  # these are launched by a notebook alone, or drawn
 PLAIN = rung("device", **TINY)
@@ -112,10 +117,82 @@ def test_each_run_on_several_gpus_has_one_of_its_images_on_one(gpus: int, counts
         if not config.profile_steps:
             each = config.batch_size // count
             assert vars(config) | {"batch_size": each, "bucket_mb": 25.0} in alone
-        if config.data == "default":
+        if config.format == "files" and config.data == "default":
             taken = min(config.steps, files // config.batch_size)
             assert taken == files // config.batch_size  # and no batch is loaded in vain
             assert taken * config.epochs - config.warmup_steps >= 8
+
+
+def test_a_whole_node_is_recorded_in_one_call_of_less_than_ten_minutes() -> None:
+    """What tells most comes first, should the call be cut off."""
+    node = record.plan(gpus=8)
+    assert len(node) == 3 * 4 * 2 + 3
+    begin = [(each.config.rung, each.gpus) for each in node[:6]]
+    assert begin == [(name, gpus) for name in scaling.FASTEST for gpus in (8, 1)]
+    assert {each.config.batch_size // each.gpus for each in node} == {scaling.EACH}
+    assert sum(estimate.seconds(node)) < 560 - 60  # the files are made, too
+    assert [each.config for each in node if each.config.profile_steps] == [
+        config for config, _ in scaling.traced(8)
+    ]
+    assert record.plan("algebra*", gpus=2) and record.plan("*-gpu_decode", gpus=4)  # to try it
+
+
+def test_how_long_a_run_takes_is_told_where_it_is_known() -> None:
+    one, again, other, slow = (
+        rung("compile", **BUSY),
+        rung("compile", **BUSY | {"steps": 120}),
+        rung("dataloader", **BUSY | {"data": "default"}),
+        rung("algebra", **BUSY, precision="fp16"),
+    )
+    runs = [(one, 1), (again, 1), (replace(one, batch_size=512), 2), (other, 1), (slow, 1)]
+    told = estimate.seconds(Planned(config, gpus, "scaling") for config, gpus in runs)
+    assert 50 < told[0] - told[1] + 60 * 256 / 6822 < 51  # compiled once for one GPU
+    assert told[2] == told[0]  # and once for several
+    assert all(math.isnan(each) for each in told[3:])
+
+
+@pytest.mark.slow
+def test_what_ended_is_kept_where_recording_is_cut_off(
+    runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = []
+
+    def wait(run: Run, **options: object) -> Run:
+        waited.append(run)
+        if len(waited) == 2:
+            raise KeyboardInterrupt
+        return launch.wait(run, **options)
+
+    monkeypatch.setattr(record, "wait", wait)
+    planned = [Planned(PLAIN, 1, "scaling"), Planned(replace(PLAIN, seed=1), 1, "scaling")]
+    with pytest.raises(KeyboardInterrupt):
+        record.record("here", planned, tmp_path)
+    launch.wait(waited[1])
+    assert [path.parent.name for path in (tmp_path / "here").glob("*/record.json")] == [
+        waited[0].name
+    ]
+
+
+@pytest.mark.slow
+def test_a_nodes_plan_runs_on_two_processes(runs_root: Path, tmp_path: Path) -> None:
+    """All kinds of its runs but the compiled ones, which take a processor minutes."""
+    small = {"image_px": 32, "steps": 6, "warmup_steps": 5, "workers": 0}
+    kinds = ("algebra", "channels_last-traced", "algebra-gpu_decode")
+    planned = [
+        each._replace(config=replace(each.config, **small | own, batch_size=2 * each.gpus))
+        for each in record.plan(gpus=2)
+        if each.config.rung in kinds and (each.gpus == 2 or each.config.rung == "algebra")
+        for own in [{"persistent_workers": False} if each.config.workers else {}]
+    ]
+    assert {each.config.rung for each in planned} == {*kinds}
+    folder = record.record("two", planned, tmp_path)
+    found = [Run(path.parent) for path in folder.glob("*/record.json")]
+    assert len(found) == len(planned) == 4 and {run.status for run in found} == {"ok"}
+    synthetic = [run for run in found if run.config.rung == "algebra"]
+    assert efficiency.scaling(synthetic)["efficiency"].notna().all()
+    (traced,) = (run for run in found if run.record.trace)
+    assert set(report.messages([traced])["ranks"]) == {2}
+    assert not any(str(runs_root) in path.read_text() for path in folder.rglob("*.json"))
 
 
 @pytest.mark.slow

@@ -162,7 +162,7 @@ def fit(runs: Iterable[Run], messages: pd.DataFrame, classes: int = 1000) -> Fit
 def _modelled(run: Run, base: Run, link: Link, classes: int) -> dict[str, Any]:
     """A row of `Fit.table`, all but model_ms."""
     config, gpus = run.config, run.record.gpus
-    sent = _sent(config.model, classes, config.image_px, config.bucket_mb)
+    sent = sent_by(config.model, classes, config.image_px, config.bucket_mb)
     return {
         "gpus": gpus,
         "images_each": config.batch_size // gpus,
@@ -174,7 +174,7 @@ def _modelled(run: Run, base: Run, link: Link, classes: int) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=32)
-def _sent(model: str, classes: int, image_px: int, bucket_mb: float) -> list[Bucket]:
+def sent_by(model: str, classes: int, image_px: int, bucket_mb: float) -> list[Bucket]:
     """The buckets of a model of `course.training.models`, whose weights are not made."""
     import torch
 

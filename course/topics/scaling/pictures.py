@@ -72,18 +72,23 @@ def _share_rows(axes: Axes, table: pd.DataFrame) -> None:
     clean(axes)
 
 
-def measured(table: pd.DataFrame) -> Picture:
+def measured(table: pd.DataFrame, node: pd.DataFrame | None = None) -> Picture:
     """Images per second beside the ideal, efficiency, and energy, for each count of GPUs.
 
     Args:
         table: what `course.topics.scaling.efficiency.scaling` returns; a colour for each size of a
             GPU's share.
+        node: of `course.topics.scaling.node.beside_prediction`: points of another machine, each
+            beside a hollow one for what was predicted, with its interval.
     """
+    table = table if node is None or node.empty else pd.concat([table, node], ignore_index=True)
     picture = Picture(10, 3.6)
     speed, share, energy = picture.subplots(1, 3)
     sizes = list(dict.fromkeys(table["images_each"]))
     for colour, size in zip(RANK_COLOURS, sizes):
         rows = table[table["images_each"] == size]
+        if "predicted_efficiency" in rows:
+            _beside(speed, share, rows[rows["predicted_efficiency"].notna()], colour)
         label = f"{size} images on each GPU"
         gpus = rows["gpus"]
         speed.plot(gpus, rows["images_per_s"], "o-", color=colour, label=label)
@@ -105,6 +110,15 @@ def measured(table: pd.DataFrame) -> Picture:
     speed.legend(frameon=False, fontsize=8)
     picture.suptitle("\n".join(dict.fromkeys(table["machine"])), x=0.01, ha="left", fontsize=9)
     return picture
+
+
+def _beside(speed: Axes, share: Axes, rows: pd.DataFrame, colour: str) -> None:
+    """What was predicted of a row's images per second and efficiency, a little to its right."""
+    for axes, name, unit in ((speed, "images_per_s", 1), (share, "efficiency", 100)):
+        value, low, high = (rows[f"predicted_{name}{end}"] * unit for end in ("", "_low", "_high"))
+        marks = {"fmt": "o", "mfc": "none", "color": colour, "capsize": 3, "alpha": 0.7}
+        label = "predicted, with its interval"
+        axes.errorbar(rows["gpus"] + 0.25, value, [value - low, high - value], label=label, **marks)
 
 
 def _efficiencies(axes: Axes, rows: pd.DataFrame, colour: str) -> None:

@@ -1,0 +1,1 @@
+"""What labs have recorded on machines with several GPUs."""

@@ -9,6 +9,7 @@ from claims import text_of, text_of_quiz
 from course.runs import recordings
 from course.runs.run import PROJECT, Run
 from course.topics import communication, scaling
+from course.topics.scaling import node
 from course.topics.scaling.efficiency import Fit
 from course.topics.scaling.ring import all_reduce_s
 from course.topics.supercomputer.history import IMAGENET_IMAGES
@@ -104,6 +105,14 @@ def test_the_quiz_of_the_compiled_step(eager: pd.DataFrame, compiled: pd.DataFra
     assert "25,755 images/s instead of 18,267" in QUIZ and round(after["images_per_s"]) == 25755
     assert "0.101 joules instead of 0.135" in QUIZ
     assert [round(each["joules_per_image"], 3) for each in (after, before)] == [0.101, 0.135]
+
+
+def test_eight_gpus_are_predicted() -> None:
+    assert "And eight GPUs?" in TEXT and "says 94.9 %" in TEXT
+    assert "between 93.0 and 96.0 %" in TEXT
+    said = node.predicted().set_index("rung").loc["compile"]
+    shown = [round(100 * said["efficiency" + end], 1) for end in ("", "_low", "_high")]
+    assert shown == [94.9, 93.0, 96.0]
 
 
 def test_what_ddp_itself_costs() -> None:

@@ -12,12 +12,16 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from node_helpers import COPIED, copied_node
 from PIL import Image
 
+from course.race.published import ANCHORS
 from course.runs import recordings
 from course.runs.run import RECORDED, Run
+from course.topics.scaling import node
+from course.workshop import estimate, record
 from tools.pages import __main__ as pages
-from tools.pages import day2, day3, memory, readme, waterfall
+from tools.pages import day2, day3, eight, memory, readme, waterfall
 from tools.pages.waterfall_picture import waterfall as draw
 
 SEVERAL = "nvidia-h200-x4"
@@ -319,6 +323,58 @@ def test_the_wait_of_a_rank_that_is_slow_counts(tmp_path: Path) -> None:
         if step["step"] % 8 == 0
     )
     assert wait_s > 0.8 and day2._epoch(Run(folder))[3] == f"{wait_s:.2f}"
+
+
+EIGHT = readme.PERFORMANCE.read_text().partition('<a id="eight-gpus"></a>')[2]
+EIGHT = EIGHT.partition('<a id="jpeg-files')[0]
+
+
+def test_eight_gpus_are_predicted_and_a_node_that_is_not_recorded_is_a_dash() -> None:
+    rows = {row[0]: row[1:] for row in rows_of(eight.table("abacus"))}
+    assert rows["compile"][2] == "94.9% (93.0% to 96.0%)"
+    assert {cell for name in ("compile", "algebra") for cell in rows[name][3:]} == {"–"}
+    published = [row[3] for name, row in rows.items() if name.startswith("[MLPerf v4.0]")]
+    assert published == ["63,599", "57,295"]
+    assert "compile-gpu_decode" not in rows
+
+
+def test_a_recorded_node_gets_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = rows_of(day2.ladder())
+    copied_node(tmp_path / "recorded", monkeypatch)
+    text = eight.table()
+    assert f"Measured: {COPIED}, recorded 20" in text and "by `a test`" in text
+    rows = {row[0]: row[1:] for row in rows_of(text)}
+    assert rows["compile"][3:5] == ["51,509", "94.8%"]  # those of four, as if there were twice
+    assert rows["compile-gpu_decode"][:3] == ["–"] * 3 and "–" not in rows["compile-gpu_decode"][3:]
+    assert rows["algebra"][4] == "100.0%"  # that of one, copied
+    added = [row for row in rows_of(day2.ladder()) if row not in before]
+    assert [(row[0], row[2], row[-1]) for row in added] == [
+        ("channels_last", "8 × H200", "2.3"),
+        ("compile", "8 × H200", "3.4"),
+        ("algebra", "8 × H200", "A"),
+    ]
+    assert COPIED in day2.ladder()
+
+
+def test_what_is_said_of_the_prediction() -> None:
+    said = node.predicted().set_index("rung")
+    assert "fitted to traces of two and four H200s: 0.15 ms" in EIGHT
+    assert round(said.loc["compile", "exposed_ms"], 2) == 0.15
+    assert "0.9 ms of the eager step and 1.9 ms of the compiled one" in EIGHT
+    assert said.loc[[*node.SCALED], "own_ms"].round(1).tolist() == [0.9, 1.9]
+    alone = recordings.ladders("nvidia-h100")["GPU"]["algebra", "bf16"]
+    names = ("alone_images_per_s", "alone_images_per_s_low", "alone_images_per_s_high")
+    ratios = [said.loc["algebra", name] / alone.images_per_s for name in names]
+    assert "1.06 to 1.27 times as fast, in the median 1.18" in EIGHT
+    assert [f"{each:.2f}" for each in ratios] == ["1.18", "1.06", "1.27"]
+    assert "so it should train 9,424 images/s" in EIGHT
+    assert round(said.loc["algebra", names[0]]) == 9424
+    assert "the H100 drew 683 of its 700 W" in EIGHT and round(alone.watts) == 683
+    assert "about 470 s by `--list`" in EIGHT
+    assert round(sum(estimate.seconds(record.plan(gpus=8))), -1) == 470
+    assert "so a rung above 63,599" in EIGHT.lower() and node.PUBLISHED[0].images_per_s == 63_599
+    for figure in (anchor.time for anchor in ANCHORS if "MLPerf" in anchor.what):
+        assert f"35 epochs in {figure}utes on eight H100s" in EIGHT
 
 
 def test_what_ddp_costs_is_what_the_benchmark_wrote(tmp_path: Path) -> None:

@@ -14,12 +14,13 @@ from course.runs.run import Run
 from course.text import digits
 from course.topics.communication import report
 from course.topics.loading import feeding
-from course.topics.scaling import efficiency
+from course.topics.scaling import efficiency, node
 from course.traces import tables
 from tools.pages.markdown import markdown
 
 HEAD = ("rung", "data", "GPUs", "images/s", "efficiency", "W, all GPUs", "J/image", "lab")
 SCALED = {"channels_last": "2.3", "compile": "3.4", "dataloader": "2.3"}  # and their labs
+NODES = SCALED | {"algebra": "A"}  # on all GPUs of a node
 LAST = "channels_last"  # the rung on which ways of loading were tried
 IN_SHORT = ("channels_last", "dataloader")  # what the README shows of files
 FED_HEAD = (
@@ -65,8 +66,12 @@ MESSAGES_HEAD = (
 )
 
 
-def ladder(one: str = "nvidia-h200", several: str = "nvidia-h200-x4") -> str:
+def ladder(
+    one: str = "nvidia-h200", several: str = "nvidia-h200-x4", whole: str = node.NODE
+) -> str:
     """Day 2 in short, in Markdown: one machine's GPU fed with files, then another's several GPUs.
+
+    And all of a whole node's, where that was recorded.
 
     Raises:
         ValueError: one of the runs is not recorded.
@@ -78,11 +83,15 @@ def ladder(one: str = "nvidia-h200", several: str = "nvidia-h200-x4") -> str:
             run = runs[row.run]
             if row.gpus >= least and (run.config.data != "synthetic" or row.images_each == EACH):
                 rows.append([name, _data(run), _gpus(run), *_measured(row), SCALED[name]])
-    fed, index = _loaded(one)[0][0], recordings.load(several)
-    made = [
-        f"Lab 2.1: {fed.record.machine}, {fed.record.hardware['cores']} cores",
-        f"{index['machine']}: {recordings.origin(index)}, by `{index['command']}`",
-    ]
+    for row in node.measured(whole).itertuples():
+        gpus = f"{row.gpus} × {row.machine.split()[1]}"
+        rows.append([row.rung, "synthetic", gpus, *_measured(row), NODES[row.rung]])
+    fed = _loaded(one)[0][0]
+    made = [f"Lab 2.1: {fed.record.machine}, {fed.record.hardware['cores']} cores"]
+    for machine in (several, whole):
+        if machine in recordings.machines():
+            index = recordings.load(machine)
+            made.append(f"{index['machine']}: {recordings.origin(index)}, by `{index['command']}`")
     return markdown(
         HEAD,
         rows,

@@ -16,7 +16,7 @@ from course.runs.run import PROJECT
 from course.text import digits
 from course.traces import tables as trace
 from course.traces.tensor_cores import report as tensor_cores
-from tools.pages import day2, day3, instructors, memory, race
+from tools.pages import day2, day3, eight, instructors, memory, race
 from tools.pages.markdown import markdown
 
 if TYPE_CHECKING:
@@ -128,6 +128,7 @@ PLACES: list[Block | Waterfall] = [
     Block(PROJECT / "README.md", "ladder of Day 2", day2.ladder),
     Block(PROJECT / "README.md", "formats of Day 3", day3.formats),
     Block(PERFORMANCE, "scaling", lambda: day2.scales("nvidia-h200-x4")),
+    Block(PERFORMANCE, "eight GPUs", eight.table),
     Block(PERFORMANCE, "cost of DDP", lambda: day2.ddp_costs(DDP)),
     Block(PERFORMANCE, "messages", lambda: day2.messages("nvidia-h200-x4")),
     Block(PROJECT / "docs" / "instructors.md", "labs", instructors.labs),

@@ -9,5 +9,6 @@ from course.topics.scaling.efficiency import (
     recorded_runs,
     scaling,
 )
+from course.topics.scaling.node import beside_prediction
 from course.topics.scaling.ring import Link, buckets, timeline
 from course.topics.scaling.seen import shares

@@ -40,10 +40,10 @@ class Published(NamedTuple):
     source: str
 
 
-RESULTS = "https://github.com/mlcommons/training_results_v4.0/tree/main/NVIDIA/results/"
+RESULTS = "https://github.com/mlcommons/training_results_v4.0"  # there in NVIDIA/results:
 PUBLISHED = (
-    Published("MLPerf v4.0", "8 × H200", 63_599, RESULTS + "h200_ngc24.04_mxnet/resnet"),
-    Published("MLPerf v4.0", "8 × H100", 57_295, RESULTS + "eos_ngc24.04_mxnet/resnet"),
+    Published("MLPerf v4.0", "8 × H200", 63_599, RESULTS),  # h200_ngc24.04_mxnet/resnet
+    Published("MLPerf v4.0", "8 × H100", 57_295, RESULTS),  # eos_ngc24.04_mxnet/resnet
 )
 
 

@@ -325,7 +325,7 @@ def test_the_wait_of_a_rank_that_is_slow_counts(tmp_path: Path) -> None:
     assert wait_s > 0.8 and day2._epoch(Run(folder))[3] == f"{wait_s:.2f}"
 
 
-EIGHT = readme.PERFORMANCE.read_text().partition('<a id="eight-gpus"></a>')[2]
+EIGHT = readme.PERFORMANCE.read_text().partition('<a id="eight-gpus-predicted"></a>')[2]
 EIGHT = EIGHT.partition('<a id="jpeg-files')[0]
 
 

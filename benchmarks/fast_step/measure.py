@@ -9,8 +9,6 @@ windows of steps, with the lowest and the highest; joules are the GPU's own coun
 of reduce-overhead is null: the allocator does not count its graphs' pool; reserved memory has it.
 The losses are those of the first steps: a run on NaN is fast and draws little power, so look at
 them first. Where no choices of tiles are known for this GPU, the first step times all of them.
-
-measured_h100.jsonl is of an earlier form of the step, whose optimizer was in the same CUDA graph.
 """
 
 import argparse

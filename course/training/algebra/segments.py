@@ -84,6 +84,7 @@ def launches(segments: Segments, shape: torch.Size) -> list[Launch]:
     """
     dtype, chosen = segments.dtype, segments.choices.chosen
     twin = Segments(on_meta(segments.model), dtype, chosen)
+    twin.choices.interpreted = segments.choices.interpreted  # whose tiles are others
     images = torch.empty(shape[0], 4, *shape[2:], dtype=dtype, device="meta")
     twin.rehearse(images.to(memory_format=torch.channels_last))
     return twin.choices.noted

@@ -4,6 +4,8 @@ No GPU is needed to compile for one: a driver is put in whose GPU is an H100 tha
 """
 
 import copy
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,15 +13,20 @@ from typing import Any
 import of_algebra
 import pytest
 import torch
+from torchvision.models import resnet50
 
-triton = pytest.importorskip("triton", reason="the kernels are written in Triton, not here")
+pytest.importorskip("triton", reason="the kernels are written in Triton, not here")
 
 from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler.compiler import max_shared_mem  # noqa: E402
 from triton.runtime import driver  # noqa: E402
 
 from course.training.algebra import fused, plain  # noqa: E402
+from course.training.algebra.choices import Saved  # noqa: E402
+from course.training.algebra.kernels import compiling  # noqa: E402
 from course.training.algebra.kernels.compiling import Launch, compile_at_once  # noqa: E402
 from course.training.algebra.kernels.rows import stats_kernel  # noqa: E402
+from course.training.algebra.segments import Segments, launches  # noqa: E402
 
 CPU, SHAPE = torch.device("cpu"), torch.Size((2, 3, 64, 64))
 
@@ -79,3 +86,90 @@ def test_each_kernel_is_compiled_once_and_loaded(loaded: list[str], own_cache: P
     known = [*stats_kernel.device_caches[0][0].values()]
     assert [of_stats(rows).compiled() in known for rows in (32, 48, 33)] == [True] * 3
     assert len(known) == 3
+
+
+def test_a_thread_that_fails_does_no_harm(
+    loaded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = []
+
+    class Failing(ThreadPoolExecutor):
+        def submit(self, work: Callable, *rest: Any) -> Any:
+            if failed:
+                return super().submit(work, *rest)
+            return super().submit(lambda: failed.append(1) or 1 / 0)
+
+    monkeypatch.setattr(compiling, "ThreadPoolExecutor", Failing)
+    assert compile_at_once([of_stats(32), of_stats(33)], CPU).kernels == 2
+    assert (failed, len(loaded)) == ([1], 2)
+
+
+def test_a_kernel_that_the_gpu_cannot_hold_is_left_to_its_launch(
+    loaded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "_active", pretended(loaded, room=-1))
+    max_shared_mem.cache_clear()
+    assert compile_at_once([of_stats(32)], CPU).kernels == 1
+    assert loaded == []
+    max_shared_mem.cache_clear()
+
+
+def test_each_rank_begins_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted, cores = [of_stats(rows) for rows in range(10)], compiling._threads()
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    begins = []
+    for rank in "0123":
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        turned = compiling._turned(noted)
+        begins.append(turned[0].arguments[2])
+        assert {id(each) for each in turned} == {id(each) for each in noted}
+    assert begins == [0, 2, 5, 7]
+    assert compiling._threads() == max(1, cores // 4)
+
+
+def test_nothing_of_a_network_is_changed() -> None:
+    net = network()
+    segments = fused.Step(net, torch.float16).segments
+    before = copy.deepcopy((net.state_dict(), segments.state.half_weights, torch.get_rng_state()))
+    assert launches(segments, SHAPE)
+    after = (net.state_dict(), segments.state.half_weights, torch.get_rng_state())
+    assert all(torch.equal(before[0][name], value) for name, value in after[0].items())
+    assert all(map(torch.equal, before[1:], after[1:]))
+    assert all(each.grad is None for each in net.parameters())
+
+
+def test_where_a_tile_is_chosen_no_other_is_compiled() -> None:
+    with torch.device("meta"):
+        segments = Segments(resnet50(), torch.float16, Saved("NVIDIA H100 80GB HBM3").chosen)
+    shape = torch.Size((64, 3, 224, 224))
+    known = launches(segments, shape)
+    segments.choices.chosen = {}
+    unknown = launches(segments, shape)
+    segments.choices.interpreted = True  # has one tile of each
+    assert len(known) == len(launches(segments, shape)) < len(unknown)
+    assert {each.key for each in known} < {each.key for each in unknown}
+
+
+def test_what_cannot_be_compiled_ahead_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(fused, "compile_at_once", fail)
+    step = fused.Step(network(), torch.float16)
+    step._may_compile = True  # as on a GPU
+    for height in (64, 96):
+        step._prepared(torch.zeros(2, 3, height, height))
+    assert capsys.readouterr().err == "algebra compiles kernel by kernel: no compiler\n"
+
+
+def test_each_shape_of_images_is_compiled_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    heights = []
+    monkeypatch.setattr(fused, "launches", lambda segments, shape: heights.append(shape[2]) or [])
+    monkeypatch.setattr(fused, "compile_at_once", lambda noted, device: noted)
+    step = fused.Step(network(), torch.float16)
+    step._may_compile = True  # as on a GPU
+    for height in (64, 96, 64):
+        step._prepared(torch.zeros(2, 3, height, height))
+    assert heights == [64, 96]

@@ -4,6 +4,7 @@ No GPU is needed to compile for one: a driver is put in whose GPU is an H100 tha
 """
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,13 +18,14 @@ from torchvision.models import resnet50
 
 pytest.importorskip("triton", reason="the kernels are written in Triton, not here")
 
+from triton import JITFunction, knobs  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler.compiler import max_shared_mem  # noqa: E402
 from triton.runtime import driver  # noqa: E402
 
 from course.training.algebra import fused, plain  # noqa: E402
-from course.training.algebra.choices import Saved  # noqa: E402
-from course.training.algebra.kernels import compiling  # noqa: E402
+from course.training.algebra.choices import Choices, Saved  # noqa: E402
+from course.training.algebra.kernels import compiling, products, rows, stem  # noqa: E402
 from course.training.algebra.kernels.compiling import Launch, compile_at_once  # noqa: E402
 from course.training.algebra.kernels.rows import stats_kernel  # noqa: E402
 from course.training.algebra.segments import Segments, launches  # noqa: E402
@@ -60,18 +62,20 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kernels that were brought onto the GPU, by name."""
-    monkeypatch.setattr(stats_kernel, "device_caches", copy.copy(stats_kernel.device_caches))
-    stats_kernel.device_caches.clear()
+    for module in (products, rows, stem):
+        for each in vars(module).values():
+            if isinstance(each, JITFunction):
+                monkeypatch.setattr(each, "device_caches", defaultdict(each.create_binder))
     names: list[str] = []
     monkeypatch.setattr(driver, "_active", pretended(names, 232_448))
     return names
 
 
-def of_stats(rows: int, tile: int = 16) -> Launch:
+def of_stats(count: int, tile: int = 16) -> Launch:
     """A small kernel's: on meta, as all that are noted."""
-    y = torch.empty(rows, 64, dtype=torch.float16, device="meta")
+    y = torch.empty(count, 64, dtype=torch.float16, device="meta")
     sums = torch.empty(128, device="meta")
-    return Launch(stats_kernel, (1, 1), (y, sums, rows, 64, tile, 64), {"num_warps": 1})
+    return Launch(stats_kernel, (1, 1), (y, sums, count, 64, tile, 64), {"num_warps": 1})
 
 
 def network() -> fused.FusedResNet:
@@ -84,7 +88,7 @@ def test_each_kernel_is_compiled_once_and_loaded(loaded: list[str], own_cache: P
     assert loaded == ["stats_kernel"] * 3
     assert len([*own_cache.glob("*/stats_kernel.cubin")]) == 3
     known = [*stats_kernel.device_caches[0][0].values()]
-    assert [of_stats(rows).compiled() in known for rows in (32, 48, 33)] == [True] * 3
+    assert [of_stats(count).compiled() in known for count in (32, 48, 33)] == [True] * 3
     assert len(known) == 3
 
 
@@ -115,7 +119,7 @@ def test_a_kernel_that_the_gpu_cannot_hold_is_left_to_its_launch(
 
 
 def test_each_rank_begins_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    noted, cores = [of_stats(rows) for rows in range(10)], compiling._threads()
+    noted, cores = [of_stats(count) for count in range(10)], compiling._threads()
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     begins = []
     for rank in "0123":
@@ -136,6 +140,32 @@ def test_nothing_of_a_network_is_changed() -> None:
     assert all(torch.equal(before[0][name], value) for name, value in after[0].items())
     assert all(map(torch.equal, before[1:], after[1:]))
     assert all(each.grad is None for each in net.parameters())
+
+
+@pytest.mark.usefixtures("loaded")
+def test_triton_is_asked_for_the_same_kernels_as_by_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which one a launch needs depends on what its numbers and addresses can be divided by, too."""
+    asked: set[tuple] = set()
+
+    def note(*, key: str, fn: Any, **_: Any) -> bool:
+        asked.add((fn.name, key))
+        return True  # nothing is compiled
+
+    def ask(_: Choices, kernel: Any, grid: tuple, *arguments: Any, **options: Any) -> None:
+        Launch(kernel, grid, arguments, options).compiled()
+
+    monkeypatch.setattr(knobs.runtime, "jit_cache_hook", note)
+    segments = fused.Step(network(), torch.float16).segments
+    for each in launches(segments, SHAPE):
+        each.compiled()
+    ahead, asked = asked, set()
+    monkeypatch.setattr(Choices, "launch", ask)
+    n, _, *size = SHAPE
+    images = torch.zeros(n, 4, *size, dtype=torch.float16)
+    with torch.no_grad():
+        segments.rehearse(images.to(memory_format=torch.channels_last))
+    assert len(asked) > 50
+    assert ahead == asked
 
 
 def test_where_a_tile_is_chosen_no_other_is_compiled() -> None:

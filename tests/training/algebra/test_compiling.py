@@ -118,17 +118,17 @@ def test_a_kernel_that_the_gpu_cannot_hold_is_left_to_its_launch(
     max_shared_mem.cache_clear()
 
 
-def test_each_rank_begins_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_share_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     noted, cores = [of_stats(count) for count in range(10)], compiling._threads()
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    begins = []
-    for rank in "0123":
+    orders = []
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    for rank in "012":
         monkeypatch.setenv("LOCAL_RANK", rank)
-        turned = compiling._turned(noted)
-        begins.append(turned[0].arguments[2])
-        assert {id(each) for each in turned} == {id(each) for each in noted}
-    assert begins == [0, 2, 5, 7]
-    assert compiling._threads() == max(1, cores // 4)
+        orders.append([each.arguments[2] for each in compiling._turned(noted)])
+    assert orders[0] == [0, 1, 2, 9, 8, 7, 6, 5, 4, 3]
+    assert orders[1] == [3, 4, 5, 2, 1, 0, 9, 8, 7, 6]
+    assert orders[2] == [6, 7, 8, 9, 5, 4, 3, 2, 1, 0]
+    assert compiling._threads() == max(1, cores // 3)
 
 
 def test_nothing_of_a_network_is_changed() -> None:

@@ -147,6 +147,7 @@ def line(table: pd.DataFrame, units: int = 132) -> Picture:
     _filled(lower, rows, units)
     upper.set_title(_machine(rows), loc="left", fontsize=10)
     lower.set_xlabel("N, of 4,096 × 4,096 times 4,096 × N")
+    lower.xaxis.set_major_formatter("{x:,.0f}")
     clean(upper)
     clean(lower)
     return picture
@@ -231,6 +232,7 @@ def largest(table: pd.DataFrame) -> Picture:
         )
     axes.set_yticks(places, rows.index)
     axes.set_xlim(0, 1.2 * rows[["published", "tflop_per_s"]].max().max())
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     zeros = {"color": DARK, "ls": "none", "ms": 13, "mew": 1.5}
     axes.plot(rows["zeros_tflop_per_s"], places, "|", **zeros)
     axes.set_xlabel("TFLOP/s: found (bar), with zeros (stroke), data sheet (frame)")

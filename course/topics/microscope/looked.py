@@ -22,7 +22,8 @@ Kernel = tuple[str, float]  # its name, and its microseconds
 def times(case: Case, device: torch.device, rep_ms: float = 20) -> tuple[float, float, float]:
     """Seconds of one call: first quartile, median, third; on a GPU with a cold cache.
 
-    On a CPU all three are the fastest call's: other programs can only make one slower.
+    On a CPU one core computes, and all three are the fastest call's: other programs can only make
+    one slower, and two cores would wait for each other whenever one of them has such a program.
 
     To clear the cache takes as long as a short product, and rests what multiplies: such a product
     runs at a higher clock here than in `steady`.
@@ -35,8 +36,12 @@ def times(case: Case, device: torch.device, rep_ms: float = 20) -> tuple[float, 
             asked = [0.25, 0.5, 0.75]
             took = triton.testing.do_bench(call, rep_ms / 4, rep_ms, quantiles=asked)
             return tuple(each / 1e3 for each in took)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
         call()
-        return (min(seconds(call, device) for _ in range(REPEATS)),) * 3
+        fastest = min(seconds(call, device) for _ in range(REPEATS))
+        torch.set_num_threads(threads)
+        return fastest, fastest, fastest
 
 
 def timed(case: Case, device: torch.device) -> float:

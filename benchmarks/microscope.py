@@ -42,6 +42,8 @@ def watched() -> list[Case]:
     found: list[Case] = [
         Product(4096, n, k, name) for name in formats for k, n in sides if name != "fp16" or n == k
     ]
+    found += [Product(4096, 4096, 4100), Product(4096, 4096, 4096, "fp8")]
+    found += [Product(4096, 4096, 4096, "int8")]
     shapes = [("bf16", "NHWC"), ("bf16", "NCHW"), ("tf32", "NHWC"), ("fp32", "NCHW")]
     found += [Convolution(c, c, *how) for how in shapes for c in (64, 65)]
     return [*found, Convolution(3, 64), Convolution(64, 64, groups=64)]

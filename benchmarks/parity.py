@@ -2,6 +2,7 @@
 
     python benchmarks/parity.py                       # on the GPU, or small on the processor
     python benchmarks/parity.py --data default --seeds 6 --steps 240
+    python benchmarks/parity.py --ways algebra --out trained.jsonl    # one of several at once
 
 Each way trains the same network from the same seeds on the same images: "fp32", "autocast",
 "compile" and "algebra", and "again", which is autocast with other seeds, and "broken", which is the
@@ -10,6 +11,9 @@ autocast: the mean loss over all steps, the last ones' loss, validation accuracy
 the steps to an accuracy. p is that of an exact permutation test: how often would two equal ways
 differ so much by chance? "again" must not be told from autocast, and "broken" must be, or this
 benchmark has too few seeds to say anything; then it says so.
+
+What --out has already, trained alike, is not trained again. So each way may be a process of its
+own, and one that names all of them afterwards gives the verdict.
 """
 
 from __future__ import annotations
@@ -223,14 +227,14 @@ def options() -> argparse.Namespace:
     asked.add_argument("--steps", type=int, default=240 if on_gpu else 60)
     asked.add_argument("--batch", type=int, default=256 if on_gpu else 64)
     asked.add_argument("--lr", type=float, default=0.02)
-    asked.add_argument("--accuracy", type=float, default=0.6, help="of the crops; 0: not looked at")
+    asked.add_argument("--accuracy", type=float, default=0.3, help="of the crops; 0: not looked at")
     asked.add_argument("--precision", choices=HALF, default="fp16" if on_gpu else "bf16")
     asked.add_argument("--px", type=int, default=224, help="of the default set's crops")
-    asked.add_argument("--out", type=Path, help="each training as a line of JSON")
+    asked.add_argument("--out", type=Path, help="each training as a line of JSON; added to")
     found = asked.parse_args()
     slow = () if on_gpu else ("compile",)  # compiling for a processor takes a minute a seed
     found.ways = found.ways or [way for way in WAYS if way not in slow]
-    if REFERENCE not in found.ways:
+    if REFERENCE not in found.ways and not found.out:
         found.ways.insert(0, REFERENCE)
     found.accuracy *= found.data == "crops"
     if found.seeds < FEWEST:
@@ -238,25 +242,48 @@ def options() -> argparse.Namespace:
     return found
 
 
+HOW = ("data", "steps", "batch", "lr", "accuracy", "precision", "px")  # each training is one of
+
+
+def trained_already(asked: argparse.Namespace) -> dict[tuple[str, int], dict[str, float]]:
+    """What --out has of trainings as they are asked for, by way and seed."""
+    lines = asked.out.read_text().splitlines() if asked.out and asked.out.exists() else []
+    how, found = {name: getattr(asked, name) for name in HOW}, {}
+    for one in map(json.loads, lines):
+        if {name: one.pop(name, None) for name in HOW} == how:
+            found[one.pop("way"), one.pop("seed")] = one
+    return found
+
+
+def train_all(asked: argparse.Namespace, device: torch.device) -> dict[str, list[dict[str, float]]]:
+    """What each way and seed comes to, told and kept one by one."""
+    val = 4096 if device.type == "cuda" else 512
+    data = crops(device, 65_536, val) if asked.data == "crops" else default(device, asked.px, 4)
+    known, found = trained_already(asked), {}
+    for way in asked.ways:
+        first = 1000 if way == "again" else 0
+        for seed in range(first, first + asked.seeds):
+            one = known.get((way, seed))
+            if one is None:
+                broken: Callable = forgotten if way == "broken" else nullcontext
+                with broken():
+                    one = train(way, data, seed, asked)
+                told = {"way": way, "seed": seed, **{name: getattr(asked, name) for name in HOW}}
+                print(json.dumps(told | one), flush=True)
+                if asked.out:
+                    with asked.out.open("a") as file:
+                        file.write(json.dumps(told | one) + "\n")
+            found.setdefault(way, []).append(one)
+    return found
+
+
 def main() -> None:
     """Train, compare, print the verdict; ends with 1 where not all is as it should be."""
     asked = options()
     device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-    val = 4096 if device.type == "cuda" else 512
-    data = crops(device, 65_536, val) if asked.data == "crops" else default(device, asked.px, 4)
-    found: dict[str, list[dict[str, float]]] = {}
-    for way in asked.ways:
-        first = 1000 if way == "again" else 0
-        for seed in range(first, first + asked.seeds):
-            broken: Callable = forgotten if way == "broken" else nullcontext
-            with broken():
-                one = train(way, data, seed, asked)
-            found.setdefault(way, []).append(one)
-            told = {"way": way, "seed": seed, "data": asked.data, **one}
-            print(json.dumps(told), flush=True)
-            if asked.out:
-                with asked.out.open("a") as file:
-                    file.write(json.dumps(told) + "\n")
+    found = train_all(asked, device)
+    if REFERENCE not in found:
+        return print(f"no verdict without {REFERENCE}: name it too, with the same --out")
     rows = [*compared(found)]
     for row in rows:
         p = "" if row["p"] is None else f"  p = {row['p']:.3f}"

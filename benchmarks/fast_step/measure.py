@@ -17,8 +17,6 @@ How long until it is ready, in a first process, whose kernels no cache has:
 ready_s is all from there to the end of the twelfth step, and of it network_s goes to the network
 and CUDA's beginning, first_step_s to the first step, and compiled tells what of that was Triton's;
 imports_s came before. With --one-by-one each kernel is compiled when it is first launched.
-
-measured_h100.jsonl is of an earlier form of the step, whose optimizer was in the same CUDA graph.
 """
 
 import argparse

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from course.days.lab import Lab, Looks, Written
+from course.config import rung
+from course.days.lab import BUSY, Lab, Looks, Recording, Written
 
 
 def _carry() -> Looks:
@@ -129,6 +130,8 @@ def _statistics() -> Looks:
 
 FAST_STEP = {"fast_step.statistics": Written("statistics before the convolution", _statistics)}
 
+HALVES = ({}, {"precision": "fp16"})
+
 LABS = (
     Lab(
         number="R",
@@ -164,7 +167,7 @@ LABS = (
         number="M",
         notebook="lab_microscope",
         title="when do Tensor Cores run?",
-        minutes=50,
+        minutes=60,
         quiz="lab_microscope",
         written=MICROSCOPE,
         prepare="nothing",
@@ -197,6 +200,8 @@ LABS = (
         minutes=40,
         quiz="lab_fast_step",
         written=FAST_STEP,
+        rungs=(("algebra", "bf16"), ("algebra", "fp16")),
+        recordings=(Recording("throughput", [rung("algebra", **BUSY, **half) for half in HALVES]),),
         prepare="nothing",
         stuck="the diagonal of W G W'; the mean's square",
     ),

@@ -332,3 +332,14 @@ def ranked(of: Iterable[Entry], by: str = "seconds") -> list[Entry]:
     """Those that count and have a value, the least of "seconds" or "joules" first."""
     kept = [each for each in of if each.counts and getattr(each, by) is not None]
     return sorted(kept, key=lambda each: getattr(each, by))
+
+
+def judged(of: Iterable[Entry], by: str = "seconds") -> list[Entry]:
+    """Those that are ranked, and after them those that were judged and missed the target."""
+    found = list(of)
+    missed = [
+        each
+        for each in found
+        if not each.counts and not each.failure and None not in (each.top1, getattr(each, by))
+    ]
+    return ranked(found, by) + missed

@@ -21,10 +21,12 @@ from course.jobs.plan import Plan, find_script, plan
 from course.race import board, tracks
 from course.race.board import SHIPPED_ENTRIES, VERDICT, Entry, Trial
 from course.race.tracks import Track
+from course.runs.files import write_atomically
 from course.runs.record import Record
 from course.runs.run import PROJECT, Run, git_sha
 
 LONG_S = 100  # a budget
+JUDGED_TIMES = 5.0  # a run's budget, for the referee: it may have but a processor
 SLACK_MIN = 2.0  # for a run to import its libraries, before its clock begins
 SHIPPED = PROJECT / "solutions" / "race"
 
@@ -190,10 +192,23 @@ def _with(entry: Entry, runs: Sequence[Run]) -> Entry:
 
 
 def _ask_referee(folders: Sequence[str], track: Track) -> None:
-    """In a process of its own; a processor's entries leave the GPU to those that race on it."""
+    """In a process of its own; a processor's entries leave the GPU to those that race on it.
+
+    Where it is killed (a network that no memory holds) or does not end, the entry is refused.
+    """
     own = {"CUDA_VISIBLE_DEVICES": ""} if track.device == "cpu" else {}
     command = [sys.executable, "-m", "course.race.referee", *folders]
-    subprocess.run(command, check=True, env=os.environ | own)
+    limit_s = JUDGED_TIMES * track.budget_s * len(folders)
+    try:
+        done = subprocess.run(command, env=os.environ | own, timeout=limit_s)
+        if done.returncode > 0:  # nothing that the entry did
+            done.check_returncode()
+        why = f"the referee was ended by signal {-done.returncode} over it"
+    except subprocess.TimeoutExpired:
+        why = f"judging took longer than {limit_s:g} s"
+    for place in (Path(folder) / VERDICT for folder in folders):
+        if not place.exists():
+            write_atomically(place, json.dumps({"refused": why, "validated_on": ""}))
 
 
 def _machine(record: Record) -> str:

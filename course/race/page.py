@@ -107,6 +107,7 @@ def text(place: Path, *, machine: str = "", live: bool = False) -> str:
 def _table(place: Path, of: tuple[str, str], some: list[Entry]) -> dict[str, Any]:
     fast, lean = board.ranked(some), board.ranked(some, "joules")
     others = [each for each in some if not each.counts]
+    drawn, target = board.judged(some), tracks.get(of[0]).target
     before = dict(zip([each.id for each in some], [None, *some]))
     return {
         "track": tracks.get(of[0]),
@@ -114,9 +115,7 @@ def _table(place: Path, of: tuple[str, str], some: list[Entry]) -> dict[str, Any
         "fast": fast,
         "lean": lean,
         "others": others,
-        "pictures": [
-            picture._repr_html_() for picture in pictures.ways(fast, tracks.get(of[0]).target)
-        ],
+        "pictures": [picture._repr_html_() for picture in pictures.ways(drawn, target)],
         "details": [_detail(place, each, before[each.id]) for each in [*fast, *others]],
     }
 

@@ -29,6 +29,7 @@ def ways(entries: Sequence[Entry], target: float) -> Iterator[Picture]:
 def _way(entries: Sequence[Entry], target: float, name: str, place: int) -> Picture:
     said = "; ".join(
         f"{each.name} reaches {each.top1:.1%} {NEEDED[name].format(digits(getattr(each, name)))}"
+        f"{'' if each.counts else ' and does not count'}"
         for each in entries
     )
     picture = Picture(8.6, 4.2, f"Accuracy over {AXES[name]}; the target is {target:.0%}. {said}.")
@@ -41,7 +42,8 @@ def _way(entries: Sequence[Entry], target: float, name: str, place: int) -> Pict
         middle = _middle(entry, name)
         twice = sum(each.name == entry.name for each in entries) > 1
         label = entry.id if twice else f"{entry.name}, by {entry.by}"
-        axes.plot(*_points(middle, place), "o-", color=colour, ms=3.5, lw=1.8, label=label)
+        label, line = (label, "o-") if entry.counts else (f"{label}: does not count", "o:")
+        axes.plot(*_points(middle, place), line, color=colour, ms=3.5, lw=1.8, label=label)
     axes.axhline(target, color=GREY, ls="--", lw=1)
     axes.annotate("target", (0, target), (4, 3), textcoords="offset points", color=GREY)
     axes.set(xlabel=AXES[name], ylabel="validation accuracy")

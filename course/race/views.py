@@ -33,23 +33,29 @@ def tracks_table() -> pd.DataFrame:
     )
 
 
-def _entries(track: str, to: str | Path | None, shipped_only: bool) -> list[Entry]:
+def _entries(track: str, to: str | Path | None, shipped_only: bool, machine: str) -> list[Entry]:
     place = board.SHIPPED if shipped_only else board.folder(to)
-    return board.entries(place, track=track, shipped=not shipped_only)
+    return board.entries(place, track=track, machine=machine, shipped=not shipped_only)
 
 
 def table(
-    track: str, *, by: str = "seconds", to: str | Path | None = None, shipped_only: bool = False
+    track: str,
+    *,
+    by: str = "seconds",
+    to: str | Path | None = None,
+    shipped_only: bool = False,
+    machine: str = "",
 ) -> pd.DataFrame:
     """A track's board, those that count first; the shipped entries are among them.
 
     Args:
         by: "seconds", or "joules": entries without any are left out then.
         shipped_only: without those of the board.
+        machine: of those alone whose name contains it: times on different ones do not compare.
     """
     import pandas as pd
 
-    found = _entries(track, to, shipped_only)
+    found = _entries(track, to, shipped_only, machine)
     ranked = board.ranked(found, by)
     rest = [] if by == "joules" else [each for each in found if each not in ranked]
     return pd.DataFrame(
@@ -75,9 +81,14 @@ def ways(
     over: str = "seconds",
     to: str | Path | None = None,
     shipped_only: bool = False,
+    machine: str = "",
 ) -> Picture | None:
-    """Accuracy over time, or over joules, of a track's entries that count; None without any."""
-    found = board.ranked(_entries(track, to, shipped_only), over)
+    """Accuracy over time, or over joules, of a track's entries; None without any.
+
+    Args:
+        machine: of those alone whose name contains it.
+    """
+    found = board.judged(_entries(track, to, shipped_only, machine), over)
     target = tracks.get(track).target
     wanted = "time" if over == "seconds" else over
     drawn = pictures.ways(found, target)

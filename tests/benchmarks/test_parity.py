@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+from pathlib import Path
 
 import parity
 import pytest
@@ -48,34 +49,73 @@ def test_the_verdict(
     assert told in "\n".join(said)
 
 
-def test_what_two_cores_measured_is_what_the_page_says() -> None:
+def test_what_was_trained_already_is_not_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ways trained one process each, then the verdict of all; another step count is another one."""
+    trained_now = []
+
+    def train(way: str, data: object, seed: int, asked: object) -> dict[str, float]:
+        trained_now.append((way, seed))
+        return {"mean_loss": SAME[seed % 1000] if way != "broken" else OTHER[seed]}
+
+    monkeypatch.setattr(parity, "train", train)
+    monkeypatch.setattr(parity, "crops", lambda *sizes: None)
+
+    def run(*arguments: str) -> None:
+        out = ["--out", str(tmp_path / "out.jsonl"), "--seeds", "5"]
+        monkeypatch.setattr("sys.argv", ["parity.py", *out, *arguments])
+        parity.main()
+
+    for way in ("broken", "again"):
+        run("--ways", way)
+    assert "no verdict without autocast" in capsys.readouterr().out and len(trained_now) == 10
+    with pytest.raises(SystemExit) as ended:
+        run("--ways", "autocast", "again", "broken")
+    assert not ended.value.code and len(trained_now) == 15
+    assert "broken: another training" in capsys.readouterr().out
+    run("--ways", "again", "--steps", "7")
+    assert len(trained_now) == 20
+
+
+NAMES = {
+    "autocast": "autocast",
+    "algebra": "the algebra",
+    "fp32": "fp32",
+    "again": "autocast, other seeds",
+    "broken": "the algebra, k₃ forgotten in backward",
+}
+
+
+@pytest.mark.parametrize(("name", "seeds"), [("2_cores", 8), ("h100", 6)])
+def test_what_was_measured_is_what_the_page_says(name: str, seeds: int) -> None:
     found: dict[str, list[dict[str, float]]] = {}
-    for line in (PROJECT / "benchmarks" / "parity_2_cores.jsonl").read_text().splitlines():
+    for line in (PROJECT / "benchmarks" / f"parity_{name}.jsonl").read_text().splitlines():
         one = json.loads(line)
-        measures = {key: value for key, value in one.items() if key.endswith(("loss", "top1"))}
-        found.setdefault(one["way"], []).append(measures)
-    assert {len(trained) for trained in found.values()} == {8}
+        measures = ("mean_loss", "last_loss", "val_top1", "steps_to_accuracy")
+        found.setdefault(one["way"], []).append({key: one[key] for key in measures if key in one})
+    assert {len(trained) for trained in found.values()} == {seeds}
+    assert {"autocast", "algebra", "again", "broken"} <= {*found} <= {*NAMES}
     rows = [*parity.compared(found)]
     fine, said = parity.verdict(rows)
     assert fine, said
     page = (PROJECT / "docs" / "performance.md").read_text()
     by = {(row["way"], row["measure"]): row for row in rows}
-    names = {
-        "autocast": "autocast",
-        "algebra": "the algebra",
-        "fp32": "fp32",
-        "again": "autocast, other seeds",
-        "broken": "the algebra, k₃ forgotten in backward",
-    }
-    for way, name in names.items():
-        loss, top1 = by[way, "mean_loss"], by[way, "val_top1"]
-        told = f"| {name} | {loss['mean']:.3f} ± {loss['deviation']:.3f} | "
-        told += f"{top1['mean']:.1%} ± {100 * top1['deviation']:.1f} | ".replace("%", " %")
-        chances = [row["p"] for row in rows if row["way"] == way]
-        if way != "autocast":
-            least = min(chances)
+    for way in found:
+        told = f"| {NAMES[way]} | "
+        for measure, form, times in (
+            ("mean_loss", "{:.3f} ± {:.3f}", 1),
+            ("val_top1", "{:.1f} % ± {:.1f}", 100),
+            ("steps_to_accuracy", "{:.0f} ± {:.0f}", 1),
+        ):
+            if row := by.get((way, measure)):
+                told += form.format(times * row["mean"], times * row["deviation"]) + " | "
+        if way == "autocast":
+            told += "–"
+        else:
+            least = min(row["p"] for row in rows if row["way"] == way)
             told += f"{least:.4f}" if least < 0.01 else f"{least:.2f}"
-        assert told in page
+        assert told in page, told
 
 
 def test_the_limit_is_shared_out_among_measures() -> None:

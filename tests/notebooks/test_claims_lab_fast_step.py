@@ -3,6 +3,7 @@
 import pytest
 from claims import text_of
 
+from course.runs.recordings import recorded
 from course.topics import fast_step
 from course.topics.fast_step import traffic
 
@@ -37,18 +38,18 @@ def test_bytes_of_whole_steps_were_counted_in_the_same_proportion() -> None:
 
 def test_the_gain() -> None:
     moved, measured = fast_step.megabytes(), fast_step.measured()
-    said("1.64 times was promised, and 1.49 were measured")
+    said("1.64 times was promised, and 1.46 were measured")
     assert round(moved["compile"] / moved["fast"], 2) == 1.64
     speed = measured["images_per_s"]
-    assert round(speed["fast"] / speed["compile"], 2) == 1.49
-    said("8,989 images a second after 6,019, in fp16 at batch 256")
-    assert f"{speed['fast']:,.0f} {speed['compile']:,.0f}" == "8,989 6,019"
-    said("at half as many images a second again")
-    said("it draws 699 W of the card's 700")
-    assert round(measured.loc["fast", "watts"]) == 699
-    said("0.078 J an image after 0.112")
+    assert round(speed["fast"] / speed["compile"], 2) == 1.46
+    said("8,755 images a second after 6,009, in fp16 at batch 256")
+    assert f"{speed['fast']:,.0f} {speed['compile']:,.0f}" == "8,755 6,009"
+    said("at nearly half as many images a second again")
+    said("it draws 690 W of the card's 700")
+    assert round(measured.loc["fast", "watts"]) == 690
+    said("0.079 J an image after 0.111")
     joules = measured["joules_per_image"].round(3)
-    assert (joules["fast"], joules["compile"]) == (0.078, 0.112)
+    assert (joules["fast"], joules["compile"]) == (0.079, 0.111)
     below = 1e6 * fast_step.ceilings()["tb_per_s"] / moved
     said("All stand below the memory's curve")
     assert (speed < below).all()
@@ -56,4 +57,10 @@ def test_the_gain() -> None:
 
 def test_another_kernel_size() -> None:
     said("with 3×3 convolutions it does not, for G would have 9K × 9K numbers")
-    said("Eight seeds of each way")
+
+
+def test_the_rung_as_recorded() -> None:
+    said("the rung made 8,661 images a second on the H100 in fp16 and 8,019 in bf16")
+    runs = recorded("nvidia-h100")
+    speed = runs[runs["rung"].eq("algebra")].set_index("precision")["images_per_s"]
+    assert [f"{speed[half]:,.0f}" for half in ("fp16", "bf16")] == ["8,661", "8,019"]

@@ -19,7 +19,7 @@ from course.runs.run import PROJECT
 TEXT = text_of("race")
 PAGE = " ".join((PROJECT / "docs/race.md").read_text().split())
 SEEN = ("epochs", "steps", "batch_size")  # how many crops, together
-ALONE = {"shipped_only": True}
+ALONE = {"shipped_only": True, "machine": "H200"}
 NAMES = ("plain", "one_cycle", "progressive", "fast")
 
 
@@ -28,8 +28,9 @@ def said(words: str, where: str = TEXT) -> None:
 
 
 @cache
-def shipped(track: str) -> dict[str, Entry]:
-    found = board.entries(board.SHIPPED, track=track, shipped=False)
+def shipped(track: str, machine: str = "") -> dict[str, Entry]:
+    machine = machine or {"gpu": "H200"}.get(track, "")
+    found = board.entries(board.SHIPPED, track=track, machine=machine, shipped=False)
     return {each.name: each for each in found}
 
 
@@ -38,13 +39,13 @@ def code(text: str) -> str:
     return ast.dump(ast.Module(ast.parse(text).body[1:], []))
 
 
-@pytest.mark.parametrize("track", ["cpu", "gpu"])
-def test_what_is_shipped_is_what_ran_and_counts(track: str) -> None:
-    found = shipped(track)
+@pytest.mark.parametrize("track, machine", [("cpu", ""), ("gpu", "H100"), ("gpu", "H200")])
+def test_what_is_shipped_is_what_ran(track: str, machine: str) -> None:
+    found = shipped(track, machine)
     assert set(found) == set(NAMES) == set(race.ENTRIES)
     assert len({trial.validated_on for each in found.values() for trial in each.trials}) == 1
     for name, made in found.items():
-        assert made.counts, made.verdict
+        assert made.counts or (name, machine) == ("plain", "H200"), made.verdict
         text = entry.shipped(name).read_text()
         ran = (board.place_of(made, board.SHIPPED) / board.SCRIPT).read_text()
         assert code(ran) == code(text)
@@ -72,21 +73,34 @@ def test_sizes() -> None:
 
 def test_times_on_the_gpu() -> None:
     found = shipped("gpu")
-    assert {each.machine for each in found.values()} == {"NVIDIA H100 80GB HBM3"}
-    said("They ran on one H100: the first three with six of its machine's cores")
-    said("`fast` with all 16, and alone")
-    assert [found[name].hardware["cores"] for name in NAMES] == [6, 6, 6, 16]
-    said("`plain` takes 13.9 s, `fast` 2.99: it is 4.7 times as fast.")
-    assert round(found["plain"].seconds, 1) == 13.9 and round(found["fast"].seconds, 2) == 2.99
-    assert round(found["plain"].seconds / found["fast"].seconds, 1) == 4.7
-    said("A rate that rises first brings little here.")
+    said("On track `gpu` they ran on one H200, one after another, each with all 16")
+    assert {each.machine for each in found.values()} == {"NVIDIA H200"}
+    assert {each.hardware["cores"] for each in found.values()} == {16}
+    said("`plain` takes 10.9 s, `fast` 2.97: it is 3.7 times as fast.")
+    assert round(found["plain"].seconds, 1) == 10.9 and round(found["fast"].seconds, 2) == 2.97
+    assert round(found["plain"].seconds / found["fast"].seconds, 1) == 3.7
+    said("A rate that rises first, `one_cycle`, brings little time")
     assert 1 < found["plain"].seconds / found["one_cycle"].seconds < 1.1
+    said("but its runs lie closer together")
+    ends = {name: each.spread("top1") for name, each in found.items()}
+    assert ends["one_cycle"][1] - ends["one_cycle"][0] < ends["plain"][1] - ends["plain"][0]
     said("`progressive` even takes longer than `plain`.")
     assert found["progressive"].seconds > found["plain"].seconds
-    said("Of the 2.99 s of `fast`, 45 % come before step one")
-    assert round(found["fast"].middle("ready_s") / found["fast"].seconds, 2) == 0.45
+    said("Of the 2.97 s of `fast`, 48 % come before step one")
+    assert round(found["fast"].middle("ready_s") / found["fast"].seconds, 2) == 0.48
     said("it reaches 81.1 %, where 78 % are asked for")
     assert round(found["fast"].top1, 3) == 0.811 and tracks.get("gpu").target == 0.78
+
+
+def test_hardly_above_is_a_gamble() -> None:
+    there, other = (shipped("gpu", machine)["plain"] for machine in ("H200", "H100"))
+    said("**`plain` does not count here**. Its mean, 79.1 %, is above 78 %")
+    said("its four runs lie between 78.1 and 80.7: in 7 of 100 cases luck would do the same")
+    assert not there.counts and round(there.top1, 3) == 0.791
+    assert [round(each, 3) for each in there.spread("top1")] == [0.781, 0.807]
+    assert round(100 * there.p) == 7
+    said("On an H100, with other seeds, the same script counted.")
+    assert other.counts and other.sha256 == there.sha256
 
 
 def test_the_track_without_an_entry() -> None:
@@ -102,21 +116,22 @@ def test_the_track_without_an_entry() -> None:
 
 def test_joules_on_the_gpu() -> None:
     found = shipped("gpu")
-    said("`fast` needs 844 J, a seventh of the 5,955 of `plain`.")
-    assert round(found["fast"].joules) == 844 and round(found["plain"].joules) == 5955
+    said("`fast` needs 786 J, a seventh of the 5,387 of `plain`.")
+    assert round(found["fast"].joules) == 786 and round(found["plain"].joules) == 5387
     assert round(found["plain"].joules / found["fast"].joules) == 7
     order = [each.name for each in board.ranked(found.values(), "joules")]
+    assert found["plain"].joules > found["one_cycle"].joules
     said("`progressive`, the slowest of all, needs fewer joules than the two others")
-    assert order == ["fast", "progressive", "one_cycle", "plain"]
+    assert order == ["fast", "progressive", "one_cycle"]
     assert [each.name for each in board.ranked(found.values())][-1] == "progressive"
-    said("It draws 288 W instead of the 407 of `one_cycle`.")
+    assert found["progressive"].seconds > found["plain"].seconds
+    said("It draws 293 W instead of the 470 of `one_cycle`.")
     watts = {name: each.joules / each.seconds for name, each in found.items()}
-    assert round(watts["progressive"]) == 288 and round(watts["one_cycle"]) == 407
+    assert round(watts["progressive"]) == 293 and round(watts["one_cycle"]) == 470
 
 
 def test_times_on_two_cores() -> None:
     found = shipped("cpu")
-    said("those on the processor, which had two each")
     said("Two of 16 cores for each entry.")
     assert all(each.machine.endswith("2 of 16 cores") for each in found.values())
     said("each entry is faster than the one before, and `fast` is 4.7 times as fast as `plain`")
@@ -145,8 +160,9 @@ def test_one_pass_with_muon_is_three_with_sgd() -> None:
 
 
 def test_pictures_say_their_figures() -> None:
-    assert "plain reaches 79.5% with 5,955 J" in race.ways("gpu", over="joules", **ALONE).alt
-    assert "fast reaches 81.1% after 2.99 s" in race.ways("gpu", **ALONE).alt
+    missed = "plain reaches 79.1% with 5,387 J and does not count"
+    assert missed in race.ways("gpu", over="joules", **ALONE).alt
+    assert "fast reaches 81.1% after 2.97 s" in race.ways("gpu", **ALONE).alt
 
 
 def test_small_images_on_two_cores() -> None:
@@ -164,7 +180,7 @@ def test_targets_first_thought_of() -> None:
     sure = [
         board.chance([trial.top1 for trial in each.trials], target) < tracks.SURE
         for track, target in (("cpu", 0.70), ("gpu", 0.79))
-        for each in shipped(track).values()
+        for each in shipped(track, {"gpu": "H100"}.get(track, "")).values()
     ]
     assert len(sure) == 8 and sum(sure) == 4
 

@@ -15,6 +15,7 @@ from course.data.crop_set import Crops
 from course.data.default_set import DataError
 from course.race import again, board, entry, page, referee, tracks
 from course.race.board import Entry
+from course.runs.run import get
 from course.workshop import rehearsal
 from course.workshop.rehearsal import rehearse
 
@@ -89,3 +90,22 @@ def test_verification_runs_it_again(raced: tuple[Entry, Path]) -> None:
     assert len({*Path(os.environ["COURSE_RUNS"]).glob("race-quick*")} - known) == 2
     assert again.outcomes(made, place)[0].endswith(outcome.said)
     assert outcome.said in page.text(place)
+
+
+def test_an_entry_of_track_node_on_two_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of two processes, by gloo where there is no GPU: one clock, one set of weights."""
+    monkeypatch.setenv("COURSE_RUNS", str(tmp_path / "runs"))
+    warm_up()
+    text = entry.shipped("plain").read_text()
+    small = {"model": "resnet8_patches", "epochs": 1, "steps": 4, "batch_size": 64, "lr": 0.1}
+    (script := tmp_path / "two.py").write_text(text.replace("SETTINGS = {", "OTHERS = {", 1))
+    script.write_text(script.read_text().replace("\ndef main", f"\nSETTINGS = {small}\n\ndef main"))
+    begun = Entry.new("node", "two", "me", script.read_text(), small, 2)
+    made = entry.run_all(script, begun, [7])
+    (trial,) = made.trials
+    assert not trial.failure and 0 < trial.ready_s < trial.seconds and 0 < trial.top1 < 1
+    run = get(trial.run)
+    assert run.config == tracks.get("node").config(small, "two", 7) and len(run.ranks) == 2
+    end_all_runs(tmp_path / "runs")

@@ -193,6 +193,10 @@ def test_boards_are_filtered_and_ranked(tmp_path: Path) -> None:
     assert [each.name for each in gpus] == ["slow", "wrong"]
     assert board.ranked([quick, slow, wrong]) == [slow, quick]
     assert board.ranked([quick, slow, wrong], "joules") == [slow]
+    missed = replace(slow, id="missed", trials=[replace(each, top1=0.5) for each in slow.trials])
+    assert not missed.counts and not missed.failure
+    assert board.judged([missed, slow]) == [slow, missed]
+    assert board.judged([missed, wrong, quick], "joules") == [missed]
     assert board.get("four", tmp_path) == quick
     with pytest.raises(ValueError, match="no entry is called 'fun'"):
         board.get("fun", tmp_path)

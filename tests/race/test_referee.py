@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import subprocess
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import nn
 
 from course.data import crop_set
 from course.data.crop_set import Crops
-from course.race import referee
+from course.race import entry, referee, tracks
 from course.training.racing import network
 
 LINEAR = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 16))
@@ -22,6 +23,26 @@ LINEAR = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 16))
 @pytest.fixture(scope="module")
 def few() -> Crops:
     return Crops(crop_set.ensure(), "val").first(64)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_referee_that_gives_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """The first run has a verdict already, and keeps it; the second hears why it has none."""
+    judged, waiting = (tmp_path / name for name in ("judged", "waiting"))
+    for folder in (judged, waiting):
+        folder.mkdir()
+    (judged / referee.VERDICT).write_text('{"top1": 0.5}')
+    if killed:
+        ended = subprocess.CompletedProcess([], -9)
+        monkeypatch.setattr(subprocess, "run", lambda *_, **how: ended)
+    else:
+        monkeypatch.setattr(entry, "JUDGED_TIMES", 1e-3)
+    entry._ask_referee([str(judged), str(waiting)], tracks.get("quick"))
+    assert json.loads((judged / referee.VERDICT).read_text()) == {"top1": 0.5}
+    why = "ended by signal 9" if killed else "judging took longer than 0.12 s"
+    assert why in json.loads((waiting / referee.VERDICT).read_text())["refused"]
 
 
 class Answers(nn.Module):

@@ -135,9 +135,9 @@ def test_the_picture_says_what_where_and_when(steps, walls) -> None:
     for word in (
         "device to compile: NVIDIA H100 80GB HBM3 (recorded 20",
         "baseline: Intel(R) Xeon",
-        "fast step: NVIDIA H100 80GB HBM3 (benchmarks/fast_step/measured_h100.jsonl, PyTorch",
+        "algebra: NVIDIA H100 80GB HBM3 (recorded 20",
         "batch 256",
-        "fast step\nfp16",
+        "algebra\nbf16",
         "baseline\nfp32",
     ):
         assert word in said

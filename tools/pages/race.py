@@ -35,10 +35,11 @@ def _ran(track: str) -> str:
 
 
 def shipped() -> str:
-    """A row for each entry that the course ships, track by track, in the order of their making."""
+    """A row for each entry that the course ships, track by track and machine by machine."""
     rows, said = [], []
     for track in tracks.TRACKS:
         found = board.entries(board.SHIPPED, track=track, shipped=False)
+        found.sort(key=lambda entry: entry.machine)  # as they were made, on each
         rows += [_row(entry) for entry in found]
         said += [f"{track}: {_origin(found)}"] if found else []
     source = "Medians over the seeds, and their range. " + " ".join(said)
@@ -46,9 +47,7 @@ def shipped() -> str:
 
 
 def _row(entry: Entry) -> Sequence[str]:
-    named = f"{entry.track}: {entry.name}"
-    if not entry.counts:
-        return [named, "does not count", "–", "–", f"{entry.top1 or 0:.2%}", "–", entry.machine]
+    named = f"{entry.track}: {entry.name}{'' if entry.counts else ', does not count'}"
     return [
         named,
         _with_range(entry, "seconds"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
@@ -11,27 +10,21 @@ import pandas as pd
 
 from course.config import BEYOND, LADDER, from_dict, rung
 from course.runs.recordings import SETUP, ladders
-from course.runs.run import PROJECT
 from course.topics.roofline.bounds import points, recorded_ceilings
 from course.topics.roofline.cost import fused, operators
 
-# The step that is no rung, by the machine on which it was measured.
-FAST_STEP = "fast step"
-FAST = {"nvidia-h100": PROJECT / "benchmarks" / "fast_step" / "measured_h100.jsonl"}
 PRECISION = "bf16"  # of the ladder's last rungs; fp16 moves as many bytes
 KEPT = ["rung", "precision", "images_per_s", "images_per_s_q1", "images_per_s_q3", "machine"]
 
 
 def steps(machine: str) -> pd.DataFrame:
-    """The recorded rungs, each beside the one before it, and our fast step as the last.
+    """The recorded rungs, each beside the one before it.
 
-    Columns: rung, precision, images_per_s with _q1 and _q3 (of the fast step: the slowest and the
-    fastest of its windows), added (images_per_s above the step before), ratio (to the step
-    before; none of the fast step, which is of another program and precision), wall and share
-    (which ceiling is the lower one, and how much of it is reached; of compiled rungs the lower
-    edge of the wall's band; none where ceilings or bytes are not known: on the CPU, in the fast
-    step), machine (with when or where it was measured), setup. A rung that was not recorded is
-    left out.
+    Columns: rung, precision, images_per_s with _q1 and _q3, added (images_per_s above the step
+    before), ratio (to the step before), wall and share (which ceiling is the lower one, and how
+    much of it is reached; of compiled rungs the lower edge of the wall's band; none on the CPU,
+    whose ceilings are not known, and of the algebra, which moves other bytes than the walls
+    count), machine (with when it was measured), setup. A rung that was not recorded is left out.
 
     Raises:
         ValueError: nothing is recorded for the machine, or no ceilings.
@@ -41,13 +34,12 @@ def steps(machine: str) -> pd.DataFrame:
     others = [on["GPU"].get((name, config.precision)) for name, config in (LADDER | BEYOND).items()]
     rows = [asdict(record) for record in (first, *others) if record]
     rows = [row | {"precision": row["config"]["precision"]} for row in rows]
-    table = pd.DataFrame([*rows, *_fast_step(machine)])[KEPT]
+    table = pd.DataFrame(rows)[KEPT]
     table = table.merge(_shares(rows, machine), on="rung", how="left")
     before = table["images_per_s"].shift()
-    comparable = table["rung"].ne(FAST_STEP)
     return table.assign(
         added=table["images_per_s"] - before.fillna(0),
-        ratio=(table["images_per_s"] / before).where(comparable),
+        ratio=table["images_per_s"] / before,
         setup=f"ResNet-50, {from_dict(SETUP).setup}",
     )
 
@@ -108,23 +100,3 @@ def _shares(rows: list[dict[str, Any]], machine: str) -> pd.DataFrame:
         if row["config"].get("compile")
     ]
     return pd.concat([shares, pd.DataFrame(fused)], ignore_index=True)
-
-
-def _fast_step(machine: str) -> list[dict[str, Any]]:
-    """What benchmarks/fast_step measured on this machine; on others nothing."""
-    if machine not in FAST:
-        return []
-    lines = [json.loads(line) for line in FAST[machine].read_text().splitlines()]
-    where = next(line for line in lines if line["record"] == "machine")
-    found = next(line for line in lines if line.get("way") == "fast" and line.get("batch") == 256)
-    source = f"{FAST[machine].relative_to(PROJECT)}, PyTorch {where['torch'].partition('+')[0]}"
-    return [
-        {
-            "rung": FAST_STEP,
-            "precision": found["dtype"],
-            "images_per_s": found["images_per_s"],
-            "images_per_s_q1": found["images_per_s_low"],
-            "images_per_s_q3": found["images_per_s_high"],
-            "machine": f"{where['gpu']} ({source})",
-        }
-    ]

@@ -118,7 +118,9 @@ def _comparable(runs: Iterable[Run] | pd.DataFrame) -> list[dict[str, Any]]:
     found = [
         row
         for row in finished(runs)
-        if row["status"] in ("ok", "oom") and row.get("memory_kind") == COUNTED
+        if row["status"] in ("ok", "oom")
+        and row.get("memory_kind") == COUNTED
+        and not row["config"].get("algebra")  # told of its form in PyTorch, which keeps more
     ]
     if not found:
         raise ValueError(

@@ -68,7 +68,7 @@ def here(*cases: Case) -> pd.DataFrame:
     rows = []
     for case, kernels in zip(asked, looked.kernels(asked, device)):
         us = 1e6 * looked.timed(case, device)
-        kernel = names.main_kernel(kernels)
+        kernel = names.main_kernel(name for name, _ in kernels)
         used = classify(kernel).verdict if kernel else ""
         seen = {"us": us, "tflop_per_s": case.flop / us / 1e6, "kernel": names.brief(kernel)}
         rows.append(row(case) | seen | {"tensor_cores": used, "machine": machine})

@@ -51,23 +51,21 @@ PRODUCTS = (
     ("fp16", "COMPUTE_32F_PEDANTIC", "DEFAULT_MATH"),
     ("fp16", "COMPUTE_32F", "PEDANTIC_MATH"),
 )
-# What each allows, after NVIDIA's documentation of cuBLAS 13 and cuDNN 9.
+# What each allows, after NVIDIA's documentation of cuBLAS 13 and cuDNN 9; and what does the same in
+# PyTorch (aten/src/ATen/cuda/CublasHandlePool.cpp, aten/src/ATen/cudnn/Descriptors.h).
+CUBLAS, PRODUCT, CUDNN = "cuBLAS, of a handle", "cuBLAS, of a product", "cuDNN, of a convolution"
 SWITCHES = (
-    ("cuBLAS, of a handle", "CUBLAS_DEFAULT_MATH", "Tensor Cores, as far as no bit is lost"),
-    ("cuBLAS, of a handle", "CUBLAS_TENSOR_OP_MATH", "fp32 rounded to fp16; deprecated"),
-    ("cuBLAS, of a handle", "CUBLAS_TF32_TENSOR_OP_MATH", "fp32 rounded to TF32"),
-    ("cuBLAS, of a handle", "CUBLAS_PEDANTIC_MATH", "only the prescribed arithmetic: for tests"),
-    ("cuBLAS, of a product", "CUBLAS_COMPUTE_32F", "sums in fp32; what the handle allows"),
-    ("cuBLAS, of a product", "CUBLAS_COMPUTE_32F_FAST_TF32", "fp32 rounded to TF32"),
-    ("cuBLAS, of a product", "CUBLAS_COMPUTE_32F_FAST_16F", "fp32 rounded to fp16"),
-    ("cuDNN, of a convolution", "CUDNN_DEFAULT_MATH", "fp32 rounded to TF32, from the A100 on"),
-    ("cuDNN, of a convolution", "CUDNN_TENSOR_OP_MATH", "Tensor Cores, without conversion"),
-    (
-        "cuDNN, of a convolution",
-        "CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION",
-        "Tensor Cores, with fp32 rounded to fp16 for them",
-    ),
-    ("cuDNN, of a convolution", "CUDNN_FMA_MATH", "ordinary cores only"),
+    (CUBLAS, "CUBLAS_DEFAULT_MATH", "Tensor Cores, as far as no bit is lost", "the default"),
+    (CUBLAS, "CUBLAS_TENSOR_OP_MATH", "fp32 rounded to fp16; deprecated", ""),
+    (CUBLAS, "CUBLAS_TF32_TENSOR_OP_MATH", "fp32 rounded to TF32", "cuda.matmul.allow_tf32 = True"),
+    (CUBLAS, "CUBLAS_PEDANTIC_MATH", "only the prescribed arithmetic: for tests", ""),
+    (PRODUCT, "CUBLAS_COMPUTE_32F", "sums in fp32; what the handle allows", "always"),
+    (PRODUCT, "CUBLAS_COMPUTE_32F_FAST_TF32", "fp32 rounded to TF32", ""),
+    (PRODUCT, "CUBLAS_COMPUTE_32F_FAST_16F", "fp32 rounded to fp16", ""),
+    (CUDNN, "CUDNN_DEFAULT_MATH", "fp32 rounded to TF32, from the A100 on", "the default in fp32"),
+    (CUDNN, "CUDNN_TENSOR_OP_MATH", "Tensor Cores, without conversion", "always in fp16"),
+    (CUDNN, "CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION", "the same, with fp32 rounded to fp16", ""),
+    (CUDNN, "CUDNN_FMA_MATH", "ordinary cores only", "cudnn.allow_tf32 = False"),
 )
 SPACE = 2**29  # bytes that an algorithm of cuDNN may work in
 
@@ -78,8 +76,12 @@ def source(name: str) -> str:
 
 
 def switches() -> pd.DataFrame:
-    """What each math mode, compute type and math type allows. Columns: whose, switch, allows."""
-    return pd.DataFrame(SWITCHES, columns=["whose", "switch", "allows"])
+    """What each math mode, compute type and math type allows.
+
+    Columns: whose, switch, allows, in_pytorch (what does the same, of torch.backends; "" where
+    nothing does).
+    """
+    return pd.DataFrame(SWITCHES, columns=["whose", "switch", "allows", "in_pytorch"])
 
 
 def folders() -> list[Path]:
@@ -196,12 +198,14 @@ class CudnnConvolution:
         y, space = torch.empty_like(x), torch.empty(SPACE, dtype=torch.uint8, device=device)
         number = VALUES["CUDNN_DATA_FLOAT" if self.dtype == "fp32" else "CUDNN_DATA_HALF"]
         how = VALUES[f"CUDNN_TENSOR_{self.layout}"], VALUES[f"CUDNN_{self.math}"]
+        library, chosen = loaded("convolutions"), ctypes.c_void_p()
         sizes = self.images, self.channels, self.px, number, *how
-        convolve, pointers = loaded("convolutions").convolve, _pointers(x, w, y)
-        room = *_pointers(space), ctypes.c_size_t(SPACE)
+        said = library.choose(*sizes, ctypes.c_size_t(SPACE), ctypes.byref(chosen))
+        _check(said, "cuDNN")
+        given = chosen, *_pointers(x, w, y, space), ctypes.c_size_t(SPACE)
 
         def convolution(kept: tuple = (x, w, space)) -> torch.Tensor:
-            _check(convolve(*pointers, *sizes, *room), "cuDNN")
+            _check(library.convolve(*given), "cuDNN")
             return y
 
         return convolution

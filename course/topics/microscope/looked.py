@@ -2,33 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from course.topics.microscope.cases import Case, in_format
-from course.topics.roofline.timing import seconds
+from course.topics.roofline.timing import quartiles, seconds
 
 BETWEEN = "spin_kernel"  # what torch.cuda._sleep launches
 AT_ONCE = 100  # cases in one profile
 REPEATS = 5  # on a CPU
+BATCH_S = 0.025  # of calls without a pause: long beside what it takes to wait for the GPU
+Kernel = tuple[str, float]  # its name, and its microseconds
 
 
-def timed(case: Case, device: torch.device, rep_ms: float = 20, **how: Any) -> float:
-    """Seconds of one call: the median, on a GPU with a cold cache."""
+def times(case: Case, device: torch.device, rep_ms: float = 20) -> tuple[float, float, float]:
+    """Seconds of one call: first quartile, median, third; on a GPU with a cold cache.
+
+    To clear the cache takes as long as a short product, and rests what multiplies: such a product
+    runs at a higher clock here than in `steady`.
+    """
     with in_format(case.dtype, device):
-        call = case.call(device, **how)
+        call = case.call(device)
         if device.type == "cuda":
             import triton
 
-            took = triton.testing.do_bench(call, rep_ms / 4, rep_ms, return_mode="median")
-            return took / 1e3
+            asked = [0.25, 0.5, 0.75]
+            took = triton.testing.do_bench(call, rep_ms / 4, rep_ms, quantiles=asked)
+            return tuple(each / 1e3 for each in took)
         call()
-        return sorted(seconds(call, device) for _ in range(REPEATS))[REPEATS // 2]
+        return quartiles([seconds(call, device) for _ in range(REPEATS)])
 
 
-def kernels(cases: Iterable[Case], device: torch.device) -> list[tuple[str, ...]]:
+def timed(case: Case, device: torch.device) -> float:
+    """Seconds of one call: the median."""
+    return times(case, device)[1]
+
+
+def steady(case: Case, device: torch.device, for_s: float, **how: Any) -> dict[str, float]:
+    """One call's microseconds while it runs over and over without a pause, as in training.
+
+    us and iqr_us are of the second half of the batches; so are mhz and watts, which are read while
+    the GPU multiplies (and are left out where no driver of NVIDIA's answers).
+    """
+    watch, seen = _watch(), []
+    with in_format(case.dtype, device):
+        call = case.call(device, **how)
+        call()
+        count = max(1, round(BATCH_S / seconds(call, device)))
+        end = time.monotonic() + for_s
+        while len(seen) < 2 or time.monotonic() < end:
+            read: list[float] = []
+
+            def batch(read: list[float] = read) -> None:
+                for _ in range(count):
+                    call()
+                read += watch()
+
+            seen.append((seconds(batch, device) / count, *read))
+    took, *read = zip(*seen[len(seen) // 2 :])
+    first, middle, third = quartiles([1e6 * each for each in took])
+    found = {"us": round(middle, 3), "iqr_us": round(third - first, 3)}
+    return found | {name: round(quartiles(each)[1]) for name, each in zip(("mhz", "watts"), read)}
+
+
+def _watch() -> Callable[[], list[float]]:
+    """What reads the GPU's clock in MHz, and its power in watts."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    except Exception:  # no NVIDIA driver, or none that answers
+        return list
+    return lambda: [
+        float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
+        pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+    ]
+
+
+def kernels(cases: Iterable[Case], device: torch.device) -> list[tuple[Kernel, ...]]:
     """The kernels that each case launches, in their order; on a CPU none are seen."""
     cases = list(cases)
     if device.type != "cuda":
@@ -39,7 +94,7 @@ def kernels(cases: Iterable[Case], device: torch.device) -> list[tuple[str, ...]
     return found
 
 
-def _kernels(cases: list[Case], device: torch.device) -> list[tuple[str, ...]]:
+def _kernels(cases: list[Case], device: torch.device) -> list[tuple[Kernel, ...]]:
     """A marker before and after each call tells its kernels from those that made its tensors."""
     torch.cuda.synchronize()
     cuda = [torch.profiler.ProfilerActivity.CUDA]
@@ -53,18 +108,18 @@ def _kernels(cases: list[Case], device: torch.device) -> list[tuple[str, ...]]:
         torch.cuda.synchronize()
     events = [each for each in profile.events() if each.device_type.name == "CUDA"]
     events.sort(key=lambda each: each.time_range.start)
-    parts = between([each.name for each in events])
+    parts = between([(each.name, each.time_range.elapsed_us()) for each in events])
     if len(parts) != len(cases):
         raise RuntimeError(f"{len(parts)} calls were seen, of {len(cases)}")
     return parts
 
 
-def between(names: list[str]) -> list[tuple[str, ...]]:
-    """The names between each first and second marker."""
-    parts: list[list[str]] = [[]]
-    for name in names:
+def between(events: list[Kernel]) -> list[tuple[Kernel, ...]]:
+    """The kernels between each first and second marker."""
+    parts: list[list[Kernel]] = [[]]
+    for name, us in events:
         if BETWEEN in name:
             parts.append([])
         else:
-            parts[-1].append(name)
-    return [tuple(n for n in part if not n.startswith("Mem")) for part in parts[1::2]]
+            parts[-1].append((name, us))
+    return [tuple(each for each in part if not each[0].startswith("Mem")) for part in parts[1::2]]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +13,8 @@ from course.topics.microscope import libraries, looked
 from course.topics.microscope.cases import STORED, Case, Convolution, Product, row
 
 COMMAND = (
-    "python -m benchmarks.microscope: triton.testing.do_bench, median, cold cache; normal random "
-    "numbers; kernels as PyTorch's profiler names them"
+    "python -m benchmarks.microscope: triton.testing.do_bench, median, cold cache; the largest "
+    "rates without a pause; normal random numbers; kernels as PyTorch's profiler names them"
 )
 BASE = Product(4096, 4096, 4096)
 FORMATS = ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8")
@@ -28,6 +27,8 @@ LINE = tuple(range(1024, 8193, 64))
 SIDES = (2048, 4096, 8192, 16384)
 SOUGHT = {"bf16": 20, "fp16": 20, "fp8": 20, "tf32": 20, "int8": 0, "fp64": 0, "fp32": 0}
 LONGEST_S = 0.04  # of one call that is tried
+TRY_S = 0.08  # a product is repeated so long in the search
+HELD_S = 1.6  # and the fastest so long: a GPU reports its power as a mean over a second
 
 
 def products() -> list[Product]:
@@ -67,30 +68,46 @@ class Names:
     def __init__(self) -> None:
         self.all: list[str] = []
 
-    def numbers(self, names: tuple[str, ...]) -> list[int]:
+    def numbers(self, names: Iterable[str]) -> list[int]:
         """Where they stand in the list."""
+        names = list(names)
         self.all += [name for name in dict.fromkeys(names) if name not in self.all]
         return [self.all.index(name) for name in names]
 
 
 def rows(cases: list[Case], device: torch.device, names: Names) -> Iterator[dict[str, Any]]:
-    """Each case with its seconds and its kernels, or with what was refused or is missing."""
-    took: dict[Case, float] = {}
+    """Each case with its microseconds and its kernels, or with what was refused or is missing.
+
+    kernels_us are of one call: what is far below us was spent outside of kernels.
+    """
+    took: dict[Case, tuple[float, ...]] = {}
     for case in cases:
         try:
-            took[case] = looked.timed(case, device)
+            took[case] = looked.times(case, device)
         except (RuntimeError, ValueError, OSError) as error:
             yield row(case) | {"said": str(error).splitlines()[0][:200]}
     for case, kernels in zip(took, looked.kernels(took, device)):
-        yield row(case) | {"us": round(1e6 * took[case], 3), "kernels": names.numbers(kernels)}
+        first, middle, third = took[case]
+        yield row(case) | {
+            "us": round(1e6 * middle, 3),
+            "iqr_us": round(1e6 * (third - first), 3),
+            "kernels": names.numbers(called for called, _ in kernels),
+            "kernels_us": [round(us, 3) for _, us in kernels],
+        }
 
 
 def grid(cases: list[Product], device: torch.device, names: Names) -> dict[str, Any]:
-    """Many products as columns: sides, microseconds, kernels."""
-    us = [round(1e6 * looked.timed(case, device, 10), 3) for case in cases]
-    kernels = [names.numbers(each) for each in looked.kernels(cases, device)]
+    """Many products as columns: sides, microseconds and their spread, kernels."""
+    took = [looked.times(case, device, 10) for case in cases]
+    seen = looked.kernels(cases, device)
     sides = {side: [getattr(case, side) for case in cases] for side in "mnk"}
-    return {"dtype": cases[0].dtype, **sides, "us": us, "kernels": kernels}
+    return {
+        "dtype": cases[0].dtype,
+        **sides,
+        "us": [round(1e6 * middle, 3) for _, middle, _ in took],
+        "iqr_us": [round(1e6 * (third - first), 3) for first, _, third in took],
+        "kernels": [names.numbers(called for called, _ in each) for each in seen],
+    }
 
 
 def largest(
@@ -98,17 +115,18 @@ def largest(
 ) -> dict[str, Any]:
     """The fastest product in a format: first on a coarse grid, then in steps around the best.
 
-    So does the search for the "maximum achievable matmul FLOPS" of S. Bekman's mamf-finder.
+    So does the search for the "maximum achievable matmul FLOPS" of S. Bekman's mamf-finder. But
+    here nothing rests between calls, so that the clock is the one that lasts.
     """
     tried: dict[Product, float] = {}
 
     def rate(case: Product) -> float:
         if case not in tried:
-            tried[case] = looked.timed(case, device, 60)
+            tried[case] = looked.steady(case, device, TRY_S)["us"]
         return case.flop / tried[case]
 
     begin = max((Product(s, s, s, name) for s in sides[:2]), key=rate)
-    most = LONGEST_S * rate(begin)
+    most = 1e6 * LONGEST_S * rate(begin)
     coarse = [Product(m, n, k, name) for m in sides for n in sides for k in sides]
     if not SOUGHT[name]:
         coarse = [case for case in coarse if case.m == case.n == case.k]
@@ -125,41 +143,12 @@ def largest(
         "m": best.m,
         "n": best.n,
         "k": best.k,
-        "tried": [[c.m, c.n, c.k, round(1e6 * took, 3)] for c, took in tried.items()],
-        "kernels": names.numbers(looked.kernels([best], device)[0]),
-        **_held(best, device),
+        "tried": [[c.m, c.n, c.k, us] for c, us in tried.items()],
+        "kernels": names.numbers(called for called, _ in looked.kernels([best], device)[0]),
+        "cold_us": round(1e6 * looked.timed(best, device), 3),
+        "normal": looked.steady(best, device, HELD_S),
+        "zeros": looked.steady(best, device, HELD_S, zeros=True),
     }
-
-
-def _held(case: Product, device: torch.device) -> dict[str, Any]:
-    """The best product for longer, with its clock; and the same product of zeros."""
-    found: dict[str, Any] = {}
-    for numbers in ("normal", "zeros"):
-        took = looked.timed(case, device, 400, zeros=numbers == "zeros")
-        found[numbers] = {"us": round(1e6 * took, 3)} | _clock(case, device, numbers == "zeros")
-    return found
-
-
-def _clock(case: Product, device: torch.device, zeros: bool) -> dict[str, Any]:
-    """MHz and watts while the product runs over and over; nothing where they cannot be read."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    except Exception:  # no NVIDIA driver, or none that answers
-        return {}
-    with looked.in_format(case.dtype, device):
-        call = case.call(device, zeros=zeros)
-        seen, end = [], time.monotonic() + 0.8
-        while time.monotonic() < end:
-            for _ in range(20):
-                call()
-            mhz = pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
-            seen.append((mhz, pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3))
-            torch.accelerator.synchronize(device)
-    mhz, watts = sorted(seen[len(seen) // 2 :])[len(seen) // 4]
-    return {"mhz": mhz, "watts": round(watts)}
 
 
 def parts(device: torch.device) -> dict[str, Callable[[Names], Any]]:

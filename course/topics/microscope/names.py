@@ -64,8 +64,22 @@ def brief(kernel: str) -> str:
     return " … ".join(dict.fromkeys(TELLING.findall(name))) or f"{name[:LONG]}…"
 
 
+ARCHITECTURES = {"70": "Volta", "75": "Turing", "80": "Ampere", "90": "Hopper", "100": "Blackwell"}
+
+
+def family(kernel: str) -> str:
+    """Of a product's kernel: its name's family or alignment, and for whom it was written."""
+    number = re.search(r"(?:sm|cutlass_)(\d{2,3})_", kernel)
+    told = re.search(r"nvjet|align\d+", kernel)
+    written = ARCHITECTURES.get(number[1], "") if number else ""
+    return ", ".join(each for each in (told[0] if told else "", written) if each)
+
+
+# Kernels that prepare or finish: they rewrite layouts or formats, pad, add up, go over to Fourier's
+# numbers and back.
 HELPING = re.compile(
-    r"splitK|[rR]educe|[nN][cC]?[hH][wW][cC]?To|Memset|Offsets|Padding|elementwise"
+    r"splitK|[rR]educe|[nN][cC]?[hH][wW][cC]?To|Memset|Offsets|Padding|elementwise|convertTensor"
+    r"|tensorTransform|init_device_workspace|flip_filter|fft2d|region_transform"
 )
 
 

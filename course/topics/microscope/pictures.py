@@ -22,6 +22,7 @@ from course.plots.base import (
 from course.text import digits
 from course.topics.microscope.given import waves, widest_load
 from course.topics.microscope.known import BYTES
+from course.topics.microscope.names import family
 
 LOADS = {16: GREEN, 8: SKY, 4: ORANGE, 2: ACCENT, 1: PURPLE}
 MAP = "cividis"  # light is fast; people with colour-blindness see it as others do
@@ -54,35 +55,13 @@ def _loads_told(table: pd.DataFrame) -> str:
     return f"TFLOP/s in {table['precision'].iloc[0]}, by the widest load: {told}"
 
 
-def sizes(table: pd.DataFrame) -> Picture:
-    """By size, the turns that tiles fill and the speed that is reached (`known.sizes`)."""
-    told = ", ".join(
-        f"{row.size:,}: {row.filled:.0%} filled, {row.reached:.0%} reached"
-        for row in table[["size", "filled", "reached"]].itertuples(index=False)
-    )
-    picture = Picture(9, 3.2, told)
-    axes = picture.add_subplot()
-    places = np.arange(len(table))
-    for at, (name, hue, words) in enumerate(
-        (("filled", GREY, "turns filled"), ("reached", BLUE, "of the fastest size's speed"))
-    ):
-        bars = axes.bar(places + 0.4 * at - 0.2, 100 * table[name], 0.38, color=hue, label=words)
-        axes.bar_label(bars, fmt="{:.0f}", fontsize=9, color=DARK)
-    axes.set_xticks(places, [f"{size:,}" for size in table["size"]])
-    axes.set(xlabel="size of two square matrices", ylabel="%", ylim=(0, 125))
-    axes.legend(frameon=False, fontsize=9, ncols=2, loc="upper left")
-    axes.set_title(_machine(table), loc="left", fontsize=10)
-    clean(axes)
-    return picture
-
-
 def near(table: pd.DataFrame) -> Picture:
     """A map of TFLOP/s, one by one around a size: K upwards, N to the right; and by widest load."""
     grid = table.pivot(index="k", columns="n", values="tflop_per_s")
     best, worst = grid.max().max(), grid.min().min()
     middle, dtype = int(table["k"].median()), table["dtype"].iloc[0]
     alt = f"TFLOP/s over K and N around {middle:,}: from {digits(worst)} to {digits(best)}"
-    picture = Picture(10, 4.2, alt)
+    picture = Picture(10, 4.4, alt)
     left, right = picture.subplots(1, 2, width_ratios=[1.15, 1])
     shown = left.imshow(grid, origin="lower", cmap=MAP, aspect="auto")
     every = range(0, len(grid), 4)
@@ -90,8 +69,8 @@ def near(table: pd.DataFrame) -> Picture:
     left.set_yticks(every, [f"{grid.index[at]:,}" for at in every])
     left.set(xlabel=f"N, in {dtype}", ylabel="K")
     picture.colorbar(shown, ax=left, label="TFLOP/s")
-    left.set_title(_machine(table), loc="left", fontsize=10)
     _by_load(right, table)
+    picture.suptitle(_machine(table), fontsize=9, x=0.01, ha="left")
     return picture
 
 
@@ -104,13 +83,20 @@ def _by_load(axes: Axes, table: pd.DataFrame) -> None:
         places = place + chance.uniform(-0.25, 0.25, len(speeds))
         axes.plot(places, speeds, ".", color=LOADS[load], ms=5)
         middle = speeds.median()
-        axes.plot([place - 0.35, place + 0.35], [middle, middle], color=DARK, lw=1.5)
-        axes.text(place + 0.38, middle, digits(middle), va="center", fontsize=9, color=DARK)
-    axes.set_xticks(range(loads["load"].nunique()), sorted(loads["load"].unique()))
+        axes.plot([place - 0.3, place + 0.3], [middle, middle], color=DARK, lw=1.5)
+        axes.text(place + 0.33, middle, digits(middle), va="center", fontsize=9, color=DARK)
+    told = [f"{load}\n{_families(rows)}".strip() for load, rows in loads.groupby("load")]
+    axes.set_xticks(range(len(told)), told)
     axes.set_xlabel("widest load in bytes, of rows of K and of N")
     axes.set_ylim(bottom=0)
     axes.set_title("each point a product", loc="left", fontsize=10)
     clean(axes)
+
+
+def _families(table: pd.DataFrame) -> str:
+    """Which kernels they are, one a line, without doubles."""
+    found = dict.fromkeys(family(each) for each in table["kernel"])
+    return "\n".join(each.replace(", ", "\n") for each in found if each)
 
 
 def by_load(table: pd.DataFrame, itemsize: int = 2) -> pd.DataFrame:
@@ -143,12 +129,12 @@ def far(table: pd.DataFrame) -> Picture:
 
 
 def line(table: pd.DataFrame, units: int = 132) -> Picture:
-    """Time over N, coloured by the tile of the kernel; steps are where a wave is added."""
+    """TFLOP/s over N, coloured by the kernel's tile; it falls where a wave is begun."""
     rows = table.sort_values("n")
     tiles = rows["tile"].replace("", "not named").value_counts()
     named = list(tiles.index[:4])
     told = ", ".join(f"{tile} ({count})" for tile, count in tiles.items())
-    picture = Picture(10, 4, f"time and TFLOP/s over N; tiles of the kernels: {told}")
+    picture = Picture(10, 4.4, f"TFLOP/s over N; tiles of the kernels: {told}")
     upper, lower = picture.subplots(2, 1, sharex=True, height_ratios=[1.4, 1])
     colours = dict(zip(named, (BLUE, ORANGE, GREEN, PURPLE)))
     upper.plot(rows["n"], rows["tflop_per_s"], "-", color=GREY, lw=0.8)
@@ -156,13 +142,13 @@ def line(table: pd.DataFrame, units: int = 132) -> Picture:
         hue, label = colours.get(tile, GREY), tile if tile in colours else None
         upper.plot(each["n"], each["tflop_per_s"], "o", color=hue, ms=4, label=label)
     upper.set_ylabel("TFLOP/s")
-    upper.legend(frameon=False, fontsize=9, ncols=4, title="tile of the kernel", loc="lower right")
+    upper.legend(frameon=False, fontsize=9, ncols=4, title="tile of the kernel", loc="upper right")
+    upper.set_ylim(top=1.12 * rows["tflop_per_s"].max())
     _filled(lower, rows, units)
     upper.set_title(_machine(rows), loc="left", fontsize=10)
     lower.set_xlabel("N, of 4,096 × 4,096 times 4,096 × N")
-    for axes, top in ((upper, 1.1 * rows["tflop_per_s"].max()), (lower, 105)):
-        axes.set_ylim(0, top)
-        clean(axes)
+    clean(upper)
+    clean(lower)
     return picture
 
 
@@ -185,11 +171,44 @@ def filled(table: pd.DataFrame, units: int = 132) -> pd.Series:
     return pd.Series(shares, dtype=float)
 
 
+SIDES = {"M": BLUE, "N": ORANGE, "K": GREEN}
+
+
+def odd(table: pd.DataFrame) -> Picture:
+    """How much of an even product's speed is left with one odd side, by format (`record.odd`)."""
+    share = 100 * table[[*SIDES]].div(table["none"], axis=0)
+    told = "; ".join(
+        f"{name}: "
+        + ", ".join(
+            f"{side} {value:.0f}" if value == value else f"{side} refused"
+            for side, value in row.items()
+        )
+        for name, row in share.iterrows()
+    )
+    picture = Picture(10, 3.4, f"percent of the even product's speed, by the odd side. {told}")
+    axes, places = picture.add_subplot(), np.arange(len(share))
+    for at, (side, hue) in enumerate(SIDES.items()):
+        where = places + 0.27 * (at - 1)
+        bars = axes.bar(where, share[side].fillna(0), 0.25, color=hue, label=f"{side} = 4,097")
+        words = [f"{each:.0f}" if each == each else "refused" for each in share[side]]
+        for bar, word in zip(bars, words):
+            how = {"rotation": 90, "va": "bottom"} if word == "refused" else {"va": "bottom"}
+            at_x = bar.get_x() + bar.get_width() / 2
+            axes.text(at_x, bar.get_height() + 2, word, ha="center", fontsize=9, color=DARK, **how)
+    axes.set_xticks(places, share.index)
+    axes.set_title(_machine(table), loc="left", fontsize=10)
+    axes.set(ylabel="% of the even product", ylim=(0, 135))
+    axes.legend(frameon=False, fontsize=9, ncols=3, loc="upper left")
+    clean(axes)
+    return picture
+
+
 def largest(table: pd.DataFrame) -> Picture:
-    """The largest rate found in each format beside the data sheet's, and what the clock allows."""
+    """The largest rate found in each format beside the data sheet's, and that of zeros."""
     rows = table.iloc[::-1]
     told = ", ".join(
-        f"{row.Index} {digits(row.tflop_per_s)} of {digits(row.published)}"
+        f"{row.Index} {digits(row.tflop_per_s)} of {digits(row.published)}, "
+        f"zeros {digits(row.zeros_tflop_per_s)}"
         for row in table.itertuples()
     )
     picture = Picture(9, 0.9 + 0.42 * len(rows), f"TFLOP/s found, of the data sheet's: {told}")
@@ -212,7 +231,9 @@ def largest(table: pd.DataFrame) -> Picture:
         )
     axes.set_yticks(places, rows.index)
     axes.set_xlim(0, 1.2 * rows[["published", "tflop_per_s"]].max().max())
-    axes.set_xlabel("TFLOP/s; the frame is the data sheet")
+    zeros = {"color": DARK, "ls": "none", "ms": 13, "mew": 1.5}
+    axes.plot(rows["zeros_tflop_per_s"], places, "|", **zeros)
+    axes.set_xlabel("TFLOP/s: found (bar), with zeros (stroke), data sheet (frame)")
     axes.set_title(_machine(table), loc="left", fontsize=10)
     clean(axes)
     return picture

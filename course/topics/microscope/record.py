@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pandas as pd
 
 from course.runs.recordings import load, machines, origin
 from course.topics.microscope.cases import Convolution, Product
-from course.topics.microscope.known import COLUMN, published
+from course.topics.microscope.given import widest_load
+from course.topics.microscope.known import BYTES, COLUMN, published
 from course.topics.microscope.libraries import CublasProduct, CudnnConvolution
-from course.topics.microscope.measured import SOUGHT
+from course.topics.microscope.measured import BASE, FORMATS, SOUGHT
 from course.topics.microscope.names import brief, main_kernel
+from course.topics.roofline.bounds import Ceilings, recorded_ceilings
 from course.traces.tensor_cores.rules import NOT, classify
 
-KEY = "microscope"
+KEY, MACHINE = "microscope", "nvidia-h100"
 KINDS = {
     "product": Product,
     "convolution": Convolution,
@@ -31,11 +34,12 @@ TILE = re.compile(r"(?:nvjet(?:_sm\d+)?_[a-z]+_|tilesize|gemm_\w*?)(\d+)x(\d+)")
 class Seen:
     """Tables of one machine.
 
-    products, convolutions, cublas, cudnn: a row a case; its own columns, us, tflop_per_s, kernel
-    (the one that multiplies), name (what tells of it), tensor_cores ("used", "not", "unknown"),
-    generation, kernels (all of them), and said, where PyTorch refused it. near, far, line: products
-    by m, n and k. counters: a row a kernel of a case, with tensor_active, the share of cycles in
-    which the pipe was busy. largest: a row a format.
+    products, convolutions, cublas, cudnn: a row a case; its own columns, us (a median) and iqr_us,
+    tflop_per_s, kernel (the one that multiplies), name (what tells of it), tensor_cores ("used",
+    "not", "unknown"), generation, kernels (all of them) and kernels_us, and said, where PyTorch
+    refused it. near, far, line: products by m, n and k. counters: a row a kernel of a case, with
+    tensor_active, the share of cycles in which the pipe was busy. largest: a row a format, its
+    rate without a pause, at which clock and power, and that of zeros.
     """
 
     machine: str
@@ -50,7 +54,8 @@ class Seen:
     largest: pd.DataFrame
 
 
-def recorded(machine: str) -> Seen:
+@cache
+def recorded(machine: str = MACHINE) -> Seen:
     """What was seen on a machine.
 
     Raises:
@@ -75,6 +80,56 @@ def seen(found: dict[str, Any]) -> Seen:
     return Seen(label, **{name: each.assign(machine=label) for name, each in tables.items()})
 
 
+def odd(products: pd.DataFrame, more: int = 1) -> pd.DataFrame:
+    """TFLOP/s of a product of three equal sides, and of those with one side longer by `more`.
+
+    Columns: none, M, N, K (the side that is longer; NaN where it was refused), machine. The index
+    is the format. All matrices are stored row by row.
+    """
+    table = products[products["stored"] == BASE.stored].set_index(["dtype", "m", "n", "k"])
+    rates = table["tflop_per_s"]
+    sides = {"none": {}} | {side.upper(): {side: getattr(BASE, side) + more} for side in "mnk"}
+    found = {
+        name: [rates[(dtype, *_sides(replace(BASE, **longer)))] for dtype in FORMATS]
+        for name, longer in sides.items()
+    }
+    shown = pd.DataFrame(found, index=pd.Index(FORMATS, name="dtype"))
+    return shown.assign(machine=products["machine"].iloc[0])
+
+
+def _sides(case: Product) -> tuple[int, int, int]:
+    return case.m, case.n, case.k
+
+
+def beside_rule(counters: pd.DataFrame) -> pd.DataFrame:
+    """What a counter says of products, beside the widest load that the rule gives their rows.
+
+    Columns: dtype, n, k, load (bytes), tensor_active, tflop_per_s (at the counter's time), name.
+    """
+    table = counters[counters["what"] == "product"]
+    table = table.astype({side: int for side in "mnk"}).reset_index(drop=True)
+    load = [
+        min(widest_load(row.k, BYTES[row.dtype]), widest_load(row.n, BYTES[row.dtype]))
+        for row in table.itertuples()
+    ]
+    rate = 2e-6 * table["m"] * table["n"] * table["k"] / table["us"]
+    found = table[["dtype", "n", "k"]].assign(load=load)
+    return found.assign(tensor_active=table["tensor_active"], tflop_per_s=rate, name=table["name"])
+
+
+def ceilings(machine: str = MACHINE) -> Ceilings:
+    """The machine's recorded ceilings, with the largest rates that were found in place of one
+    size's.
+
+    Raises:
+        ValueError: as `recorded` does.
+    """
+    usual, found = recorded_ceilings(machine), recorded(machine).largest["tflop_per_s"]
+    rates = {name: 1e12 * float(found[name]) for name in usual.flop_per_s}
+    source = f"largest products, {recorded(machine).machine.partition('(')[2].rstrip(')')}"
+    return replace(usual, flop_per_s=rates, source=source)
+
+
 def tile(kernel: str) -> tuple[int, int]:
     """Rows and columns of the result that a block computes, as the kernel's name says; or (0, 0).
 
@@ -92,8 +147,9 @@ def _cases(rows: list[dict[str, Any]], names: list[str]) -> pd.DataFrame:
         flop = kind(**fields).flop
         us = row.get("us", float("nan"))
         kernels = tuple(names[number] for number in row.get("kernels", ()))
-        how = _how(kernels) | {"kernels": kernels, "said": row.get("said", "")}
-        found.append({**fields, "us": us, "tflop_per_s": flop / us / 1e6, **how})
+        how = _how(kernels) | {"kernels": kernels, "kernels_us": tuple(row.get("kernels_us", ()))}
+        took = {"us": us, "iqr_us": row.get("iqr_us", float("nan")), "tflop_per_s": flop / us / 1e6}
+        found.append({**fields, **took, **how, "said": row.get("said", "")})
     return pd.DataFrame(found)
 
 
@@ -107,7 +163,8 @@ def _how(kernels: tuple[str, ...]) -> dict[str, str]:
 
 def grid(found: dict[str, Any], names: list[str]) -> pd.DataFrame:
     """Products measured as columns, with their kernels' names and tiles."""
-    table = pd.DataFrame({side: found[side] for side in "mnk"} | {"us": found["us"]})
+    kept = [name for name in ("m", "n", "k", "us", "iqr_us") if name in found]
+    table = pd.DataFrame({name: found[name] for name in kept})
     kernels = [main_kernel(names[number] for number in each) for each in found["kernels"]]
     tiles = [tile(kernel) for kernel in kernels]
     flop = 2.0 * table["m"] * table["n"] * table["k"]
@@ -154,6 +211,7 @@ def _largest(found: dict[str, Any], names: list[str]) -> pd.DataFrame:
             "mhz": one["normal"].get("mhz"),
             "watts": one["normal"].get("watts"),
             "zeros_mhz": one["zeros"].get("mhz"),
+            "zeros_watts": one["zeros"].get("watts"),
             "tried": len(one["tried"]),
             "kernel": main_kernel(names[number] for number in one["kernels"]),
         }

@@ -96,8 +96,8 @@ def points(runs: Iterable[Run] | pd.DataFrame, ceilings: Ceilings) -> pd.DataFra
 
     Args:
         runs: runs that are over, or a table of records as `recorded` returns. Runs that are not
-            ok, of another machine, in a precision without a ceiling, or compiled (they move
-            fewer bytes than are counted here) are left out.
+            ok, of another machine, in a precision without a ceiling, or compiled or by the algebra
+            (they move fewer bytes than are counted here) are left out.
 
     Raises:
         ValueError: no run is left.
@@ -110,7 +110,7 @@ def points(runs: Iterable[Run] | pd.DataFrame, ceilings: Ceilings) -> pd.DataFra
         and row.get("images_per_s")
         and row["machine"].startswith(ceilings.machine)
         and _precision(row) in ceilings.flop_per_s
-        and not row.get("config", {}).get("compile")
+        and not any(row.get("config", {}).get(name) for name in ("compile", "algebra"))
     ]
     if not kept:
         seen = sorted(

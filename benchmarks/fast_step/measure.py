@@ -9,6 +9,14 @@ windows of steps, with the lowest and the highest; joules are the GPU's own coun
 of reduce-overhead is null: the allocator does not count its graphs' pool; reserved memory has it.
 The losses are those of the first steps: a run on NaN is fast and draws little power, so look at
 them first. Where no choices of tiles are known for this GPU, the first step times all of them.
+
+How long until it is ready, in a first process, whose kernels no cache has:
+
+    TRITON_CACHE_DIR=$(mktemp -d) python benchmarks/fast_step/measure.py --ways fast --no-gradients
+
+ready_s is all from there to the end of the twelfth step, and of it network_s goes to the network
+and CUDA's beginning, first_step_s to the first step, and compiled tells what of that was Triton's;
+imports_s came before. With --one-by-one each kernel is compiled when it is first launched.
 """
 
 import argparse
@@ -151,7 +159,7 @@ def measure(way: str, arguments: argparse.Namespace, device: torch.device) -> di
     }
 
 
-def main() -> None:
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -173,7 +181,11 @@ def main() -> None:
     parser.add_argument(
         "--one-by-one", action="store_true", help="compile kernels when they are first launched"
     )
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse()
     fused.AHEAD = not arguments.one_by_one
     if not torch.cuda.is_available() or torch.version.cuda is None:
         sys.exit(

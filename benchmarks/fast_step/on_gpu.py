@@ -25,18 +25,18 @@ ITSELF = str(HERE / "on_gpu.py")
 PARTS: dict[str, tuple[list[str], int]] = {
     "fp16": ([MEASURE, "--ways", "eager", "fast", "compile", "fast", "eager"], 210),
     "bf16": ([MEASURE, "--dtype", "bf16", "--ways", "eager", "fast", "eager", "fast"], 110),
-    "records": ([ITSELF, "OUT", "--run", "records"], 180),
-    "parity": ([PARITY, "--ways", "autocast", "algebra", "broken", "again"], 150),
-    "fed": ([ITSELF, "OUT", "--run", "fed"], 240),
+    "records": ([ITSELF, "OUT", "--part", "records"], 180),
+    "parity": ([ITSELF, "OUT", "--part", "parity"], 200),
+    "fed": ([ITSELF, "OUT", "--part", "fed"], 240),
     "tiles": (
         [MEASURE, "--tune", "--ways", "fast", "--no-gradients", "--choices", "OUT/choices.json"],
         400,
     ),
     "ranks": (
-        ["-m", "torch.distributed.run", "--nproc-per-node=gpu", ITSELF, "OUT", "--run", "ranks"],
+        ["-m", "torch.distributed.run", "--nproc-per-node=gpu", ITSELF, "OUT", "--part", "ranks"],
         90,
     ),
-    "scaling": ([ITSELF, "OUT", "--run", "scaling"], 200),
+    "scaling": ([ITSELF, "OUT", "--part", "scaling"], 200),
 }
 ONE_GPU = ("fp16", "bf16", "records", "parity", "fed")
 
@@ -82,6 +82,15 @@ def record(what: str, out: Path) -> None:
     if what == "scaling":
         machine += f"-x{torch.cuda.device_count()}"
     print(record.record(machine, planned(what), out / "recorded"))
+
+
+def parity(out: Path) -> None:
+    """Each way in a process of its own, since the host holds all of them; then the verdict."""
+    ways = ("autocast", "algebra", "again", "broken")
+    command = [sys.executable, PARITY, "--out", str(out / "parity.jsonl"), "--ways"]
+    for each in [subprocess.Popen([*command, way]) for way in ways]:
+        each.wait()
+    subprocess.run([*command, *ways], check=True)
 
 
 def ranks() -> None:
@@ -151,14 +160,16 @@ def main() -> None:
     asked.add_argument("out", type=Path)
     asked.add_argument("--parts", nargs="+", choices=PARTS, default=ONE_GPU)
     asked.add_argument("--seconds", type=float, default=530)
-    asked.add_argument("--run", choices=["records", "fed", "scaling", "ranks"], help="itself, once")
+    asked.add_argument("--part", choices=PARTS, help="one that is in here, itself")
     given = asked.parse_args()
     out = given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    if given.run == "ranks":
+    if given.part == "ranks":
         ranks()
-    elif given.run:
-        record(given.run, out)
+    elif given.part == "parity":
+        parity(out)
+    elif given.part:
+        record(given.part, out)
     else:
         run_parts(out, given.parts, given.seconds)
 

@@ -7,6 +7,8 @@ import copy
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,30 @@ def quiet(shares: list[slice]) -> tuple[ResNet, torch.Tensor, torch.Tensor]:
     raise RuntimeError("no such network")
 
 
+@contextmanager
+def recorded() -> Iterator[list[str]]:
+    """The launches that are made meanwhile."""
+    from course.training.algebra.choices import Choices
+    from course.training.algebra.kernels.compiling import Launch
+
+    made, launch = [], Choices.launch
+
+    def make(choices: Choices, kernel: Any, grid: tuple, *arguments: Any, **options: Any) -> None:
+        made.append(str(Launch(kernel, grid, arguments, options).key))
+        launch(choices, kernel, grid, *arguments, **options)
+
+    Choices.launch = make
+    yield made
+    Choices.launch = launch
+
+
+def noted(net: ResNet, images: torch.Tensor) -> list[str]:
+    """The launches that are compiled for before a step."""
+    from course.training.algebra.segments import launches
+
+    return [str(each.key) for each in launches(net._step.segments, images.shape)]
+
+
 def by_kernels(net: ResNet, twin: ResNet, images: torch.Tensor, labels: torch.Tensor) -> dict:
     """One rank's step, without the other rank; then a second, whose gradients are added."""
     wanted = [weight.grad for weight in twin.parameters()]
@@ -147,7 +173,9 @@ def main(folder: Path, rank: int) -> None:
             told["fp16"] = in_half(net, each[rank], *own)
         net = fused.convert(plain.convert(net))
         if rank == 0:
-            told["fp32"] = by_kernels(net, twins[rank], *own)
+            with recorded() as made:
+                told["fp32"] = by_kernels(net, twins[rank], *own)
+            told |= {"made": made, "noted": noted(net, own[0])}
         told["kernels"] = under_ddp(net, wanted, *own)
     (folder / f"rank-{rank}.json").write_text(json.dumps(told))
     distributed.destroy_process_group()

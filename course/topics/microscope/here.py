@@ -28,6 +28,8 @@ def products(device: torch.device) -> list[Product]:
 def near(reach: int = 8) -> pd.DataFrame:
     """A map of this machine: K and N go so far to both sides of a size, each by itself.
 
+    On a CPU one core computes.
+
     Columns: m, n, k, us, dtype, tflop_per_s, kernel, tile, name, machine. Some seconds.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -54,7 +56,7 @@ def on_gpu() -> record.Seen | None:
 
 
 def here(*cases: Case) -> pd.DataFrame:
-    """Times of cases on this machine, and on a GPU their kernels. A second on a CPU.
+    """Times of cases on this machine: on a GPU with their kernels, on a CPU of one core.
 
     Columns: the cases' own, us, tflop_per_s, kernel, tensor_cores ("" on a CPU, whose units are
     others), machine.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -13,13 +14,16 @@ from course.topics.roofline.timing import quartiles, seconds
 
 BETWEEN = "spin_kernel"  # what torch.cuda._sleep launches
 AT_ONCE = 100  # cases in one profile
-REPEATS = 5  # on a CPU
+REPEATS = 9  # on a CPU
 BATCH_S = 0.025  # of calls without a pause: long beside what it takes to wait for the GPU
 Kernel = tuple[str, float]  # its name, and its microseconds
 
 
 def times(case: Case, device: torch.device, rep_ms: float = 20) -> tuple[float, float, float]:
     """Seconds of one call: first quartile, median, third; on a GPU with a cold cache.
+
+    On a CPU one core computes, and all three are the fastest call's: other programs can only make
+    one slower, and two cores would wait for each other whenever one of them has such a program.
 
     To clear the cache takes as long as a short product, and rests what multiplies: such a product
     runs at a higher clock here than in `steady`.
@@ -32,44 +36,75 @@ def times(case: Case, device: torch.device, rep_ms: float = 20) -> tuple[float, 
             asked = [0.25, 0.5, 0.75]
             took = triton.testing.do_bench(call, rep_ms / 4, rep_ms, quantiles=asked)
             return tuple(each / 1e3 for each in took)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
         call()
-        return quartiles([seconds(call, device) for _ in range(REPEATS)])
+        fastest = min(seconds(call, device) for _ in range(REPEATS))
+        torch.set_num_threads(threads)
+        return fastest, fastest, fastest
 
 
 def timed(case: Case, device: torch.device) -> float:
-    """Seconds of one call: the median."""
+    """Seconds of one call: the median, or on a CPU the fastest."""
     return times(case, device)[1]
 
 
 def steady(case: Case, device: torch.device, for_s: float, **how: Any) -> dict[str, float]:
     """One call's microseconds while it runs over and over without a pause, as in training.
 
-    us and iqr_us are of the second half of the batches; so are mhz and watts, which are read while
-    the GPU multiplies (and are left out where no driver of NVIDIA's answers).
+    us and iqr_us are of the second half of the batches; so are mhz, watts and celsius, which are
+    read while the GPU multiplies (and are left out where no driver of NVIDIA's answers).
     """
-    watch, seen = _watch(), []
+    watch, mark = _watch(), _marks(device)
     with in_format(case.dtype, device):
         call = case.call(device, **how)
         call()
         count = max(1, round(BATCH_S / seconds(call, device)))
-        end = time.monotonic() + for_s
-        while len(seen) < 2 or time.monotonic() < end:
-            read: list[float] = []
-
-            def batch(read: list[float] = read) -> None:
-                for _ in range(count):
-                    call()
-                read += watch()
-
-            seen.append((seconds(batch, device) / count, *read))
-    took, *read = zip(*seen[len(seen) // 2 :])
-    first, middle, third = quartiles([1e6 * each for each in took])
+        marks, seen, end = [mark()], [], time.monotonic() + for_s
+        while len(marks) < 3 or time.monotonic() < end:
+            for _ in range(count):
+                call()
+            marks.append(mark())
+            seen.append(watch())
+            marks[-2].synchronize()  # the batch that was just begun goes on
+        marks[-1].synchronize()
+    took = [1e3 * one.elapsed_time(other) / count for one, other in pairwise(marks)]
+    half = len(took) // 2
+    first, middle, third = quartiles(took[half:])
     found = {"us": round(middle, 3), "iqr_us": round(third - first, 3)}
-    return found | {name: round(quartiles(each)[1]) for name, each in zip(("mhz", "watts"), read)}
+    read = zip(("mhz", "watts", "celsius"), zip(*seen[half:]))
+    return found | {name: round(quartiles(list(each))[1]) for name, each in read}
+
+
+class Moment:
+    """A moment on a CPU, which has come when its call returns: as an event in a GPU's queue."""
+
+    def __init__(self) -> None:
+        self.s = time.perf_counter()
+
+    def synchronize(self) -> None:
+        """Nothing is to be waited for."""
+
+    def elapsed_time(self, other: Moment) -> float:
+        """Milliseconds to another moment."""
+        return 1e3 * (other.s - self.s)
+
+
+def _marks(device: torch.device) -> Callable[[], Any]:
+    """What puts a mark into the device's queue."""
+    if device.type != "cuda":
+        return Moment
+
+    def mark() -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    return mark
 
 
 def _watch() -> Callable[[], list[float]]:
-    """What reads the GPU's clock in MHz, and its power in watts."""
+    """What reads the GPU's clock in MHz, its power in watts and its temperature in °C."""
     try:
         import pynvml
 
@@ -80,6 +115,7 @@ def _watch() -> Callable[[], list[float]]:
     return lambda: [
         float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
         pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+        float(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
     ]
 
 

@@ -48,7 +48,8 @@ BEGIN = (
 
 # What is left of a long name: its family, its tile, its instruction, its alignment.
 TELLING = re.compile(
-    r"^\w*?(?:gemm|fprop|dgrad|wgrad)|tilesize\d+x\d+x\d+|warpgroupsize|(?:sp)?tensor\d+(?:x\d+x\d+)?"
+    r"^\w*?(?:gemm|fprop|dgrad|wgrad)|(?<=_)tf32|tilesize\d+x\d+x\d+"
+    r"|warpgroupsize|(?:sp)?tensor\d+(?:x\d+x\d+)?"
     r"|first_layer|c\d+r\d+s\d+|ffma|simt|align[ac]?\d+|split_k_kernel|[nN]chwTo\w+|[nN]hwcTo\w+"
 )
 LONG = 56

@@ -84,19 +84,21 @@ def _by_load(axes: Axes, table: pd.DataFrame) -> None:
         axes.plot(places, speeds, ".", color=LOADS[load], ms=5)
         middle = speeds.median()
         axes.plot([place - 0.3, place + 0.3], [middle, middle], color=DARK, lw=1.5)
-        axes.text(place + 0.33, middle, digits(middle), va="center", fontsize=9, color=DARK)
-    told = [f"{load}\n{_families(rows)}".strip() for load, rows in loads.groupby("load")]
+    told = [
+        "\n".join([str(load), *_families(rows), digits(rows["tflop_per_s"].median())])
+        for load, rows in loads.groupby("load")
+    ]
     axes.set_xticks(range(len(told)), told)
-    axes.set_xlabel("widest load in bytes, of rows of K and of N")
+    axes.set_xlabel("bytes of the widest load for K and N; kernel; median")
     axes.set_ylim(bottom=0)
     axes.set_title("each point a product", loc="left", fontsize=10)
     clean(axes)
 
 
-def _families(table: pd.DataFrame) -> str:
-    """Which kernels they are, one a line, without doubles."""
+def _families(table: pd.DataFrame) -> list[str]:
+    """Which kernels they are, without doubles, and for whom each was written."""
     found = dict.fromkeys(family(each) for each in table["kernel"])
-    return "\n".join(each.replace(", ", "\n") for each in found if each)
+    return [word for each in found for word in each.split(", ") if word]
 
 
 def by_load(table: pd.DataFrame, itemsize: int = 2) -> pd.DataFrame:
@@ -147,6 +149,7 @@ def line(table: pd.DataFrame, units: int = 132) -> Picture:
     _filled(lower, rows, units)
     upper.set_title(_machine(rows), loc="left", fontsize=10)
     lower.set_xlabel("N, of 4,096 × 4,096 times 4,096 × N")
+    lower.xaxis.set_major_formatter("{x:,.0f}")
     clean(upper)
     clean(lower)
     return picture
@@ -231,6 +234,7 @@ def largest(table: pd.DataFrame) -> Picture:
         )
     axes.set_yticks(places, rows.index)
     axes.set_xlim(0, 1.2 * rows[["published", "tflop_per_s"]].max().max())
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     zeros = {"color": DARK, "ls": "none", "ms": 13, "mew": 1.5}
     axes.plot(rows["zeros_tflop_per_s"], places, "|", **zeros)
     axes.set_xlabel("TFLOP/s: found (bar), with zeros (stroke), data sheet (frame)")

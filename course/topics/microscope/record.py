@@ -36,10 +36,10 @@ class Seen:
 
     products, convolutions, cublas, cudnn: a row a case; its own columns, us (a median) and iqr_us,
     tflop_per_s, kernel (the one that multiplies), name (what tells of it), tensor_cores ("used",
-    "not", "unknown"), generation, kernels (all of them) and kernels_us, and said, where PyTorch
-    refused it. near, far, line: products by m, n and k. counters: a row a kernel of a case, with
-    tensor_active, the share of cycles in which the pipe was busy. largest: a row a format, its
-    rate without a pause, at which clock and power, and that of zeros.
+    "not", "unknown"), generation, kernels (all of them), in_kernels_us (of one call, without what
+    is between them), and said, where PyTorch refused it. near, far, line: products by m, n and k.
+    counters: a row a kernel of a case, with tensor_active, the share of cycles in which the pipe
+    was busy. largest: a row a format, with its clock and power, and the rate of zeros.
     """
 
     machine: str
@@ -147,7 +147,8 @@ def _cases(rows: list[dict[str, Any]], names: list[str]) -> pd.DataFrame:
         flop = kind(**fields).flop
         us = row.get("us", float("nan"))
         kernels = tuple(names[number] for number in row.get("kernels", ()))
-        how = _how(kernels) | {"kernels": kernels, "kernels_us": tuple(row.get("kernels_us", ()))}
+        inside = sum(row["kernels_us"]) if "kernels_us" in row else float("nan")
+        how = _how(kernels) | {"kernels": kernels, "in_kernels_us": inside}
         took = {"us": us, "iqr_us": row.get("iqr_us", float("nan")), "tflop_per_s": flop / us / 1e6}
         found.append({**fields, **took, **how, "said": row.get("said", "")})
     return pd.DataFrame(found)

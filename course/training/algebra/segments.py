@@ -7,7 +7,6 @@ above it, as it would with any network.
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import torch
 from torch import nn
@@ -80,19 +79,11 @@ def launches(segments: Segments, shape: torch.Size) -> list[Launch]:
     """Those of a step on images [n, 3, h, w]; of tiles that are to be timed, all. None is made.
 
     They are found by a step of a twin on the meta device, whose tensors have types, shapes and
-    strides but no memory: nothing of the network is read or changed, and no GPU is asked.
+    strides but no memory: nothing of the network is changed, and no GPU has to compute.
     """
     dtype, chosen = segments.dtype, segments.choices.chosen
-    twin = Segments(on_meta(segments.model), dtype, chosen)
+    twin = Segments(copy.deepcopy(segments.model).to("meta"), dtype, chosen)
+    twin.choices.interpreted = segments.choices.interpreted  # whose tiles are others
     images = torch.empty(shape[0], 4, *shape[2:], dtype=dtype, device="meta")
     twin.rehearse(images.to(memory_format=torch.channels_last))
     return twin.choices.noted
-
-
-def on_meta(model: nn.Module) -> nn.Module:
-    """A copy without memory."""
-    twins: dict[int, Any] = {}  # what deepcopy shall take for copies
-    for tensor in (*model.parameters(), *model.buffers()):
-        twin = torch.empty_like(tensor, device="meta")
-        twins[id(tensor)] = nn.Parameter(twin) if isinstance(tensor, nn.Parameter) else twin
-    return copy.deepcopy(model, twins)

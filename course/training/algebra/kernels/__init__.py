@@ -1,1 +1,1 @@
-"""What runs on the GPU, in Triton: products, passes over rows, and the stem."""
+"""What runs on the GPU, in Triton: products, passes over rows, the stem; and how it is compiled."""

@@ -93,10 +93,11 @@ def _ranks() -> tuple[int, int]:
 
 
 def _turned(launches: list[Launch]) -> list[Launch]:
-    """From another place for each rank: what one has compiled, the others find in the cache."""
+    """First a share of this rank's own, then the others' from their ends: what one has compiled,
+    the others find in the cache. From their beginnings, two would make the same side by side."""
     rank, ranks = _ranks()
-    begin = rank * len(launches) // ranks
-    return [*launches[begin:], *launches[:begin]]
+    begin, end = (share * len(launches) // ranks for share in (rank, rank + 1))
+    return [*launches[begin:end], *reversed([*launches[end:], *launches[:begin]])]
 
 
 def _load(kernels: list[Any]) -> None:

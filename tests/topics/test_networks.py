@@ -386,6 +386,17 @@ class TestOfGpus:
         bench.measure(Setting("unet3d", **TINY), None, "cpu")
         assert order == ["work", "reset"]
 
+    def test_what_comes_before_the_measured_step_does_not_count(self) -> None:
+        (path,) = (recordings.RECORDED / "nvidia-h100-x2").glob("tensor-traced-24*/trace.json.gz")
+        trace = read(path)
+        begin = trace.kernels["start_s"].median()
+        range_ = pd.DataFrame([{"name": seen.MEASURED, "start_s": begin, "duration_s": 1.0}])
+        some = seen.measured(replace(trace, ranges=pd.concat([trace.ranges, range_])))
+        assert len(some.kernels) == (trace.kernels["start_s"] >= begin).sum() < len(trace.kernels)
+        assert some.copies["start_s"].min() >= begin
+        assert seen.busy(some)["busy_s"] < seen.busy(trace)["busy_s"]
+        assert "operators" in seen.told(some)
+
     def test_a_gpu_is_busy_while_it_has_any_work(self) -> None:
         def rows(*spans: tuple[str, float, float]) -> pd.DataFrame:
             columns = ["kernel", "start_s", "duration_s"]
@@ -508,6 +519,7 @@ class TestPictures:
         rows = rows.assign(busy=np.where(rows["network"] == "ssd300", 0.6, np.nan))
         alt = pictures.at_work(rows).alt
         assert "SSD300 (32), fp32 60%" in alt and "ResNet" not in alt
+        assert "TF32" not in pictures.at_work(rows, "fp32", "fp16").alt
 
     def test_what_can_be_gained_follows_from_the_share_of_products(
         self, rows: pd.DataFrame

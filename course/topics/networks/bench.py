@@ -164,7 +164,7 @@ class Work:
         self.plain.train(setting.mode == "train")
         self.model: nn.Module | Callable = self.plain
         if distributed.is_initialized():
-            # Gradients lie where they are sent from: to copy each there costs a call of its own.
+            # Gradients stay where they were averaged: to copy each back is a call of its own.
             self.model = DistributedDataParallel(self.plain, gradient_as_bucket_view=True)
         if setting.compile:
             self.model = torch.compile(self.model)

@@ -259,13 +259,17 @@ def reached(recorded: pd.DataFrame, limits: pd.DataFrame) -> Picture:
     return picture
 
 
-def at_work(recorded: pd.DataFrame) -> Picture:
-    """For which share of a training step the GPU has work, by network and rung (`recorded`)."""
+def at_work(recorded: pd.DataFrame, *rungs: str) -> Picture:
+    """For which share of a training step the GPU has work, by network and rung (`recorded`).
+
+    Args:
+        rungs: of RUNGS; without, all of them.
+    """
     bars = [
         (f"{TITLES[name]} ({row['batch']}), {rung}", row["busy"])
         for name in TITLES
         for rung, row in traced(recorded, name)
-        if not np.isnan(row["busy"])
+        if rung in (rungs or RUNGS) and not np.isnan(row["busy"])
     ]
     told = ", ".join(f"{label} {share:.0%}" for label, share in bars)
     picture = Picture(9.5, 1.0 + 0.28 * len(bars), f"of a step the GPU is at work: {told}")

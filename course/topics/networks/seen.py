@@ -7,11 +7,12 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 
 from course.traces.reader import read
 from course.traces.spans import joined, stretches
@@ -27,6 +28,7 @@ SHORT = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 # Of a step, the longest are kept, and of kernels' names the beginning.
 KERNELS, OPERATORS, LETTERS = 4, 6, 90
 COMMUNICATION = "nccl"
+MEASURED = "measured"  # the range of the step that counts
 # What an operator does, by its name; the first that fits.
 KINDS = (
     ("products", r"conv(?!ert)|Conv(?!ert)|\b(add)?mm\b|linear"),
@@ -62,16 +64,28 @@ def on_gpu(step: Callable[[], Any]) -> dict[str, Any]:
     """
     if not torch.cuda.is_available():
         return {}
-    from torch.profiler import ProfilerActivity, profile
+    from torch.profiler import ProfilerActivity, profile, record_function
 
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as p:
-        step()
-        torch.cuda.synchronize()
+        if distributed.is_initialized():
+            # Ranks are not ready to trace at the same time; who is first would wait in its step.
+            distributed.barrier()
+            torch.cuda.synchronize()
+        with record_function(MEASURED):
+            step()
+            torch.cuda.synchronize()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         p.export_chrome_trace(str(path))
-        return told(read(path))
+        return told(measured(read(path)))
+
+
+def measured(trace: Trace) -> Trace:
+    """The same without what the GPU did before the range MEASURED began."""
+    begin = trace.ranges.loc[trace.ranges["name"] == MEASURED, "start_s"].min()
+    parts = {"kernels": trace.kernels, "copies": trace.copies}
+    return replace(trace, **{name: rows[rows["start_s"] >= begin] for name, rows in parts.items()})
 
 
 def told(trace: Trace) -> dict[str, Any]:

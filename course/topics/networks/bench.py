@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -99,13 +99,21 @@ def measure(setting: Setting, log: Path | None = None, device: str = "") -> dict
 
 
 def _measured(setting: Setting, place: torch.device, log: Path | None) -> dict[str, Any]:
+    work = Work(setting, place)
+    try:
+        return _row(work, log)
+    finally:
+        work.end()
+
+
+def _row(work: Work, log: Path | None) -> dict[str, Any]:
+    setting, place = work.setting, work.device
+    memory.reset_peak(place)  # only now: before it is used, a GPU has none in this process
     stages = [("begin", time.perf_counter())]
 
     def passed(stage: str) -> None:
         stages.append((stage, time.perf_counter()))
 
-    work = Work(setting, place)
-    memory.reset_peak(place)  # only now: before it is used, a GPU has none in this process
     found = work.evidence()
     passed("first_pass")
     count = _warmed(work)
@@ -181,7 +189,7 @@ class Work:
         ranks = distributed.get_world_size() if distributed.is_initialized() else 1
         return self.setting.batch * ranks
 
-    def _batches(self) -> Iterator[Batch]:
+    def _batches(self) -> Generator[Batch]:
         own = self.setting
         if own.data == "photographs":
             loaded = self.network.loaded(own.batch, own.px, own.workers)
@@ -226,6 +234,14 @@ class Work:
             self.plain(given)
         self.plain.train(training)
         return {"formats": dict(found)}
+
+    def end(self) -> None:
+        """End the workers of a loader.
+
+        Left to Python's collector they would be waited for, five seconds each: it takes the
+        queues by which they are told before the iterator that tells them.
+        """
+        self.batches.close()
 
     @property
     def losses(self) -> list[float]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing import forkserver
 from typing import Any
 
 import torch
@@ -96,26 +94,8 @@ def _long(found: Dataset, batch: int, workers: int) -> DataLoader:
 
 
 def _how(workers: int) -> dict[str, Any]:
-    gpu = torch.cuda.is_available()
-    how = {"num_workers": workers, "pin_memory": gpu, "persistent_workers": workers > 0}
-    return how | ({"multiprocessing_context": _workers_start()} if gpu and workers else {})
-
-
-def _workers_start() -> Any:
-    """A way to start workers that leaves the GPU's process out of it.
-
-    A fork of it would copy the tables of all its memory, and give every worker the GPU's. These
-    are forked from a server, a process with the imports and nothing else.
-    """
-    start = multiprocessing.get_context("forkserver")
-    start.set_forkserver_preload([__name__])
-    return start
-
-
-def prepare_workers() -> None:
-    """Start that server, whose imports take some seconds."""
-    _workers_start()
-    forkserver.ensure_running()
+    pinned = torch.cuda.is_available()
+    return {"num_workers": workers, "pin_memory": pinned, "persistent_workers": workers > 0}
 
 
 def _to_classify(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -167,8 +167,8 @@ class Work:
         self.layout = _layout(setting, self.network)
         with device:
             self.plain = self.network.build()
-        if setting.layout != "contiguous":  # weights that are fake cannot be moved
-            self.plain.to(memory_format=self.layout)
+        if setting.layout != "contiguous":
+            _lay_out(self.plain, self.layout, self.network.dims + 2)
         self.plain.train(setting.mode == "train")
         self.model: nn.Module | Callable = self.plain
         if distributed.is_initialized():
@@ -253,6 +253,15 @@ def _layout(setting: Setting, network: Network) -> torch.memory_format:
     if setting.layout == "contiguous":
         return torch.contiguous_format
     return torch.channels_last if network.dims == 2 else torch.channels_last_3d
+
+
+def _lay_out(net: nn.Module, layout: torch.memory_format, dims: int) -> None:
+    """As `net.to(memory_format=layout)`, but replacing weights: fake ones cannot be moved."""
+    for module in net.modules():
+        for name, weights in [*module.named_parameters(recurse=False)]:
+            if weights.dim() == dims:
+                laid = weights.detach().contiguous(memory_format=layout)
+                module.register_parameter(name, nn.Parameter(laid))
 
 
 def _warmed(work: Work) -> int:

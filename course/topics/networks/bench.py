@@ -108,7 +108,6 @@ def _measured(setting: Setting, place: torch.device, log: Path | None) -> dict[s
 
 def _row(work: Work, log: Path | None) -> dict[str, Any]:
     setting, place = work.setting, work.device
-    memory.reset_peak(place)  # only now: before it is used, a GPU has none in this process
     stages = [("begin", time.perf_counter())]
 
     def passed(stage: str) -> None:
@@ -118,6 +117,9 @@ def _row(work: Work, log: Path | None) -> dict[str, Any]:
     passed("first_pass")
     count = _warmed(work)
     passed("warm_up")
+    # Of the steps alone, without the kernels that were tried; and a GPU that is not yet in use has
+    # no peak to reset.
+    memory.reset_peak(place)
     seconds = _timed(work, count)
     passed("timed")
     ranks = distributed.get_world_size() if distributed.is_initialized() else 1

@@ -24,6 +24,7 @@ from course import __main__
 from course.cli import bench as command
 from course.labs.written import check_written
 from course.runs import once, recordings
+from course.topics import networks
 from course.topics.networks import (
     bench,
     boxes,
@@ -429,13 +430,13 @@ class TestTables:
     def test_follow_from_rows_that_were_measured(self, rows: pd.DataFrame) -> None:
         of = rows.set_index(["mode", "precision", "layout", "data"])["images_per_s"].sort_index()
         fp16 = of.loc["train", "fp16"].loc[:, "synthetic"]
-        layouts = measured.layouts(rows).loc["unet3d"]
+        layouts = networks.layouts(rows).loc["unet3d"]
         assert layouts["layout_brings"] == fp16["channels_last"] / fp16["contiguous"]
         assert np.isnan(layouts["compiler_brings"])  # it was not measured
-        inference = measured.inference(rows).loc["unet3d"]
+        inference = networks.inference(rows).loc["unet3d"]
         train, infer = (of.loc[mode, "fp32", "contiguous", "synthetic"] for mode in bench.MODES)
         assert inference["fp32 contiguous"] == infer / train and len(inference) == 3
-        files = measured.from_files(rows)
+        files = networks.from_files(rows)
         assert files.index.tolist() == ["unet3d"]
         kept = of.loc["train", "fp16", "channels_last"]
         assert files.loc["unet3d", "kept"] == kept["photographs"] / kept["synthetic"]

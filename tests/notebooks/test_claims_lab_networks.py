@@ -153,3 +153,18 @@ def test_behind_the_lab() -> None:
     assert (round(67 / 3.35), round(19.5 / 2.04, 1)) == (20, 9.6)
     assert "a quarter of 3D U-Net's bytes are copies" in page
     assert round(cost.moved_by("unet3d")["copies"], 2) in (0.25, 0.26)
+
+
+def test_why_channels_last_may_cost() -> None:
+    page = " ".join((PROJECT / "docs/behind-the-labs.md").read_text().split())
+    assert "64 copies of 3D U-Net's step are `clone` instead of 22" in page
+    assert "a volume moves 10 % more bytes" in page
+    assert "ResNet-50, with BatchNorm, moves the same bytes in both layouts" in page
+    plain, last = (
+        {name: cost.operators(name, "bf16", layout=layout) for name in ("unet3d", "resnet50")}
+        for layout in ("contiguous", "channels_last")
+    )
+    clones = [each["unet3d"].set_index("operator").loc["clone", "calls"] for each in (plain, last)]
+    assert clones == [22, 64]
+    ratios = {name: last[name]["megabytes"].sum() / plain[name]["megabytes"].sum() for name in last}
+    assert round(ratios["unet3d"], 2) == 1.10 and round(ratios["resnet50"], 3) == 1

@@ -1,9 +1,12 @@
 """SSD300, 3D U-Net and ResNet-50: what they are, what is timed, and what a learner writes."""
 
 import json
+import multiprocessing
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,10 +19,12 @@ from torchvision.ops import box_iou
 from typer.testing import CliRunner
 from written_helpers import cell_of, defined, filled
 
+from benchmarks import networks as networks_benchmark
 from course import __main__
 from course.cli import bench as command
 from course.labs.written import check_written
-from course.runs import recordings
+from course.runs import once, recordings
+from course.topics import networks
 from course.topics.networks import (
     bench,
     boxes,
@@ -202,11 +207,20 @@ class TestBench:
     ) -> None:
         root = volumes.ensure(tmp_path / "volumes", volumes.Recipe(volumes=3, side=24))
         monkeypatch.setattr(volumes, "ensure", lambda: root)
-        row = bench.measure(Setting("unet3d", data="photographs", **TINY), None, "cpu")
+        setting = Setting("unet3d", data="photographs", workers=1, **TINY)
+        row = bench.measure(setting, None, "cpu")
         assert row["timed"] == 2 and np.isfinite(row["last_loss"])
+        assert not multiprocessing.active_children()  # before any collection
         loaded = catalogue.batches(catalogue.get("unet3d").loaded(2, 16, 0))
         shapes = {tuple(next(loaded)[1].shape) for _ in range(4)}  # more than there are
         assert shapes == {(2, 16, 16, 16)}
+
+    def test_of_workers_who_take_turns_a_round_is_timed(self) -> None:
+        seconds = np.array([3.0, 0, 0, 6, 0, 0, 100])  # three give theirs at once; the last alone
+        work = SimpleNamespace(setting=Setting("unet3d", data="photographs", workers=3))
+        assert bench._rounds(work, seconds).tolist() == [1, 2]
+        alone = SimpleNamespace(setting=Setting("unet3d", data="photographs"))
+        assert bench._rounds(alone, seconds) is seconds
 
     def test_what_cannot_be_is_refused(self) -> None:
         for wrong, words in {
@@ -298,6 +312,26 @@ class TestOfGpus:
             train = {(e.precision, e.layout, e.compile) for e in own if e.mode == "train"}
             assert train == set(pictures.RUNGS.values())
         assert {e.batch for e in plan if e.network == "resnet50"} == {64, 256}
+        assert all(each.tries for each in plan)
+
+    def test_the_plan_begins_with_what_was_published_and_tries_kernels_once(self) -> None:
+        plan = [*measured.plan()]
+        assert {(e.precision, e.compile) for e in plan[:9]} == {
+            (name, False) for name in published.PRECISIONS
+        }
+        tried = set()
+        for each in plan:
+            of = (each.network, each.batch, each.precision, each.layout)
+            if measured.expected_s(each) >= measured.TRIES_S and not each.compile:
+                assert of not in tried
+                tried.add(of)
+            assert of in tried  # compiled, in inference and from files: cuDNN has tried before
+
+    def test_from_files_more_is_timed_than_workers_loaded_ahead(self) -> None:
+        rows = [each for each in measured.plan() if each.data == "photographs"]
+        assert [each.network for each in rows] == ["ssd300", "unet3d"]
+        for each in rows:
+            assert each.warmup > 2 * each.workers and each.iterations % each.workers == 0
 
     def test_what_fails_is_noted_and_what_is_late_left_out(
         self, capsys: pytest.CaptureFixture
@@ -312,12 +346,130 @@ class TestOfGpus:
         found = measured.measure_all(lambda each: None, -1, plan, device="cpu")
         assert len(found["left_out"]) == 2 and not found["rows"]
 
+    def test_what_may_end_too_late_is_left_out_and_a_shorter_one_follows(self) -> None:
+        plan = [
+            Setting("unet3d", compile=True, **TINY),
+            Setting("unet3d", **TINY),
+            Setting("unet3d", tries=False, **TINY),
+        ]
+        assert [measured.expected_s(each) for each in plan] == [60, 29, 4]
+        found = measured.measure_all(lambda each: None, 20, plan, device="cpu")
+        assert [each["compile"] for each in found["left_out"]] == [True, False]
+        assert not found["rows"][0]["tries"]
+
+    def test_a_peak_is_reset_when_the_device_is_in_use(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        order: list[str] = []
+
+        class Noted(Work):
+            def __init__(self, *given: Any) -> None:
+                super().__init__(*given)
+                order.append("work")
+
+        monkeypatch.setattr(bench, "Work", Noted)
+        monkeypatch.setattr(bench.memory, "reset_peak", lambda _: order.append("reset"))
+        bench.measure(Setting("unet3d", **TINY), None, "cpu")
+        assert order == ["work", "reset"]
+
+    def test_what_comes_before_the_measured_step_does_not_count(self) -> None:
+        (path,) = (recordings.RECORDED / "nvidia-h100-x2").glob("tensor-traced-24*/trace.json.gz")
+        trace = read(path)
+        begin = trace.kernels["start_s"].median()
+        range_ = pd.DataFrame([{"name": seen.MEASURED, "start_s": begin, "duration_s": 1.0}])
+        some = seen.measured(replace(trace, ranges=pd.concat([trace.ranges, range_])))
+        assert len(some.kernels) == (trace.kernels["start_s"] >= begin).sum() < len(trace.kernels)
+        assert some.copies["start_s"].min() >= begin
+        assert seen.busy(some)["busy_s"] < seen.busy(trace)["busy_s"]
+        assert "operators" in seen.told(some)
+
+    def test_a_gpu_is_busy_while_it_has_any_work(self) -> None:
+        def rows(*spans: tuple[str, float, float]) -> pd.DataFrame:
+            columns = ["kernel", "start_s", "duration_s"]
+            return pd.DataFrame([(n, b, e - b) for n, b, e in spans], columns=columns)
+
+        nccl = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+        trace = SimpleNamespace(
+            kernels=rows(("conv", 0, 2), (nccl, 1, 4), ("conv", 5, 6)),
+            copies=rows(("", 5.5, 7)),
+        )
+        assert seen.busy(trace) == {"busy_s": 6, "communication_s": 3, "exposed_s": 2}
+        (path,) = (recordings.RECORDED / "nvidia-h100-x2").glob("tensor-traced-24*/trace.json.gz")
+        found = seen.busy(read(path))
+        assert 0 < found["communication_s"] < found["busy_s"]
+        # Tensor parallelism: what is sent is waited for.
+        assert found["exposed_s"] == pytest.approx(found["communication_s"])
+
 
 def test_published_rows_agree_on_200_iterations() -> None:
     steps = published.images_a_step()
     right = steps["network"].map({"ssd300": 32, "unet3d": 2, "resnet50": 64})
     assert (steps["by_200"] / right - 1).abs().max() < 0.015
     assert len(published.table()) == 21 and published.table()["seconds"].isna().sum() == 1
+
+
+class TestTables:
+    """What the lab will say of a record, here of one that this machine made in small."""
+
+    @pytest.fixture
+    def rows(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
+        root = volumes.ensure(tmp_path / "volumes", volumes.Recipe(volumes=2, side=24))
+        monkeypatch.setattr(volumes, "ensure", lambda: root)
+        brief = {"warmup": 1, "iterations": 2, "seconds": 0.0, "workers": 0}
+        plan = [
+            replace(each, **brief)
+            for each in measured.plan()
+            if each.network == "unet3d" and each.precision != "tf32" and not each.compile
+        ]
+        found = measured.measure_all(lambda each: None, 600, plan, device="cpu")
+        assert not found["errors"] and not found["left_out"]
+        saved = {"machine": "small", "date": "2026-01-01", "torch": "2", "rows": found["rows"]}
+        monkeypatch.setattr(once, "load", lambda _: {"networks": saved})
+        return measured.recorded("small")
+
+    def test_follow_from_rows_that_were_measured(self, rows: pd.DataFrame) -> None:
+        of = rows.set_index(["mode", "precision", "layout", "data"])["images_per_s"].sort_index()
+        fp16 = of.loc["train", "fp16"].loc[:, "synthetic"]
+        layouts = networks.layouts(rows).loc["unet3d"]
+        assert layouts["layout_brings"] == fp16["channels_last"] / fp16["contiguous"]
+        assert np.isnan(layouts["compiler_brings"])  # it was not measured
+        inference = networks.inference(rows).loc["unet3d"]
+        train, infer = (of.loc[mode, "fp32", "contiguous", "synthetic"] for mode in bench.MODES)
+        assert inference["fp32 contiguous"] == infer / train and len(inference) == 3
+        files = networks.from_files(rows)
+        assert files.index.tolist() == ["unet3d"]
+        kept = of.loc["train", "fp16", "channels_last"]
+        assert files.loc["unet3d", "kept"] == kept["photographs"] / kept["synthetic"]
+        assert f"keeps {files.loc['unet3d', 'kept']:.0%}" in pictures.fed(files).alt
+        assert rows["busy"].isna().all()  # nothing is traced on a processor
+        assert all(
+            set(each) == {"first_pass", "warm_up", "timed", "traced"} for each in rows["took_s"]
+        )
+
+    def test_scaling_says_what_a_step_does(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        one = {"network": "ssd300", "batch": 32, "gpus": 1, "images_per_s": 1000.0}
+        one |= {"step_s": 0.032, "busy_s": 0.024, "exposed_s": 0.0}
+        two = one | {"gpus": 2, "images_per_s": 1600.0, "step_s": 0.04}
+        two |= {"busy_s": 0.03, "exposed_s": 0.004}
+        table = pd.DataFrame([one, two])
+        monkeypatch.setattr(measured, "recorded_together", lambda _: table)
+        row = measured.scaling("two GPUs").loc[("ssd300", 32)]
+        assert row["efficiency"] == 0.8 and row[["busy", "exposed"]].tolist() == [0.75, 0.1]
+        assert "SSD300 (32) 80%" in pictures.scaled(measured.scaling("two GPUs")).alt
+        untraced = table.drop(columns=["busy_s", "exposed_s"])
+        monkeypatch.setattr(measured, "recorded_together", lambda _: untraced)
+        assert measured.scaling("two GPUs")[["busy", "exposed"]].isna().all(axis=None)
+        assert pictures.scaled(measured.scaling("two GPUs"))
+
+    @pytest.mark.slow
+    def test_together_keeps_each_row(self, tmp_path: Path) -> None:
+        kept: list[int] = []
+        own = {"warmup": 1, "iterations": 2, "px": 32}
+        found = networks_benchmark.together(
+            lambda each: kept.append(len(each["rows"])), 2, (("resnet50", 2, "contiguous"),), own
+        )
+        assert kept == [1, 2] and [row["gpus"] for row in found["rows"]] == [1, 2]
+        assert found["rows"][1]["weights_apart"] == 0
 
 
 class TestPictures:
@@ -338,11 +490,22 @@ class TestPictures:
     def test_say_what_they_show(self, rows: pd.DataFrame) -> None:
         ratios = published.ratios()
         assert "3D U-Net on A100 8.20" in pictures.published_ratios(ratios).alt
-        assert "ResNet-50 tf32 A100 1.77, ResNet-50 tf32 H100 2.00" in (
-            pictures.beside(rows, ratios).alt
-        )
+        alt = pictures.beside(rows, ratios).alt
+        assert "ResNet-50 tf32 A100 1.77, ResNet-50 tf32 H100 2.00, ResNet-50 fp16 P100" in alt
+        assert "3D U-Net fp16 P100" not in alt  # it failed
         assert pictures.ladder(rows).alt.endswith("3D U-Net 100 to 700, ResNet-50 100 to 700")
         assert "SSD300 (32), fp16, channels last 40%" in pictures.where(rows).alt
+
+    def test_rungs_that_nobody_has_are_left_out(self, rows: pd.DataFrame) -> None:
+        some = rows[~rows["compile"] & (rows["precision"] == "fp32")].assign(mode="infer")
+        assert "SSD300 100 to 100" in pictures.ladder(some, "infer").alt
+        assert len(pictures.ladder(some, "infer").axes[0].patches) == 1
+
+    def test_a_gpu_that_waits_is_shown(self, rows: pd.DataFrame) -> None:
+        rows = rows.assign(busy=np.where(rows["network"] == "ssd300", 0.6, np.nan))
+        alt = pictures.at_work(rows).alt
+        assert "SSD300 (32), fp32 60%" in alt and "ResNet" not in alt
+        assert "TF32" not in pictures.at_work(rows, "fp32", "fp16").alt
 
     def test_what_can_be_gained_follows_from_the_share_of_products(
         self, rows: pd.DataFrame

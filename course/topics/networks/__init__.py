@@ -3,4 +3,11 @@
 from course.topics.networks import pictures, published
 from course.topics.networks.cost import bounds, networks, operators
 from course.topics.networks.here import measured_here, stepping
-from course.topics.networks.measured import gains, recorded, scaling
+from course.topics.networks.measured import (
+    from_files,
+    gains,
+    inference,
+    layouts,
+    recorded,
+    scaling,
+)

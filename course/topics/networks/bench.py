@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,9 +81,9 @@ def measure(setting: Setting, log: Path | None = None, device: str = "") -> dict
     """Time the setting in this process, one of `setting.gpus` if it has joined a group.
 
     Returns the row: the setting's fields, images_per_s and step_s with quartiles, timed (steps),
-    first_loss and last_loss, formats (how many products gave which), and on a GPU peak_gib,
-    tensor_core_share and where its time went (`seen.on_gpu`); of several ranks weights_apart and
-    first_losses.
+    first_loss and last_loss, formats (how many products gave which), took_s (what the measurement
+    itself took, in parts), and on a GPU peak_gib, tensor_core_share and where its time went
+    (`seen.on_gpu`); of several ranks weights_apart and first_losses.
 
     Args:
         log: a file to which a JSON line is added a step, as the published benchmark's logger does.
@@ -99,21 +99,42 @@ def measure(setting: Setting, log: Path | None = None, device: str = "") -> dict
 
 
 def _measured(setting: Setting, place: torch.device, log: Path | None) -> dict[str, Any]:
-    memory.reset_peak(place)
     work = Work(setting, place)
+    try:
+        return _row(work, log)
+    finally:
+        work.end()
+
+
+def _row(work: Work, log: Path | None) -> dict[str, Any]:
+    setting, place = work.setting, work.device
+    stages = [("begin", time.perf_counter())]
+
+    def passed(stage: str) -> None:
+        stages.append((stage, time.perf_counter()))
+
     found = work.evidence()
-    count, seconds = _timed(work)
+    passed("first_pass")
+    count = _warmed(work)
+    passed("warm_up")
+    # Of the steps alone, without the kernels that were tried; and a GPU that is not yet in use has
+    # no peak to reset.
+    memory.reset_peak(place)
+    seconds = _timed(work, count)
+    passed("timed")
     ranks = distributed.get_world_size() if distributed.is_initialized() else 1
-    row = asdict(setting) | {"timed": count} | with_quartiles(seconds, setting.batch * ranks)
+    row = asdict(setting) | {"timed": count} | with_quartiles(_rounds(work, seconds), work.images)
     row |= {"parameters": parameter_count(work.plain), "first_loss": work.losses[0]}
     # Of a CPU it would be that of all that this process has ever done.
     peak = None if place.type == "cpu" else memory.peak(place)["peak_gib"]
     row |= {"peak_gib": peak, "last_loss": work.losses[-1]} | found
     row |= seen.on_gpu(work.step) if setting.traced and place.type == "cuda" else {}
     row |= _together(work) if ranks > 1 else {}
+    passed("traced")
+    row["took_s"] = {now[0]: now[1] - before[1] for before, now in zip(stages, stages[1:])}
     row["machine"] = Recorder(None).describe(place)["machine"]
     if log and _rank() == 0:
-        write(log, row, seconds, setting.batch * ranks)
+        write(log, row, seconds, work.images)
     return row
 
 
@@ -148,12 +169,13 @@ class Work:
         self.layout = _layout(setting, self.network)
         with device:
             self.plain = self.network.build()
-        if setting.layout != "contiguous":  # weights that are fake cannot be moved
-            self.plain.to(memory_format=self.layout)
+        if setting.layout != "contiguous":
+            _lay_out(self.plain, self.layout, self.network.dims + 2)
         self.plain.train(setting.mode == "train")
         self.model: nn.Module | Callable = self.plain
         if distributed.is_initialized():
-            self.model = DistributedDataParallel(self.plain)
+            # Gradients stay where they were averaged: to copy each back is a call of its own.
+            self.model = DistributedDataParallel(self.plain, gradient_as_bucket_view=True)
         if setting.compile:
             self.model = torch.compile(self.model)
         self.optimizer = torch.optim.SGD(self.plain.parameters(), self.network.lr, momentum=0.9)
@@ -163,7 +185,13 @@ class Work:
         self.step = self._train if setting.mode == "train" else self._infer
         self._losses: list[torch.Tensor] = []
 
-    def _batches(self) -> Iterator[Batch]:
+    @property
+    def images(self) -> int:
+        """Of one step, those of all ranks together."""
+        ranks = distributed.get_world_size() if distributed.is_initialized() else 1
+        return self.setting.batch * ranks
+
+    def _batches(self) -> Generator[Batch]:
         own = self.setting
         if own.data == "photographs":
             loaded = self.network.loaded(own.batch, own.px, own.workers)
@@ -209,6 +237,14 @@ class Work:
         self.plain.train(training)
         return {"formats": dict(found)}
 
+    def end(self) -> None:
+        """End the workers of a loader.
+
+        Left to Python's collector they would be waited for, five seconds each: it takes the
+        queues by which they are told before the iterator that tells them.
+        """
+        self.batches.close()
+
     @property
     def losses(self) -> list[float]:
         """Of the steps so far; none in inference."""
@@ -221,25 +257,52 @@ def _layout(setting: Setting, network: Network) -> torch.memory_format:
     return torch.channels_last if network.dims == 2 else torch.channels_last_3d
 
 
-def _timed(work: Work) -> tuple[int, np.ndarray]:
-    """How many steps were timed, and the seconds of each; the warm-up before is not."""
-    own, clock = work.setting, clock_for(work.device)
+def _lay_out(net: nn.Module, layout: torch.memory_format, dims: int) -> None:
+    """As `net.to(memory_format=layout)`, but replacing weights: fake ones cannot be moved."""
+    for module in net.modules():
+        for name, weights in [*module.named_parameters(recurse=False)]:
+            if weights.dim() == dims:
+                laid = weights.detach().contiguous(memory_format=layout)
+                module.register_parameter(name, nn.Parameter(laid))
+
+
+def _warmed(work: Work) -> int:
+    """Make the steps of the warm-up; how many are to be timed, as the last one tells."""
+    own = work.setting
     for _ in range(own.warmup - 1):
         work.step()
     _wait(work.device)
     begin = time.perf_counter()
     work.step()
     _wait(work.device)
-    count = own.iterations
-    if own.seconds:
-        fits = int(own.seconds / (time.perf_counter() - begin))
-        count = max(min(FEWEST, own.iterations), min(own.iterations, fits))
+    if not own.seconds:
+        return own.iterations
+    fits = int(own.seconds / (time.perf_counter() - begin))
+    return max(min(FEWEST, own.iterations), min(own.iterations, fits))
+
+
+def _timed(work: Work, count: int) -> np.ndarray:
+    """The seconds of each of so many steps."""
+    clock = clock_for(work.device)
     marks = [clock.mark()]
     for _ in range(count):
         work.step()
         marks.append(clock.mark())
     _wait(work.device)
-    return count, np.array([clock.seconds(*pair) for pair in zip(marks, marks[1:])])
+    return np.array([clock.seconds(*pair) for pair in zip(marks, marks[1:])])
+
+
+def _rounds(work: Work, seconds: np.ndarray) -> np.ndarray:
+    """Of a loader's steps the mean of each round of its workers, seconds; of others each step.
+
+    Workers that began together give their batches at about the same time: then comes a pause. A
+    single step would have seen either of them alone.
+    """
+    workers = work.setting.workers if work.setting.data == "photographs" else 0
+    rounds = len(seconds) // max(1, workers)
+    if workers < 2 or not rounds:
+        return seconds
+    return seconds[: rounds * workers].reshape(rounds, workers).mean(1)
 
 
 def _wait(device: torch.device) -> None:

@@ -20,13 +20,15 @@ PUBLISHED_MILLIONS = {"ssd300": 22.0, "unet3d": 31.2, "resnet50": 23.0}
 
 
 @lru_cache
-def operators(network: str, precision: str = "fp32", mode: str = "train") -> pd.DataFrame:
+def operators(
+    network: str, precision: str = "fp32", mode: str = "train", layout: str = "contiguous"
+) -> pd.DataFrame:
     """What each kind of operator costs for one image: columns as `roofline.cost.operators`.
 
     Both halves move the same bytes: take "bf16".
     """
     with torch.random.fork_rng(devices=[]), FakeTensorMode():
-        work = Work(Setting(network, precision, mode), torch.device("cpu"))
+        work = Work(Setting(network, precision, mode, layout), torch.device("cpu"))
         work.step()  # for the optimizer's state
         return counted(work.step, work.setting.batch)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import distributed
@@ -18,50 +19,77 @@ from course.topics.networks.published import ratios
 
 COMMAND = (
     "python -m benchmarks.networks: 5 steps of warm-up, then 8 to 60 timed ones, as many as fit "
-    "into 0.6 s (0.3 s in inference); cuDNN chooses its kernels by rule; of training one further "
-    "step traced"
+    "into 0.6 s (0.3 s in inference); cuDNN chooses its kernels by trying; of training one further "
+    "step traced; from files 30 steps of warm-up and 60 timed ones, means of 10"
 )
 BATCHES = (("resnet50", 64), ("ssd300", 32), ("unet3d", 2))
 LARGE = ("resnet50", 256)
-EAGER = (
-    ("fp32", "contiguous"),
-    ("tf32", "contiguous"),
-    ("fp16", "contiguous"),
-    ("bf16", "contiguous"),
-    ("fp16", "channels_last"),
-    ("bf16", "channels_last"),
-)
-FEW = (EAGER[0], EAGER[2], EAGER[4])  # of inference, and of the large batch
+PUBLISHED = (("fp32", "contiguous"), ("tf32", "contiguous"), ("fp16", "contiguous"))
 BEST = {"precision": "fp16", "layout": "channels_last"}
-BRIEF = {"warmup": 5, "iterations": 60, "tries": False}
+FEW = (PUBLISHED[0], PUBLISHED[2], ("fp16", "channels_last"))  # of inference
+BF16 = (("bf16", "channels_last"), ("bf16", "contiguous"))
+BRIEF = {"warmup": 5, "iterations": 60}
 SECONDS = {"train": 0.6, "infer": 0.3}
-WORKERS = 14
-TOGETHER = {"warmup": 10, "iterations": 30, "tries": False, "traced": False, **BEST}
+WORKERS = 10  # of 16 cores: training, and the thread that pins, have some to themselves
+FROM_FILES = {
+    "data": "photographs",
+    "workers": WORKERS,
+    "traced": False,
+    # Longer than what workers have loaded ahead, two batches each, by the time the first is asked.
+    "warmup": 3 * WORKERS,
+    "iterations": 6 * WORKERS,
+    **BEST,
+}
+# What a row takes at most, as far as is known: to try kernels for each layer, and to compile.
+TRIES_S, COMPILES_S, ELSE_S = 25.0, {"train": 60.0, "infer": 30.0}, 4.0
+# Of each GPU, and in the layout in which eager steps are faster.
+TOGETHER = (
+    ("resnet50", 64, "channels_last"),
+    ("ssd300", 32, "channels_last"),
+    ("unet3d", 2, "contiguous"),
+    ("resnet50", 256, "channels_last"),
+    ("ssd300", 128, "channels_last"),
+)
+STEPS_TOGETHER = {"warmup": 10, "iterations": 30, "precision": "fp16"}
 
 
 def plan() -> Iterator[Setting]:
-    """What one GPU measures, the most important first: time may not suffice for the last."""
-    for precision, layout in EAGER:
+    """What one GPU measures, the most important first: time may not suffice for the last.
+
+    Rows that need the kernels of an earlier one follow it, in one process: cuDNN knows them then.
+    """
+    for precision, layout in (*PUBLISHED, tuple(BEST.values())):
         yield from _of_networks("train", precision=precision, layout=layout)
-    yield from _of_networks("train", compile=True, **BEST)
     for precision, layout in FEW:
         yield from _of_networks("infer", precision=precision, layout=layout)
-    for name in ("ssd300", "unet3d"):
-        own = {"data": "photographs", "workers": WORKERS, "traced": False, **BEST, **BRIEF}
-        yield Setting(name, seconds=2.0, **own)
-    for precision, layout in FEW:
-        yield _brief(*LARGE, "train", precision=precision, layout=layout, traced=False)
-    yield from _of_networks("infer", compile=True, **BEST)
-    yield _brief(*LARGE, "train", compile=True, traced=False, **BEST)
+    for name, batch in BATCHES[1:]:
+        yield Setting(name, batch=batch, **FROM_FILES)
+    yield _brief(*LARGE, "train", **BEST)
+    for mode in ("train", "infer"):
+        yield from _of_networks(mode, compile=True, **BEST)
+    for precision, layout in PUBLISHED[1::-1]:
+        yield _brief(*LARGE, "train", precision=precision, layout=layout)
+    for precision, layout in BF16:
+        yield from _of_networks("train", precision=precision, layout=layout)
+    yield _brief(*LARGE, "train", compile=True, **BEST)
+
+
+def expected_s(setting: Setting) -> float:
+    """What a row of the plan takes at most."""
+    if setting.compile:
+        return COMPILES_S[setting.mode]
+    tried = setting.mode == "infer" or setting.data != "synthetic"
+    return ELSE_S + TRIES_S * (setting.tries and not tried)
 
 
 def _of_networks(mode: str, **own: Any) -> Iterator[Setting]:
     for name, batch in BATCHES:
-        yield _brief(name, batch, mode, traced=mode == "train", **own)
+        yield _brief(name, batch, mode, **own)
 
 
 def _brief(name: str, batch: int, mode: str, **own: Any) -> Setting:
-    return Setting(name, mode=mode, batch=batch, seconds=SECONDS[mode], **BRIEF, **own)
+    traced, seconds = mode == "train", SECONDS[mode]
+    return Setting(name, mode=mode, batch=batch, seconds=seconds, traced=traced, **BRIEF, **own)
 
 
 def measure_all(
@@ -72,13 +100,14 @@ def measure_all(
 ) -> dict[str, Any]:
     """Measure the plan: {"command", "rows", "errors", "left_out"}, kept after each row.
 
-    A setting that fails is noted with its error, and the next one follows. After `limit_s` none is
-    begun.
+    A setting that fails is noted with its error, and the next one follows. One that may not end
+    within `limit_s` (`expected_s`) is left out; a shorter one may follow.
     """
     begin = time.perf_counter()
+    _start_compilers()
     found: dict[str, Any] = {"command": COMMAND, "rows": [], "errors": [], "left_out": []}
     for setting in settings or plan():
-        if time.perf_counter() - begin > limit_s:
+        if time.perf_counter() - begin + expected_s(setting) > limit_s:
             found["left_out"].append(asdict(setting))
             continue
         row = attempted(setting, device)
@@ -88,6 +117,15 @@ def measure_all(
         print(f"{passed:5.0f} s  {told(row)}", flush=True)
     keep(found)
     return found
+
+
+def _start_compilers() -> None:
+    """The compiler's processes import PyTorch while the first rows, which wait for the GPU alone,
+    are measured."""
+    if torch.cuda.is_available():
+        from torch._inductor.async_compile import maybe_warm_pool
+
+        maybe_warm_pool()
 
 
 def attempted(setting: Setting, device: str = "") -> dict[str, Any]:
@@ -106,22 +144,27 @@ def attempted(setting: Setting, device: str = "") -> dict[str, Any]:
 def told(row: dict[str, Any]) -> str:
     """A row in words, for whoever waits."""
     what = f"{row['network']} {row['mode']} {row['batch']} {row['precision']} {row['layout']}"
+    what += f" on {row['gpus']} GPUs" * (row["gpus"] > 1)
     what += " compiled" * row["compile"] + f" {row['data']}" * (row["data"] != "synthetic")
     if "error" in row:
         return f"{what}: {row['error']}"
     share = row.get("tensor_core_share")
     cores = f", {share:.0%} on Tensor Cores" if share is not None else ""
-    return f"{what}: {row['images_per_s']:.1f} images/s of {row['timed']} steps{cores}"
+    took = ", ".join(f"{name} {each:.1f} s" for name, each in row["took_s"].items())
+    speed = f"{row['images_per_s']:.1f} images/s of {row['timed']} steps"
+    return f"{what}: {speed}{cores} ({took})"
 
 
-def several(rank: int, ranks: int, batches: list, own: dict[str, Any], device: str) -> list:
-    """On each of several GPUs: the rows of all networks, trained together."""
+def several(rank: int, ranks: int, asked: list, own: dict[str, Any], device: str) -> list:
+    """On each of several GPUs: the rows of all networks, trained together.
+
+    Args:
+        asked: network, batch of each GPU and layout of each row.
+        own: further fields of their settings.
+    """
     rows = []
-    for name, batch in batches:
-        row = attempted(Setting(name, batch=batch, gpus=ranks, **own), device)
-        if rank == 0:
-            print(told(row), flush=True)
-        rows.append(row)
+    for name, batch, layout in asked:
+        rows.append(attempted(Setting(name, batch=batch, layout=layout, gpus=ranks, **own), device))
         distributed.barrier()
     return rows
 
@@ -131,8 +174,9 @@ def recorded(machine: str) -> pd.DataFrame:
 
     Columns: those of `bench.Setting`; images_per_s and step_s with quartiles; timed; peak_gib; of
     one traced step of training gpu_s, tensor_core_share, kinds (shares by what operators do) and
-    kernels (the longest); against_fp32, images_per_s by those in fp32, of the same network, mode
-    and batch; machine.
+    kernels (the longest); busy, the share of an untraced step's time for which the GPU has work
+    (NaN: not traced); against_fp32, images_per_s by those in fp32, of the same network, mode and
+    batch; machine.
 
     Raises:
         ValueError: nothing was recorded there.
@@ -144,7 +188,15 @@ def recorded(machine: str) -> pd.DataFrame:
     base = table[plain].set_index(of)["images_per_s"].rename("base")
     table = table.join(base, on=of)
     table["against_fp32"] = table["images_per_s"] / table["base"]
-    return table.drop(columns="base")
+    return _with_busy(table.drop(columns="base"))
+
+
+def _with_busy(table: pd.DataFrame) -> pd.DataFrame:
+    """A traced step has the profiler's calls between its kernels, so its own length tells little:
+    seconds of work are from there, and the step's from the timed ones."""
+    if "busy_s" not in table:
+        return table.assign(busy=np.nan)
+    return table.assign(busy=(table["busy_s"] / table["step_s"]).clip(upper=1.0))
 
 
 def gains(table: pd.DataFrame) -> pd.DataFrame:
@@ -170,6 +222,64 @@ def gains(table: pd.DataFrame) -> pd.DataFrame:
     return found.drop(columns="kinds")
 
 
+def layouts(table: pd.DataFrame) -> pd.DataFrame:
+    """fp16 in training, images/s by network, at the published batch: contiguous, channels_last,
+    compiled (in channels_last); and what the layout and the compiler bring, × the one before.
+
+    Args:
+        table: of `recorded`. NaN: it has no such row.
+    """
+    of = _of_mode(table, "train")
+    found = pd.DataFrame(
+        {
+            "contiguous": of.get(("fp16", "contiguous", False)),
+            "channels_last": of.get(("fp16", "channels_last", False)),
+            "compiled": of.get(("fp16", "channels_last", True)),
+        },
+        index=of.index,
+        dtype=float,
+    )
+    found["layout_brings"] = found["channels_last"] / found["contiguous"]
+    found["compiler_brings"] = found["compiled"] / found["channels_last"]
+    return found
+
+
+def inference(table: pd.DataFrame) -> pd.DataFrame:
+    """How many times as fast as training inference is: a row a network, a column a setting.
+
+    Args:
+        table: of `recorded`.
+    """
+    found = _of_mode(table, "infer") / _of_mode(table, "train")
+    found = found.dropna(axis=1, how="all")
+    names = [f"{p} {layout}" + " compiled" * compiled for p, layout, compiled in found.columns]
+    return found.set_axis(names, axis=1)
+
+
+def _of_mode(table: pd.DataFrame, mode: str) -> pd.DataFrame:
+    """Images/s at the published batch of random images: a row a network, a column a setting."""
+    published = table["batch"] == table["network"].map(dict(BATCHES))
+    rows = table[published & (table["mode"] == mode) & (table["data"] == "synthetic")]
+    wide = rows.pivot(
+        index="network", columns=["precision", "layout", "compile"], values="images_per_s"
+    )
+    return wide.reindex([name for name, _ in BATCHES])
+
+
+def from_files(table: pd.DataFrame) -> pd.DataFrame:
+    """A row a network that was fed from files: images/s of random images that lie on the GPU
+    (synthetic), from files (photographs), kept (their ratio), and workers.
+
+    Args:
+        table: of `recorded`.
+    """
+    files = table[table["data"] == "photographs"].set_index("network")
+    synthetic = _of_mode(table, "train").get((*BEST.values(), False))
+    found = pd.DataFrame({"synthetic": synthetic, "photographs": files["images_per_s"]})
+    found["kept"] = found["photographs"] / found["synthetic"]
+    return found.join(files["workers"]).dropna()
+
+
 def recorded_together(machine: str) -> pd.DataFrame:
     """What was measured on one and on several GPUs of a machine: columns as `recorded`, gpus.
 
@@ -180,14 +290,22 @@ def recorded_together(machine: str) -> pd.DataFrame:
 
 
 def scaling(machine: str) -> pd.DataFrame:
-    """By network and batch of each GPU: images a second on one GPU and on all, speedup, efficiency.
+    """How training scales: a row a network and batch of each GPU.
+
+    Columns: one GPU and "n GPUs" (images a second), speedup, efficiency; and of a step on all of
+    them, in shares of its time (NaN: not traced): busy, while a GPU has any work, and exposed,
+    while it does nothing but communicate.
 
     Raises:
         ValueError: nothing was recorded there.
     """
-    table = recorded_together(machine)
-    wide = table.pivot(index=["network", "batch"], columns="gpus", values="images_per_s")
+    table = _with_busy(recorded_together(machine))
+    of = ["network", "batch"]
+    wide = table.pivot(index=of, columns="gpus", values="images_per_s")
     most = wide.columns.max()
     found = wide.assign(speedup=wide[most] / wide[1])
     found["efficiency"] = found["speedup"] / most
+    all_ = table[table["gpus"] == most].set_index(of)
+    found["busy"] = all_["busy"]
+    found["exposed"] = all_["exposed_s"] / all_["step_s"] if "exposed_s" in all_ else np.nan
     return found.rename(columns={1: "one GPU", most: f"{most} GPUs"})

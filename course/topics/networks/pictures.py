@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -90,36 +92,37 @@ def published_ratios(ratios: pd.DataFrame) -> Picture:
 
 
 def beside(recorded: pd.DataFrame, ratios: pd.DataFrame) -> Picture:
-    """Ratios to fp32 in TF32 and fp16: as published for an A100, and as recorded."""
-    theirs = {name: ratios.loc[(name, "A100")] for name in TITLES}
-    ours = {name: _ours(recorded, name) for name in TITLES}
-    told = [
-        f"{TITLES[name]} {precision} {who} {table[name][precision]:.2f}"
-        for name in TITLES
-        for precision in ("tf32", "fp16")
-        for who, table in (("A100", theirs), ("H100", ours))
-    ]
-    picture = Picture(9.5, 2.9, "times as fast as fp32: " + ", ".join(told))
+    """Ratios to fp32 in TF32 and fp16: as published for three GPUs, and as recorded.
+
+    Args:
+        recorded: of `measured.recorded`; ratios: of `published.ratios`.
+    """
+    bars = {name: [*_ratios(name, ratios, _ours(recorded, name))] for name in TITLES}
+    told = [f"{TITLES[name]} {label} {bar:.2f}" for name in TITLES for label, bar, _ in bars[name]]
+    picture = Picture(9.5, 3.1, "times as fast as fp32: " + ", ".join(told))
+    most = max(bar for each in bars.values() for _, bar, _ in each)
     for axes, name in zip(picture.subplots(1, len(TITLES), sharex=True), TITLES):
-        _pairs(axes, theirs[name], ours[name])
+        for place, (_, bar, hue) in enumerate(bars[name]):
+            axes.barh(place, bar, color=hue, height=0.62)
+            axes.text(bar, place, f" {bar:.2f} ×", va="center", fontsize=9, color=DARK)
+        axes.set_yticks(range(len(bars[name])), [label for label, *_ in bars[name]])
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1.35 * most)
+        axes.set_xlabel("× fp32 on the same GPU", fontsize=9)
         axes.set_title(TITLES[name], loc="left", fontsize=10)
-        axes.set_xlim(0, 12)
+        clean(axes)
     return picture
 
 
-def _pairs(axes: Axes, theirs: pd.Series, ours: pd.Series) -> None:
-    """A bar for each precision and GPU."""
-    labels = []
+def _ratios(
+    network: str, published: pd.DataFrame, ours: pd.Series
+) -> Iterator[tuple[str, float, str]]:
+    """Label, ratio and colour of each bar; what failed, or a GPU has not, is none."""
     for precision in ("tf32", "fp16"):
-        for who, table, hue in (("A100", theirs, BLUE), ("H100", ours, ACCENT)):
-            ratio, place = table[precision], len(labels)
-            labels.append(f"{precision}, {who}")
-            axes.barh(place, ratio, color=hue, height=0.62)
-            axes.text(ratio, place, f" {ratio:.2f} ×", va="center", fontsize=9, color=DARK)
-    axes.set_yticks(range(len(labels)), labels)
-    axes.invert_yaxis()
-    axes.set_xlabel("× fp32 on the same GPU", fontsize=9)
-    clean(axes)
+        known = {gpu: published.loc[(network, gpu), precision] for gpu in GPU_COLOURS}
+        for gpu, ratio in (known | {"H100": ours.get(precision, np.nan)}).items():
+            if not np.isnan(ratio):
+                yield f"{precision} {gpu}", ratio, GPU_COLOURS.get(gpu, ACCENT)
 
 
 def _ours(recorded: pd.DataFrame, network: str) -> pd.Series:
@@ -135,11 +138,15 @@ def of_network(recorded: pd.DataFrame, network: str, mode: str = "train") -> pd.
 
 
 def ladder(recorded: pd.DataFrame, mode: str = "train") -> Picture:
-    """Images a second of each network, from fp32 to a compiled fp16 (`recorded`)."""
-    speeds = {name: rungs(recorded, name, mode) for name in TITLES}
+    """Images a second of each network, from fp32 to a compiled fp16 (`recorded`).
+
+    Of rungs that no network has been measured on, there is none.
+    """
+    table = pd.DataFrame({name: rungs(recorded, name, mode) for name in TITLES})
+    speeds = table.dropna(how="all")
     told = [f"{TITLES[n]} {digits(s.iloc[0])} to {digits(s.max())}" for n, s in speeds.items()]
     words = f"images a second, {mode}, from fp32 to the fastest: " + ", ".join(told)
-    picture = Picture(9.8, 3.1, words)
+    picture = Picture(9.8, 1.0 + 0.3 * len(speeds), words)
     for axes, name in zip(picture.subplots(1, len(TITLES), sharey=True), TITLES):
         _climbed(axes, speeds[name])
         batch = NETWORKS[name].batch_size
@@ -155,11 +162,11 @@ def rungs(recorded: pd.DataFrame, network: str, mode: str = "train") -> pd.Serie
 
 
 def _climbed(axes: Axes, speeds: pd.Series) -> None:
-    for place, speed in enumerate(speeds):
-        axes.barh(place, np.nan_to_num(speed), color=_hue(place), height=0.66)
+    for place, (rung, speed) in enumerate(speeds.items()):
+        axes.barh(place, np.nan_to_num(speed), color=_hue(rung), height=0.66)
         said = "–" if np.isnan(speed) else f"{digits(speed)} ({speed / speeds.iloc[0]:.1f} ×)"
         axes.text(np.nan_to_num(speed), place, f" {said}", va="center", fontsize=9, color=DARK)
-    axes.set_yticks(range(len(RUNGS)), list(RUNGS))
+    axes.set_yticks(range(len(speeds)), list(speeds.index))
     if not axes.yaxis_inverted():
         axes.invert_yaxis()
     axes.set_xlim(0, 1.6 * speeds.max())
@@ -167,8 +174,8 @@ def _climbed(axes: Axes, speeds: pd.Series) -> None:
     clean(axes)
 
 
-def _hue(place: int) -> str:
-    precision, _, compiled = [*RUNGS.values()][place]
+def _hue(rung: str) -> str:
+    precision, _, compiled = RUNGS[rung]
     return DARK if compiled else {**FORMAT_COLOURS, "fp16": PURPLE}[precision]
 
 
@@ -248,6 +255,74 @@ def reached(recorded: pd.DataFrame, limits: pd.DataFrame) -> Picture:
     axes.invert_yaxis()
     axes.set_xlim(0, 130)
     axes.set_xlabel("% of the lower limit, reached in training", fontsize=9)
+    clean(axes)
+    return picture
+
+
+def at_work(recorded: pd.DataFrame, *rungs: str) -> Picture:
+    """For which share of a training step the GPU has work, by network and rung (`recorded`).
+
+    Args:
+        rungs: of RUNGS; without, all of them.
+    """
+    bars = [
+        (f"{TITLES[name]} ({row['batch']}), {rung}", row["busy"])
+        for name in TITLES
+        for rung, row in traced(recorded, name)
+        if rung in (rungs or RUNGS) and not np.isnan(row["busy"])
+    ]
+    told = ", ".join(f"{label} {share:.0%}" for label, share in bars)
+    picture = Picture(9.5, 1.0 + 0.28 * len(bars), f"of a step the GPU is at work: {told}")
+    axes = picture.add_subplot()
+    for place, (_, share) in enumerate(bars):
+        parts = [("at work", 100 * share, BLUE, f"{share:.0%}"), ("", 100 - 100 * share, GREY, "")]
+        stacked_bar(axes, place, parts, 0.72)
+    axes.set_yticks(range(len(bars)), [label for label, _ in bars])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("% of a step in which the GPU has work; else it waits for the host", fontsize=9)
+    axes.set_title(recorded["machine"].iloc[0], loc="left", fontsize=9)
+    clean(axes)
+    return picture
+
+
+def fed(table: pd.DataFrame) -> Picture:
+    """Images a second from random numbers on the GPU and from files (`measured.from_files`)."""
+    told = ", ".join(f"{TITLES[name]} keeps {row.kept:.0%}" for name, row in table.iterrows())
+    picture = Picture(9.0, 1.9, f"images a second, synthetic and from files: {told}")
+    for axes, (name, row) in zip(np.atleast_1d(picture.subplots(1, len(table))), table.iterrows()):
+        for place, (what, hue) in enumerate((("synthetic", GREY), ("photographs", BLUE))):
+            said = f" {digits(row[what])}" + f" ({row['kept']:.0%})" * (what != "synthetic")
+            axes.barh(place, row[what], color=hue, height=0.62)
+            axes.text(row[what], place, said, va="center", fontsize=9, color=DARK)
+        axes.set_yticks((0, 1), ("random", f"files, {row['workers']:.0f} workers"))
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1.5 * row[["synthetic", "photographs"]].max())
+        axes.set_xlabel("images a second", fontsize=9)
+        axes.set_title(TITLES[name], loc="left", fontsize=10)
+        clean(axes)
+    return picture
+
+
+def scaled(table: pd.DataFrame) -> Picture:
+    """Efficiency on several GPUs, by network and batch of each (`measured.scaling`)."""
+    most = next(column for column in table if str(column).endswith("GPUs"))
+    labels = [f"{TITLES[name]} ({batch})" for name, batch in table.index]
+    told = ", ".join(f"{label} {each:.0%}" for label, each in zip(labels, table["efficiency"]))
+    picture = Picture(9.0, 0.9 + 0.34 * len(table), f"efficiency on {most}: {told}")
+    axes = picture.add_subplot()
+    for place, (_, row) in enumerate(table.iterrows()):
+        axes.barh(place, 100 * row["efficiency"], color=BLUE, height=0.66)
+        said = f" {row['efficiency']:.0%}: {digits(row['one GPU'])} → {digits(row[most])}"
+        known = not np.isnan(row["busy"])
+        said += f"; at work {row['busy']:.0%} of a step" if known else ""
+        said += f", {row['exposed']:.0%} for sending alone" if known else ""
+        axes.text(100 * row["efficiency"], place, said, va="center", fontsize=9, color=DARK)
+    axes.set_yticks(range(len(table)), labels)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 210)
+    axes.set_xticks((0, 25, 50, 75, 100))
+    axes.set_xlabel(f"efficiency on {most}, % of that many times one GPU", fontsize=9)
     clean(axes)
     return picture
 

@@ -4,6 +4,7 @@ import json
 import re
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -40,6 +41,21 @@ def test_a_product_stores_its_matrices_as_asked(stored: str) -> None:
     assert call().shape == (5, 7) and torch.equal(call(), a @ b)
     for matrix, how in ((a, stored[0]), (b, stored[1])):
         assert matrix.stride() == ((1, len(matrix)) if how == "T" else (matrix.shape[1], 1))
+
+
+def test_what_is_refused_leaves_all_threads_to_what_follows() -> None:
+    """What PyTorch refuses when it is called, and not when it is made: its cores come back."""
+
+    def refuse() -> None:
+        raise RuntimeError("not implemented")
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    case = SimpleNamespace(dtype="fp64", call=lambda device: refuse)
+    with pytest.raises(RuntimeError, match="not implemented"):
+        looked.times(case, CPU)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(threads)
 
 
 def test_operations_are_counted() -> None:

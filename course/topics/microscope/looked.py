@@ -38,9 +38,11 @@ def times(case: Case, device: torch.device, rep_ms: float = 20) -> tuple[float, 
             return tuple(each / 1e3 for each in took)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        call()
-        fastest = min(seconds(call, device) for _ in range(REPEATS))
-        torch.set_num_threads(threads)
+        try:
+            call()
+            fastest = min(seconds(call, device) for _ in range(REPEATS))
+        finally:  # what PyTorch refuses must not slow down all that follows
+            torch.set_num_threads(threads)
         return fastest, fastest, fastest
 
 

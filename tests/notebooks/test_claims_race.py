@@ -135,8 +135,11 @@ def test_times_on_two_cores() -> None:
     said("Two of 16 cores for each entry.")
     assert all(each.machine.endswith("2 of 16 cores") for each in found.values())
     said("each entry is faster than the one before, and `fast` is 4.7 times as fast as `plain`")
+    said("as `plain`: more than on the GPU")
     took = [found[name].seconds for name in NAMES]
     assert took == sorted(took, reverse=True) and round(took[0] / took[-1], 1) == 4.7
+    on_gpu = shipped("gpu")
+    assert took[0] / took[-1] > on_gpu["plain"].seconds / on_gpu["fast"].seconds
     said("There is no board of joules")
     assert not board.ranked(found.values(), "joules")
     said("to twice as much on a processor", PAGE)

@@ -1,6 +1,7 @@
 """docs/performance.md says of the algebra what an H100 measured."""
 
 import json
+from math import isfinite
 from statistics import median
 
 import pytest
@@ -33,6 +34,16 @@ def test_speed_and_energy(way: str) -> None:
     told = f"{speed:,.0f} ({ends[0]:,.0f} to {ends[1]:,.0f})"
     ending = f"{WAYS[way][0]} | {WAYS[way][1]} |"
     assert f"{told} | {ending}" in PAGE.replace("**", ""), (told, ending)
+
+
+def test_of_the_table_above_it_is_told_that_its_losses_are_sound() -> None:
+    """A run on NaN is fast: the pair that is named is the pair of the table."""
+    assert "eager, the algebra, compiled, the algebra, eager: CUDA events" in PAGE
+    found = rows("measured_h100.jsonl", "speed", dtype="fp16")
+    assert [row["way"] for row in found] == ["eager", "fast", "compile", "fast", "eager"]
+    assert all(isfinite(loss) for row in found for loss in [*row["losses"], row["last_loss"]])
+    pair = fast_step.measured()["images_per_s"]
+    assert f"first table, {pair['eager']:,.0f} and {pair['compile']:,.0f}, has sound" in PAGE
 
 
 def test_in_bf16_and_at_the_walls() -> None:
@@ -71,6 +82,8 @@ def test_how_soon_it_is_ready() -> None:
     assert [row["compiled"][0]["kernels"] for row in (first, tuned, other)] == [63, 189, 63]
     assert {row["compiled"][0]["threads"] for row in (first, tuned, other)} == {16}
     assert "Ready in 20 s" in PAGE and round(first["ready_s"]) == 20
+    started = rows("ready_h100.jsonl", "machine")[0]["imports_s"]
+    assert f"twelfth step (its imports, {started:.0f} s, came before)" in PAGE
     assert "19 s in bf16, and 27 s where it timed all tiles anew, which are 189 kernels" in PAGE
     assert [round(row["ready_s"]) for row in (other, tuned)] == [19, 27]
     before, after = rows("measured_h100.jsonl", "speed", way="fast", dtype="fp16")

@@ -1,7 +1,7 @@
 """The lab of the fast step says what is counted, and what was recorded."""
 
 import pytest
-from claims import text_of
+from claims import text_of, text_of_quiz
 
 from course.runs.recordings import recorded
 from course.topics import fast_step
@@ -47,6 +47,7 @@ def test_the_gain() -> None:
     said("at nearly half as many images a second again")
     said("it draws 690 W of the card's 700")
     assert round(measured.loc["fast", "watts"]) == 690
+    assert "the card draws 690 of its 700 W" in text_of_quiz("lab_fast_step")
     said("0.079 J an image after 0.111")
     joules = measured["joules_per_image"].round(3)
     assert (joules["fast"], joules["compile"]) == (0.079, 0.111)

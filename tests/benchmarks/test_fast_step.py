@@ -2,9 +2,11 @@
 
 import json
 from math import isfinite
+from pathlib import Path
 from statistics import median
 
 import pytest
+from fast_step import on_gpu
 
 from course.runs.run import PROJECT
 from course.topics import fast_step
@@ -89,3 +91,20 @@ def test_how_soon_it_is_ready() -> None:
     before, after = rows("measured_h100.jsonl", "speed", way="fast", dtype="fp16")
     assert "it had been 57 s" in PAGE and round(before["ready_s"]) == 57
     assert "is ready in 1 s" in PAGE and round(after["ready_s"]) == 1
+
+
+@pytest.mark.parametrize("part", ["fp16", "tiles"])
+def test_a_part_of_another_file_is_no_part_of_this_one(
+    part: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nor is something else recorded in its place."""
+    asked = []
+    monkeypatch.setattr(on_gpu, "record", lambda *what: asked.append(what))
+    monkeypatch.setattr("sys.argv", ["on_gpu.py", str(tmp_path), "--part", part])
+    with pytest.raises(SystemExit):
+        on_gpu.main()
+    assert not asked
+    assert "'records', 'parity', 'fed', 'ranks', 'scaling'" in capsys.readouterr().err

@@ -1,5 +1,7 @@
 """Eight GPUs of a node: predicted from recorded runs, and beside a node's where there is one."""
 
+import json
+import shutil
 import statistics
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 from node_helpers import COPIED, copied_node
 
 from course.runs import recordings
+from course.runs.run import Run
 from course.topics.scaling import beside_prediction, efficiency, node, pictures
 from course.topics.scaling.ring import all_reduce_s
 
@@ -48,6 +51,26 @@ def test_what_was_predicted_before_a_node_was_had(predicted: pd.DataFrame) -> No
         "algebra": {"efficiency": 96.2, "efficiency_low": 89.9, "efficiency_high": 97.9},
     }
     assert predicted["images_per_s"].round(-2).tolist() == [36_600, 51_600, 72_600]
+
+
+def test_what_is_recorded_later_changes_no_prediction(
+    predicted: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine is recorded anew, and steps take twice as long then."""
+    known = efficiency.recorded_runs
+
+    def again(run: Run) -> Run:
+        place = shutil.copytree(run.folder, tmp_path / run.name, dirs_exist_ok=True)
+        saved = json.loads((place / "record.json").read_text())
+        saved["step_s"] *= 2
+        (place / "record.json").write_text(json.dumps(saved))
+        return Run(place)
+
+    def anew(*asked: str) -> list[Run]:
+        return [*known(*asked), *map(again, known(*asked))]
+
+    monkeypatch.setattr(efficiency, "recorded_runs", anew)
+    pd.testing.assert_frame_equal(node.predicted().set_index("rung"), predicted)
 
 
 @pytest.mark.parametrize("rung", node.SCALED)

@@ -126,9 +126,10 @@ def _row(step: _Step, links: tuple[Link, Link, Link]) -> dict[str, float]:
 def _recorded(name: str, link: Link) -> _Step:
     """A rung that was recorded on one GPU and on several."""
     runs = efficiency.recorded_runs(FITTED, name)
-    last = {run.record.gpus: run for run in runs if _share(run) == EACH}
-    base = last[1]
-    own_s = [_own_s(last[gpus], base, link) for gpus in (2, 4)]
+    # The first of each count: what is recorded later was not known when this was predicted.
+    first = {run.record.gpus: run for run in reversed(runs) if _share(run) == EACH}
+    base = first[1]
+    own_s = [_own_s(first[gpus], base, link) for gpus in (2, 4)]
     grown_s = max(0.0, own_s[1].best - own_s[0].best)
     own_s += [_own_s(run, base, link) for run in _on_other_host(name)]
     alone_s = [base.record.step_s, recordings.ladders(ALONE)["GPU"][name, "bf16"].step_s]

@@ -118,8 +118,9 @@ def _check_shards(train: Files, stored: Path) -> None:
 
 
 def _check_enough(images: int, cfg: Config, root: Path) -> None:
-    # Of several ranks each draws its share again and again, so a batch may be more than there is.
-    if images < cfg.batch_size / _ranks():
+    # Where an epoch has all its steps, each rank draws its share again and again: together they may
+    # take more than there is. Elsewhere batches would be smaller than they are counted.
+    if images < cfg.batch_size / (_ranks() if cfg.drop_last else 1):
         raise DataError(
             f"batch_size={cfg.batch_size} is more than the {images} training images in "
             f'{root}: use a smaller batch, or data="synthetic" to measure speed and memory'

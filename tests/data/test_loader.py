@@ -342,6 +342,8 @@ def test_two_ranks_batch_may_be_larger_than_the_set(
     assert len(first) == len(other) == 8  # a share of three, again and again
     assert sorted(first[:3] + other[:3]) == sorted(first[3:6] + other[3:6]) == [*range(6)]
     assert "batch_size=13 is more than" in refusal(config(imagenet, batch_size=13))
+    short = config(imagenet, batch_size=8, drop_last=False, warmup_steps=0)
+    assert "batch_size=8 is more than the 6" in refusal(short)  # batches of 3 would count as 4
 
 
 def test_default_set_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from benchmarks import microscope as benchmark
+from course.runs import recordings
 from course.topics import microscope
 from course.topics.microscope import (
     Convolution,
@@ -252,6 +254,30 @@ def test_this_machine_has_a_map_and_no_gpu() -> None:
     assert len(table) == 9 and table["tflop_per_s"].gt(0).all() and table["k"].nunique() == 3
     if not torch.cuda.is_available():
         assert microscope.on_gpu() is None
+
+
+def test_a_gpu_without_a_format_has_all_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As an A100, which refuses fp8."""
+    here = import_module("course.topics.microscope.here")  # whose name a function has, too
+    saved = recordings.load("nvidia-h100")["microscope"]
+
+    def refuse(_: measured.Names) -> None:
+        raise RuntimeError("torch._scaled_mm needs a newer GPU\nand more")
+
+    parts = {name: (lambda _, found=found: found) for name, found in saved.items()}
+    parts |= {"largest_fp8": refuse, "names": lambda kept: kept.all.extend(saved["names"])}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(here, "Recorder", lambda _: SimpleNamespace(describe=lambda _: saved))
+    monkeypatch.setattr(here.measured, "parts", lambda _: parts)
+    known = microscope.recorded().largest
+    assert [*microscope.on_gpu().largest.index] == [name for name in known.index if name != "fp8"]
+    said = "largest_fp8 is left out: torch._scaled_mm needs a newer GPU\n"
+    assert capsys.readouterr().out == said
+    monkeypatch.setattr(here.measured, "parts", lambda _: {"near": refuse})
+    with pytest.raises(RuntimeError, match="newer GPU"):
+        microscope.on_gpu()
 
 
 def test_the_ceiling_is_the_largest_rate_that_was_found() -> None:

@@ -80,6 +80,7 @@ def pytest_collection() -> None:
 def pytest_collection_finish() -> None:
     """From here on a pass looks for garbage among what tests make, alone."""
     gc.freeze()
+    gc.set_threshold(100_000, 50, 100)  # as the processes that tests start have it
     atexit.register(gc.unfreeze)  # or libraries report them as leaked
     gc.enable()
 

@@ -40,6 +40,7 @@ SLOWEST_FIRST = (
     "jobs/test_warm.py",
     "workshop/test_rehearsal.py",
     "notebooks/test_notebooks.py",
+    "race/test_entering.py",
     "predictions",
     "topics/test_communication.py",
     "training/test_data_parallel.py",

@@ -29,7 +29,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import permutation_test
 from torch import nn
 from torchvision.models.resnet import Bottleneck, ResNet, resnet50
 
@@ -171,6 +170,8 @@ def chance(one: list[float], other: list[float]) -> float:
     values = [np.nan_to_num(np.array(each), nan=1e9, posinf=1e9) for each in (one, other)]
     if np.array_equal(*map(np.sort, values)):
         return 1.0
+
+    from scipy.stats import permutation_test  # only here: it takes half a second
 
     def difference(a: np.ndarray, b: np.ndarray, axis: int) -> np.ndarray:
         return a.mean(axis=axis) - b.mean(axis=axis)

@@ -7,6 +7,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import job_helpers
@@ -39,6 +40,7 @@ SLOWEST_FIRST = (
     "jobs/test_warm.py",
     "workshop/test_rehearsal.py",
     "notebooks/test_notebooks.py",
+    "race/test_entering.py",
     "predictions",
     "topics/test_communication.py",
     "training/test_data_parallel.py",
@@ -68,7 +70,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the slowest first; tests of a file stay in their order."""
-    items.sort(key=lambda item: place_of(group_of(item)))
+    items.sort(key=lambda item: place_of(item.get_closest_marker("xdist_group").args[0]))
 
 
 def pytest_collection() -> None:
@@ -79,13 +81,14 @@ def pytest_collection() -> None:
 def pytest_collection_finish() -> None:
     """From here on a pass looks for garbage among what tests make, alone."""
     gc.freeze()
+    gc.set_threshold(100_000, 50, 100)  # as the processes that tests start have it
     atexit.register(gc.unfreeze)  # or libraries report them as leaked
     gc.enable()
 
 
 def group_of(item: pytest.Item) -> str:
     """Tests of a group run one after another in the same process, and share what they made."""
-    file = item.path.relative_to(Path(__file__).parent).as_posix()
+    file = file_of(item.path)
     if "slurm" in item.fixturenames:  # two, each with a Slurm of its own: they mostly wait
         return "slurm-jobs" if file.startswith("jobs/") else "slurm-others"
     if file in PREDICT:
@@ -93,6 +96,13 @@ def group_of(item: pytest.Item) -> str:
     return item.nodeid if file == "notebooks/test_notebooks.py" else file
 
 
+@cache  # four thousand tests are of a hundred files
+def file_of(path: Path) -> str:
+    """A test file's name below this folder."""
+    return path.relative_to(Path(__file__).parent).as_posix()
+
+
+@cache
 def place_of(group: str) -> int:
     """A group's place in the order of the slowest."""
     found = [place for place, name in enumerate(SLOWEST_FIRST) if name in group]

@@ -21,9 +21,10 @@ import hashlib
 import json
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from textwrap import dedent
 
@@ -59,7 +60,8 @@ class Seam:
         return [mark, *(self.solution if solved else self.before)]
 
 
-def parse(text: str, name: str = "text") -> list[str | Seam]:
+@lru_cache(maxsize=64)  # whoever asks for a TODO asks about every solution
+def parse(text: str, name: str = "text") -> tuple[str | Seam, ...]:
     """The lines of a solution, with each seam as one item.
 
     Raises:
@@ -75,7 +77,7 @@ def parse(text: str, name: str = "text") -> list[str | Seam]:
         else:
             items.append(line)
     _check_numbers([item for item in items if isinstance(item, Seam)], name)
-    return items
+    return tuple(items)
 
 
 def _seam(opened: re.Match, first: int, lines: Iterator[tuple[int, str]], name: str) -> Seam:
@@ -275,7 +277,7 @@ def open_todos(text: str, name: str = "train.py") -> set[int]:
     return numbers - _changed(items, False, text.splitlines())
 
 
-def _changed(items: list[str | Seam], solved: bool, exercise: list[str]) -> set[int]:
+def _changed(items: Sequence[str | Seam], solved: bool, exercise: list[str]) -> set[int]:
     """Numbers of the TODOs at whose places the exercise differs from the view."""
     view: list[str] = []
     places: list[tuple[int, int, int]] = []

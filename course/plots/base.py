@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import Collection
@@ -79,7 +80,7 @@ class Picture(Figure):
 
     def fit_titles(self) -> None:
         """Break titles that would run out of the picture, or into the panel beside."""
-        self.draw_without_rendering()
+        self._lay_out()
         for axes in self.axes:
             said = {axes.get_title(place) for place in ("left", "center", "right")} - {""}
             for each in axes.get_children():
@@ -108,7 +109,9 @@ class Picture(Figure):
 
     def _repr_png_(self) -> bytes:
         self.fit_titles()
-        return self._drawn()
+        self._lay_out()  # again, with what is broken now
+        with self._laid_out():
+            return self._drawn()
 
     def _repr_html_(self) -> str:
         return self._page(self._repr_png_())
@@ -130,11 +133,20 @@ class Picture(Figure):
         )
         return f"{STYLE}{shown}"
 
+    def _lay_out(self) -> None:
+        """Find a place for everything, and draw nothing."""
+        if engine := self.get_layout_engine():
+            engine.execute(self)
+
     @contextmanager
     def _laid_out(self) -> Iterator[None]:
-        """Everything keeps the place that it has: to find places takes as long as to draw."""
+        """Everything keeps the place that it has: to find places takes as long as to draw.
+
+        Without an engine at all: with one that does nothing, everything would be drawn twice.
+        """
         engine = self.get_layout_engine()
-        self.set_layout_engine("none")
+        with rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
+            self.set_layout_engine(None)
         try:
             yield
         finally:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +84,7 @@ def load(machine: str) -> dict[str, Any]:
         ValueError: nothing was recorded there; the message lists the machines.
     """
     saved = json.loads((_folder(machine) / INDEX).read_text())
-    return saved | {"records": [asdict(run.record) for run in recorded_runs(machine)]}
+    return saved | {"records": [vars(run.record) for run in recorded_runs(machine)]}
 
 
 def recorded_runs(machine: str, *purposes: str) -> list[Run]:
@@ -178,7 +177,7 @@ def _table(runs: Iterable[Run]) -> pd.DataFrame:
     import pandas as pd
 
     # The machine of each record says that it is recorded, and when.
-    table = pd.DataFrame([asdict(run.record) for run in runs])
+    table = pd.DataFrame([vars(run.record) for run in runs])
     for setting in ("precision", "tf32", "channels_last", "batch_size", "workers"):
         table[setting] = [config[setting] for config in table["config"]]
     table["setup"] = [Config(**config).setup for config in table["config"]]
@@ -278,7 +277,7 @@ def _nearness(run: Run, config: Config) -> tuple[bool, bool]:
 
 
 def _computed(config: Config) -> dict[str, Any]:
-    return {key: value for key, value in asdict(config).items() if key not in LABELS}
+    return {key: value for key, value in vars(config).items() if key not in LABELS}
 
 
 def _differences(run: Run, wanted: dict[str, Any], gpus: int) -> list[str]:

@@ -23,7 +23,7 @@ import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +91,7 @@ class Run:
 
     @cached_property
     def config(self) -> Config:
-        return from_dict(json.loads((self.folder / "config.json").read_text()))
+        return _config((self.folder / "config.json").read_text())
 
     @property
     def launched(self) -> dict[str, Any]:
@@ -305,6 +305,11 @@ def _row(run: Run) -> dict[str, Any]:
         "started_at": launched.get("launched_at", ""),
         "config": config,
     }
+
+
+@lru_cache(maxsize=1024)  # it cannot change, and an answer is sought among all recorded runs
+def _config(text: str) -> Config:
+    return from_dict(json.loads(text))
 
 
 def _read_json(path: Path) -> dict[str, Any]:

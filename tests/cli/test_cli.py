@@ -103,10 +103,15 @@ def test_failed_run_exits_with_1_and_shows_why(runs_root: Path) -> None:
     assert "Logs:" in result.stderr
 
 
+def test_bad_input_ends_the_process_with_1(runs_root: Path) -> None:
+    result = course("run", "nowhere.py")
+    assert result.returncode == 1 and "exercises/train.py" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        (("run", "nowhere.py"), "exercises/train.py"),
         (("run", LIGHT, "--rung", "ampp"), "baseline, device, amp, channels_last"),
         (("run", LIGHT, "--set", "batchsize=3"), "did you mean 'batch_size'"),
         (("run", LIGHT, "--set", "batch_size"), "key=value"),
@@ -123,12 +128,19 @@ def test_failed_run_exits_with_1_and_shows_why(runs_root: Path) -> None:
     ],
 )
 def test_bad_input_is_a_message_and_not_a_traceback(
-    runs_root: Path, arguments: tuple[str, ...], said: str
+    runs_root: Path,
+    arguments: tuple[str, ...],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
 ) -> None:
-    result = course(*arguments)
-    assert result.returncode == 1
-    assert said in result.stderr
-    assert "Traceback" not in result.stderr
+    monkeypatch.setattr(sys, "argv", ["course", *arguments])
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as end:
+        __main__.main()
+    told = capsys.readouterr().err
+    assert end.value.code == 1 and said in told
+    assert "Traceback" not in told
     assert not list(runs_root.glob("*/launch.json"))
 
 

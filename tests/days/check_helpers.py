@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,6 +21,7 @@ SOLVED = exercises.render(TEXT, exercises.count(TEXT))
 ALL_S = 900  # for all runs of so many ranks: four minutes on two idle cores
 
 
+@cache  # most answers are of the same few
 def view_of(todo: int, solved: int | None = None) -> str:
     """The script that has a TODO, with so many filled; None: with all of them."""
     text = TEXTS[exercises.solution_of(todo)]

@@ -7,6 +7,7 @@ one pair of ranks. So are the solution, and the exercise with the TODO still ope
 import re
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -143,7 +144,9 @@ def answered(answer: Answer) -> Trial:
     return found._replace(text_before=text) if answer.both else found
 
 
+@cache  # two seconds: for the one process that trains them
 def trials() -> dict[str, Trial]:
+    """All scripts that are trained, by label."""
     answers = {label: WRONG[label] for label in SEEN} | {label: RIGHT[label] for label in OTHERS}
     found = {label: answered(answer) for label, answer in answers.items()}
     for name, wanted in EVERY.items():
@@ -153,9 +156,6 @@ def trials() -> dict[str, Trial]:
         text = view_of(wanted.todo, wanted.todo)  # later TODOs are open, as a learner has it
         found[f"so far {name}"] = trial(name, text, {})._replace(text_before=text)
     return found
-
-
-TRIALS = trials()
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +188,7 @@ def trained(
             made(each.text_before, each.before, 1, before),
         )
 
-    found = {label: pair(each) for label, each in TRIALS.items()}
+    found = {label: pair(each) for label, each in trials().items()}
     alone = [run for (_, _, gpus), run in runs.items() if gpus == 1]
     # A script that raises may leave behind what keeps Dynamo from looking: the compiled ones first,
     # here and on ranks.
@@ -219,7 +219,7 @@ def checked(
     def of(label: str, *, again: bool = False) -> Checked:
         run, against = trained[label]
         if again or label not in said:
-            said[label] = check(TRIALS[label].check, run, against=against)
+            said[label] = check(trials()[label].check, run, against=against)
         return said[label]
 
     return of

@@ -59,7 +59,7 @@ def test_bits(net: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     said("Eight bits cost nothing that shows, six hardly anything. Then it falls fast.")
     assert kept.loc[8].min() > 0.96 and kept.loc[6].min() > 0.9 and kept.loc[3].max() < 0.7
     said("In this one it hardly shows")
-    assert (kept["a channel"] - kept["a tensor"]).loc[[8, 6]].abs().max() < 0.05
+    assert (kept["a channel"] - kept["a tensor"]).loc[[8, 6]].abs().max() < 0.08
 
 
 @pytest.mark.slow

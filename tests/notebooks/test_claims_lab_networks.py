@@ -3,6 +3,7 @@
 from functools import cache
 
 import pandas as pd
+import pytest
 from claims import text_of
 
 from course.runs.run import PROJECT
@@ -26,6 +27,7 @@ def published(network: str, gpu: str, precision: str) -> pd.Series:
     return table.loc[(network, gpu, precision)]
 
 
+@pytest.mark.slow
 def test_what_networks_are() -> None:
     said("for each of 8,732 boxes")
     assert len(ssd.default_boxes()) == 8732
@@ -114,6 +116,7 @@ def test_tf32() -> None:
     assert round(elsewhere, 2) == 0.13 and resnet["layout_share"] > 0.95 * elsewhere
 
 
+@pytest.mark.slow
 def test_what_a_machine_allows() -> None:
     limits = networks.bounds(roofline.recorded_ceilings("nvidia-h100"))
     limits = limits.set_index(["network", "precision"])
@@ -140,6 +143,7 @@ def test_what_a_machine_allows() -> None:
     assert round(longest["share"], 2) == 0.48 and longest["verdict"] == "not"
 
 
+@pytest.mark.slow
 def test_behind_the_lab() -> None:
     page = " ".join((PROJECT / "docs/behind-the-labs.md").read_text().split())
     table = counted()

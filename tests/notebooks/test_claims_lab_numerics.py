@@ -92,9 +92,9 @@ def test_where_refinement_stops() -> None:
     said("bf16 has eight times the u, and stops a power of ten earlier.")
     assert refinement.ROUNDOFF["bf16"] == 8 * refinement.ROUNDOFF["fp16"]
     assert solved("bf16")["done"].sum() == 3
-    said("At 10⁵ the first x is wrong in its first digit, with a residual of 3·10⁻⁵.")
+    said("At 10⁵ the first x is wrong in its first digit, with a residual of a few 10⁻⁵.")
     assert fp16.loc[5, "first_error"] > 1
-    assert f"{fp16.loc[5, 'residuals'][0]:.0e}" == "3e-05"
+    assert 1e-5 < fp16.loc[5, "residuals"][0] < 1e-4  # by the order in which a processor adds
     said('And "corrections" drove it away')
     assert fp16.loc[5, "error"] > 1e6
 

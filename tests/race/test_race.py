@@ -76,10 +76,12 @@ def test_what_goes_wrong_is_told(went: dict[str, Trial], way: str) -> None:
     assert WAYS[way] in went[way].failure and bool(went[way].failure) == bool(WAYS[way])
 
 
+@pytest.mark.slow
 def test_a_run_over_its_budget_is_told(went: dict[str, Trial]) -> None:
     assert "took" in went["too_slow"].failure and "the budget is 1e-06" in went["too_slow"].failure
 
 
+@pytest.mark.slow
 def test_own_networks_are_judged(went: dict[str, Trial]) -> None:
     assert went["own_network"].top1 == pytest.approx(1 / 16, abs=0.06)
     assert went["learns_nothing"].way[0][2] == went["learns_nothing"].top1  # nothing came between
@@ -284,5 +286,6 @@ def test_the_command_shows_a_board(tmp_path: Path) -> None:
     assert "no track 'mars': choose quick, cpu, gpu, node" in str(refused.exception)
 
 
+@pytest.mark.slow
 def test_weights_kept_on_the_way_are_whole(went: dict[str, Trial]) -> None:
     assert len(went["learns_nothing"].way) == 2 and ON_THE_WAY.endswith(".pt")

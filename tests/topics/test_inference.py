@@ -1,5 +1,6 @@
 """A network answers: timed, folded, exported, with eight bits; right, and wrong."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,7 @@ def test_a_quantized_network_sees_steps_alone(net: nn.Module) -> None:
         inference.quantized(net, images, bits=9)
 
 
+@pytest.mark.slow
 def test_a_network_as_a_file(net: nn.Module, tmp_path: Path) -> None:
     short = inference.folded(net)
     program = inference.exported(short, images_for(net, 2, 32))
@@ -188,6 +190,7 @@ def test_what_a_device_measures(
     """The whole of it on a processor, but what it compiles; a part that fails is told."""
     monkeypatch.setattr(latency, "LEAST", 2)
     monkeypatch.setattr(torch, "compile", lambda network, **how: network)
+    monkeypatch.setattr(gc, "collect", lambda: 0)  # of all tests' objects, after each way
     monkeypatch.setattr(measured, "_batches", lambda *how: 1 / 0)
     found = measured.measure("cpu", "resnet8_patches", 32, (1, 2), (1,), budget_s=0)
     rows = found["rows"]

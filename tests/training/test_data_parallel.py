@@ -189,7 +189,8 @@ def test_a_skipped_collective_ends_with_what_to_look_for(
     runs_root: Path, small_set: Path, name: str
 ) -> None:
     _, lines = SKIPS[name]
-    script = variant("skips", {"optimizer.zero_grad(set_to_none=True)": lines})
+    small = {"from course.training.recorder import recording": NARROW}
+    script = variant("skips", {"optimizer.zero_grad(set_to_none=True)": lines, **small})
     run = over(launch.launch(script, config(small_set, collective_timeout_s=5), gpus=2))
     assert run.status == "failed"
     assert "rank " in run.record.error

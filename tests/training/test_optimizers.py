@@ -89,7 +89,7 @@ def test_state_is_as_large_as_is_said(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_memory_of_the_state_is_predicted(name: str) -> None:
-    found = predict(rung("device", optimizer=name, model="resnet18", image_px=64))
+    found = predict(rung("device", optimizer=name, model="resnet8_patches", image_px=32))
     kept = STATE.get(name, 1)  # Muon: of matrices one, and nearly all weights are in these
     assert found.optimizer_gib == pytest.approx(kept * found.weights_gib, rel=0.01)
 

@@ -29,8 +29,17 @@ def operators(
     """
     with torch.random.fork_rng(devices=[]), FakeTensorMode():
         work = Work(Setting(network, precision, mode, layout), torch.device("cpu"))
-        work.step()  # for the optimizer's state
+        next(work.batches)  # it is made once
+        _update_once(work)
         return counted(work.step, work.setting.batch)
+
+
+def _update_once(work: Work) -> None:
+    """An update by gradients that nobody computed: from here on the optimizer has its state."""
+    for weight in work.plain.parameters():
+        weight.grad = torch.zeros_like(weight)
+    work.optimizer.step()
+    work.optimizer.zero_grad(set_to_none=True)
 
 
 def networks() -> pd.DataFrame:

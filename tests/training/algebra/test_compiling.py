@@ -137,6 +137,7 @@ def test_a_kernel_that_the_gpu_cannot_hold_is_left_to_its_launch(
 
 
 def test_ranks_share_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
     noted, cores = [of_stats(count) for count in range(10)], compiling._threads()
     orders = []
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
@@ -147,6 +148,11 @@ def test_ranks_share_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     assert orders[1] == [3, 4, 5, 2, 1, 0, 9, 8, 7, 6]
     assert orders[2] == [6, 7, 8, 9, 5, 4, 3, 2, 1, 0]
     assert compiling._threads() == max(1, cores // 3)
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "24")  # each rank a task, which sees its cores alone
+    monkeypatch.setattr(compiling.os, "sched_getaffinity", lambda _: {*range(24)})
+    assert compiling._threads() == 24
+    monkeypatch.setattr(compiling.os, "sched_getaffinity", lambda _: {*range(96)})  # or all
+    assert compiling._threads() == 32
 
 
 def test_nothing_of_a_network_is_changed() -> None:

@@ -95,9 +95,11 @@ def _forget_failed(launches: Sequence[Launch]) -> None:
 
 
 def _threads() -> int:
-    """One for each core that this process may use, shared with the ranks beside it."""
+    """One for each core that this process may use, shared with the ranks beside it; a task of
+    Slurm's has its cores to itself."""
     cores = len(os.sched_getaffinity(0))
-    return max(1, cores // _ranks()[1])
+    own = min(cores, int(os.environ.get("SLURM_CPUS_PER_TASK", "1")))
+    return max(own, cores // _ranks()[1])
 
 
 def _ranks() -> tuple[int, int]:

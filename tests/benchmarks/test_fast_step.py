@@ -34,7 +34,7 @@ def test_speed_and_energy(way: str) -> None:
     ratio = speed / fast_step.measured()["images_per_s"]["eager"]
     assert (round(ratio, 2), round(joules, 3)) == WAYS[way]
     told = f"{speed:,.0f} ({ends[0]:,.0f} to {ends[1]:,.0f})"
-    ending = f"{WAYS[way][0]} | {WAYS[way][1]} |"
+    ending = f"{WAYS[way][0]} | {WAYS[way][1]}"
     assert f"{told} | {ending}" in PAGE.replace("**", ""), (told, ending)
 
 
@@ -46,6 +46,18 @@ def test_of_the_table_above_it_is_told_that_its_losses_are_sound() -> None:
     assert all(isfinite(loss) for row in found for loss in [*row["losses"], row["last_loss"]])
     pair = fast_step.measured()["images_per_s"]
     assert f"first table, {pair['eager']:,.0f} and {pair['compile']:,.0f}, has sound" in PAGE
+
+
+def test_joules_of_both_times() -> None:
+    found = rows("measured_h100.jsonl", "speed", way="fast", dtype="fp16")
+    assert "0.079 (0.077, 0.080)" in PAGE.replace("**", "")
+    assert [f"{row['joules_per_image']:.3f}" for row in found] == ["0.077", "0.080"]
+
+
+def test_ranks_agree() -> None:
+    told = (FOLDER / "ranks_h100_x2.txt").read_text().splitlines()
+    assert "after each of eight steps" in PAGE and len(told) == 8
+    assert all(line.endswith("equal gradients: True") for line in told)
 
 
 def test_in_bf16_and_at_the_walls() -> None:

@@ -65,8 +65,7 @@ def warm_up() -> None:
     known = client.name(), client.signature()  # to find them takes longer than to ask
     if not is_warm(*known):
         client.start_server()
-        # It imports for ten seconds of a core, of which a busy machine leaves little.
-        eventually(lambda: is_warm(*known), "a server of warm starts", timeout_s=600)
+        eventually(lambda: is_warm(*known), "a server of warm starts")
 
 
 def is_warm(name: str = "", signature: str = "") -> bool:

@@ -158,7 +158,6 @@ def _papermill(source: Path, target: Path, rehearsal: Rehearsal) -> None:
             wanted,
             cwd=str(FOLDER),
             progress_bar=True,
-            request_save_on_cell_execute=False,  # twice a cell; every half a minute is enough
             execution_timeout=limit_s,
             start_timeout=limit_s,  # of the kernel: 60 s are not enough on a busy machine
         )

@@ -260,6 +260,21 @@ def test_what_imports_set_leads_to_no_other_server(monkeypatch):
     assert client.name() != before
 
 
+def test_a_library_that_handles_signals_changes_no_name() -> None:
+    """LLVM does, once Triton has compiled: a server would have another name, and never come."""
+    before = client.name()
+    known = signal.signal(signal.SIGXFSZ, lambda *_: None)
+    try:
+        assert client.name() == before
+    finally:
+        signal.signal(signal.SIGXFSZ, known)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # which a job would ignore as well
+    try:
+        assert client.name() != before
+    finally:
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+
+
 def test_a_script_in_a_folder_that_is_gone_is_an_error_of_its_parent(tmp_path, monkeypatch):
     for prepared in ({}, {"variables": {}, "set": {}, "path": []}):
         monkeypatch.setattr(warm, "_prepared", prepared)

@@ -31,6 +31,9 @@ from course.jobs.warm.start import early_variables
 SOURCE = Path(__file__).resolve().parents[2]  # the course
 ANSWER_S = 1.0  # so long a launch waits for the server; it has nothing else to do
 SERVER = "from course.jobs.warm.server import main; main()"
+# A Python ignores these as it starts. That a library handles them in this process (as LLVM does,
+# once it has compiled something) is not passed on.
+IGNORED_ANYHOW = (signal.SIGPIPE, signal.SIGXFSZ)
 _started: list[subprocess.Popen] = []  # by this process; those that are over are reaped
 
 
@@ -46,8 +49,9 @@ def is_wanted() -> bool:
 
 def name() -> str:
     """The name of the server that suits this process: what its forks take over from it."""
-    wanted = ("Umask", "SigIgn", "Uid", "Gid", "Groups", "NoNewPrivs", "Seccomp", "CapEff")
+    wanted = ("Umask", "Uid", "Gid", "Groups", "NoNewPrivs", "Seccomp", "CapEff")
     status = Path("/proc/self/status").read_text().splitlines()
+    ignored = next(line.split()[1] for line in status if line.startswith("SigIgn"))
     limits = [
         resource.getrlimit(getattr(resource, each))
         for each in sorted(dir(resource))
@@ -59,6 +63,7 @@ def name() -> str:
         early_variables(os.environ),
         limits,
         [line for line in status if line.startswith(wanted)],
+        int(ignored, 16) & ~sum(1 << each - 1 for each in IGNORED_ANYHOW),
         Path("/proc/self/cgroup").read_text(),
         sorted(os.sched_getaffinity(0)),
         os.sched_getscheduler(0),

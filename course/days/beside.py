@@ -177,11 +177,11 @@ LABS = (
         number="B",
         notebook="lab_networks",
         title="a benchmark of three networks",
-        minutes=50,
+        minutes=75,
         quiz="lab_networks",
         written=NETWORKS,
         prepare="images with boxes and volumes, 70 MB, made on first use",
-        stuck="a clock that is read while the device still computes",
+        stuck="a clock that is read while the device still computes; a speed that is the host's",
     ),
     Lab(
         number="I",

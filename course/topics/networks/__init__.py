@@ -4,6 +4,7 @@ from course.topics.networks import pictures, published
 from course.topics.networks.cost import bounds, networks, operators
 from course.topics.networks.here import measured_here, stepping
 from course.topics.networks.measured import (
+    beside,
     from_files,
     gains,
     inference,

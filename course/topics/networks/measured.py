@@ -15,7 +15,7 @@ from torch import distributed
 
 from course.runs import once
 from course.topics.networks.bench import Setting, measure
-from course.topics.networks.published import ratios
+from course.topics.networks.published import GPUS, PRECISIONS, ratios, speeds
 
 COMMAND = (
     "python -m benchmarks.networks: 5 steps of warm-up, then 8 to 60 timed ones, as many as fit "
@@ -50,6 +50,7 @@ TOGETHER = (
     ("resnet50", 256, "channels_last"),
     ("ssd300", 128, "channels_last"),
 )
+AT_WORK = ", at work"  # after a GPU's name: if it never waited for the host
 STEPS_TOGETHER = {"warmup": 10, "iterations": 30, "precision": "fp16"}
 
 
@@ -173,30 +174,36 @@ def recorded(machine: str) -> pd.DataFrame:
     """What was measured on a machine, a row a setting.
 
     Columns: those of `bench.Setting`; images_per_s and step_s with quartiles; timed; peak_gib; of
-    one traced step of training gpu_s, tensor_core_share, kinds (shares by what operators do) and
-    kernels (the longest); busy, the share of an untraced step's time for which the GPU has work
-    (NaN: not traced); against_fp32, images_per_s by those in fp32, of the same network, mode and
-    batch; machine.
+    one traced step of training busy_s (seconds for which the GPU has work), gpu_s,
+    tensor_core_share, kinds (shares by what operators do) and kernels (the longest); machine. And
+    what follows from them (NaN: not traced): busy, busy_s as a share of step_s; at_work_per_s,
+    images a second if the GPU never waited for the host; against_fp32 and work_against_fp32, both
+    speeds by those in fp32, of the same network, mode and batch.
+
+    Compare settings by the latter where busy is low: how long a host takes hangs on what else its
+    processor does.
 
     Raises:
         ValueError: nothing was recorded there.
     """
-    table = once.table(machine, "networks")
+    table = _with_busy(once.table(machine, "networks"))
     of = ["network", "mode", "batch"]
     plain = (table["precision"] == "fp32") & (table["layout"] == "contiguous")
     plain &= ~table["compile"] & (table["data"] == "synthetic")
-    base = table[plain].set_index(of)["images_per_s"].rename("base")
-    table = table.join(base, on=of)
-    table["against_fp32"] = table["images_per_s"] / table["base"]
-    return _with_busy(table.drop(columns="base"))
+    base = table[plain].set_index(of)[["images_per_s", "at_work_per_s"]]
+    base = table[of].join(base, on=of)
+    return table.assign(
+        against_fp32=table["images_per_s"] / base["images_per_s"],
+        work_against_fp32=table["at_work_per_s"] / base["at_work_per_s"],
+    )
 
 
 def _with_busy(table: pd.DataFrame) -> pd.DataFrame:
     """A traced step has the profiler's calls between its kernels, so its own length tells little:
     seconds of work are from there, and the step's from the timed ones."""
-    if "busy_s" not in table:
-        return table.assign(busy=np.nan)
-    return table.assign(busy=(table["busy_s"] / table["step_s"]).clip(upper=1.0))
+    busy_s = table.get("busy_s", np.nan)
+    busy = (busy_s / table["step_s"]).clip(upper=1.0)
+    return table.assign(busy=busy, at_work_per_s=table["images_per_s"] / busy)
 
 
 def gains(table: pd.DataFrame) -> pd.DataFrame:
@@ -222,14 +229,37 @@ def gains(table: pd.DataFrame) -> pd.DataFrame:
     return found.drop(columns="kinds")
 
 
-def layouts(table: pd.DataFrame) -> pd.DataFrame:
-    """fp16 in training, images/s by network, at the published batch: contiguous, channels_last,
-    compiled (in channels_last); and what the layout and the compiler bring, × the one before.
+def beside(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Every published row, and the same settings as recorded: images a second in training.
+
+    Index network and gpu: the published ones, then `name` twice, as reached and, with AT_WORK, if
+    the GPU never waited for the host. Columns: fp32, tf32, fp16; NaN: failed, or without units.
 
     Args:
-        table: of `recorded`. NaN: it has no such row.
+        table: of `recorded`.
     """
-    of = _of_mode(table, "train")
+    ours = {
+        f"{name}{words}": _of_mode(table, "train", speed).xs(
+            ("contiguous", False), axis=1, level=("layout", "compile")
+        )
+        for words, speed in (("", "images_per_s"), (AT_WORK, "at_work_per_s"))
+    }
+    ours = pd.concat(ours, names=["gpu", "network"]).swaplevel()
+    ours = ours.reindex(columns=[*PRECISIONS]).rename_axis(columns=None)
+    found = pd.concat([speeds(), ours])
+    order = [*GPUS, *ours.index.unique("gpu")]
+    return found.reindex([(each, gpu) for each in found.index.unique("network") for gpu in order])
+
+
+def layouts(table: pd.DataFrame) -> pd.DataFrame:
+    """fp16 in training, by network, at the published batch, images/s of the GPU's work alone
+    (at_work_per_s): contiguous, channels_last, compiled (in channels_last); and what the layout
+    and the compiler bring, × the one before.
+
+    Args:
+        table: of `recorded`. NaN: it has no such row, or none that was traced.
+    """
+    of = _of_mode(table, "train", "at_work_per_s")
     found = pd.DataFrame(
         {
             "contiguous": of.get(("fp16", "contiguous", False)),
@@ -245,24 +275,23 @@ def layouts(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def inference(table: pd.DataFrame) -> pd.DataFrame:
-    """How many times as fast as training inference is: a row a network, a column a setting.
+    """How many times as fast inference is as the GPU's work of training (at_work_per_s): a row a
+    network, a column a setting.
 
     Args:
         table: of `recorded`.
     """
-    found = _of_mode(table, "infer") / _of_mode(table, "train")
+    found = _of_mode(table, "infer") / _of_mode(table, "train", "at_work_per_s")
     found = found.dropna(axis=1, how="all")
     names = [f"{p} {layout}" + " compiled" * compiled for p, layout, compiled in found.columns]
     return found.set_axis(names, axis=1)
 
 
-def _of_mode(table: pd.DataFrame, mode: str) -> pd.DataFrame:
+def _of_mode(table: pd.DataFrame, mode: str, speed: str = "images_per_s") -> pd.DataFrame:
     """Images/s at the published batch of random images: a row a network, a column a setting."""
     published = table["batch"] == table["network"].map(dict(BATCHES))
     rows = table[published & (table["mode"] == mode) & (table["data"] == "synthetic")]
-    wide = rows.pivot(
-        index="network", columns=["precision", "layout", "compile"], values="images_per_s"
-    )
+    wide = rows.pivot(index="network", columns=["precision", "layout", "compile"], values=speed)
     return wide.reindex([name for name, _ in BATCHES])
 
 
@@ -290,22 +319,30 @@ def recorded_together(machine: str) -> pd.DataFrame:
 
 
 def scaling(machine: str) -> pd.DataFrame:
-    """How training scales: a row a network and batch of each GPU.
+    """How training scales by data parallelism: a row a network, batch of each GPU, and gpus.
 
-    Columns: one GPU and "n GPUs" (images a second), speedup, efficiency; and of a step on all of
-    them, in shares of its time (NaN: not traced): busy, while a GPU has any work, and exposed,
-    while it does nothing but communicate.
+    Columns: images_per_s, of all GPUs together; efficiency, its share of gpus times one GPU's;
+    step_s; computing_s, in which a GPU does more than to communicate, and computing, its share of
+    step_s (NaN: not traced); nccl_s, the traced step's kernels that send, or wait for another GPU
+    to begin; megabytes, of the gradients that are sent in a step, in fp32.
 
     Raises:
         ValueError: nothing was recorded there.
     """
-    table = _with_busy(recorded_together(machine))
-    of = ["network", "batch"]
-    wide = table.pivot(index=of, columns="gpus", values="images_per_s")
-    most = wide.columns.max()
-    found = wide.assign(speedup=wide[most] / wide[1])
-    found["efficiency"] = found["speedup"] / most
-    all_ = table[table["gpus"] == most].set_index(of)
-    found["busy"] = all_["busy"]
-    found["exposed"] = all_["exposed_s"] / all_["step_s"] if "exposed_s" in all_ else np.nan
-    return found.rename(columns={1: "one GPU", most: f"{most} GPUs"})
+    table = recorded_together(machine)
+    one = table[table["gpus"] == 1].set_index(["network", "batch"])["images_per_s"]
+    base = table[["network", "batch"]].join(one.rename("one"), on=["network", "batch"])["one"]
+    computing_s = table.get("busy_s", np.nan) - table.get("exposed_s", np.nan)
+    found = pd.DataFrame(
+        {
+            "images_per_s": table["images_per_s"],
+            "efficiency": table["images_per_s"] / base / table["gpus"],
+            "step_s": table["step_s"],
+            "computing_s": computing_s,
+            "computing": (computing_s / table["step_s"]).clip(upper=1.0),
+            "nccl_s": table.get("communication_s", np.nan),
+            "megabytes": 4 * table["parameters"] / 1e6 * (table["gpus"] > 1),
+        }
+    )
+    found.index = pd.MultiIndex.from_frame(table[["network", "batch", "gpus"]])
+    return found.loc[[(*each, gpus) for each in one.index for gpus in sorted(set(table["gpus"]))]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -22,12 +23,15 @@ from course.plots.base import (
     Picture,
     clean,
     stacked_bar,
+    words_on,
 )
 from course.text import digits
 from course.topics.networks import boxes, volumes
 from course.topics.networks.catalogue import NETWORKS
+from course.topics.networks.measured import AT_WORK
 
 TITLES = {"ssd300": "SSD300", "unet3d": "3D U-Net", "resnet50": "ResNet-50"}
+MOSTLY = 0.95  # of a step: a GPU that is at work for longer waits for nobody
 GPU_COLOURS = {"P100": GREY, "V100": SKY, "A100": BLUE}
 # Rows of a ladder: its words, and which setting it is.
 RUNGS = {
@@ -71,64 +75,67 @@ def costs(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def published_ratios(ratios: pd.DataFrame) -> Picture:
-    """fp16 against fp32 on each GPU, as published (`published.ratios()`)."""
-    told = [f"{TITLES[n]} on {gpu} {r:.2f}" for (n, gpu), r in ratios["fp16"].dropna().items()]
-    picture = Picture(9.5, 2.5, "times as fast in fp16 as in fp32: " + ", ".join(told))
-    for axes, name in zip(picture.subplots(1, len(TITLES), sharex=True), TITLES):
-        rows = ratios.loc[name, "fp16"]
-        for place, (gpu, ratio) in enumerate(rows.items()):
-            axes.barh(place, 0 if np.isnan(ratio) else ratio, color=GPU_COLOURS[gpu], height=0.62)
-            said = "failed" if np.isnan(ratio) else f"{ratio:.2f} ×"
-            axes.text(np.nan_to_num(ratio), place, f" {said}", va="center", fontsize=9, color=DARK)
-        axes.set_yticks(range(len(rows)), list(rows.index))
-        axes.invert_yaxis()
-        axes.axvline(1, color=DARK, lw=0.8, ls=":")
-        axes.set_title(TITLES[name], loc="left", fontsize=10)
-        axes.set_xlabel("× fp32, as published", fontsize=9)
-        axes.set_xlim(0, 10.5)
-        clean(axes)
-    return picture
-
-
-def beside(recorded: pd.DataFrame, ratios: pd.DataFrame) -> Picture:
-    """Ratios to fp32 in TF32 and fp16: as published for three GPUs, and as recorded.
+def beside(ratios: pd.DataFrame) -> Picture:
+    """Ratios to fp32 on the same GPU, in TF32 and fp16; light: if the GPU never waited.
 
     Args:
-        recorded: of `measured.recorded`; ratios: of `published.ratios`.
+        ratios: of `published.ratios`, published ones alone or those of `measured.beside`.
     """
-    bars = {name: [*_ratios(name, ratios, _ours(recorded, name))] for name in TITLES}
-    told = [f"{TITLES[name]} {label} {bar:.2f}" for name in TITLES for label, bar, _ in bars[name]]
-    picture = Picture(9.5, 3.1, "times as fast as fp32: " + ", ".join(told))
-    most = max(bar for each in bars.values() for _, bar, _ in each)
+    bars = {name: [*_ratios(ratios.loc[name])] for name in TITLES}
+    told = [f"{TITLES[name]} {each.label} {each.said}" for name in TITLES for each in bars[name]]
+    rows = max(map(len, bars.values()))
+    picture = Picture(9.5, 1.0 + 0.34 * rows, "times as fast as fp32: " + ", ".join(told))
+    most = max(each.longest for of in bars.values() for each in of)
     for axes, name in zip(picture.subplots(1, len(TITLES), sharex=True), TITLES):
-        for place, (_, bar, hue) in enumerate(bars[name]):
-            axes.barh(place, bar, color=hue, height=0.62)
-            axes.text(bar, place, f" {bar:.2f} ×", va="center", fontsize=9, color=DARK)
-        axes.set_yticks(range(len(bars[name])), [label for label, *_ in bars[name]])
-        axes.invert_yaxis()
-        axes.set_xlim(0, 1.35 * most)
+        _drawn(axes, bars[name])
+        axes.set_xlim(0, 1.6 * most)
         axes.set_xlabel("× fp32 on the same GPU", fontsize=9)
         axes.set_title(TITLES[name], loc="left", fontsize=10)
-        clean(axes)
     return picture
 
 
-def _ratios(
-    network: str, published: pd.DataFrame, ours: pd.Series
-) -> Iterator[tuple[str, float, str]]:
-    """Label, ratio and colour of each bar; what failed, or a GPU has not, is none."""
+@dataclass
+class Bar:
+    """What was reached; and, light, what there would be if the GPU never waited for the host."""
+
+    label: str
+    reached: float
+    at_work: float  # NaN: nobody knows
+    hue: str
+    said: str
+
+    @property
+    def longest(self) -> float:
+        return float(np.nanmax([0.0, self.reached, self.at_work]))
+
+    @property
+    def waits(self) -> bool:
+        """Whether the two differ by more than a trace of one step may."""
+        return self.at_work > self.reached / MOSTLY
+
+
+def _ratios(of: pd.DataFrame) -> Iterator[Bar]:
+    """A bar for each GPU and precision; for a precision without units there is none."""
     for precision in ("tf32", "fp16"):
-        known = {gpu: published.loc[(network, gpu), precision] for gpu in GPU_COLOURS}
-        for gpu, ratio in (known | {"H100": ours.get(precision, np.nan)}).items():
+        for gpu, ratio in of[precision].items():
+            if gpu.endswith(AT_WORK) or (precision == "tf32" and np.isnan(ratio)):
+                continue
+            at_work = of[precision].get(gpu + AT_WORK, np.nan)
+            bar = Bar(f"{precision} {gpu}", ratio, at_work, GPU_COLOURS.get(gpu, ACCENT), "failed")
             if not np.isnan(ratio):
-                yield f"{precision} {gpu}", ratio, GPU_COLOURS.get(gpu, ACCENT)
+                bar.said = f"{ratio:.2f} to {at_work:.2f} ×" if bar.waits else f"{ratio:.2f} ×"
+            yield bar
 
 
-def _ours(recorded: pd.DataFrame, network: str) -> pd.Series:
-    rows = of_network(recorded, network)
-    plain = rows[(rows["layout"] == "contiguous") & ~rows["compile"]]
-    return plain.set_index("precision")["against_fp32"]
+def _drawn(axes: Axes, bars: list[Bar]) -> None:
+    for place, bar in enumerate(bars):
+        axes.barh(place, bar.longest, color=bar.hue, height=0.66, alpha=0.4)
+        axes.barh(place, np.nan_to_num(bar.reached), color=bar.hue, height=0.66)
+        axes.text(bar.longest, place, f" {bar.said}", va="center", fontsize=9, color=DARK)
+    axes.set_yticks(range(len(bars)), [bar.label for bar in bars])
+    if not axes.yaxis_inverted():
+        axes.invert_yaxis()
+    clean(axes)
 
 
 def of_network(recorded: pd.DataFrame, network: str, mode: str = "train") -> pd.DataFrame:
@@ -138,40 +145,49 @@ def of_network(recorded: pd.DataFrame, network: str, mode: str = "train") -> pd.
 
 
 def ladder(recorded: pd.DataFrame, mode: str = "train") -> Picture:
-    """Images a second of each network, from fp32 to a compiled fp16 (`recorded`).
+    """Images a second of each network, from fp32 to a compiled fp16 (`recorded`); light: if the
+    GPU never waited, as far as steps were traced.
 
     Of rungs that no network has been measured on, there is none.
     """
-    table = pd.DataFrame({name: rungs(recorded, name, mode) for name in TITLES})
-    speeds = table.dropna(how="all")
-    told = [f"{TITLES[n]} {digits(s.iloc[0])} to {digits(s.max())}" for n, s in speeds.items()]
-    words = f"images a second, {mode}, from fp32 to the fastest: " + ", ".join(told)
-    picture = Picture(9.8, 1.0 + 0.3 * len(speeds), words)
+    table = {name: rungs(recorded, name, mode) for name in TITLES}
+    there = [r for r in RUNGS if any(of.loc[r, "images_per_s"] > 0 for of in table.values())]
+    bars = {name: [*_climbed(of.loc[there])] for name, of in table.items()}
+    told = [f"{TITLES[n]} {each.label} {each.said}" for n, of in bars.items() for each in of]
+    picture = Picture(9.8, 1.0 + 0.3 * len(there), f"images a second, {mode}: " + ", ".join(told))
     for axes, name in zip(picture.subplots(1, len(TITLES), sharey=True), TITLES):
-        _climbed(axes, speeds[name])
+        _drawn(axes, bars[name])
+        _say_reached(axes, bars[name])
+        axes.set_xlim(0, 1.6 * max(each.longest for each in bars[name]))
+        axes.set_xlabel("images a second", fontsize=9)
         batch = NETWORKS[name].batch_size
         axes.set_title(f"{TITLES[name]}, batch {batch}", loc="left", fontsize=10)
     picture.suptitle(recorded["machine"].iloc[0], fontsize=9, x=0.01, ha="left")
     return picture
 
 
-def rungs(recorded: pd.DataFrame, network: str, mode: str = "train") -> pd.Series:
-    """A network's images a second by rung of RUNGS; NaN where it was not measured."""
+def rungs(recorded: pd.DataFrame, network: str, mode: str = "train") -> pd.DataFrame:
+    """A network's images_per_s and at_work_per_s by rung of RUNGS; NaN: it was not measured."""
     rows = of_network(recorded, network, mode).set_index(["precision", "layout", "compile"])
-    return rows["images_per_s"].reindex([*RUNGS.values()]).set_axis([*RUNGS])
+    found = rows[["images_per_s", "at_work_per_s"]].reindex([*RUNGS.values()])
+    return found.set_axis([*RUNGS])
 
 
-def _climbed(axes: Axes, speeds: pd.Series) -> None:
-    for place, (rung, speed) in enumerate(speeds.items()):
-        axes.barh(place, np.nan_to_num(speed), color=_hue(rung), height=0.66)
-        said = "–" if np.isnan(speed) else f"{digits(speed)} ({speed / speeds.iloc[0]:.1f} ×)"
-        axes.text(np.nan_to_num(speed), place, f" {said}", va="center", fontsize=9, color=DARK)
-    axes.set_yticks(range(len(speeds)), list(speeds.index))
-    if not axes.yaxis_inverted():
-        axes.invert_yaxis()
-    axes.set_xlim(0, 1.6 * speeds.max())
-    axes.set_xlabel("images a second", fontsize=9)
-    clean(axes)
+def _climbed(speeds: pd.DataFrame) -> Iterator[Bar]:
+    """A bar a rung; how many times as fast as the first, by the GPU's work where it is known."""
+    best = speeds["at_work_per_s"].fillna(speeds["images_per_s"])
+    for rung, row in speeds.iterrows():
+        said = f"{digits(best[rung])} ({best[rung] / best.iloc[0]:.1f} ×)"
+        said = "–" if np.isnan(best[rung]) else said
+        yield Bar(str(rung), row["images_per_s"], row["at_work_per_s"], _hue(str(rung)), said)
+
+
+def _say_reached(axes: Axes, bars: list[Bar]) -> None:
+    """In the bar, where what stands at its end is not what was reached."""
+    for place, bar in enumerate(bars):
+        if bar.waits:
+            ink, said = words_on(bar.hue), f"{digits(bar.reached)} "
+            axes.text(bar.reached, place, said, va="center", ha="right", fontsize=8, color=ink)
 
 
 def _hue(rung: str) -> str:
@@ -234,29 +250,31 @@ REACHED = ("fp32", "TF32", "fp16, channels last")
 
 
 def reached(recorded: pd.DataFrame, limits: pd.DataFrame) -> Picture:
-    """Images a second in training, as a share of the lower limit (`cost.bounds`)."""
+    """Images a second in training, as a share of the lower limit (`cost.bounds`); light: if the
+    GPU never waited."""
     limits = limits.set_index(["network", "precision"])
     bars = []
     for name in TITLES:
         for rung, row in traced(recorded, name):
-            limit = limits.loc[(name, row["precision"])]
-            share = row["images_per_s"] / limit[limit["nearer"]]
-            label = f"{TITLES[name]} ({row['batch']}), {rung}"
-            bars += [(label, share, limit["nearer"])] * (rung in REACHED)
-    told = [f"{label} {share:.0%} of {nearer}" for label, share, nearer in bars]
+            if rung in REACHED:
+                label = f"{TITLES[name]} ({row['batch']}), {rung}"
+                bars.append(_of_limit(label, row, limits.loc[(name, row["precision"])]))
+    told = [f"{bar.label} {bar.said}" for bar in bars]
     picture = Picture(9.5, 1.2 + 0.3 * len(bars), "of the lower limit: " + ", ".join(told))
     axes = picture.add_subplot()
-    for place, (_, share, nearer) in enumerate(bars):
-        hue = ORANGE if nearer == "memory" else BLUE
-        axes.barh(place, 100 * share, color=hue, height=0.66)
-        said = f" {share:.0%} of what the {nearer} allows"
-        axes.text(100 * share, place, said, va="center", fontsize=9, color=DARK)
-    axes.set_yticks(range(len(bars)), [label for label, *_ in bars])
-    axes.invert_yaxis()
+    _drawn(axes, bars)
     axes.set_xlim(0, 130)
     axes.set_xlabel("% of the lower limit, reached in training", fontsize=9)
-    clean(axes)
     return picture
+
+
+def _of_limit(label: str, row: pd.Series, limit: pd.Series) -> Bar:
+    nearer = limit["nearer"]
+    share, at_work = (100 * row[each] / limit[nearer] for each in ("images_per_s", "at_work_per_s"))
+    bar = Bar(label, share, at_work, ORANGE if nearer == "memory" else BLUE, "")
+    reached_ = f"{share:.0f} to {at_work:.0f} %" if bar.waits else f"{share:.0f} %"
+    bar.said = f"{reached_} of what the {nearer} allows"
+    return bar
 
 
 def at_work(recorded: pd.DataFrame, *rungs: str) -> Picture:
@@ -265,25 +283,45 @@ def at_work(recorded: pd.DataFrame, *rungs: str) -> Picture:
     Args:
         rungs: of RUNGS; without, all of them.
     """
-    bars = [
-        (f"{TITLES[name]} ({row['batch']}), {rung}", row["busy"])
+    rows = [
+        (
+            f"{TITLES[name]} ({row['batch']}), {rung}",
+            row["busy"],
+            _of_ms(row["busy"] * row["step_s"], row["step_s"]),
+        )
         for name in TITLES
         for rung, row in traced(recorded, name)
         if rung in (rungs or RUNGS) and not np.isnan(row["busy"])
     ]
-    told = ", ".join(f"{label} {share:.0%}" for label, share in bars)
-    picture = Picture(9.5, 1.0 + 0.28 * len(bars), f"of a step the GPU is at work: {told}")
-    axes = picture.add_subplot()
-    for place, (_, share) in enumerate(bars):
-        parts = [("at work", 100 * share, BLUE, f"{share:.0%}"), ("", 100 - 100 * share, GREY, "")]
-        stacked_bar(axes, place, parts, 0.72)
-    axes.set_yticks(range(len(bars)), [label for label, _ in bars])
-    axes.invert_yaxis()
-    axes.set_xlim(0, 100)
-    axes.set_xlabel("% of a step in which the GPU has work; else it waits for the host", fontsize=9)
-    axes.set_title(recorded["machine"].iloc[0], loc="left", fontsize=9)
-    clean(axes)
+    picture = _worked(rows, "the GPU is at work", "it waits for the host")
+    picture.axes[0].set_title(recorded["machine"].iloc[0], loc="left", fontsize=9)
     return picture
+
+
+def _worked(rows: list[tuple[str, float, str]], works: str, waits: str) -> Picture:
+    """Bars of a step, each with its label, the share of work, and words at its end."""
+    told = ", ".join(f"{label} {share:.0%}" for label, share, _ in rows)
+    picture = Picture(9.5, 1.2 + 0.28 * len(rows), f"of a step, {works}: {told}")
+    axes = picture.add_subplot()
+    for place, (_, share, said) in enumerate(rows):
+        parts = [
+            (works, 100 * share, BLUE, f"{share:.0%}"),
+            (waits, 100 - 100 * share, GREY, ""),
+        ]
+        stacked_bar(axes, place, parts, 0.72)
+        axes.text(100, place, f" {said}", va="center", fontsize=9, color=DARK)
+    axes.set_yticks(range(len(rows)), [label for label, *_ in rows])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 135)
+    axes.set_xticks(range(0, 101, 20))
+    axes.set_xlabel("% of a training step", fontsize=9)
+    clean(axes)
+    picture.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    return picture
+
+
+def _of_ms(seconds: float, step_s: float) -> str:
+    return f"{digits(1e3 * seconds)} of {digits(1e3 * step_s)} ms"
 
 
 def fed(table: pd.DataFrame) -> Picture:
@@ -305,26 +343,15 @@ def fed(table: pd.DataFrame) -> Picture:
 
 
 def scaled(table: pd.DataFrame) -> Picture:
-    """Efficiency on several GPUs, by network and batch of each (`measured.scaling`)."""
-    most = next(column for column in table if str(column).endswith("GPUs"))
-    labels = [f"{TITLES[name]} ({batch})" for name, batch in table.index]
-    told = ", ".join(f"{label} {each:.0%}" for label, each in zip(labels, table["efficiency"]))
-    picture = Picture(9.0, 0.9 + 0.34 * len(table), f"efficiency on {most}: {told}")
-    axes = picture.add_subplot()
-    for place, (_, row) in enumerate(table.iterrows()):
-        axes.barh(place, 100 * row["efficiency"], color=BLUE, height=0.66)
-        said = f" {row['efficiency']:.0%}: {digits(row['one GPU'])} → {digits(row[most])}"
-        known = not np.isnan(row["busy"])
-        said += f"; at work {row['busy']:.0%} of a step" if known else ""
-        said += f", {row['exposed']:.0%} for sending alone" if known else ""
-        axes.text(100 * row["efficiency"], place, said, va="center", fontsize=9, color=DARK)
-    axes.set_yticks(range(len(table)), labels)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 210)
-    axes.set_xticks((0, 25, 50, 75, 100))
-    axes.set_xlabel(f"efficiency on {most}, % of that many times one GPU", fontsize=9)
-    clean(axes)
-    return picture
+    """What a GPU does in a step, alone and with others, and how efficient that is
+    (`measured.scaling`, traced)."""
+    rows = []
+    for (name, batch, gpus), row in table.iterrows():
+        said = _of_ms(row["computing_s"], row["step_s"])
+        said += f"; efficiency {row['efficiency']:.0%}" * (gpus > 1)
+        label = f"{TITLES[name]} ({batch}), {gpus} GPU" + "s" * (gpus > 1)
+        rows.append((label, row["computing"], said))
+    return _worked(rows, "a GPU computes", "it sends, or waits for the host or another GPU")
 
 
 def samples() -> Picture:

@@ -277,7 +277,7 @@ def norm_kernels(of: pd.Series) -> set[str]:
 
 def test_inference() -> None:
     table = networks.inference(h100())
-    said("all three come to 3.1 or 3.2 in fp16")
+    said("all three come to 3.1 or 3.2 in fp16, contiguous")
     assert set(table["fp16 contiguous"].round(1)) == {3.1, 3.2}
     said("3D U-Net in fp32 stands out with 5.7")
     assert round(table.loc["unet3d", "fp32 contiguous"], 1) == 5.7

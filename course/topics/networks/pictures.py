@@ -76,7 +76,7 @@ def costs(table: pd.DataFrame) -> Picture:
 
 
 def beside(ratios: pd.DataFrame) -> Picture:
-    """Ratios to fp32 on the same GPU, in TF32 and fp16; light: if the GPU never waited.
+    """Ratios to fp32 on the same GPU, in TF32 and fp16; faint: if the GPU never waited.
 
     Args:
         ratios: of `published.ratios`, published ones alone or those of `measured.beside`.
@@ -96,7 +96,7 @@ def beside(ratios: pd.DataFrame) -> Picture:
 
 @dataclass
 class Bar:
-    """What was reached; and, light, what there would be if the GPU never waited for the host."""
+    """What was reached; and, faint, what there would be if the GPU never waited for the host."""
 
     label: str
     reached: float
@@ -145,7 +145,7 @@ def of_network(recorded: pd.DataFrame, network: str, mode: str = "train") -> pd.
 
 
 def ladder(recorded: pd.DataFrame, mode: str = "train") -> Picture:
-    """Images a second of each network, from fp32 to a compiled fp16 (`recorded`); light: if the
+    """Images a second of each network, from fp32 to a compiled fp16 (`recorded`); faint: if the
     GPU never waited, as far as steps were traced.
 
     Of rungs that no network has been measured on, there is none.
@@ -159,6 +159,7 @@ def ladder(recorded: pd.DataFrame, mode: str = "train") -> Picture:
         _drawn(axes, bars[name])
         _say_reached(axes, bars[name])
         axes.set_xlim(0, 1.6 * max(each.longest for each in bars[name]))
+        axes.locator_params(axis="x", nbins=5)
         axes.set_xlabel("images a second", fontsize=9)
         batch = NETWORKS[name].batch_size
         axes.set_title(f"{TITLES[name]}, batch {batch}", loc="left", fontsize=10)
@@ -192,7 +193,7 @@ def _say_reached(axes: Axes, bars: list[Bar]) -> None:
 
 def _hue(rung: str) -> str:
     precision, _, compiled = RUNGS[rung]
-    return DARK if compiled else {**FORMAT_COLOURS, "fp16": PURPLE}[precision]
+    return SKY if compiled else {**FORMAT_COLOURS, "fp16": PURPLE}[precision]
 
 
 def where(recorded: pd.DataFrame, *rungs: str) -> Picture:
@@ -250,7 +251,7 @@ REACHED = ("fp32", "TF32", "fp16, channels last")
 
 
 def reached(recorded: pd.DataFrame, limits: pd.DataFrame) -> Picture:
-    """Images a second in training, as a share of the lower limit (`cost.bounds`); light: if the
+    """Images a second in training, as a share of the lower limit (`cost.bounds`); faint: if the
     GPU never waited."""
     limits = limits.set_index(["network", "precision"])
     bars = []

@@ -147,14 +147,10 @@ def stem_pool(
     height: int,
     dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """maxpool(relu(bn(y))) [n height²/4, C] in dtype, and the tap that won (uint8).
-
-    total [C] += the sums of its columns.
-    """
+    """maxpool(relu(bn(y))) [n height²/4, C], and which tap won (uint8); total [C] += its sums."""
     M, C = y.shape
     pooled = n * (height // 2) ** 2
-    p = torch.empty(pooled, C, device=y.device, dtype=dtype)
-    winner = torch.empty(pooled, C, device=y.device, dtype=torch.uint8)
+    p, winner = (y.new_empty(pooled, C, dtype=each) for each in (dtype, torch.uint8))
 
     def launch(BP, warps):
         choices.launch(

@@ -64,6 +64,12 @@ def relative(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
     return max(((a - b).norm() / b.norm()).item() for a, b in zip(found, wanted, strict=True))
 
 
+def median(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
+    """The median over the weights of a gradient's distance."""
+    each = [(a - b).norm() / b.norm() for a, b in zip(found, wanted, strict=True)]
+    return torch.stack(each).median().item()
+
+
 def nearest_zero(net: ResNet, images: torch.Tensor) -> float:
     """Of all that ReLUs get, the number that is."""
     found, twin = [], copy.deepcopy(net).double()
@@ -132,8 +138,7 @@ def in_half(net: ResNet, wanted: list, images: torch.Tensor, labels: torch.Tenso
             loss = cross_entropy(twin(images), labels)
         (1024 * loss).backward()
         found = [weight.grad / 1024 for weight in twin.parameters()]
-        each = [(a - b).norm() / b.norm() for a, b in zip(found, wanted)]
-        told[way] = torch.stack(each).median().item()
+        told[way] = median(found, wanted)
     return told
 
 

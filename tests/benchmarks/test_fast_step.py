@@ -210,12 +210,18 @@ def test_where_the_joules_go() -> None:
     assert f"A FLOP in fp16 costs {1e12 * fp16['flop_j']:.2f} pJ" in PAGE
     assert f"and {1e12 * fp8['flop_j']:.2f} in fp8" in PAGE
     assert f"{fp16['watts']:.0f} W at {fp16['mhz']:,} MHz" in PAGE
+    costs = []
     for way, name in (("eager", "eager"), ("fast", "the algebra")):
         (step,) = rows("power_h100.jsonl", "step", way=way, dtype="fp16")
         parts = [step[key] for key in ("idle_j", "memory_j", "products_j")]
         cells = [*parts, step["joules"] - sum(parts), step["joules"]]
+        costs.append(cells)
         told = " | ".join(f"{1e3 * cell:.1f}" for cell in cells)
         assert f"| {name}, {step['images_per_s']:,.0f} images/s | {told} |" in PAGE
+    idle_mj, bytes_mj, _, within_mj, all_mj = (1e3 * (a - b) for a, b in zip(*costs))
+    assert f"Of the {all_mj:.1f} mJ that the algebra saves, {bytes_mj:.1f} are bytes" in PAGE
+    assert f"{within_mj:.1f} are within the chip" in PAGE
+    assert f"and {idle_mj:.1f} are an idle GPU's" in PAGE
     assert f"{step['mhz']:,} MHz, and drew {step['watts']:.0f} W" in PAGE
     wall = 700 / step["joules"]
     assert f"would be {wall:,.0f} images a second; it stands at" in PAGE

@@ -157,6 +157,34 @@ def under_ddp(net: ResNet, wanted: list, images: torch.Tensor, labels: torch.Ten
     return {"off": off, "sum": total, "twice": told}
 
 
+def shared(net: ResNet, wanted: list, images: torch.Tensor, labels: torch.Tensor) -> dict:
+    """What ranks share without DDP: of a pass alone and one together; of images that autograd has.
+
+    Before, each rank has a bias of its own.
+    """
+    rank = distributed.get_rank()
+    with torch.no_grad():
+        net.bn1.bias += rank
+    model = DDP(net, gradient_as_bucket_view=True)
+    net.zero_grad()
+    net.eval()(images)  # no part of a training: alone
+    net.train()
+    left = [name for name, _ in net.named_parameters() if name not in model.parameters_to_ignore]
+    with model.no_sync():
+        cross_entropy(model(images), labels).backward()
+    alone = [weight.grad.clone() for weight in net.parameters()]
+    cross_entropy(model(images), labels).backward()
+    found = [weight.grad / 2 for weight in net.parameters()]
+    strides = [weight.grad.stride() == weight.stride() for weight in net.parameters()]
+    told = {"left": left, "alone": relative(alone, found), "strides": all(strides)}
+    sums = [each.double().sum().item() for each in (*found, *net.buffers(), net.bn1.bias)]
+    net.zero_grad()
+    cross_entropy(model(images[:, :, :48, :48]), labels).backward()
+    sums += [weight.grad.double().sum().item() for weight in net.parameters()]
+    sums += [each.double().sum().item() for each in net.buffers()]
+    return told | {"off": relative(found, wanted), "sums": sums}
+
+
 def main(folder: Path, rank: int) -> None:
     """Writes rank-R.json."""
     torch.set_num_threads(1)
@@ -182,6 +210,7 @@ def main(folder: Path, rank: int) -> None:
                 told["fp32"] = by_kernels(net, twins[rank], *own)
             told |= {"made": made, "noted": noted(net, own[0])}
         told["kernels"] = under_ddp(net, wanted, *own)
+        told["shared"] = shared(net, wanted, *own)
     (folder / f"rank-{rank}.json").write_text(json.dumps(told))
     distributed.destroy_process_group()
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from course.training.algebra.choices import Choices
-from course.training.algebra.pixels import as_images, as_rows
+from course.training.algebra.formulas import as_images, as_rows
 from course.training.algebra.products import Linear, linear_norm
 from course.training.algebra.rows import add_sums, norm_relu, stem_pool
 from course.training.algebra.state import State

@@ -123,11 +123,12 @@ def test_graphs_give_what_steps_without_them_give(precision: str) -> None:
     for seed in range(STEPS):
         found, again = gradients(replayed, seed, precision), gradients(eager, seed, precision)
         eager._step._may_capture = False
-        each.append((is_replayed(replayed), median(found, again), median(again, exact(seed))))
-    print(each)
-    assert [graphs for graphs, *_ in each] == [False] * EAGER_STEPS + [True] * 4
+        off, usual = median(found, exact(seed)), median(again, exact(seed))
+        print(f"{seed}: {off:.4f}, {usual:.4f} without; {median(found, again):.4f} apart")
+        assert 0 < off < min(OFF[precision], 1.3 * usual)
+        each.append(is_replayed(replayed))
+    assert each == [False] * EAGER_STEPS + [True] * 4
     assert not is_replayed(eager)
-    assert all(apart < off < OFF[precision] for _, apart, off in each)
     assert_near(replayed, eager)
 
 

@@ -118,17 +118,20 @@ def test_gradients_are_as_near_to_float64_as_autocasts(precision: str) -> None:
 
 @pytest.mark.parametrize("precision", HALF)
 def test_graphs_give_what_steps_without_them_give(precision: str) -> None:
-    """Other images in each step: what a graph still has of an older one would be seen."""
+    """Other images in each step: what a graph still has of an older one would be seen.
+
+    Two runs of the same kernels are as far apart as each is from float64. Atomics add in any order,
+    a few numbers in ten thousand are then rounded the other way, and each layer multiplies those.
+    """
     replayed, eager, each = by_kernels(precision), by_kernels(precision), []
     for seed in range(STEPS):
         found, again = gradients(replayed, seed, precision), gradients(eager, seed, precision)
         eager._step._may_capture = False
-        off, usual = median(found, exact(seed)), median(again, exact(seed))
-        print(f"{seed}: {off:.4f}, {usual:.4f} without; {median(found, again):.4f} apart")
-        assert 0 < off < min(OFF[precision], 1.3 * usual)
-        each.append(is_replayed(replayed))
-    assert each == [False] * EAGER_STEPS + [True] * 4
+        each.append((is_replayed(replayed), median(found, again), median(again, exact(seed))))
+    print(each)
+    assert [graphs for graphs, *_ in each] == [False] * EAGER_STEPS + [True] * 4
     assert not is_replayed(eager)
+    assert all(apart < 1.2 * off < 1.2 * OFF[precision] for _, apart, off in each)
     assert_near(replayed, eager)
 
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.microscope OUT.json [PART ...]
 
-Two to three minutes on an H100. OUT.json is written anew after each part; what failed is in it,
+Two minutes on an H100. OUT.json is written anew after each part; what failed is in it,
 and ends nothing. Counters need Nsight Compute (`ncu`) and a GPU that lets them be read; the calls
 from C++ need a C++ compiler. `course.topics.microscope.record.seen` reads the result; where it is
 kept in course/recorded/MACHINE/index.json as "microscope", `record.recorded` reads it there.

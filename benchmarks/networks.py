@@ -23,7 +23,6 @@ import torch
 
 from course.topics.networks import measured
 from course.topics.networks.bench import Setting
-from course.topics.sharding.ranks import on_ranks
 from course.training.recorder import Recorder
 
 LIMIT_S = 550.0
@@ -60,25 +59,17 @@ def together(
     asked: tuple = measured.TOGETHER,
     own: dict[str, Any] = measured.STEPS_TOGETHER,
 ) -> dict[str, Any]:
-    """Each network on one GPU, and on all of them by data parallelism; saved after each part."""
-    nccl = torch.cuda.is_available()
-    device, backend = ("", "nccl") if nccl else ("cpu", "gloo")
+    """Each network on one GPU, and on all of them by data parallelism; saved after each row."""
+    device = "" if torch.cuda.is_available() else "cpu"
     found: dict[str, Any] = {"command": TOGETHER, "rows": [], "errors": []}
-    for name, batch, layout in asked:
-        _note(
-            save,
-            found,
-            measured.attempted(Setting(name, batch=batch, layout=layout, **own), device),
-        )
-    for row in on_ranks(measured.several, gpus, list(asked), own, device, backend=backend)[0]:
-        _note(save, found, row)
+    for count in (1, gpus):
+        for name, batch, layout in asked:
+            setting = Setting(name, batch=batch, layout=layout, gpus=count, **own)
+            row = measured.attempted(setting, device)
+            found["errors" if "error" in row else "rows"].append(row)
+            save(found)
+            print(measured.told(row), flush=True)
     return found
-
-
-def _note(save: Callable, found: dict[str, Any], row: dict[str, Any]) -> None:
-    found["errors" if "error" in row else "rows"].append(row)
-    save(found)
-    print(measured.told(row), flush=True)
 
 
 if __name__ == "__main__":

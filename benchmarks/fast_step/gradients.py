@@ -27,14 +27,15 @@ def gradients_of(
 
 def distances(
     gradients: dict[str, torch.Tensor], reference: dict[str, torch.Tensor]
-) -> dict[str, float]:
-    """|a - b| / |b| over the parameters: the median, nine tenths, and the worst."""
-    found = [((gradients[n] - r).norm() / r.norm()).item() for n, r in reference.items()]
-    values = torch.tensor(found)
+) -> dict[str, float | str]:
+    """|a - b| / |b| over the parameters: the median, nine tenths, the worst, and whose it is."""
+    found = {n: ((gradients[n] - r).norm() / r.norm()).item() for n, r in reference.items()}
+    values = torch.tensor([*found.values()])
     return {
         "median": values.quantile(0.5).item(),
         "nine_tenths": values.quantile(0.9).item(),
         "worst": values.max().item(),
+        "worst_of": max(found, key=found.__getitem__),
     }
 
 

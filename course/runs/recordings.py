@@ -125,8 +125,13 @@ def ladders(machine: str) -> dict[str, dict[tuple[str, str], Record]]:
     Raises:
         ValueError: nothing was recorded there; the message lists the machines.
     """
+    return ladder_of(recorded_runs(machine, *FULL_BATCH))
+
+
+def ladder_of(runs: Iterable[Run]) -> dict[str, dict[tuple[str, str], Record]]:
+    """`ladders`, of some runs of a machine in the order in which they ran."""
     found: dict[str, dict[tuple[str, str], Record]] = {"GPU": {}, "CPU": {}}
-    for record in (run.record for run in recorded_runs(machine, *FULL_BATCH)):
+    for record in (run.record for run in runs):
         config, is_rung = record.config, record.rung in LADDER | BEYOND and record.gpus == 1
         if is_rung and record.images_per_s and SETUP.items() <= config.items():
             precision = "tf32" if config["tf32"] else config["precision"]

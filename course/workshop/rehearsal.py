@@ -160,6 +160,7 @@ def _papermill(source: Path, target: Path, rehearsal: Rehearsal) -> None:
             progress_bar=True,
             execution_timeout=limit_s,
             start_timeout=limit_s,  # of the kernel: 60 s are not enough on a busy machine
+            config=kernels.encrypted(),
         )
 
 

@@ -8,6 +8,8 @@ from statistics import median
 import pytest
 from fast_step import on_gpu
 
+from course.runs.record import Record
+from course.runs.recordings import recorded_runs
 from course.runs.run import PROJECT
 from course.topics import fast_step
 
@@ -68,7 +70,7 @@ def test_in_bf16_and_at_the_walls() -> None:
             "eager": {"way": "eager", "dtype": "bf16"},
         }.items()
     }
-    said = f"In bf16 it makes {speed['fast']:,.0f} images a second, and eager {speed['eager']:,.0f}"
+    said = f"In bf16 it made {speed['fast']:,.0f} images a second, and eager {speed['eager']:,.0f}"
     assert said in PAGE
     fast = fast_step.measured().loc["fast"]
     assert "| power, 700 W at 0.079 J an image | 8,880 | at 99 %" in PAGE
@@ -104,6 +106,134 @@ def test_how_soon_it_is_ready() -> None:
     assert "it had been 57 s" in PAGE and round(before["ready_s"]) == 57
     assert "A second network in the same process is ready in 1 s." in PAGE
     assert round(after["ready_s"]) == 1
+
+
+def test_on_an_h200() -> None:
+    eager, ours = {}, {}
+    for half in ("fp16", "bf16"):
+        for kept, way in ((eager, "eager"), (ours, "fast")):
+            found = [
+                each
+                for each in rows("measured_h200.jsonl", "speed", way=way, dtype=half)
+                if not each["compiled"] or each["compiled"][0]["kernels"] < 189
+            ]
+            kept[half] = [median(each[key] for each in found) for key in KEYS]
+    compiled = rows("measured_h200.jsonl", "speed", way="compile")[0]
+    told = PAGE.replace("**", "")
+    for name, each in (("eager", eager), ("the algebra", ours)):
+        (fp16, fp16_j), (bf16, bf16_j) = each["fp16"], each["bf16"]
+        assert f"| {name} | {fp16:,.0f} | {fp16_j:.3f} | {bf16:,.0f} | {bf16_j:.3f} |" in told
+    ending = f"| {compiled['images_per_s']:,.0f} | {compiled['joules_per_image']:.3f} | – | – |"
+    assert ending in told
+    said = f"On an H200 it makes {ours['fp16'][0]:,.0f} in fp16 and {ours['bf16'][0]:,.0f} in bf16"
+    assert said in told
+    (tuned,) = [
+        each
+        for each in rows("measured_h200.jsonl", "speed", way="fast", dtype="fp16")
+        if each["compiled"][0]["kernels"] == 189
+    ]
+    assert "ready in 23 s, with all tiles timed anew" in told and round(tuned["ready_s"]) == 23
+
+
+def recorded(rung: str, precision: str) -> Record:
+    runs = recorded_runs("nvidia-h200", "throughput", "formats")
+    (found,) = [
+        run.record for run in runs if (run.record.rung, run.config.precision) == (rung, precision)
+    ]
+    return found
+
+
+def test_it_is_fed() -> None:
+    speeds = {
+        name: recorded(f"algebra-{name}", "bf16").images_per_s
+        for name in ("synthetic", "raw", "gpu_decode")
+    }
+    shares = {name: speed / speeds["synthetic"] for name, speed in speeds.items()}
+    assert min(shares.values()) > 0.95
+    told = f"{speeds['raw']:,.0f} images/s from `raw` ({100 * shares['raw']:.1f} % of the "
+    assert told + f"{speeds['synthetic']:,.0f} that it makes of synthetic images)" in PAGE
+    told = f"and {speeds['gpu_decode']:,.0f} from JPEG files that the GPU decodes "
+    assert told + f"({100 * shares['gpu_decode']:.1f} %)" in PAGE
+
+
+def test_two_gpus() -> None:
+    one, two = (
+        rows("scaling_h100_x2.jsonl", "run", rung="algebra", gpus=gpus)[0]["images_per_s"]
+        for gpus in (1, 2)
+    )
+    told = f"Two H100s train {two:,.0f} images/s in bf16 where one trains {one:,.0f}, an efficiency"
+    assert f"{told} of {50 * two / one:.1f} %" in PAGE
+
+
+def test_the_first_layer() -> None:
+    found = {
+        (row["dtype"], row["channels"]): row
+        for row in map(json.loads, (FOLDER / "first_layer_h100.jsonl").read_text().splitlines())
+    }
+    for key, name in (
+        (("float16", 3), "fp16, 3 channels"),
+        (("float16", 4), "fp16, a fourth of zeros"),
+        (("bfloat16", 4), "bf16, 4 channels"),
+        (("bfloat16", 16), "bf16, 2 × 2 pixels as 16 channels"),
+    ):
+        row = found[key]
+        assert f"| {name} | {row['forward_ms']:.2f} | {row['gradient_ms']:.2f} |" in PAGE
+    saved = found["bfloat16", 4]["forward_ms"] - found["float16", 4]["forward_ms"]
+    assert f"{saved:.1f} ms of a step of 31.4" in PAGE
+    ahead = saved / (31.4 - saved)
+    after, fp16 = (recorded("algebra", half).images_per_s for half in ("bf16", "fp16"))
+    (bf16, half) = (
+        rows("first_layer_in_bf16_h200.jsonl", "run", precision=each)[0]["images_per_s"]
+        for each in ("bf16", "fp16")
+    )
+    before = bf16 / half
+    assert f"fp16 made {half:,.0f} images/s on the first card, and" in PAGE
+    assert "4.6 % more images/s. Measured" in PAGE and round(100 * ahead, 1) == 4.6
+    assert (
+        f"{before:.3f} and {after / fp16:.3f}, {100 * (after / fp16 / before - 1):.1f} % more"
+        in PAGE
+    )
+    assert (
+        f"{fp16:,.0f} on the second, at {recorded('algebra', 'fp16').joules_per_image:.3f} J"
+        in PAGE
+    )
+
+
+def test_where_the_joules_go() -> None:
+    (idle,), (memory,), (fp16,), (fp8,) = (
+        rows("power_h100.jsonl", name) for name in ("idle", "memory", "fp16", "fp8")
+    )
+    assert f"Idle, it draws {idle['watts']:.0f} W" in PAGE
+    assert f"costs {1e12 * memory['byte_j']:.0f} pJ more" in PAGE
+    told = f"drew {memory['watts']:.0f} W at {memory['bytes_per_s'] / 1e12:.2f} TB/s"
+    assert told in PAGE
+    assert f"A FLOP in fp16 costs {1e12 * fp16['flop_j']:.2f} pJ" in PAGE
+    assert f"and {1e12 * fp8['flop_j']:.2f} in fp8" in PAGE
+    assert f"{fp16['watts']:.0f} W at {fp16['mhz']:,} MHz" in PAGE
+    costs = []
+    for way, name in (("eager", "eager"), ("fast", "the algebra")):
+        (step,) = rows("power_h100.jsonl", "step", way=way, dtype="fp16")
+        parts = [step[key] for key in ("idle_j", "memory_j", "products_j")]
+        cells = [*parts, step["joules"] - sum(parts), step["joules"]]
+        costs.append(cells)
+        told = " | ".join(f"{1e3 * cell:.1f}" for cell in cells)
+        assert f"| {name}, {step['images_per_s']:,.0f} images/s | {told} |" in PAGE
+    idle_mj, bytes_mj, _, within_mj, all_mj = (1e3 * (a - b) for a, b in zip(*costs))
+    assert f"Of the {all_mj:.1f} mJ that the algebra saves, {bytes_mj:.1f} are bytes" in PAGE
+    assert f"{within_mj:.1f} are within the chip" in PAGE
+    assert f"and {idle_mj:.1f} are an idle GPU's" in PAGE
+    assert f"{step['mhz']:,} MHz, and drew {step['watts']:.0f} W" in PAGE
+    wall = 700 / step["joules"]
+    assert f"would be {wall:,.0f} images a second; it stands at" in PAGE
+    assert f"at {100 * step['images_per_s'] / wall:.0f} % of that" in PAGE
+    half, eighth = (rows("power_h100.jsonl", "products", kind=kind)[0] for kind in ("fp16", "fp8"))
+    told = " | ".join(
+        f"{1e3 * half[key]:.1f} → {1e3 * eighth[key]:.1f} mJ" for key in ("predicted_j", "joules")
+    )
+    saved = half["joules"] - eighth["joules"]
+    assert f"{told} | {1e3 * saved:.1f} mJ of {1e3 * step['joules']:.1f}, 3 %" in PAGE
+    assert round(100 * saved / step["joules"]) == 3
+    assert f"{1e3 * 1e7 * memory['byte_j']:.1f} mJ for each 10 MB" in PAGE
 
 
 @pytest.mark.parametrize("part", ["fp16", "tiles"])

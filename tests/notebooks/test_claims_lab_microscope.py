@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from claims import text_of, text_of_quiz
 
-from course.config import rung
+from course import recorded
 from course.runs.recordings import load
 from course.runs.run import PROJECT
 from course.topics import gpus, microscope, roofline
-from course.topics.microscope import given, names, record, written
+from course.topics.microscope import given, measured, names, record, written
 
 TEXT = text_of("lab_microscope")
 BEHIND = " ".join((PROJECT / "docs/behind-the-labs.md").read_text().split())
@@ -80,15 +80,15 @@ def test_the_map() -> None:
     assert len(table) == 289 and set(table["dtype"]) == {"bf16"}
     assert {*table["k"]} == {*table["n"]} == {*range(4088, 4105)}
     rate = table["tflop_per_s"]
-    said("Nine, in which K and N both are multiples of 8; in the median they reach 740 TFLOP/s.")
+    said("Nine, in which K and N both are multiples of 8; in the median they reach 747 TFLOP/s.")
     fast = table[rate > rate.max() / 2]
     assert (
-        len(fast) == 9 and fast["load"].eq(16).all() and round(fast["tflop_per_s"].median()) == 740
+        len(fast) == 9 and fast["load"].eq(16).all() and round(fast["tflop_per_s"].median()) == 747
     )
-    said("With loads of 8 or 4 bytes it is 257, with 2 bytes 150.")
+    said("With loads of 8 or 4 bytes it is 257, with 2 bytes 151.")
     assert table["load"].nunique() == 4
     middle, narrow = table[table["load"].isin([4, 8])], table[table["load"] == 2]
-    assert [round(each["tflop_per_s"].median()) for each in (middle, narrow)] == [257, 150]
+    assert [round(each["tflop_per_s"].median()) for each in (middle, narrow)] == [257, 151]
     # Three levels: no level reaches into the next.
     assert narrow["tflop_per_s"].max() < middle["tflop_per_s"].min()
     assert middle["tflop_per_s"].max() < fast["tflop_per_s"].min()
@@ -105,14 +105,15 @@ def test_odd_sides() -> None:
     left = (100 * table[["M", "N", "K"]].div(table["none"], axis=0)).round()
     said("fp32 loses next to nothing")
     assert left.loc["fp32"].min() >= 96
-    said("In 16 bits 15 to 19 % are left, and in fp64, whose numbers have 8 bytes, 71 to 73.")
+    said("In 16 bits 15 to 19 % are left, and in fp64, whose numbers have 8 bytes, 71 and 72.")
     halves = left.loc[["bf16", "fp16"], ["N", "K"]]
     assert (halves.min().min(), halves.max().max()) == (15, 19)
-    assert left.loc["fp64", ["N", "K"]].tolist() == [71, 73]
+    assert left.loc["fp64", ["N", "K"]].tolist() == [71, 72]
     said("fp8 and int8 are refused")
     assert left.loc[["fp8", "int8"], ["N", "K"]].isna().all(axis=None)
-    said("M is free of it; where it costs, as in TF32, the reason is section 3's")
-    assert left.loc[["bf16", "fp16", "fp32", "fp64", "fp8"], "M"].min() > 90 > left.loc["tf32", "M"]
+    said("M is free of it, with 92 to 103 % left; where it costs more, as in TF32, the reason is")
+    free = left.loc[["bf16", "fp16", "fp32", "fp64", "fp8"], "M"]
+    assert (free.min(), free.max()) == (92, 103) and left.loc["tf32", "M"] < 70
     rows = h100().products.query("dtype == 'tf32' and n == 4096 and k == 4096").set_index("m")
     assert [record.tile(rows["kernel"][m]) for m in (4096, 4097)] == [(128, 256), (128, 128)]
     assert [given.waves(m, 4096, (256, 128), 132) for m in (4096, 4097)] == [4, 5]
@@ -131,16 +132,16 @@ def test_tiles_and_waves() -> None:
     assert given.waves(4096, 4288, (256, 128), 132) == 5
     assert -(-4288 // 128) * (4096 // 256) - 4 * 132 == 16
     assert line.loc[[4224, 4288], "tile"].tolist() == ["128 x 256", "192 x 192"]
-    said("and lost 15 % all the same")
+    said("and lost 14 % all the same")
     rate = line["tflop_per_s"]
-    assert round(100 * (1 - rate[4288] / rate[4224])) == 15
+    assert round(100 * (1 - rate[4288] / rate[4224])) == 14
     said("To the right a wave is one of many, and the teeth get smaller.")
     falls = -rate.pct_change()
     teeth = [falls.loc[a:b].max() for a, b in ((1024, 2200), (2200, 4400), (6600, 8192))]
     assert teeth == sorted(teeth, reverse=True)
     far = h100().far.set_index(["k", "n"])["tflop_per_s"]
-    said("with K = 4,096, N = 256 reaches 320 TFLOP/s, and N = 4,096 reaches 769.")
-    assert [round(far[4096, n]) for n in (256, 4096)] == [320, 769]
+    said("with K = 4,096, N = 256 reaches 321 TFLOP/s, and N = 4,096 reaches 762.")
+    assert [round(far[4096, n]) for n in (256, 4096)] == [321, 762]
     said("Below, K is short: each number of the result is written after few multiplications")
     work, moved = 2 * 4096 * 4096 * 64, 2 * (2 * 4096 * 64 + 4096 * 4096)
     usual = roofline.recorded_ceilings("nvidia-h100")
@@ -187,14 +188,18 @@ def test_counters() -> None:
     assert abs(odd["tensor_active"] - 1 / 3) < 0.02
     assert abs(odd["tflop_per_s"] / even["tflop_per_s"] - 1 / 5) < 0.03
     assert "s1688" in odd["name"]
-    said("Where your rule says 16 bytes, they are busy nearly always, and in fp32 never.")
-    wide = (table["load"] == 16) & (table["dtype"] != "fp32")
-    assert table.loc[wide, "tensor_active"].min() > 0.9
+    said("Where your rule says 16 bytes, they are busy in 92 % of them or more (int8's kernel,")
+    wide = table[(table["load"] == 16) & (table["dtype"] != "fp32")].set_index("dtype")
+    assert round(100 * wide["tensor_active"].drop("int8").min()) == 92
+    said("(int8's kernel, Ampere's: 73), and in fp32 never.")
+    int8 = wide.loc["int8"]
+    assert round(100 * int8["tensor_active"]) == 73 and "cutlass_80" in int8["name"]
     assert table.loc[table["dtype"] == "fp32", "tensor_active"].max() < 0.001
     said("Names, rule and counter agree.")
     products = h100().counters.query("what == 'product'")
     assert (products["tensor_active"].gt(0.1) == products["by_name"].eq("used")).all()
-    assert table.loc[~wide, "tensor_active"].max() < table.loc[wide, "tensor_active"].min()
+    for narrow in table[(table["load"] < 16) & (table["dtype"] != "fp32")].itertuples():
+        assert narrow.tensor_active < 0.9 * wide["tensor_active"][narrow.dtype], narrow
     said("Three kernels that only pad take 39 % of the time.")
     rows = h100().counters.query("inputs == 65 and dtype == 'bf16' and layout == 'NHWC'")
     pad = rows["name"] == "nhwcAddPaddingKernel"
@@ -223,33 +228,28 @@ def test_from_cpp() -> None:
     halves = cudnn.loc[("fp16", "DEFAULT_MATH")]
     assert halves["kernel"].str.contains("f32f32_f32f32.*ffma").all() and len(halves) == 2
     assert cudnn.loc[("fp16", "TENSOR_OP_MATH"), "tensor_cores"].eq("used").all()
-    said("until `TENSOR_OP_MATH` is set: 570 µs instead of 43")
-    took = cudnn[cudnn["layout"] == "NHWC"]["in_kernels_us"].round()
-    assert [took["fp16", math] for math in ("DEFAULT_MATH", "TENSOR_OP_MATH")] == [570, 43]
+    said("until `TENSOR_OP_MATH` is set: 576 µs instead of 46")
+    took = cudnn[cudnn["layout"] == "NHWC"]["us"].round()
+    assert [took["fp16", math] for math in ("DEFAULT_MATH", "TENSOR_OP_MATH")] == [576, 46]
+    # It is the GPU's time: the CPU, which asks for it, is not the slower one.
+    assert (cudnn["us"] / cudnn["in_kernels_us"]).max() < 1.15
 
 
 def test_the_ceiling() -> None:
     said("the data sheet's 989 TFLOP/s in bf16")
     assert gpus.summary().loc["H100", "fp16"] == 989
     bf16 = h100().largest.loc["bf16"]
-    said("749 TFLOP/s in bf16, measured over 0.4 s.")
-    assert round(bf16["tflop_per_s"]) == 749
-    said("Section 3's map has up to 787, each over 0.01 s")
-    assert round(h100().far["tflop_per_s"].max()) == 787 and {*h100().far["dtype"]} == {"bf16"}
-    assert "0.01 to 0.02 s a product, 27 are above 749" in BEHIND
-    maps = [h100().near, h100().far, h100().line, h100().products.query("dtype == 'bf16'")]
-    assert sum((each["tflop_per_s"] > bf16["tflop_per_s"]).sum() for each in maps) == 27
-    assert "784 TFLOP/s when it was tried for 0.06 s, and 749 when" in BEHIND
-    found = load("nvidia-h100")["microscope"]["largest_bf16"]["tried"]
-    rates = [2e-6 * m * n * k / us for m, n, k, us in found]
-    assert f"The best of {len(rates)} products in bf16 had {max(rates):.0f} TFLOP/s" in BEHIND
-    said("What is missing is *clock*: the data sheet's 989 belong to 1,830 MHz")
-    said("with 693 of its 700 watts the GPU holds 1,425")
+    said("703 TFLOP/s in bf16, held for 1.6 s.")
+    assert round(bf16["tflop_per_s"]) == 703 and measured.HELD_S == 1.6
+    said("Section 3's map has up to 791, each over 0.01 s")
+    assert round(h100().far["tflop_per_s"].max()) == 791 and {*h100().far["dtype"]} == {"bf16"}
+    said("What is missing is mostly *clock*: the data sheet's 989 belong to 1,830 MHz")
+    said("with its 700 watts the GPU holds 1,395")
     assert [row[2] for row in microscope.tables.GENERATIONS if row[1] == "H100"] == [1830]
-    assert (bf16["watts"], bf16["mhz"]) == (693, 1425)
-    said("That allows 770.")
+    assert (bf16["watts"], bf16["mhz"]) == (700, 1395)
+    said("That allows 754.")
     allowed = 989 * bf16["mhz"] / 1830
-    assert round(allowed) == 770 and bf16["tflop_per_s"] > 0.95 * allowed
+    assert round(allowed) == 754 and (989 - allowed) / (989 - bf16["tflop_per_s"]) > 0.8
     said("int8 is far below: its kernel is one of Ampere's.")
     int8 = h100().largest.loc["int8"]
     assert int8["share"] < 0.5 and "cutlass_80" in int8["kernel"]
@@ -257,17 +257,89 @@ def test_the_ceiling() -> None:
     assert bf16["zeros_watts"] < 0.8 * bf16["watts"] and bf16["zeros_mhz"] > 1.1 * bf16["mhz"]
 
 
+def test_the_search_behind_the_ceiling() -> None:
+    bf16 = h100().largest.loc["bf16"]
+    tried = {name: load("nvidia-h100")["microscope"][f"largest_{name}"] for name in measured.SOUGHT}
+    rates = [2e-6 * m * n * k / us for m, n, k, us in tried["bf16"]["tried"]]
+    assert f"The best of {len(rates)} products in bf16 had {max(rates):.0f} TFLOP/s" in BEHIND
+    assert "tried for 0.08 s, and 703 when it was held" in BEHIND and measured.TRY_S == 0.08
+    assert "Four others came within 3 % of the best one's trial" in BEHIND
+    assert sum(rate > 0.97 * max(rates) for rate in rates) == 5
+    assert "in bf16, fp16 and TF32 the best is the fifth that was tried" in BEHIND
+    for name in ("bf16", "fp16", "tf32"):
+        one = tried[name]
+        assert one["tried"][4][:3] == [one["m"], one["n"], one["k"]]
+    assert "0.01 to 0.02 s a product, 122 are above 703" in BEHIND
+    maps = [h100().near, h100().far, h100().line, h100().products.query("dtype == 'bf16'")]
+    assert sum((each["tflop_per_s"] > bf16["tflop_per_s"]).sum() for each in maps) == 122
+    assert "With normal numbers the GPU then had 74 to 77 °C." in BEHIND
+    heat = [one["normal"]["celsius"] for one in tried.values()]
+    assert (min(heat), max(heat)) == (74, 77)
+    assert "Batches differ by 1 to 3 % (interquartile range), in int8 and fp64 by 8." in BEHIND
+    spread = {
+        name: 100 * one["normal"]["iqr_us"] / one["normal"]["us"] for name, one in tried.items()
+    }
+    assert round(spread.pop("int8")) == round(spread.pop("fp64")) == 8
+    assert {round(each) for each in spread.values()} == {1, 2, 3}
+    assert "With zeros, where power does not hold the clock, it is less than 0.2 %" in BEHIND
+    assert all(one["zeros"]["iqr_us"] < 0.002 * one["zeros"]["us"] for one in tried.values())
+    assert "with zeros in bf16 the GPU stays at 1,710 MHz and 453 of its 700 W" in BEHIND
+    assert (bf16["zeros_mhz"], bf16["zeros_watts"]) == (1710, 453)
+    assert "where int8, fp64 and fp32 go up to 1,980 MHz" in BEHIND
+    assert h100().largest.loc[["int8", "fp64", "fp32"], "zeros_mhz"].eq(1980).all()
+
+
+def test_spreads() -> None:
+    assert "between 737 and 781 TFLOP/s in four places of the record" in BEHIND
+    seen = h100()
+    plain = seen.products.query("dtype == 'bf16' and stored == 'NN'")
+    four = pd.concat([plain, seen.near, seen.far, seen.line]).query("m == n == k == 4096")
+    rates = four["tflop_per_s"].round()
+    assert (len(four), rates.min(), rates.max()) == (4, 737, 781)
+    assert "among the fast products a difference of 6 % says nothing" in BEHIND
+    assert round(100 * (rates.max() / rates.min() - 1)) == 6
+    assert "with a range of less than 0.7 % in each" in BEHIND
+    assert (four["iqr_us"] / four["us"]).max() < 0.007
+    assert "without a pause, for 0.08 s, it reached 657" in BEHIND
+    tried = load("nvidia-h100")["microscope"]["largest_bf16"]["tried"]
+    (us,) = [us for *sides, us in tried if sides == [4096, 4096, 4096]]
+    assert round(2e-6 * 4096**3 / us) == 657
+    assert (
+        "in the median 0.4 % where a call takes 0.1 ms or more, and 5 % where it takes less"
+        in BEHIND
+    )
+    tables = [seen.products, seen.convolutions, seen.near, seen.far, seen.line]
+    calls = pd.concat([*tables, seen.cublas, seen.cudnn])
+    spread = 100 * calls["iqr_us"] / calls["us"]
+    assert round(spread[calls["us"] >= 100].median(), 1) == 0.4
+    assert round(spread[calls["us"] < 20].median()) == 5
+
+
+def test_products_that_the_rule_does_not_tell() -> None:
+    fast = h100().near.query("n % 8 == 0 and k % 8 == 0").set_index(["n", "k"])
+    assert (
+        "N = 4,104 and K = 4,088 or 4,104 reach 575 and 569 TFLOP/s, the others at least 726"
+        in BEHIND
+    )
+    rate = fast["tflop_per_s"].round()
+    slow = [(4104, 4088), (4104, 4104)]
+    assert rate[slow].tolist() == [575, 569] and rate.drop(slow).min() == 726
+    assert "takes `nvjet…128x256…1x2_h` for N = 4,104 and `…2x1_v` for N = 4,088" in BEHIND
+    for n, how in ((4104, "1x2_h"), (4088, "2x1_v")):
+        assert fast.loc[n, "kernel"].str.contains(f"nvjet.*128x256.*{how}").all()
+
+
 @pytest.mark.slow
 def test_the_roofline() -> None:
-    said("No run comes nearer to its roof or goes farther: in 16 bits it is memory that holds them")
+    said("The lower roof changes nothing for these runs: all but fp32's are held by")
     usual, found = roofline.recorded_ceilings("nvidia-h100"), microscope.ceilings()
     assert usual.bytes_per_s == found.bytes_per_s
-    assert all(
-        abs(found.flop_per_s[name] / usual.flop_per_s[name] - 1) < 0.02 for name in ("fp32", "tf32")
-    )
-    cost = roofline.step_cost(rung("channels_last", batch_size=256))
-    for name in ("bf16", "fp16"):  # fewer operations a byte than where the roof bends
-        assert cost.flop_per_byte < usual.flop_per_s[name] / usual.bytes_per_s
+    assert abs(found.flop_per_s["fp32"] / usual.flop_per_s["fp32"] - 1) < 0.005
+    runs = recorded("nvidia-h100")
+    runs = runs[runs["batch_size"].eq(256)]
+    before, after = (roofline.points(runs, each) for each in (usual, found))
+    assert (after["share"] - before["share"]).abs().max() < 0.002
+    assert after.loc[after["precision"] != "fp32", "nearer"].eq("memory").all()
 
 
 def test_the_quiz() -> None:

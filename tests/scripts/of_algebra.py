@@ -64,6 +64,12 @@ def relative(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
     return max(((a - b).norm() / b.norm()).item() for a, b in zip(found, wanted, strict=True))
 
 
+def median(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
+    """The median over the weights of a gradient's distance."""
+    each = [(a - b).norm() / b.norm() for a, b in zip(found, wanted, strict=True)]
+    return torch.stack(each).median().item()
+
+
 def nearest_zero(net: ResNet, images: torch.Tensor) -> float:
     """Of all that ReLUs get, the number that is."""
     found, twin = [], copy.deepcopy(net).double()
@@ -132,8 +138,7 @@ def in_half(net: ResNet, wanted: list, images: torch.Tensor, labels: torch.Tenso
             loss = cross_entropy(twin(images), labels)
         (1024 * loss).backward()
         found = [weight.grad / 1024 for weight in twin.parameters()]
-        each = [(a - b).norm() / b.norm() for a, b in zip(found, wanted)]
-        told[way] = torch.stack(each).median().item()
+        told[way] = median(found, wanted)
     return told
 
 
@@ -150,6 +155,34 @@ def under_ddp(net: ResNet, wanted: list, images: torch.Tensor, labels: torch.Ten
     except RuntimeError as error:
         told = str(error)
     return {"off": off, "sum": total, "twice": told}
+
+
+def shared(net: ResNet, wanted: list, images: torch.Tensor, labels: torch.Tensor) -> dict:
+    """What ranks share without DDP: of a pass alone and one together; of images that autograd has.
+
+    Before, each rank has a bias of its own.
+    """
+    rank = distributed.get_rank()
+    with torch.no_grad():
+        net.bn1.bias += rank
+    model = DDP(net, gradient_as_bucket_view=True)
+    net.zero_grad()
+    net.eval()(images)  # no part of a training: alone
+    net.train()
+    left = [name for name, _ in net.named_parameters() if name not in model.parameters_to_ignore]
+    with model.no_sync():
+        cross_entropy(model(images), labels).backward()
+    alone = [weight.grad.clone() for weight in net.parameters()]
+    cross_entropy(model(images), labels).backward()
+    found = [weight.grad / 2 for weight in net.parameters()]
+    strides = [weight.grad.stride() == weight.stride() for weight in net.parameters()]
+    told = {"left": left, "alone": relative(alone, found), "strides": all(strides)}
+    sums = [each.double().sum().item() for each in (*found, *net.buffers(), net.bn1.bias)]
+    net.zero_grad()
+    cross_entropy(model(images[:, :, :48, :48]), labels).backward()
+    sums += [weight.grad.double().sum().item() for weight in net.parameters()]
+    sums += [each.double().sum().item() for each in net.buffers()]
+    return told | {"off": relative(found, wanted), "sums": sums}
 
 
 def main(folder: Path, rank: int) -> None:
@@ -177,6 +210,7 @@ def main(folder: Path, rank: int) -> None:
                 told["fp32"] = by_kernels(net, twins[rank], *own)
             told |= {"made": made, "noted": noted(net, own[0])}
         told["kernels"] = under_ddp(net, wanted, *own)
+        told["shared"] = shared(net, wanted, *own)
     (folder / f"rank-{rank}.json").write_text(json.dumps(told))
     distributed.destroy_process_group()
 

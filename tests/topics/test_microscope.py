@@ -293,7 +293,7 @@ def test_records_are_drawn() -> None:
     both = [microscope.channels(each) for each in ("bf16", "tf32")]
     assert draw.channels(*both).alt.startswith("TFLOP/s in bf16, by the widest load: 2 bytes 67.3")
     odd = draw.odd(microscope.odd(microscope.recorded().products)).alt
-    assert "fp8: M 100, N refused, K refused" in odd
+    assert "fp8: M 103, N refused, K refused" in odd
 
 
 def test_kernels_say_for_whom_they_were_written() -> None:

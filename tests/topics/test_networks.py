@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import of_ranks
 import pandas as pd
 import pytest
 import torch
@@ -497,6 +498,22 @@ class TestTables:
         )
         assert kept == [1, 2] and [row["gpus"] for row in found["rows"]] == [1, 2]
         assert found["rows"][1]["weights_apart"] == 0
+
+    @pytest.mark.slow
+    def test_where_one_rank_fails_the_next_row_follows(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The other rank waits for its gradients, and would until the group's time limit."""
+        monkeypatch.setattr(bench, "measure", lambda *_, **__: {"error": "left out"})
+        monkeypatch.setattr(measured, "told", str)
+        monkeypatch.setattr(bench, "_of_rank", of_ranks.row_that_fails_on_one)
+        asked = (("resnet50", 3, "contiguous"), ("resnet50", 2, "contiguous"))
+        own = {"warmup": 1, "iterations": 2, "px": 32}
+        found = networks_benchmark.together(lambda _: None, 2, asked, own)
+        error = "RuntimeError: rank 1 of 2 failed: ZeroDivisionError: division by zero"
+        failed = next(row for row in found["errors"] if row.get("gpus") == 2)
+        assert failed["error"] == error and failed["batch"] == 3
+        assert [(row["gpus"], row["batch"]) for row in found["rows"]] == [(2, 2)]
 
 
 class TestPictures:

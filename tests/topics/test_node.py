@@ -10,14 +10,18 @@ import pytest
 from node_helpers import COPIED, copied_node
 
 from course.runs import recordings
-from course.runs.run import Run
-from course.topics.scaling import beside_prediction, efficiency, node, pictures
+from course.runs import run as runs
+from course.topics.communication import report
+from course.topics.scaling import beside_prediction, efficiency, node, pictures, prediction
 from course.topics.scaling.ring import all_reduce_s
+from tools.pages import eight
+
+MACHINES = node.written()["fitted_to"]
 
 
 @pytest.fixture(scope="module")
 def predicted() -> pd.DataFrame:
-    return node.predicted().set_index("rung")
+    return prediction.fitted(node.written()["fitted_to"]).set_index("rung")
 
 
 @pytest.fixture
@@ -39,46 +43,42 @@ def step_s(machine: str, rung: str, gpus: int, each: int = 256) -> float:
 
 
 def test_what_was_predicted_before_a_node_was_had(predicted: pd.DataFrame) -> None:
-    """These figures stay, whatever is measured later."""
-    said = predicted[["efficiency", "efficiency_low", "efficiency_high"]] * 100
-    assert said.round(1).to_dict("index") == {
-        "channels_last": {
-            "efficiency": 98.1,
-            "efficiency_low": 97.4,
-            "efficiency_high": 98.9,
-        },
-        "compile": {"efficiency": 94.9, "efficiency_low": 93.0, "efficiency_high": 96.0},
-        "algebra": {"efficiency": 96.2, "efficiency_low": 89.9, "efficiency_high": 97.9},
-    }
-    assert predicted["images_per_s"].round(-2).tolist() == [36_600, 51_600, 72_600]
+    """Of the runs that it names, the file says what the function does, to six digits."""
+    said, written = node.written(), node.predicted().set_index("rung")
+    assert (said["date"], said["gpus"], said["images_each"]) == ("2026-11-25", 8, 256)
+    pd.testing.assert_frame_equal(written, predicted, check_like=True, rtol=1e-5)
 
 
-def test_what_is_recorded_later_changes_no_prediction(
+def test_what_is_recorded_later_changes_neither_prediction_nor_page(
     predicted: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The machine is recorded anew, and steps take twice as long then."""
-    known = efficiency.recorded_runs
-
-    def again(run: Run) -> Run:
-        place = shutil.copytree(run.folder, tmp_path / run.name, dirs_exist_ok=True)
+    """Every machine is recorded anew, and steps take twice as long then."""
+    page = eight.table()
+    shutil.copytree(recordings.RECORDED, tmp_path / "recorded")
+    for run in (run for each in MACHINES for run in recordings.recorded_runs(each)):
+        place = tmp_path / "recorded" / run.folder.parent.name / f"{run.name}-anew"
+        shutil.copytree(run.folder, place)
         saved = json.loads((place / "record.json").read_text())
-        saved["step_s"] *= 2
-        (place / "record.json").write_text(json.dumps(saved))
-        return Run(place)
-
-    def anew(*asked: str) -> list[Run]:
-        return [*known(*asked), *map(again, known(*asked))]
-
-    monkeypatch.setattr(efficiency, "recorded_runs", anew)
-    pd.testing.assert_frame_equal(node.predicted().set_index("rung"), predicted)
+        saved["step_s"] = 2 * (saved["step_s"] or 1.0)
+        (place / "record.json").write_text(json.dumps(saved | {"started_at": "2027-01-01"}))
+    for module in (recordings, runs):
+        monkeypatch.setattr(module, "RECORDED", tmp_path / "recorded")
+    again = prediction.fitted(node.written()["fitted_to"]).set_index("rung")
+    pd.testing.assert_frame_equal(again, predicted)
+    assert eight.table() == page
 
 
-@pytest.mark.parametrize("rung", node.SCALED)
+def test_a_run_that_is_gone_is_named() -> None:
+    with pytest.raises(ValueError, match="nvidia-h200-x2: resnet50-0 is not recorded"):
+        prediction.fitted(node.written()["fitted_to"] | {"nvidia-h200-x2": ["resnet50-0"]})
+
+
+@pytest.mark.parametrize("rung", prediction.SCALED)
 def test_a_step_is_one_gpus_and_what_several_add(predicted: pd.DataFrame, rung: str) -> None:
-    said, alone_s = predicted.loc[rung], step_s(node.FITTED, rung, 1)
-    longer = [step_s(node.FITTED, rung, gpus) - alone_s for gpus in (2, 4)]
+    said, alone_s = predicted.loc[rung], step_s(prediction.FITTED, rung, 1)
+    longer = [step_s(prediction.FITTED, rung, gpus) - alone_s for gpus in (2, 4)]
     if rung == "channels_last":
-        longer.append(step_s(node.OTHER_HOST, "resnet50-ddp", 2) - alone_s)
+        longer.append(step_s(prediction.OTHER_HOST, "resnet50-ddp", 2) - alone_s)
     own_s = statistics.median(longer) - 0.00012  # of which 0.1 ms is exposed
     assert said["own_ms"] == pytest.approx(1e3 * own_s, abs=0.05)
     assert said["own_ms_low"] < 1e3 * min(longer) and said["own_ms_high"] > 1e3 * max(longer) - 0.1
@@ -90,16 +90,16 @@ def test_a_step_is_one_gpus_and_what_several_add(predicted: pd.DataFrame, rung: 
 def test_little_is_exposed_between_eight_gpus(predicted: pd.DataFrame) -> None:
     """The last bucket, all of which is sent after backward; it is full only then."""
     traced = [
-        run for gpus in (2, 4) for run in node.report.recorded_runs(node.FITTED, gpus).values()
+        run for gpus in (2, 4) for run in report.recorded_runs(prediction.FITTED, gpus).values()
     ]
-    fitted = efficiency.fit(efficiency.recorded_runs(node.FITTED), node.report.messages(traced))
+    fitted = efficiency.fit(efficiency.recorded_runs(prediction.FITTED), report.messages(traced))
     last = efficiency.sent_by("resnet50", 1000, 224, 25.0)[-1]
     wanted_ms = 1e3 * all_reduce_s(last.size, 8, fitted.link)
     assert predicted["exposed_ms"].tolist() == pytest.approx([wanted_ms] * 3)
 
 
 def test_the_algebra_is_as_many_times_faster_as_other_rungs_are(predicted: pd.DataFrame) -> None:
-    ladders = [recordings.ladders(name)["GPU"] for name in (node.OLDER, node.ALONE)]
+    ladders = [recordings.ladders(name)["GPU"] for name in (prediction.OLDER, prediction.ALONE)]
     both = [key for key in ladders[0] if key in ladders[1] and key[0] != "algebra"]
     faster = [ladders[1][key].images_per_s / ladders[0][key].images_per_s for key in both]
     alone = ladders[0]["algebra", "bf16"].images_per_s
@@ -120,7 +120,7 @@ def test_intervals_hold_what_they_are_about(predicted: pd.DataFrame) -> None:
 
 def test_nothing_is_drawn_where_no_node_is_recorded() -> None:
     assert node.measured("abacus").empty and beside_prediction("compile", "abacus").empty
-    runs = efficiency.recorded_runs(node.FITTED, "compile")
+    runs = efficiency.recorded_runs(prediction.FITTED, "compile")
     table = efficiency.scaling(runs)
     (shares, *_) = drawn = pictures.measured(table, beside_prediction("compile", "abacus")).axes
     assert [*shares.get_xticks()] == [1, 2, 4]
@@ -136,7 +136,7 @@ def test_a_recorded_node_stands_beside_its_prediction(recorded_node: None) -> No
     assert len(rows) == 1 and rows["machine"][0] == COPIED
     assert rows["efficiency"][0] == pytest.approx(0.948, abs=0.001)  # that of four, copied
     assert rows["predicted_efficiency_low"][0] < 0.948 < rows["predicted_efficiency_high"][0]
-    table = efficiency.scaling(efficiency.recorded_runs(node.FITTED, "compile"))
+    table = efficiency.scaling(efficiency.recorded_runs(prediction.FITTED, "compile"))
     picture = pictures.measured(table, rows)
     assert [*picture.axes[0].get_xticks()] == [1, 2, 4, 8]
     assert "predicted, with its interval" in picture.axes[0].get_legend_handles_labels()[1]

@@ -250,22 +250,32 @@ print(len(threading.enumerate()))
 matplotlib.pyplot.plot([1, 2])"""
 
 
+LISTENS = """from ipykernel.kernelapp import IPKernelApp
+app = IPKernelApp.instance()
+print(app.transport, bool(app.curve_secretkey))"""
+
+
 @pytest.mark.slow
 def test_a_forked_kernel_is_as_a_new_one(
-    runs_root: Path, alone: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    runs_root: Path,
+    alone: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture,
 ) -> None:
     parent = "import psutil\nprint(' '.join(psutil.Process().parent().cmdline()))"
-    book, found = alone(SHOWS, parent), {}
+    book, found = alone(SHOWS, parent, LISTENS), {}
     monkeypatch.setenv("LAB", "1.1")
     for how in ("cold", "warm"):
         only(how, monkeypatch)
         done = rehearsal.rehearse([book])
         assert done.passed, done.outcomes
-        _, _, shows, asks = nbformat.read(done.outcomes[0].executed, 4).cells
+        _, _, shows, asks, listens = nbformat.read(done.outcomes[0].executed, 4).cells
         told = [each.get("text") or sorted(each["data"]) for each in shows.outputs]
         own = r"tmp\w+\.json|'JPY_\w+', |'COURSE_WARM', "
         found[how] = re.sub(own, "", "\n".join(map(str, told)))
         assert ("course.jobs.warm.server" in asks.outputs[0].text) == (how == "warm")
+        assert listens.outputs[0].text == "tcp True\n"  # which others on this machine may listen to
+        assert "without encryption" not in "".join(capfd.readouterr())
     assert found["warm"] == found["cold"]
     assert "image/png" in found["warm"] and "'LAB'" in found["warm"]
 

@@ -33,7 +33,7 @@ FED_HEAD = (
     "other waits, ms",
     "host, GiB",
 )
-EACH = 256  # images of a GPU and step: what the README shows of synthetic data
+EACH = recordings.SETUP["batch_size"]  # images of a GPU and step, on synthetic data
 SCALING_HEAD = (
     "rung",
     "GPUs",

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from course.runs import recordings
+from course.runs.run import PROJECT
 from course.text import digits
 from course.topics.scaling import node
 from tools.pages.markdown import markdown
@@ -23,6 +24,7 @@ HEAD = (
     "J/image",
 )
 NONE = "–"
+FILE = f"../{node.PREDICTED.relative_to(PROJECT).as_posix()}"
 
 
 def table(machine: str = node.NODE) -> str:
@@ -68,9 +70,12 @@ def _measured(row: Any) -> list[str]:
 
 
 def _source(machine: str) -> str:
+    said = node.written()
+    *others, last = said["fitted_to"]
     told = [
-        f"ResNet-50, bf16, 224 px, {node.EACH} images of each GPU; predicted for NVIDIA H200 from "
-        f"{node.ALONE}, {node.FITTED}, {node.OTHER_HOST} and {node.OLDER}"
+        f"ResNet-50, bf16, 224 px, {said['images_each']} images of each GPU; predicted on "
+        f"{said['date']} for {said['device']} from runs on {', '.join(others)} and {last} "
+        f"([the file]({FILE}))"
     ]
     if machine in recordings.machines():
         index = recordings.load(machine)

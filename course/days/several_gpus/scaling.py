@@ -11,10 +11,11 @@ from typing import Any
 
 from course.config import Config, rung, vary
 from course.days.lab import BUSY
+from course.runs.recordings import SETUP
 
 FED = {"persistent_workers": True, "pin_memory": True, "non_blocking": True}
 FASTEST = ("channels_last", "compile", "algebra")  # beside the first, the fastest rungs there are
-EACH = 256  # images of a GPU and step
+EACH = SETUP["batch_size"]  # images of a GPU and step
 DECODED = "-gpu_decode"  # behind a rung's name: fed from files that the GPUs decode
 TRACED = "-traced"
 # Workers read files and decode none: on one GPU four were as good as fifteen. Each makes two
@@ -33,7 +34,7 @@ Runs = Iterator[tuple[Config, int]]
 
 def counts(gpus: int) -> list[int]:
     """How many GPUs take part, from one to all: each time twice as many."""
-    return sorted({*(count for count in (1, 2, 4, 8) if count < gpus), gpus})
+    return sorted({*(2**power for power in range(gpus.bit_length()) if 2**power < gpus), gpus})
 
 
 def fastest(gpus: int) -> Runs:

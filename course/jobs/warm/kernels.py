@@ -18,7 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import zmq
+from jupyter_client import KernelManager
 from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvisioner
+from traitlets.config import Config
 
 from course.jobs.processes import alive
 from course.jobs.warm import client
@@ -39,6 +42,19 @@ def forked() -> Iterator[None]:
         yield
     finally:
         factory.default_provisioner_name = usual
+
+
+def encrypted() -> Config:
+    """Settings of Jupyter by which a kernel, forked or not, and whoever asks it speak in secret.
+
+    They speak by TCP, to which every user of a machine may listen; Unix sockets would not do, whose
+    paths are short, and on a cluster's shared folders there are none. It takes a key of the kernel,
+    which Jupyter makes where it and the kernel are new enough; else they speak as ever.
+    """
+    config = Config()
+    if hasattr(KernelManager, "transport_encryption") and zmq.has("curve"):
+        config.KernelManager.transport_encryption = "auto"
+    return config
 
 
 class WarmProvisioner(LocalProvisioner):

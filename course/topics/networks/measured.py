@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from torch import distributed
 
 from course.runs import once
-from course.topics.networks.bench import Setting, measure
+from course.topics.networks.bench import Setting, bench
 from course.topics.networks.published import GPUS, PRECISIONS, ratios, speeds
 
 COMMAND = (
@@ -132,9 +131,13 @@ def _start_compilers() -> None:
 
 
 def attempted(setting: Setting, device: str = "") -> dict[str, Any]:
-    """The row of a setting, or the setting with its "error"; nothing of it stays on the GPU."""
+    """The row of a setting, or the setting with its "error"; nothing of it stays on the GPU.
+
+    On several GPUs it has processes of its own: where one fails the others would wait for it, so
+    they are ended, and the next row begins anew.
+    """
     try:
-        row = measure(setting, device=device)
+        row = bench(setting, device=device)
     except Exception as error:  # one that fails must not take the others with it
         row = asdict(setting) | {"error": f"{type(error).__name__}: {error}"[:500]}
     torch._dynamo.reset()
@@ -156,20 +159,6 @@ def told(row: dict[str, Any]) -> str:
     took = ", ".join(f"{name} {each:.1f} s" for name, each in row["took_s"].items())
     speed = f"{row['images_per_s']:.1f} images/s of {row['timed']} steps"
     return f"{what}: {speed}{cores} ({took})"
-
-
-def several(rank: int, ranks: int, asked: list, own: dict[str, Any], device: str) -> list:
-    """On each of several GPUs: the rows of all networks, trained together.
-
-    Args:
-        asked: network, batch of each GPU and layout of each row.
-        own: further fields of their settings.
-    """
-    rows = []
-    for name, batch, layout in asked:
-        rows.append(attempted(Setting(name, batch=batch, layout=layout, gpus=ranks, **own), device))
-        distributed.barrier()
-    return rows
 
 
 def recorded(machine: str) -> pd.DataFrame:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +22,7 @@ from course.runs.files import write_atomically
 WAITS_S = {"gloo": 20, "nccl": 120}  # for a rank that does not answer; on a GPU one may compile
 LOOKS_S = 0.05
 QUIET = "ignore::RuntimeWarning:runpy"
+FAILED = ".failed"  # behind a rank's number: when that was, in ns
 CALL = "call.pickle"  # the function, and what it is given
 
 
@@ -76,11 +78,22 @@ def _log(asked: dict[str, Any], rank: int) -> Path:
 def _first_to_fail(
     processes: list[subprocess.Popen | kernels.Kernel], found: list[Path]
 ) -> int | None:
-    """Wait until all are over, or one has failed, which has found nothing: its rank."""
+    """Wait until all are over, or one has failed, which has found nothing: its rank.
+
+    Who waits for a rank that has failed fails, too, as soon as its connection breaks. So of several
+    it is the first, by the clock that all processes of a machine share.
+    """
     while True:
         over = [rank for rank, each in enumerate(processes) if each.poll() is not None]
-        if failed := [rank for rank in over if not found[rank].exists()]:
-            return failed[0]
+        if any(not found[rank].exists() for rank in over):
+            silent = {rank: 0 for rank in over if not found[rank].exists()}  # killed, perhaps
+            spoke = {
+                rank: int(found[rank].with_suffix(FAILED).read_text())
+                for rank in range(len(found))
+                if found[rank].with_suffix(FAILED).exists()
+            }
+            failed = silent | spoke
+            return min(failed, key=failed.__getitem__)
         if len(over) == len(processes):
             return None
         time.sleep(LOOKS_S)
@@ -103,7 +116,14 @@ def _be_rank(asked: dict[str, Any], rank: int) -> None:
     )
     # Of a function its name is written; the process that started this one wrote it a moment ago.
     function, given = pickle.loads((Path(asked["folder"]) / CALL).read_bytes())
-    found = function(rank, asked["ranks"], *given)
+    try:
+        found = function(rank, asked["ranks"], *given)
+    except Exception:
+        now = str(time.monotonic_ns())
+        traceback.print_exc()
+        write_atomically(Path(asked["folder"]) / f"{rank}{FAILED}", now)
+        # At once: what it has asked of others, and leaving the group, might wait for them.
+        os._exit(1)
     write_atomically(Path(asked["folder"]) / f"{rank}.json", json.dumps(found))
     distributed.destroy_process_group()
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from course.training.algebra.choices import Choices
+from course.training.algebra.formulas import as_images, as_rows
 from course.training.algebra.forward import BlockTape, Tape, is_strided
-from course.training.algebra.pixels import as_images, as_rows
 from course.training.algebra.products import input_gradient, linear_norm_backward, weight_gradient
 from course.training.algebra.rows import (
     add_norm_gradients,

@@ -3,8 +3,9 @@
 No tile is best for all: which one wins depends on the shape, and by how much it wins on the GPU.
 A choice is kept under a name without the batch, such as "conv3 784 128 512 True" (pixels of an
 image, depth, columns, joins). choices_h100.json holds those that were measured on an H100. Other
-GPUs begin with them: a good guess, and only one kernel for each shape is compiled. What a run adds
-lies in the user's cache; `benchmarks/fast_step/measure.py --tune` tries all.
+GPUs begin with them: a good guess, and only one kernel for each shape is compiled. A file beside
+it, choices_GPU.json, goes before it on GPUs with that in their name. What a run adds lies in the
+user's cache; `benchmarks/fast_step/measure.py --tune` tries all, and --choices writes such a file.
 """
 
 import json
@@ -23,11 +24,7 @@ from triton.runtime.errors import OutOfResources
 from course.runs.files import read_dict, write_atomically
 from course.training.algebra.kernels.compiling import Launch
 
-# By a part of the GPU's name; of a name with several the last counts. Each GPU's has the first.
-SHIPPED = {"": "choices_h100.json", "H200": "choices_h200.json"}
-
 ROW_TILES = [(4096, 8, 4), (2048, 4, 8), (4096, 8, 8), (2048, 4, 16)]  # elements, warps, per SM
-UNPOOL_TILE = (4096, 8, 4)
 STEM_TILES = [(32, 4), (64, 4)]  # pixels, warps
 # rows, columns, depth, warps, stages
 PRODUCT_TILES = [
@@ -38,22 +35,33 @@ PRODUCT_TILES = [
     (64, 128, 128, 4, 2),
     (128, 64, 64, 8, 3),
 ]
+REPEATS = 6  # calls of a candidate that are timed
 SPLITS = (8, 64)  # parts that a product over very many rows is cut into, and then added
 
 Candidates = dict[str, Callable]
+FIRST = "h100"  # whose choices all others begin with
 
 
-def seconds(run: Callable, repeats: int = 6) -> float:
+def shipped(folder: Path) -> dict[str, Path]:
+    """The files of choices there, by the GPU that they are of, FIRST before the others."""
+    found = {path.stem.removeprefix("choices_"): path for path in folder.glob("choices_*.json")}
+    return dict(sorted(found.items(), key=lambda item: (item[0] != FIRST, item[0])))
+
+
+SHIPPED = shipped(Path(__file__).parent)
+
+
+def seconds(run: Callable) -> float:
     """Device time of one call, after two that compile and warm up."""
     for _ in range(2):
         run()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
-    for _ in range(repeats):
+    for _ in range(REPEATS):
         run()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) / 1e3 / repeats
+    return begin.elapsed_time(end) / 1e3 / REPEATS
 
 
 class Choices:
@@ -64,10 +72,10 @@ class Choices:
     device launches are noted, not made: that of the tile that was chosen, or of all to be tried.
     """
 
-    def __init__(self, device: torch.device, chosen: dict[str, str] | None = None) -> None:
+    def __init__(self, device: torch.device, chosen: dict[str, str]) -> None:
         self.batch = 1  # images of the step under way
         self.interpreted = device.type == "cpu"
-        self.chosen = {} if chosen is None else chosen
+        self.chosen = chosen
         self.noted: list[Launch] | None = [] if device.type == "meta" else None
         self.processors = 1
         if device.type == "cuda":
@@ -170,8 +178,8 @@ class Saved:
         self._file = user_cache_path("make-training-fast") / "algebra" / f"{name}.json"
         self._known: dict[str, str] = {}
         for type_of_gpu, file in SHIPPED.items():
-            if type_of_gpu in gpu:
-                self._known |= read_dict(Path(__file__).with_name(file))
+            if type_of_gpu == FIRST or type_of_gpu in name:
+                self._known |= read_dict(file)
         self._known |= read_dict(self._file)
         self.chosen = dict(self._known)
 

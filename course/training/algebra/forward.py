@@ -12,10 +12,15 @@ import torch.nn.functional as F
 from torch import nn
 
 from course.training.algebra.choices import Choices
-from course.training.algebra.pixels import as_images, as_rows
+from course.training.algebra.formulas import as_images, as_rows
 from course.training.algebra.products import Linear, linear_norm
 from course.training.algebra.rows import add_sums, norm_relu, stem_pool
 from course.training.algebra.state import State
+
+# The type that the first layer multiplies in, of the network's. cuDNN has no kernel in bf16 for so
+# few channels: on an H100 it took 1.8 ms, and 0.4 in fp16, whose range normalised images are far
+# from. Gradients may be anywhere, so backward stays in bf16.
+FIRST = {torch.bfloat16: torch.float16}
 
 
 @dataclass
@@ -40,7 +45,7 @@ class Tape:
     """What a network's backward needs."""
 
     images: torch.Tensor  # [n, 4, h, w]
-    stem_y: torch.Tensor  # [n stem_height², 64]
+    stem_y: torch.Tensor  # [n stem_height², 64], in the type of `FIRST`
     stem_winner: torch.Tensor  # [n stem_height²/4, 64], uint8
     stem_height: int
     blocks: list[BlockTape]
@@ -64,13 +69,14 @@ def stem_forward(
 
     images [n, 4, h, w] in half precision, channels last.
     """
-    n = images.shape[0]
-    y4 = F.conv2d(images, state.weight[model.conv1], stride=2, padding=3)
+    n, dtype = images.shape[0], FIRST.get(images.dtype, images.dtype)
+    weight = state.weight[model.conv1].to(dtype)
+    y4 = F.conv2d(images.to(dtype), weight, stride=2, padding=3)
     stem_height = y4.shape[2]
     y, norm = as_rows(y4), state.norms[model.bn1]
     add_sums(choices, y, norm.sums)
     total = state.workspace.named("pool", norm.channels)
-    x, winner = stem_pool(choices, y, norm, total, n, stem_height)
+    x, winner = stem_pool(choices, y, norm, total, n, stem_height, images.dtype)
     return x, Tape(images, y, winner, stem_height, [])
 
 

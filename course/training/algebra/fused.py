@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils._python_dispatch import _disable_current_modes
 from torchvision.models.resnet import ResNet
 
@@ -19,6 +20,7 @@ from course.training.algebra.choices import Saved
 from course.training.algebra.forward import Tape
 from course.training.algebra.graphs import Graphs
 from course.training.algebra.kernels.compiling import Report, compile_at_once
+from course.training.algebra.ranks import Shared, leave_to_us
 from course.training.algebra.segments import HEAD, STEM, Segments, launches
 
 AHEAD = True  # all kernels are compiled at once before the first step; else each when launched
@@ -60,6 +62,7 @@ class Step:
         self._may_compile = is_gpu and AHEAD
         self._compiled: set[torch.Size] = set()  # for images of these shapes
         self.reports: list[Report] = []
+        self.shared: Shared | None = None  # with other ranks, in the step under way
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         """Logits [n, classes] of images [n, 3, h, w]."""
@@ -129,8 +132,9 @@ class Step:
 
     def backward(
         self, number: int, d: torch.Tensor, count: int
-    ) -> tuple[torch.Tensor | None, list[torch.Tensor]]:
-        """One segment's, for autograd: the gradients of its input, and of its parameters.
+    ) -> tuple[torch.Tensor | None, list[torch.Tensor | None]]:
+        """One segment's, for autograd: the gradients of its input, and of its parameters, unless
+        these get the mean of all ranks' when backward ends.
 
         Raises:
             RuntimeError: another forward pass, or this backward pass, has used up what is needed.
@@ -146,9 +150,15 @@ class Step:
                 below = self._graphs.backward(number, d)
             else:
                 below = self.segments.backward(number, d.contiguous(), self._tape)
+            flat, found = self.segments.gradients(number)
+            if self.shared and number != HEAD:
+                self.shared.send(self.parameters[number], flat, found)
+                found = [None] * len(found)
             if number == STEM:
                 self._tape = None
-            return below, self.segments.gradients(number)
+                if self.shared:
+                    self.shared.receive(self.segments.state.statistics)
+            return below, found
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """None: a copy of the network makes a step of its own, if it trains."""
@@ -186,19 +196,34 @@ class FusedResNet(ResNet):
     elsewhere by its own blocks, as plain.py has made them."""
 
     _step: Step | None = None
+    _shared: Shared | None = None  # since DDP is around it
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Logits [n, classes] of images [n, 3, h, w]."""
         dtype = self._dtype(images)
+        shared = self._sharing() if self.training else None
         if not (self.training and fits(self, images, dtype)):
-            return super().forward(images)
+            scores = super().forward(images)
+            if shared and scores.requires_grad:
+                shared.share_later(scores)
+            return scores
         if (
             self._step is None
             or self._step.segments.dtype != dtype
             or self._step.places != places(self)
         ):
             self._step = Step(self, dtype)
+        self._step.shared = shared
         return self._step(images)
+
+    def _sharing(self) -> Shared | None:
+        """With whom this pass shares its gradients: DDP, which calls it, knows."""
+        ddp = DDP._get_active_ddp_module()
+        if ddp is None or ddp.module is not self:
+            return None
+        if self._shared is None or not self._shared.is_for(ddp):
+            self._shared = Shared(self, ddp)
+        return self._shared if ddp.require_backward_grad_sync else None
 
     @staticmethod
     def _dtype(images: torch.Tensor) -> torch.dtype:
@@ -224,4 +249,5 @@ def fits(model: nn.Module, images: torch.Tensor, dtype: torch.dtype) -> bool:
 def convert(model: nn.Module) -> nn.Module:
     """The same network, one that `plain.convert` has made, to train by kernels."""
     model.__class__ = FusedResNet
+    leave_to_us(model)
     return model

@@ -3,7 +3,7 @@
 import torch
 import triton
 
-from course.training.algebra.choices import UNPOOL_TILE, Choices
+from course.training.algebra.choices import Choices
 from course.training.algebra.kernels.rows import (
     bn_relu_bwd_kernel,
     bn_relu_bwd_sums_kernel,
@@ -17,6 +17,8 @@ from course.training.algebra.kernels.stem import (
     stem_pool_kernel,
 )
 from course.training.algebra.state import Norm
+
+UNPOOL_TILE = (4096, 8, 4)  # elements, warps, per multiprocessor; no other is tried
 
 
 def add_sums(choices: Choices, y: torch.Tensor, sums: torch.Tensor) -> None:
@@ -139,13 +141,18 @@ def unpool_masked(
 
 
 def stem_pool(
-    choices: Choices, y: torch.Tensor, norm: Norm, total: torch.Tensor, n: int, height: int
+    choices: Choices,
+    y: torch.Tensor,
+    norm: Norm,
+    total: torch.Tensor,
+    n: int,
+    height: int,
+    dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """maxpool(relu(bn(y))) [n height²/4, C] and the tap that won (uint8); total [C] += its sums."""
+    """maxpool(relu(bn(y))) [n height²/4, C], and which tap won (uint8); total [C] += its sums."""
     M, C = y.shape
     pooled = n * (height // 2) ** 2
-    p = torch.empty(pooled, C, device=y.device, dtype=y.dtype)
-    winner = torch.empty(pooled, C, device=y.device, dtype=torch.uint8)
+    p, winner = (y.new_empty(pooled, C, dtype=each) for each in (dtype, torch.uint8))
 
     def launch(BP, warps):
         choices.launch(
@@ -185,7 +192,7 @@ def stem_rows_backward(
 ) -> torch.Tensor:
     """The gradient of the stem's y [n height², C] from that of the pooled; fills norm.gradients."""
     M, C = y.shape
-    dy = torch.empty_like(y)
+    dy = torch.empty_like(y, dtype=dp.dtype)
     shared = dp, winner, y, norm.sums, norm.gamma, norm.beta, norm.gradients
 
     def sums(BP, warps):

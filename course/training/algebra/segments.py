@@ -1,7 +1,7 @@
 """A network in six segments, stem, four layers and head: each can go forward, and back again.
 
-Segments, not the whole at once: while one goes back, DDP already sends the gradients of the one
-above it, as it would with any network.
+Segments, not the whole at once: while one goes back, the gradients of the one above it are already
+sent to other ranks (ranks.py).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Segments:
         """Those of a segment, in the order of `gradients`."""
         return [p for module in self.modules[number] for p in module.parameters(recurse=False)]
 
-    def gradients(self, number: int) -> list[torch.Tensor]:
-        """What `backward` has made for its parameters, in memory of their own."""
+    def gradients(self, number: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """What `backward` has made for its parameters: a flat piece of memory, and views of it."""
         return self.state.gradients(self.modules[number])
 
     def forward(self, number: int, x: torch.Tensor, tape: Tape | None) -> tuple[torch.Tensor, Tape]:

@@ -108,13 +108,24 @@ class State:
         self.workspace = Workspace(2 * channels + size + inputs + 4096, self.device)
         self.vector_gradients = self.workspace.take(size)
         self.norms: dict[nn.Module, Norm] = {}
+        self.statistics = torch.empty(2 * channels, device=self.device)  # one piece: ranks share it
         begin = 0
         for module in self._norms:
             self._at[module] = slice(begin, begin + 2 * module.num_features)
+            self._move_statistics(module, self.statistics[self._at[module]])
             self.norms[module] = self._norm(module, self.vector_gradients[self._at[module]])
             begin += 2 * module.num_features
         self._bias_at = slice(begin, size)
         self.bias, self.bias_gradient = self.last.bias.data, self.vector_gradients[self._bias_at]
+
+    @staticmethod
+    def _move_statistics(module: nn.BatchNorm2d, place: torch.Tensor) -> None:
+        """The module's running mean and variance, with their values, to a place [2 C].
+
+        As data, which count their changes alone: autograd would take another layer's for theirs.
+        """
+        for name, piece in zip(("running_mean", "running_var"), place.chunk(2)):
+            setattr(module, name, piece.copy_(getattr(module, name)).data)
 
     def _norm(self, module: nn.BatchNorm2d, gradients: torch.Tensor) -> Norm:
         return Norm(
@@ -142,16 +153,19 @@ class State:
         self._rounded_weights.copy_(self.half_weights)
         torch._foreach_add_(self._counters, 1)
 
-    def gradients(self, modules: list[nn.Module]) -> list[torch.Tensor]:
-        """Those of the parameters of modules that follow each other, in fp32 and memory of their
-        own: a parameter may keep its gradient, or add another step's to it."""
+    def gradients(self, modules: list[nn.Module]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Those of the parameters of modules that follow each other, and the flat piece that they
+        lie in: fp32, in memory of its own, so that a parameter may keep its gradient."""
         norms = [m for m in modules if m in self.norms]
         others = [m for m in modules if m in self.weight]
         weights = slice(self._at[others[0]].start, self._at[others[-1]].stop)
         ends = [self._at[m] for m in norms] + [self._bias_at] * (self.last in others)
         vectors = slice(ends[0].start, ends[-1].stop)
-        from_weights = self.half_gradients[weights].float()
-        from_vectors = self.vector_gradients[vectors].clone()
+        sizes = weights.stop - weights.start, vectors.stop - vectors.start
+        flat = torch.empty(sum(sizes), device=self.device)
+        from_weights, from_vectors = flat.split(sizes)
+        from_weights.copy_(self.half_gradients[weights])
+        from_vectors.copy_(self.vector_gradients[vectors])
         found = []
         for module in modules:
             if module in self.norms:
@@ -162,4 +176,4 @@ class State:
             at = self._at[module]
             piece = from_weights[at.start - weights.start : at.stop - weights.start]
             found.append(self._of(module, piece)[:, : module.weight.shape[1]])
-        return found + [from_vectors[-self.last.out_features :]] * (self.last in others)
+        return flat, found + [from_vectors[-self.last.out_features :]] * (self.last in others)

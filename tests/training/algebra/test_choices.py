@@ -10,6 +10,7 @@ pytest.importorskip("triton", reason="the kernels are written in Triton, which i
 
 from triton.runtime.errors import OutOfResources  # noqa: E402
 
+from course.training.algebra import choices  # noqa: E402
 from course.training.algebra.choices import Choices, Saved  # noqa: E402
 
 
@@ -23,6 +24,22 @@ def test_an_h100_has_choices_from_the_start() -> None:
     chosen = Saved("NVIDIA H100 80GB HBM3").chosen
     assert chosen["gram 3136 64 64"] == "bmm64"
     assert len(chosen) > 50
+
+
+def test_a_file_beside_is_of_the_gpu_that_its_name_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None is listed that is not there, and one that is put there needs no list."""
+    assert all(path.is_file() for path in choices.SHIPPED.values())
+    for name, text in {
+        "a100": '{"stats 7 512": "a100"}',
+        "h100": '{"stats 7 512": "h100"}',
+    }.items():
+        (tmp_path / f"choices_{name}.json").write_text(text)
+    monkeypatch.setattr(choices, "SHIPPED", choices.shipped(tmp_path))
+    assert [*choices.SHIPPED] == ["h100", "a100"]  # what others begin with comes first
+    chosen = [Saved(gpu).chosen for gpu in ("NVIDIA A100-SXM4-40GB", "NVIDIA H200")]
+    assert chosen == [{"stats 7 512": "a100"}, {"stats 7 512": "h100"}]
 
 
 def test_another_gpu_keeps_what_a_run_has_chosen(cache: Path) -> None:
@@ -61,7 +78,7 @@ def test_a_choice_that_this_gpu_cannot_hold_is_made_anew() -> None:
     def large() -> torch.Tensor:
         raise OutOfResources(250_000, 100_000, "shared memory")
 
-    choices = Choices(torch.device("cpu"), {"conv3 49 512 2048 True": "large"})
+    ours = Choices(torch.device("cpu"), {"conv3 49 512 2048 True": "large"})
     candidates = {"small": lambda: torch.ones(1), "large": large}
-    assert choices.run("conv3", 49, (512, 2048, True), candidates) == 1
-    assert choices.chosen == {"conv3 49 512 2048 True": "small"}
+    assert ours.run("conv3", 49, (512, 2048, True), candidates) == 1
+    assert ours.chosen == {"conv3 49 512 2048 True": "small"}

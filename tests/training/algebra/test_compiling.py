@@ -93,6 +93,21 @@ def test_each_kernel_is_compiled_once_and_loaded(loaded: list[str], own_cache: P
     assert len(known) == 3
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_first_layer_is_multiplied_in_fp16_and_its_gradient_in_the_networks_type(
+    dtype: torch.dtype,
+) -> None:
+    noted = launches(Segments(network(), dtype, {}), SHAPE)
+    at = {"stem_pool_kernel": ("Y", "P"), "stem_bwd_kernel": ("Y", "DP", "DY")}
+    for name, arguments in at.items():
+        types = [
+            [each.arguments[each.kernel.arg_names.index(argument)].dtype for argument in arguments]
+            for each in noted
+            if each.kernel.__name__ == name
+        ]
+        assert types and all(found == [torch.float16, *[dtype] * len(found[1:])] for found in types)
+
+
 def kept(future: FutureKernel, ignore_errors: bool = False) -> Any:
     """A thread's kernel as Triton 3.7 and 3.8 have it: of one that failed the place is kept."""
     if future.kernel is None:

@@ -70,5 +70,19 @@ def test_kernels_under_ddp_give_equal_gradients_which_are_the_mean(ranks: list[d
 
 
 @needs_triton
+def test_ranks_share_gradients_and_statistics_and_ddp_the_last_layers_alone(
+    ranks: list[dict],
+) -> None:
+    """Also gradients of a pass before, which was not shared; and those that autograd makes, of
+    images that the kernels do not take. Ranks that began apart have rank 0's weights."""
+    told = [rank["shared"] for rank in ranks]
+    assert told[0]["left"] == ["fc.weight", "fc.bias"]
+    assert told[0]["sums"] == told[1]["sums"]
+    assert max(each["off"] for each in told) < 7e-5
+    assert min(each["alone"] for each in told) > 0.1  # what a rank has alone is no mean
+    assert told[0]["strides"]
+
+
+@needs_triton
 def test_a_second_backward_pass_is_refused_with_the_reason(ranks: list[dict]) -> None:
     assert "call backward before the next forward, and once" in ranks[0]["kernels"]["twice"]

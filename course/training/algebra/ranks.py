@@ -1,0 +1,97 @@
+"""The mean of all ranks' gradients, in the flat pieces in which they are made.
+
+DDP copies each gradient into a bucket, and sends BatchNorm's statistics, one small tensor after
+another, before each forward pass: on an H100 that was a millisecond of a step of 32. A segment's
+gradients lie in one piece as they are. It is sent when the segment has gone back, while the one
+below it computes, and so is rank 0's piece of statistics at the end. DDP is left with the last
+layer; whether ranks share a step at all is its own decision, as ever (`no_sync`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.autograd import Variable
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+FIRST_RANK = 0  # of a group: whose weights and statistics all have
+
+
+def leave_to_us(model: nn.Module) -> None:
+    """Let DDP, where it wraps this network itself, see the last layer's weights alone.
+
+    It reads this attribute; a public way has not come yet (pytorch/pytorch, issue 43690).
+    """
+    names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
+    model._ddp_params_and_buffers_to_ignore = [each for each in names if not of_last(each)]
+
+
+def of_last(name: str) -> bool:
+    """Is this parameter DDP's?"""
+    return name.startswith("fc.")
+
+
+class Shared:
+    """What DDP would do for a network's other layers, on the ranks of its process group."""
+
+    def __init__(self, model: nn.Module, ddp: DDP) -> None:
+        self._group, self._ranks = ddp.process_group, ddp.process_group.size()
+        self._model, self._ddp = model, weakref.ref(ddp)
+        self._sent: list[tuple] = []
+        with torch.no_grad():  # as DDP does: all begin with the same
+            for each in (*model.parameters(), *model.buffers()):
+                self._from_first(each)
+
+    def is_for(self, ddp: DDP) -> bool:
+        """Not of another one, which was around the network before?"""
+        return self._ddp() is ddp
+
+    def send(self, parameters: list[nn.Parameter], flat: torch.Tensor, views: list) -> None:
+        """Begin to add up a segment's gradients: views, one a parameter, lie in a flat piece."""
+        for parameter, view in zip(parameters, views):
+            if parameter.grad is not None:  # of passes before it, shared or not
+                view += parameter.grad
+                parameter.grad = None
+        work = distributed.all_reduce(flat, group=self._group, async_op=True)
+        self._sent.append((work, flat, parameters, views))
+
+    def receive(self, statistics: torch.Tensor) -> None:
+        """Give all parameters whose gradients were sent their mean, and all ranks one's statistics.
+
+        On a GPU its stream waits, not the host.
+        """
+        self._from_first(statistics)
+        for work, flat, parameters, views in self._sent:
+            work.wait()
+            flat /= self._ranks
+            for parameter, view in zip(parameters, views):
+                if parameter.stride() != view.stride():  # the first layer's, of four channels
+                    view = torch.empty_like(parameter).copy_(view)
+                if parameter.requires_grad:
+                    parameter.grad = view
+        self._sent.clear()
+
+    def share_later(self, scores: torch.Tensor) -> None:
+        """Of a step that autograd makes: when its backward pass is over, one by one."""
+        scores.register_hook(
+            lambda _: Variable._execution_engine.queue_callback(self._share_one_by_one)
+        )
+
+    @torch.no_grad()
+    def _share_one_by_one(self) -> None:
+        for name, parameter in self._model.named_parameters():
+            if not of_last(name) and parameter.grad is not None:
+                distributed.all_reduce(parameter.grad, group=self._group)
+                parameter.grad /= self._ranks
+        for each in self._model.buffers():
+            self._from_first(each)
+
+    def _from_first(self, tensor: torch.Tensor) -> None:
+        distributed.broadcast(tensor, group=self._group, group_src=FIRST_RANK)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        """None: a copy of the network is in no group."""
+        return

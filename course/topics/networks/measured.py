@@ -336,4 +336,5 @@ def scaling(machine: str) -> pd.DataFrame:
         }
     )
     found.index = pd.MultiIndex.from_frame(table[["network", "batch", "gpus"]])
-    return found.loc[[(*each, gpus) for each in one.index for gpus in sorted(set(table["gpus"]))]]
+    order = [(*each, gpus) for each in one.index for gpus in sorted(set(table["gpus"]))]
+    return found.loc[[each for each in order if each in found.index]]  # a row may have failed

@@ -37,7 +37,7 @@ test: lint
 	python -m pytest --numprocesses=4 --dist=loadgroup --no-loadscope-reorder --max-worker-restart=0
 
 lab: setup
-	jupyter lab $(AS_ROOT) --notebook-dir=. \
+	jupyter lab $(AS_ROOT) --notebook-dir=. --KernelManager.transport_encryption=auto \
 	  --LabApp.default_url=/lab/tree/notebooks/day0_start_here.ipynb
 
 slurm: setup

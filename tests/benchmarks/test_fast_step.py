@@ -182,6 +182,7 @@ def test_the_first_layer() -> None:
     assert f"{saved:.1f} ms of a step of 31.4" in PAGE
     ahead = saved / (31.4 - saved)
     after, fp16 = (recorded("algebra", half).images_per_s for half in ("bf16", "fp16"))
+    assert f"One H200 alone has made {after:,.0f} since, with the first layer in fp16" in PAGE
     (bf16, half) = (
         rows("first_layer_in_bf16_h200.jsonl", "run", precision=each)[0]["images_per_s"]
         for each in ("bf16", "fp16")

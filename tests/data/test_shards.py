@@ -25,12 +25,24 @@ SHARDS = runpy.run_path(str(PROJECT / "solutions/train.py"), run_name="train")["
 CONFIG = rung("shards", quick=True, image_px=32, batch_size=4, steps=6, data="imagenet")
 
 
+@pytest.fixture(scope="module")
+def converted(tiny_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with the training images of a small set in shards of eight."""
+    cache = tmp_path_factory.mktemp("converted")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COURSE_DATA", str(cache / "default"))
+        patch.setattr(convert, "LEAST", 8)
+        convert.convert("shards", tiny_set)
+    return cache
+
+
 @pytest.fixture
-def stored(tiny_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ImageSets:
-    """A small set whose training images lie in shards of eight."""
+def stored(
+    converted: Path, tiny_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> ImageSets:
+    """The set and its shards, in a copy that a test may damage."""
+    shutil.copytree(converted, tmp_path / "cache")
     monkeypatch.setenv("COURSE_DATA", str(tmp_path / "cache" / "default"))
-    monkeypatch.setattr(convert, "LEAST", 8)
-    convert.convert("shards", tiny_set)
     return image_sets(replace(CONFIG, data_root=str(tiny_set)))
 
 

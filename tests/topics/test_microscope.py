@@ -31,6 +31,7 @@ from course.traces.tensor_cores.rules import labelled
 CPU = torch.device("cpu")
 SHORT = (
     (looked, "BATCH_S", 0.002),
+    (looked, "REPEATS", 2),
     (measured, "TRY_S", 0.004),
     (measured, "HELD_S", 0.01),
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import for_all
 from PIL import Image
 from torch.utils.data import DataLoader
 
@@ -46,7 +47,7 @@ def stored(
     return image_sets(replace(CONFIG, data_root=str(tiny_set)))
 
 
-@pytest.mark.parametrize("buffer", [0, 1, 7, 100])
+@for_all("buffer", [0, 1, 7, 100])
 def test_a_buffer_keeps_every_image(buffer: int) -> None:
     torch.manual_seed(0)
     found = [*shuffled(iter(range(50)), buffer)]
@@ -111,7 +112,7 @@ def test_paths_are_those_of_the_index(stored: ImageSets, tiny_set: Path) -> None
     assert all(path.exists() for path in stored.shards)
 
 
-@pytest.mark.parametrize(
+@for_all(
     "changes, said",
     [
         ({"format": "shards", "data": "synthetic"}, "is stored nowhere: set format=.files."),

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import torch
+from cases import for_all
 
 from benchmarks import microscope as benchmark
 from course.runs import recordings
@@ -37,7 +38,7 @@ SHORT = (
 )
 
 
-@pytest.mark.parametrize("stored", ["NN", "NT", "TN", "TT"])
+@for_all("stored", ["NN", "NT", "TN", "TT"])
 def test_a_product_stores_its_matrices_as_asked(stored: str) -> None:
     call = Product(5, 7, 3, "fp32", stored).call(CPU)
     a, b = (cell.cell_contents for cell in call.__closure__)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from cases import for_all
 from torch import distributed
 
 from course.config import rung
@@ -139,7 +140,7 @@ def simulated_ring_s(size: int, ranks: int, link: Link) -> float:
     return float(clock.max())
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 64])
+@for_all("ranks", [1, 2, 3, 8, 64])
 def test_formula_is_what_a_ring_of_messages_takes(ranks: int) -> None:
     found = all_reduce_s(100e6, ranks, LINK)
     assert found == pytest.approx(simulated_ring_s(100e6, ranks, LINK))
@@ -168,7 +169,7 @@ def group_of_one():
         distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("bucket_mb", [0.5, 5, 25, 1000])
+@for_all("bucket_mb", [0.5, 5, 25, 1000])
 def test_buckets_are_those_that_ddp_makes(group_of_one, bucket_mb: float) -> None:
     model = models.create("resnet18", 16)
     wrapped = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=bucket_mb)

@@ -205,9 +205,9 @@ OWN_S = 0.0007  # that DDP takes for itself
 def measured(folder: Path, link: Link, cases: list[tuple[int, float]]) -> list[Run]:
     """Runs whose steps are as long as the model says for a link."""
     alone = run_of(folder, 1, 64, 0.02)
-    model, runs = models.create("resnet50", 1000), [alone]
+    runs = [alone]
     for gpus, bucket_mb in cases:
-        sent = ring.buckets(model, 224, bucket_mb)
+        sent = efficiency.sent_by("resnet50", 1000, 224, bucket_mb)
         longer = OWN_S + float(ring.exposed_s(sent, gpus, link, alone.record.backward_s))
         runs.append(run_of(folder, gpus, 64, 0.02 + longer, bucket_mb=bucket_mb))
     return runs

@@ -5,6 +5,7 @@ from dataclasses import FrozenInstanceError, asdict, fields
 from itertools import pairwise
 
 import pytest
+from cases import for_all
 
 from course.config import COMPILED, LADDER, Config, from_dict, parse_settings, rung, vary
 from course.valid import AT_LEAST, CHOICES
@@ -17,7 +18,7 @@ def changed_fields(before: Config, after: Config) -> set[str]:
 PAIRS = [*pairwise(LADDER), *pairwise(["channels_last", *COMPILED])]
 
 
-@pytest.mark.parametrize("before, after", PAIRS, ids=" to ".join)
+@for_all("before, after", PAIRS, ids=" to ".join)
 def test_rung_changes_one_field(before: str, after: str) -> None:
     assert len(changed_fields(rung(before), rung(after)) - {"rung"}) == 1
 
@@ -27,7 +28,7 @@ def test_ladder_names_its_rungs() -> None:
     assert {name: cfg.rung for name, cfg in LADDER.items()} == {name: name for name in LADDER}
 
 
-@pytest.mark.parametrize("name", LADDER)
+@for_all("name", LADDER)
 def test_quick_shrinks_but_keeps_what_the_rung_shows(name: str) -> None:
     full, quick = rung(name), rung(name, quick=True)
     for kept in ("rung", "model", "device", "precision", "channels_last", "data", "seed"):
@@ -49,21 +50,21 @@ def test_unknown_rung_lists_the_ladder() -> None:
     assert all(name in str(caught.value) for name in LADDER)
 
 
-@pytest.mark.parametrize("name", CHOICES)
+@for_all("name", CHOICES)
 def test_bad_choice_lists_the_valid_ones(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}='other': choose") as caught:
         Config(**{name: "other"})
     assert all(valid in str(caught.value) for valid in CHOICES[name])
 
 
-@pytest.mark.parametrize("name", AT_LEAST)
+@for_all("name", AT_LEAST)
 def test_too_small_a_number_says_the_least(name: str) -> None:
     least = AT_LEAST[name]
     with pytest.raises(ValueError, match=f"{name}={least - 1}: it must be {least} or more"):
         Config(**{name: least - 1})
 
 
-@pytest.mark.parametrize("name", ("image_px", "batch_size", "val_steps", "workers"))
+@for_all("name", ("image_px", "batch_size", "val_steps", "workers"))
 def test_least_number_is_taken(name: str) -> None:
     assert getattr(Config(**{name: AT_LEAST[name]}), name) == AT_LEAST[name]
 
@@ -119,7 +120,7 @@ def test_setting_may_hold_an_equals_sign() -> None:
     assert parse_settings(["data_root=/disk/a=b"]) == {"data_root": "/disk/a=b"}
 
 
-@pytest.mark.parametrize(
+@for_all(
     "pair, wanted",
     [
         ("batch_size=3.5", "int"),
@@ -142,7 +143,7 @@ def test_setting_without_equals_sign() -> None:
         parse_settings(["nonsense"])
 
 
-@pytest.mark.parametrize("setting", ("lr=nan", "lr=-0.1", "momentum=-1", "weight_decay=nan"))
+@for_all("setting", ("lr=nan", "lr=-0.1", "momentum=-1", "weight_decay=nan"))
 def test_number_that_cannot_train_is_refused_before_the_queue(setting: str) -> None:
     with pytest.raises(ValueError, match=setting.partition("=")[0]):
         rung("baseline", **parse_settings([setting]))
@@ -163,7 +164,7 @@ def test_vary_gives_each_combination_a_label_of_its_own() -> None:
     assert len(set(labels)) == 6 and not set(labels) & set(LADDER)
 
 
-@pytest.mark.parametrize("values", [{}, {"batch_size": []}, {"precision": "bf16"}])
+@for_all("values", [{}, {"batch_size": []}, {"precision": "bf16"}])
 def test_vary_without_values_shows_how(values: dict) -> None:
     with pytest.raises(ValueError, match=r"batch_size=\[8, 16, 32\]"):
         vary(rung("device"), **values)
@@ -176,7 +177,7 @@ def test_vary_refuses_what_rung_refuses() -> None:
         vary(rung("device"), batch_size=[8, 0])
 
 
-@pytest.mark.parametrize(
+@for_all(
     "changes, said",
     [
         ({"micro_batch": 65}, "micro_batch=65 is more than batch_size=64"),

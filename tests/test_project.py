@@ -11,6 +11,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import yaml
+from cases import for_all
 from packaging.requirements import Requirement
 
 import course
@@ -47,7 +48,7 @@ def locked() -> dict[str, list[Requirement]]:
     return found
 
 
-@pytest.mark.parametrize("need", wanted(), ids=lambda need: need.name)
+@for_all("need", wanted(), ids=lambda need: need.name)
 def test_lock_holds_an_exact_version_that_fits(need: Requirement) -> None:
     for exact in locked()[need.name]:
         (pin,) = exact.specifier
@@ -59,7 +60,7 @@ def test_lock_has_a_torch_for_every_python() -> None:
     assert [str(pin) for pin in locked()["torch"]] == ["torch==2.15.0"]
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "environment.yml", "pyproject.toml"])
+@for_all("name", ["requirements.lock", "environment.yml", "pyproject.toml"])
 def test_no_address_of_a_registry_is_recorded(name: str) -> None:
     assert not re.search(r"https?://|index-url|find-links|file:", (PROJECT / name).read_text())
 
@@ -84,7 +85,7 @@ def code_cells(path: Path) -> list[str]:
     return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@for_all("path", NOTEBOOKS, ids=lambda path: path.stem)
 class TestNotebook:
     def test_is_valid_and_holds_no_output(self, path: Path) -> None:
         notebook = nbformat.read(path, as_version=4)
@@ -152,7 +153,7 @@ def anchors(page: str) -> set[str]:
 PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+@for_all("page", PAGES, ids=lambda path: path.stem)
 def test_links_of_pages_resolve(page: Path) -> None:
     assert_links_resolve(page.read_text(), page.parent)
 
@@ -167,7 +168,7 @@ def test_a_broken_link_is_noticed() -> None:
     assert anchors('<a id="lab-11"></a>\n\n## Lab 1.1') == {"lab-11"}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+@for_all("path", MODULES, ids=lambda path: path.relative_to(PROJECT))
 def test_module_is_small_and_its_functions_are_described(path: Path) -> None:
     text = path.read_text()
     assert len(text.splitlines()) <= 400
@@ -180,7 +181,7 @@ def test_module_is_small_and_its_functions_are_described(path: Path) -> None:
             assert ast.get_docstring(node), node.name
 
 
-@pytest.mark.parametrize("solution", exercises.solutions(), ids=lambda path: path.stem)
+@for_all("solution", exercises.solutions(), ids=lambda path: path.stem)
 def test_training_script_fits_its_limit(solution: Path) -> None:
     """With all TODOs filled; the comments that mark them are not counted."""
     text = solution.read_text()

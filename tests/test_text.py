@@ -1,11 +1,11 @@
 """Numbers for people."""
 
-import pytest
+from cases import for_all
 
 from course.text import digits
 
 
-@pytest.mark.parametrize(
+@for_all(
     "value, said",
     [(0, "0"), (3727.4, "3,727"), (2.345, "2.35"), (0.00012, "0.00012"), (0.0000123, "0.0000123")]
     + [(-2e-7, "-0.0000002"), (1e-4, "0.0001"), (99.96, "100"), (float("nan"), "nan")],

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,9 +99,26 @@ def recorded_runs(machine: str, *purposes: str) -> list[Run]:
     """
     for purpose in purposes:
         check_purpose(purpose)
-    found = [Run(path.parent) for path in _folder(machine).glob("*/record.json")]
-    found = [run for run in found if not purposes or run.purpose in purposes]
-    return sorted(found, key=lambda run: (run.record.started_at, run.name))
+    found = []
+    for path in _folder(machine).glob("*/record.json"):
+        purpose, moment = _asked(path.parent, _version(path), _version(path.parent / "launch.json"))
+        if not purposes or purpose in purposes:
+            found.append((moment, path.parent.name, Run(path.parent)))
+    return [run for *_, run in sorted(found, key=lambda each: each[:2])]
+
+
+def _version(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:  # it is not there, of which Run makes something
+        return 0
+
+
+@lru_cache(maxsize=4096)  # each question about a machine goes through all its runs
+def _asked(folder: Path, *versions: int) -> tuple[str, str]:
+    """Why and when a run was recorded, as its files were then."""
+    run = Run(folder)
+    return run.purpose, run.record.started_at
 
 
 def check_purpose(purpose: str) -> None:

@@ -11,7 +11,9 @@ import gzip
 import json
 import re
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +140,16 @@ def read(path: str | Path) -> Trace:
         TraceError: no such file, a cut one, or one that holds something else.
     """
     path = Path(path)
+    version = None
+    with suppress(OSError):  # of which load_json tells
+        version = path.stat().st_mtime_ns, path.stat().st_size
+    found = _read(path.absolute(), version)
+    return replace(found, **{name: getattr(found, name).copy() for name in COLUMNS})
+
+
+@lru_cache(maxsize=32)  # 2 MB each, 11 at most; a report and its notebook ask several questions
+def _read(path: Path, version: tuple[int, int] | None) -> Trace:
+    """The file as it was then; its tables are handed on as copies, which may be changed."""
     content = load_json(path)
     events = [event for event in content["traceEvents"] if event.get("ph") == "X"]
     events = [event for event in events if "dur" in event and "ts" in event]
@@ -152,7 +164,7 @@ def read(path: str | Path) -> Trace:
         raise TraceError(f"{path} holds no operator and no kernel: {_VALID}")
     devices = [entry.get("name", "") for entry in content.get("deviceProperties") or []]
     found = assemble(rows, device=devices[0] if devices else "", source=f"{path.name}, PyTorch")
-    owner = Run(path.absolute().parent)
+    owner = Run(path.parent)
     told = f", recorded {owner.record.started_at[:10]}" if owner.is_recorded else ""
     return replace(found, recorded=told)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -28,8 +30,16 @@ def joined(spans: Iterable[tuple[float, float]]) -> Spans:
 
 
 def covered(span: tuple[float, float], busy: Spans) -> float:
-    """Seconds of a span that lie within the stretches."""
-    return sum(max(0.0, min(span[1], end) - max(span[0], begin)) for begin, end in busy)
+    """Seconds of a span that lie within the stretches, which are as `joined` leaves them.
+
+    Of thousands in a trace few meet the span: they are found by their order.
+    """
+    found, at = 0.0, max(bisect(busy, (span[0], math.inf)) - 1, 0)
+    while at < len(busy) and busy[at][0] < span[1]:
+        begin, end = busy[at]
+        found += max(0.0, min(span[1], end) - max(span[0], begin))
+        at += 1
+    return found
 
 
 def exposed(span: tuple[float, float], busy: Spans) -> Spans:

@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from cases import for_all
 from fast_step import on_gpu
 
 from course.runs.record import Record
@@ -25,7 +26,7 @@ def rows(name: str, record: str, **fields: object) -> list[dict]:
     return [each for each in kept if fields.items() <= each.items()]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@for_all("way", WAYS)
 def test_speed_and_energy(way: str) -> None:
     found = rows("measured_h100.jsonl", "speed", way=way, dtype="fp16")
     speed, joules = (median(row[key] for row in found) for key in KEYS)

@@ -8,6 +8,7 @@ from pathlib import Path
 import parity
 import pytest
 import torch
+from cases import for_all
 
 from course.runs.run import PROJECT
 from course.training.algebra import formulas
@@ -31,7 +32,7 @@ def test_a_training_that_fails_is_another_one() -> None:
     assert parity.chance(SAME, [math.nan] * 5) == pytest.approx(2 / math.comb(10, 5))
 
 
-@pytest.mark.parametrize(
+@for_all(
     ("algebra", "again", "broken", "fine", "told"),
     [
         (ALSO, ALSO, OTHER, True, "algebra: no difference"),

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cases import for_all
 from typer.testing import CliRunner
 
 from course import __main__, config
@@ -32,7 +33,7 @@ def course(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
 COMMANDS = [each.name or each.callback.__name__ for each in __main__.app.registered_commands]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@for_all("command", COMMANDS)
 def test_every_command_has_help(command: str) -> None:
     result = CliRunner().invoke(__main__.app, [command, "--help"])
     assert (result.exit_code, "Usage" in result.stdout) == (0, True)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import for_all
 from torchvision.transforms import v2
 
 from course.config import Config, rung
@@ -17,7 +18,7 @@ CPU = torch.device("cpu")
 NAMED = {"color": "Color", "autocontrast": "AutoContrast"}
 
 
-@pytest.mark.parametrize("name, strength", augment.KINDS)
+@for_all("name, strength", augment.KINDS)
 def test_a_change_is_that_of_torchvision(name: str, strength: float) -> None:
     theirs = v2.RandAugment()
     known = NAMED.get(name, name.title().replace(" ", ""))
@@ -70,7 +71,7 @@ def test_workers_draw_where_the_config_says_so() -> None:
         assert "RandAugment" not in named
 
 
-@pytest.mark.parametrize(
+@for_all(
     "start, end, epochs, due",
     [
         (128, 224, 4, [128, 160, 192, 224]),
@@ -86,7 +87,7 @@ def test_sizes_of_the_epochs(start: int, end: int, epochs: int, due: list[int]) 
     assert [epoch_px(cfg, epoch) for epoch in range(epochs)] == due
 
 
-@pytest.mark.parametrize(
+@for_all(
     "loading",
     [
         {},
@@ -112,7 +113,7 @@ def test_crops_grow_in_workers_too(tiny_set: Path, loading: dict) -> None:
     assert next(iter(val))[0].shape[2:] == (96, 96)
 
 
-@pytest.mark.parametrize(
+@for_all(
     "values, said",
     [
         ({"randaugment": "cpu", "data": "synthetic"}, "randaugment='cpu' changes how files become"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import for_all
 
 from course.config import CROPS_PX, Config, rung
 from course.data import crop_set, default_set
@@ -61,7 +62,7 @@ def test_crops_differ(made: Path) -> None:
     assert len(images.unique(dim=0)) == len(images)
 
 
-@pytest.mark.parametrize("name", PHOTOGRAPHS)
+@for_all("name", PHOTOGRAPHS)
 def test_no_pixel_is_in_both_splits(name: str) -> None:
     """Of every crop the corners lie in its own tile, and no tile is in both splits."""
     photo, random = crop_set._photograph(name), torch.Generator().manual_seed(1)
@@ -203,7 +204,7 @@ def test_they_lie_beside_the_default_set(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert default_set.default_root() == tmp_path / "images"
 
 
-@pytest.mark.parametrize(
+@for_all(
     "changes, said",
     [
         ({"image_px": 64}, "set image_px=32"),

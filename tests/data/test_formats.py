@@ -22,7 +22,7 @@ from course.__main__ import app
 from course.config import rung
 from course.data import default_set
 from course.data.default_set import DataError
-from course.data.formats import convert
+from course.data.formats import convert, parts
 from course.data.formats.parts import KINDS, SMALL_PX
 from course.data.formats.raw import Raw
 from course.data.loader import image_sets, loaders
@@ -38,12 +38,23 @@ convert.convert(sys.argv[1], Path(sys.argv[2]))
 """
 
 
+PX = 64  # instead of SMALL_PX, of photographs that are as much smaller
+
+
 @pytest.fixture
-def own(tiny_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def large(tiny_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A set of 48 files that a test may damage; converted in small parts, beside it."""
     monkeypatch.setenv("COURSE_DATA", str(tmp_path / "cache" / "default"))
     monkeypatch.setattr(convert, "LEAST", 10)
     return shutil.copytree(tiny_set, tmp_path / "photos")
+
+
+@pytest.fixture
+def own(small_set: Path, large: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same with a quarter of their width, where pixels are not the subject."""
+    monkeypatch.setattr(parts, "SMALL_PX", PX)
+    shutil.rmtree(large)
+    return shutil.copytree(small_set, large)
 
 
 def classes_of(root: Path) -> list[str]:
@@ -53,8 +64,8 @@ def classes_of(root: Path) -> list[str]:
 def files_of(folder: Path) -> dict[str, str]:
     """Each file that the index names, and its checksum."""
     splits = convert.index(folder)["splits"].values()
-    parts = [part for split in splits for part in split["parts"]]
-    return {name: about["sha256"] for part in parts for name, about in part["files"].items()}
+    made = [part for split in splits for part in split["parts"]]
+    return {name: about["sha256"] for part in made for name, about in part["files"].items()}
 
 
 def start(kind: str, root: Path, cache: Path) -> subprocess.Popen:
@@ -85,11 +96,11 @@ def test_shards_hold_each_file_as_it_is_with_its_class(own: Path) -> None:
         assert labels != sorted(labels)  # a shard mixes classes
 
 
-def test_small_files_keep_their_names_and_shapes(own: Path) -> None:
-    Image.new("RGB", (40, 30)).save(own / "train" / "cat" / "tiny.png")
-    folder = convert.convert("small", own)
-    for path in own.glob("*/*/*.jpg"):
-        with Image.open(path) as image, Image.open(folder / path.relative_to(own)) as small:
+def test_small_files_keep_their_names_and_shapes(large: Path) -> None:
+    Image.new("RGB", (40, 30)).save(large / "train" / "cat" / "tiny.png")
+    folder = convert.convert("small", large)
+    for path in large.glob("*/*/*.jpg"):
+        with Image.open(path) as image, Image.open(folder / path.relative_to(large)) as small:
             assert min(small.size) == SMALL_PX <= min(image.size)
             assert small.width / small.height == pytest.approx(image.width / image.height, rel=0.01)
             near = np.asarray(image.convert("RGB").resize(small.size), dtype=int)
@@ -105,8 +116,8 @@ def test_raw_bytes_are_the_middle_of_each_image(own: Path) -> None:
     folder = convert.convert("raw", own)
     images = [np.load(path, mmap_mode="r") for path in sorted(folder.glob("val/images-*.npy"))]
     labels = np.concatenate([np.load(path) for path in sorted(folder.glob("val/labels-*.npy"))])
-    pixels = np.concatenate([each[:, 128, 128] for each in images]).astype(int)
-    assert images[0].shape[1:] == (SMALL_PX, SMALL_PX, 3) and images[0].dtype == np.uint8
+    pixels = np.concatenate([each[:, PX // 2, PX // 2] for each in images]).astype(int)
+    assert images[0].shape[1:] == (PX, PX, 3) and images[0].dtype == np.uint8
     assert sorted(labels) == [*range(16)] and [*labels] != sorted(labels)
     assert abs(pixels[:, 0] - 10 * labels).max() <= 3
 
@@ -129,32 +140,32 @@ def test_equal_bytes_and_the_index_counts_them(kind: str, own: Path, monkeypatch
 
 
 @pytest.mark.slow
-def test_interrupted_it_goes_on_where_it_was(own: Path, tmp_path: Path) -> None:
+def test_interrupted_it_goes_on_where_it_was(large: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    partial = convert.place("raw", own).with_name(f"{convert.place('raw', own).name}.partial")
-    maker = start("raw", own, cache)
+    partial = convert.place("raw", large).with_name(f"{convert.place('raw', large).name}.partial")
+    maker = start("raw", large, cache)
     eventually(lambda: len([*partial.glob("done/*.json")]) > 1, "some parts are done")
     maker.send_signal(signal.SIGINT)
-    assert maker.wait(60) != 0 and not convert.place("raw", own).exists()
+    assert maker.wait(60) != 0 and not convert.place("raw", large).exists()
     kept = {path.name: path.stat().st_mtime_ns for path in partial.glob("train/images-*.npy")}
     assert 0 < len(kept) < 8
-    assert start("raw", own, cache).wait(60) == 0
-    folder = convert.place("raw", own)
+    assert start("raw", large, cache).wait(60) == 0
+    folder = convert.place("raw", large)
     after = {path.name: path.stat().st_mtime_ns for path in folder.glob("train/images-*.npy")}
     assert len(after) == 8 and kept.items() <= after.items()
     assert convert.index(folder)["splits"]["train"]["images"] == 32 and not partial.exists()
 
 
 @pytest.mark.slow
-def test_two_at_once_make_one(own: Path, tmp_path: Path) -> None:
-    both = [start("small", own, tmp_path / "cache") for _ in range(2)]
+def test_two_at_once_make_one(large: Path, tmp_path: Path) -> None:
+    both = [start("small", large, tmp_path / "cache") for _ in range(2)]
     assert [maker.wait(60) for maker in both] == [0, 0]
-    assert len(files_of(convert.place("small", own))) == 48
+    assert len(files_of(convert.place("small", large))) == 48
 
 
 def test_a_damaged_image_is_named_and_left_out_only_when_asked(own: Path) -> None:
     bad = own / "train" / "cat" / "cat_00001.jpg"
-    bad.write_bytes(bad.read_bytes()[:5000])
+    bad.write_bytes(bad.read_bytes()[:2000])
     with pytest.raises(DataError, match="cat_00001.jpg cannot be decoded .* --skip-damaged"):
         convert.convert("shards", own)
     assert not convert.place("shards", own).exists()
@@ -166,7 +177,7 @@ def test_a_damaged_image_is_named_and_left_out_only_when_asked(own: Path) -> Non
 
 def test_what_was_done_before_an_image_was_found_damaged_is_kept(own: Path) -> None:
     bad = sorted((own / "val").glob("*/*.jpg"))[-1]
-    bad.write_bytes(bad.read_bytes()[:5000])
+    bad.write_bytes(bad.read_bytes()[:2000])
     with pytest.raises(DataError, match="cannot be decoded"):
         convert.convert("small", own)
     partial = convert.place("small", own).with_name(f"{convert.place('small', own).name}.partial")
@@ -267,11 +278,11 @@ def test_a_file_that_is_gone_is_made_again(own: Path) -> None:
     assert (folder / "train" / "images-00002.npy").is_file()
 
 
-def test_a_full_disk_keeps_what_is_done(own: Path, tmp_path: Path, monkeypatch) -> None:
+def test_a_full_disk_keeps_what_is_done(large: Path, tmp_path: Path, monkeypatch) -> None:
     with small_disk(tmp_path / "disk", "4m") as disk:
         monkeypatch.setenv("COURSE_DATA", str(disk / "default"))
         with pytest.raises(DataError, match="No space left on device .*kept.*COURSE_DATA"):
-            convert.convert("raw", own)
+            convert.convert("raw", large)
         (partial,) = disk.glob("*.partial")
         notes = [json.loads(path.read_text()) for path in partial.glob("done/*.json")]
         assert notes and not [*disk.glob("*-raw/index.json")]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import for_all
 from PIL import Image
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils.data import DistributedSampler
@@ -130,7 +131,7 @@ def test_next_epoch_has_another_order(tiny_set: Path) -> None:
 class TestEpochs:
     """As many batches as the config says, from however many files."""
 
-    @pytest.mark.parametrize("files, steps", [(32, 3), (32, 4), (32, 5), (32, 21)])
+    @for_all("files, steps", [(32, 3), (32, 4), (32, 5), (32, 21)])
     def test_has_all_its_steps(self, tiny_set: Path, files: int, steps: int) -> None:
         train, _, _ = opened(config(tiny_set, batch_size=8, steps=steps))
         assert len(train) == steps
@@ -142,7 +143,7 @@ class TestEpochs:
             assert len({tuple(each) for each in passes}) == len(passes)  # each shuffled anew
         assert epochs[0] != epochs[1]
 
-    @pytest.mark.parametrize("world", [1, 2, 4])
+    @for_all("world", [1, 2, 4])
     def test_ranks_share_each_pass(self, world: int) -> None:
         files, share, epochs = range(32), 10, 3
         samplers = [DistributedSampler(files, world, rank, seed=7) for rank in range(world)]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import for_all
 from PIL import Image
 from torch.utils.data import DataLoader
 
@@ -25,16 +26,28 @@ SHARDS = runpy.run_path(str(PROJECT / "solutions/train.py"), run_name="train")["
 CONFIG = rung("shards", quick=True, image_px=32, batch_size=4, steps=6, data="imagenet")
 
 
+@pytest.fixture(scope="module")
+def converted(tiny_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with the training images of a small set in shards of eight."""
+    cache = tmp_path_factory.mktemp("converted")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COURSE_DATA", str(cache / "default"))
+        patch.setattr(convert, "LEAST", 8)
+        convert.convert("shards", tiny_set)
+    return cache
+
+
 @pytest.fixture
-def stored(tiny_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ImageSets:
-    """A small set whose training images lie in shards of eight."""
+def stored(
+    converted: Path, tiny_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> ImageSets:
+    """The set and its shards, in a copy that a test may damage."""
+    shutil.copytree(converted, tmp_path / "cache")
     monkeypatch.setenv("COURSE_DATA", str(tmp_path / "cache" / "default"))
-    monkeypatch.setattr(convert, "LEAST", 8)
-    convert.convert("shards", tiny_set)
     return image_sets(replace(CONFIG, data_root=str(tiny_set)))
 
 
-@pytest.mark.parametrize("buffer", [0, 1, 7, 100])
+@for_all("buffer", [0, 1, 7, 100])
 def test_a_buffer_keeps_every_image(buffer: int) -> None:
     torch.manual_seed(0)
     found = [*shuffled(iter(range(50)), buffer)]
@@ -99,7 +112,7 @@ def test_paths_are_those_of_the_index(stored: ImageSets, tiny_set: Path) -> None
     assert all(path.exists() for path in stored.shards)
 
 
-@pytest.mark.parametrize(
+@for_all(
     "changes, said",
     [
         ({"format": "shards", "data": "synthetic"}, "is stored nowhere: set format=.files."),

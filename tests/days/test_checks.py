@@ -4,6 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from cases import for_all
 from check_helpers import SOLVED
 
 from course import days
@@ -59,7 +60,7 @@ def test_what_a_script_is_given_in_a_rehearsal_has_all_that_it_has_in_a_run() ->
         assert not public - {*dir(pretending)}
 
 
-@pytest.mark.parametrize(
+@for_all(
     "found, faster, verdict",
     [
         (Ratio(1.5, 1.4, 1.6), True, PASSED),

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from cases import for_all
 from check_helpers import TEXTS
 
 from course import days
@@ -66,7 +67,7 @@ def ranks_on(*devices: tuple[str, str]) -> SimpleNamespace:
     return SimpleNamespace(record=SimpleNamespace(gpus=2), ranks=ranks)
 
 
-@pytest.mark.parametrize(
+@for_all(
     "devices, said",
     [
         (

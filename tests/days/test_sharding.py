@@ -4,6 +4,7 @@ import re
 
 import pytest
 from answers import shards
+from cases import for_all
 from check_helpers import SOLVED, TEXT, text_of
 
 from course.config import rung
@@ -19,14 +20,14 @@ def test_the_solution_reads_all_once(todo: int) -> None:
     assert [*LOOKS[todo](SOLVED, CONFIG)] == []
 
 
-@pytest.mark.parametrize("label", shards.WRONG)
+@for_all("label", shards.WRONG)
 def test_a_mistake_is_named(label: str) -> None:
     answer = shards.WRONG[label]
     (said,) = LOOKS[answer.todo](text_of(answer), CONFIG)
     assert re.search(answer.said, said), said
 
 
-@pytest.mark.parametrize("label", shards.RIGHT)
+@for_all("label", shards.RIGHT)
 def test_another_right_way_is_taken(label: str) -> None:
     answer = shards.RIGHT[label]
     assert [*LOOKS[answer.todo](text_of(answer), CONFIG)] == []

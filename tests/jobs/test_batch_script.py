@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cases import for_all
 
 from course.config import rung
 from course.jobs import plan, sites, slurm_commands
@@ -82,7 +83,7 @@ def test_what_a_shell_reads_in_it_is_quoted(
     assert not (tmp_path / "hacked").exists()
 
 
-@pytest.mark.parametrize(
+@for_all(
     "written, minutes",
     [
         ("infinite", math.inf),
@@ -122,12 +123,12 @@ def test_a_time_that_the_partition_never_gives(partition: str) -> None:
     slurm_commands.check_partition(sites.Site("s", "slurm", partition="gpu", time_min=9999), OFFERS)
 
 
-@pytest.mark.parametrize("gpus, shape", [(1, (1, 1)), (3, (1, 3)), (4, (1, 4)), (8, (2, 4))])
+@for_all("gpus, shape", [(1, (1, 1)), (3, (1, 3)), (4, (1, 4)), (8, (2, 4))])
 def test_nodes_and_tasks_of_a_job(gpus: int, shape: tuple[int, int]) -> None:
     assert sites.Site("s", "slurm", gpus_per_node=4, nodes=2).shape(gpus) == shape
 
 
-@pytest.mark.parametrize("gpus", [-1, 0, 5, 6, 9, 12])
+@for_all("gpus", [-1, 0, 5, 6, 9, 12])
 def test_gpus_that_fill_no_nodes_are_refused_with_the_valid(gpus: int) -> None:
     site = sites.Site("s", "slurm", gpus_per_node=4, nodes=2)
     with pytest.raises(ValueError, match=rf"gpus={gpus}: .* choose 1 to 4, or a multiple of 4 up"):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cases import for_all
 
 from course.config import Config
 from course.jobs import engines, plan, sites
@@ -110,7 +111,7 @@ def test_wrong_value_names_site_and_setting(user_sites: Path, line: str, said: s
         sites.get("local")
 
 
-@pytest.mark.parametrize("executor", sites.EXECUTORS)
+@for_all("executor", sites.EXECUTORS)
 def test_an_engine_does_all_that_is_asked_of_one(executor: str) -> None:
     asked = [name for name in vars(engines.Engine) if not name.startswith("_")]
     assert {"answer", "submit", "tell"} < set(asked)

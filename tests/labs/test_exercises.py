@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from cases import for_all
 
 from course import days
 from course.labs import exercises, todo
@@ -81,7 +82,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("text, line, said", BROKEN.values(), ids=BROKEN)
+@for_all("text, line, said", BROKEN.values(), ids=BROKEN)
 def test_bad_markers_are_refused_with_file_and_line(text: str, line: int, said: str) -> None:
     with pytest.raises(SeamError, match=f"^script.py, line {line}: ") as caught:
         exercises.parse(text, "script.py")
@@ -117,7 +118,7 @@ def test_todos_are_numbered_over_all_scripts() -> None:
         exercises.solution_of(99)
 
 
-@pytest.mark.parametrize("solved", range(TOTAL + 1))
+@for_all("solved", range(TOTAL + 1))
 def test_view_compiles_and_shows_what_is_open(solved: int) -> None:
     view = exercises.render(TEXT, solved)
     compile(view, "view.py", "exec")
@@ -136,7 +137,7 @@ def test_each_todo_names_the_day_of_the_lab_that_checks_it() -> None:
     assert seams == labs
 
 
-@pytest.mark.parametrize("todo", range(1, TOTAL + 1))
+@for_all("todo", range(1, TOTAL + 1))
 def test_diff_of_a_todo_is_short(todo: int) -> None:
     assert 0 < len(exercises.diff(TEXT, todo)) <= 12
 

@@ -60,6 +60,7 @@ class TestPrediction:
         )
         assert repr(kept) == "You predicted 3 for amp. That is kept, right or wrong."
 
+    @pytest.mark.slow
     def test_stands_once_a_real_job_was_launched(self) -> None:
         predict("baseline", 10)
         run = launch("ok_light.py")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from claims import text_of, text_of_quiz
+from claims import network, text_of, text_of_quiz
 
 from course import models, recorded, rung, trace_path
 from course.labs.quizzes import find
@@ -40,7 +40,7 @@ class TestModel:
     def test_where_parameters_and_arithmetic_are(self) -> None:
         assert "it holds 59 % of the parameters. `layer1` holds less than 1 %" in TEXT
         assert "does 83 % as much arithmetic as `layer4`, because images are eight times" in TEXT
-        model = models.create("resnet50", classes=1000)
+        model = network("resnet50")
         parts = models.describe(model, image_px=224).set_index("part")
         share = parts["parameters"] / models.parameter_count(model)
         assert round(share["layer4"] * 100) == 59
@@ -52,7 +52,7 @@ class TestModel:
 
     def test_other_sources_count_half(self) -> None:
         assert "other sources count one, and say 4.1 for ResNet-50" in TEXT
-        model = models.create("resnet50", classes=1000)
+        model = network("resnet50")
         assert round(models.forward_gflop(model, 224) / 2, 1) == 4.1
 
 
@@ -101,7 +101,7 @@ class TestMemory:
     def test_weights_and_what_goes_with_them(self) -> None:
         assert "ResNet-50's weights take 0.1 GiB" in TEXT
         assert "25.6 million × 3 × 4 bytes is 0.29 GiB" in TEXT
-        parameters = models.parameter_count(models.create("resnet50", classes=1000))
+        parameters = models.parameter_count(network("resnet50"))
         assert round(parameters / 1e6, 1) == 25.6
         assert round(parameters * 4 / 2**30, 1) == 0.1
         assert round(parameters * 12 / 2**30, 2) == 0.29

@@ -3,7 +3,7 @@
 import math
 import re
 
-import pytest
+from cases import for_all
 from claims import text_of, text_of_quiz
 from torch.distributed import constants
 from torch.utils.data import DistributedSampler
@@ -94,7 +94,7 @@ def test_nccls_words_are_those_of_the_kept_logs() -> None:
     assert said in TEXT
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+@for_all("number", [1, 2, 3, 4, 5])
 def test_each_section_that_the_quiz_needs_stands_before_it(number: int) -> None:
     assert f"## {number}. " in TEXT.partition("While it runs, five questions")[0]
     assert QUIZ.count("[[questions]]") == 5

@@ -4,7 +4,7 @@ import json
 
 import pandas as pd
 import pytest
-from claims import text_of, text_of_quiz
+from claims import network, text_of, text_of_quiz
 
 from course.runs import recordings
 from course.runs.run import PROJECT, Run
@@ -72,7 +72,7 @@ def test_four_gpus_with_the_eager_step(eager: pd.DataFrame) -> None:
     assert "an efficiency of 97.8 %" in TEXT and round(four["efficiency"] * 100, 1) == 97.8
     assert "the step takes only 1.2 ms more" in TEXT and round(four["added_ms"], 1) == 1.2
     assert "each GPU hands 102 MB of gradients to the others" in TEXT
-    weights = models.parameter_count(models.create("resnet50", 1000))
+    weights = models.parameter_count(network("resnet50"))
     assert round(4 * weights / 1e6) == 102
     assert "One GPU trains 4,668 images/s, and four train 18,267" in QUIZ
     assert round(one["images_per_s"]) == 4668 and round(four["images_per_s"]) == 18267
@@ -162,7 +162,7 @@ def test_files_on_several_gpus(eager: pd.DataFrame) -> None:
 
 
 def test_the_last_bucket_is_exposed(of_h100: dict[int, Run]) -> None:
-    sent = scaling.buckets(models.create("resnet50", 1000), image_px=224, bucket_mb=25)
+    sent = scaling.buckets(network("resnet50"), image_px=224, bucket_mb=25)
     assert "more than half of all gradients are ready after a twentieth of it" in TEXT
     early = sum(bucket.size for bucket in sent if bucket.ready < 0.05)
     assert early > 0.5 * sum(bucket.size for bucket in sent)
@@ -205,7 +205,7 @@ def test_the_model_to_2048_gpus(fitted: Fit, of_h100: dict[int, Run]) -> None:
     assert "Up to 32 GPUs, DDP's own work is the largest loss. Then α takes over" in TEXT
     assert (ring.loc[2:32, "exposed_ms"] < 1e3 * fitted.own_s).all()
     assert ring.loc[64, "exposed_ms"] > 1e3 * fitted.own_s
-    last = scaling.buckets(models.create("resnet50", 1000), 224, 25)[-1]
+    last = scaling.buckets(network("resnet50"), 224, 25)[-1]
     of_bytes = 2 * 63 / 64 * last.size / NETWORK.bytes_per_s
     assert 2 * 127 * NETWORK.alpha_s > of_bytes  # of the exposed part, from 128 GPUs on
     small = scaling.predicted(of_h100[64], NETWORK, counts, own_s=fitted.own_s).set_index("gpus")
@@ -221,7 +221,7 @@ def test_the_model_to_2048_gpus(fitted: Fit, of_h100: dict[int, Run]) -> None:
 
 
 def test_alpha_over_2048_gpus(of_h100: dict[int, Run]) -> None:
-    sent = scaling.buckets(models.create("resnet50", 1000), 224, 25)
+    sent = scaling.buckets(network("resnet50"), 224, 25)
     assert "each bucket takes 4,094 messages, 20 ms of α alone" in TEXT
     assert 2 * 2047 == 4094 and round(4094 * NETWORK.alpha_s * 1e3) == 20
     assert "Four buckets take 82 ms of it, and backward lasts 35" in TEXT

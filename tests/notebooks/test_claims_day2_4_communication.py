@@ -2,7 +2,7 @@
 
 import pandas as pd
 import pytest
-from claims import text_of, text_of_quiz
+from claims import network, text_of, text_of_quiz
 
 from course.config import rung
 from course.labs.quizzes import FOLDER, load
@@ -58,14 +58,13 @@ def computing_ms(run: Run) -> float:
 
 def test_gradients_have_four_bytes_a_weight(two: dict[str, Run]) -> None:
     says("4 a weight and step", "The batch is not in that product")
-    weights = models.parameter_count(models.create("resnet50", 1000))
+    weights = models.parameter_count(network("resnet50"))
     for run in two.values():
         sent = communication.comm_report(run).query("operation == 'all_reduce'")["bytes"].sum()
         assert sent == pytest.approx(weights * 4, rel=1e-3)  # NCCL's are padded
     small = variant("masked_depth")  # another batch
     sent = communication.comm_report(small).query("operation == 'all_reduce'")["bytes"].sum()
-    network = models.create("resnet18", 16)
-    assert sent == pytest.approx(models.parameter_count(network) * 4, rel=1e-3)
+    assert sent == pytest.approx(models.parameter_count(network("resnet18", 16)) * 4, rel=1e-3)
 
 
 def test_forward_broadcasts_and_backward_reduces(two: dict[str, Run]) -> None:
@@ -236,7 +235,7 @@ def test_accumulation_sends_once_in_four_steps() -> None:
 def test_quiz_about_bytes_and_buckets(two: dict[str, Run]) -> None:
     assert "ResNet-50 has 25.6 million weights in fp32." in QUIZ
     assert "About 102 MB, 4 bytes for each weight." in QUIZ
-    weights = models.parameter_count(models.create("resnet50", 1000))
+    weights = models.parameter_count(network("resnet50"))
     assert round(weights / 1e6, 1) == 25.6 and round(weights * 4 / 1e6) == 102
     assert "About 51 MB" in QUIZ and round(weights * 2 / 1e6) == 51
     assert "with `bucket_cap_mb=100` ResNet-50's gradients are one message" in QUIZ

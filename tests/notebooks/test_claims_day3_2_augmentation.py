@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import cache
 
 import pandas as pd
-import pytest
 import torch
+from cases import for_all
 from claims import text_of, text_of_quiz
 
 from course.config import LADDER, rung
@@ -285,7 +285,7 @@ SUMS: list[tuple[str, Callable[[], bool]]] = [
 ]
 
 
-@pytest.mark.parametrize("words, holds", SUMS, ids=[words for words, _ in SUMS])
+@for_all("words, holds", SUMS, ids=[words for words, _ in SUMS])
 def test_sums_of_the_quiz(words: str, holds: Callable[[], bool]) -> None:
     assert words in QUIZ and holds()
 

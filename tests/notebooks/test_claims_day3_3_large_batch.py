@@ -5,7 +5,7 @@ from functools import cache
 
 import pandas as pd
 import pytest
-from claims import text_of, text_of_quiz
+from claims import network, text_of, text_of_quiz
 
 from course.config import Config
 from course.data.crop_set import Recipe
@@ -268,4 +268,4 @@ def test_the_cost_of_a_step_behind_the_lab() -> None:
     assert watts["muon"] == 486
     assert sorted(watts[name] for name in late - {"muon"})[:: len(late) - 2] == [578, 623]
     behind("for each of 54 matrices")
-    assert sum(each.ndim > 1 for each in models.create("resnet50", 1000).parameters()) == 54
+    assert sum(each.ndim > 1 for each in network("resnet50").parameters()) == 54

@@ -46,6 +46,7 @@ def said(words: str, where: str = TEXT) -> None:
     assert words in where, words
 
 
+@pytest.mark.slow
 def test_bytes() -> None:
     table = roofline.operators(rung("channels_last", **recordings.SETUP)).set_index("operator")
     total = roofline.fused(table).sum().round()

@@ -1,11 +1,12 @@
 """Lab 4.1 says what the records say."""
 
+from copy import deepcopy
 from functools import cache
 
 import pandas as pd
 import pytest
 import torch
-from claims import text_of
+from claims import network, text_of
 
 from course.config import rung
 from course.days import day4
@@ -34,16 +35,11 @@ def said(words: str, where: str = TEXT) -> None:
     assert words in where, words
 
 
-def on_meta(name: str) -> torch.nn.Module:
-    with torch.device("meta"):
-        return models.create(name, 1000)
-
-
 def test_sizes_of_the_networks() -> None:
     said("ResNet-50 has 26 million weights. CoAtNet-3, which joins convolutions and attention, has")
     said("has 167 million, its largest brother 687.")
     names = ("resnet50", "coatnet_3_224", "coatnet_5_224")
-    counts = {name: models.parameter_count(on_meta(name)) for name in names}
+    counts = {name: models.parameter_count(network(name)) for name in names}
     assert [round(each / 1e6) for each in counts.values()] == [26, 167, 687]
     said("every weight costs 16 bytes in all. For CoAtNet-3 that is 2.5 GiB.")
     assert round(16 * counts["coatnet_3_224"] / 2**30, 1) == 2.5
@@ -156,7 +152,7 @@ def test_what_fits_in_forty() -> None:
 
 def test_the_largest_tensor() -> None:
     sizes: list[int] = []
-    model = on_meta("coatnet_3_224")
+    model = deepcopy(network("coatnet_3_224"))  # which gets hooks
     for part in model.modules():
         part.register_forward_hook(lambda _m, _i, out: sizes.append(out[0].numel()))
     model(torch.empty(1, 3, 224, 224, device="meta"))

@@ -363,6 +363,7 @@ def test_behind_the_lab() -> None:
     assert round(cost.moved_by("unet3d")["copies"], 2) in (0.25, 0.26)
 
 
+@pytest.mark.slow
 def test_why_channels_last_may_cost() -> None:
     page = " ".join((PROJECT / "docs/behind-the-labs.md").read_text().split())
     assert "64 copies of 3D U-Net's step are `clone` instead of 22" in page

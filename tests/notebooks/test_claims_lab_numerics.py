@@ -99,6 +99,7 @@ def test_where_refinement_stops() -> None:
     assert fp16.loc[5, "error"] > 1e6
 
 
+@pytest.mark.slow
 def test_gmres() -> None:
     said("fp16 gains two powers of ten; the lab stops GMRES at 300 steps.")
     assert solved("fp16", gmres=True)["done"].sum() == solved("fp16")["done"].sum() + 2

@@ -8,6 +8,7 @@ from functools import cache
 
 import pandas as pd
 import pytest
+from cases import for_all
 from claims import text_of, text_of_quiz
 
 from course import race
@@ -39,7 +40,7 @@ def code(text: str) -> str:
     return ast.dump(ast.Module(ast.parse(text).body[1:], []))
 
 
-@pytest.mark.parametrize("track, machine", [("cpu", ""), ("gpu", "H100"), ("gpu", "H200")])
+@for_all("track, machine", [("cpu", ""), ("gpu", "H100"), ("gpu", "H200")])
 def test_what_is_shipped_is_what_ran(track: str, machine: str) -> None:
     found = shipped(track, machine)
     assert set(found) == set(NAMES) == set(race.ENTRIES)

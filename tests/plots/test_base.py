@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from cases import for_all
 from matplotlib.colors import to_hex
 from matplotlib.image import imread
 
@@ -79,9 +80,7 @@ def test_long_titles_are_broken_before_they_are_cut() -> None:
     assert edges[0] < right.get_window_extent().x0 and edges[1] <= made.bbox.x1
 
 
-@pytest.mark.parametrize(
-    "colour", [*base.PHASE_COLOURS.values(), base.GREY, base.ACCENT, base.UNDER_WHITE]
-)
+@for_all("colour", [*base.PHASE_COLOURS.values(), base.GREY, base.ACCENT, base.UNDER_WHITE])
 def test_words_on_a_colour_can_be_read_in_both_themes(colour: str) -> None:
     words = base.words_on(colour)
     assert base.contrast(words, colour) >= 4.5

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from race_helpers import WELL, as_somebody, of
 
+from course.plots.base import Picture
 from course.race import again, board, entry, page
 from course.runs.record import Record
 
@@ -19,6 +20,14 @@ def posted(place: Path, name: str, text: str = "SETTINGS = {}\n") -> board.Entry
     return board.post(board.begin(place, made, text), made)
 
 
+@pytest.fixture
+def own_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of what a test posts alone, with pictures made and not drawn: test_race draws all."""
+    monkeypatch.setattr(board, "SHIPPED", board.SHIPPED / "nothing")
+    monkeypatch.setattr(Picture, "_repr_html_", lambda picture: picture.alt)
+
+
+@pytest.mark.usefixtures("own_pages")
 def test_what_cannot_be_read_is_passed_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -36,6 +45,7 @@ def test_what_cannot_be_read_is_passed_over(
     assert all(each in said for each in (cut.id, "listed", "no track 'mars'", "verified-1"))
 
 
+@pytest.mark.usefixtures("own_pages")
 def test_a_missing_script_is_no_difference(tmp_path: Path) -> None:
     first, second = posted(tmp_path, "first"), posted(tmp_path, "second", "x = 2\n")
     assert "+x = 2" in page.difference(tmp_path, first, second)
@@ -62,6 +72,7 @@ def test_folders_of_the_board_have_its_mode(for_all: Path) -> None:
     assert [each.name for each in for_all.iterdir()] == ["quick"]  # nothing else is left
 
 
+@pytest.mark.usefixtures("own_pages")
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may be somebody else")
 def test_a_class_enters_and_shows_its_board(for_all: Path) -> None:
     """An instructor's page, two learners' entries, and the page that one of them asks for."""
@@ -91,6 +102,7 @@ def test_a_shipped_entry_is_verified_on_the_board(
     assert not [*board.SHIPPED.rglob("verified-*")]
 
 
+@pytest.mark.usefixtures("own_pages")
 def test_another_script_than_was_entered_is_told(tmp_path: Path) -> None:
     made = posted(tmp_path, "mine")
     said = "is not the one that was entered"
@@ -101,6 +113,7 @@ def test_another_script_than_was_entered_is_told(tmp_path: Path) -> None:
         again.verify(made.id, to=tmp_path)
 
 
+@pytest.mark.usefixtures("own_pages")
 def test_an_interrupted_entry_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(error: type[BaseException]) -> None:
         def run(*_: object) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import for_all
 from job_helpers import SCRIPTS, prepared, train_together
 from race_helpers import WELL, of
 from typer.testing import CliRunner
@@ -87,7 +88,7 @@ def test_own_networks_are_judged(went: dict[str, Trial]) -> None:
     assert went["learns_nothing"].way[0][2] == went["learns_nothing"].top1  # nothing came between
 
 
-@pytest.mark.parametrize(
+@for_all(
     "accuracies, why",
     [
         ([0.20, 0.21, 0.19], ""),
@@ -118,7 +119,7 @@ def test_how_far_above_the_target_a_mean_must_be() -> None:
     assert of(above).counts and not of(below).counts
 
 
-@pytest.mark.parametrize(
+@for_all(
     "settings, words",
     [
         ({"seed": 3}, "the race decides"),
@@ -132,7 +133,7 @@ def test_settings_that_are_refused(settings: dict, words: str) -> None:
         QUICK.config(settings, "x", 0)
 
 
-@pytest.mark.parametrize(
+@for_all(
     "text, words",
     [
         ("x = 1", "needs SETTINGS"),
@@ -145,7 +146,7 @@ def test_scripts_without_settings_are_refused(text: str, words: str) -> None:
         entry.settings_of(text, "quick")
 
 
-@pytest.mark.parametrize("name", board.SHIPPED_ENTRIES)
+@for_all("name", board.SHIPPED_ENTRIES)
 def test_shipped_entries_have_settings_for_each_track(name: str) -> None:
     text = entry.shipped(name).read_text()
     for track in ("quick", "cpu", "gpu"):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from cases import for_all
 
 from course import plots, recorded, report, rung
 from course.jobs import launch, plan, sites
@@ -44,7 +45,7 @@ def test_the_machines() -> None:
     assert {"nvidia-h100", "nvidia-h200"} <= set(MACHINES)
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@for_all("machine", MACHINES)
 def test_every_run_is_whole_and_says_where_it_ran(machine: str) -> None:
     saved = json.loads((RECORDED / machine / "index.json").read_text())
     for key in ("machine", "date", "versions", "git_sha", "command"):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from cases import for_all
 from job_helpers import CONFIG, DEADLINE_S, fill, small_disk, start_python
 
 from course.runs import logs
@@ -100,7 +101,7 @@ def test_a_record_of_an_older_version_lacks_what_it_did_not_measure(runs_root):
     assert (record.step_s, record.peak_gib, record.epochs) == (0.25, None, [])
 
 
-@pytest.mark.parametrize("values", [{}, {"status": None}, {"status": "running"}])
+@for_all("values", [{}, {"status": None}, {"status": "running"}])
 def test_a_record_needs_a_valid_status(values):
     with pytest.raises(ValueError, match="status, one of ok, oom, failed"):
         Record.from_json(json.dumps(values))

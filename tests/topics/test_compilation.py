@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import torch
+from cases import for_all
 
 from course.config import rung
 from course.plots import Picture
@@ -73,7 +74,7 @@ def test_no_compiler_is_told_with_the_way_to_one(monkeypatch: pytest.MonkeyPatch
         compilation.kernels(whole, IMAGES)
 
 
-@pytest.mark.parametrize(
+@for_all(
     "function, word",
     [
         (printing, "print"),
@@ -98,7 +99,7 @@ def batches(*sizes: int) -> list[torch.Tensor]:
     return [torch.ones(size, 3) for size in sizes]
 
 
-@pytest.mark.parametrize(
+@for_all(
     "dynamic, compiled",
     [
         (None, [1, 0, 1, 0, 0]),

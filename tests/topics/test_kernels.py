@@ -169,6 +169,7 @@ def test_pictures_say_what_they_show() -> None:
 
 
 @pytest.mark.skipif(cuda.nvcc() is None, reason="nvcc is not here")
+@pytest.mark.slow
 def test_the_kernel_in_cuda_compiles(tmp_path: Path) -> None:
     library = cuda.compiled(tmp_path, "-shared", "-Xcompiler=-fPIC", "-arch=sm_90")
     assert library.stat().st_size > 0

@@ -5,6 +5,7 @@ import math
 import pandas as pd
 import pytest
 import torch
+from cases import for_all
 from torch import nn
 
 from course.config import rung
@@ -60,7 +61,7 @@ def test_what_a_batch_takes() -> None:
     assert Noise(1.0, -0.1, 1).scale == math.inf
 
 
-@pytest.mark.parametrize(
+@for_all(
     "batches, parts, said",
     [
         ([], 8, "no batch"),

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import torch
+from cases import for_all
 
 from benchmarks import microscope as benchmark
 from course.runs import recordings
@@ -31,12 +32,13 @@ from course.traces.tensor_cores.rules import labelled
 CPU = torch.device("cpu")
 SHORT = (
     (looked, "BATCH_S", 0.002),
+    (looked, "REPEATS", 2),
     (measured, "TRY_S", 0.004),
     (measured, "HELD_S", 0.01),
 )
 
 
-@pytest.mark.parametrize("stored", ["NN", "NT", "TN", "TT"])
+@for_all("stored", ["NN", "NT", "TN", "TT"])
 def test_a_product_stores_its_matrices_as_asked(stored: str) -> None:
     call = Product(5, 7, 3, "fp32", stored).call(CPU)
     a, b = (cell.cell_contents for cell in call.__closure__)

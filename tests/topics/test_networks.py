@@ -435,6 +435,7 @@ class TestTables:
         monkeypatch.setattr(once, "load", lambda _: {"networks": saved})
         return measured.recorded("small")
 
+    @pytest.mark.slow
     def test_follow_from_rows_that_were_measured(self, rows: pd.DataFrame) -> None:
         of = rows.set_index(["mode", "precision", "layout", "data"])["images_per_s"].sort_index()
         fp16 = of.loc["train", "fp16"].loc[:, "synthetic"]

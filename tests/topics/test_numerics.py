@@ -5,6 +5,7 @@ import math
 import pandas as pd
 import pytest
 import torch
+from cases import for_all
 from torch import nn
 
 from course import rung
@@ -27,7 +28,7 @@ def gradients(small) -> pd.DataFrame:
     return rounding.gradient_magnitudes(*small, sample=2000)
 
 
-@pytest.mark.parametrize("name, dtype", rounding.DTYPES.items())
+@for_all("name, dtype", rounding.DTYPES.items())
 class TestFormat:
     def test_largest_is_the_last_finite_number(self, name: str, dtype: torch.dtype) -> None:
         largest = torch.tensor(FORMATS.loc[name, "largest"], dtype=dtype)
@@ -100,7 +101,7 @@ def test_activation_gradients_match_autograd() -> None:
     assert found == set(output.grad.abs().double().flatten().tolist())
 
 
-@pytest.mark.parametrize(
+@for_all(
     "scale, zero, subnormal, overflow",
     [
         (1, 0.25, 0.5, 0),
@@ -116,7 +117,7 @@ def test_lost_share(scale: float, zero: float, subnormal: float, overflow: float
     assert sum(share.values()) == pytest.approx(1)
 
 
-@pytest.mark.parametrize(
+@for_all(
     "value, fate",
     [
         (2.0**-25, "zero"),

@@ -19,6 +19,7 @@ def test_the_order_of_a_sum_changes_its_bits() -> None:
     assert errors.max() < 0.1 and errors.idxmin() == "in pairs"
 
 
+@pytest.mark.slow
 def test_threads_change_bits_and_nothing_else_does() -> None:
     losses = practice.threads()
     for count in ("1", "2"):

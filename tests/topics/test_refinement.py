@@ -4,12 +4,13 @@ import math
 
 import pytest
 import torch
+from cases import for_all
 
 from course.topics import gpus, refinement
 from course.topics.refinement import cusolver, factors, refined, updates
 
 
-@pytest.mark.parametrize("precision", factors.FORMATS)
+@for_all("precision", factors.FORMATS)
 def test_factors_are_those_of_the_matrix(precision: str) -> None:
     a = refinement.matrix_of(10, 70)  # no multiple of the block
     found = refinement.factor(a, precision)
@@ -52,7 +53,7 @@ def test_sums_are_fp32_and_not_fp16() -> None:
     assert found.item() == pytest.approx(4096 * ones[0, 0].item() ** 2, rel=1e-5)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@for_all("precision", ["fp32", "fp16", "bf16"])
 def test_refinement_works_where_theory_says_so(precision: str) -> None:
     u = refinement.ROUNDOFF[precision]
     easy, hard = 0.05 / u, 500 / u

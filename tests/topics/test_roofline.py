@@ -5,6 +5,7 @@ import dataclasses
 import pandas as pd
 import pytest
 import torch
+from cases import for_all
 
 from course.config import LADDER, rung
 from course.runs.recordings import recorded
@@ -115,7 +116,7 @@ def test_a_ceiling_is_work_over_the_time_of_the_fastest_call(monkeypatch: pytest
     assert len(asked) == 9 and {*asked} == {CPU}  # a product, a convolution and a copy, 3 times
 
 
-@pytest.mark.parametrize(
+@for_all(
     "device, precision, message",
     [
         ("cpu", "fp8", "precision='fp8': choose fp32 or tf32 or bf16 or fp16"),

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from cases import for_all
 from torch import distributed
 
 from course.config import rung
@@ -139,7 +140,7 @@ def simulated_ring_s(size: int, ranks: int, link: Link) -> float:
     return float(clock.max())
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 64])
+@for_all("ranks", [1, 2, 3, 8, 64])
 def test_formula_is_what_a_ring_of_messages_takes(ranks: int) -> None:
     found = all_reduce_s(100e6, ranks, LINK)
     assert found == pytest.approx(simulated_ring_s(100e6, ranks, LINK))
@@ -168,7 +169,7 @@ def group_of_one():
         distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("bucket_mb", [0.5, 5, 25, 1000])
+@for_all("bucket_mb", [0.5, 5, 25, 1000])
 def test_buckets_are_those_that_ddp_makes(group_of_one, bucket_mb: float) -> None:
     model = models.create("resnet18", 16)
     wrapped = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=bucket_mb)
@@ -204,9 +205,9 @@ OWN_S = 0.0007  # that DDP takes for itself
 def measured(folder: Path, link: Link, cases: list[tuple[int, float]]) -> list[Run]:
     """Runs whose steps are as long as the model says for a link."""
     alone = run_of(folder, 1, 64, 0.02)
-    model, runs = models.create("resnet50", 1000), [alone]
+    runs = [alone]
     for gpus, bucket_mb in cases:
-        sent = ring.buckets(model, 224, bucket_mb)
+        sent = efficiency.sent_by("resnet50", 1000, 224, bucket_mb)
         longer = OWN_S + float(ring.exposed_s(sent, gpus, link, alone.record.backward_s))
         runs.append(run_of(folder, gpus, 64, 0.02 + longer, bucket_mb=bucket_mb))
     return runs

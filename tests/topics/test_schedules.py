@@ -2,6 +2,7 @@
 
 import pandas as pd
 import pytest
+from cases import for_all
 
 from course.topics import parallel
 from course.topics.parallel import balance, schedules
@@ -24,7 +25,7 @@ def test_bubbles_are_those_of_the_formulas(ranks: int, micro_batches: int) -> No
 
 
 @sizes
-@pytest.mark.parametrize("name", SCHEDULES)
+@for_all("name", SCHEDULES)
 def test_every_pass_is_there_once_and_in_time(name: str, ranks: int, micro_batches: int) -> None:
     table = parallel.ideal(name, ranks, micro_batches)
     stages = ranks * SCHEDULES[name][1]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import pytest
+from cases import for_all
 from job_helpers import eventually, small_disk
 from matplotlib.patches import Rectangle
 
@@ -61,7 +62,7 @@ CLUSTER = Cluster(
 )
 
 
-@pytest.mark.parametrize(
+@for_all(
     "gres, count",
     [
         ("gpu:4", 4),
@@ -88,7 +89,7 @@ def test_a_node_in_two_partitions_is_one_node() -> None:
     assert (first.free_gpus, second.free_gpus) == (1, 0)
 
 
-@pytest.mark.parametrize(
+@for_all(
     "state, up, free",
     [
         ("idle", True, True),
@@ -150,9 +151,7 @@ def test_folders_on_one_disk_are_one_disk_and_others_another(tmp_path: Path) -> 
         assert own.uses == ("runs",)
 
 
-@pytest.mark.parametrize(
-    "kind, shared", [("nfs4", True), ("lustre", True), ("fuse.beegfs", True), ("ext4", False)]
-)
+@for_all("kind, shared", [("nfs4", True), ("lustre", True), ("fuse.beegfs", True), ("ext4", False)])
 def test_knows_file_systems_that_nodes_share(kind: str, shared: bool) -> None:
     assert nodes.is_shared(kind) == shared
 
@@ -230,14 +229,12 @@ def test_the_sketch_fits_its_page() -> None:
     assert_words_are_on_the_page(plots.supercomputer())
 
 
-@pytest.mark.parametrize(
-    "gib, words", [(3.91, "3.9 GiB"), (252, "252 GiB"), (2015, "2.0 TiB"), (4.6e6, "4.4 PiB")]
-)
+@for_all("gib, words", [(3.91, "3.9 GiB"), (252, "252 GiB"), (2015, "2.0 TiB"), (4.6e6, "4.4 PiB")])
 def test_sizes_for_people(gib: float, words: str) -> None:
     assert size(gib) == words
 
 
-@pytest.mark.parametrize(
+@for_all(
     "minutes, words",
     [(45, "45 min"), (120, "2 h"), (1200, "20 h"), (7200, "5 days"), (float("inf"), "no limit")],
 )
@@ -269,7 +266,7 @@ def test_power_by_performance() -> None:
     assert table.loc["A100 SXM", "performance_per_kw"] == 1.00 / 0.400
 
 
-@pytest.mark.parametrize(
+@for_all(
     "name, watts",
     [
         ("Tesla V100-SXM2-32GB", 300),

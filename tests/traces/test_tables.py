@@ -87,6 +87,16 @@ def test_a_cpu_trace_counts_operators_by_their_own_time(cpu_file) -> None:
     assert (found.operators["self_s"] >= -1e-9).all()
 
 
+def test_a_trace_that_was_read_is_read_anew_once_it_changes(cpu_file, tmp_path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(cpu_file.read_bytes())
+    first = tables.read(path)
+    first.operators["name"] = "mine"  # of this reader alone
+    assert "mine" not in set(tables.read(path).operators["name"])
+    path.write_bytes(gzip.decompress(cpu_file.read_bytes()).replace(b"::randn", b"::other"))
+    assert "aten::other" in set(tables.read(path).operators["name"])
+
+
 def test_phases_of_a_cpu_trace_fill_the_steps(cpu_file) -> None:
     found = tables.read(cpu_file)
     table = tables.by_phase(found)

@@ -10,6 +10,7 @@ import pytest
 import tensor_core_sass
 import tensor_core_truth
 import torch
+from cases import for_all
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from trace_files import (
     CONV,
@@ -49,7 +50,7 @@ def h100() -> dict[str, tables.Trace]:
 # ---- rules -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.example[:40])
+@for_all("rule", rules(), ids=lambda rule: rule.example[:40])
 def test_every_rule_decides_its_own_example(rule) -> None:
     found = classify(rule.example)
     assert found.pattern == rule.pattern, f"an earlier rule decides it: {found.pattern}"
@@ -94,7 +95,7 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@for_all("name", KNOWN)
 def test_known_names_are_decided_as_the_design_says(name: str) -> None:
     found = classify(name)
     verdict, generation = KNOWN[name]
@@ -238,7 +239,7 @@ def test_report_agrees_with_the_trace(h100) -> None:
     assert (normal["eligible"], normal["uses_tensor_cores"]) == ("no", "not")
 
 
-@pytest.mark.parametrize(
+@for_all(
     ("device", "operator", "kind", "eligible"),
     [
         ("NVIDIA H100", "aten::conv2d", "float", "yes"),  # as TF32
@@ -418,7 +419,7 @@ def test_written_counters_are_read_again(tmp_path: Path) -> None:
         truth.compare("no-such-machine")
 
 
-@pytest.mark.parametrize(
+@for_all(
     ("active", "mma", "shown", "evidence"),
     [
         (0.4, None, "used", "cycles"),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import for_all
 
 from course.config import rung
 from course.runs.record import PHASES
@@ -91,7 +92,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("epochs, length, steps", [(1, 100, 5), (2, 100, 5), (1, 3, 3)])
+@for_all("epochs, length, steps", [(1, 100, 5), (2, 100, 5), (1, 3, 3)])
 def test_no_more_batches_are_fetched_than_trained(epochs: int, length: int, steps: int) -> None:
     meter, batches = Meter(recorder(steps=5, epochs=epochs), CPU), Batches(length)
     for epoch in range(epochs):
@@ -189,7 +190,7 @@ def test_phase_out_of_order_names_the_order() -> None:
             meter.lap("backward")
 
 
-@pytest.mark.parametrize("laps", (["forward"], ["load", "load"], ["load", "forwards"]))
+@for_all("laps", (["forward"], ["load", "load"], ["load", "forwards"]))
 def test_other_phases_are_refused(laps: list[str]) -> None:
     meter = Meter(recorder(), CPU)
     with pytest.raises(RuntimeError, match=f"lap\\('{laps[-1]}'\\) came where"):
@@ -209,7 +210,7 @@ def test_update_needs_the_loss_and_the_others_none() -> None:
         meter.lap("optimizer")
 
 
-@pytest.mark.parametrize("given", range(len(PHASES)))
+@for_all("given", range(len(PHASES)))
 def test_forgotten_laps_are_named_with_their_step(given: int) -> None:
     meter = Meter(recorder(), CPU)
     said = f"step 1 ended without meter.lap for {', '.join(PHASES[given:])}$"
@@ -263,7 +264,7 @@ def micro_batches(meter: Meter, passes: int) -> None:
         meter.lap("optimizer", loss=torch.tensor(1.0))
 
 
-@pytest.mark.parametrize("passes", [1, 3, 4])
+@for_all("passes", [1, 3, 4])
 def test_phases_of_micro_batches_are_added_up(passes: int) -> None:
     """As many as the config has, or another number: whoever trains decides."""
     meter = metered_by_hand(steps=1, batch_size=4, micro_batch=2, warmup_steps=0)

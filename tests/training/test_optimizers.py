@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from cases import for_all
 from torch import nn
 
 from course.config import Config, rung
@@ -57,7 +58,7 @@ def trained(cfg: Config, net: nn.Module, updates: int = 20) -> tuple[list[float]
     return rates, losses
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_all("name", NAMES)
 def test_each_learns(name: str) -> None:
     lr = 1.0 if name == "lars" else 0.01
     rates, losses = trained(config(optimizer=name, lr=lr), network())
@@ -73,7 +74,7 @@ def test_the_compilers_limit_stays() -> None:
     assert torch._dynamo.config.recompile_limit == before
 
 
-@pytest.mark.parametrize("name", STATE)
+@for_all("name", STATE)
 def test_state_is_as_large_as_is_said(name: str) -> None:
     net = network()
     trained(config(optimizer=name), net, updates=2)
@@ -87,7 +88,7 @@ def test_state_is_as_large_as_is_said(name: str) -> None:
     assert sum(each.numel() for each in kept) == STATE[name] * weights
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_all("name", NAMES)
 def test_memory_of_the_state_is_predicted(name: str) -> None:
     found = predict(rung("device", optimizer=name, model="resnet8_patches", image_px=32))
     kept = STATE.get(name, 1)  # Muon: of matrices one, and nearly all weights are in these
@@ -124,7 +125,7 @@ def test_learning_rates_follow_their_schedules() -> None:
     assert cycle[0] == pytest.approx(0.01 / 25) and cycle[-1] < 0.001
 
 
-@pytest.mark.parametrize("schedule", CHOICES["schedule"])
+@for_all("schedule", CHOICES["schedule"])
 def test_no_schedule_warns(schedule: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -180,7 +181,7 @@ def test_schedule_free_is_validated_at_its_averages_and_goes_on_from_its_weights
     assert net.optimizer.param_groups[0]["train_mode"]
 
 
-@pytest.mark.parametrize(
+@for_all(
     "changes, said",
     [
         (

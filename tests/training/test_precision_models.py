@@ -4,6 +4,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from cases import for_all
 from torch import nn
 
 from course.training import models, precision
@@ -71,7 +72,7 @@ def test_channels_last_off_is_the_same_object(conv: nn.Conv2d) -> None:
     assert conv.weight.stride() == (27, 9, 3, 1)
 
 
-@pytest.mark.parametrize("name", CHOICES["precision"])
+@for_all("name", CHOICES["precision"])
 def test_has_units_answers_for_this_cpu(name: str) -> None:
     assert isinstance(precision.has_units(CPU, name), bool)
     assert precision.has_units(CPU, "fp32")
@@ -102,7 +103,7 @@ def test_flops_follow_the_pixels() -> None:
     assert ratio == pytest.approx(4, rel=0.01)
 
 
-@pytest.mark.parametrize(
+@for_all(
     "name, parameters",
     [
         ("resnet18", 11_689_512),

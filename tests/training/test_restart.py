@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import for_all
 from job_helpers import prepared, train_together
 from torch.utils.data import DataLoader
 
@@ -203,7 +204,7 @@ def test_an_epoch_begins_in_its_middle() -> None:
         assert [*part] == whole  # the next epoch is whole
 
 
-@pytest.mark.parametrize("schedule, warmup", [("", 0), ("cosine", 3), ("one_cycle", 0)])
+@for_all("schedule, warmup", [("", 0), ("cosine", 3), ("one_cycle", 0)])
 def test_a_schedule_goes_on(schedule: str, warmup: int) -> None:
     cfg = rung("baseline", schedule=schedule, lr_warmup=warmup, steps=10, epochs=1)
 

@@ -5,6 +5,7 @@ from itertools import combinations, pairwise
 
 import pytest
 import torch
+from cases import for_all
 from torch import nn
 
 from course.config import rung
@@ -20,7 +21,7 @@ def dearest(cost: list[int], begins: list[int]) -> int:
     return max(sum(cost[a:b]) for a, b in pairwise([0, *begins, len(cost)]))
 
 
-@pytest.mark.parametrize("pieces", [4, 6, 9, 11])
+@for_all("pieces", [4, 6, 9, 11])
 def test_cuts_are_the_best_of_all(pieces: int) -> None:
     numbers = random.Random(pieces)
     for count in range(1, min(5, pieces - 2) + 1):
@@ -39,7 +40,7 @@ def test_many_pieces_are_cut_at_once() -> None:
     assert dearest(cost, begins) == 6
 
 
-@pytest.mark.parametrize("model", SIZES)
+@for_all("model", SIZES)
 def test_parts_are_the_network(model: str) -> None:
     torch.manual_seed(0)
     net = models.create(model, 5, SIZES[model]).eval()
@@ -101,7 +102,7 @@ def test_a_run_that_was_broken_off_leaves_nothing_behind() -> None:
     assert Base.forward_one_chunk is own and second.evidence() == {}
 
 
-@pytest.mark.parametrize(
+@for_all(
     ("values", "said"),
     [
         ({"pipeline": "2f2b"}, "choose  or gpipe or 1f1b or interleaved or zero_bubble"),

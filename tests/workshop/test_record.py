@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cases import for_all
 from job_helpers import SCRIPTS, prepared
 
 from course.config import Config, rung
@@ -91,7 +92,7 @@ def test_what_matters_most_is_recorded_first(gpus: int) -> None:
     assert set(purposes) == (SEVERAL | EITHER if gpus > 1 else planned - SEVERAL)
 
 
-@pytest.mark.parametrize("machine", recordings.machines())
+@for_all("machine", recordings.machines())
 def test_what_is_shipped_was_recorded_for_the_purpose_that_the_plan_has(machine: str) -> None:
     gpus = recordings.load(machine).get("gpus", 1)
     planned = {(each.config.rung, each.gpus, each.purpose) for each in record.plan(gpus=gpus)}
@@ -102,7 +103,7 @@ def test_what_is_shipped_was_recorded_for_the_purpose_that_the_plan_has(machine:
     assert {(run.config.rung, run.launched["gpus"], run.purpose) for run in runs} <= planned
 
 
-@pytest.mark.parametrize("gpus, counts", [(2, {1, 2}), (3, {1, 2, 3}), (8, {1, 2, 4, 8})])
+@for_all("gpus, counts", [(2, {1, 2}), (3, {1, 2, 3}), (8, {1, 2, 4, 8})])
 def test_each_run_on_several_gpus_has_one_of_its_images_on_one(gpus: int, counts: set) -> None:
     plan = record.plan(gpus=gpus)
     assert len({json.dumps(vars(each.config)) + str(each.gpus) for each in plan}) == len(plan)

@@ -160,10 +160,10 @@ class CublasProduct:
 
     def call(self, device: torch.device) -> Callable[[], torch.Tensor]:
         """The product as a call, with its matrices made beforehand."""
+        multiply = loaded("products").multiply  # first: where it is not, nothing is made
         a, b, c = torch.randn(3, self.side, self.side, device=device, dtype=dtype_of(self.dtype))
         kind = VALUES["CUDA_R_32F" if self.dtype == "fp32" else "CUDA_R_16F"]
         how = VALUES[f"CUBLAS_{self.compute}"], VALUES[f"CUBLAS_{self.math}"]
-        multiply = loaded("products").multiply
         pointers = _pointers(a, b, c)
 
         def product(kept: tuple = (a, b)) -> torch.Tensor:
@@ -191,6 +191,7 @@ class CudnnConvolution:
 
     def call(self, device: torch.device) -> Callable[[], torch.Tensor]:
         """The convolution as a call, with its tensors made beforehand."""
+        library = loaded("convolutions")
         kind = {"device": device, "dtype": dtype_of(self.dtype)}
         x = torch.randn(self.images, self.channels, self.px, self.px, **kind)
         w = torch.randn(self.channels, self.channels, 3, 3, **kind)
@@ -198,7 +199,7 @@ class CudnnConvolution:
         y, space = torch.empty_like(x), torch.empty(SPACE, dtype=torch.uint8, device=device)
         number = VALUES["CUDNN_DATA_FLOAT" if self.dtype == "fp32" else "CUDNN_DATA_HALF"]
         how = VALUES[f"CUDNN_TENSOR_{self.layout}"], VALUES[f"CUDNN_{self.math}"]
-        library, chosen = loaded("convolutions"), ctypes.c_void_p()
+        chosen = ctypes.c_void_p()
         sizes = self.images, self.channels, self.px, number, *how
         said = library.choose(*sizes, ctypes.c_size_t(SPACE), ctypes.byref(chosen))
         _check(said, "cuDNN")

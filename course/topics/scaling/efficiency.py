@@ -241,10 +241,8 @@ def predicted(
     """
     import pandas as pd
 
-    from course.training import models
-
     config, record = base.config, base.record
-    sent = buckets(models.create(config.model, classes), config.image_px, bucket_mb)
+    sent = sent_by(config.model, classes, config.image_px, bucket_mb)
 
     def row(count: int) -> dict[str, float]:
         shown = float(exposed_s(sent, count, link, record.backward_s, rows)) if count > 1 else 0.0

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from cases import for_all
 from torch import nn
 from torchvision.models import resnet18, resnet50, resnext50_32x4d, vit_b_16, wide_resnet50_2
 
@@ -17,7 +18,7 @@ def on_meta(make: Any) -> nn.Module:
         return make()
 
 
-@pytest.mark.parametrize(
+@for_all(
     ("make", "told"),
     [
         (resnet18, "its blocks are BasicBlock"),
@@ -32,7 +33,7 @@ def test_another_network_is_refused_with_the_reason(make: Any, told: str) -> Non
         convert(on_meta(make), rung("algebra"))
 
 
-@pytest.mark.parametrize(
+@for_all(
     ("changes", "told"),
     [
         ({"model": "resnet18"}, "resnet18 do not end .* choose resnet50, resnet101, resnet152"),

@@ -182,7 +182,24 @@ def shared(net: ResNet, wanted: list, images: torch.Tensor, labels: torch.Tensor
     cross_entropy(model(images[:, :, :48, :48]), labels).backward()
     sums += [weight.grad.double().sum().item() for weight in net.parameters()]
     sums += [each.double().sum().item() for each in net.buffers()]
+    told |= {"partly": partly(model, net, images, labels)}
     return told | {"off": relative(found, wanted), "sums": sums}
+
+
+def partly(model: DDP, net: ResNet, images: torch.Tensor, labels: torch.Tensor) -> dict:
+    """Sums of what ranks share where not all of a network trains: as in evaluation, with the
+    statistics that it has; and without its first layers, which autograd then leaves out."""
+    told = {}
+    for way, first in {"eval": [], "frozen": [net.conv1, net.bn1, net.layer1]}.items():
+        net.zero_grad()
+        net.train(way != "eval")
+        for layer in first:
+            layer.requires_grad_(False)
+        cross_entropy(model(images), labels).backward()
+        found = [weight.grad for weight in net.parameters() if weight.requires_grad]
+        told[way] = [None if each is None else each.double().sum().item() for each in found]
+    net.requires_grad_(True)
+    return told
 
 
 def main(folder: Path, rank: int) -> None:

@@ -145,6 +145,8 @@ class Step:
                 "one backward pass: call backward before the next forward, and once"
             )
         self._due -= 1
+        if self.shared and number == HEAD:
+            self.shared.begin(self.segments.state.statistics)
         with self._settings():
             if self._captured:
                 below = self._graphs.backward(number, d)
@@ -156,8 +158,6 @@ class Step:
                 found = [None] * len(found)
             if number == STEM:
                 self._tape = None
-                if self.shared:
-                    self.shared.receive(self.segments.state.statistics)
             return below, found
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
@@ -201,7 +201,8 @@ class FusedResNet(ResNet):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Logits [n, classes] of images [n, 3, h, w]."""
         dtype = self._dtype(images)
-        shared = self._sharing() if self.training else None
+        # Also in evaluation: who trains with statistics that stay calls `net.eval()`.
+        shared = self._sharing() if self.training or torch.is_grad_enabled() else None
         if not (self.training and fits(self, images, dtype)):
             scores = super().forward(images)
             if shared and scores.requires_grad:

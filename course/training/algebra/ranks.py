@@ -10,6 +10,7 @@ layer; whether ranks share a step at all is its own decision, as ever (`no_sync`
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,6 +50,14 @@ class Shared:
         """Not of another one, which was around the network before?"""
         return self._ddp() is ddp
 
+    def begin(self, statistics: torch.Tensor) -> None:
+        """A backward pass begins. When it is over, whichever segment was its last, ranks receive.
+
+        What is left of a pass before it, which an error broke off, is nobody's any more.
+        """
+        self._sent.clear()
+        Variable._execution_engine.queue_callback(partial(self._receive, statistics))
+
     def send(self, parameters: list[nn.Parameter], flat: torch.Tensor, views: list) -> None:
         """Begin to add up a segment's gradients: views, one a parameter, lie in a flat piece."""
         for parameter, view in zip(parameters, views):
@@ -58,7 +67,8 @@ class Shared:
         work = distributed.all_reduce(flat, group=self._group, async_op=True)
         self._sent.append((work, flat, parameters, views))
 
-    def receive(self, statistics: torch.Tensor) -> None:
+    @torch.no_grad()
+    def _receive(self, statistics: torch.Tensor) -> None:
         """Give all parameters whose gradients were sent their mean, and all ranks one's statistics.
 
         On a GPU its stream waits, not the host.

@@ -84,5 +84,16 @@ def test_ranks_share_gradients_and_statistics_and_ddp_the_last_layers_alone(
 
 
 @needs_triton
+@pytest.mark.parametrize("way", ["eval", "frozen"])
+def test_ranks_share_what_trains_where_not_all_of_a_network_does(
+    way: str, ranks: list[dict]
+) -> None:
+    """With statistics that stay, and without its first layers."""
+    ours, theirs = (rank["shared"]["partly"][way] for rank in ranks)
+    assert None not in ours
+    assert ours == theirs
+
+
+@needs_triton
 def test_a_second_backward_pass_is_refused_with_the_reason(ranks: list[dict]) -> None:
     assert "call backward before the next forward, and once" in ranks[0]["kernels"]["twice"]

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from course.training.algebra.choices import seconds
 
+DEVICE = "cuda"
 BATCH, OUT, TIMES = 256, 64, 20
 # Channels, taps, stride, padding, pixels a side.
 FORMS = {
@@ -25,7 +26,7 @@ def main() -> None:
     for dtype in (torch.float16, torch.bfloat16):
         for form, shapes in FORMS.items():
             for channels, taps, stride, padding, side in shapes:
-                like = {"device": "cuda", "dtype": dtype}
+                like = {"device": DEVICE, "dtype": dtype}
                 x, w = (
                     torch.randn(shape, **like).to(memory_format=torch.channels_last)
                     for shape in ((BATCH, channels, side, side), (OUT, channels, taps, taps))

@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+import torch
 from fast_step import on_gpu
 
 from course.runs.record import Record
@@ -197,6 +198,37 @@ def test_the_first_layer() -> None:
         f"{fp16:,.0f} on the second, at {recorded('algebra', 'fp16').joules_per_image:.3f} J"
         in PAGE
     )
+
+
+class Clock:
+    """CUDA's events, where there are none."""
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, _: object) -> float:
+        return 5.0
+
+
+def test_the_first_layers_benchmark_has_a_row_for_each_that_was_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One image on the CPU, whose times are made up."""
+    pytest.importorskip("triton", reason="the timer is that of kernels in Triton")
+    from fast_step import first_layer
+
+    for name, value in {"DEVICE": "cpu", "BATCH": 1, "TIMES": 1}.items():
+        monkeypatch.setattr(first_layer, name, value)
+    monkeypatch.setattr(torch.cuda, "Event", Clock)
+    first_layer.main()
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    kept = map(json.loads, (FOLDER / "first_layer_h100.jsonl").read_text().splitlines())
+    times = {"forward_ms": 5.0, "gradient_ms": 5.0}
+    assert told == [each | times for each in kept]
 
 
 def test_where_the_joules_go() -> None:

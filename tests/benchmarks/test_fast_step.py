@@ -162,6 +162,7 @@ def test_two_gpus() -> None:
         rows("scaling_h100_x2.jsonl", "run", rung="algebra", gpus=gpus)[0]["images_per_s"]
         for gpus in (1, 2)
     )
+    assert round(1e3 * (512 / two - 256 / one), 1) == 1.2  # ms, as ranks.py has it
     told = f"Two H100s train {two:,.0f} images/s in bf16 where one trains {one:,.0f}, an efficiency"
     assert f"{told} of {50 * two / one:.1f} %" in PAGE
 
@@ -180,8 +181,10 @@ def test_the_first_layer() -> None:
         row = found[key]
         assert f"| {name} | {row['forward_ms']:.2f} | {row['gradient_ms']:.2f} |" in PAGE
     saved = found["bfloat16", 4]["forward_ms"] - found["float16", 4]["forward_ms"]
-    assert f"{saved:.1f} ms of a step of 31.4" in PAGE
-    ahead = saved / (31.4 - saved)
+    speeds = rows("measured_h100.jsonl", "speed", way="fast", dtype="bf16")
+    step_ms = 1e3 * 256 / median(each["images_per_s"] for each in speeds)
+    assert f"{saved:.1f} ms of an H100's step of {step_ms:.1f}" in PAGE
+    ahead = saved / (step_ms - saved)
     after, fp16 = (recorded("algebra", half).images_per_s for half in ("bf16", "fp16"))
     (bf16, half) = (
         rows("first_layer_in_bf16_h200.jsonl", "run", precision=each)[0]["images_per_s"]
@@ -229,6 +232,33 @@ def test_the_first_layers_benchmark_has_a_row_for_each_that_was_measured(
     kept = map(json.loads, (FOLDER / "first_layer_h100.jsonl").read_text().splitlines())
     times = {"forward_ms": 5.0, "gradient_ms": 5.0}
     assert told == [each | times for each in kept]
+
+
+def test_what_is_left_has_more_in_it_than_the_chips_inside() -> None:
+    """Products for G and z B, of [pixels, depth] with itself and with [depth, depth]: of all ends
+    of blocks, and of four shortcuts."""
+    ends = ((3136, 64, 3), (784, 128, 4), (196, 256, 6), (49, 512, 3))
+    ends += ((3136, 64, 1), (784, 256, 1), (196, 512, 1), (49, 1024, 1))
+    more = sum(times * 2 * 2 * pixels * depth**2 for pixels, depth, times in ends)
+    (fp16,) = rows("power_h100.jsonl", "fp16")
+    told = f"multiplies {100 * more / 24.3e9:.0f} % more, for G and z B: "
+    assert told + f"{1e3 * more * fp16['flop_j']:.1f} mJ" in PAGE
+    found = rows("power_h100.jsonl", "product", kind="fp16")
+    fast, slow = (
+        sorted(each["joules"] / each["predicted_j"] for each in found if is_one(each["mhz"]))
+        for is_one in (lambda mhz: mhz == 1980, lambda mhz: mhz < 1500)
+    )
+    assert f"taken at {fp16['mhz']:,} MHz" in PAGE
+    told = f"at 1,980 MHz cost {fast[0]:.2f} to {fast[-1]:.2f} times what the prices say, "
+    assert told + f"and those below 1,500 MHz {slow[0]:.2f} to {slow[-1]:.2f}." in PAGE
+    (step,) = rows("power_h100.jsonl", "step", way="fast", dtype="fp16")
+    shares = [step[f"{part}_j"] / step["joules"] for part in ("memory", "products", "idle")]
+    assert "a quarter is memory, less than a third products, a sixth an idle GPU's" in PAGE
+    assert [*map(round, shares[::2], (2, 2))] == [0.24, 0.18] and 0.25 < shares[1] < 1 / 3
+    (before,) = rows("first_layer_in_bf16_h200.jsonl", "run", precision="bf16")
+    joules = before["joules_per_image"], recorded("algebra", "bf16").joules_per_image
+    told = "an image cost {:.3f} J on one H200 before, and {:.3f} on another after"
+    assert told.format(*joules) in PAGE
 
 
 def test_where_the_joules_go() -> None:

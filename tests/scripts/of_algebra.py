@@ -142,6 +142,19 @@ def in_half(net: ResNet, wanted: list, images: torch.Tensor, labels: torch.Tenso
     return told
 
 
+def lost(net: ResNet, images: torch.Tensor, labels: torch.Tensor) -> dict[str, bool]:
+    """Is the loss by kernels NaN where one number of these is?"""
+    from course.training.algebra import fused
+
+    told = {}
+    for name in ("images", "layer3.0.bn1.bias", "layer3.0.bn3.bias"):
+        twin, own = fused.convert(plain.convert(copy.deepcopy(net))), images.clone()
+        of = own if name == "images" else twin.get_parameter(name).data
+        of[(0,) * of.dim()] = float("nan")
+        told[name] = cross_entropy(twin(own), labels).isnan().item()
+    return told
+
+
 def under_ddp(net: ResNet, wanted: list, images: torch.Tensor, labels: torch.Tensor) -> dict:
     """Both ranks' step; and what it says of a second backward pass."""
     model, told = DDP(net, gradient_as_bucket_view=True), ""
@@ -221,6 +234,7 @@ def main(folder: Path, rank: int) -> None:
 
         if rank == 1:
             told["fp16"] = in_half(net, each[rank], *own)
+            told["lost"] = lost(net, *own)
         net = fused.convert(plain.convert(net))
         if rank == 0:
             with recorded() as made:

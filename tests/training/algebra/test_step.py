@@ -26,7 +26,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
         subprocess.Popen([sys.executable, of_algebra.__file__, folder, rank], env=environment)
         for rank in "01"
     ]
-    assert [process.wait(timeout=120) for process in started] == [0, 0]
+    assert [process.wait(timeout=240) for process in started] == [0, 0]
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in "01"]
 
 
@@ -55,6 +55,12 @@ def test_what_is_compiled_ahead_is_what_a_step_launches(ranks: list[dict]) -> No
 def test_kernels_in_fp16_are_as_near_as_autocast(ranks: list[dict]) -> None:
     told = ranks[1]["fp16"]
     assert 0 < told["kernels"] < 1.2 * told["usual"]
+
+
+@needs_triton
+def test_what_is_not_a_number_reaches_the_loss(ranks: list[dict]) -> None:
+    """As with PyTorch's ReLU and max pool: who trains must see that a network is lost."""
+    assert all(ranks[1]["lost"].values()), ranks[1]["lost"]
 
 
 @needs_triton

@@ -195,23 +195,26 @@ def shared(net: ResNet, wanted: list, images: torch.Tensor, labels: torch.Tensor
     cross_entropy(model(images[:, :, :48, :48]), labels).backward()
     sums += [weight.grad.double().sum().item() for weight in net.parameters()]
     sums += [each.double().sum().item() for each in net.buffers()]
-    told |= {"partly": partly(model, net, images, labels)}
+    told |= {"partly": partly(net, images, labels)}
     return told | {"off": relative(found, wanted), "sums": sums}
 
 
-def partly(model: DDP, net: ResNet, images: torch.Tensor, labels: torch.Tensor) -> dict:
+def partly(net: ResNet, images: torch.Tensor, labels: torch.Tensor) -> dict:
     """Sums of what ranks share where not all of a network trains: as in evaluation, with the
-    statistics that it has; and without its first layers, which autograd then leaves out."""
+    statistics that it has; without its first layers, which autograd then leaves out; and without
+    the last."""
     told = {}
-    for way, first in {"eval": [], "frozen": [net.conv1, net.bn1, net.layer1]}.items():
+    ways = {"eval": [], "first": [net.conv1, net.bn1, net.layer1], "last": [net.fc]}
+    for way, frozen in ways.items():
         net.zero_grad()
         net.train(way != "eval")
-        for layer in first:
+        net.requires_grad_(True)
+        for layer in frozen:
             layer.requires_grad_(False)
+        model = DDP(net, gradient_as_bucket_view=True)
         cross_entropy(model(images), labels).backward()
         found = [weight.grad for weight in net.parameters() if weight.requires_grad]
         told[way] = [None if each is None else each.double().sum().item() for each in found]
-    net.requires_grad_(True)
     return told
 
 

@@ -20,7 +20,7 @@ from course.training.algebra.choices import Saved
 from course.training.algebra.forward import Tape
 from course.training.algebra.graphs import Graphs
 from course.training.algebra.kernels.compiling import Report, compile_at_once
-from course.training.algebra.ranks import Shared, leave_to_us
+from course.training.algebra.ranks import Shared, left_by, ours
 from course.training.algebra.segments import HEAD, STEM, Segments, launches
 
 AHEAD = True  # all kernels are compiled at once before the first step; else each when launched
@@ -198,6 +198,12 @@ class FusedResNet(ResNet):
     _step: Step | None = None
     _shared: Shared | None = None  # since DDP is around it
 
+    @property
+    def _ddp_params_and_buffers_to_ignore(self) -> list[str]:
+        """DDP asks for it where it wraps this network itself; a public way has not come yet
+        (pytorch/pytorch, issue 43690)."""
+        return ours(self)
+
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Logits [n, classes] of images [n, 3, h, w]."""
         dtype = self._dtype(images)
@@ -220,7 +226,7 @@ class FusedResNet(ResNet):
     def _sharing(self) -> Shared | None:
         """With whom this pass shares its gradients: DDP, which calls it, knows."""
         ddp = DDP._get_active_ddp_module()
-        if ddp is None or ddp.module is not self:
+        if ddp is None or ddp.module is not self or not left_by(ddp):
             return None
         if self._shared is None or not self._shared.is_for(ddp):
             self._shared = Shared(self, ddp)
@@ -250,5 +256,4 @@ def fits(model: nn.Module, images: torch.Tensor, dtype: torch.dtype) -> bool:
 def convert(model: nn.Module) -> nn.Module:
     """The same network, one that `plain.convert` has made, to train by kernels."""
     model.__class__ = FusedResNet
-    leave_to_us(model)
     return model

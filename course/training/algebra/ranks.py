@@ -22,13 +22,20 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 FIRST_RANK = 0  # of a group: whose weights and statistics all have
 
 
-def leave_to_us(model: nn.Module) -> None:
-    """Let DDP, where it wraps this network itself, see the last layer's weights alone.
+def ours(model: nn.Module) -> list[str]:
+    """The names of parameters and buffers that DDP is to leave to us: all but the last layer's.
 
-    It reads this attribute; a public way has not come yet (pytorch/pytorch, issue 43690).
+    None where the last layer does not train: DDP takes no network of which nothing is its own.
     """
+    if not any(weight.requires_grad for weight in model.fc.parameters()):
+        return []
     names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
-    model._ddp_params_and_buffers_to_ignore = [each for each in names if not of_last(each)]
+    return [each for each in names if not of_last(each)]
+
+
+def left_by(ddp: DDP) -> bool:
+    """Has it left them, when it was made? Where not, it shares all gradients itself."""
+    return bool(getattr(ddp, "parameters_to_ignore", None))
 
 
 def of_last(name: str) -> bool:

@@ -90,11 +90,11 @@ def test_ranks_share_gradients_and_statistics_and_ddp_the_last_layers_alone(
 
 
 @needs_triton
-@pytest.mark.parametrize("way", ["eval", "frozen"])
+@pytest.mark.parametrize("way", ["eval", "first", "last"])
 def test_ranks_share_what_trains_where_not_all_of_a_network_does(
     way: str, ranks: list[dict]
 ) -> None:
-    """With statistics that stay, and without its first layers."""
+    """With statistics that stay, without its first layers, and without the last one."""
     ours, theirs = (rank["shared"]["partly"][way] for rank in ranks)
     assert None not in ours
     assert ours == theirs

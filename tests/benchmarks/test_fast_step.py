@@ -251,6 +251,8 @@ def test_what_is_left_has_more_in_it_than_the_chips_inside() -> None:
     assert f"taken at {fp16['mhz']:,} MHz" in PAGE
     told = f"at 1,980 MHz cost {fast[0]:.2f} to {fast[-1]:.2f} times what the prices say, "
     assert told + f"and those below 1,500 MHz {slow[0]:.2f} to {slow[-1]:.2f}." in PAGE
+    most = max(each["watts"] for each in rows("power_h100.jsonl", "product"))
+    assert f"by it a product drew {most:.0f} W of the 700" in PAGE
     (step,) = rows("power_h100.jsonl", "step", way="fast", dtype="fp16")
     shares = [step[f"{part}_j"] / step["joules"] for part in ("memory", "products", "idle")]
     assert "a quarter is memory, less than a third products, a sixth an idle GPU's" in PAGE

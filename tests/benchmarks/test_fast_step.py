@@ -98,7 +98,8 @@ def test_how_soon_it_is_ready() -> None:
     assert (first["dtype"], tuned["dtype"], other["dtype"]) == ("fp16", "fp16", "bf16")
     assert [row["compiled"][0]["kernels"] for row in (first, tuned, other)] == [63, 189, 63]
     assert {row["compiled"][0]["threads"] for row in (first, tuned, other)} == {16}
-    assert "Ready in 20 s" in PAGE and round(first["ready_s"]) == 20
+    assert "Ready in 20 s" in PAGE and "Its 63 kernels are compiled" in PAGE
+    assert "none compiled took 20 s on an H100" in PAGE and round(first["ready_s"]) == 20
     started = rows("ready_h100.jsonl", "machine")[0]["imports_s"]
     assert f"twelfth step (its imports, {started:.0f} s, came before)" in PAGE
     assert "19 s in bf16, and 27 s where it timed all tiles anew, which are 189 kernels" in PAGE
@@ -197,6 +198,9 @@ def test_the_first_layer() -> None:
         f"{before:.3f} and {after / fp16:.3f}, {100 * (after / fp16 / before - 1):.1f} % more"
         in PAGE
     )
+    more = 100 * (after / fp16 / before - 1)
+    told = f"the first layer in fp16 (above) | {100 * ahead:.1f} % more images/s | {more:.1f} % |"
+    assert told in PAGE
     assert (
         f"{fp16:,.0f} on the second, at {recorded('algebra', 'fp16').joules_per_image:.3f} J"
         in PAGE
@@ -288,7 +292,7 @@ def test_where_the_joules_go() -> None:
     assert f"and {idle_mj:.1f} are an idle GPU's" in PAGE
     assert f"{step['mhz']:,} MHz, and drew {step['watts']:.0f} W" in PAGE
     wall = 700 / step["joules"]
-    assert f"would be {wall:,.0f} images a second; it stands at" in PAGE
+    assert f"At its {1e3 * step['joules']:.1f} mJ, 700 W would be {wall:,.0f} images" in PAGE
     assert f"at {100 * step['images_per_s'] / wall:.0f} % of that" in PAGE
     half, eighth = (rows("power_h100.jsonl", "products", kind=kind)[0] for kind in ("fp16", "fp8"))
     told = " | ".join(
@@ -298,6 +302,8 @@ def test_where_the_joules_go() -> None:
     assert f"{told} | {1e3 * saved:.1f} mJ of {1e3 * step['joules']:.1f}, 3 %" in PAGE
     assert round(100 * saved / step["joules"]) == 3
     assert f"{1e3 * 1e7 * memory['byte_j']:.1f} mJ for each 10 MB" in PAGE
+    told = f"all 217 MB are {1e3 * step['memory_j']:.0f} of {1e3 * step['joules']:.1f} mJ"
+    assert told in PAGE
 
 
 @pytest.mark.parametrize("part", ["fp16", "tiles"])

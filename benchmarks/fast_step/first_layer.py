@@ -13,7 +13,8 @@ import torch.nn.functional as F
 
 from course.training.algebra.choices import seconds
 
-BATCH, OUT = 256, 64
+DEVICE = "cuda"
+BATCH, OUT, TIMES = 256, 64, 20
 # Channels, taps, stride, padding, pixels a side.
 FORMS = {
     "images": [(channels, 7, 2, 3, 224) for channels in (3, 4, 8)],
@@ -25,7 +26,7 @@ def main() -> None:
     for dtype in (torch.float16, torch.bfloat16):
         for form, shapes in FORMS.items():
             for channels, taps, stride, padding, side in shapes:
-                like = {"device": "cuda", "dtype": dtype}
+                like = {"device": DEVICE, "dtype": dtype}
                 x, w = (
                     torch.randn(shape, **like).to(memory_format=torch.channels_last)
                     for shape in ((BATCH, channels, side, side), (OUT, channels, taps, taps))
@@ -42,8 +43,8 @@ def main() -> None:
 
                 row = {"dtype": str(dtype).removeprefix("torch."), "form": form}
                 row |= {"channels": channels}
-                row |= {"forward_ms": round(1e3 * seconds(forward), 3)}
-                row |= {"gradient_ms": round(1e3 * seconds(gradient), 3)}
+                row |= {"forward_ms": round(1e3 * seconds(forward, TIMES), 3)}
+                row |= {"gradient_ms": round(1e3 * seconds(gradient, TIMES), 3)}
                 print(json.dumps(row), flush=True)
 
 

@@ -93,6 +93,15 @@ def exact(seed: int = 0) -> list[torch.Tensor]:
     return gradients(stock().double(), seed)
 
 
+@pytest.mark.parametrize("name", ["conv1.weight", "layer2.0.bn1.bias", "layer2.0.bn3.bias"])
+@pytest.mark.parametrize("precision", HALF)
+def test_what_is_not_a_number_reaches_the_loss(precision: str, name: str) -> None:
+    net = by_kernels(precision)
+    weight = net.get_parameter(name).data
+    weight[(0,) * weight.dim()] = float("nan")
+    assert loss_of(net, 0, precision).isnan()
+
+
 def is_replayed(net: ResNet) -> bool:
     """Was its last step one of graphs?"""
     return net._step._graphs is not None and net._step._captured

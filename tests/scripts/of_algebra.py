@@ -142,6 +142,19 @@ def in_half(net: ResNet, wanted: list, images: torch.Tensor, labels: torch.Tenso
     return told
 
 
+def lost(net: ResNet, images: torch.Tensor, labels: torch.Tensor) -> dict[str, bool]:
+    """Is the loss by kernels NaN where one number of these is?"""
+    from course.training.algebra import fused
+
+    told = {}
+    for name in ("images", "layer3.0.bn1.bias", "layer3.0.bn3.bias"):
+        twin, own = fused.convert(plain.convert(copy.deepcopy(net))), images.clone()
+        of = own if name == "images" else twin.get_parameter(name).data
+        of[(0,) * of.dim()] = float("nan")
+        told[name] = cross_entropy(twin(own), labels).isnan().item()
+    return told
+
+
 def under_ddp(net: ResNet, wanted: list, images: torch.Tensor, labels: torch.Tensor) -> dict:
     """Both ranks' step; and what it says of a second backward pass."""
     model, told = DDP(net, gradient_as_bucket_view=True), ""
@@ -182,7 +195,27 @@ def shared(net: ResNet, wanted: list, images: torch.Tensor, labels: torch.Tensor
     cross_entropy(model(images[:, :, :48, :48]), labels).backward()
     sums += [weight.grad.double().sum().item() for weight in net.parameters()]
     sums += [each.double().sum().item() for each in net.buffers()]
+    told |= {"partly": partly(net, images, labels)}
     return told | {"off": relative(found, wanted), "sums": sums}
+
+
+def partly(net: ResNet, images: torch.Tensor, labels: torch.Tensor) -> dict:
+    """Sums of what ranks share where not all of a network trains: as in evaluation, with the
+    statistics that it has; without its first layers, which autograd then leaves out; and without
+    the last."""
+    told = {}
+    ways = {"eval": [], "first": [net.conv1, net.bn1, net.layer1], "last": [net.fc]}
+    for way, frozen in ways.items():
+        net.zero_grad()
+        net.train(way != "eval")
+        net.requires_grad_(True)
+        for layer in frozen:
+            layer.requires_grad_(False)
+        model = DDP(net, gradient_as_bucket_view=True)
+        cross_entropy(model(images), labels).backward()
+        found = [weight.grad for weight in net.parameters() if weight.requires_grad]
+        told[way] = [None if each is None else each.double().sum().item() for each in found]
+    return told
 
 
 def main(folder: Path, rank: int) -> None:
@@ -204,6 +237,7 @@ def main(folder: Path, rank: int) -> None:
 
         if rank == 1:
             told["fp16"] = in_half(net, each[rank], *own)
+            told["lost"] = lost(net, *own)
         net = fused.convert(plain.convert(net))
         if rank == 0:
             with recorded() as made:

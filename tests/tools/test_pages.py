@@ -370,6 +370,8 @@ def test_what_is_said_of_the_prediction() -> None:
     assert [f"{each:.2f}" for each in ratios] == ["1.18", "1.06", "1.27"]
     assert "so it should train 9,424 images/s" in EIGHT
     assert round(said.loc["algebra", names[0]]) == 9424
+    since = recordings.ladders("nvidia-h200")["GPU"]["algebra", "bf16"].images_per_s
+    assert f"(One has made [{since:,.0f}](#beside-a-younger-gpu) since" in EIGHT
     assert "the H100 drew 683 of its 700 W" in EIGHT and round(alone.watts) == 683
     assert "about eight minutes by `--list`" in EIGHT
     assert round(sum(estimate.seconds(record.plan(gpus=8))) / 60) == 8

@@ -51,17 +51,17 @@ def shipped(folder: Path) -> dict[str, Path]:
 SHIPPED = shipped(Path(__file__).parent)
 
 
-def seconds(run: Callable) -> float:
-    """Device time of one call, after two that compile and warm up."""
+def seconds(run: Callable, repeats: int = REPEATS) -> float:
+    """Device time of one call, the mean of some, after two that compile and warm up."""
     for _ in range(2):
         run()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         run()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) / 1e3 / REPEATS
+    return begin.elapsed_time(end) / 1e3 / repeats
 
 
 class Choices:

@@ -20,7 +20,7 @@ from course.training.algebra.choices import Saved
 from course.training.algebra.forward import Tape
 from course.training.algebra.graphs import Graphs
 from course.training.algebra.kernels.compiling import Report, compile_at_once
-from course.training.algebra.ranks import Shared, leave_to_us
+from course.training.algebra.ranks import Shared, left_by, ours
 from course.training.algebra.segments import HEAD, STEM, Segments, launches
 
 AHEAD = True  # all kernels are compiled at once before the first step; else each when launched
@@ -145,6 +145,8 @@ class Step:
                 "one backward pass: call backward before the next forward, and once"
             )
         self._due -= 1
+        if self.shared and number == HEAD:
+            self.shared.begin(self.segments.state.statistics)
         with self._settings():
             if self._captured:
                 below = self._graphs.backward(number, d)
@@ -156,8 +158,6 @@ class Step:
                 found = [None] * len(found)
             if number == STEM:
                 self._tape = None
-                if self.shared:
-                    self.shared.receive(self.segments.state.statistics)
             return below, found
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
@@ -198,10 +198,17 @@ class FusedResNet(ResNet):
     _step: Step | None = None
     _shared: Shared | None = None  # since DDP is around it
 
+    @property
+    def _ddp_params_and_buffers_to_ignore(self) -> list[str]:
+        """DDP asks for it where it wraps this network itself; a public way has not come yet
+        (pytorch/pytorch, issue 43690)."""
+        return ours(self)
+
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Logits [n, classes] of images [n, 3, h, w]."""
         dtype = self._dtype(images)
-        shared = self._sharing() if self.training else None
+        # Also in evaluation: who trains with statistics that stay calls `net.eval()`.
+        shared = self._sharing() if self.training or torch.is_grad_enabled() else None
         if not (self.training and fits(self, images, dtype)):
             scores = super().forward(images)
             if shared and scores.requires_grad:
@@ -219,7 +226,7 @@ class FusedResNet(ResNet):
     def _sharing(self) -> Shared | None:
         """With whom this pass shares its gradients: DDP, which calls it, knows."""
         ddp = DDP._get_active_ddp_module()
-        if ddp is None or ddp.module is not self:
+        if ddp is None or ddp.module is not self or not left_by(ddp):
             return None
         if self._shared is None or not self._shared.is_for(ddp):
             self._shared = Shared(self, ddp)
@@ -249,5 +256,4 @@ def fits(model: nn.Module, images: torch.Tensor, dtype: torch.dtype) -> bool:
 def convert(model: nn.Module) -> nn.Module:
     """The same network, one that `plain.convert` has made, to train by kernels."""
     model.__class__ = FusedResNet
-    leave_to_us(model)
     return model

@@ -1,15 +1,17 @@
 """The mean of all ranks' gradients, in the flat pieces in which they are made.
 
 DDP copies each gradient into a bucket, and sends BatchNorm's statistics, one small tensor after
-another, before each forward pass: on an H100 that was a millisecond of a step of 32. A segment's
-gradients lie in one piece as they are. It is sent when the segment has gone back, while the one
-below it computes, and so is rank 0's piece of statistics at the end. DDP is left with the last
-layer; whether ranks share a step at all is its own decision, as ever (`no_sync`).
+another, before each forward pass. A segment's gradients lie in one piece as they are. It is sent
+when the segment has gone back, while the one below it computes, and rank 0's piece of statistics
+at the end. DDP is left with the last layer; whether ranks share a step at all is its own decision,
+as ever (`no_sync`). With DDP alone two H100s took 1.2 ms longer for a step of 32 than one
+(docs/performance.md); how much of that this saves is not measured yet.
 """
 
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,13 +22,20 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 FIRST_RANK = 0  # of a group: whose weights and statistics all have
 
 
-def leave_to_us(model: nn.Module) -> None:
-    """Let DDP, where it wraps this network itself, see the last layer's weights alone.
+def ours(model: nn.Module) -> list[str]:
+    """The names of parameters and buffers that DDP is to leave to us: all but the last layer's.
 
-    It reads this attribute; a public way has not come yet (pytorch/pytorch, issue 43690).
+    None where the last layer does not train: DDP takes no network of which nothing is its own.
     """
+    if not any(weight.requires_grad for weight in model.fc.parameters()):
+        return []
     names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
-    model._ddp_params_and_buffers_to_ignore = [each for each in names if not of_last(each)]
+    return [each for each in names if not of_last(each)]
+
+
+def left_by(ddp: DDP) -> bool:
+    """Has it left them, when it was made? Where not, it shares all gradients itself."""
+    return bool(getattr(ddp, "parameters_to_ignore", None))
 
 
 def of_last(name: str) -> bool:
@@ -49,6 +58,14 @@ class Shared:
         """Not of another one, which was around the network before?"""
         return self._ddp() is ddp
 
+    def begin(self, statistics: torch.Tensor) -> None:
+        """A backward pass begins. When it is over, whichever segment was its last, ranks receive.
+
+        What is left of a pass before it, which an error broke off, is nobody's any more.
+        """
+        self._sent.clear()
+        Variable._execution_engine.queue_callback(partial(self._receive, statistics))
+
     def send(self, parameters: list[nn.Parameter], flat: torch.Tensor, views: list) -> None:
         """Begin to add up a segment's gradients: views, one a parameter, lie in a flat piece."""
         for parameter, view in zip(parameters, views):
@@ -58,7 +75,8 @@ class Shared:
         work = distributed.all_reduce(flat, group=self._group, async_op=True)
         self._sent.append((work, flat, parameters, views))
 
-    def receive(self, statistics: torch.Tensor) -> None:
+    @torch.no_grad()
+    def _receive(self, statistics: torch.Tensor) -> None:
         """Give all parameters whose gradients were sent their mean, and all ranks one's statistics.
 
         On a GPU its stream waits, not the host.

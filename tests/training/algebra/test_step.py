@@ -26,7 +26,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
         subprocess.Popen([sys.executable, of_algebra.__file__, folder, rank], env=environment)
         for rank in "01"
     ]
-    assert [process.wait(timeout=120) for process in started] == [0, 0]
+    assert [process.wait(timeout=240) for process in started] == [0, 0]
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in "01"]
 
 
@@ -58,6 +58,12 @@ def test_kernels_in_fp16_are_as_near_as_autocast(ranks: list[dict]) -> None:
 
 
 @needs_triton
+def test_what_is_not_a_number_reaches_the_loss(ranks: list[dict]) -> None:
+    """As with PyTorch's ReLU and max pool: who trains must see that a network is lost."""
+    assert all(ranks[1]["lost"].values()), ranks[1]["lost"]
+
+
+@needs_triton
 def test_another_steps_gradients_are_added(ranks: list[dict]) -> None:
     """None lies in memory that the next step writes to."""
     assert ranks[0]["fp32"]["added"] < 7e-5
@@ -81,6 +87,17 @@ def test_ranks_share_gradients_and_statistics_and_ddp_the_last_layers_alone(
     assert max(each["off"] for each in told) < 7e-5
     assert min(each["alone"] for each in told) > 0.1  # what a rank has alone is no mean
     assert told[0]["strides"]
+
+
+@needs_triton
+@pytest.mark.parametrize("way", ["eval", "first", "last"])
+def test_ranks_share_what_trains_where_not_all_of_a_network_does(
+    way: str, ranks: list[dict]
+) -> None:
+    """With statistics that stay, without its first layers, and without the last one."""
+    ours, theirs = (rank["shared"]["partly"][way] for rank in ranks)
+    assert None not in ours
+    assert ours == theirs
 
 
 @needs_triton

@@ -9,7 +9,14 @@ A function that a kernel calls becomes a part of it: a tile never leaves the reg
 import triton
 import triton.language as tl
 
-from course.training.algebra.kernels.rows import affine, corrections, pack, unpack, update_running
+from course.training.algebra.kernels.rows import (
+    affine,
+    corrections,
+    pack,
+    relu,
+    unpack,
+    update_running,
+)
 
 
 @triton.jit
@@ -72,7 +79,7 @@ def gram_stats_kernel(
         w = tl.load(W + c[:, None] * K + k[None, :]).to(tl.float32)
         m += tl.sum(w * tl.load(S + k)[None, :], 1)
     mean = m / M
-    var = tl.maximum(row_products(W, WG, c, K, BN, BK) / M - mean * mean, 0.0)
+    var = relu(row_products(W, WG, c, K, BN, BK) / M - mean * mean)
     rstd = 1.0 / tl.sqrt(var + eps)
     scale = tl.load(GAMMA + c) * rstd
     tl.store(SCALE + c, scale)
@@ -159,7 +166,7 @@ def conv3_kernel(
     v = acc * tl.load(SCALE + cols)[None, :] + tl.load(SHIFT + cols)[None, :]
     if JOINS:
         v += identity.to(tl.float32)
-        v = tl.maximum(v, 0.0)
+        v = relu(v)
         cols8 = pn * (BN // 8) + tl.arange(0, BN // 8)
         tl.store(BITS + rows[:, None] * (N // 8) + cols8[None, :], pack(v > 0.0, BM, BN), mask=keep)
     tl.store(OUT + at, v.to(OUT.dtype.element_ty), mask=keep)

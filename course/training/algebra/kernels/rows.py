@@ -11,11 +11,17 @@ import triton.language as tl
 
 
 @triton.jit
+def relu(v):
+    """max(v, 0), and NaN of NaN as torch has it: else a network that is lost has a sound loss."""
+    return tl.maximum(v, 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def affine(SUMS, GAMMA, BETA, col, M, eps, C: tl.constexpr):
     """Mean, variance, 1/std, scale and shift of BatchNorm, from the sums of y and of y*y [2, C]."""
     mean = tl.load(SUMS + col) / M
     var = tl.load(SUMS + C + col) / M - mean * mean
-    rstd = 1.0 / tl.sqrt(tl.maximum(var, 0.0) + eps)
+    rstd = 1.0 / tl.sqrt(relu(var) + eps)
     scale = tl.load(GAMMA + col) * rstd
     return mean, var, rstd, scale, tl.load(BETA + col) - mean * scale
 
@@ -79,7 +85,7 @@ def bn_relu_kernel(
         at = rows[:, None] * C + col[None, :]
         keep = rows[:, None] < M
         y = tl.load(Y + at, mask=keep, other=0.0).to(tl.float32)
-        z = tl.maximum(y * scale[None, :] + shift[None, :], 0.0).to(Z.dtype.element_ty)
+        z = relu(y * scale[None, :] + shift[None, :]).to(Z.dtype.element_ty)
         tl.store(Z + at, z, mask=keep)
         if WITH_TOTAL:  # of the rounded z: the product that follows reads no other
             a += tl.where(keep, z.to(tl.float32), 0.0)

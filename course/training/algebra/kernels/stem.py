@@ -7,7 +7,7 @@ The convolution's output Y [n H H, C] is the largest tensor of the stem. Forward
 import triton
 import triton.language as tl
 
-from course.training.algebra.kernels.rows import affine, corrections, update_running
+from course.training.algebra.kernels.rows import affine, corrections, relu, update_running
 
 
 @triton.jit
@@ -34,7 +34,7 @@ def largest(
         at = ((n * H + h) * H + w)[:, None] * C + col[None, :]
         y = tl.load(Y + at, mask=ok[:, None], other=0.0).to(tl.float32)
         v = tl.where(ok[:, None], y * scale[None, :] + shift[None, :], -1e30)
-        win = v > best  # the first of equals, as torch's max pool has it
+        win = (v > best) | (v != v)  # the first of equals, and NaN, as torch's max pool has it
         best = tl.where(win, v, best)
         winner = tl.where(win, tap, winner)
     return best, winner
@@ -74,9 +74,9 @@ def stem_pool_kernel(
     ph = (pixel // HP) % HP
     pw = pixel % HP
     best, winner = largest(Y, n, ph, pw, col, keep, scale, shift, BP, H, C)
-    winner = tl.where(best > 0.0, winner, 9)
+    winner = tl.where(best <= 0.0, 9, winner)
     at = pixel[:, None] * C + col[None, :]
-    p = tl.maximum(best, 0.0).to(P.dtype.element_ty)
+    p = relu(best).to(P.dtype.element_ty)
     tl.store(P + at, p, mask=keep[:, None])
     tl.store(WINNER + at, winner.to(tl.uint8), mask=keep[:, None])
     tl.atomic_add(TOTAL + col, tl.sum(tl.where(keep[:, None], p.to(tl.float32), 0.0), 0))

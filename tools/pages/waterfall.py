@@ -11,7 +11,7 @@ import pandas as pd
 from course.config import BEYOND, LADDER, from_dict, rung
 from course.runs.recordings import SETUP, ladders
 from course.topics.roofline.bounds import points, recorded_ceilings
-from course.topics.roofline.cost import fused, operators
+from course.topics.roofline.cost import fused, operators, plain
 
 PRECISION = "bf16"  # of the ladder's last rungs; fp16 moves as many bytes
 KEPT = ["rung", "precision", "images_per_s", "images_per_s_q1", "images_per_s_q3", "machine"]
@@ -84,7 +84,7 @@ def walls(machine: str) -> pd.DataFrame:
 @lru_cache
 def _image() -> tuple[float, float, float, float]:
     """GFLOP of an image, and its megabytes: eager, fused at least and at most."""
-    table = operators(rung("channels_last", **SETUP)).set_index("operator")
+    table = operators(plain(rung("channels_last", **SETUP))).set_index("operator")
     gflop, megabytes = table["gflop"].sum(), table["megabytes"].sum()
     least, most = fused(table)[["least", "most"]].sum()
     return float(gflop), float(megabytes), float(least), float(most)

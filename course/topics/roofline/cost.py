@@ -74,6 +74,11 @@ def operators(config: Config) -> pd.DataFrame:
     Raises:
         ValueError: a step that PyTorch refuses.
     """
+    return _operators(config).copy()
+
+
+@lru_cache(maxsize=32)
+def _operators(config: Config) -> pd.DataFrame:
     with fake_step(config) as step:
         step.update_once()  # for the optimizer's state
         return counted(step.run, config.batch_size)
@@ -121,25 +126,26 @@ def step_cost(config: Config) -> Cost:
     Raises:
         ValueError: a step that PyTorch refuses.
     """
-    precision = "bf16" if config.precision in HALF else "fp32"  # both halves have two bytes
-    return _step_cost(
-        Config(
-            model=config.model,
-            image_px=config.image_px,
-            batch_size=config.batch_size,
-            precision=precision,
-            channels_last=config.channels_last,
-            data="synthetic",
-            momentum=config.momentum,
-            weight_decay=config.weight_decay,
-        )
-    )
-
-
-@lru_cache(maxsize=32)
-def _step_cost(config: Config) -> Cost:
-    table = operators(config)
+    table = operators(plain(config))
     return Cost(float(table["gflop"].sum() * 1e9), float(table["megabytes"].sum() * 1e6))
+
+
+def plain(config: Config) -> Config:
+    """The config with what its step's cost depends on, and all else as it is by default.
+
+    Steps that cost the same are counted once.
+    """
+    precision = "bf16" if config.precision in HALF else "fp32"  # both halves have two bytes
+    return Config(
+        model=config.model,
+        image_px=config.image_px,
+        batch_size=config.batch_size,
+        precision=precision,
+        channels_last=config.channels_last,
+        data="synthetic",
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+    )
 
 
 def _moved(operator: Any, name: str, args: tuple, kwargs: dict[str, Any], result: Any) -> int:

@@ -32,9 +32,14 @@ def passes(
 # Before a notebook's first cell: it launches and computes what the tests look at, in small.
 SMALL = f"from course import config\nconfig.QUICK |= {QUICK!r}\n"
 FEW_DIGITS = """
+from torchvision.models.resnet import Bottleneck, ResNet
 from course.topics import numerics
+from course.training import models
 whole = numerics.learned_digits
 numerics.learned_digits = lambda **how: whole(steps=60, **how)
+models.create = lambda name, classes: ResNet(
+    Bottleneck, [1] * 4, classes, zero_init_residual=True, width_per_group=16
+)
 """
 FEW_COSTS = """
 import course
@@ -70,9 +75,10 @@ def warm_kernels(own_turns: None) -> None:
     warm_up()
 
 
-# A run that its time limit ends need not compute for all that time.
+# A run that its time limit ends need not compute for all that time, nor a large network.
 UNHURRIED = """
 from time import sleep
+narrow.models.create = lambda name, *how: narrow.create("resnet18", *how)
 in_no_time = Meter.lap
 Meter.lap = lambda *phase, **loss: sleep(0.05) or in_no_time(*phase, **loss)
 """
@@ -100,7 +106,7 @@ def test_at_full_size_from_recorded_runs(
 def test_two_ranks_at_full_size_from_recorded_runs(
     runs_root: Path, in_kernel: Callable[..., None]
 ) -> None:
-    in_kernel(SMALL)
+    in_kernel(SMALL, NARROW)
     used = passes("day2_2_data_parallel", site="recorded-nvidia-h200-x4", quick=False)
     assert {run.status for run in used} == {"failed"}  # on purpose
     # The rank that hangs runs here: of NCCL's end there is no record.

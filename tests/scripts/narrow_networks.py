@@ -14,7 +14,7 @@ CLASSES = 1000  # of synthetic labels
 def small_ssd() -> ssd.SSD300:
     """All 8,732 boxes, from a ResNet of four blocks with an eighth of the channels."""
     get_model = torchvision.models.get_model
-    torchvision.models.get_model = lambda *_, **__: Narrow(CLASSES)
+    torchvision.models.get_model = lambda *_, **__: Narrow(CLASSES, [1] * 4)
     try:
         return ssd.SSD300()
     finally:

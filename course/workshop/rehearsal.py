@@ -138,6 +138,7 @@ def _papermill(source: Path, target: Path, rehearsal: Rehearsal) -> None:
     import papermill
 
     from course.jobs.warm import kernels
+    from course.workshop import engine
 
     wanted = {"quick": rehearsal.quick, "script": rehearsal.script, "site": rehearsal.site}
     known = papermill.inspect_notebook(str(source))
@@ -156,6 +157,7 @@ def _papermill(source: Path, target: Path, rehearsal: Rehearsal) -> None:
             str(source),
             str(target),
             wanted,
+            engine_name=engine.NAME,
             cwd=str(FOLDER),
             progress_bar=True,
             execution_timeout=limit_s,

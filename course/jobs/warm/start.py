@@ -27,6 +27,7 @@ MODULES = (
     "torch",
     "torchvision",
     "threadpoolctl",
+    "numpy.ma",  # which a record's quartiles need
     "torch.distributed.checkpoint.state_dict",  # for what trains in shards
     "torch.distributed.fsdp",
     "course.data.loader",

@@ -130,7 +130,7 @@ def test_graphs_give_what_steps_without_them_give(precision: str) -> None:
     """Other images in each step: what a graph still has of an older one would be seen.
 
     Two runs of the same kernels are as far apart as each is from float64. Atomics add in any order,
-    a few numbers in ten thousand are then rounded the other way, and each layer multiplies those.
+    a few numbers are then rounded the other way, and each layer multiplies those.
     """
     replayed, eager, each = by_kernels(precision), by_kernels(precision), []
     for seed in range(STEPS):

@@ -50,7 +50,14 @@ def _types(seen: Evidence, key: str, *at: str) -> list[str] | None:
 
 
 def _forward(*at: str) -> Callable[[Evidence, Config], list[str] | None]:
-    return lambda seen, cfg: _types(seen, "forward_types", *at)
+    def seen(evidence: Evidence, cfg: Config) -> list[str] | None:
+        found = _types(evidence, "forward_types", *at)
+        by_kernels = (evidence.get("algebra") or {}).get("form") == "kernels"
+        # Kernels of the algebra take the first layer in fp16 always: cuDNN has none in bf16.
+        is_bf16 = cfg.precision == "bf16" and by_kernels and found == ["bf16", "fp16"]
+        return ["bf16"] if is_bf16 else found
+
+    return seen
 
 
 def _updated(seen: Evidence, cfg: Config) -> list[str] | None:

@@ -4,10 +4,9 @@
 
 An image costs the power of an idle GPU for as long as its step takes, each byte that memory moves,
 and each FLOP. The first part measures these three prices, with a long copy and with a large product
-in fp16 and in fp8. The second predicts from them what the network's 1x1 convolutions cost, in fp16
-and with inputs in fp8, and then measures it; the third does so with whole steps. What the prices do
-not explain is what happens within the chip: caches, shared memory, registers, instructions.
-A GPU that counts its joules, and knows fp8 (Hopper and later), with nothing else running on it.
+in fp16 and in fp8. The second measures whole steps, and what of them the prices explain. The third
+predicts what the network's 1x1 convolutions cost, in fp16 and with inputs in fp8, and measures it.
+For a GPU that counts its joules, and knows fp8 (Hopper and later), with nothing else running on it.
 """
 
 from __future__ import annotations
@@ -15,35 +14,23 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from measure import HALF, make_step, set_tf32
+from torch import nn
+from torchvision.models import resnet50
 
-from course.training.energy import EnergyMeter, counter
+from course.training.energy import EnergyMeter, board, counter
 
 FOR_S = 2.0  # each: the counter moves some ten times a second
 LARGE = 8192  # rows, columns and depth of the large product
 BATCH = 256
 STEP_MB = {"eager": 486.0, "fast": 217.0}  # bytes of an image, as docs/performance.md counts them
 STEP_GFLOP = 24.3  # of an image, as docs/performance.md counts them
-# Pixels of an image, channels in, out, and how often: the 1x1 convolutions with stride 1.
-PRODUCTS = (
-    (3136, 64, 64, 1),
-    (3136, 64, 256, 4),
-    (3136, 256, 64, 2),
-    (3136, 256, 128, 1),
-    (784, 128, 512, 4),
-    (784, 512, 128, 3),
-    (784, 512, 256, 1),
-    (196, 256, 1024, 6),
-    (196, 1024, 256, 5),
-    (196, 1024, 512, 1),
-    (49, 512, 2048, 3),
-    (49, 2048, 512, 2),
-)
 
 
 class Prices(NamedTuple):
@@ -67,8 +54,7 @@ def cost(run: Callable[[], Any], device: torch.device) -> tuple[float, float, fl
     """Seconds and joules of one call, over `FOR_S` of nothing else, and the median clock in MHz."""
     import pynvml
 
-    uuid = str(torch.cuda.get_device_properties(device).uuid).removeprefix("GPU-")
-    board = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    handle = board(device)
     for _ in range(3):
         run()
     torch.cuda.synchronize()
@@ -87,7 +73,7 @@ def cost(run: Callable[[], Any], device: torch.device) -> tuple[float, float, fl
         for _ in range(count):
             run()
         calls += count
-        clocks.append(pynvml.nvmlDeviceGetClockInfo(board, pynvml.NVML_CLOCK_SM))
+        clocks.append(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
         torch.cuda.synchronize()
     seconds = (time.perf_counter() - began) / calls
     meter.stop()
@@ -138,11 +124,27 @@ def prices(device: torch.device) -> dict[str, Prices]:
     return kinds
 
 
+def convolutions() -> Counter[tuple[int, int, int]]:
+    """ResNet-50's 1x1 convolutions with stride 1: pixels of an image, channels in and out."""
+    found: Counter[tuple[int, int, int]] = Counter()
+
+    def note(conv: nn.Conv2d, given: Any, y: torch.Tensor) -> None:
+        found[y.shape[2] * y.shape[3], conv.in_channels, conv.out_channels] += 1
+
+    with torch.device("meta"):
+        network = resnet50()
+        for each in network.modules():
+            if isinstance(each, nn.Conv2d) and (each.kernel_size, each.stride) == ((1, 1), (1, 1)):
+                each.register_forward_hook(note)
+        network(torch.empty(1, 3, 224, 224))
+    return found
+
+
 def products(known: dict[str, Prices], device: torch.device) -> None:
     """The network's own: what the prices say an image's cost, and what they do."""
     for kind, each in known.items():
         size, predicted, measured, took = {"fp16": 2, "fp8": 1}[kind], 0.0, 0.0, 0.0
-        for pixels, depth, columns, times in PRODUCTS:
+        for (pixels, depth, columns), times in convolutions().items():
             m = BATCH * pixels
             seconds, joules, mhz = cost(product(m, columns, depth, kind, device), device)
             moved = size * (m * depth + depth * columns) + 2 * m * columns

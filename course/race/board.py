@@ -10,7 +10,6 @@ from __future__ import annotations
 import getpass
 import hashlib
 import json
-import math
 import os
 import secrets
 import shutil
@@ -208,11 +207,9 @@ def chance(values: Iterable[float | None], target: float) -> float:
 
 @cache  # a page asks for that of an entry a dozen times
 def _chance(values: tuple[float, ...], target: float) -> float:
-    from scipy.special import stdtr  # only here; the test in scipy.stats takes a second to import
+    from scipy import stats  # only here: it takes a second
 
-    above = statistics.mean(values) - target
-    error = statistics.stdev(values) / math.sqrt(len(values))
-    return float(stdtr(len(values) - 1, -above / error))
+    return float(stats.ttest_1samp(values, target, alternative="greater").pvalue)
 
 
 @dataclass(frozen=True)

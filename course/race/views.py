@@ -115,9 +115,9 @@ def margin(spread: float, seeds: int) -> float:
     Args:
         spread: the standard deviation over seeds.
     """
-    from scipy.special import stdtrit  # Student's t, from its probability
+    from scipy import stats
 
-    return float(stdtrit(seeds - 1, 1 - tracks.SURE)) * spread / math.sqrt(seeds)
+    return float(stats.t.ppf(1 - tracks.SURE, seeds - 1)) * spread / math.sqrt(seeds)
 
 
 def board_page(to: str | Path | None = None, *, machine: str = "", live: bool = False) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -19,13 +20,24 @@ def counter(device: torch.device) -> Callable[[], float] | None:
     import pynvml
 
     try:
-        pynvml.nvmlInit()
-        uuid = str(torch.cuda.get_device_properties(device).uuid).removeprefix("GPU-")
-        board = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-        pynvml.nvmlDeviceGetTotalEnergyConsumption(board)
+        handle = board(device)
+        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
     except pynvml.NVMLError:
         return None
-    return lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(board) / 1e3
+    return lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
+
+
+def board(device: torch.device) -> Any:
+    """NVML's handle of a GPU: by its UUID, since NVML counts those too that PyTorch may not use.
+
+    Raises:
+        pynvml.NVMLError: its driver does not answer.
+    """
+    import pynvml
+
+    pynvml.nvmlInit()
+    uuid = str(torch.cuda.get_device_properties(device).uuid).removeprefix("GPU-")
+    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
 
 
 def driver_version(device: torch.device) -> str:

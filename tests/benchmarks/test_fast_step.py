@@ -239,6 +239,19 @@ def test_the_first_layers_benchmark_has_a_row_for_each_that_was_measured(
     assert told == [each | times for each in kept]
 
 
+def test_the_products_that_were_measured_are_the_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="a benchmark of kernels in Triton")
+    monkeypatch.syspath_prepend(FOLDER)  # as where it is run
+    from fast_step import power
+
+    keys = ("pixels", "depth", "columns", "times")
+    for kind in ("fp16", "fp8"):
+        found = rows("power_h100.jsonl", "product", kind=kind)
+        assert sorted(tuple(row[key] for key in keys) for row in found) == sorted(
+            (*shape, times) for shape, times in power.convolutions().items()
+        )
+
+
 def test_what_is_left_has_more_in_it_than_the_chips_inside() -> None:
     """Products for G and z B, of [pixels, depth] with itself and with [depth, depth]: of all ends
     of blocks, and of four shortcuts."""

@@ -14,6 +14,7 @@ from course.data.loader import Synthetic
 from course.runs.ratio import ratio
 from course.runs.run import PROJECT, Run
 from course.training.clocks import EventClock
+from course.training.energy import board
 from course.training.recorder import Recorder
 
 pytestmark = pytest.mark.gpu
@@ -37,10 +38,8 @@ def test_a_rung_is_faster_by_more_than_its_spread(
 
 def power_limit_w() -> float:
     """The most that this card may draw, in watts."""
-    pynvml.nvmlInit()
-    uuid = str(torch.cuda.get_device_properties(0).uuid).removeprefix("GPU-")
-    card = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-    return pynvml.nvmlDeviceGetEnforcedPowerLimit(card) / 1e3
+    handle = board(torch.device("cuda", 0))
+    return pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3
 
 
 @pytest.mark.parametrize("name", ["device", "amp"])

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
 import psutil
@@ -24,6 +25,8 @@ from course.runs.run import Run
 if TYPE_CHECKING:
     from course.jobs.conductor import Conductor
 
+# Linux gives ports from 32,768 on to connections: of those one may be taken as ranks want to meet.
+PORTS = range(22_000, 32_000)
 LIBRARIES_GIB = 0.8  # of a training process on a CPU, before its first tensor
 WORKER_GIB = 0.3  # of a DataLoader worker, whose libraries are shared with the process it is of
 CONTEXT_GIB = 1.0  # of a process on a GPU: CUDA's context, and work spaces of its libraries
@@ -43,6 +46,11 @@ def first_node(run: Run) -> str:
         # From there srun started the tasks.
         return os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
     return "127.0.0.1"
+
+
+def first_port(job_id: str) -> int:
+    """Where ranks of a job's first run meet: the same for all its tasks, each job has another."""
+    return Random(job_id).choice(PORTS)
 
 
 def agree(run: Run, rank: int, deadline: float) -> tuple[bool, Conductor | None]:

@@ -224,6 +224,7 @@ class SupervisedRun:
             return warm.start_script(script, cwd=folder, env=env, **streams)
 
     def _environment(self) -> dict[str, str]:
+        os.environ.setdefault("MASTER_PORT", str(group.first_port(self._task.job_id)))
         TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
         within = min(self.ranks, int(os.environ["LOCAL_WORLD_SIZE"]))
         port = int(os.environ["MASTER_PORT"]) + self.number  # each run has a process group

@@ -43,7 +43,11 @@ def verdicts(done: Checked) -> dict[str, str]:
 
 @contextmanager
 def ranks_training(every: list[Run], ranks: int, port: int) -> Iterator[None]:
-    """Train all runs, one after another, on so many ranks at once; they are over at the end."""
+    """Train all runs, one after another, on so many ranks at once; they are over at the end.
+
+    Args:
+        port: of the first run; each has one of its own. Below `group.PORTS`, where jobs meet.
+    """
     folders = [str(run.folder) for run in every]
     shared = {
         **os.environ,

@@ -198,7 +198,7 @@ def trained(
         for ranks in {gpus for _, _, gpus in runs} - {1}:
             theirs = [run for (_, _, gpus), run in runs.items() if gpus == ranks]
             theirs.sort(key=lambda run: not run.config.compile)
-            stack.enter_context(ranks_training(theirs, ranks, 29610 + 1000 * ranks))
+            stack.enter_context(ranks_training(theirs, ranks, 19_000 + 500 * ranks))
         env = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "NO_HOST_MEMORY": "1"}
         train_together(alone, COURSE_DATA=str(root / "data" / "default"), **env)
     return found

@@ -42,7 +42,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, small_set: Path) -> dict[s
     runs["normed"] = made("normed", 2, "pipeline", micro_batch=2, **NORMED)
     four = {FOUR: made("four", 4, "pipeline", micro_batch=2, cut="weights")}
     alone = {"alone": made("alone", 1, "large"), "alone, normed": made("n", 1, "large", **NORMED)}
-    with ranks_training([*runs.values()], 2, 29910), ranks_training([*four.values()], 4, 29950):
+    with ranks_training([*runs.values()], 2, 21_600), ranks_training([*four.values()], 4, 21_700):
         train_together(alone.values(), CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
     return runs | four | alone
 

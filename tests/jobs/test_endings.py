@@ -25,6 +25,7 @@ from job_helpers import (
     trainings_of,
 )
 
+from course.jobs import group
 from course.jobs import launch as jobs
 from course.runs import failures, ranks
 from course.runs.record import Record, write_record
@@ -118,9 +119,10 @@ def test_two_processes_reduce_and_leave_one_record(runs_root):
     run = launch("all_reduces.py", gpus=2)
     jobs.wait(run, timeout_s=DEADLINE_S)
     assert (run.record.gpus, run.record.last_loss) == (2, 3.0)
+    port = group.first_port(run.launched["job_id"])
     assert sorted(line for line in printed(run).splitlines() if line.startswith("rank")) == [
-        "rank 0 of 2: 3",
-        "rank 1 of 2: 3",
+        f"rank 0 of 2: 3, met at port {port}",
+        f"rank 1 of 2: 3, met at port {port}",
     ]
     assert len(run.logs) == 4 and len(run.record.logs) == 4
     assert [path.name for path in runs_root.rglob("record.json")] == ["record.json"]

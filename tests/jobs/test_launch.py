@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,8 +25,8 @@ from job_helpers import (
 )
 
 from course.config import rung
+from course.jobs import group, plan
 from course.jobs import launch as jobs
-from course.jobs import plan
 from course.jobs.launch import JobError
 from course.runs import run as runs
 
@@ -236,3 +237,10 @@ def test_a_script_that_would_ignore_what_a_config_asks_is_refused(folder: str) -
     said = f"train.py does not know micro_batch=2: launch {folder}/train_sharded.py"
     with pytest.raises(ValueError, match=said):
         jobs.launch(f"{folder}/train.py", config)
+
+
+def test_ranks_meet_where_no_connection_of_another_process_can_be():
+    """Or a training would fail now and then: "address already in use"."""
+    met = {group.first_port(str(job)) for job in range(300)}
+    taken_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert len(met) > 250 and max(met) + 100 < taken_from

@@ -118,10 +118,11 @@ class Choices:
 
     def launch(self, kernel: Any, grid: tuple, *arguments: Any, **options: Any) -> None:
         """kernel[grid](*arguments, **options), or a note of it."""
+        launch = Launch(kernel, grid, arguments, options)
         if self.noted is None:
-            kernel[grid](*arguments, **options)
+            launch.run()
         else:
-            self.noted.append(Launch(kernel, grid, arguments, options))
+            self.noted.append(launch)
 
     def row_grid(self, rows: int, columns: int, elements: int, per_sm: int) -> tuple:
         """Grid, rows and columns of a block, of a kernel that walks over [rows, columns]."""

@@ -91,6 +91,7 @@ def test_each_kernel_is_compiled_once_and_loaded(loaded: list[str], own_cache: P
     known = [*stats_kernel.device_caches[0][0].values()]
     assert [of_stats(count).compiled() in known for count in (32, 48, 33)] == [True] * 3
     assert len(known) == 3
+    assert all(each.metadata.enable_fp_fusion for each in known)  # whatever Triton's default is
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

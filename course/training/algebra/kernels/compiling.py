@@ -17,10 +17,13 @@ import torch
 import triton
 from triton.runtime.errors import OutOfResources
 
+# A product and the sum behind it are rounded once. Until Triton 3.10 nobody has to ask for that.
+OPTIONS = {"enable_fp_fusion": True}
+
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch that was noted and not made: its tensors are meta, with a type and no memory."""
+    """A launch of a kernel. Of one that is noted and not made, tensors are meta: without memory."""
 
     kernel: Any
     grid: tuple
@@ -39,7 +42,10 @@ class Launch:
 
     def compiled(self) -> Any:
         """The compiled kernel; one that is not known yet is compiled, or in a thread's hands."""
-        return self.kernel.warmup(*self.arguments, grid=self.grid, **self.options)
+        return self.kernel.warmup(*self.arguments, grid=self.grid, **OPTIONS, **self.options)
+
+    def run(self) -> None:
+        self.kernel[self.grid](*self.arguments, **OPTIONS, **self.options)
 
 
 @dataclass

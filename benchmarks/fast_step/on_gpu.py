@@ -20,7 +20,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 MEASURE, PARITY = str(HERE / "measure.py"), str(HERE.parent / "parity.py")
-ITSELF = str(HERE / "on_gpu.py")
+ITSELF, RANKS = str(HERE / "on_gpu.py"), str(HERE / "ranks.py")
 # Part: its command after python, and seconds that it may take.
 PARTS: dict[str, tuple[list[str], int]] = {
     "fp16": ([MEASURE, "--ways", "eager", "fast", "compile", "fast", "eager"], 210),
@@ -32,10 +32,7 @@ PARTS: dict[str, tuple[list[str], int]] = {
         [MEASURE, "--tune", "--ways", "fast", "--no-gradients", "--choices", "OUT/choices.json"],
         400,
     ),
-    "ranks": (
-        ["-m", "torch.distributed.run", "--nproc-per-node=gpu", ITSELF, "OUT", "--part", "ranks"],
-        90,
-    ),
+    "ranks": (["-m", "torch.distributed.run", "--nproc-per-node=gpu", RANKS], 90),
     "scaling": ([ITSELF, "OUT", "--part", "scaling"], 200),
 }
 INSIDE = tuple(name for name, (words, _) in PARTS.items() if "--part" in words)  # in this file
@@ -94,40 +91,6 @@ def parity(out: Path) -> None:
     subprocess.run([*command, *ways], check=True)
 
 
-def ranks() -> None:
-    """Do all ranks have the same weights after some steps, some of them by graphs?"""
-    import torch
-    import torchvision
-    from torch import distributed, nn
-    from torch.nn.parallel import DistributedDataParallel as DDP
-
-    from course.training.algebra import fused, plain
-
-    rank = int(os.environ["LOCAL_RANK"])
-    torch.cuda.set_device(rank)
-    distributed.init_process_group("nccl")
-    torch.manual_seed(0)
-    model = torchvision.models.resnet50().to(rank, memory_format=torch.channels_last)
-    model = DDP(fused.convert(plain.convert(model)), gradient_as_bucket_view=True)
-    optimizer = torch.optim.SGD(model.parameters(), 0.02, momentum=0.9)
-    torch.manual_seed(rank)
-    for step in range(2 * fused.EAGER_STEPS + 2):
-        images = torch.randn(32, 3, 224, 224, device=rank)
-        labels = torch.randint(1000, (32,), device=rank)
-        with torch.autocast("cuda", torch.bfloat16):
-            loss = nn.functional.cross_entropy(model(images), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        sums = torch.stack([weight.grad.double().abs().sum() for weight in model.parameters()])
-        all_sums = [torch.empty_like(sums) for _ in range(distributed.get_world_size())]
-        distributed.all_gather(all_sums, sums)
-        equal = all(torch.equal(sums, each) for each in all_sums)
-        if rank == 0:
-            print(f"step {step}: loss {loss.item():.3f}, equal gradients: {equal}", flush=True)
-        optimizer.step()
-    distributed.destroy_process_group()
-
-
 def run_parts(out: Path, parts: list[str], seconds: float) -> None:
     """One after another, as far as the time goes."""
     begun = time.monotonic()
@@ -165,9 +128,7 @@ def main() -> None:
     given = asked.parse_args()
     out = given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    if given.part == "ranks":
-        ranks()
-    elif given.part == "parity":
+    if given.part == "parity":
         parity(out)
     elif given.part:
         record(given.part, out)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from job_helpers import (
     NARROW,
+    by_fork,
     eventually,
     narrow_solution,
     over,
@@ -155,7 +156,7 @@ def test_two_nodes_of_two_tasks_train_together(
     small_set: Path,
 ) -> None:
     user_sites.write_text("[slurm]\ngpus_per_node = 2\n")
-    script = narrow_solution(tmp_path)
+    script = narrow_solution(tmp_path, first=by_fork())
     run = over(launch.launch(script, config(small_set), site="slurm", gpus=4))
     assert run.status == "ok", launch.explain(run)
     number = run.launched["job_id"]

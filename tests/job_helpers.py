@@ -36,6 +36,11 @@ import narrow
 narrow.use()
 """
 
+# Sites whose job of two GPUs has both of Slurm's nodes for itself. So have eight GPUs, but each of
+# their tasks starts a Python of its own.
+WHOLE = 'executor = "slurm"\nnodes = 2\ngpus_per_node = 1\nsbatch = ["exclusive"]\n'
+SITES = f'[whole]\n{WHOLE}[urgent]\n{WHOLE}partition = "urgent"\n'
+
 
 both_ways = pytest.mark.parametrize("runs_root", ["cold", "warm"], indirect=True)
 
@@ -101,18 +106,27 @@ def prepared(
     return Run(folder)
 
 
-def narrow_solution(folder: Path, also: str = "", name: str = "train.py") -> Path:
+def by_fork() -> str:
+    """What a script begins with that Slurm starts, and a fork is to execute in its place."""
+    if not client.is_wanted():
+        return ""
+    warm_up()
+    return f"import as_forked\nas_forked.execute({client.name()!r}, {client.signature()!r})\n"
+
+
+def narrow_solution(folder: Path, also: str = "", name: str = "train.py", first: str = "") -> Path:
     """The solution, which trains narrow networks: where what a network learns is not the subject.
 
     Args:
         folder: where the script is put.
         also: more that it executes before it trains.
         name: of the solution.
+        first: what it begins with.
     """
     script = folder / name
     solution, end = (PROJECT / "solutions" / name).read_text(), 'if __name__ == "__main__":'
     assert solution.count(end) == 1
-    script.write_text(solution.replace(end, NARROW + also + end))
+    script.write_text(first + solution.replace(end, NARROW + also + end))
     return script
 
 

@@ -15,9 +15,11 @@ import pytest
 from job_helpers import (
     SCRIPTS,
     eventually,
+    narrow_solution,
     nothing_left,  # noqa: F401 (pytest runs it around each test)
     over,
     prepared,
+    warm_up,
 )
 
 from course.config import rung
@@ -31,6 +33,12 @@ from course.training import turn
 # A step of steps.py sleeps for `lr` seconds.
 SLEEPY = rung("baseline", quick=True, steps=40, warmup_steps=2, val_steps=0, lr=0.05)
 SLOWER = replace(SLEEPY, rung="slower", lr=0.1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> None:
+    """Or the first job would start cold, beside the server that starts."""
+    warm_up()
 
 
 def spans(run: Run) -> list[tuple[float, float]]:
@@ -153,7 +161,8 @@ def test_the_same_run_twice_is_refused(runs_root: Path) -> None:
     assert not all_runs()
 
 
-def test_training_is_that_of_the_run_alone(tiny_set: Path) -> None:
+def test_training_is_that_of_the_run_alone(tmp_path: Path, tiny_set: Path) -> None:
+    script = narrow_solution(tmp_path)
     config = rung(
         "dataloader",
         quick=True,
@@ -166,10 +175,8 @@ def test_training_is_that_of_the_run_alone(tiny_set: Path) -> None:
         workers=1,
     )
     other = replace(config, rung="other", precision="fp32", workers=0)
-    alone = over(launch.launch("solutions/train.py", config))
-    together = launch.launch(
-        "solutions/train.py", config, against=over(launch.launch("solutions/train.py", other))
-    )
+    alone = over(launch.launch(script, config))
+    together = launch.launch(script, config, against=over(launch.launch(script, other)))
     launch.wait(together, timeout_s=120)
     assert together.record.turns > 0
     assert alone.steps["loss"].tolist() == together.steps["loss"].tolist()
@@ -202,7 +209,8 @@ def test_workers_of_a_waiting_run_stand_still(tiny_set: Path) -> None:
         assert inside == 0
 
 
-def test_several_ranks_take_one_turn() -> None:
+def test_several_ranks_take_one_turn(tmp_path: Path) -> None:
+    script = narrow_solution(tmp_path)
     config = rung(
         "device",
         quick=True,
@@ -215,8 +223,8 @@ def test_several_ranks_take_one_turn() -> None:
         steps=6,
         warmup_steps=2,
     )
-    before = over(launch.launch("solutions/train.py", config))
-    run = launch.launch("solutions/train.py", config, gpus=2, against=before)
+    before = over(launch.launch(script, config))
+    run = launch.launch(script, config, gpus=2, against=before)
     launch.wait(run, timeout_s=180)
     assert ratio.ratio(run, before).turns == run.record.turns > 0
     assert [run.rank_steps(rank)["turn"].tolist() for rank in (0, 1)] == [
@@ -224,7 +232,15 @@ def test_several_ranks_take_one_turn() -> None:
     ] * 2
 
 
-def test_ranks_alone_end_in_the_same_step_whatever_their_budget() -> None:
+# So slow that a budget would be used up before the last step.
+SLOWLY = """
+from time import sleep
+in_no_time = Meter.lap
+Meter.lap = lambda *phase, **loss: sleep(0.15 * bool(loss)) or in_no_time(*phase, **loss)
+"""
+
+
+def test_ranks_alone_end_in_the_same_step_whatever_their_budget(tmp_path: Path) -> None:
     config = rung(
         "device",
         quick=True,
@@ -237,7 +253,7 @@ def test_ranks_alone_end_in_the_same_step_whatever_their_budget() -> None:
         steps=12,
         budget_s=0.05,
     )
-    run = over(launch.launch("solutions/train.py", config, gpus=2))
+    run = over(launch.launch(narrow_solution(tmp_path, SLOWLY), config, gpus=2))
     assert run.status == "ok", launch.explain(run)
     assert len(run.rank_steps(0)) == len(run.rank_steps(1)) == 12
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 from job_helpers import (
+    SITES,
+    by_fork,
     eventually,
     launch,
     narrow_solution,
@@ -48,12 +50,12 @@ TRAINED = rung(
 def test_a_preempted_training_goes_on_to_the_bit(
     tmp_path: Path, runs_root: Path, user_sites: Path
 ) -> None:
-    user_sites.write_text('[urgent]\nexecutor = "slurm"\npartition = "urgent"\nnodes = 2\n')
-    script = narrow_solution(tmp_path, SLOW, "train_restarted.py")
+    user_sites.write_text(SITES)
+    script = narrow_solution(tmp_path, SLOW, "train_restarted.py", by_fork())
     run = jobs.launch(script, TRAINED, site="slurm")
     whole = jobs.launch(script, replace(TRAINED, save_every=0, sigkill_step=0))
     eventually(lambda: jobs.steps_done(run) > 5, "it trains")
-    urgent = over(launch("ok_light.py", site="urgent", gpus=8))
+    urgent = over(launch("ok_light.py", site="urgent", gpus=2))
     assert urgent.status == "ok", jobs.explain(urgent)
     saved = [*(run.folder / "checkpoints").iterdir()]
     number = run.launched["job_id"]

@@ -12,6 +12,8 @@ import pytest
 from job_helpers import (
     CONFIG,
     SCRIPTS,
+    SITES,
+    by_fork,
     eventually,
     expect_no_process,
     launch,
@@ -67,21 +69,27 @@ def test_a_training_run_is_recorded_as_on_this_machine(runs_root: Path) -> None:
 STEPS = rung("baseline", quick=True, steps=40, warmup_steps=2, val_steps=0, lr=0.05)
 
 
-def test_runs_that_take_turns_are_one_job_in_one_allocation(runs_root: Path) -> None:
+@pytest.fixture
+def sleeps(tmp_path: Path) -> Path:
+    """The script of STEPS, for a fork to execute."""
+    script = tmp_path / "steps.py"
+    script.write_text(by_fork() + (SCRIPTS / "steps.py").read_text())
+    return script
+
+
+def test_runs_that_take_turns_are_one_job_in_one_allocation(sleeps: Path, runs_root: Path) -> None:
     configs = [STEPS, replace(STEPS, rung="slower", lr=0.1)]
-    both = jobs.launch_all(SCRIPTS / "steps.py", configs, turns=True, site="slurm")
+    both = jobs.launch_all(sleeps, configs, turns=True, site="slurm")
     assert len({run.launched["job_id"] for run in both}) == 1
     assert [over(run).status for run in both] == ["ok", "ok"]
     assert ratio(both[1], both[0]).turns >= 8
     eventually(lambda: state(both[0]) == "COMPLETED", "Slurm says so too")
-    assert jobs.launch_all(SCRIPTS / "steps.py", configs, turns=True, site="slurm") == both
+    assert jobs.launch_all(sleeps, configs, turns=True, site="slurm") == both
 
 
-def test_a_cancelled_member_leaves_the_job_to_the_others(runs_root: Path) -> None:
+def test_a_cancelled_member_leaves_the_job_to_the_others(sleeps: Path, runs_root: Path) -> None:
     long = replace(STEPS, steps=4000)
-    a, b = jobs.launch_all(
-        SCRIPTS / "steps.py", [long, replace(long, rung="other")], turns=True, site="slurm"
-    )
+    a, b = jobs.launch_all(sleeps, [long, replace(long, rung="other")], turns=True, site="slurm")
     eventually(lambda: len(a.steps) > 6 and len(b.steps) > 6, "turns are taken")
     jobs.cancel(b)
     done = len(a.steps)
@@ -95,7 +103,8 @@ def test_ranks_on_two_nodes_take_one_turn(
     tmp_path: Path, runs_root: Path, user_sites: Path
 ) -> None:
     user_sites.write_text("[slurm]\ngpus_per_node = 1\n")
-    script, small = narrow_solution(tmp_path), replace(TINY, steps=6, batch_size=4)
+    script = narrow_solution(tmp_path, first=by_fork())
+    small = replace(TINY, steps=6, batch_size=4)
     before = over(jobs.launch(script, small, site="slurm"))
     run = jobs.launch(script, small, site="slurm", gpus=2, against=before)
     jobs.wait(run, timeout_s=180)
@@ -146,8 +155,9 @@ def test_a_run_past_its_time_is_a_timeout(runs_root: Path) -> None:
     eventually(lambda: state(run) == "FAILED", "accounting does not call it completed")
 
 
-def test_cancelling_a_running_and_a_waiting_one(runs_root: Path) -> None:
-    running = launch_running("holds.py", site="slurm", gpus=8)
+def test_cancelling_a_running_and_a_waiting_one(runs_root: Path, user_sites: Path) -> None:
+    user_sites.write_text(SITES)
+    running = launch_running("holds.py", site="whole", gpus=2)
     waiting = launch("ok_light.py", site="slurm", gpus=8)
     assert [jobs.refresh(running), jobs.refresh(waiting)] == ["running", "queued"]
     for run in (waiting, running):
@@ -206,8 +216,11 @@ def test_cancelled_behind_the_courses_back(runs_root: Path) -> None:
     assert "Slurm: CANCELLED" in run.record.error
 
 
-def test_logs_that_a_node_cannot_write_are_the_first_suspect(runs_root: Path) -> None:
-    holding = launch_running("holds.py", site="slurm", gpus=8)
+def test_logs_that_a_node_cannot_write_are_the_first_suspect(
+    runs_root: Path, user_sites: Path
+) -> None:
+    user_sites.write_text(SITES)
+    holding = launch_running("holds.py", site="whole", gpus=2)
     run = launch("ok_light.py", site="slurm")
     (run.folder / "logs").rename(run.folder / "elsewhere")  # as where a node lacks the disk
     release(holding)
@@ -215,23 +228,25 @@ def test_logs_that_a_node_cannot_write_are_the_first_suspect(runs_root: Path) ->
     assert "No log was written: does the node see" in run.record.error
 
 
-def test_twenty_in_a_row_all_arrive_and_none_twice(runs_root: Path) -> None:
-    configs = [rung("baseline", quick=True, rung=f"number-{n}") for n in range(20)]
+def test_ten_in_a_row_all_arrive_and_none_twice(runs_root: Path) -> None:
+    """Two more than there are GPUs: some wait."""
+    configs = [rung("baseline", quick=True, rung=f"number-{n}") for n in range(10)]
     launched = [launch("ok_light.py", site="slurm", config=config) for config in configs]
     again = [launch("ok_light.py", site="slurm", config=config) for config in configs]
     assert [run.folder for run in again] == [run.folder for run in launched]
-    assert len({run.launched["job_id"] for run in launched}) == 20
+    assert len({run.launched["job_id"] for run in launched}) == 10
     jobs.wait(launched, timeout_s=400)
     assert {run.record.job_id for run in launched} == {run.launched["job_id"] for run in launched}
-    assert len(runs.find(status="ok")) == 20
+    assert len(runs.find(status="ok")) == 10
 
 
 def test_a_wiped_controller_gives_numbers_anew_and_no_run_takes_another_for_its_own(
-    runs_root: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+    runs_root: Path, user_sites: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Job ids begin again after an accident; accounting and old folders know them already."""
+    user_sites.write_text(SITES)
     done = over(launch("ok_light.py", site="slurm"))
-    holding = launch_running("holds.py", site="slurm", gpus=8)
+    holding = launch_running("holds.py", site="whole", gpus=2)
     waiting = launch("ok_light.py", site="slurm", gpus=2)
     control.down()
     shutil.rmtree(slurm / "state")
@@ -265,8 +280,9 @@ def restart_now(run: runs.Run) -> None:
     slurm_says("scontrol", "update", f"jobid={run.launched['job_id']}", "starttime=now")
 
 
-def test_the_cluster_is_ended_under_a_run(runs_root: Path, slurm: Path) -> None:
-    running = launch_running("holds.py", site="slurm", gpus=8)
+def test_the_cluster_is_ended_under_a_run(runs_root: Path, user_sites: Path, slurm: Path) -> None:
+    user_sites.write_text(SITES)
+    running = launch_running("holds.py", site="whole", gpus=2)
     waiting = launch("ok_light.py", site="slurm")
     control.down()
     expect_no_process(runs_root)
@@ -278,10 +294,10 @@ def test_the_cluster_is_ended_under_a_run(runs_root: Path, slurm: Path) -> None:
 
 
 def test_preempted_put_back_and_begun_anew(runs_root: Path, user_sites: Path) -> None:
-    user_sites.write_text('[urgent]\nexecutor = "slurm"\npartition = "urgent"\nnodes = 2\n')
-    run = launch_running("holds.py", site="slurm", gpus=8)
+    user_sites.write_text(SITES)
+    run = launch_running("holds.py", site="whole", gpus=2)
     first_start = run.started
-    urgent = over(launch("ok_light.py", site="urgent", gpus=8))
+    urgent = over(launch("ok_light.py", site="urgent", gpus=2))
     assert urgent.status == "ok", jobs.explain(urgent)
     restart_now(run)
     eventually(lambda: run.started not in ({}, first_start), "it has begun anew")

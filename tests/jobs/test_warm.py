@@ -18,6 +18,7 @@ from job_helpers import (
     is_warm,
     launch,
     launch_running,
+    narrow_solution,
     nothing_left,  # noqa: F401 (pytest runs it around each test)
     only,
     over,
@@ -112,8 +113,9 @@ ASKED = {
     "no_number": {},
     "one": {"OMP_NUM_THREADS": "1"},
     "many": {"OMP_NUM_THREADS": "64", "OPENBLAS_NUM_THREADS": "1"},
-    "nested": {"OMP_NUM_THREADS": "2,1"},
 }
+# Which no fork can be given: it starts anew, so it need not import PyTorch to be alike.
+NESTED = {"OMP_NUM_THREADS": "2,1"}
 
 
 # torch sets these where they are not set, as soon as it is imported.
@@ -132,13 +134,18 @@ def write(folder, programs):
 
 
 def start_warm(paths, envs):
-    """How the scripts end, by name: exit code, standard output, standard error."""
+    """How the scripts end, by name: exit code, standard output, standard error.
+
+    And how often garbage was looked for while their parent imported PyTorch.
+    """
     asked = json.dumps({str(path): envs[name] for name, path in paths.items()})
     # libgomp reads it when it is loaded; the server does not have it either.
     env = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"} | SET_LATE
-    process = start_python("starts_warm.py", asked, env=env, stdin=subprocess.DEVNULL)
-    assert process.wait(300) == 0
-    return {
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
+    process = start_python("starts_warm.py", asked, env=env, **streams)
+    looked, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    ended = {
         name: (
             int(path.with_suffix(".code").read_text()),
             path.with_suffix(".out").read_text(),
@@ -146,6 +153,7 @@ def start_warm(paths, envs):
         )
         for name, path in paths.items()
     }
+    return ended, looked
 
 
 def start_cold(paths, envs):
@@ -171,14 +179,17 @@ DRAWS += "print(random.random(), numpy.random.rand(), torch.initial_seed())\n"
 
 
 def test_a_forked_script_does_and_says_what_a_new_process_would(tmp_path):
-    paths = write(tmp_path / "scripts", PROGRAMS | dict.fromkeys(ASKED, THREADS))
+    paths = write(
+        tmp_path / "scripts", PROGRAMS | dict.fromkeys(ASKED, THREADS) | {"nested": SHOW_ALL}
+    )
     by_chance = write(tmp_path / "by_chance", {"one_draws": DRAWS, "two_draws": DRAWS})
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     plain = {key: value for key, value in os.environ.items() if key not in names} | SET_LATE
-    envs = {name: plain | {"COURSE_ODD": "a b\n=ü"} | ASKED.get(name, {}) for name in paths}
+    asked = ASKED | {"nested": NESTED}
+    envs = {name: plain | {"COURSE_ODD": "a b\n=ü"} | asked.get(name, {}) for name in paths}
     cold = start_cold(paths, envs)
     left = taken(tmp_path / "scripts")
-    forked = start_warm(paths | by_chance, envs | dict.fromkeys(by_chance, plain))
+    forked, looked = start_warm(paths | by_chance, envs | dict.fromkeys(by_chance, plain))
     differ = {
         name: (cold[name], forked[name])
         for name in paths
@@ -188,6 +199,9 @@ def test_a_forked_script_does_and_says_what_a_new_process_would(tmp_path):
     assert taken(tmp_path / "scripts") == left == ["not flushed by hand", "not flushed either"]
     drawn = [number for name in by_chance for number in forked[name][1].split()]
     assert len(set(drawn)) == 6  # chance is each one's own
+    # What the parent imports is not searched for garbage, and what comes after that is.
+    found, is_on = looked.split()
+    assert int(found) < 20 and is_on == "True"  # some come once all is imported
 
 
 def taken(folder):
@@ -202,24 +216,6 @@ def taken(folder):
 def same_places(text):
     """Without the addresses of objects, which differ from process to process."""
     return re.sub(r"0x[0-9a-f]{6,}", "0x", text) if isinstance(text, str) else text
-
-
-def test_imports_are_not_searched_for_garbage_and_what_comes_after_them_is():
-    text = """
-import gc, sys
-from course.jobs.warm import start
-looked = []
-gc.set_threshold(700, 10, 10)
-gc.callbacks.append(lambda phase, found: looked.append("torch" in sys.modules))
-start.prepare()
-assert start.is_prepared() and "torch" in sys.modules
-print(sum(looked), gc.isenabled())
-"""
-    command = [sys.executable, "-uc", text]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    found, is_on = done.stdout.split()
-    assert int(found) < 20 and is_on == "True"  # some come once all is imported
 
 
 def test_what_finalizes_the_parent_is_left_to_it():
@@ -306,6 +302,7 @@ def light_server(monkeypatch, tmp_path, runs_root):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.delenv("COURSE_WARM", raising=False)
+    monkeypatch.setattr(client, "_started", [])  # or the end would stop the one of other tests, too
     servers = []
 
     def start(change="pass"):
@@ -349,7 +346,7 @@ def test_the_server_has_no_threads_and_no_device(runs_root, monkeypatch):
     assert "COURSE_RUNS" not in found.environ()
 
 
-def test_a_warm_run_is_as_a_cold_one(runs_root, monkeypatch):
+def test_a_warm_run_is_as_a_cold_one(tmp_path, runs_root, monkeypatch):
     small = {"model": "resnet18", "data": "synthetic", "steps": 3, "warmup_steps": 1}
     config = rung("baseline", quick=True, **small)
     records, seconds = [], []
@@ -357,7 +354,7 @@ def test_a_warm_run_is_as_a_cold_one(runs_root, monkeypatch):
         with monkeypatch.context() as patch:
             only(how, patch)
             began = time.monotonic()
-            run = jobs.launch("solutions/train.py", replace(config), rerun=True)
+            run = jobs.launch(narrow_solution(tmp_path), replace(config), rerun=True)
             eventually((run.folder / "steps.jsonl").exists, "a step")
             seconds.append(time.monotonic() - began)
             records.append(over(run).record)
@@ -369,7 +366,10 @@ def test_a_warm_run_is_as_a_cold_one(runs_root, monkeypatch):
     assert seconds[0] < seconds[1]
 
 
-def test_the_first_launch_is_cold_and_starts_a_server_that_takes_the_next(light_server, runs_root):
+def test_the_first_launch_is_cold_and_starts_a_server_that_takes_the_next(
+    light_server, runs_root, monkeypatch
+):
+    monkeypatch.setattr(client, "SERVER", LIGHT.format("pass"))
     first = launch_running("holds.py")
     assert parent_of(first) == os.getpid()
     eventually(is_warm, "a server")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 out, err, code, script, *arguments = sys.argv[1:]
 for number, path in ((1, out), (2, err)):
-    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
 sys.argv[:] = [script, *arguments]
 sys.path[0] = str(Path(script).parent)
 ended = 0

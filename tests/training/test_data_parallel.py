@@ -14,6 +14,7 @@ import pytest
 import torch
 from job_helpers import (
     NARROW,
+    by_fork,
     eventually,
     narrow_solution,
     over,
@@ -155,7 +156,7 @@ def test_two_nodes_of_two_tasks_train_together(
     small_set: Path,
 ) -> None:
     user_sites.write_text("[slurm]\ngpus_per_node = 2\n")
-    script = narrow_solution(tmp_path)
+    script = narrow_solution(tmp_path, first=by_fork())
     run = over(launch.launch(script, config(small_set), site="slurm", gpus=4))
     assert run.status == "ok", launch.explain(run)
     number = run.launched["job_id"]
@@ -252,7 +253,9 @@ def as_by_torchrun(script: Path, *arguments: str, folder: Path) -> list[Complete
 def test_the_benchmark_of_ddp_takes_turns_and_tells_of_each_variant(tmp_path: Path) -> None:
     small = "--model resnet18 --image-px 32 --batch-size 2 --steps 1 --turns 2"
     written = str(tmp_path / "out.jsonl")
-    done, other = as_by_torchrun(BENCHMARK, "--out", written, *small.split(), folder=tmp_path)
+    script, end = tmp_path / "ddp.py", 'if __name__ == "__main__":'
+    script.write_text(BENCHMARK.read_text().replace(end, NARROW + end))
+    done, other = as_by_torchrun(script, "--out", written, *small.split(), folder=tmp_path)
     assert [each.returncode for each in (done, other)] == [0, 0], done.stderr + other.stderr
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [json.loads(line) for line in done.stdout.splitlines()] == lines and not other.stdout

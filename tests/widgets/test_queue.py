@@ -18,6 +18,7 @@ import pytest
 from ipywidgets import HTML, Button, ToggleButton, Widget
 from job_helpers import (
     CONFIG,
+    SITES,
     eventually,
     launch,
     launch_running,
@@ -78,8 +79,11 @@ def pretended(*found: dict) -> pd.DataFrame:
 @pytest.mark.slow
 @pytest.mark.usefixtures("slurm")
 class TestOnSlurm:
-    def test_running_and_waiting_with_their_reasons(self, runs_root: Path) -> None:
-        running = launch_running("holds.py", site="slurm", gpus=8)
+    def test_running_and_waiting_with_their_reasons(
+        self, runs_root: Path, user_sites: Path
+    ) -> None:
+        user_sites.write_text(SITES)
+        running = launch_running("holds.py", site="whole", gpus=2)
         waiting = launch("ok_light.py", site="slurm", gpus=4, config=seeded(1))
         last = launch("ok_light.py", site="slurm", gpus=2, config=seeded(2))
         eventually(lambda: "Resources" in rows()[waiting.name]["reason"], "Slurm looked at it", 30)
@@ -90,7 +94,7 @@ class TestOnSlurm:
         assert list(table["job"]) == [run.launched["job_id"] for run in (running, waiting, last)]
         assert list(table["state"]) == ["running", "pending", "pending"]
         assert list(table["nodes"]) == [2, 1, 1]
-        assert list(table["gpus"]) == [8, 4, 2]
+        assert list(table["gpus"]) == [2, 4, 2]
         assert table["reason"][0] == "on node[1-2]"
         assert table["reason"][1] == "Resources: it waits for nodes or GPUs to become free"
         assert table["elapsed_s"][0] > 0 and list(table["elapsed_s"][1:]) == [0, 0]
@@ -111,16 +115,14 @@ class TestOnSlurm:
         assert asked == ["squeue"]
 
     def test_put_back_into_the_queue_it_waits_again(
-        self, runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, runs_root: Path, user_sites: Path
     ) -> None:
-        user_sites = tmp_path / "my_sites.toml"
-        user_sites.write_text('[urgent]\nexecutor = "slurm"\npartition = "urgent"\nnodes = 2\n')
-        monkeypatch.setenv("COURSE_SITES", str(user_sites))
-        run = launch_running("holds.py", site="slurm", gpus=8)
+        user_sites.write_text(SITES)
+        run = launch_running("holds.py", site="whole", gpus=2)
         (run.folder / "steps.jsonl").write_text('{"step": 1}\n')
         assert rows()[run.name]["step"] == 1
         started = (run.folder / "started.json").read_text()
-        urgent = launch_running("holds.py", site="urgent", gpus=8, config=seeded(1))
+        urgent = launch_running("holds.py", site="urgent", gpus=2, config=seeded(1))
         (run.folder / "started.json").write_text(started)  # left so by a node that fails
         assert run.status == "running"
         eventually(lambda: rows()[run.name]["state"] == "pending", "Slurm says otherwise", 20)

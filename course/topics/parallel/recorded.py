@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from course.runs import recordings
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from course.runs.run import Run
 
 PURPOSE = "parallel"
@@ -39,6 +39,8 @@ def ways(runs: Mapping[str, Run]) -> pd.DataFrame:
     Columns: batch (images of an update), images_per_s, of_ddp (that ÷ DDP's), peak_gib (of the
     rank with the highest), least_gib (of the one with the lowest), joules_per_image.
     """
+    import pandas as pd
+
     shown = {name: run for name, run in runs.items() if not run.config.profile_steps}
     rows = {}
     for name, run in shown.items():

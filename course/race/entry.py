@@ -197,18 +197,44 @@ def _ask_referee(folders: Sequence[str], track: Track) -> None:
     Where it is killed (a network that no memory holds) or does not end, the entry is refused.
     """
     own = {"CUDA_VISIBLE_DEVICES": ""} if track.device == "cpu" else {}
-    command = [sys.executable, "-m", "course.race.referee", *folders]
     limit_s = JUDGED_TIMES * track.budget_s * len(folders)
     try:
-        done = subprocess.run(command, env=os.environ | own, timeout=limit_s)
+        _judge_in_fork(folders, os.environ | own, limit_s)
+        if not (left := _unjudged(folders)):
+            return
+        done = subprocess.run(_referee(left), env=os.environ | own, timeout=limit_s)
         if done.returncode > 0:  # nothing that the entry did
             done.check_returncode()
         why = f"the referee was ended by signal {-done.returncode} over it"
     except subprocess.TimeoutExpired:
         why = f"judging took longer than {limit_s:g} s"
-    for place in (Path(folder) / VERDICT for folder in folders):
-        if not place.exists():
-            write_atomically(place, json.dumps({"refused": why, "validated_on": ""}))
+    for place in _unjudged(folders):
+        verdict = {"refused": why, "validated_on": ""}
+        write_atomically(Path(place) / VERDICT, json.dumps(verdict))
+
+
+def _judge_in_fork(folders: Sequence[str], env: dict[str, str], limit_s: float) -> None:
+    """By a fork, where a server has PyTorch already. How it ends nobody tells: whom it leaves
+    without a verdict is judged by a new process.
+
+    Raises:
+        subprocess.TimeoutExpired: it does not end.
+    """
+    from course.jobs.warm import kernels
+
+    if process := kernels.start(_referee(folders), Path.cwd(), env):
+        try:
+            process.wait(limit_s)
+        finally:
+            process.kill()
+
+
+def _referee(folders: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "course.race.referee", *folders]
+
+
+def _unjudged(folders: Sequence[str]) -> list[str]:
+    return [each for each in folders if not (Path(each) / VERDICT).exists()]
 
 
 def _machine(record: Record) -> str:

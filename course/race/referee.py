@@ -29,7 +29,7 @@ from course.training import models
 from course.training.racing.network import NETWORK
 from course.training.racing.watch import ON_THE_WAY
 
-AT_ONCE = 1024  # images
+AT_ONCE = 128  # images: of more, what layers hand on leaves a processor's caches
 MOST_CONSTANTS = 4096  # numbers in a network that are no weights: more could be hidden ones
 Weights = Mapping[str, torch.Tensor]
 

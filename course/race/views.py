@@ -1,4 +1,7 @@
-"""The race in a notebook: tables and pictures of a board."""
+"""The race in a notebook: tables and pictures of a board.
+
+What draws is imported where it is needed: the referee, a process of its own, does not draw.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from course.plots.base import Picture
-from course.race import board, page, pictures, tracks
+from course.race import board, tracks
 from course.race.board import Entry
 from course.race.entry import settings_of
 from course.race.published import ANCHORS
@@ -15,6 +17,8 @@ from course.runs.run import PROJECT
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from course.plots.base import Picture
 
 
 def tracks_table() -> pd.DataFrame:
@@ -88,6 +92,8 @@ def ways(
     Args:
         machine: of those alone whose name contains it.
     """
+    from course.race import pictures
+
     found = board.judged(_entries(track, to, shipped_only, machine), over)
     target = tracks.get(track).target
     wanted = "time" if over == "seconds" else over
@@ -104,6 +110,8 @@ def settings(script: str | Path, track: str) -> dict[str, Any]:
 
 def difference(before: str, after: str, *, to: str | Path | None = None) -> None:
     """Print what one entry's script has otherwise than another's; entries by name or part of it."""
+    from course.race import page
+
     place = board.folder(to)
     one, other = board.get(before, place), board.get(after, place)
     print(page.difference(place, one, other) or "nothing: it is the same script")
@@ -127,6 +135,8 @@ def board_page(to: str | Path | None = None, *, machine: str = "", live: bool = 
         machine: of those alone whose name contains it.
         live: the page loads itself anew every few seconds.
     """
+    from course.race import page
+
     return page.write(board.folder(to), machine=machine, live=live)
 
 

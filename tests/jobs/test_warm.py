@@ -122,6 +122,7 @@ NESTED = {"OMP_NUM_THREADS": "2,1"}
 SET_LATE = {
     "KMP_DUPLICATE_LIB_OK": "True",
     "TORCHINDUCTOR_CACHE_DIR": f"{tempfile.gettempdir()}/cache",
+    "KINETO_LOG_LEVEL": "6",  # by the lab of layouts, before the first profile
 }
 
 

@@ -23,12 +23,19 @@ pytestmark = pytest.mark.slow
 QUICK = tracks.get("quick")
 SURELY = -2.0  # with two seeds a t-test is sure of what is far above alone
 FEW = replace(QUICK, target=SURELY, seeds=2)
+ASKED = 1024  # crops that the notebook's runs are judged by
 # The notebook's own referee has PyTorch already; that of the other tests is a process of its own.
-IN_KERNEL = """
+IN_KERNEL = f"""
+from pathlib import Path
+from course.data import crop_set
 from dataclasses import replace
 from course.race import entry, referee, tracks
 tracks.TRACKS["quick"] = replace(tracks.TRACKS["quick"], target=-2.0, seeds=2)
-entry._ask_referee = lambda folders, track: referee.main(folders)
+def judge(folders, track):
+    crops = crop_set.Crops(crop_set.ensure(), "val").first({ASKED})
+    for folder in folders:
+        referee.write_verdict(Path(folder), crops)
+entry._ask_referee = judge
 """
 
 
@@ -42,7 +49,7 @@ def raced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Entry, Pat
     script = place / "race.py"  # by the name that the notebook's own has
     plain = entry.shipped("plain").read_text()
     assert plain.count('"steps": 96') == 1
-    script.write_text(plain.replace('"steps": 96', '"steps": 32'))
+    script.write_text(plain.replace('"steps": 96', '"steps": 16'))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COURSE_RUNS", str(place / "runs"))
         patch.setenv("IPYTHONDIR", str(place / "ipython"))
@@ -63,7 +70,7 @@ def test_an_entry_counts(raced: tuple[Entry, Path]) -> None:
     assert made.counts, made.verdict
     assert len(set(made.seeds)) == len(made.trials) == 2 and made.p < 0.01
     assert (place / page.PAGE).exists()
-    crops = Crops(crop_set.ensure(), "val")
+    crops = Crops(crop_set.ensure(), "val").first(ASKED)
     for trial in made.trials:
         assert 0 < trial.ready_s < trial.seconds < QUICK.budget_s
         assert trial.joules is None  # a processor counts none that we may read
@@ -79,7 +86,7 @@ def test_runs_are_given_no_validation_crops(raced: tuple[Entry, Path]) -> None:
     assert {path.name for path in folder.glob("*.npy")} == {"train.npy", "train-labels.npy"}
     with pytest.raises(DataError, match="a run of a race is not given any"):
         Crops(folder, "val")
-    assert raced[0].settings["steps"] == 32
+    assert raced[0].settings["steps"] == 16
     assert json.loads(next(raced[1].parent.glob("*/config.json")).read_text())["val_steps"] == 0
 
 

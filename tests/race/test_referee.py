@@ -3,7 +3,9 @@
 import io
 import json
 import os
+import signal
 import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ from torch import nn
 
 from course.data import crop_set
 from course.data.crop_set import Crops
+from course.jobs.warm import kernels
 from course.race import entry, referee, tracks
 from course.training.racing import network
 
@@ -25,23 +28,30 @@ def few() -> Crops:
     return Crops(crop_set.ensure(), "val").first(64)
 
 
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("way", ["late", "killed", "killed as a fork, too", "late as a fork"])
 def test_a_referee_that_gives_no_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """The first run has a verdict already, and keeps it; the second hears why it has none."""
     judged, waiting = (tmp_path / name for name in ("judged", "waiting"))
     for folder in (judged, waiting):
         folder.mkdir()
     (judged / referee.VERDICT).write_text('{"top1": 0.5}')
-    if killed:
-        ended = subprocess.CompletedProcess([], -9)
-        monkeypatch.setattr(subprocess, "run", lambda *_, **how: ended)
-    else:
-        monkeypatch.setattr(entry, "JUDGED_TIMES", 1e-3)
-    entry._ask_referee([str(judged), str(waiting)], tracks.get("quick"))
+    sleeper = [sys.executable, "-c", f"import time; time.sleep({30 * ('late' in way)})"]
+    with subprocess.Popen(sleeper) as fork:
+        started = fork if "fork" in way else None
+        monkeypatch.setattr(kernels, "start", lambda *_: started)
+        if "killed" in way:
+            ended = subprocess.CompletedProcess([], -9)
+            monkeypatch.setattr(subprocess, "run", lambda *_, **how: ended)
+        else:
+            monkeypatch.setattr(entry, "JUDGED_TIMES", 1e-3)
+        entry._ask_referee([str(judged), str(waiting)], tracks.get("quick"))
+        if way == "late as a fork":
+            assert fork.wait() == -signal.SIGKILL
+        fork.kill()
     assert json.loads((judged / referee.VERDICT).read_text()) == {"top1": 0.5}
-    why = "ended by signal 9" if killed else "judging took longer than 0.12 s"
+    why = "ended by signal 9" if "killed" in way else "judging took longer than 0.12 s"
     assert why in json.loads((waiting / referee.VERDICT).read_text())["refused"]
 
 

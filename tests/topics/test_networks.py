@@ -7,13 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import of_ranks
 import pandas as pd
 import pytest
 import torch
+from job_helpers import warm_up
 from narrow_networks import small, small_ssd
 from torchvision.models.detection._utils import BoxCoder
 from torchvision.ops import box_iou
@@ -60,6 +61,13 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def narrow_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks have small networks as well, and PyTorch already, where a server forks them."""
+    warm_up()
+    monkeypatch.setattr(bench, "_of_rank", of_ranks.narrow_row)
 
 
 class TestNetworks:
@@ -246,7 +254,7 @@ class TestBench:
         ]
 
     @pytest.mark.slow
-    def test_ranks_learn_one_network_from_different_images(self) -> None:
+    def test_ranks_learn_one_network_from_different_images(self, narrow_ranks: None) -> None:
         row = bench.bench(Setting("resnet50", px=32, gpus=2, **TINY), device="cpu")
         assert row["weights_apart"] == 0 and len(set(row["first_losses"])) == 2
         assert row["images_per_s"] == pytest.approx(4 / row["step_s"])
@@ -412,11 +420,10 @@ def test_published_rows_agree_on_200_iterations() -> None:
 class TestTables:
     """What the lab will say of a record, here of one that this machine made in small."""
 
-    @pytest.fixture
-    def rows(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
-        root = volumes.ensure(tmp_path / "volumes", volumes.Recipe(volumes=2, side=24))
-        monkeypatch.setattr(volumes, "ensure", lambda: root)
-        brief = {"warmup": 1, "iterations": 2, "seconds": 0.0, "workers": 0}
+    measured_rows: ClassVar[list[dict[str, Any]]] = []
+
+    def measure_rows(self) -> None:
+        brief = {"warmup": 1, "iterations": 2, "seconds": 0.0, "workers": 0, "px": 8}
         plan = [
             replace(each, **brief)
             for each in measured.plan()
@@ -431,7 +438,17 @@ class TestTables:
                 row["busy_s"] = waits * row["step_s"]
             elif row["traced"]:
                 row["busy_s"] = row["step_s"]
-        saved = {"machine": "small", "date": "2026-01-01", "torch": "2", "rows": found["rows"]}
+        self.measured_rows += found["rows"]
+
+    @pytest.fixture
+    def rows(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
+        """The table, of rows that are measured once."""
+        if not self.measured_rows:
+            root = volumes.ensure(tmp_path / "volumes", volumes.Recipe(volumes=2, side=24))
+            monkeypatch.setattr(volumes, "ensure", lambda: root)
+            self.measure_rows()
+        rows = self.measured_rows
+        saved = {"machine": "small", "date": "2026-01-01", "torch": "2", "rows": rows}
         monkeypatch.setattr(once, "load", lambda _: {"networks": saved})
         return measured.recorded("small")
 
@@ -491,7 +508,7 @@ class TestTables:
         assert " 26 of 40 ms; efficiency 80%" in shown
 
     @pytest.mark.slow
-    def test_together_keeps_each_row(self, tmp_path: Path) -> None:
+    def test_together_keeps_each_row(self, narrow_ranks: None) -> None:
         kept: list[int] = []
         own = {"warmup": 1, "iterations": 2, "px": 32}
         found = networks_benchmark.together(
@@ -502,7 +519,7 @@ class TestTables:
 
     @pytest.mark.slow
     def test_where_one_rank_fails_the_next_row_follows(
-        self, monkeypatch: pytest.MonkeyPatch
+        self, narrow_ranks: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The other rank waits for its gradients, and would until the group's time limit."""
         monkeypatch.setattr(bench, "measure", lambda *_, **__: {"error": "left out"})

@@ -14,6 +14,8 @@ from torchvision.models import resnet
 
 from course.training import memory, models
 
+DEPTH = 4  # of a Transformer: pipelines cut it in four
+
 
 class Narrow(resnet.ResNet):
     """As torchvision makes it, but for its layers: two of the four, with one narrow block each."""
@@ -61,7 +63,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A vision transformer of four blocks: to import timm for one takes longer than to train it.
+    """A vision transformer of DEPTH blocks: to import timm for one takes longer than to train it.
 
     What comes before the blocks, and behind them, has timm's names as well.
     """
@@ -70,7 +72,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.patch_embed = nn.Conv2d(3, width, 16, 16)
         self.pos_embed = nn.Parameter(torch.randn(1, (image_px // 16) ** 2, width) / 50)
-        self.blocks = nn.Sequential(*(Block(width) for _ in range(4)))
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(DEPTH)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
         nn.init.normal_(self.head.weight, std=0.02)  # all classes alike at first, as timm has it
 

@@ -118,9 +118,10 @@ ASKED = {
 NESTED = {"OMP_NUM_THREADS": "2,1"}
 
 
-# torch sets these where they are not set, as soon as it is imported.
+# torch sets these where they are not set, as soon as it is imported, or scikit-learn does.
 SET_LATE = {
     "KMP_DUPLICATE_LIB_OK": "True",
+    "KMP_INIT_AT_FORK": "FALSE",
     "TORCHINDUCTOR_CACHE_DIR": f"{tempfile.gettempdir()}/cache",
 }
 

@@ -240,7 +240,8 @@ def test_an_environment_that_libraries_have_read_otherwise_starts_a_new_process(
     prepared = {"variables": warm.early_variables(env), "set": late}
     monkeypatch.setattr(warm, "_prepared", prepared)
     assert warm.suits(env) and warm.suits(env | late)
-    assert warm.suits(env | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "1"})
+    read_late = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "1", "KINETO_LOG_LEVEL": "6"}
+    assert warm.suits(env | read_late)
     for other in ({"LD_PRELOAD": "x"}, {"MKL_DYNAMIC": "no"}, {"OMP_NUM_THREADS": "4,2"}):
         assert not warm.suits(env | other)
 

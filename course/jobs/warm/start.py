@@ -68,6 +68,7 @@ READ_EARLY = (
 # Of these names, but read when they are needed, or given to a fork by _set_threads.
 READ_LATE = (
     "CUDA_VISIBLE_DEVICES",
+    "KINETO_LOG_LEVEL",  # by the first profile: a notebook's may have set it
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "TORCHINDUCTOR_CACHE_DIR",  # which the compiler sets, too, as soon as it is imported

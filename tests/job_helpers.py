@@ -213,12 +213,16 @@ def printed(run: Run) -> str:
 
 
 def eventually(condition: Callable[[], bool], what: str, timeout_s: float = DEADLINE_S) -> None:
-    """Wait until the condition holds; the test fails where it does not in time."""
-    deadline = time.monotonic() + timeout_s
+    """Wait until the condition holds; the test fails where it does not in time.
+
+    What takes long is asked for more rarely: it may be a command of Slurm's, or all processes.
+    """
+    begun = time.monotonic()
     while not condition():
-        if time.monotonic() > deadline:
+        waited_s = time.monotonic() - begun
+        if waited_s > timeout_s:
             pytest.fail(f"not within {timeout_s:g} s: {what}")
-        time.sleep(0.05)
+        time.sleep(min(0.05 + waited_s / 20, 0.4))
 
 
 def start_python(script: str, *arguments: Any, **options: Any) -> subprocess.Popen:

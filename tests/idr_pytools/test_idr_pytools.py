@@ -638,16 +638,16 @@ def test_a_job_sees_as_many_gpus_as_it_asked_for(
 
 
 @pytest.fixture
-def ddp(folder: Path) -> str:
-    """The command of a script under DDP, for forks to execute: to import that takes 3.5 s each."""
-    script = folder / "idr_ddp.py"
-    script.write_text(by_fork() + script.read_text())
-    return f"{script.name} --steps 3"
+def for_forks(folder: Path) -> None:
+    """Have forks execute what trains: each task would import PyTorch anew, under DDP for 3.5 s."""
+    for name in ("idr_ddp.py", "idr_reduces.py"):
+        script = folder / name
+        script.write_text(by_fork() + script.read_text())
 
 
 @pytest.mark.slow
-def test_a_ddp_script_with_idr_torch_trains_here(here: None, ddp: str) -> None:
-    (number,) = gpu_jobs_submitter(ddp, 2)
+def test_a_ddp_script_with_idr_torch_trains_here(here: None, for_forks: None) -> None:
+    (number,) = gpu_jobs_submitter("idr_ddp.py --steps 3", 2)
     state = ended(number)
     assert state == "ok" or aborted_at_exit(number), complaints(number)
     check_ddp(number, tasks=2, nodes=1, address="localhost")
@@ -671,7 +671,7 @@ def check_ddp(number: str, tasks: int, nodes: int, address: str) -> None:
     ]
 
 
-def test_two_processes_reduce_together(here: None) -> None:
+def test_two_processes_reduce_together(here: None, for_forks: None) -> None:
     (number,) = gpu_jobs_submitter("idr_reduces.py", 2)
     assert ended(number) == "ok", complaints(number)
     assert sorted(line for line in printed(number).splitlines() if line.startswith("rank")) == [
@@ -1126,10 +1126,10 @@ class TestOnSlurm:
         assert all("/slurm/" in name for name in made() if name.startswith(folder.name))
 
     def test_a_ddp_script_with_idr_torch_trains_on_two_nodes(
-        self, user_sites: Path, ddp: str
+        self, user_sites: Path, for_forks: None
     ) -> None:
         user_sites.write_text("[slurm]\ngpus_per_node = 2\n")
-        (number,) = gpu_jobs_submitter(ddp, [4, 8], name="ddp")
+        (number,) = gpu_jobs_submitter("idr_ddp.py --steps 3", [4, 8], name="ddp")
         # 8 GPUs are more than two such nodes have.
         display_slurm_queue("ddp", timestep=1)
         state = self.ended(number)

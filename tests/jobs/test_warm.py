@@ -118,9 +118,10 @@ ASKED = {
 NESTED = {"OMP_NUM_THREADS": "2,1"}
 
 
-# torch sets these where they are not set, as soon as it is imported.
+# torch sets these where they are not set, as soon as it is imported, or scikit-learn does.
 SET_LATE = {
     "KMP_DUPLICATE_LIB_OK": "True",
+    "KMP_INIT_AT_FORK": "FALSE",
     "TORCHINDUCTOR_CACHE_DIR": f"{tempfile.gettempdir()}/cache",
     "KINETO_LOG_LEVEL": "6",  # by the lab of layouts, before the first profile
 }
@@ -240,7 +241,8 @@ def test_an_environment_that_libraries_have_read_otherwise_starts_a_new_process(
     prepared = {"variables": warm.early_variables(env), "set": late}
     monkeypatch.setattr(warm, "_prepared", prepared)
     assert warm.suits(env) and warm.suits(env | late)
-    assert warm.suits(env | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "1"})
+    read_late = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "1", "KINETO_LOG_LEVEL": "6"}
+    assert warm.suits(env | read_late)
     for other in ({"LD_PRELOAD": "x"}, {"MKL_DYNAMIC": "no"}, {"OMP_NUM_THREADS": "4,2"}):
         assert not warm.suits(env | other)
 

@@ -14,6 +14,8 @@ from torchvision.models import resnet
 
 from course.training import memory, models
 
+DEPTH = 4  # of a Transformer: pipelines cut it in four
+
 
 class Narrow(resnet.ResNet):
     """As torchvision makes it, but for its layers: two of the four, with one narrow block each."""
@@ -61,7 +63,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A vision transformer of a few blocks: to import timm for one takes longer than to train it.
+    """A vision transformer of DEPTH blocks: to import timm for one takes longer than to train it.
 
     What comes before the blocks, and behind them, has timm's names as well.
     """
@@ -88,7 +90,6 @@ class Transformer(nn.Module):
         return self.forward_head(self.forward_features(images))
 
 
-DEPTH = 4  # blocks of a transformer, where nobody says otherwise
 _known = models.create
 
 

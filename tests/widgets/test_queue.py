@@ -29,8 +29,10 @@ from job_helpers import (
 )
 from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
+from typer.testing import CliRunner
 
 import course
+from course.cli.runs import app
 from course.jobs import launch as jobs
 from course.jobs import local, queue, slurm
 from course.jobs.cluster import control
@@ -58,10 +60,14 @@ def seeded(seed: int, **changes: object):
     return replace(CONFIG, seed=seed, **changes)
 
 
-def command(*words: str) -> str:
-    """What the `course` command prints."""
-    line = [sys.executable, "-m", "course", *words]
-    return subprocess.run(line, capture_output=True, text=True, check=True, timeout=60).stdout
+def command(*words: str, anew: bool = False) -> str:
+    """What the `course` command prints; in a process of its own, which takes a second, or here."""
+    if anew:
+        line = [sys.executable, "-m", "course", *words]
+        return subprocess.run(line, capture_output=True, text=True, check=True, timeout=60).stdout
+    told = CliRunner().invoke(app, words)
+    assert told.exit_code == 0, told.output
+    return told.output
 
 
 def rows() -> dict[str, dict]:
@@ -192,7 +198,7 @@ class TestOnThisMachine:
     def test_the_command_prints_it_and_cancels_all_of_it(self, runs_root: Path) -> None:
         running = launch_running("holds.py")
         waiting = launch("ok_light.py", config=seeded(1))
-        names = [row["name"] for row in json.loads(command("queue", "--json"))]
+        names = [row["name"] for row in json.loads(command("queue", "--json", anew=True))]
         assert names == [running.name, waiting.name]
         assert f"one job at a time: {running.name} computes" in command("queue")
         command("cancel", "--all")

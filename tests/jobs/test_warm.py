@@ -118,7 +118,7 @@ ASKED = {
 NESTED = {"OMP_NUM_THREADS": "2,1"}
 
 
-# torch sets these where they are not set, as soon as it is imported, or scikit-learn does.
+# torch and scikit-learn set these where they are not set, as soon as they are imported.
 SET_LATE = {
     "KMP_DUPLICATE_LIB_OK": "True",
     "KMP_INIT_AT_FORK": "FALSE",

@@ -74,9 +74,11 @@ READ_LATE = (
     "TORCHINDUCTOR_CACHE_DIR",  # which the compiler sets, too, as soon as it is imported
     "TORCH_NCCL_",
 )
-# Imports of PyTorch and of scikit-learn set these, so a process that has imported more than another
-# is no other environment.
-SET_BY_IMPORTS = {"KMP_DUPLICATE_LIB_OK": "True", "KMP_INIT_AT_FORK": "FALSE"}
+# An import sets it, so a process that has imported more than another is no other environment.
+SET_BY_IMPORTS = {
+    "KMP_DUPLICATE_LIB_OK": "True",  # PyTorch
+    "KMP_INIT_AT_FORK": "FALSE",  # scikit-learn
+}
 _prepared: dict[str, Any] = {}
 
 

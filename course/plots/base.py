@@ -79,20 +79,28 @@ class Picture(Figure):
         return re.sub(r"[${}]", "", said)  # of formulas
 
     def fit_titles(self) -> None:
-        """Break titles that would run out of the picture, or into the panel beside."""
+        """Break titles that would run out of the picture, or into the panel beside.
+
+        Everything has its place then, for which a picture without such titles is laid out once.
+        """
         self._lay_out()
+        broken = False
         for axes in self.axes:
             said = {axes.get_title(place) for place in ("left", "center", "right")} - {""}
             for each in axes.get_children():
                 if isinstance(each, Text) and each.get_text() in said:
-                    self._fit(each, self._right_of(axes))
+                    broken |= self._fit(each, self._right_of(axes))
+        if broken:
+            self._lay_out()
 
-    def _fit(self, title: Text, right: float) -> None:
+    def _fit(self, title: Text, right: float) -> bool:
+        """Was the title broken?"""
         text = title.get_text()
         letters = max(map(len, text.splitlines()))
         while title.get_window_extent().x1 > right and letters > FEWEST_LETTERS:
             letters -= 2
             title.set_text(wrapped(text, letters))
+        return title.get_text() != text
 
     def _right_of(self, axes: Axes) -> float:
         """Where the next panel's title begins to the right of this one's, or the picture ends."""
@@ -109,7 +117,6 @@ class Picture(Figure):
 
     def _repr_png_(self) -> bytes:
         self.fit_titles()
-        self._lay_out()  # again, with what is broken now
         with self._laid_out():
             return self._drawn()
 

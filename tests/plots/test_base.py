@@ -78,6 +78,7 @@ def test_long_titles_are_broken_before_they_are_cut() -> None:
         if getattr(child, "get_text", str)() == axes.get_title("left")
     ]
     assert edges[0] < right.get_window_extent().x0 and edges[1] <= made.bbox.x1
+    assert left.get_tightbbox().y1 <= made.bbox.y1  # it has room for all its lines
 
 
 @for_all("colour", [*base.PHASE_COLOURS.values(), base.GREY, base.ACCENT, base.UNDER_WHITE])

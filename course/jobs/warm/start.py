@@ -94,7 +94,7 @@ def prepare() -> None:
     kept, before = os.environ.get(variable), dict(os.environ)
     os.environ[variable] = "1"
     try:
-        with _no_garbage():
+        with without_garbage():
             for name in MODULES:
                 import_module(name)
     finally:
@@ -115,7 +115,7 @@ def prepare() -> None:
 
 
 @contextmanager
-def _no_garbage() -> Iterator[None]:
+def without_garbage() -> Iterator[None]:
     """Imports make a million objects that stay: looking for garbage takes a quarter of them."""
     was_on = gc.isenabled()
     gc.disable()

@@ -1,6 +1,6 @@
-"""One of two processes that train by the algebra under DDP, and tell how far from autograd.
+"""Two processes that train by the algebra under DDP, and tell how far from autograd.
 
-TRITON_INTERPRET=1 python of_algebra.py FOLDER RANK
+TRITON_INTERPRET=1 python of_algebra.py FOLDER
 """
 
 import copy
@@ -24,15 +24,16 @@ SHARE = 2  # images of a rank
 
 
 class Narrow(ResNet):
-    """A bottleneck or two in each layer, with a quarter of ResNet-50's channels: a shortcut of
-    stride 1, none, and of stride 2."""
+    """A shortcut of stride 1, then none, in one layer and from layer to layer, then one of stride 2
+    to four times the channels, of which no tile holds all. A quarter of ResNet-50's at first."""
 
     def __init__(self) -> None:
         super().__init__(Bottleneck, [2, 1, 1, 1])
         self.fc = nn.Linear(self.inplanes, 8)
 
-    def _make_layer(self, block: type, planes: int, *rest: Any, **options: Any) -> nn.Sequential:
-        return super()._make_layer(block, planes // 4, *rest, **options)
+    def _make_layer(self, block: type, planes: int, blocks: int, *_: Any, **__: Any) -> nn.Module:
+        last = planes == 512
+        return super()._make_layer(block, 64 if last else 16, blocks, 2 if last else 1)
 
 
 def network(seed: int = 0) -> ResNet:
@@ -49,7 +50,7 @@ def network(seed: int = 0) -> ResNet:
 def batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """That of both ranks."""
     generator = torch.Generator().manual_seed(seed)
-    images = torch.randn(2 * SHARE, 3, 64, 64, generator=generator)
+    images = torch.randn(2 * SHARE, 3, 32, 32, generator=generator)
     return images.to(memory_format=torch.channels_last), torch.arange(2 * SHARE)
 
 
@@ -192,7 +193,7 @@ def shared(net: ResNet, wanted: list, images: torch.Tensor, labels: torch.Tensor
     told = {"left": left, "alone": relative(alone, found), "strides": all(strides)}
     sums = [each.double().sum().item() for each in (*found, *net.buffers(), net.bn1.bias)]
     net.zero_grad()
-    cross_entropy(model(images[:, :, :48, :48]), labels).backward()
+    cross_entropy(model(images[:, :, :24, :24]), labels).backward()
     sums += [weight.grad.double().sum().item() for weight in net.parameters()]
     sums += [each.double().sum().item() for each in net.buffers()]
     told |= {"partly": partly(net, images, labels)}
@@ -218,20 +219,35 @@ def partly(net: ResNet, images: torch.Tensor, labels: torch.Tensor) -> dict:
     return told
 
 
-def main(folder: Path, rank: int) -> None:
-    """Writes rank-R.json."""
+def main(folder: Path) -> None:
+    """Be both ranks: they write rank-0.json and rank-1.json. PyTorch is imported for both here,
+    and autograd's gradients are theirs."""
     torch.set_num_threads(1)
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2
-    )
     shares = [slice(0, SHARE), slice(SHARE, 2 * SHARE)]
     net, images, labels = quiet(shares)
     twins = [copy.deepcopy(net).double() for _ in shares]
     each = [gradients(twin, images[s].double(), labels[s]) for twin, s in zip(twins, shares)]
-    wanted = [(a + b) / 2 for a, b in zip(*each)]
-    own = images[shares[rank]], labels[shares[rank]]
+    own = [(images[share], labels[share]) for share in shares]
+    other = os.fork()
+    rank = 0 if other else 1
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2
+    )
+    told = of_rank(rank, net, twins, each, *own[rank])
+    (folder / f"rank-{rank}.json").write_text(json.dumps(told))
+    distributed.destroy_process_group()
+    if other:
+        _, ended = os.waitpid(other, 0)
+        sys.exit(ended != 0)
+
+
+def of_rank(
+    rank: int, net: ResNet, twins: list, each: list, images: torch.Tensor, labels: torch.Tensor
+) -> dict:
+    """What a rank tells of its images, beside the gradients that autograd has of both ranks'."""
+    own, wanted = (images, labels), [(a + b) / 2 for a, b in zip(*each)]
     by_plain = plain.convert(copy.deepcopy(net).double())
-    told = {"plain": under_ddp(by_plain, wanted, own[0].double(), own[1])}
+    told = {"plain": under_ddp(by_plain, wanted, images.double(), labels)}
     if "TRITON_INTERPRET" in os.environ:
         from course.training.algebra import fused
 
@@ -242,12 +258,11 @@ def main(folder: Path, rank: int) -> None:
         if rank == 0:
             with recorded() as made:
                 told["fp32"] = by_kernels(net, twins[rank], *own)
-            told |= {"made": made, "noted": noted(net, own[0])}
+            told |= {"made": made, "noted": noted(net, images)}
         told["kernels"] = under_ddp(net, wanted, *own)
         told["shared"] = shared(net, wanted, *own)
-    (folder / f"rank-{rank}.json").write_text(json.dumps(told))
-    distributed.destroy_process_group()
+    return told
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]))

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from torch import distributed
 
+SCRIPTS = str(Path(__file__).parents[1] / "scripts")
+
 
 def fails_on_one(rank: int, count: int) -> None:
     if rank == 1:
@@ -12,9 +14,20 @@ def fails_on_one(rank: int, count: int) -> None:
     distributed.barrier()
 
 
+def compare_each(rank: int, count: int, scripts: list[str]) -> list[dict]:
+    """What `parallel.compared` finds of several layers, in networks without timm."""
+    sys.path.append(SCRIPTS)
+    import narrow
+
+    from course.topics.parallel.compared import _compare_all
+
+    narrow.use()
+    return [_compare_all(rank, count, script) for script in scripts]
+
+
 def narrow_row(rank: int, count: int, setting: dict, log: str, device: str) -> dict:
     """A row of the networks' benchmark, of small networks."""
-    sys.path.append(str(Path(__file__).parents[1] / "scripts"))
+    sys.path.append(SCRIPTS)
     import narrow_networks
 
     from course.topics.networks import bench

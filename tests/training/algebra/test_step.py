@@ -22,11 +22,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     if find_spec("triton"):
         environment["TRITON_INTERPRET"] = "1"
-    started = [
-        subprocess.Popen([sys.executable, of_algebra.__file__, folder, rank], env=environment)
-        for rank in "01"
-    ]
-    assert [process.wait(timeout=240) for process in started] == [0, 0]
+    command = [sys.executable, of_algebra.__file__, folder]
+    subprocess.run(command, env=environment, check=True, timeout=240)
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in "01"]
 
 
@@ -47,7 +44,7 @@ def test_every_gradient_by_kernels_is_autograds(ranks: list[dict]) -> None:
 @needs_triton
 def test_what_is_compiled_ahead_is_what_a_step_launches(ranks: list[dict]) -> None:
     made, noted = ranks[0]["made"], ranks[0]["noted"]
-    assert len(noted) > 70
+    assert len(noted) > 60
     assert made == 2 * noted  # of two steps
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from job_helpers import (
     by_fork,
+    eventually,
     narrow_solution,
     nothing_left,  # noqa: F401 - every test of this file ends its runs
     over,
@@ -48,7 +49,8 @@ def test_it_trains_over_both_and_a_rank_that_dies_is_told(
     assert ended - (run.folder / "died").stat().st_mtime < TOLD_S
     assert run.status == "lost" and "killed by SIGKILL" in run.record.error
     words = ("sacct", "-X", "-n", "-P", "-j", run.launched["job_id"], "-o", "NodeList")
-    assert slurm_says(*words) == "node[1-2]"
+    # Until accounting has heard that the job began, it names the first one.
+    eventually(lambda: slurm_says(*words) == "node[1-2]", "accounting knows both nodes", 60)
     losses = run.steps["loss"].to_numpy(float)  # what both nodes computed until then
     assert len(losses) == DIES_AT and np.isfinite(losses).all()
     assert (np.diff(losses) < 0).all()

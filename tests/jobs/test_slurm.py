@@ -308,10 +308,10 @@ def test_preempted_put_back_and_begun_anew(runs_root: Path, user_sites: Path) ->
     number = run.launched["job_id"]
     gone = lambda: number not in slurm_says("squeue", "-h", "-o", "%i").split()  # noqa: E731
     eventually(gone, "it has left Slurm's queue")
-    restarts = slurm_says(
-        "sacct", "-n", "-X", "-D", "-P", "-j", run.launched["job_id"], "-o", "State"
-    ).splitlines()
-    assert len(restarts) == 2 and restarts[0] == "PREEMPTED"
+    words = ("sacct", "-n", "-X", "-D", "-P", "-j", number, "-o", "State")
+    states = lambda: slurm_says(*words).splitlines()  # noqa: E731
+    eventually(lambda: len(states()) == 2, "accounting knows of both its lives", 60)
+    assert states()[0] == "PREEMPTED"
 
 
 @pytest.mark.parametrize("put_back", [False, True])

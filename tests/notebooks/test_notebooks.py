@@ -57,20 +57,23 @@ whole = numerics.learned_digits
 numerics.learned_digits = lambda **how: whole(steps=60, **how)
 """
 FEW_COSTS = """
+from functools import partial
 import course
 from course.topics import formats
 whole, as_ever = formats.costs, course.rung
 few = {"steps": 12, "val_steps": 2}
 formats.costs = lambda images: whole(images=8)
+formats.reading = partial(formats.reading, images=32)
+formats.orders = partial(formats.orders, images=512)
 course.rung = lambda name, **own: as_ever(name, **own | few if own.get("quick") else own)
 """
 FEW_CROPS = """
 from course.days import learning
+from course.topics import large_batch
 learning.QUICK_CROPS = 1024
 learning.QUICK |= {"val_images": 64}
-from course.topics import large_batch
 of_all, state_of = large_batch.batches, large_batch.state_gib
-large_batch.batches = lambda count, size: of_all(count, min(size, 128))
+large_batch.batches = lambda count, size: of_all(count, min(size, 64))
 large_batch.state_gib = lambda optimizer, model: state_of(optimizer, "resnet18")
 """
 

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ from course.jobs.warm.fresh import Process
 IDLE_S = 600.0  # after so long without a job the server ends
 LOOK_S = 1.0  # how often it looks whether it is still wanted
 COMMAND = [sys.executable, "-m", "course.jobs.warm.server"]  # as which it is seen
-FOR_KERNELS = ("ipykernel.kernelapp", "course.plots", "course.widgets.quiz", "course.labs.checks")
 
 
 def main() -> None:
@@ -72,13 +70,6 @@ def import_all() -> None:
     import torch._dynamo  # noqa: F401 - of the first optimizer
 
     plugins.get_job_environments()  # looks through all that is installed
-
-
-def import_for_kernels() -> None:
-    """Import what all notebooks begin with."""
-    with start.without_garbage():
-        for module in FOR_KERNELS:
-            import_module(module)
 
 
 class Server:
@@ -175,7 +166,7 @@ class Server:
         if self.of_kernels or self.path.stem.endswith(warm_client.OF_KERNELS):
             return
         name = f"{self.path.stem}{warm_client.OF_KERNELS}"
-        body = partial(_serve, name, self.signature, user, import_for_kernels)
+        body = partial(_serve, name, self.signature, user, start.prepare_for_kernels)
         process = Process(COMMAND, dict(os.environ), Path("/"), session=True)
         self.of_kernels = forks.fork(body, process)
 

@@ -40,6 +40,8 @@ MODULES = (
     "course.training.recorder",
     "course.training.sync_batchnorm",
 )
+# What notebooks begin with.
+FOR_KERNELS = ("ipykernel.kernelapp", "course.plots", "course.widgets.quiz", "course.labs.checks")
 # Variables that libraries read while they are loaded, and not again.
 READ_EARLY = (
     "ATEN_",
@@ -95,7 +97,7 @@ def prepare() -> None:
     kept, before = os.environ.get(variable), dict(os.environ)
     os.environ[variable] = "1"
     try:
-        with without_garbage():
+        with _no_garbage():
             for name in MODULES:
                 import_module(name)
     finally:
@@ -115,8 +117,15 @@ def prepare() -> None:
     _prepared.update(path=path, variables=early_variables(before), set=late, pages=pages)
 
 
+def prepare_for_kernels() -> None:
+    """Import what notebooks begin with, beside what a training script needs."""
+    with _no_garbage():
+        for name in FOR_KERNELS:
+            import_module(name)
+
+
 @contextmanager
-def without_garbage() -> Iterator[None]:
+def _no_garbage() -> Iterator[None]:
     """Imports make a million objects that stay: looking for garbage takes a quarter of them."""
     was_on = gc.isenabled()
     gc.disable()

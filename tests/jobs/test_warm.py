@@ -120,6 +120,7 @@ ASKED = {
 SET_LATE = {
     "KMP_DUPLICATE_LIB_OK": "True",
     "TORCHINDUCTOR_CACHE_DIR": f"{tempfile.gettempdir()}/cache",
+    "THP_MEM_ALLOC_ENABLE": "1",
     "KINETO_LOG_LEVEL": "6",  # by the lab of layouts, before the first profile
 }
 

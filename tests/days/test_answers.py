@@ -16,6 +16,7 @@ from answers import RIGHT, UNSEEN, WRONG
 from answers.lines import Answer
 from check_helpers import ranks_training, text_of, verdicts, view_of
 from job_helpers import prepared, train_together
+from narrow import SHALLOW
 
 from course import days
 from course.config import Config, rung
@@ -40,6 +41,9 @@ SMALL = {
     "lr": 0.001,
 }
 LAST_OF_FIRST = 16  # TODOs of train.py
+# Where checks count messages of several blocks; so do those of prefetching. Of train.py's ranks a
+# shallow network would tell too little: both validate equally well, whatever they are shown.
+DEEP = ("tensor", "pipeline")
 HALVES = ("day1.amp", "day1.scaler")  # in the others bf16, often imitated, would cost time alone
 SHUFFLED = ("day2.data_parallel", "day3.shares")  # which a second epoch shows
 FP32 = {"precision": "fp32"}
@@ -104,18 +108,24 @@ def trial(name: str, text: str, own: dict, ranks: int = 1) -> Trial:
             **wanted.settings,
             "data": "imagenet",
         }
+        values["model"] = SHALLOW[values["model"]]
         run, before = rung(wanted.rung, **values | wanted.changes), rung(wanted.against, **values)
         return Trial(name, text, run, before, gpus, view_of(wanted.todo))
     values = {**wanted.settings, **(RANKS if gpus > 1 else SMALL)}
-    if wanted.todo > LAST_OF_FIRST:  # its networks are small already, and its batches told by sizes
+    of_first = wanted.todo <= LAST_OF_FIRST
+    if not of_first:  # its networks are small already, and its batches told by sizes
         kept = ("model", "image_px", "batch_size")
         values |= {name: wanted.settings[name] for name in kept}
+    if not (name == "day4.prefetch" or wanted.rung in DEEP or (of_first and gpus > 1)):
+        values["model"] = SHALLOW[values["model"]]
     if wanted.rung in ("tensor", "pipeline"):  # whose script saves none
         values["save_weights"] = False
     if name == "day2.dataloader":  # workers crop otherwise: so many pixels that it matters little
         values |= {"image_px": 64, "batch_size": 8}
+    else:  # whose workers nobody looks at: to start four takes longer than to train
+        values |= {"workers": 0, "persistent_workers": False}
     if wanted.rung == "shards":  # both runs see other images: of more of them losses differ less
-        values |= {"image_px": 64, "batch_size": 16, "workers": 0}
+        values |= {"image_px": 64, "batch_size": 16}
     if gpus > 1 and name not in SHUFFLED:
         values["epochs"] = 1
     own = {key: value for key, value in own.items() if key not in ("rung", "data")}
@@ -152,10 +162,10 @@ def trials() -> dict[str, Trial]:
     found = {label: answered(answer) for label, answer in answers.items()}
     for name, wanted in EVERY.items():
         found[f"solution of {name}"] = trial(name, view_of(wanted.todo), {})
-        text = view_of(wanted.todo, wanted.todo - 1)
-        found[f"untouched {name}"] = trial(name, text, {})._replace(text_before=text)
+        text_before = view_of(wanted.todo, wanted.todo - 1)  # and of the step before, too
+        found[f"untouched {name}"] = trial(name, text_before, {})._replace(text_before=text_before)
         text = view_of(wanted.todo, wanted.todo)  # later TODOs are open, as a learner has it
-        found[f"so far {name}"] = trial(name, text, {})._replace(text_before=text)
+        found[f"so far {name}"] = trial(name, text, {})._replace(text_before=text_before)
     return found
 
 

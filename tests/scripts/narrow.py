@@ -10,11 +10,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torchvision.models import resnet
 
 from course.training import memory, models
 
-DEPTH = 4  # of a Transformer: pipelines cut it in four
+DEPTH = 4  # of a transformer: what a pipeline of two ranks with two stages each needs
+# Names of networks that no test trains: half as deep as those on the left are here.
+SHALLOW = {"resnet18": "resnet34", "vit_tiny_patch16_224": "coatnet_pico_rw_224"}
 
 
 class Narrow(resnet.ResNet):
@@ -63,16 +66,16 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A vision transformer of DEPTH blocks: to import timm for one takes longer than to train it.
+    """A small vision transformer: to import timm for one takes longer than to train it.
 
     What comes before the blocks, and behind them, has timm's names as well.
     """
 
-    def __init__(self, classes: int, image_px: int, width: int = 48) -> None:
+    def __init__(self, classes: int, image_px: int, blocks: int, width: int = 48) -> None:
         super().__init__()
         self.patch_embed = nn.Conv2d(3, width, 16, 16)
         self.pos_embed = nn.Parameter(torch.randn(1, (image_px // 16) ** 2, width) / 50)
-        self.blocks = nn.Sequential(*(Block(width) for _ in range(DEPTH)))
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(blocks)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
         nn.init.normal_(self.head.weight, std=0.02)  # all classes alike at first, as timm has it
 
@@ -94,9 +97,11 @@ _known = models.create
 
 
 def create(name: str, classes: int, image_px: int = 224) -> nn.Module:
-    """As `models.create`, but for resnet18, and for timm's."""
+    """As `models.create`, but for resnet18 and timm's; those of SHALLOW have half the blocks."""
     if not name.startswith("resnet"):
-        return Transformer(classes, image_px)
+        return Transformer(classes, image_px, 2 if name in SHALLOW.values() else DEPTH)
+    if name in SHALLOW.values():
+        return Narrow(classes, (0, 0, 1, 0))
     return Narrow(classes) if name == "resnet18" else _known(name, classes, image_px)
 
 
@@ -118,12 +123,14 @@ def leave_kernels() -> None:
     compiler.get_compiler_config = lambda self: None
 
 
-def leave_autocast() -> None:
-    """End what a script may have entered and never left.
+def leave_all() -> None:
+    """End what a script may have entered and never left: autocast, and what watches operators.
 
-    Within it PyTorch keeps the weights that it has cast. It finds them by where a weight lies, and
-    would take those of one script for another's.
+    Within autocast PyTorch keeps the weights that it has cast. It finds them by where a weight
+    lies, and would take those of one script for another's.
     """
+    while watching := _get_current_dispatch_mode():  # or each later operator goes through it, too
+        watching.__exit__(None, None, None)
     for device in ("cpu", "cuda"):
         torch.set_autocast_enabled(device, False)
     for _ in range(torch.autocast_increment_nesting()):

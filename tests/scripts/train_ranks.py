@@ -34,7 +34,7 @@ for number, folder in enumerate(sys.argv[2:]):
     except Exception:
         traceback.print_exc()
     finally:
-        narrow.leave_autocast()
+        narrow.leave_all()
         if distributed.is_initialized():
             distributed.destroy_process_group()
         torch.compiler.reset()  # a later script's blocks would find graphs of this one's

@@ -63,4 +63,4 @@ for folder in sys.argv[2:]:
         traceback.print_exc()
     finally:
         torch.use_deterministic_algorithms(False)
-        narrow.leave_autocast()
+        narrow.leave_all()

@@ -176,11 +176,21 @@ def test_compiler_from_recorded_runs_and_small_networks(
     assert {run.config.model for run in launched} == {"resnet18"}
 
 
+# Fused as full runs are: otherwise PyTorch derives five operators on shards for each shape. Three
+# blocks are as many units as gather two ahead.
+FEW_UNITS = """
+from course.days.sharded.ranks import SPREAD
+SPREAD |= {"fused": True, "steps": 2}
+"""
+FEW_BLOCKS = "narrow.DEPTH = 3\n"
+
+
 def test_shards_from_recorded_runs_and_small_trainings(
     tmp_path: Path, runs_root: Path, in_kernel: Callable[..., None]
 ) -> None:
-    in_kernel(NARROW)
-    script = str(narrow_solution(tmp_path, "narrow.leave_kernels()\n", "train_sharded.py"))
+    in_kernel(NARROW, FEW_UNITS, FEW_BLOCKS)
+    also = FEW_BLOCKS + "narrow.leave_kernels()\n"
+    script = str(narrow_solution(tmp_path, also, "train_sharded.py"))
     used = passes("day4_2_fsdp", script=script, site="recorded-nvidia-h200-x2", quick=False)
     assert {run.status for run in used} == {"ok"}
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # these are live

@@ -61,7 +61,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A vision transformer of four blocks: to import timm for one takes longer than to train it.
+    """A vision transformer of a few blocks: to import timm for one takes longer than to train it.
 
     What comes before the blocks, and behind them, has timm's names as well.
     """
@@ -70,7 +70,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.patch_embed = nn.Conv2d(3, width, 16, 16)
         self.pos_embed = nn.Parameter(torch.randn(1, (image_px // 16) ** 2, width) / 50)
-        self.blocks = nn.Sequential(*(Block(width) for _ in range(4)))
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(DEPTH)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
         nn.init.normal_(self.head.weight, std=0.02)  # all classes alike at first, as timm has it
 
@@ -88,6 +88,7 @@ class Transformer(nn.Module):
         return self.forward_head(self.forward_features(images))
 
 
+DEPTH = 4  # blocks of a transformer, where nobody says otherwise
 _known = models.create
 
 

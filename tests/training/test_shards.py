@@ -7,6 +7,7 @@ import torch
 from job_helpers import (
     narrow_solution,
     nothing_left,  # noqa: F401 - every test of this file ends its runs
+    warm_up,
 )
 
 from course.config import rung
@@ -76,12 +77,14 @@ def same(tmp_path: Path, runs_root: Path) -> Path:
 
 @pytest.mark.slow
 def test_any_number_of_ranks_trains_alike_and_goes_on_alike(same: Path, tiny_set: Path) -> None:
+    warm_up()
     size = SPREAD | {
         "device": "cpu",
         "data": "imagenet",
         "data_root": str(tiny_set),
         "steps": 2,
         "val_steps": 0,
+        "fused": True,
         "collective_timeout_s": 30,
     }
 
@@ -98,6 +101,9 @@ def test_any_number_of_ranks_trains_alike_and_goes_on_alike(same: Path, tiny_set
     assert sharding.apart(losses, "hybrid", "one") < 1e-4
     assert losses["resumed"].first_valid_index() == 2
     assert sharding.apart(losses, "resumed", "one") < 1e-4
+    spread = [rank["evidence"]["gradient_norm"] for rank in (*first.ranks, *runs["hybrid"].ranks)]
+    one = runs["one"].record.evidence["gradient_norm"]
+    assert spread == pytest.approx([one] * 8, rel=1e-4)  # of the first update
     kept = sharding.kept_by({"four": first, **runs}).pivot_table("mib", "run", "kind")
     ratio = kept.loc["one"] / kept.loc[["four", "hybrid"]]
     assert ratio.loc["four"].to_numpy() == pytest.approx(4, rel=0.05)

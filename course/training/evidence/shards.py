@@ -34,11 +34,28 @@ def size(tensors: Iterable[Any]) -> int:
 
 def norm(gradients: Iterable[torch.Tensor]) -> float:
     """The length of all gradients together; of DTensors all ranks must ask."""
-    every = [*gradients]  # PyTorch takes the two kinds apart alone
+    every = [*gradients]
     spread = [each for each in every if hasattr(each, "to_local")]
     plain = [each for each in every if not hasattr(each, "to_local")]
-    lengths = [float(whole(torch.nn.utils.get_total_norm(kind))) for kind in (spread, plain)]
+    lengths = [float(torch.nn.utils.get_total_norm(plain))]
+    for how in {(each.device_mesh, each.placements) for each in spread}:
+        alike = [each for each in spread if (each.device_mesh, each.placements) == how]
+        lengths.append(_spread_norm(alike, *how))
     return math.hypot(*lengths)
+
+
+def _spread_norm(alike: list[Any], mesh: Any, placements: tuple[Any, ...]) -> float:
+    """That of DTensors which lie alike: each rank adds up its shards, and the ranks their sums.
+
+    PyTorch's own function, which parts of a sum need, derives for each shape how to compute it.
+    """
+    if not all(each.is_shard() or each.is_replicate() for each in placements):
+        return float(whole(torch.nn.utils.get_total_norm(alike)))
+    squared = torch.nn.utils.get_total_norm([each.to_local() for each in alike]) ** 2
+    for dimension, placement in enumerate(placements):
+        if placement.is_shard():
+            torch.distributed.all_reduce(squared, group=mesh.get_group(dimension))
+    return math.sqrt(float(squared))
 
 
 def placed(weights: Iterable[torch.Tensor]) -> dict[str, Any]:

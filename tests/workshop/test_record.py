@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from cases import for_all
-from job_helpers import SCRIPTS, prepared
+from job_helpers import SCRIPTS, prepared, warm_up
 
 from course.config import Config, rung
 from course.data import default_set
@@ -177,13 +177,15 @@ def test_what_ended_is_kept_where_recording_is_cut_off(
 @pytest.mark.slow
 def test_a_nodes_plan_runs_on_two_processes(runs_root: Path, tmp_path: Path) -> None:
     """All kinds of its runs but the compiled ones, which take a processor minutes."""
-    small = {"image_px": 32, "steps": 6, "warmup_steps": 5, "workers": 0}
+    warm_up()
+    small = {"image_px": 32, "steps": 2, "warmup_steps": 1, "workers": 0}
+    traced = {"steps": 5, "warmup_steps": 4, "model": "resnet18"}  # of which there is no algebra
     kinds = ("algebra", "channels_last-traced", "algebra-gpu_decode")
     planned = [
-        each._replace(config=replace(each.config, **small | own, batch_size=2 * each.gpus))
+        each._replace(config=replace(each.config, **small | own | {"batch_size": 2 * each.gpus}))
         for each in record.plan(gpus=2)
         if each.config.rung in kinds and (each.gpus == 2 or each.config.rung == "algebra")
-        for own in [{"persistent_workers": False} if each.config.workers else {}]
+        for own in [traced if each.config.profile_steps else {"persistent_workers": False}]
     ]
     assert {each.config.rung for each in planned} == {*kinds}
     folder = record.record("two", planned, tmp_path)

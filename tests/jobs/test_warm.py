@@ -116,9 +116,10 @@ ASKED = {
 }
 
 
-# torch sets these where they are not set, as soon as it is imported.
+# torch and scikit-learn set these where they are not set, as soon as they are imported.
 SET_LATE = {
     "KMP_DUPLICATE_LIB_OK": "True",
+    "KMP_INIT_AT_FORK": "FALSE",
     "TORCHINDUCTOR_CACHE_DIR": f"{tempfile.gettempdir()}/cache",
 }
 

@@ -74,7 +74,10 @@ READ_LATE = (
     "TORCH_NCCL_",
 )
 # An import sets it, so a process that has imported more than another is no other environment.
-SET_BY_IMPORTS = {"KMP_DUPLICATE_LIB_OK": "True"}
+SET_BY_IMPORTS = {
+    "KMP_DUPLICATE_LIB_OK": "True",  # PyTorch
+    "KMP_INIT_AT_FORK": "FALSE",  # scikit-learn
+}
 _prepared: dict[str, Any] = {}
 
 

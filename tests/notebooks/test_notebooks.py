@@ -32,9 +32,17 @@ def passes(
 
 # A busy machine may let the server of warm starts wait: a start without it costs four core-s.
 PATIENT_S = 60
-PATIENT = f"from course.jobs.warm import client\nclient.ANSWER_S = {PATIENT_S}\n"
+PATIENT = f"import course.jobs.warm.client\ncourse.jobs.warm.client.ANSWER_S = {PATIENT_S}\n"
 # Before a notebook's first cell: it launches and computes what the tests look at, in small.
 SMALL = f"from course import config\nconfig.QUICK |= {QUICK!r}\n"
+# What a notebook trains of the solution itself, changed or not, has its narrow network.
+OF_THIS = """
+launched, varied = course.launch, course.variant
+course.variant = lambda name, lines: varied(name, lines, {script!r})
+course.launch = lambda what, *how, **where: launched(
+    {script!r} if what == "solutions/train.py" else what, *how, **where
+)
+"""
 FEW_DIGITS = """
 from torchvision.models.resnet import Bottleneck, ResNet
 from course.topics import numerics
@@ -46,20 +54,11 @@ models.create = lambda name, classes: ResNet(
 )
 """
 FEW_COSTS = """
-import course
 from course.topics import formats
 whole, as_ever = formats.costs, course.rung
 few = {"steps": 12, "val_steps": 2}
 formats.costs = lambda images: whole(images=8)
 course.rung = lambda name, **own: as_ever(name, **own | few if own.get("quick") else own)
-"""
-# The two that the notebook trains of the solution, in order and shuffled, train its narrow network.
-OF_THIS = """
-launched, varied = course.launch, course.variant
-course.variant = lambda name, lines: varied(name, lines, {script!r})
-course.launch = lambda what, *how, **where: launched(
-    {script!r} if what == "solutions/train.py" else what, *how, **where
-)
 """
 FEW_CROPS = """
 from course.days import learning
@@ -121,9 +120,10 @@ def test_at_full_size_from_recorded_runs(
 
 
 def test_two_ranks_at_full_size_from_recorded_runs(
-    runs_root: Path, in_kernel: Callable[..., None]
+    tmp_path: Path, runs_root: Path, in_kernel: Callable[..., None]
 ) -> None:
-    in_kernel(SMALL, NARROW)
+    script = str(narrow_solution(tmp_path))
+    in_kernel(SMALL, NARROW, OF_THIS.replace("{script!r}", repr(script)))
     used = passes("day2_2_data_parallel", site="recorded-nvidia-h200-x4", quick=False)
     assert {run.status for run in used} == {"failed"}  # on purpose
     # The rank that hangs runs here: of NCCL's end there is no record.
@@ -171,7 +171,7 @@ import pandas
 import torch
 from course.topics import compilation
 
-compilation.made.BACKEND = "eager"
+compilation.made.BACKEND, compilation.made.CALLS = "eager", 1
 compilation.kernels = lambda *_: [compilation.recorded_kernel("nvidia-h200")]
 compilation.carried = lambda *_: pandas.DataFrame({"cache": ["copied"], "seconds": [0.1]})
 torch._inductor.aoti_compile_and_package = lambda program, package_path: torch.export.save(

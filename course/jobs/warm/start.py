@@ -30,6 +30,7 @@ MODULES = (
     "numpy.ma",  # which a record's quartiles need
     "torch.distributed.checkpoint.state_dict",  # for what trains in shards
     "torch.distributed.fsdp",
+    "torch.distributed.pipelining",  # and in stages
     "course.data.loader",
     "course.training.meter",
     "course.training.models",

@@ -110,12 +110,13 @@ def costs(net: nn.Module, image_px: int) -> list[dict[str, float]]:
     Pieces are what comes before the blocks, each of them, and what comes behind.
     """
     found, features = [], torch.empty(1, 3, image_px, image_px, device="meta")
+    known: dict[tuple[str, torch.Size], tuple[torch.Tensor, float]] = {}  # most blocks are alike
     for piece in pieces(deepcopy(net).to("meta").eval()):
-        with torch.no_grad(), (counter := FlopCounterMode(display=False)):
-            features = piece(features)
-        found.append(
-            {"weights": models.parameter_count(piece), "gflop": counter.get_total_flops() / 1e9}
-        )
+        if (alike := (str(piece), features.shape)) not in known:
+            with torch.no_grad(), (counter := FlopCounterMode(display=False)):
+                known[alike] = piece(features), counter.get_total_flops() / 1e9
+        features, gflop = known[alike]
+        found.append({"weights": models.parameter_count(piece), "gflop": gflop})
     return found
 
 

@@ -14,10 +14,12 @@ import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from course.jobs.warm import kernels
 from course.runs.files import write_atomically
+
+if TYPE_CHECKING:
+    from course.jobs.warm import kernels
 
 WAITS_S = {"gloo": 20, "nccl": 120}  # for a rank that does not answer; on a GPU one may compile
 LOOKS_S = 0.05
@@ -65,6 +67,8 @@ def on_ranks(
 
 def _start(*arguments: str) -> subprocess.Popen | kernels.Kernel:
     """A rank's process: forked where there is a server of warm starts."""
+    from course.jobs.warm import kernels  # only here: a rank needs nothing of Jupyter's
+
     module = ["-m", __spec__.name, *arguments]
     forked = kernels.start([sys.executable, *module], Path.cwd(), dict(os.environ))
     # Its package has imported this module before it is run, of which Python warns.

@@ -32,7 +32,7 @@ def passes(
 
 # A busy machine may let the server of warm starts wait: a start without it costs four core-s.
 PATIENT_S = 60
-PATIENT = f"from course.jobs.warm import client\nclient.ANSWER_S = {PATIENT_S}\n"
+PATIENT = f"import course.jobs.warm.client\ncourse.jobs.warm.client.ANSWER_S = {PATIENT_S}\n"
 # Before a notebook's first cell: it launches and computes what the tests look at, in small.
 SMALL = f"from course import config\nconfig.QUICK |= {QUICK!r}\n"
 # What a notebook trains of the solution itself, changed or not, has its narrow network.

@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torchvision.models.resnet import Bottleneck, ResNet
 
+from course.topics.kernels import interpret
 from course.training.algebra import plain
 
 SHARE = 2  # images of a rank
@@ -236,9 +237,10 @@ def main(folder: Path) -> None:
     told = of_rank(rank, net, twins, each, *own[rank])
     (folder / f"rank-{rank}.json").write_text(json.dumps(told))
     distributed.destroy_process_group()
-    if other:
-        _, ended = os.waitpid(other, 0)
-        sys.exit(ended != 0)
+    if not other:
+        os._exit(0)  # what else there is to be done at an end is the first one's
+    _, ended = os.waitpid(other, 0)
+    sys.exit(int(ended != 0))
 
 
 def of_rank(
@@ -249,6 +251,7 @@ def of_rank(
     by_plain = plain.convert(copy.deepcopy(net).double())
     told = {"plain": under_ddp(by_plain, wanted, images.double(), labels)}
     if "TRITON_INTERPRET" in os.environ:
+        interpret()
         from course.training.algebra import fused
 
         if rank == 1:

@@ -2,12 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import of_algebra
 import pytest
+from job_helpers import run_forked
 
 needs_triton = pytest.mark.skipif(
     find_spec("triton") is None, reason="the kernels are written in Triton, which is not here"
@@ -22,8 +22,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     if find_spec("triton"):
         environment["TRITON_INTERPRET"] = "1"
-    command = [sys.executable, of_algebra.__file__, folder]
-    subprocess.run(command, env=environment, check=True, timeout=240)
+    done = run_forked(Path(of_algebra.__file__), str(folder), folder=folder, env=environment)
+    assert done.returncode == 0, done.stderr
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in "01"]
 
 

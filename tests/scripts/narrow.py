@@ -93,7 +93,6 @@ class Transformer(nn.Module):
         return self.forward_head(self.forward_features(images))
 
 
-DEPTH = 4  # blocks of a transformer, where nobody says otherwise
 _known = models.create
 
 

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from course import days
 from course.jobs import launch, sites
@@ -221,6 +223,12 @@ def _now() -> str:
 
 
 def _to_html(executed: Path) -> None:
+    body, _ = _exporter().from_filename(str(executed))
+    executed.with_suffix(".html").write_text(body)
+
+
+@cache  # its templates are compiled once
+def _exporter() -> Any:
     from nbconvert import HTMLExporter
     from traitlets.config import Config
 
@@ -229,6 +237,4 @@ def _to_html(executed: Path) -> None:
     # A page has no kernel, so a widget's plain page is shown in its place.
     shown = ["text/html", "text/markdown", "image/svg+xml", "image/png", "text/plain"]
     config = Config({"NbConvertBase": {"display_data_priority": shown}})
-    exporter = HTMLExporter(preprocessors=preprocessors, config=config)
-    body, _ = exporter.from_filename(str(executed))
-    executed.with_suffix(".html").write_text(body)
+    return HTMLExporter(preprocessors=preprocessors, config=config)

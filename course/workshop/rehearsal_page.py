@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -204,20 +205,24 @@ def write_page(rehearsal: Rehearsal) -> None:
     Raises:
         OSError: the folder cannot be written.
     """
-    import jinja2
-
-    surroundings = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    surroundings.filters |= {"took": took, "digits": digits, "plain": _plain, "quoted": quote}
-    template = surroundings.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    page = template.render(
+    page = _template().render(
         rehearsal=rehearsal,
         counts=_counts(rehearsal),
         written_at=datetime.now().isoformat(sep=" ", timespec="seconds"),
         link=lambda path: quote(os.path.relpath(path, rehearsal.folder)),
     )
     write_atomically(rehearsal.report, page)
+
+
+@cache  # the page is written before and after each notebook
+def _template() -> Any:
+    import jinja2
+
+    surroundings = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    surroundings.filters |= {"took": took, "digits": digits, "plain": _plain, "quoted": quote}
+    return surroundings.from_string(TEMPLATE.read_text(encoding="utf-8"))
 
 
 def took(seconds: float | None) -> str:

@@ -7,6 +7,7 @@ alone has no type in torch: it exists inside Tensor Cores, and `to_tf32` imitate
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -220,6 +221,7 @@ def _drawn(values: torch.Tensor, count: int, draw: torch.Generator) -> Any:
     return values.abs().double().numpy()
 
 
+@cache
 def handwritten_digits() -> tuple[torch.Tensor, torch.Tensor]:
     """scikit-learn's digits: 1,797 images of 64 pixels from 0 to 1, and their labels."""
     from sklearn.datasets import load_digits

@@ -31,15 +31,18 @@ def passes(
 
 # Before a notebook's first cell: it launches and computes what the tests look at, in small.
 SMALL = f"from course import config\nconfig.QUICK |= {QUICK!r}\n"
-FEW_DIGITS = """
+# A network that is made to be looked at, or for a step that is told: a block where there are more.
+FEW_BLOCKS = """
 from torchvision.models.resnet import Bottleneck, ResNet
-from course.topics import numerics
 from course.training import models
-whole = numerics.learned_digits
-numerics.learned_digits = lambda **how: whole(steps=60, **how)
-models.create = lambda name, classes: ResNet(
+models.create = lambda name, classes, image_px=224: ResNet(
     Bottleneck, [1] * 4, classes, zero_init_residual=True, width_per_group=16
 )
+"""
+FEW_DIGITS = """
+from course.topics import numerics
+whole = numerics.learned_digits
+numerics.learned_digits = lambda **how: whole(steps=60, **how)
 """
 FEW_COSTS = """
 import course
@@ -98,7 +101,7 @@ def test_day_0_on_slurm(
 def test_at_full_size_from_recorded_runs(
     name: str, runs_root: Path, in_kernel: Callable[..., None]
 ) -> None:
-    in_kernel(SMALL, FEW_DIGITS * (name == "day1_2_mixed_precision"))
+    in_kernel(SMALL, FEW_BLOCKS, FEW_DIGITS * (name == "day1_2_mixed_precision"))
     passes(name, site="recorded-nvidia-h100", quick=False)
     assert not list(runs_root.glob("*/launch.json"))  # nothing was launched here
 
@@ -131,7 +134,18 @@ def test_formats_from_recorded_runs(
     assert launched and all(run.config.model == "resnet18" for run in launched)
 
 
-def test_augmentation_answers_from_recorded_runs(runs_root: Path) -> None:
+FEW_PHOTOGRAPHS = """
+from course.topics import augmentation
+whole = augmentation.work_per_image
+augmentation.work_per_image = lambda images: whole(images=16)
+augmentation.measured.ROUNDS = 1
+"""
+
+
+def test_augmentation_answers_from_recorded_runs(
+    runs_root: Path, in_kernel: Callable[..., None]
+) -> None:
+    in_kernel(FEW_PHOTOGRAPHS)
     passes("day3_2_augmentation", site="recorded-nvidia-h200", quick=False)
     assert not [*runs_root.glob("*/launch.json")]
 
@@ -139,7 +153,7 @@ def test_augmentation_answers_from_recorded_runs(runs_root: Path) -> None:
 def test_large_batches_from_recorded_runs_and_small_trainings(
     tmp_path: Path, runs_root: Path, in_kernel: Callable[..., None]
 ) -> None:
-    in_kernel(SMALL, FEW_CROPS, NARROW)
+    in_kernel(SMALL, FEW_BLOCKS, FEW_CROPS, NARROW)
     script = str(narrow_solution(tmp_path))
     used = passes("day3_3_large_batch", script=script, site="recorded-nvidia-h200", quick=False)
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # these are live
@@ -168,7 +182,7 @@ def test_compiler_from_recorded_runs_and_small_networks(
     tmp_path: Path, runs_root: Path, in_kernel: Callable[..., None]
 ) -> None:
     """Compiled graphs run on PyTorch's own kernels: C++ is looked at in tests of the subject."""
-    in_kernel(UNWRITTEN)
+    in_kernel(FEW_BLOCKS, UNWRITTEN)
     script = str(narrow_solution(tmp_path, "narrow.leave_kernels()\n"))
     used = passes("day3_4_compile", script=script, site="recorded-nvidia-h200", quick=False)
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # the check's two
@@ -291,14 +305,35 @@ def test_a_training_is_stopped_and_goes_on(
     assert {len(run.record.epochs) for run in planted} == {2}  # the first process's as well
 
 
-def test_half_precision_for_science_with_its_blanks_open(runs_root: Path) -> None:
+FEW_UPDATES = """
+from functools import partial
+from course.topics import refinement
+refinement.learned_in_bf16 = partial(refinement.learned_in_bf16, steps=150)
+refinement.convergence = partial(refinement.convergence, size=50)
+"""
+
+
+def test_half_precision_for_science_with_its_blanks_open(
+    runs_root: Path, in_kernel: Callable[..., None]
+) -> None:
     """What a learner has not written yet, the lab does with its own function."""
+    in_kernel(FEW_UPDATES)
     passes("lab_numerics")
     assert not [*runs_root.glob("*/launch.json")]
 
 
-def test_a_first_kernel_with_its_blanks_open(runs_root: Path) -> None:
+FEW_TILES = """
+from functools import partial
+from course.topics import kernels
+kernels.tiles = partial(kernels.tiles, size=64)
+"""
+
+
+def test_a_first_kernel_with_its_blanks_open(
+    runs_root: Path, in_kernel: Callable[..., None]
+) -> None:
     """Interpreted, in a process that has imported Triton before to compile."""
+    in_kernel(FEW_TILES)
     passes("lab_kernel")
     assert not [*runs_root.glob("*/launch.json")]
 
@@ -314,7 +349,7 @@ def test_the_microscope_with_its_blanks_open(
     runs_root: Path, in_kernel: Callable[..., None]
 ) -> None:
     """What an H100 did is read from its record; on this machine a few products are timed."""
-    in_kernel(FEW_PRODUCTS)
+    in_kernel(FEW_BLOCKS, FEW_PRODUCTS)
     passes("lab_microscope")
     assert not [*runs_root.glob("*/launch.json")]
 
@@ -324,6 +359,9 @@ import narrow_networks
 import torch
 torch.set_num_threads(1)  # two would wait for each other at each of so small layers
 narrow_networks.use()
+from course.topics.networks import bench, here
+bench.STEPS["cpu"] = {"warmup": 1, "iterations": 1}
+here.FEWEST = 1
 """
 
 
@@ -340,16 +378,20 @@ import torch
 from functools import partial
 from course.topics import inference
 from course.topics.inference import latency
+from course.topics.inference import int8
+from course.training import models
 torch.set_num_threads(1)
 narrow.leave_kernels()
-latency.LEAST = 2
+models.patches = partial(models.patches, width=8)
+latency.WARM_UP, latency.LEAST = 1, 2
+int8.CALIBRATED_ON = 64
 few = {
     "train": {"steps": 8},
     "top1": {"images": 128},
     "forgotten": {"batches": (32, 1), "images": 64},
     "modes": {"budget_s": 0.01},
     "curve": {"batches": (1, 4), "budget_s": 0.01},
-    "ladder": {"budget_s": 0.01},
+    "ladder": {"batches": (64,), "budget_s": 0.01},
     "by_bits": {"bits": (8, 4), "images": 128},
     "by_calibration": {"images": 128},
     "compared": {"budget_s": 0.01, "images": 128},

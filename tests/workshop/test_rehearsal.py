@@ -26,7 +26,7 @@ from job_helpers import (
 )
 
 from course.jobs import sites
-from course.jobs.warm import kernels
+from course.jobs.warm import client, kernels
 from course.runs import run as runs
 from course.workshop import rehearsal, rehearsal_page
 from course.workshop.rehearsal import Outcome, Rehearsal
@@ -255,6 +255,15 @@ app = IPKernelApp.instance()
 print(app.transport, bool(app.curve_secretkey))"""
 
 
+def serves_kernels() -> bool:
+    """Is there a server for kernels alone?"""
+    try:
+        with client.connected(f"{client.name()}{client.OF_KERNELS}"):
+            return True
+    except OSError:
+        return False
+
+
 @pytest.mark.slow
 def test_a_forked_kernel_is_as_a_new_one(
     runs_root: Path,
@@ -263,20 +272,24 @@ def test_a_forked_kernel_is_as_a_new_one(
     capfd: pytest.CaptureFixture,
 ) -> None:
     parent = "import psutil\nprint(' '.join(psutil.Process().parent().cmdline()))"
-    book, found = alone(SHOWS, parent, LISTENS), {}
+    imported = "import sys\nprint('matplotlib' if 'matplotlib' in sys.modules else 'nothing')"
+    book, found = alone(imported, SHOWS, parent, LISTENS), {}
     monkeypatch.setenv("LAB", "1.1")
-    for how in ("cold", "warm"):
-        only(how, monkeypatch)
+    for how in ("cold", "warm", "warm, from what has imported more"):
+        only(how.partition(",")[0], monkeypatch)
+        if how == "warm, from what has imported more":
+            eventually(serves_kernels, "a server for kernels")
         done = rehearsal.rehearse([book])
         assert done.passed, done.outcomes
-        _, _, shows, asks, listens = nbformat.read(done.outcomes[0].executed, 4).cells
+        _, _, before, shows, asks, listens = nbformat.read(done.outcomes[0].executed, 4).cells
         told = [each.get("text") or sorted(each["data"]) for each in shows.outputs]
         own = r"tmp\w+\.json|'JPY_\w+', |'COURSE_WARM', "
         found[how] = re.sub(own, "", "\n".join(map(str, told)))
-        assert ("course.jobs.warm.server" in asks.outputs[0].text) == (how == "warm")
+        assert ("course.jobs.warm.server" in asks.outputs[0].text) == (how != "cold")
+        assert ("matplotlib" in before.outputs[0].text) == ("more" in how)
         assert listens.outputs[0].text == "tcp True\n"  # which others on this machine may listen to
         assert "without encryption" not in "".join(capfd.readouterr())
-    assert found["warm"] == found["cold"]
+    assert all(each == found["cold"] for each in found.values())
     assert "image/png" in found["warm"] and "'LAB'" in found["warm"]
 
 

@@ -30,6 +30,7 @@ from course.jobs.warm.start import early_variables
 
 SOURCE = Path(__file__).resolve().parents[2]  # the course
 ANSWER_S = 1.0  # so long a launch waits for the server; it has nothing else to do
+OF_KERNELS = "-kernels"  # behind the name of a server: that of its server for kernels alone
 SERVER = "from course.jobs.warm.server import main; main()"
 # A Python ignores these as it starts. That a library handles them in this process (as LLVM does,
 # once it has compiled something) is not passed on.

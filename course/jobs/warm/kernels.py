@@ -127,12 +127,11 @@ def start(command: list[str], cwd: Path, env: dict[str, str]) -> Kernel | None:
     if not client.is_wanted() or early_variables(env) != early_variables(os.environ):
         return None
     asked = {"command": command, "env": env, "cwd": str(cwd), "user": client.user()}
-    try:
-        with client.connected(client.name()) as server:
-            answer = client.ask(server, {"kernel": asked, "signature": client.signature()})
-            if identity := answer.get("kernel"):
+    request = {"kernel": asked, "signature": client.signature()}
+    usual = client.name()
+    for name in (f"{usual}{client.OF_KERNELS}", usual):  # the first is there for later kernels
+        with suppress(OSError, ValueError), client.connected(name) as server:
+            if identity := client.ask(server, request).get("kernel"):
                 server.settimeout(None)
                 return Kernel(server.dup(), identity)
-    except (OSError, ValueError):
-        pass
     return None

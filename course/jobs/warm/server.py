@@ -30,13 +30,20 @@ from course.jobs.warm.fresh import Process
 
 IDLE_S = 600.0  # after so long without a job the server ends
 LOOK_S = 1.0  # how often it looks whether it is still wanted
+COMMAND = [sys.executable, "-m", "course.jobs.warm.server"]  # as which it is seen
 
 
 def main() -> None:
     """`python -u -c … NAME SIGNATURE USER`: serve, unless another does or they do not fit."""
     name, signature, user = sys.argv[1:]
-    if (name, signature) != (warm_client.name(), warm_client.signature()):
-        return
+    if (name, signature) == (warm_client.name(), warm_client.signature()):
+        fresh.show(COMMAND, dict(os.environ))
+        _serve(name, signature, json.loads(user), import_all)
+    os._exit(0)  # to finalize what was imported would take a second
+
+
+def _serve(name: str, signature: str, user: list[float], prepare: Callable[[], None]) -> None:
+    """Serve by this name, unless another does; prepared before anybody may ask."""
     with warm_client.place() as folder, open(f"{folder}/{name}.lock", "a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -44,15 +51,13 @@ def main() -> None:
             return
         lock.truncate(0)
         print(os.getpid(), file=lock, flush=True)
-        fresh.show([sys.executable, "-m", "course.jobs.warm.server"], dict(os.environ))
-        import_all()
+        prepare()
         path = Path(f"{folder}/{name}.socket")
         path.unlink(missing_ok=True)  # of a server that was killed; the lock says it is gone
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(path))
             listener.listen(16)
-            Server(listener, path, signature, json.loads(user)).serve()
-    os._exit(0)  # to finalize what was imported would take a second
+            Server(listener, path, signature, user).serve()
 
 
 def import_all() -> None:
@@ -70,9 +75,13 @@ def import_all() -> None:
 class Server:
     """Forks a controller or a kernel when it is asked for one, as long as somebody may ask.
 
+    With its first kernel it forks a server for the kernels to come, which imports more. A fork
+    for a job, of which there are many more, would take longer by what that has in memory.
+
     Attributes:
         jobs: the controllers and kernels that run.
         users: processes that jobs were launched for: heads of sessions, a Jupyter kernel say.
+        of_kernels: the server for kernels, once there is one.
     """
 
     def __init__(
@@ -81,6 +90,7 @@ class Server:
         self.listener, self.path, self.signature = listener, path, signature
         self.inode = path.stat().st_ino
         self.jobs: list[Forked] = []
+        self.of_kernels: Forked | None = None
         self.users = [user]
         self.last_job = time.monotonic()
         self.ended = False
@@ -99,6 +109,8 @@ class Server:
         from course.jobs.processes import alive
 
         self.jobs = [job for job in self.jobs if job.poll() is None]
+        if self.of_kernels:
+            self.of_kernels.poll()  # or it would stay as a zombie
         try:
             here = self.path.stat().st_ino == self.inode
         except OSError:
@@ -124,6 +136,7 @@ class Server:
             _tell(client)
         elif kernel:
             self._take(client, kernel, kernel["command"], partial(_be_kernel, client))
+            self._serve_kernels(kernel["user"])
         else:
             job, folder = request["job"], Path(request["job"]["folder"])
             command = [sys.executable, "-m", "submitit.local._local", str(folder)]
@@ -149,6 +162,14 @@ class Server:
         if asked["user"] not in self.users:
             self.users.append(asked["user"])
 
+    def _serve_kernels(self, user: list[float]) -> None:
+        if self.of_kernels or self.path.stem.endswith(warm_client.OF_KERNELS):
+            return
+        name = f"{self.path.stem}{warm_client.OF_KERNELS}"
+        body = partial(_serve, name, self.signature, user, start.prepare_for_kernels)
+        process = Process(COMMAND, dict(os.environ), Path("/"), session=True)
+        self.of_kernels = forks.fork(body, process)
+
 
 def _tell(client: socket.socket, **answer: Any) -> None:
     client.sendall(json.dumps(answer).encode() + b"\n")
@@ -172,6 +193,9 @@ def _be_kernel(client: socket.socket) -> None:
     client.settimeout(None)
     _tell(client, kernel=identity(os.getpid()))
     threading.Thread(target=_end_with, args=(client,), daemon=True).start()
+    if "matplotlib" in sys.modules:  # it has read this variable, which ipykernel is yet to set
+        inline = "module://matplotlib_inline.backend_inline"
+        sys.modules["matplotlib"].rcParams["backend"] = os.environ.get("MPLBACKEND") or inline
     start.be_module(sys.orig_argv)
 
 

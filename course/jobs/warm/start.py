@@ -39,6 +39,8 @@ MODULES = (
     "course.training.recorder",
     "course.training.sync_batchnorm",
 )
+# What notebooks begin with.
+FOR_KERNELS = ("ipykernel.kernelapp", "course.plots", "course.widgets.quiz", "course.labs.checks")
 # Variables that libraries read while they are loaded, and not again.
 READ_EARLY = (
     "ATEN_",
@@ -108,6 +110,13 @@ def prepare() -> None:
     except OSError:
         return
     _prepared.update(path=path, variables=early_variables(before), set=late, pages=pages)
+
+
+def prepare_for_kernels() -> None:
+    """Import what notebooks begin with, beside what a training script needs."""
+    with _no_garbage():
+        for name in FOR_KERNELS:
+            import_module(name)
 
 
 @contextmanager

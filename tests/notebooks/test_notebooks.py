@@ -45,11 +45,14 @@ whole = numerics.learned_digits
 numerics.learned_digits = lambda **how: whole(steps=60, **how)
 """
 FEW_COSTS = """
+from functools import partial
 import course
 from course.topics import formats
 whole, as_ever = formats.costs, course.rung
 few = {"steps": 24, "val_steps": 2}
 formats.costs = lambda images: whole(images=16)
+formats.reading = partial(formats.reading, images=32)
+formats.orders = partial(formats.orders, images=512)
 course.rung = lambda name, **own: as_ever(name, **own | few if own.get("quick") else own)
 """
 FEW_CROPS = """

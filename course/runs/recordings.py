@@ -270,20 +270,23 @@ def answer(machine: str, config: Config, gpus: int = 1, added: dict[str, str] | 
         ValueError: no such run was recorded; the message names those that come nearest.
     """
     wanted = _computed(config)
-    newest = reversed(recorded_runs(machine))
-    same = [run for run in newest if run.launched.get("added") == added]
+    newest = ((run, run.launched) for run in reversed(recorded_runs(machine)))  # a file, read once
+    same = [(run, asked) for run, asked in newest if asked.get("added") == added]
     if added and not same:
         raise ValueError(
             f"no script with these lines put in was recorded on {machine}: {added}. Launch it on "
             f"another site, as site='local'"
         )
-    known = [(run, _differences(run, wanted, gpus)) for run in same]
-    known.sort(key=lambda each: (len(each[1]), _nearness(each[0], config)))
-    for run, differences in known:
+    known = [
+        (_differences(run, asked, wanted, gpus), _nearness(run, asked, config), run)
+        for run, asked in same
+    ]
+    known.sort(key=lambda each: (len(each[0]), each[1]))
+    for differences, _, run in known:
         if not differences:
             return run
     nearest = "\n".join(
-        f"  {run.config.rung}: {', '.join(differences)}" for run, differences in known[:NEAREST]
+        f"  {run.config.rung}: {', '.join(differences)}" for differences, _, run in known[:NEAREST]
     )
     advice = f"\nrecorded({machine!r}) lists all. In a notebook, quick = False asks for these"
     advice *= added is None  # variants were recorded small
@@ -293,20 +296,22 @@ def answer(machine: str, config: Config, gpus: int = 1, added: dict[str, str] | 
     )
 
 
-def _nearness(run: Run, config: Config) -> tuple[bool, bool]:
+def _nearness(run: Run, launched: dict[str, Any], config: Config) -> tuple[bool, bool]:
     """What is compared where two runs computed the same; the smaller answers."""
     # What was trained once more, to be compared with itself, answers for nothing that is there.
-    return run.config.rung != config.rung, run.purpose == PRACTICE
+    return run.config.rung != config.rung, launched.get("purpose", "") == PRACTICE
 
 
 def _computed(config: Config) -> dict[str, Any]:
     return {key: value for key, value in vars(config).items() if key not in LABELS}
 
 
-def _differences(run: Run, wanted: dict[str, Any], gpus: int) -> list[str]:
-    there = _computed(run.config) | {"gpus": run.launched["gpus"]}
+def _differences(
+    run: Run, launched: dict[str, Any], wanted: dict[str, Any], gpus: int
+) -> list[str]:
+    there = _computed(run.config) | {"gpus": launched["gpus"]}
     asked = wanted | {"gpus": gpus}
-    if run.purpose not in FED:
+    if launched.get("purpose", "") not in FED:
         asked = {key: asked[key] for key in asked if key not in HANDED_ON}
     return [f"{key}={there[key]!r}" for key in asked if there[key] != asked[key]]
 

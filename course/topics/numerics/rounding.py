@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from importlib.util import find_spec
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import nn
@@ -227,9 +224,7 @@ def _drawn(values: torch.Tensor, count: int, draw: torch.Generator) -> Any:
 @cache
 def handwritten_digits() -> tuple[torch.Tensor, torch.Tensor]:
     """scikit-learn's digits: 1,797 images of 64 pixels from 0 to 1, and their labels."""
-    package = find_spec("sklearn")
-    assert package and package.origin
-    # Its file alone: to import what reads it takes a second.
-    path = Path(package.origin).with_name("datasets") / "data/digits.csv.gz"
-    table = torch.from_numpy(np.loadtxt(path, np.float32, delimiter=","))
-    return table[:, :-1] / 16, table[:, -1].long()
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    return torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels)

@@ -123,7 +123,6 @@ SET_LATE = {
     "KMP_DUPLICATE_LIB_OK": "True",
     "KMP_INIT_AT_FORK": "FALSE",
     "TORCHINDUCTOR_CACHE_DIR": f"{tempfile.gettempdir()}/cache",
-    "THP_MEM_ALLOC_ENABLE": "1",
     "KINETO_LOG_LEVEL": "6",  # by the lab of layouts, before the first profile
 }
 

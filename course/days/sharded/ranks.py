@@ -20,7 +20,6 @@ SPREAD: dict[str, Any] = {
     "lr": 1e-4,
     "precision": "fp32",
     "budget_s": 0.0,
-    "fused": True,  # as full runs have it: one operator, not five for each shape
 }
 EQUAL = 1e-3  # of a step's loss, between runs whose ranks saw the same images
 NEARLY = 1e-3  # of a gradient's length: rounding

@@ -65,7 +65,6 @@ READ_EARLY = (
     "OPENBLAS_",
     "PYTHON",
     "PYTORCH_",
-    "THP_",
     "TORCH",
     "TZ",
 )
@@ -78,13 +77,10 @@ READ_LATE = (
     "TORCHINDUCTOR_CACHE_DIR",  # which the compiler sets, too, as soon as it is imported
     "TORCH_NCCL_",
 )
-# PyTorch reads it with its first tensor, and a run has it set: `course.training.memory.keep_freed`.
-LARGE_PAGES = ("THP_MEM_ALLOC_ENABLE", "1")
-# An import or a run sets it, so a process that has done more than another is no other environment.
+# An import sets it, so a process that has imported more than another is no other environment.
 SET_BY_IMPORTS = {
     "KMP_DUPLICATE_LIB_OK": "True",  # PyTorch
     "KMP_INIT_AT_FORK": "FALSE",  # scikit-learn
-    **dict([LARGE_PAGES]),
 }
 _prepared: dict[str, Any] = {}
 
@@ -97,19 +93,17 @@ def prepare() -> None:
     """
     if is_prepared():
         return
-    before = dict(os.environ)
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's library starts its threads when it is loaded
-    os.environ.setdefault(*LARGE_PAGES)
+    variable = "OPENBLAS_NUM_THREADS"  # numpy's library starts its threads when it is loaded
+    kept, before = os.environ.get(variable), dict(os.environ)
+    os.environ[variable] = "1"
     try:
         with _no_garbage():
             for name in MODULES:
                 import_module(name)
-        sys.modules["torch"].empty(1)
     finally:
-        for name in ("OPENBLAS_NUM_THREADS", LARGE_PAGES[0]):
-            os.environ.pop(name)
-            if name in before:
-                os.environ[name] = before[name]
+        os.environ.pop(variable)
+        if kept is not None:
+            os.environ[variable] = kept
     # Python puts a folder of the program's own at first.
     path = sys.path[:] if sys.flags.safe_path else sys.path[1:]
     late = {key: value for key, value in os.environ.items() if before.get(key) != value}

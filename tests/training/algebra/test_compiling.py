@@ -204,7 +204,7 @@ def test_triton_is_asked_for_the_same_kernels_as_by_a_step(monkeypatch: pytest.M
     images = torch.zeros(n, 4, *size, dtype=torch.float16)
     with torch.no_grad():
         segments.rehearse(images.to(memory_format=torch.channels_last))
-    assert len(asked) > 50
+    assert len(asked) > 20
     assert ahead == asked
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from job_helpers import (
     NARROW,
+    by_fork,
     narrow_solution,
     nothing_left,  # noqa: F401 - every test of this file ends its runs
     warm_up,
@@ -111,7 +112,7 @@ def test_day_0_on_slurm(
     slurm: Path, tmp_path: Path, runs_root: Path, in_kernel: Callable[..., None]
 ) -> None:
     in_kernel(SMALL)
-    script = str(narrow_solution(tmp_path, UNHURRIED))
+    script = str(narrow_solution(tmp_path, UNHURRIED, first=by_fork()))
     used = passes("day0_start_here", script=script, site="slurm", quick=True)
     assert {run.status for run in used} == {"ok", "cancelled", "timeout", "failed"}
     assert all(run.nodes.startswith("node") for run in used if run.status == "ok")

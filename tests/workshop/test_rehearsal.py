@@ -306,6 +306,14 @@ def test_a_kernel_ends_with_who_asked_for_it(
         end(kernel)
         assert kernel.wait(timeout=60) == kernel.poll() == 1
         kernel.kill()  # nothing happens, to nobody
+    # The server for kernels, where it has ended, comes back with the next one.
+    eventually(serves_kernels, "a server for kernels")
+    with client.place() as folder:
+        lock = Path(f"{folder}/{client.name()}{client.OF_KERNELS}.lock")
+        os.kill(int(lock.read_text()), signal.SIGKILL)
+    eventually(lambda: not serves_kernels(), "it is gone")
+    kernels.start(command, tmp_path, dict(os.environ)).kill()
+    eventually(serves_kernels, "another one")
     odd = os.environ | {"OMP_NUM_THREADS": "4,2"}  # libraries have read it otherwise
     assert kernels.start(command, tmp_path, odd) is None
 

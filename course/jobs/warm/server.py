@@ -163,7 +163,8 @@ class Server:
             self.users.append(asked["user"])
 
     def _serve_kernels(self, user: list[float]) -> None:
-        if self.of_kernels or self.path.stem.endswith(warm_client.OF_KERNELS):
+        there_is_one = self.of_kernels and self.of_kernels.poll() is None
+        if there_is_one or self.path.stem.endswith(warm_client.OF_KERNELS):
             return
         name = f"{self.path.stem}{warm_client.OF_KERNELS}"
         body = partial(_serve, name, self.signature, user, start.prepare_for_kernels)

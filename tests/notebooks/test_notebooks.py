@@ -131,7 +131,7 @@ def test_two_ranks_at_full_size_from_recorded_runs(
     tmp_path: Path, runs_root: Path, in_kernel: Callable[..., None]
 ) -> None:
     script = str(narrow_solution(tmp_path))
-    in_kernel(SMALL, NARROW, OF_THIS.replace("{script!r}", repr(script)))
+    in_kernel(SMALL, NARROW, OF_THIS.format(script=script))
     used = passes("day2_2_data_parallel", site="recorded-nvidia-h200-x4", quick=False)
     assert {run.status for run in used} == {"failed"}  # on purpose
     # The rank that hangs runs here: of NCCL's end there is no record.
@@ -149,7 +149,7 @@ def test_formats_from_recorded_runs(
     tmp_path: Path, runs_root: Path, in_kernel: Callable[..., None]
 ) -> None:
     script = str(narrow_solution(tmp_path))
-    in_kernel(FEW_COSTS, NARROW, OF_THIS.replace("{script!r}", repr(script)))
+    in_kernel(FEW_COSTS, NARROW, OF_THIS.format(script=script))
     used = passes("day3_1_formats", script=script, site="recorded-nvidia-h200", quick=False)
     assert {run.status for run in used} == {"ok"}
     launched = [Run(path.parent) for path in runs_root.glob("*/launch.json")]  # checks and the like

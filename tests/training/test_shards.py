@@ -78,7 +78,6 @@ def same(tmp_path: Path, runs_root: Path) -> Path:
 
 @pytest.mark.slow
 def test_any_number_of_ranks_trains_alike_and_goes_on_alike(same: Path, tiny_set: Path) -> None:
-    warm_up()
     size = SPREAD | {
         "device": "cpu",
         "data": "imagenet",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 import pandas as pd
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 
 from course.config import Config
 from course.training.fake.step import fake_step
@@ -38,32 +39,23 @@ class Cost:
         return self.flop / self.bytes
 
 
-class _Counts(TorchDispatchMode):
-    """Adds up calls, bytes and FLOP by operator, as each reads its inputs and writes its outputs.
-
-    FlopCounterMode would give the same FLOP; for each call it looks through modules as well.
-    """
+class _Traffic(TorchDispatchMode):
+    """Adds up calls and bytes by operator, as each reads its inputs and writes its outputs."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
-        self.flop: Counter[str] = Counter()
 
     def __torch_dispatch__(
         self, operator: Any, _types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs, packet = kwargs or {}, operator.overloadpacket
-        if torch.is_inference_mode_enabled() and operator._can_decompose():
-            with self:  # without autograd, what consists of several comes here as a whole
-                return operator.decompose(*args, **kwargs)
-        result = operator(*args, **kwargs)
-        name = packet.__name__
-        if moved := _moved(operator, name, args, kwargs, result):
+        result = operator(*args, **(kwargs or {}))
+        name = operator.overloadpacket.__name__
+        moved = _moved(operator, name, args, kwargs or {}, result)
+        if moved:
             self.calls[name] += 1
             self.bytes[name] += moved
-        if formula := flop_registry.get(packet):
-            self.flop[name] += formula(*args, **kwargs, out_val=result)
         return result
 
 
@@ -72,7 +64,7 @@ def operators(config: Config) -> pd.DataFrame:
 
     Columns: operator, calls (in the whole step), gflop and megabytes (for one image),
     flop_per_byte. FLOP are those of convolutions and matrix products, a multiplication and an
-    addition counting as two (as by PyTorch's FlopCounterMode). Bytes are those of eager mode: every
+    addition counting as two (PyTorch's FlopCounterMode). Bytes are those of eager mode: every
     operator reads each input from memory and writes each output to it, for no cache holds a
     batch from one operator to the next. Views move nothing; BatchNorm reads its input twice;
     convolution_backward is two kernels, each reading the output's gradient; an operator in place
@@ -94,10 +86,10 @@ def _operators(config: Config) -> pd.DataFrame:
 
 def counted(run: Callable[[], Any], images: int) -> pd.DataFrame:
     """What a step on fake tensors costs for one of its images, as `operators` tells it."""
-    with _Counts() as found:
+    with FlopCounterMode(display=False) as counter, _Traffic() as traffic:
         run()
-    columns = {"calls": found.calls, "megabytes": found.bytes, "gflop": found.flop}
-    table = pd.DataFrame(columns)
+    flop = {op.__name__: n for op, n in counter.get_flop_counts()["Global"].items()}
+    table = pd.DataFrame({"calls": traffic.calls, "megabytes": traffic.bytes, "gflop": flop})
     table = table.fillna(0).rename_axis("operator").reset_index()
     table["flop_per_byte"] = table["gflop"] / table["megabytes"]
     table["gflop"] /= images * 1e9
@@ -160,14 +152,14 @@ def _moved(operator: Any, name: str, args: tuple, kwargs: dict[str, Any], result
     """Bytes that a call reads and writes."""
     if name in MOVES_NOTHING:
         return 0
-    read, made = _tensors((args, *kwargs.values())), _tensors((result,))
+    read, made = _tensors((args, kwargs)), _tensors(result)
     known = {tensor.untyped_storage()._cdata for tensor in read}
     new = [tensor for tensor in made if tensor.untyped_storage()._cdata not in known]
     places, names = _written(operator)
     changed = _tensors([*(args[at] for at in places if at < len(args)), *map(kwargs.get, names)])
     if not (new or changed):  # what is neither made nor changed: a view
         return 0
-    again = _tensors(args[place] for place in READ_TWICE.get(name, ()))
+    again = _tensors([args[place] for place in READ_TWICE.get(name, ())])
     if name == "convolution_backward" and len(_tensors(result[:2])) == 2:
         again = [args[0]]
     return sum(map(_bytes, [*read, *again, *new, *changed]))
@@ -182,15 +174,8 @@ def _written(operator: Any) -> tuple[list[int], list[str]]:
     return [place for place, _ in written], [argument.name for _, argument in written]
 
 
-def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
-    """Those among an operator's arguments or results, which may be lists."""
-    found = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, list | tuple):
-            found += _tensors(value)
-    return found
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def _bytes(tensor: torch.Tensor) -> int:

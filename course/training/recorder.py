@@ -48,6 +48,9 @@ RANKS_OWN = (
 # Streams share a GPU's connections, 8 unless told. What decodes the next batch would come to wait
 # behind a whole step that another stream has put into the same one.
 CONNECTIONS = ("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+# Messages go before kernels that wait for the same GPU. The algebra's leave little of one free, and
+# four ranks' step took 0.1 ms longer without (docs/performance.md, "What sharing costs").
+MESSAGES_FIRST = ("TORCH_NCCL_HIGH_PRIORITY", "1")
 
 
 class Pruned(Exception):
@@ -67,6 +70,8 @@ def recording() -> Iterator[Recorder]:
     run = Recorder(Run(Path(folder)) if folder else None)
     if run.config.format == "gpu_decode":  # before anything of CUDA is used
         os.environ.setdefault(*CONNECTIONS)
+    if run.config.algebra:  # before ranks meet
+        os.environ.setdefault(*MESSAGES_FIRST)
     if not run.config.memory_gib:  # where memory is short, what was freed must be given back
         memory.keep_freed()
     try:

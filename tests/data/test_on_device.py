@@ -121,17 +121,23 @@ def test_a_gpu_gets_the_same_batches_in_the_same_order(config) -> None:
 
 
 @pytest.mark.parametrize(
-    "stored, given, asked",
-    [("gpu_decode", None, "32"), ("gpu_decode", "1", "1"), ("files", None, None)],
+    "name, fields, given, asked",
+    [
+        ("CUDA_DEVICE_MAX_CONNECTIONS", {"format": "gpu_decode"}, None, "32"),
+        ("CUDA_DEVICE_MAX_CONNECTIONS", {"format": "gpu_decode"}, "1", "1"),
+        ("CUDA_DEVICE_MAX_CONNECTIONS", {"format": "files"}, None, None),
+        ("TORCH_NCCL_HIGH_PRIORITY", {"algebra": True}, None, "1"),
+        ("TORCH_NCCL_HIGH_PRIORITY", {"algebra": True}, "0", "0"),
+        ("TORCH_NCCL_HIGH_PRIORITY", {}, None, None),
+    ],
 )
-def test_a_decoders_stream_has_a_connection_of_its_own(
-    stored: str, given: str | None, asked: str | None, tmp_path: Path, monkeypatch
+def test_a_decoders_stream_has_a_connection_of_its_own_and_the_algebras_messages_go_first(
+    name: str, fields: dict, given: str | None, asked: str | None, tmp_path: Path, monkeypatch
 ) -> None:
-    name = "CUDA_DEVICE_MAX_CONNECTIONS"
     monkeypatch.delenv(name, raising=False)
     if given:
         monkeypatch.setenv(name, given)
-    made = prepared(tmp_path / "run", "", rung("dataloader", quick=True, format=stored))
+    made = prepared(tmp_path / "run", "", rung("dataloader", quick=True, **fields))
     monkeypatch.setenv(FOLDER_VARIABLE, str(made.folder))
     with patch.dict(os.environ), recording():
         assert os.environ.get(name) == asked

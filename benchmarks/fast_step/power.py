@@ -26,7 +26,7 @@ from torchvision.models import resnet50
 
 from course.training.energy import EnergyMeter, board, counter
 
-FOR_S = 2.0  # each: the counter moves some ten times a second
+FOR_S = 6.0  # each: the counter moves some ten times a second
 LARGE = 8192  # rows, columns and depth of the large product
 BATCH = 256
 STEP_MB = {"eager": 486.0, "fast": 217.0}  # bytes of an image, as docs/performance.md counts them

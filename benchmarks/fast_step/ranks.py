@@ -1,11 +1,12 @@
 """Have all ranks of the algebra the same gradients, and are these the mean of the ranks' own?
 
-    torchrun --nproc-per-node=gpu benchmarks/fast_step/ranks.py     # or =2 where there is no GPU
+    torchrun --nproc-per-node=gpu benchmarks/fast_step/ranks.py
+    TRITON_INTERPRET=1 torchrun --nproc-per-node=2 benchmarks/fast_step/ranks.py   # without a GPU
 
-On GPUs by its kernels, in steps of which the last are by CUDA graphs; elsewhere in two steps of its
-plain form, over gloo. Each step is made twice: without DDP's sharing, for a rank's own gradients,
-and with it. Distances are relative, of the parameter in the middle; by kernels two runs of one
-step differ too, for numbers are added in any order.
+Each piece of gradients is copied when its segment has made it, before it is sent. When backward has
+ended, what parameters hold is compared with the mean of these copies. (A second step alike would
+not tell: by kernels two of them differ, for numbers are added in any order.) On GPUs the last of
+eight steps are by CUDA graphs; elsewhere Triton's interpreter makes two of a small network.
 """
 
 from __future__ import annotations
@@ -13,45 +14,59 @@ from __future__ import annotations
 import os
 
 import torch
-import torchvision
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torchvision.models.resnet import Bottleneck, ResNet
 
 from course.training.algebra import fused, plain
+from course.training.algebra.ranks import Shared
 
 ON_GPU = torch.cuda.is_available()
-IMAGES, STEPS = (32, 2 * fused.EAGER_STEPS + 2) if ON_GPU else (4, 2)
+BLOCKS = [3, 4, 6, 3] if ON_GPU else [1, 1, 1, 1]
+IMAGES, PX, STEPS = (32, 224, 2 * fused.EAGER_STEPS + 2) if ON_GPU else (4, 64, 2)
+Gradients = dict[nn.Parameter, torch.Tensor]
 
 
-def gradients(model: DDP, images: torch.Tensor, labels: torch.Tensor) -> list[torch.Tensor]:
-    """Of each parameter, after a step in bf16; in float64."""
+class Noted(Shared):
+    """Keeps a copy of what it sends."""
+
+    def send(self, parameters: list[nn.Parameter], flat: torch.Tensor, views: list) -> None:
+        self.own.update((each, view.double()) for each, view in zip(parameters, views))
+        super().send(parameters, flat, views)
+
+
+def step(model: DDP, images: torch.Tensor, labels: torch.Tensor) -> tuple[Gradients, Gradients]:
+    """This rank's own gradients, and what it holds after backward: all but the last layer's, which
+    are DDP's."""
+    model.module._shared.own = {}
     model.zero_grad(set_to_none=True)
-    with torch.autocast(images.device.type, torch.bfloat16):
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=ON_GPU):
         loss = nn.functional.cross_entropy(model(images), labels)
     loss.backward()
-    return [each.grad.double() for each in model.parameters()]
+    own = model.module._shared.own
+    return own, {each: each.grad.double() for each in own}
 
 
-def mean_of(own: list[torch.Tensor]) -> list[torch.Tensor]:
+def mean_of(own: Gradients) -> Gradients:
     """Over all ranks."""
-    found = [each.clone() for each in own]
-    for each in found:
-        distributed.all_reduce(each)
-    return [each / distributed.get_world_size() for each in found]
+    found = {each: gradient.clone() for each, gradient in own.items()}
+    for gradient in found.values():
+        distributed.all_reduce(gradient)
+    return {each: gradient / distributed.get_world_size() for each, gradient in found.items()}
 
 
-def are_equal(found: list[torch.Tensor]) -> bool:
+def are_equal(found: Gradients) -> bool:
     """On all ranks, to the last bit?"""
-    sums = torch.stack([each.abs().sum() for each in found])
+    sums = torch.stack([each.abs().sum() for each in found.values()])
     of_all = [torch.empty_like(sums) for _ in range(distributed.get_world_size())]
     distributed.all_gather(of_all, sums)
     return all(torch.equal(sums, each) for each in of_all)
 
 
-def apart(found: list[torch.Tensor], mean: list[torch.Tensor]) -> float:
-    """How far from the mean, relative to it; of the parameter in the middle."""
-    far = [(one - other).norm() / other.norm() for one, other in zip(found, mean)]
-    return torch.stack(far).median().item()
+def apart(found: Gradients, mean: Gradients) -> float:
+    """How far from the mean, relative to it; of the parameter that is furthest."""
+    far = [(found[each] - mean[each]).norm() / mean[each].norm() for each in mean]
+    return torch.stack(far).max().item()
 
 
 def main() -> None:
@@ -61,21 +76,19 @@ def main() -> None:
         torch.cuda.set_device(device)
     distributed.init_process_group("nccl" if ON_GPU else "gloo")
     torch.manual_seed(0)
-    net = plain.convert(torchvision.models.resnet50().to(memory_format=torch.channels_last))
-    model = DDP((fused.convert(net) if ON_GPU else net).to(device), gradient_as_bucket_view=True)
-    optimizer = torch.optim.SGD(model.parameters(), 0.02, momentum=0.9)
+    net = ResNet(Bottleneck, BLOCKS).to(device, memory_format=torch.channels_last)
+    model = DDP(fused.convert(plain.convert(net)), gradient_as_bucket_view=True)
+    net._shared = Noted(net, model)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3, momentum=0.9)
     torch.manual_seed(1 + rank)
-    for step in range(STEPS):
-        images = torch.randn(IMAGES, 3, 224, 224, device=device)
-        labels = torch.randint(1000, (IMAGES,), device=device)
-        with model.no_sync():
-            own = gradients(model, images, labels)
-        mean, shared = mean_of(own), gradients(model, images, labels)
-        equal = are_equal(shared)
+    for number in range(STEPS):
+        images = torch.randn(IMAGES, 3, PX, PX, device=device)
+        own, shared = step(model, images, torch.randint(1000, (IMAGES,), device=device))
+        mean, equal = mean_of(own), are_equal(shared)
         if rank == 0:
             print(
-                f"step {step}: equal gradients: {equal}, {apart(shared, mean):.3f} from the mean, "
-                f"this rank's own {apart(own, mean):.3f}",
+                f"step {number}: {len(own)} gradients, equal on all ranks: {equal}; "
+                f"{apart(shared, mean):.0e} from the mean, this rank's own {apart(own, mean):.2f}",
                 flush=True,
             )
         optimizer.step()

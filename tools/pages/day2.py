@@ -19,8 +19,12 @@ from course.traces import tables
 from tools.pages.markdown import markdown
 
 HEAD = ("rung", "data", "GPUs", "images/s", "efficiency", "W, all GPUs", "J/image", "lab")
-SCALED = {"channels_last": "2.3", "compile": "3.4", "dataloader": "2.3"}  # and their labs
-NODES = SCALED | {"algebra": "A"}  # on all GPUs of a node
+SCALED = {  # and their labs
+    "channels_last": "2.3",
+    "compile": "3.4",
+    "algebra": "A",
+    "dataloader": "2.3",
+}
 LAST = "channels_last"  # the rung on which ways of loading were tried
 IN_SHORT = ("channels_last", "dataloader")  # what the README shows of files
 FED_HEAD = (
@@ -76,22 +80,24 @@ def ladder(
     Raises:
         ValueError: one of the runs is not recorded.
     """
-    rows, runs = [*_fed(one)], _by_name(several)
+    rows, runs, shown = [*_fed(one)], _by_name(several), {several: [], whole: []}
     for name, table in _scaled(several):
         least = 1 if name == "channels_last" else table["gpus"].max()  # of the others the last only
         for row in table.itertuples():
             run = runs[row.run]
             if row.gpus >= least and (run.config.data != "synthetic" or row.images_each == EACH):
                 rows.append([name, _data(run), _gpus(run), *_measured(row), SCALED[name]])
+                shown[several].append(run)
     for row in node.measured(whole).itertuples():
         gpus = f"{row.gpus} × {row.machine.split()[1]}"
-        rows.append([row.rung, "synthetic", gpus, *_measured(row), NODES[row.rung]])
+        rows.append([row.rung, "synthetic", gpus, *_measured(row), SCALED[row.rung]])
     fed = _loaded(one)[0][0]
     made = [f"Lab 2.1: {fed.record.machine}, {fed.record.hardware['cores']} cores"]
     for machine in (several, whole):
         if machine in recordings.machines():
             index = recordings.load(machine)
-            made.append(f"{index['machine']}: {recordings.origin(index)}, by `{index['command']}`")
+            when = _origin(index, shown[machine])
+            made.append(f"{index['machine']}: {when}, by `{index['command']}`")
     return markdown(
         HEAD,
         rows,
@@ -111,8 +117,10 @@ def scales(machine: str) -> str:
     Raises:
         ValueError: a rung's runs on several GPUs are not recorded there.
     """
-    rows = []
+    rows, runs = [], _by_name(machine)
+    shown = []
     for name, table in _scaled(machine):
+        shown += [runs[each] for each in table["run"]]
         for row in table.itertuples():
             speed, share, *power = _measured(row, interval=True)
             step_ms = f"{row.step_s * 1e3:.1f}"
@@ -121,7 +129,7 @@ def scales(machine: str) -> str:
         "In brackets: 95 % of the bootstrapped ratios. Of dataloader, JPEG files, images/s are "
         "those of all steps, and the step is the median"
     )
-    return markdown(SCALING_HEAD, rows, source=f"{_source(machine)} {said}.")
+    return markdown(SCALING_HEAD, rows, source=f"{_source(machine, shown)} {said}.")
 
 
 def epochs(machine: str) -> str:
@@ -211,9 +219,9 @@ def messages(machine: str) -> str:
         MESSAGES_HEAD,
         map(_message, shown),
         source=(
-            f"{_source(machine)} {shown[0].record.gpus} GPUs, {_share(shown[0])} images each. The "
-            f"middle columns are of rank 0's one traced step, the last is the median of steps that "
-            f"were not traced."
+            f"{_source(machine, shown)} {shown[0].record.gpus} GPUs, {_share(shown[0])} images "
+            f"each. The middle columns are of rank 0's one traced step, the last is the median of "
+            f"steps that were not traced."
         ),
     )
 
@@ -326,9 +334,15 @@ def _by_name(machine: str) -> dict[str, Run]:
     return {run.name: run for run in recordings.recorded_runs(machine)}
 
 
-def _source(machine: str) -> str:
+def _source(machine: str, runs: Iterable[Run] = ()) -> str:
     saved = recordings.load(machine)
     return (
-        f"{saved['machine']} and {saved['gpus']} GPUs, {recordings.origin(saved)}, driver "
+        f"{saved['machine']} and {saved['gpus']} GPUs, {_origin(saved, runs)}, driver "
         f"{saved['driver']}; ResNet-50, 224 px. Recorded by `{saved['command']}`."
     )
+
+
+def _origin(saved: dict[str, Any], runs: Iterable[Run]) -> str:
+    """Of runs on one machine, on which days: they need not be of one."""
+    days = sorted({run.record.started_at[:10] for run in runs}) or [saved["date"]]
+    return recordings.origin(saved | {"date": " and ".join(days)})

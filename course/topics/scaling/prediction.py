@@ -7,7 +7,7 @@ first two are recorded, the third is the model's (`course.topics.scaling.ring`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class _Step:
     own_s: Span
 
 
-def fitted(names: dict[str, list[str]]) -> pd.DataFrame:
+def fitted(names: dict[str, list[str]], older: dict[str, Any]) -> pd.DataFrame:
     """What eight H200s should train, 256 images on each: a row a rung.
 
     Columns: rung, alone_images_per_s (of one GPU), own_ms (DDP's own work), exposed_ms (sent after
@@ -66,6 +66,7 @@ def fitted(names: dict[str, list[str]]) -> pd.DataFrame:
 
     Args:
         names: of recorded runs, by machine: FITTED, OTHER_HOST, ALONE and OLDER. No other is read.
+        older: step_s and backward_s of the algebra on OLDER, in a run that another has replaced.
 
     Raises:
         ValueError: one of these runs is not recorded.
@@ -87,7 +88,7 @@ def fitted(names: dict[str, list[str]]) -> pd.DataFrame:
         name: _recorded(some, others.get(name, []), new[name, "bf16"], found.link)
         for name, some in scaled.items()
     }
-    steps[OLD] = _newer(old, new, *(steps[name] for name in SCALED))
+    steps[OLD] = _newer(older, old, new, *(steps[name] for name in SCALED))
     return pd.DataFrame([{"rung": name} | _row(step, links) for name, step in steps.items()])
 
 
@@ -158,19 +159,18 @@ def _own_s(run: Run, base: Run, link: Link) -> Span:
     return Span(*(alone_s * (gpus / faster - 1) - shown_s for faster in times))
 
 
-def _newer(old: Ladder, new: Ladder, eager: _Step, compiled: _Step) -> _Step:
+def _newer(run: dict[str, Any], old: Ladder, new: Ladder, eager: _Step, compiled: _Step) -> _Step:
     """The algebra, recorded on one older GPU, as it should be on a newer one.
 
     One GPU is as many times faster as other rungs are there. DDP does for it what it does for the
     eager step, whose gradients come as its do; at worst what it does for the compiled one.
     """
-    record = old[OLD, "bf16"]
     known = [key for key in old if key in new and key[0] != OLD]
     faster = [new[key].images_per_s / old[key].images_per_s for key in known]
     own = eager.own_s, compiled.own_s
     times = (float(np.median(faster)), max(faster), min(faster))
     return _Step(
-        Span(*(record.step_s / each for each in times)),
-        record.backward_s / record.step_s,
+        Span(*(run["step_s"] / each for each in times)),
+        run["backward_s"] / run["step_s"],
         Span(own[0].best, min(each.least for each in own), max(each.most for each in own)),
     )

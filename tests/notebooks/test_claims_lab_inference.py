@@ -33,8 +33,8 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def net() -> nn.Module:
-    """Trained for a third as long as in the lab."""
-    return inference.train(steps=80)
+    """Trained for a fifth as long as in the lab."""
+    return inference.train(steps=48)
 
 
 @pytest.mark.slow

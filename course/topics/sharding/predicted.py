@@ -128,8 +128,8 @@ def _tracked(step: fake.FakeStep, config: Config) -> dict[str, float]:
     tracker.track_inputs((step.images, step.loaded, step.labels))
     tracker.memory_tracking = {}  # as in course.training.fake.step
     step.between_passes = tracker.reset_mod_stats
+    step.update_once()
     with tracker:
-        step.run()  # the first step makes what the optimizer keeps
         step.run()
     snapshot = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
     return {getattr(kind, "value", kind): size / GIB for kind, size in snapshot.items()}

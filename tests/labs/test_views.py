@@ -27,6 +27,7 @@ def note_layout(layer, inputs):
 narrow.use()
 torch.nn.modules.module.register_module_forward_pre_hook(note_layout)
 TINY = dict(data="synthetic", image_px=32, batch_size=2, steps=2, warmup_steps=0, val_steps=1)
+TINY["lr"] = 1.0  # with which the second loss shows what vanished in the first step
 NEXT = dict(device="auto", channels_last=True)
 for path in sys.argv[1:]:
     spec = importlib.util.spec_from_file_location("view", path)

@@ -15,6 +15,7 @@ from torchvision.models import resnet
 
 from course.training import memory, models
 
+WIDTH = 8  # channels of a ResNet's first convolution, of which ResNet-18 has 64
 DEPTH = 4  # of a transformer: what a pipeline of two ranks with two stages each needs
 # Names of networks that no test trains: half as deep as those on the left are here.
 SHALLOW = {"resnet18": "resnet34", "vit_tiny_patch16_224": "coatnet_pico_rw_224"}
@@ -24,15 +25,19 @@ class Narrow(resnet.ResNet):
     """As torchvision makes it, but for its layers: two of the four, with one narrow block each."""
 
     def __init__(self, classes: int, blocks: Sequence[int] = (1, 0, 1, 0)) -> None:
-        super().__init__(resnet.BasicBlock, [*blocks], zero_init_residual=True)
+        super().__init__(resnet.BasicBlock, [*blocks], num_classes=1, zero_init_residual=True)
+        self.conv1, self.bn1 = nn.Conv2d(3, WIDTH, 7, 2, 3, bias=False), nn.BatchNorm2d(WIDTH)
+        nn.init.kaiming_normal_(self.conv1.weight, mode="fan_out", nonlinearity="relu")
         self.fc = nn.Linear(self.inplanes, classes)
 
     def _make_layer(
         self, block: type, planes: int, blocks: int, *rest: Any, **options: Any
     ) -> nn.Sequential:
+        if planes == 64:  # the first one
+            self.inplanes = WIDTH
         if not blocks:
             return nn.Sequential()
-        return super()._make_layer(block, planes // 8, blocks, *rest, **options)
+        return super()._make_layer(block, planes * WIDTH // 64, blocks, *rest, **options)
 
 
 class Mlp(nn.Module):
@@ -48,13 +53,16 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """What a transformer repeats: patches look at each other, then each at itself."""
+    """What a transformer repeats: patches look at each other, then each at itself.
+
+    With half as many weights as usual, each of which is updated, sent and watched by itself.
+    """
 
     def __init__(self, width: int, heads: int = 3) -> None:
         super().__init__()
         self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.norm1, self.norm2 = (nn.LayerNorm(width, elementwise_affine=False) for _ in "12")
+        self.qkv, self.proj = (nn.Linear(width, n * width, bias=False) for n in (3, 1))
         self.mlp = Mlp(width)
 
     def forward(self, patches: torch.Tensor) -> torch.Tensor:

@@ -236,7 +236,7 @@ WRONG = {
         edits={BACKWARD: BACKWARD.replace("(loss)", "(loss * run.world_size)")},
         ranks=2,
         why="The mean that DDP makes is undone.",
-        said=r"^the first gradients are 1\.8\d times those of one process",
+        said=r"^the first gradients are 1\.9\d times those of one process",
     ),
     "averages the loss": Answer(
         todo=8,

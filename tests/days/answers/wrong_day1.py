@@ -66,18 +66,18 @@ WRONG = {
         why="Tensor.to returns a copy, unlike Module.to; here nobody keeps it. Silent on a CPU; on "
         "an accelerator the first forward ends with an exception (weights there, batch here).",
     ),
-    "builds a ResNet-50 of their own on the device": Answer(
+    "builds a ResNet of their own on the device": Answer(
         todo=1,
         edits={
             MODEL: """\
-    from torchvision.models import resnet50
+    from torchvision.models import resnet18
 
-    model = resnet50(num_classes=sets.classes).to(device)"""
+    model = resnet18(num_classes=sets.classes).to(device)"""
         },
         config={"model": "resnet18"},
         why="Throws models.create away: ignores cfg.model, and its last BatchNorm of each block "
         "starts at one and not at zero, so loss and weights differ from the baseline's from "
-        "the first step on, also with model=resnet50; random crops differ as well.",
+        "the first step on, also with model=resnet18; random crops differ as well.",
     ),
     "puts one batch on the device, for ever": Answer(
         todo=1,
@@ -87,7 +87,7 @@ WRONG = {
                 there = images.to(device), labels.to(device)
             images, labels = there"""
         },
-        config={"data": "default", "lr": 0.03},
+        config={"data": "default", "lr": 0.3},
         why="Every step trains on the first batch of the run: losses fall much too fast, and all "
         "later images are loaded and dropped. (Synthetic data are one batch anyway.)",
     ),

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from textwrap import TextWrapper
 
+# A variable: what is shown goes on pages that have one theme, as a rehearsal's have.
+ON_PAPER = "COURSE_ON_PAPER"
+
 
 def digits(value: float) -> str:
     """A number for people: three digits that count, and no exponent."""

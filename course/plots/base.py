@@ -6,6 +6,7 @@ import base64
 import html
 import io
 import operator
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Text
 
-from course.text import wrapped
+from course.text import ON_PAPER, wrapped
 
 MARGIN = 6  # pixels between a title and what is beside it
 FEWEST_LETTERS = 12  # of a title's line: no title is broken further
@@ -129,16 +130,18 @@ class Picture(Figure):
         return buffer.getvalue()
 
     def _page(self, light: bytes) -> str:
-        """The picture for both themes; the light one is there already."""
-        with self._in_the_dark(), self._laid_out():
-            dark = self._drawn()
+        """The picture for both themes, or on paper alone; the light one is there already."""
+        drawn = {"light": light}
+        with self._in_the_dark(), self._laid_out():  # on paper too: it must do for each picture
+            if ON_PAPER not in os.environ:
+                drawn["dark"] = self._drawn()
         alt = html.escape(self.alt or "a picture", quote=True)
         shown = "".join(
             f'<img class="course-{theme}" alt="{alt}" style="{SHOWN[theme]}" '
             f'src="data:image/png;base64,{base64.b64encode(png).decode()}">'
-            for theme, png in (("light", light), ("dark", dark))
+            for theme, png in drawn.items()
         )
-        return f"{STYLE}{shown}"
+        return f"{STYLE}{shown}" if "dark" in drawn else shown
 
     def _lay_out(self) -> None:
         """Find a place for everything, and draw nothing."""

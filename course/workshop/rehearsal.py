@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import math
+import os
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from fnmatch import fnmatch
@@ -20,6 +22,7 @@ from course.jobs import launch, sites
 from course.jobs.warm import client
 from course.labs.exercises import SOLUTION
 from course.runs import run
+from course.text import ON_PAPER
 from course.workshop.rehearsal_page import (
     FAILED,
     INTERRUPTED,
@@ -154,7 +157,7 @@ def _papermill(source: Path, target: Path, rehearsal: Rehearsal) -> None:
         else:
             del wanted["script"]
     limit_s = math.ceil(rehearsal.cell_minutes * 60)
-    with kernels.forked():
+    with kernels.forked(), _on_paper():
         papermill.execute_notebook(
             str(source),
             str(target),
@@ -166,6 +169,16 @@ def _papermill(source: Path, target: Path, rehearsal: Rehearsal) -> None:
             start_timeout=limit_s,  # of the kernel: 60 s are not enough on a busy machine
             config=kernels.encrypted(),
         )
+
+
+@contextmanager
+def _on_paper() -> Iterator[None]:
+    """Kernels that are started meanwhile draw pictures for one theme: their pages have no other."""
+    os.environ[ON_PAPER] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[ON_PAPER]
 
 
 def _words(problem: Exception, rehearsal: Rehearsal) -> str:

@@ -55,7 +55,7 @@ models.create = lambda name, classes, image_px=224: ResNet(
 FEW_DIGITS = """
 from course.topics import numerics
 whole = numerics.learned_digits
-numerics.learned_digits = lambda **how: whole(steps=60, **how)
+numerics.learned_digits = lambda **how: whole(steps=30, **how)
 """
 FEW_COSTS = """
 from functools import partial
@@ -99,12 +99,15 @@ def warm_kernels(own_turns: None, monkeypatch: pytest.MonkeyPatch) -> None:
     warm_up()
 
 
-# A run that its time limit ends need not compute for all that time, nor a large network.
+# A run that its time limit ends need not compute for all that time, nor a large network: each step
+# waits longer than the one before.
 UNHURRIED = """
 from time import sleep
 narrow.models.create = lambda name, *how: narrow.create("resnet18", *how)
 in_no_time = Meter.lap
-Meter.lap = lambda *phase, **loss: sleep(0.05) or in_no_time(*phase, **loss)
+Meter.lap = lambda meter, *phase, **loss: (
+    sleep(0.02 * meter.step) or in_no_time(meter, *phase, **loss)
+)
 """
 
 
@@ -314,8 +317,11 @@ def test_searches_from_recorded_runs_and_small_trials(
 # Narrow layers are over before a second thread has begun.
 FORGETS = """
 import os
+from functools import partial
 os.environ["OMP_NUM_THREADS"] = "1"
 from course.labs import exercises
+from course.topics import practice
+practice.threads = partial(practice.threads, steps=3)
 as_ever = exercises.variant
 exercises.variant = lambda name, after, script: as_ever(name, after, {script!r})
 """

@@ -12,6 +12,7 @@ from matplotlib.image import imread
 
 from course.plots import base
 from course.plots.base import Picture
+from course.text import ON_PAPER
 
 
 @pytest.fixture
@@ -47,6 +48,15 @@ def test_ink_is_dark_on_light_and_light_on_dark(picture: Picture) -> None:
     assert pixels(light, *blue) == pytest.approx(pixels(dark, *blue), rel=0.02)
     assert 0 < pixels(dark, 1.0) < 500
     assert light[0, 0, 3] == 1 and dark[0, 0, 3] == 0  # no white slab
+
+
+def test_on_paper_there_is_the_light_one_alone(
+    picture: Picture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    light, _ = shown(picture)
+    monkeypatch.setenv(ON_PAPER, "1")
+    (alone,) = shown(picture)
+    assert (alone == light).all()
 
 
 def test_showing_it_changes_nothing(picture: Picture) -> None:

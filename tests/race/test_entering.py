@@ -24,7 +24,7 @@ QUICK = tracks.get("quick")
 SURELY = -2.0  # with two seeds a t-test is sure of what is far above alone
 FEW = replace(QUICK, target=SURELY, seeds=2)
 ASKED = 1024  # crops that the notebook's runs are judged by
-# The notebook's own referee has PyTorch already; that of the other tests is a process of its own.
+# Whoever has PyTorch judges these himself; the referee of track node is a process of its own.
 IN_KERNEL = f"""
 from pathlib import Path
 from course.data import crop_set
@@ -90,8 +90,17 @@ def test_runs_are_given_no_validation_crops(raced: tuple[Entry, Path]) -> None:
     assert json.loads(next(raced[1].parent.glob("*/config.json")).read_text())["val_steps"] == 0
 
 
-def test_verification_runs_it_again(raced: tuple[Entry, Path]) -> None:
+def test_verification_runs_it_again(
+    raced: tuple[Entry, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     made, place = raced
+    crops = Crops(crop_set.ensure(), "val").first(ASKED)
+
+    def judge(folders: list[str], _: tracks.Track) -> None:
+        for folder in folders:
+            referee.write_verdict(Path(folder), crops)
+
+    monkeypatch.setattr(entry, "_ask_referee", judge)
     known = set(Path(os.environ["COURSE_RUNS"]).glob("race-quick*"))
     outcome = race.verify(made.id, to=place)
     assert outcome.holds and "holds: mean accuracy" in outcome.said

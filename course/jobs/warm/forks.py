@@ -13,10 +13,12 @@ import sys
 import threading
 import time
 import types
+import typing
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from importlib.machinery import SourceFileLoader
+from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
 
@@ -86,6 +88,7 @@ def fork(body: Callable[[], None], process: Process, *, keep: Iterable[int] = ()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # or the fork would print once more what waits there
     gc.freeze()  # the fork looks for no garbage in what it takes over: that would copy its pages
+    gc.collect()  # finds none, but gives back what Python keeps for new objects: no fork need to
     with warnings.catch_warnings():  # of Python 3.12, where there are threads: OpenBLAS's, which
         warnings.simplefilter("ignore", DeprecationWarning)  # ends them before a fork
         try:
@@ -112,6 +115,7 @@ def _leave_finalizers() -> None:
     # operators apart one by one, in pages that would be copied for it.
     for taken_over in [*weakref.finalize._registry]:  # Python offers no other way to them
         taken_over.atexit = False
+    typing._cleanups.clear()  # of caches, which one of PyTorch's libraries would empty
 
 
 def _thaw() -> None:
@@ -126,7 +130,7 @@ def run_to_end(body: Callable[[], None]) -> None:
     The frames beneath are not unwound: they are the parent's. But threads are joined, exit
     handlers called, what is new is finalized and streams are flushed.
     """
-    code, parents = 0, frozenset(sys.modules)
+    code, last = 0, next(reversed(sys.modules))  # behind it comes what the program imports
     try:
         body()
     except SystemExit as end:
@@ -142,7 +146,7 @@ def run_to_end(body: Callable[[], None]) -> None:
             os.kill(os.getpid(), signal.SIGINT)
         code = 1
     _run_exit_handlers()
-    _finalize(parents)
+    _finalize(last)
     os._exit((code or 0) & 0xFF)
 
 
@@ -176,13 +180,17 @@ def _flush() -> None:
             stream.flush()
 
 
-def _finalize(parents: Collection[str]) -> None:
+def _finalize(last: str) -> None:
     """Finalize the program and the modules that it imported itself, so that files are written.
 
     Python would take all modules apart. With PyTorch among them, used or not, it takes a second.
+    To look at each module's name, even, takes a copy of the page that it lies in.
+
+    Args:
+        last: the module that had been imported last before the program began.
     """
-    new = [name for name in sys.modules if name not in parents and name != "__main__"]
-    for module in map(sys.modules.pop, ["__main__", *reversed(new)]):
+    new = [*takewhile(lambda name: name != last, reversed(sys.modules))]
+    for module in map(sys.modules.pop, ["__main__", *new]):
         names = vars(module) if isinstance(module, types.ModuleType) else {}
         for name in names.keys() - {"__builtins__"}:  # each alone: a file goes before its buffer
             names[name] = None

@@ -34,6 +34,8 @@ FIELDS = (
     "auxv",
 )
 
+_finders: list[dict] = []  # of the parent's imports
+
 
 @dataclass(frozen=True)
 class Process:
@@ -134,6 +136,8 @@ def _forget() -> None:
     """Drop what libraries keep of the environment, of the folder and of chance."""
     tempfile.tempdir = None
     time.tzset()
+    _finders.append(sys.path_importer_cache)  # one a folder, and it would copy the pages of each
+    sys.path_importer_cache = {}  # to tell it, or to take it apart
     importlib.invalidate_caches()
     multiprocessing.process.ORIGINAL_DIR = os.getcwd()
     multiprocessing.current_process().authkey = os.urandom(32)

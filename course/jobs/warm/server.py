@@ -69,7 +69,10 @@ def import_all() -> None:
     start.prepare()
     import torch._dynamo  # noqa: F401 - of the first optimizer
 
+    from course.training import memory
+
     plugins.get_job_environments()  # looks through all that is installed
+    memory.into_large_pages()
 
 
 class Server:

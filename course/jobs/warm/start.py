@@ -107,14 +107,14 @@ def prepare() -> None:
     # Python puts a folder of the program's own at first.
     path = sys.path[:] if sys.flags.safe_path else sys.path[1:]
     late = {key: value for key, value in os.environ.items() if before.get(key) != value}
-    from course.jobs.warm.pages import of_files
+    from course.training import memory
 
     try:
         fresh.show(sys.orig_argv, before)  # as every fork will: some systems do not allow it
-        pages = of_files()
+        memory.taken_over = memory.of_files()
     except OSError:
         return
-    _prepared.update(path=path, variables=early_variables(before), set=late, pages=pages)
+    _prepared.update(path=path, variables=early_variables(before), set=late)
 
 
 def prepare_for_kernels() -> None:
@@ -203,11 +203,8 @@ def _finish_imports() -> None:
     """What imports do in a new process by its own environment."""
     import torch
 
-    from course.jobs.warm import pages
-
     for key, value in _prepared["set"].items():
         os.environ.setdefault(key, value)
-    pages.map_again(_prepared["pages"])
     torch.default_generator.seed()  # by chance, as it is until a script seeds it
     _set_threads()
 

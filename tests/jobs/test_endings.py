@@ -147,7 +147,7 @@ def launch_two_processes():
 def supervisor_of(rank, runs_root):
     for process in processes_of(runs_root):
         ours = process.environ().get("SUBMITIT_LOCAL_GLOBALID") == str(rank)
-        if ours and "submitit.core._submit" in process.cmdline():
+        if ours and "course.jobs.task" in process.cmdline():
             return process
     raise LookupError(f"no supervisor of rank {rank}")
 

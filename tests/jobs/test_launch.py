@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from job_helpers import (
     launch,
     launch_running,
     nothing_left,  # noqa: F401 (pytest runs it around each test)
+    only,
     over,
     printed,
     release,
@@ -28,6 +30,7 @@ from course.config import rung
 from course.jobs import group, plan
 from course.jobs import launch as jobs
 from course.jobs.launch import JobError
+from course.jobs.local import DetachedExecutor
 from course.runs import run as runs
 
 
@@ -56,6 +59,17 @@ def test_rerun_makes_another_run_and_becomes_the_one_found(runs_root):
     second = over(launch("ok_light.py", rerun=True))
     assert second.name == f"{first.name}.2" and second.status == "ok"
     assert launch("ok_light.py") == second
+
+
+def test_a_task_starts_without_numpy_and_may_import_it(runs_root, monkeypatch):
+    def look():
+        before = "numpy" in sys.modules
+        import numpy as np
+
+        return before, float(np.ones(2).sum())
+
+    only("cold", monkeypatch)
+    assert DetachedExecutor(runs_root / "logs", {}).submit(look).result() == (False, 2.0)
 
 
 def test_a_failed_run_is_started_anew_since_its_cause_may_be_mended(runs_root):

@@ -213,7 +213,7 @@ def test_recorded_packed_and_answered_from(
     runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shipped = tmp_path / "shipped"
-    large = {"rung": "edge", "memory_gib": 1.5, "image_px": 64, "batch_size": 512}
+    large = {"rung": "edge", "memory_gib": 1.2, "image_px": 64, "batch_size": 1024}
     too_much = Config(**vars(PLAIN) | large)
     planned = [
         Planned(PLAIN, 1, "throughput"),

@@ -74,6 +74,7 @@ READ_LATE = (
     "KINETO_LOG_LEVEL",  # with the first profile, before which the course sets it
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
+    "TORCHELASTIC_",  # as ranks of torchrun meet
     "TORCHINDUCTOR_CACHE_DIR",  # which the compiler sets, too, as soon as it is imported
     "TORCH_NCCL_",
 )

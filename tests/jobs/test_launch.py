@@ -78,8 +78,10 @@ def test_a_failed_run_is_started_anew_since_its_cause_may_be_mended(runs_root):
     assert again != run and run.status == again.status == "failed"
 
 
-def test_a_run_out_of_memory_is_not_repeated_unasked(runs_root):
+def test_a_run_out_of_memory_says_where_and_is_not_repeated_unasked(runs_root):
     run = over(launch("runs_out_of_memory.py"))
+    error = run.record.error
+    assert "1000000000000000 bytes" in error and "train.py, line 8" in error
     assert run.status == "oom" and launch("runs_out_of_memory.py") == run
 
 

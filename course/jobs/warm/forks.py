@@ -15,8 +15,9 @@ import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from importlib.machinery import SourceFileLoader
+from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
 
@@ -86,6 +87,7 @@ def fork(body: Callable[[], None], process: Process, *, keep: Iterable[int] = ()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # or the fork would print once more what waits there
     gc.freeze()  # the fork looks for no garbage in what it takes over: that would copy its pages
+    gc.collect()  # so would what Python keeps for later use, and gives back with the first look
     with warnings.catch_warnings():  # of Python 3.12, where there are threads: OpenBLAS's, which
         warnings.simplefilter("ignore", DeprecationWarning)  # ends them before a fork
         try:
@@ -126,7 +128,8 @@ def run_to_end(body: Callable[[], None]) -> None:
     The frames beneath are not unwound: they are the parent's. But threads are joined, exit
     handlers called, what is new is finalized and streams are flushed.
     """
-    code, parents = 0, frozenset(sys.modules)
+    code = 0
+    sys.modules[__name__] = sys.modules.pop(__name__)  # behind it lies what comes from here on
     try:
         body()
     except SystemExit as end:
@@ -142,7 +145,7 @@ def run_to_end(body: Callable[[], None]) -> None:
             os.kill(os.getpid(), signal.SIGINT)
         code = 1
     _run_exit_handlers()
-    _finalize(parents)
+    _finalize()
     os._exit((code or 0) & 0xFF)
 
 
@@ -176,13 +179,14 @@ def _flush() -> None:
             stream.flush()
 
 
-def _finalize(parents: Collection[str]) -> None:
+def _finalize() -> None:
     """Finalize the program and the modules that it imported itself, so that files are written.
 
     Python would take all modules apart. With PyTorch among them, used or not, it takes a second.
     """
-    new = [name for name in sys.modules if name not in parents and name != "__main__"]
-    for module in map(sys.modules.pop, ["__main__", *reversed(new)]):
+    # To look at the names of all, three thousand, would copy their pages.
+    new = [*takewhile(lambda name: name != __name__, reversed(sys.modules))]
+    for module in map(sys.modules.pop, dict.fromkeys(["__main__", *new])):
         names = vars(module) if isinstance(module, types.ModuleType) else {}
         for name in names.keys() - {"__builtins__"}:  # each alone: a file goes before its buffer
             names[name] = None

@@ -35,6 +35,9 @@ FIELDS = (
 )
 
 
+_parents: list[dict] = []  # what modules were found by before this fork
+
+
 @dataclass(frozen=True)
 class Process:
     """What a process is started with."""
@@ -134,6 +137,8 @@ def _forget() -> None:
     """Drop what libraries keep of the environment, of the folder and of chance."""
     tempfile.tempdir = None
     time.tzset()
+    _parents.append(sys.path_importer_cache)  # to look at each of a thousand would copy its page
+    sys.path_importer_cache = {}
     importlib.invalidate_caches()
     multiprocessing.process.ORIGINAL_DIR = os.getcwd()
     multiprocessing.current_process().authkey = os.urandom(32)

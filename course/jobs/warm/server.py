@@ -69,7 +69,10 @@ def import_all() -> None:
     start.prepare()
     import torch._dynamo  # noqa: F401 - of the first optimizer
 
+    from course.jobs.warm import pages
+
     plugins.get_job_environments()  # looks through all that is installed
+    pages.join()
 
 
 class Server:

@@ -111,7 +111,8 @@ def by_fork() -> str:
     if not client.is_wanted():
         return ""
     warm_up()
-    return f"import as_forked\nas_forked.execute({client.name()!r}, {client.signature()!r})\n"
+    known = client.name(), client.signature(), client.user()
+    return f"import as_forked\nas_forked.execute{known!r}\n"
 
 
 def narrow_solution(folder: Path, also: str = "", name: str = "train.py", first: str = "") -> Path:

@@ -17,6 +17,7 @@ from submitit import LocalExecutor
 from submitit.local.local import LocalJob
 
 from course.config import Config
+from course.jobs import task
 from course.jobs.processes import identity, is_alive, kill_left, mark, of_run
 from course.jobs.sites import Site
 from course.jobs.tickets import take_ticket, waits_for
@@ -49,8 +50,7 @@ def batch_script(folder: Path, request: dict[str, Any], _site: Site) -> str:
     return (
         f"# No scheduler here: {processes}, in one session\n"
         f"export {FOLDER_VARIABLE}={shlex.quote(str(folder))}\n"
-        f"{shlex.quote(sys.executable)} -u -m submitit.core._submit "
-        f"{shlex.quote(str(folder / 'logs'))}\n"
+        f"{task.command(shlex.quote(sys.executable), folder / 'logs')}\n"
     )
 
 
@@ -121,6 +121,10 @@ class DetachedExecutor(LocalExecutor):
         super().__init__(folder)
         self.variables = variables  # for the environment of every process of the job
         self.controller: list[float] = []  # the identity of the process started last
+
+    @property
+    def _submitit_command_str(self) -> str:
+        return task.command(self.python, self.folder)
 
     def _submit_command(self, command: str) -> LocalJob:
         tasks = self.parameters.get("tasks_per_node", 1)

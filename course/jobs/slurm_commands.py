@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from course.jobs import task
 from course.jobs.cluster import control
 from course.jobs.sites import Site, user_file
 from course.runs.run import FOLDER_VARIABLE
@@ -36,6 +37,10 @@ def executor(folder: Path, request: dict[str, Any], site: Site) -> SlurmExecutor
         @classmethod
         def affinity(cls) -> int:
             return 1  # also where there is no srun: a script can be shown there
+
+        @property
+        def _submitit_command_str(self) -> str:
+            return task.command(self.python, self.folder)
 
         def _make_submission_command(self, submission_file_path: Path) -> list[str]:
             variables = [f"{name}={value}" for name, value in control.environment().items()]

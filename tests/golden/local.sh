@@ -1,3 +1,3 @@
 # No scheduler here: 2 processes, in one session
 export COURSE_RUN_FOLDER=RUN_FOLDER
-PYTHON -u -m submitit.core._submit RUN_FOLDER/logs
+PYTHON -u -m course.jobs.task RUN_FOLDER/logs

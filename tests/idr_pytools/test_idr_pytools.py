@@ -31,6 +31,7 @@ from job_helpers import (
     release,
     runs_root_at,
     start_python,
+    warm_up,
 )
 from typer.testing import CliRunner
 
@@ -81,8 +82,14 @@ def folder(
         end_all_runs(root)
 
 
+@pytest.fixture(scope="module")
+def warm() -> None:
+    """A server of warm starts is there already."""
+    warm_up()
+
+
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
+def here(monkeypatch: pytest.MonkeyPatch, warm: None) -> None:
     """Jobs run on this machine."""
     monkeypatch.setenv("COURSE_SITE", "local")
 
@@ -640,7 +647,7 @@ def test_a_job_sees_as_many_gpus_as_it_asked_for(
 @pytest.fixture
 def for_forks(folder: Path) -> None:
     """Have forks execute what trains: each task would import PyTorch anew, under DDP for 3.5 s."""
-    for name in ("idr_ddp.py", "idr_reduces.py"):
+    for name in ("idr_ddp.py", "idr_meets.py", "idr_reduces.py"):
         script = folder / name
         script.write_text(by_fork() + script.read_text())
 
@@ -1138,7 +1145,9 @@ class TestOnSlurm:
         own = re.search(r"met at (127\.0\.0\.[12]):", printed(number))[1]
         check_ddp(number, tasks=4, nodes=2, address=own)
 
-    def test_torchrun_meets_at_the_first_name_of_the_list(self, folder: Path) -> None:
+    def test_torchrun_meets_at_the_first_name_of_the_list(
+        self, folder: Path, for_forks: None
+    ) -> None:
         start = folder / "start.sh"
         start.write_text(
             "first=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)\n"

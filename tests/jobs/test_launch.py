@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from job_helpers import (
     launch,
     launch_running,
     nothing_left,  # noqa: F401 (pytest runs it around each test)
+    only,
     over,
     printed,
     release,
@@ -28,6 +30,7 @@ from course.config import rung
 from course.jobs import group, plan
 from course.jobs import launch as jobs
 from course.jobs.launch import JobError
+from course.jobs.local import DetachedExecutor
 from course.runs import run as runs
 
 
@@ -58,14 +61,27 @@ def test_rerun_makes_another_run_and_becomes_the_one_found(runs_root):
     assert launch("ok_light.py") == second
 
 
+def test_a_task_starts_without_numpy_and_may_import_it(runs_root, monkeypatch):
+    def look():
+        before = "numpy" in sys.modules
+        import numpy as np
+
+        return before, float(np.ones(2).sum())
+
+    only("cold", monkeypatch)
+    assert DetachedExecutor(runs_root / "logs", {}).submit(look).result() == (False, 2.0)
+
+
 def test_a_failed_run_is_started_anew_since_its_cause_may_be_mended(runs_root):
     run = over(launch("raises.py"))
     again = over(launch("raises.py"))
     assert again != run and run.status == again.status == "failed"
 
 
-def test_a_run_out_of_memory_is_not_repeated_unasked(runs_root):
+def test_a_run_out_of_memory_says_where_and_is_not_repeated_unasked(runs_root):
     run = over(launch("runs_out_of_memory.py"))
+    error = run.record.error
+    assert "1000000000000000 bytes" in error and "train.py, line 8" in error
     assert run.status == "oom" and launch("runs_out_of_memory.py") == run
 
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -347,6 +348,15 @@ def test_the_server_has_no_threads_and_no_device(runs_root, monkeypatch):
     ]
     assert not [path for path in files if "nvidia" in path or "dri/" in path]
     assert "COURSE_RUNS" not in found.environ()
+
+
+def test_the_server_has_large_pages_which_a_fork_takes_over_at_once(runs_root, monkeypatch):
+    if tuple(map(int, os.uname().release.split(".")[:2])) < (6, 1):
+        pytest.skip("an older Linux cannot join small ones")
+    only("warm", monkeypatch)
+    told = Path(f"/proc/{server().pid}/smaps_rollup").read_text().splitlines()
+    kinds = dict(line.split()[:2] for line in told)
+    assert int(kinds["AnonHugePages:"]) > int(kinds["Anonymous:"]) / 2
 
 
 def test_a_warm_run_is_as_a_cold_one(tmp_path, runs_root, monkeypatch):

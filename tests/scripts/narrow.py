@@ -24,8 +24,13 @@ SHALLOW = {"resnet18": "resnet34", "vit_tiny_patch16_224": "coatnet_pico_rw_224"
 class Narrow(resnet.ResNet):
     """As torchvision makes it, but for its layers: two of the four, with one narrow block each."""
 
-    def __init__(self, classes: int, blocks: Sequence[int] = (1, 0, 1, 0)) -> None:
-        super().__init__(resnet.BasicBlock, [*blocks], num_classes=1, zero_init_residual=True)
+    def __init__(
+        self,
+        classes: int,
+        blocks: Sequence[int] = (1, 0, 1, 0),
+        block: type = resnet.BasicBlock,
+    ) -> None:
+        super().__init__(block, [*blocks], num_classes=1, zero_init_residual=True)
         self.conv1, self.bn1 = nn.Conv2d(3, WIDTH, 7, 2, 3, bias=False), nn.BatchNorm2d(WIDTH)
         nn.init.kaiming_normal_(self.conv1.weight, mode="fan_out", nonlinearity="relu")
         self.fc = nn.Linear(self.inplanes, classes)
@@ -111,6 +116,11 @@ def create(name: str, classes: int, image_px: int = 224) -> nn.Module:
     if name in SHALLOW.values():
         return Narrow(classes, (0, 0, 1, 0))
     return Narrow(classes) if name == "resnet18" else _known(name, classes, image_px)
+
+
+def bottlenecks(_: str, classes: int, image_px: int = 224) -> nn.Module:
+    """Such a network of ResNet-50's blocks, whatever is asked for."""
+    return Narrow(classes, (1, 1, 1, 1), resnet.Bottleneck)
 
 
 def use() -> None:

@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import torch
+from narrow import Narrow
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from course.training import models, stochastic_depth, sync_batchnorm
+from course.training import stochastic_depth, sync_batchnorm
 
 IMAGES = torch.randn(12, 3, 8, 8, generator=torch.Generator().manual_seed(1)) * 2 + 1
 SHARES = (slice(0, 5), slice(5, 12))  # not alike, as an epoch's last batch may be
@@ -62,11 +63,9 @@ def _trains(model: nn.Module, rank: int, **options: bool) -> str:
 def _unused_weights(rank: int) -> list[str]:
     torch.manual_seed(0)
     return [
-        _trains(stochastic_depth.Heads(models.create("resnet18", 4)), rank),
-        _trains(
-            stochastic_depth.Heads(models.create("resnet18", 4)), rank, find_unused_parameters=True
-        ),
-        _trains(stochastic_depth.masked_depth(models.create("resnet18", 4), 0.5), rank),
+        _trains(stochastic_depth.Heads(Narrow(4)), rank),
+        _trains(stochastic_depth.Heads(Narrow(4)), rank, find_unused_parameters=True),
+        _trains(stochastic_depth.masked_depth(Narrow(4), 0.5), rank),
     ]
 
 

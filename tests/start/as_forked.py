@@ -18,8 +18,11 @@ IS_FORK = "AS_FORKED"  # a variable of the fork's
 client.ANSWER_S = 60  # a busy machine may let the server wait
 
 
-def execute(name: str, signature: str) -> None:
-    """Come back in the fork alone; or here, where the server of that name does not fork it."""
+def execute(name: str, signature: str, user: list[float]) -> None:
+    """Come back in the fork alone; or here, where the server of that name does not fork it.
+
+    Its user, a process, is whom the server lives for: not a job, which is over soon.
+    """
     if os.environ.pop(IS_FORK, None):
         return
     code = Path(mkdtemp(), "code")
@@ -28,7 +31,7 @@ def execute(name: str, signature: str) -> None:
         "command": [sys.executable, "-m", "as_new", *streams, str(code), *sys.argv],
         "env": os.environ | {IS_FORK: "1"},
         "cwd": os.getcwd(),
-        "user": client.user(),
+        "user": user,
     }
     with suppress(FileNotFoundError, ConnectionRefusedError), client.connected(name) as server:
         fork = client.ask(server, {"kernel": asked, "signature": signature}).get("kernel")

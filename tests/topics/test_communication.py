@@ -12,7 +12,8 @@ import of_two_ranks as of_two
 import pandas as pd
 import pytest
 import torch
-from job_helpers import run_ranks
+from job_helpers import NARROW, narrow_solution, run_ranks, warm_up
+from narrow import Narrow
 from torch import nn
 
 from course.config import rung, vary
@@ -38,7 +39,8 @@ SMALL = {
     "val_steps": 0,
 }
 TINY = rung("baseline", quick=True, **SMALL, data="synthetic")
-WEIGHTS = 4 * models.parameter_count(models.create("resnet18", 1000))  # bytes of all gradients
+NET = Narrow(1000)  # which the runs train
+WEIGHTS = 4 * models.parameter_count(NET)  # bytes of all gradients
 
 
 # ---- NCCL, made by hand ------------------------------------------------------------------------
@@ -195,8 +197,9 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> dict[float, Run]:
     """Two ranks, traced, with gradients in many buckets and in one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COURSE_RUNS", str(tmp_path_factory.mktemp("runs")))
-        configs = vary(TINY, bucket_mb=[1, 100])
-        runs = launch.launch_all("solutions/train.py", configs, gpus=2)
+        warm_up()
+        script = narrow_solution(tmp_path_factory.mktemp("narrow"))
+        runs = launch.launch_all(script, vary(TINY, bucket_mb=[0.001, 100]), gpus=2)
         launch.wait(runs, timeout_s=300)
         return {run.config.bucket_mb: run for run in runs}
 
@@ -213,7 +216,7 @@ def test_every_gradient_is_sent_once(swept: dict[float, Run]) -> None:
         assert set(report["group_size"]) == {2}
         numbers[size] = len(backward)
     assert numbers[100] == 1
-    assert numbers[1] > 5
+    assert numbers[0.001] > 5
 
 
 @pytest.mark.slow
@@ -223,9 +226,8 @@ def test_the_first_step_has_one_bucket(swept: dict[float, Run]) -> None:
 
 @pytest.mark.slow
 def test_batchnorms_statistics_are_broadcast_in_forward(swept: dict[float, Run]) -> None:
-    model = models.create("resnet18", 1000)
-    statistics = sum(each.numel() * 4 for each in model.buffers() if each.is_floating_point())
-    report = comm_report(swept[1])
+    statistics = sum(each.numel() * 4 for each in NET.buffers() if each.is_floating_point())
+    report = comm_report(swept[0.001])
     forward = report[report["phase"] == "forward"]
     assert set(forward["operation"]) == {"broadcast"}
     assert forward.loc[forward["type"] == "float32", "bytes"].sum() == statistics
@@ -246,27 +248,27 @@ def test_hidden_and_exposed_add_up(swept: dict[float, Run]) -> None:
 def test_reports_side_by_side(swept: dict[float, Run]) -> None:
     table = communication.compared({f"{size:g}": comm_report(run) for size, run in swept.items()})
     assert table.loc["100", "collectives"] == 3
-    assert table.loc["1", "collectives"] > table.loc["100", "collectives"]
+    assert table.loc["0.001", "collectives"] > table.loc["100", "collectives"]
     assert table["megabytes"].max() == pytest.approx(table["megabytes"].min())
 
 
 @pytest.mark.slow
-def test_pictures_show_each_collective(swept: dict[float, Run], tmp_path: Path) -> None:
+def test_pictures_show_each_collective(swept: dict[float, Run], nccl: Path, tmp_path: Path) -> None:
     reports = {f"{size:g} MB": comm_report(run) for size, run in swept.items()}
     left, _ = pictures.buckets(reports).axes
     backward = sum(len(each.query("phase == 'backward'")) for each in reports.values())
     assert len(left.patches) == backward
     found = tables.of_run(swept[100])
-    drawn = pictures.timeline(found)
-    assert any("MB" in text.get_text() for text in drawn.axes[0].texts)
-    drawn.savefig(tmp_path / "drawn.png")
+    pictures.timeline(found).savefig(tmp_path / "drawn.png")
+    drawn = pictures.timeline(tables.read(nccl))
+    assert [text.get_text() for text in drawn.axes[0].texts] == ["4 MB"]
     with pytest.raises(ValueError, match="steps"):
         pictures.timeline(found, step=77)
 
 
 @pytest.mark.slow
 def test_a_thin_gloo_trace_tells_the_same(swept: dict[float, Run], tmp_path: Path) -> None:
-    run = swept[1]
+    run = swept[0.001]
     thin = tables.thin(run.folder / run.record.trace, tmp_path / "thin.json.gz")
     before, after = comm_report(run), comm_report(tables.read(thin))
     same = ["operation", "bytes", "type", "group_size", "phase", "step"]
@@ -286,9 +288,9 @@ def test_recorded_runs_answer_as_ones_own(
         record.pack(run, tmp_path / "two", "two", "communication")
     found = communication.recorded_runs("two")
     assert list(found) == [run.config.rung for run in swept.values()]
-    own, packed = comm_report(swept[1]), comm_report(found[swept[1].config.rung])
+    own, packed = comm_report(swept[0.001]), comm_report(found[swept[0.001].config.rung])
     assert list(packed["bytes"]) == list(own["bytes"])
-    told = [tables.of_run(run).recorded for run in (swept[1], found[swept[1].config.rung])]
+    told = [tables.of_run(run).recorded for run in (swept[0.001], found[swept[0.001].config.rung])]
     assert not told[0] and told[1].startswith(", recorded 20")
     assert communication.recorded_runs("two", gpus=4) == {}
     assert list(communication.recorded_runs("two", gpus=2)) == list(found)
@@ -371,7 +373,8 @@ def test_one_head_is_used_at_a_time() -> None:
 # ---- a run that keeps its statistics, from a variant of the script ------------------------------
 
 SAVING = {
-    "from course.training.recorder import recording": "from course.training import sync_batchnorm",
+    "from course.training.recorder import recording": "from course.training import sync_batchnorm"
+    + NARROW,
     "profiler.stop()": "sync_batchnorm.save_statistics(net)",
 }
 
@@ -381,17 +384,19 @@ def test_statistics_differ_unless_they_are_shared(runs_root: Path) -> None:
     made = "model = models.create(cfg.model, sets.classes)"
     shared = {made: "model = sync_batchnorm.convert(model)"}
     different = {'meter.lap("load")': "images = images + run.rank"}  # synthetic ones are alike
+    warm_up()
     scripts = [variant("plain", SAVING | different), variant("shared", SAVING | different | shared)]
     runs = [launch.launch(script, TINY, gpus=2) for script in scripts]
     launch.wait(runs, timeout_s=300)
     plain, same = (batchnorm.spread(batchnorm.statistics(run)) for run in runs)
-    assert len(plain) == 20  # BatchNorms of ResNet-18
+    norms = sum(isinstance(layer, nn.BatchNorm2d) for layer in NET.modules())
+    assert len(plain) == norms
     assert plain.loc[0, "spread"] > 0.01
     assert same["largest"].max() == 0
     drawn = pictures.statistics({"own": plain, "shared": same}).axes[0]
     assert len(drawn.lines) == 2
     small = comm_report(runs[1]).query("operation == 'all_reduce' and bytes < 10000")
-    assert list(small.groupby("phase").size()) == [20, 20]  # backward, forward
+    assert list(small.groupby("phase").size()) == [norms, norms]  # backward, forward
     assert (small.query("phase == 'forward'")["bytes"] % 8 == 4).all()  # 2 C + 1 numbers
 
 

@@ -60,21 +60,15 @@ def tiny(name: str, root: Path, **changes) -> Config:
     return rung(name, **{**TINY, "data_root": str(root), **changes})
 
 
-def train(run: Run, *before: str) -> Run:
-    """Execute the run's script, perhaps by another program; it must end by itself."""
+def train(run: Run) -> Run:
+    """Execute the run's script; it must end by itself."""
     env = {
         **os.environ,
         runs.FOLDER_VARIABLE: str(run.folder),
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1",
     }
-    if not before:
-        done = run_forked(run.script, folder=run.folder, env=env, timeout_s=ENDS_WITHIN_S)
-    else:
-        command = [*before, sys.executable, "-u", str(run.script)]
-        done = subprocess.run(
-            command, env=env, capture_output=True, text=True, timeout=ENDS_WITHIN_S
-        )
+    done = run_forked(run.script, folder=run.folder, env=env, timeout_s=ENDS_WITHIN_S)
     assert run.record, done.stderr[-2000:]
     return run
 
@@ -304,35 +298,32 @@ if __name__ == "__main__":
 """
 
 
-def fails(folder: Path, *before: str, item="pass", collate="pass", first="pass", **config) -> Run:
+def fails(folder: Path, *, item="pass", collate="pass", first="pass", **config) -> Run:
     """The run of a loader with some trouble, over."""
     script = LOADS.format(item=item, collate=collate, first=first)
     config = rung("dataloader", quick=True, precision="fp32", **config)
     began = time.monotonic()
-    run = train(prepared(folder / "run", script, config), *before)
+    run = train(prepared(folder / "run", script, config))
     assert time.monotonic() - began < ENDS_WITHIN_S
     return run
 
 
-def small_shm(size: str) -> list[str]:
-    """Run the rest of the command where /dev/shm is so small; nothing outside changes."""
-    mounts = [
-        "unshare",
-        "--mount",
-        "sh",
-        "-c",
-        f'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"',
-        "sh",
-    ]
-    tried = subprocess.run([*mounts, "true"], capture_output=True, text=True)
+def small_shm(size: str) -> str:
+    """What a process executes to have so small a /dev/shm; nothing outside changes."""
+    mount = f"mount --make-rprivate / && mount -t tmpfs -o size={size} tmpfs /dev/shm"
+    tried = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", mount], capture_output=True, text=True
+    )
     if tried.returncode:
         pytest.skip(f"no /dev/shm of our own can be mounted here: {tried.stderr.strip()}")
-    return mounts
+    unshare = "ctypes.CDLL(None).unshare(0x20000)"  # CLONE_NEWNS; in os from Python 3.12 on
+    return f"import ctypes; assert {unshare} == os.system({mount!r}) == 0"
 
 
 @contextmanager
 def small_memory(limit: str):
-    """A group of processes that may take so much memory; above it the kernel ends one."""
+    """What a process executes to be in a group that may take so much memory; above it the kernel
+    ends one of them."""
     group = Path("/sys/fs/cgroup/memory") / f"course-{os.getpid()}"
     try:
         group.mkdir()
@@ -340,7 +331,7 @@ def small_memory(limit: str):
     except OSError as error:
         pytest.skip(f"no group with a memory limit can be made here: {error}")
     try:
-        yield ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
+        yield f"open('{group}/cgroup.procs', 'w').write(str(os.getpid()))"
     finally:
         eventually(lambda: not (group / "cgroup.procs").read_text(), "the group is empty", 20)
         group.rmdir()
@@ -379,27 +370,23 @@ class TestTrouble:
         assert "train.py, line" not in error  # the line was not to blame
 
     def test_workers_that_take_more_memory_than_there_is(self, tmp_path: Path) -> None:
-        with small_memory("900M") as within:
-            first = (
-                "open('/proc/self/oom_score_adj', 'w').write('1000')"  # a worker, not its parent
-            )
-            item = f"{first}; kept.append(torch.ones(8_000_000))"
-            run = fails(tmp_path, *within, item=item, steps=8)
+        chosen = "open('/proc/self/oom_score_adj', 'w').write('1000')"  # a worker, not its parent
+        with small_memory("400M") as within:
+            item = f"{chosen}; kept.append(torch.ones(8_000_000))"
+            run = fails(tmp_path, first=within, item=item, steps=8)
         assert run.status == "failed"
         assert "The system ran out of memory" in run.record.error, run.record.error
         assert "fewer workers" in run.record.error
 
     def test_workers_above_the_limit_of_the_run(self, tmp_path: Path) -> None:
-        # Linux counts a parent's peak as the child's, and pytest's may lie above the limit.
-        small_parent = ["sh", "-c", '"$@"; exit $?', "sh"]
         # At once, so that there is memory left for saying so: 4 GB.
         item = "kept.append(torch.ones(1_000_000_000))"
-        run = fails(tmp_path, *small_parent, item=item, memory_gib=2)
+        run = fails(tmp_path, item=item, memory_gib=2)
         assert run.status == "oom", run.record.error
         assert "each needs memory of its own" in run.record.error, run.record.error
 
     def test_full_shared_memory(self, tmp_path: Path) -> None:
-        run = fails(tmp_path, *small_shm("4m"))
+        run = fails(tmp_path, first=small_shm("4m"))
         assert run.status == "failed"
         error = run.record.error
         assert "/dev/shm (0.0039 GiB) is full" in error and "--shm-size" in error, error
@@ -408,9 +395,9 @@ class TestTrouble:
     def test_a_batch_that_cannot_be_handed_over_does_not_hang(self, tmp_path: Path) -> None:
         """The labels find no room: PyTorch drops the batch, and would wait for it for ever."""
         fill = "os.system('head -c 100m /dev/zero > /dev/shm/filler 2>/dev/null')"
-        shm, patience = small_shm("64m"), "failures.PATIENCE_S = 15"
+        first = f"{small_shm('64m')}; failures.PATIENCE_S = 15"
         # One worker: of two the other could find it full as it makes its images, which is told.
-        run = fails(tmp_path, *shm, collate=fill, first=patience, workers=1)
+        run = fails(tmp_path, collate=fill, first=first, workers=1)
         assert run.status == "failed"
         assert "timed out after 15 seconds" in run.record.error, run.record.error
         assert "could not hand its batch over" in run.record.error

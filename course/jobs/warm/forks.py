@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 import types
-import typing
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
@@ -88,7 +87,7 @@ def fork(body: Callable[[], None], process: Process, *, keep: Iterable[int] = ()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # or the fork would print once more what waits there
     gc.freeze()  # the fork looks for no garbage in what it takes over: that would copy its pages
-    gc.collect()  # finds none, but gives back what Python keeps for new objects: no fork need to
+    gc.collect()  # so would what Python keeps for later use, and gives back with the first look
     with warnings.catch_warnings():  # of Python 3.12, where there are threads: OpenBLAS's, which
         warnings.simplefilter("ignore", DeprecationWarning)  # ends them before a fork
         try:
@@ -115,7 +114,6 @@ def _leave_finalizers() -> None:
     # operators apart one by one, in pages that would be copied for it.
     for taken_over in [*weakref.finalize._registry]:  # Python offers no other way to them
         taken_over.atexit = False
-    typing._cleanups.clear()  # of caches, which one of PyTorch's libraries would empty
 
 
 def _thaw() -> None:
@@ -130,7 +128,8 @@ def run_to_end(body: Callable[[], None]) -> None:
     The frames beneath are not unwound: they are the parent's. But threads are joined, exit
     handlers called, what is new is finalized and streams are flushed.
     """
-    code, last = 0, next(reversed(sys.modules))  # behind it comes what the program imports
+    code = 0
+    sys.modules[__name__] = sys.modules.pop(__name__)  # behind it lies what comes from here on
     try:
         body()
     except SystemExit as end:
@@ -146,7 +145,7 @@ def run_to_end(body: Callable[[], None]) -> None:
             os.kill(os.getpid(), signal.SIGINT)
         code = 1
     _run_exit_handlers()
-    _finalize(last)
+    _finalize()
     os._exit((code or 0) & 0xFF)
 
 
@@ -180,17 +179,14 @@ def _flush() -> None:
             stream.flush()
 
 
-def _finalize(last: str) -> None:
+def _finalize() -> None:
     """Finalize the program and the modules that it imported itself, so that files are written.
 
     Python would take all modules apart. With PyTorch among them, used or not, it takes a second.
-    To look at each module's name, even, takes a copy of the page that it lies in.
-
-    Args:
-        last: the module that had been imported last before the program began.
     """
-    new = [*takewhile(lambda name: name != last, reversed(sys.modules))]
-    for module in map(sys.modules.pop, ["__main__", *new]):
+    # To look at the names of all, three thousand, would copy their pages.
+    new = [*takewhile(lambda name: name != __name__, reversed(sys.modules))]
+    for module in map(sys.modules.pop, dict.fromkeys(["__main__", *new])):
         names = vars(module) if isinstance(module, types.ModuleType) else {}
         for name in names.keys() - {"__builtins__"}:  # each alone: a file goes before its buffer
             names[name] = None

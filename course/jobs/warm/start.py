@@ -74,6 +74,7 @@ READ_LATE = (
     "KINETO_LOG_LEVEL",  # with the first profile, before which the course sets it
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
+    "TORCHELASTIC_",  # as ranks of torchrun meet
     "TORCHINDUCTOR_CACHE_DIR",  # which the compiler sets, too, as soon as it is imported
     "TORCH_NCCL_",
 )
@@ -115,6 +116,7 @@ def prepare() -> None:
     except OSError:
         return
     _prepared.update(path=path, variables=early_variables(before), set=late)
+    _find_openblas()
 
 
 def prepare_for_kernels() -> None:
@@ -122,6 +124,15 @@ def prepare_for_kernels() -> None:
     with _no_garbage():
         for name in FOR_KERNELS:
             import_module(name)
+    if is_prepared():
+        _find_openblas()
+
+
+def _find_openblas() -> None:
+    """Note where NumPy's library is, and others of its kind: to look takes 7 ms, in each fork."""
+    from threadpoolctl import ThreadpoolController
+
+    _prepared["openblas"] = ThreadpoolController().select(internal_api="openblas")
 
 
 @contextmanager
@@ -212,12 +223,11 @@ def _finish_imports() -> None:
 def _set_threads() -> None:
     """As many threads as a new process would have, by its own environment and cores."""
     import torch
-    from threadpoolctl import ThreadpoolController
 
     cores = len(os.sched_getaffinity(0))
     asked = int(os.environ.get("OMP_NUM_THREADS", cores))
     for_numpy = int(os.environ.get("OPENBLAS_NUM_THREADS", asked))
-    ThreadpoolController().select(internal_api="openblas").limit(limits=min(for_numpy, cores))
+    _prepared["openblas"].limit(limits=min(for_numpy, cores))
     if "OMP_NUM_THREADS" not in os.environ or "MKL_NUM_THREADS" in os.environ:
         return
     most = torch.get_num_threads() if torch.backends.mkl.is_available() else asked  # MKL's limit

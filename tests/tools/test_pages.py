@@ -357,6 +357,16 @@ def test_a_recorded_node_gets_its_rows(tmp_path: Path, monkeypatch: pytest.Monke
     assert COPIED in day2.ladder()
 
 
+def test_what_is_said_of_the_fastest_of_four() -> None:
+    fastest = {}
+    for run in recordings.recorded_runs(SEVERAL, "scaling"):
+        if (run.record.gpus, run.config.batch_size) == (4, 1024):
+            fastest[run.config.rung] = run.record.images_per_s
+    more = fastest["compile"] / fastest["channels_last"], fastest["algebra"] / fastest["compile"]
+    told = "still trains {:.0f} % more images a second than `channels_last`, and the algebra {:.0f}"
+    assert told.format(*(100 * each - 100 for each in more)) in readme.PERFORMANCE.read_text()
+
+
 def test_what_is_said_of_the_prediction() -> None:
     said = node.predicted().set_index("rung")
     assert "fitted to traces of two and four H200s: 0.15 ms" in EIGHT

@@ -133,6 +133,8 @@ def own_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("turns")))
         worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            patch.setattr(job_helpers, "FIRST", tmp_path_factory.getbasetemp().parent / "first")
         first = int(os.environ.get("COURSE_SLURM_PORT", FIRST_PORT))
         patch.setenv("COURSE_SLURM_PORT", str(first + 10 * int(worker.removeprefix("gw"))))
         patch.setattr(tempfile, "tempdir", None)  # or it stays that of before

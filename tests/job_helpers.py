@@ -5,10 +5,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+from filelock import FileLock
 
 from course.config import Config, rung
 from course.jobs import launch as jobs
@@ -41,6 +43,10 @@ narrow.use()
 WHOLE = 'executor = "slurm"\nnodes = 2\ngpus_per_node = 1\nsbatch = ["exclusive"]\n'
 SITES = f'[whole]\n{WHOLE}[urgent]\n{WHOLE}partition = "urgent"\n'
 
+
+# Where the first of several test processes notes the place of its server of warm starts, which then
+# forks one for each of the others; None: there are no others.
+FIRST: Path | None = None
 
 both_ways = pytest.mark.parametrize("runs_root", ["cold", "warm"], indirect=True)
 
@@ -68,9 +74,30 @@ def warm_up() -> None:
     if not client.is_wanted():
         return
     known = client.name(), client.signature()  # to find them takes longer than to ask
-    if not is_warm(*known):
-        client.start_server()
+    if is_warm(*known):
+        return
+    with FileLock(FIRST.with_suffix(".lock")) if FIRST else nullcontext():
+        if not (FIRST and FIRST.exists() and fork_server(FIRST.read_text(), *known)):
+            client.start_server()
         eventually(lambda: is_warm(*known), "a server of warm starts")
+        if FIRST and not FIRST.exists():
+            FIRST.write_text(tempfile.gettempdir())
+
+
+def fork_server(place: str, *known: str) -> bool:
+    """Have a server that serves in `place` fork one for this test process, if it can."""
+    ours = ("COURSE_", "SUBMITIT_", "OMP_NUM_THREADS")  # as `client.start_server` leaves them out
+    env = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+    folder = Path(tempfile.mkdtemp())
+    ends = [str(folder / name) for name in ("printed.out", "printed.err", "printed.code")]
+    script, user = str(SCRIPTS / "serves.py"), json.dumps(client.user())
+    command = [sys.executable, "-m", "as_new", *ends, script, *known, user]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", place)
+        forked = kernels.start(command, folder, env)
+    if forked:
+        forked.wait(DEADLINE_S)
+    return forked is not None
 
 
 def is_warm(name: str = "", signature: str = "") -> bool:

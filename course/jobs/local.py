@@ -17,11 +17,10 @@ from submitit import LocalExecutor
 from submitit.local.local import LocalJob
 
 from course.config import Config
-from course.jobs import task
 from course.jobs.processes import identity, is_alive, kill_left, mark, of_run
 from course.jobs.sites import Site
 from course.jobs.tickets import take_ticket, waits_for
-from course.jobs.warm import client
+from course.jobs.warm import client, task
 from course.runs import logs
 from course.runs.logs import submitted as submitted
 from course.runs.run import FOLDER_VARIABLE, Run

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from course.jobs import task
 from course.jobs.cluster import control
 from course.jobs.sites import Site, user_file
+from course.jobs.warm import task
 from course.runs.run import FOLDER_VARIABLE
 
 if TYPE_CHECKING:

@@ -141,7 +141,7 @@ def launch_two_processes():
 def supervisor_of(rank, runs_root):
     for process in processes_of(runs_root):
         ours = process.environ().get("SUBMITIT_LOCAL_GLOBALID") == str(rank)
-        if ours and "course.jobs.task" in process.cmdline():
+        if ours and "course.jobs.warm.task" in process.cmdline():
             return process
     raise LookupError(f"no supervisor of rank {rank}")
 

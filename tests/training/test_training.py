@@ -61,6 +61,7 @@ def first_loss(config: Config) -> float:
 def loss_of_the_baseline(tmp_path_factory: pytest.TempPathFactory) -> float:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COURSE_RUNS", str(tmp_path_factory.mktemp("runs")))
+        warm_up()
         return first_loss(rung("baseline", quick=True, **TINY))
 
 

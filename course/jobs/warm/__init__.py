@@ -1,1 +1,1 @@
-"""Processes of a job that are forked from one that has imported PyTorch already."""
+"""How a job's processes start: most are forked from one that has imported PyTorch already."""

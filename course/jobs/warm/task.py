@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """`python -u -m course.jobs.task FOLDER`: call what was submitted there."""
+    """`python -u -m course.jobs.warm.task FOLDER`: call what was submitted there."""
     sys.modules["numpy"] = None  # submitit goes on where there is none
     from submitit.core.submission import submitit_main
 
@@ -22,7 +22,7 @@ def main() -> None:
 
 def command(python: str, logs: Path) -> str:
     """The command of a job's tasks, for a shell."""
-    return f"{python} -u -m course.jobs.task {shlex.quote(str(logs))}"
+    return f"{python} -u -m course.jobs.warm.task {shlex.quote(str(logs))}"
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from course.jobs.warm.start import early_variables
 
 SOURCE = Path(__file__).resolve().parents[2]  # the course
 ANSWER_S = 1.0  # so long a launch waits for the server; it has nothing else to do
+KERNEL = "ipykernel_launcher"  # the module as which Jupyter starts one
 OF_KERNELS = "-kernels"  # behind the name of a server: that of its server for kernels alone
 SERVER = "from course.jobs.warm.server import main; main()"
 # A Python ignores these as it starts. That a library handles them in this process (as LLVM does,

@@ -63,7 +63,7 @@ class WarmProvisioner(LocalProvisioner):
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> dict[str, Any]:
         """Start a kernel: how to reach it, by the names of a connection file."""
         cwd, env = Path(kwargs.get("cwd") or Path.cwd()), kwargs.get("env") or dict(os.environ)
-        is_ours = cmd[:3] == [sys.executable, "-m", "ipykernel_launcher"]
+        is_ours = cmd[:3] == [sys.executable, "-m", client.KERNEL]
         process = start(cmd, cwd, env) if is_ours else None
         if process is None:
             return await super().launch_kernel(cmd, **kwargs)
@@ -128,8 +128,10 @@ def start(command: list[str], cwd: Path, env: dict[str, str]) -> Kernel | None:
         return None
     asked = {"command": command, "env": env, "cwd": str(cwd), "user": client.user()}
     request = {"kernel": asked, "signature": client.signature()}
-    usual = client.name()
-    for name in (f"{usual}{client.OF_KERNELS}", usual):  # the first is there for later kernels
+    names = [client.name()]
+    if client.KERNEL in command:  # for later ones there is a server that has imported more
+        names.insert(0, f"{names[0]}{client.OF_KERNELS}")
+    for name in names:
         with suppress(OSError, ValueError), client.connected(name) as server:
             if identity := client.ask(server, request).get("kernel"):
                 server.settimeout(None)

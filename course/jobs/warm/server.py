@@ -139,7 +139,8 @@ class Server:
             _tell(client)
         elif kernel:
             self._take(client, kernel, kernel["command"], partial(_be_kernel, client))
-            self._serve_kernels(kernel["user"])
+            if warm_client.KERNEL in kernel["command"]:
+                self._serve_kernels(kernel["user"])
         else:
             job, folder = request["job"], Path(request["job"]["folder"])
             command = [sys.executable, "-m", "submitit.local._local", str(folder)]

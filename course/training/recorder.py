@@ -23,7 +23,7 @@ from course.runs.files import write_atomically
 from course.runs.record import write_record
 from course.runs.restarts import CHECKPOINTS, EPOCHS, GO_ON
 from course.runs.run import FOLDER_VARIABLE, Run, rank_file, record_of, steps_file
-from course.training import memory, trials
+from course.training import memory, profiling, trials
 from course.training.energy import driver_version
 from course.training.precision import HALF, has_units
 from course.training.racing import network
@@ -192,7 +192,7 @@ class Recorder:
         if self._run is None:
             return
         try:
-            profiler.export_chrome_trace(str(self._run.folder / TRACE_FILE))
+            profiling.write(profiler, self._run.folder / TRACE_FILE)
             self.set(trace=TRACE_FILE)
         except (OSError, RuntimeError) as error:
             print(f"the trace could not be written: {error}", file=sys.stderr)

@@ -87,6 +87,7 @@ def test_sizes_of_the_epochs(start: int, end: int, epochs: int, due: list[int]) 
     assert [epoch_px(cfg, epoch) for epoch in range(epochs)] == due
 
 
+@pytest.mark.slow
 @for_all(
     "loading",
     [

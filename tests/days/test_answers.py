@@ -150,11 +150,14 @@ def trial(name: str, text: str, own: dict, ranks: int = 1) -> Trial:
 
 
 def answered(answer: Answer, *, wrong: bool) -> Trial:
-    """Most of what is wrong shows while it trains, and needs no validation to be told."""
+    """Most of what is wrong shows in the first epoch's training, and needs no more to be told."""
     text, name = text_of(answer), name_of(answer)
     found = trial(name, text, answer.config, answer.ranks)
     if wrong and not VALIDATION.search(answer.said + name):
-        found = found._replace(config=replace(found.config, val_steps=0))
+        less = {"val_steps": 0}
+        if name == "day2.data_parallel":
+            less["epochs"] = answer.config.get("epochs", 1)
+        found = found._replace(config=replace(found.config, **less))
     return found._replace(text_before=text) if answer.both else found
 
 

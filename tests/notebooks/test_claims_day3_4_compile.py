@@ -100,6 +100,7 @@ def test_a_processor_loses() -> None:
     assert len(days) == 1  # one machine, one day
 
 
+@pytest.mark.slow
 def test_the_block_falls_apart_at_three_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     said("Here is the block's end with three, as people leave them in their models:")
     monkeypatch.setattr(compilation.made, "BACKEND", "eager")

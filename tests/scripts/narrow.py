@@ -114,7 +114,7 @@ def create(name: str, classes: int, image_px: int = 224) -> nn.Module:
     if not name.startswith("resnet"):
         return Transformer(classes, image_px, 2 if name in SHALLOW.values() else DEPTH)
     if name in SHALLOW.values():
-        return Narrow(classes, (0, 0, 1, 0))
+        return Narrow(classes, (1, 0, 0, 0))
     return Narrow(classes) if name == "resnet18" else _known(name, classes, image_px)
 
 

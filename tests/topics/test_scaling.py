@@ -169,6 +169,7 @@ def group_of_one():
         distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 @for_all("bucket_mb", [0.5, 5, 25, 1000])
 def test_buckets_are_those_that_ddp_makes(group_of_one, bucket_mb: float) -> None:
     model = models.create("resnet18", 16)

@@ -80,6 +80,7 @@ def test_orders_have_every_image_once() -> None:
         formats.orders(images=10, shards=3)
 
 
+@pytest.mark.slow
 def test_three_ways_read_the_same_images() -> None:
     found = formats.reading("solutions/train.py")
     assert found["images"].nunique() == 1 and (found["images_per_s"] > 0).all()

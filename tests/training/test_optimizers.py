@@ -58,6 +58,7 @@ def trained(cfg: Config, net: nn.Module, updates: int = 20) -> tuple[list[float]
     return rates, losses
 
 
+@pytest.mark.slow
 @for_all("name", NAMES)
 def test_each_learns(name: str) -> None:
     lr = 1.0 if name == "lars" else 0.01
@@ -88,6 +89,7 @@ def test_state_is_as_large_as_is_said(name: str) -> None:
     assert sum(each.numel() for each in kept) == STATE[name] * weights
 
 
+@pytest.mark.slow
 @for_all("name", NAMES)
 def test_memory_of_the_state_is_predicted(name: str) -> None:
     found = predict(rung("device", optimizer=name, model="resnet8_patches", image_px=32))

@@ -40,6 +40,7 @@ def test_many_pieces_are_cut_at_once() -> None:
     assert dearest(cost, begins) == 6
 
 
+@pytest.mark.slow
 @for_all("model", SIZES)
 def test_parts_are_the_network(model: str) -> None:
     torch.manual_seed(0)

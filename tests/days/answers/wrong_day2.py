@@ -214,6 +214,7 @@ WRONG = {
     "each rank shuffles for itself": Answer(
         todo=8,
         edits={SAMPLER: SAMPLER.replace("seed=cfg.seed)", "seed=cfg.seed + run.rank)")},
+        config={"epochs": 2},
         ranks=2,
         why="Ranks take every second image of *different* orders: some images come twice in an "
         "epoch, and others not at all.",

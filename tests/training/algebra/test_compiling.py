@@ -83,6 +83,7 @@ def network() -> fused.FusedResNet:
     return fused.convert(plain.convert(of_algebra.network()))
 
 
+@pytest.mark.slow
 def test_each_kernel_is_compiled_once_and_loaded(loaded: list[str], own_cache: Path) -> None:
     report = compile_at_once([of_stats(32), of_stats(48), of_stats(33), of_stats(32, 32)], CPU)
     assert report.kernels == 3  # 32 and 48 rows are both a multiple of 16

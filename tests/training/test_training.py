@@ -23,17 +23,17 @@ def test_training_on_the_default_set_beats_chance(runs_root: Path) -> None:
         "model": "resnet18",
         "image_px": 32,
         "batch_size": 16,
-        "steps": 20,
+        "steps": 15,
         "epochs": 2,
-        "val_steps": 12,
+        "val_steps": 6,
         "lr": 0.01,
     }
     run = launch("solutions/train.py", rung("baseline", quick=True, **changes), time_min=10)
     wait(run)
-    # 192 images: chance has a standard deviation of 1.7 %, so this is many of them away.
+    # 96 images: chance has a standard deviation of 2.5 %, so this is five of them away.
     assert run.record.val_top1 > 3 * CHANCE
     losses = run.steps["loss"]  # of one batch of 16 they jump: so the means of many
-    assert losses[-20:].mean() < losses[:20].mean()
+    assert losses[-15:].mean() < losses[:15].mean()
     assert len(run.record.epochs) == 2
 
 

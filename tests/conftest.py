@@ -42,22 +42,45 @@ SLOWEST_FIRST = (
     "notebooks/test_notebooks.py",
     "race/test_entering.py",
     "predictions",
+    "timm",
     "topics/test_communication.py",
     "training/test_data_parallel.py",
     "jobs/",
     "training/",
     "idr_pytools/",
+    "digits",
     "topics/",
 )
-# These predict the same steps of ResNet-50, once in a process.
-PREDICT = (
-    "tools/test_pages.py",
-    "training/test_memory.py",
-    "topics/test_anatomy.py",
-    "topics/test_roofline.py",
-    "notebooks/test_claims_day1_1_gpu.py",
-    "notebooks/test_claims_day1_4_profiler.py",
-)
+# Files whose tests do the same once in a process.
+TOGETHER = {
+    "predictions": (  # of the same steps of ResNet-50
+        "tools/test_pages.py",
+        "training/test_memory.py",
+        "topics/test_anatomy.py",
+        "topics/test_roofline.py",
+        "notebooks/test_claims_day1_1_gpu.py",
+        "notebooks/test_claims_day1_4_profiler.py",
+    ),
+    "timm": (  # is imported
+        "training/test_optimizers.py",
+        "training/test_stages.py",
+        "topics/test_large_batch.py",
+        "topics/test_parallel.py",
+        "topics/test_schedules.py",
+        "notebooks/test_claims_day3_3_large_batch.py",
+        "notebooks/test_claims_day4_1_memory.py",
+        "notebooks/test_claims_day4_2_fsdp.py",
+        "notebooks/test_claims_day4_3_model_parallel.py",
+        "notebooks/test_claims_day4_3_pipelines.py",
+    ),
+    "digits": (  # for which scikit-learn is imported, and SciPy with it
+        "topics/test_learning.py",
+        "topics/test_numerics.py",
+        "topics/test_refinement.py",
+        "notebooks/test_claims_lab_numerics.py",
+    ),
+}
+GROUPS = {file: group for group, files in TOGETHER.items() for file in files}
 STARTS_JOBS = {"nothing_left", "here", "slurm", "cluster"}  # fixtures of tests that do
 
 
@@ -106,9 +129,7 @@ def group_of(item: pytest.Item) -> str:
     file = file_of(item.path)
     if "slurm" in item.fixturenames:  # two, each with a Slurm of its own: they mostly wait
         return "slurm-jobs" if file.startswith("jobs/") else "slurm-others"
-    if file in PREDICT:
-        return "predictions"
-    return item.nodeid if file == "notebooks/test_notebooks.py" else file
+    return item.nodeid if file == "notebooks/test_notebooks.py" else GROUPS.get(file, file)
 
 
 @cache  # four thousand tests are of a hundred files

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -44,9 +45,16 @@ def modules(project: Path) -> dict[str, Path]:
     return found
 
 
+@cache  # two tests ask, and to walk through a module takes longest
+def statements(path: Path) -> list[ast.stmt]:
+    """A file's statements that import something, wherever they stand."""
+    every = ast.walk(ast.parse(path.read_text()))
+    return [node for node in every if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imports(path: Path, known: dict[str, Path]) -> Iterator[str]:
     """The course's modules that a file imports, wherever in it."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(path):
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{each.name}" for each in node.names]
             yield from (name if name in known else node.module for name in names)

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from itertools import islice
 from pathlib import Path
 
@@ -172,6 +173,7 @@ def test_killed_maker_leaves_nothing_taken_for_whole(tmp_path: Path) -> None:
     )
     while not root.with_name("crops.partial").exists():
         assert maker.poll() is None
+        time.sleep(0.01)
     maker.send_signal(signal.SIGKILL)
     maker.communicate()
     assert not is_whole(root)

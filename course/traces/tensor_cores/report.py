@@ -172,15 +172,16 @@ PARTS = {USED: "tensor_core", NOT: "other", UNKNOWN: "unknown"}
 def _row(operator: str, kernels: pd.DataFrame, device: str) -> dict[str, Any]:
     """One operator's row, without the columns that need the others."""
     row: dict[str, Any] = {"operator": operator, "gpu_s": kernels["duration_s"].sum()}
-    for verdict, part in PARTS.items():
-        group = kernels[kernels["verdict"] == verdict]
+    for part in PARTS.values():
+        row |= {f"{part}_s": 0.0, f"{part}_kernels": 0, f"{part}_names": ()}
+    for verdict, group in kernels.groupby("verdict"):
         seconds = group.groupby("kernel")["duration_s"].sum().sort_values(ascending=False)
         row |= {
-            f"{part}_s": seconds.sum(),
-            f"{part}_kernels": len(group),
-            f"{part}_names": tuple(seconds.index),
+            f"{PARTS[verdict]}_s": seconds.sum(),
+            f"{PARTS[verdict]}_kernels": len(group),
+            f"{PARTS[verdict]}_names": tuple(seconds.index),
         }
-    times = kernels.explode("types").groupby("types")["duration_s"].sum()
+    times = kernels[["types", "duration_s"]].explode("types").groupby("types")["duration_s"].sum()
     types = list(times.sort_values(ascending=False).index)
     used = row["tensor_core_kernels"] > 0
     verdict = USED if used else UNKNOWN if row["unknown_kernels"] else NOT
@@ -197,8 +198,9 @@ def _row(operator: str, kernels: pd.DataFrame, device: str) -> dict[str, Any]:
 def _calls(operators: pd.DataFrame) -> pd.Series:
     """How often each operator was called; under autocast some call themselves: that is one."""
     rows = operators.sort_values("start_s")
-    end = (rows["start_s"] + rows["duration_s"]).groupby([rows["name"], rows["thread"]])
-    inside = rows["start_s"] < end.transform(lambda times: times.cummax().shift())
+    alike = [rows["name"], rows["thread"]]
+    latest = (rows["start_s"] + rows["duration_s"]).groupby(alike).cummax()
+    inside = rows["start_s"] < latest.groupby(alike).shift()
     return rows.loc[~inside, "name"].value_counts()
 
 

@@ -60,6 +60,8 @@ TOGETHER = {
         "topics/test_roofline.py",
         "notebooks/test_claims_day1_1_gpu.py",
         "notebooks/test_claims_day1_4_profiler.py",
+        "notebooks/test_claims_day3_4_compile.py",
+        "notebooks/test_claims_lab_microscope.py",
     ),
     "timm": (  # is imported
         "training/test_optimizers.py",

@@ -48,7 +48,7 @@ SLOWEST_FIRST = (
     "jobs/",
     "training/",
     "idr_pytools/",
-    "digits",
+    "scipy",
     "topics/",
 )
 # Files whose tests do the same once in a process.
@@ -60,6 +60,8 @@ TOGETHER = {
         "topics/test_roofline.py",
         "notebooks/test_claims_day1_1_gpu.py",
         "notebooks/test_claims_day1_4_profiler.py",
+        "notebooks/test_claims_day3_4_compile.py",
+        "notebooks/test_claims_lab_microscope.py",
     ),
     "timm": (  # is imported
         "training/test_optimizers.py",
@@ -73,7 +75,10 @@ TOGETHER = {
         "notebooks/test_claims_day4_3_model_parallel.py",
         "notebooks/test_claims_day4_3_pipelines.py",
     ),
-    "digits": (  # for which scikit-learn is imported, and SciPy with it
+    "scipy": (  # is imported, by scikit-learn or for a chance
+        "benchmarks/test_parity.py",
+        "race/test_boards.py",
+        "race/test_race.py",
         "topics/test_learning.py",
         "topics/test_numerics.py",
         "topics/test_refinement.py",

@@ -10,6 +10,7 @@ from claims import text_of, text_of_quiz
 from course import LADDER, recorded, rung, trace_path
 from course.labs.quizzes import FOLDER
 from course.labs.quizzes import load as load_quiz
+from course.runs import recordings
 from course.runs.run import PROJECT
 from course.topics import profiler, roofline
 from course.traces.tables import Trace
@@ -253,7 +254,7 @@ class TestRoofline:
             "Convolutions do nearly 190 operations for each byte.",
             "The others here do too few to be counted, yet they move most of the bytes.",
         )
-        table = roofline.operators(rung("channels_last", batch_size=256))
+        table = roofline.operators(rung("channels_last", **recordings.SETUP))
         shown = table.head(8)
         convolutions = shown["operator"].str.contains("conv")
         assert shown.loc[convolutions, "flop_per_byte"].between(185, 190).all()
@@ -271,9 +272,7 @@ class TestRoofline:
     @pytest.mark.slow
     def test_a_small_batch_lies_further_left(self) -> None:
         says("A small batch lies further left, since the weights are moved once a step, ")
-        small, large = (
-            roofline.step_cost(rung("device", batch_size=size, image_px=160)) for size in (8, 256)
-        )
+        small, large = (roofline.step_cost(rung("device", batch_size=size)) for size in (4, 256))
         assert small.flop_per_byte < 0.8 * large.flop_per_byte
 
     def test_the_h100s_ceilings(self) -> None:

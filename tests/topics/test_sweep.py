@@ -2,11 +2,12 @@
 
 import pandas as pd
 import pytest
-from job_helpers import DEADLINE_S, narrow_solution, nothing_left, warm_up  # noqa: F401
+from job_helpers import DEADLINE_S, nothing_left, warm_up  # noqa: F401
 
 from course.config import rung, vary
 from course.jobs import launch
 from course.runs.recordings import recorded
+from course.runs.run import PROJECT
 from course.topics.memory.batch_sizes import Fit, fit, sweep
 from course.topics.memory.pictures import batch_sweep
 
@@ -104,8 +105,7 @@ def test_a_run_that_is_not_over_is_refused():
 
 
 @pytest.mark.slow
-def test_real_sweep_on_this_machine_ends_out_of_memory(runs_root, tmp_path):
-    """The network is narrow: as many bytes of activations take an eighth of the arithmetic."""
+def test_real_sweep_on_this_machine_ends_out_of_memory(runs_root):
     warm_up()  # or all three would start cold
     config = rung(
         "device",
@@ -118,7 +118,7 @@ def test_real_sweep_on_this_machine_ends_out_of_memory(runs_root, tmp_path):
         warmup_steps=1,
         memory_gib=1.5,
     )
-    runs = launch.launch_all(narrow_solution(tmp_path), vary(config, batch_size=[32, 192, 1024]))
+    runs = launch.launch_all(PROJECT / "solutions/train.py", vary(config, batch_size=[8, 96, 448]))
     launch.wait(runs, check=False, timeout_s=DEADLINE_S)
     table = sweep(runs)
     assert list(table["status"]) == ["ok", "ok", "oom"]
@@ -127,7 +127,7 @@ def test_real_sweep_on_this_machine_ends_out_of_memory(runs_root, tmp_path):
     assert table["peak_gib"][1] < 1.5 < table["peak_gib"][2]
     line = fit(table)
     assert line.fixed_gib > 0.4  # libraries
-    assert 192 <= line.largest_batch(1.5) < 1024
+    assert 96 <= line.largest_batch(1.5) < 448
     text = words(table, line)
-    assert "out of memory at 1024" in text and "limit: 1.5 GiB, enough for batch" in text
+    assert "out of memory at 448" in text and "limit: 1.5 GiB, enough for batch" in text
     assert "peak memory (process, resident)" in text

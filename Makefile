@@ -34,7 +34,7 @@ check: lint
 # tests. See tests/conftest.py for their order. One that dies ends the run, or groups would wait for
 # it for ever.
 test: lint
-	python -m pytest --numprocesses=5 --dist=loadgroup --no-loadscope-reorder --max-worker-restart=0
+	python -m pytest --numprocesses=6 --dist=loadgroup --no-loadscope-reorder --max-worker-restart=0
 
 lab: setup
 	jupyter lab $(AS_ROOT) --notebook-dir=. --KernelManager.transport_encryption=auto \

@@ -29,17 +29,18 @@ from course.jobs.warm import client
 config.QUICK |= {"image_px": 64, "steps": 8, "budget_s": 0.0}
 
 
-# What takes longest begins first, or a worker would be alone with it at the end.
+# What takes longest begins first, or a worker would be alone with it at the end: tests that mostly
+# wait beside others that compute.
 SLOWEST_FIRST = (
     "slurm-jobs",
     "slurm-others",
-    "jobs/test_in_turns.py",
     "days/test_answers.py",
+    "jobs/test_in_turns.py",
+    "notebooks/test_notebooks.py",
     "jobs/test_endings.py",
     "topics/test_feeding.py",
     "jobs/test_warm.py",
     "workshop/test_rehearsal.py",
-    "notebooks/test_notebooks.py",
     "race/test_entering.py",
     "predictions",
     "timm",
@@ -109,7 +110,7 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def import_share(session: pytest.Session) -> None:
-    """Import one file of five, where five processes are about to import all of them.
+    """Import a share of the files, where several processes are about to import all of them.
 
     In a new clone each would rewrite the assertions of every file, and all of them at once.
     """

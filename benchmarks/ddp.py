@@ -152,6 +152,7 @@ def measure(form: str, args: argparse.Namespace) -> list[dict]:
     return [
         {
             "variant": name,
+            "form": form,
             "compiled": form == "compiled",
             "step_ms": quartiles(step_ms[:, at]),
             "ratio": quartiles(ratio[:, at]),
@@ -174,8 +175,9 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=256, help="of each rank")
     parser.add_argument("--steps", type=int, default=20, help="of a turn")
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--compile", action="store_true", help="the compiled variants, too")
-    parser.add_argument("--algebra", action="store_true", help="the algebra's variants alone")
+    also = parser.add_mutually_exclusive_group()
+    also.add_argument("--compile", action="store_true", help="the compiled variants, too")
+    also.add_argument("--algebra", action="store_true", help="the algebra's variants alone")
     parser.add_argument("--out", type=Path, help="also write the lines into this file")
     args = parser.parse_args()
     if "LOCAL_RANK" not in os.environ:

@@ -105,7 +105,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection(session: pytest.Session) -> None:
     """Importing makes a million objects that stay: nobody looks for garbage among them."""
     gc.disable()
-    if session.config.args == session.config.getini("testpaths"):
+    is_one_of_some = "PYTEST_XDIST_WORKER" in os.environ
+    if is_one_of_some and session.config.args == session.config.getini("testpaths"):
         import_share(session)
 
 
@@ -114,10 +115,9 @@ def import_share(session: pytest.Session) -> None:
 
     In a new clone each would rewrite the assertions of every file, and all of them at once.
     """
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
-    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     every = sorted(Path(__file__).parent.rglob("test_*.py"))
-    for path in every[int(worker.removeprefix("gw")) :: count]:
+    first = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
+    for path in every[first :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])]:
         with suppress(pytest.Collector.CollectError, pytest.skip.Exception):  # told in its turn
             _ = pytest.Module.from_parent(session, path=path).obj
 

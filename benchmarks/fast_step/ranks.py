@@ -56,7 +56,7 @@ def mean_of(own: Gradients) -> Gradients:
 
 
 def are_equal(found: Gradients) -> bool:
-    """On all ranks, to the last bit?"""
+    """On all ranks? Their sums are, to the last bit."""
     sums = torch.stack([each.abs().sum() for each in found.values()])
     of_all = [torch.empty_like(sums) for _ in range(distributed.get_world_size())]
     distributed.all_gather(of_all, sums)

@@ -107,7 +107,7 @@ def has_gpu() -> bool:
     return apple or any(next(Path("/dev").glob(each), None) for each in files)
 
 
-class DetachedExecutor(LocalExecutor):
+class DetachedExecutor(task.Starts, LocalExecutor):
     """A local executor whose jobs lie in a session of their own.
 
     Interrupting or restarting a Jupyter kernel signals its whole process group. submitit
@@ -120,10 +120,6 @@ class DetachedExecutor(LocalExecutor):
         super().__init__(folder)
         self.variables = variables  # for the environment of every process of the job
         self.controller: list[float] = []  # the identity of the process started last
-
-    @property
-    def _submitit_command_str(self) -> str:
-        return task.command(self.python, self.folder)
 
     def _submit_command(self, command: str) -> LocalJob:
         tasks = self.parameters.get("tasks_per_node", 1)

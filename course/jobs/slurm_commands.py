@@ -33,14 +33,10 @@ def executor(folder: Path, request: dict[str, Any], site: Site) -> SlurmExecutor
     """submitit's executor for a run in `folder`, with all that the site asks for."""
     from submitit import SlurmExecutor
 
-    class Anywhere(SlurmExecutor):
+    class Anywhere(task.Starts, SlurmExecutor):
         @classmethod
         def affinity(cls) -> int:
             return 1  # also where there is no srun: a script can be shown there
-
-        @property
-        def _submitit_command_str(self) -> str:
-            return task.command(self.python, self.folder)
 
         def _make_submission_command(self, submission_file_path: Path) -> list[str]:
             variables = [f"{name}={value}" for name, value in control.environment().items()]

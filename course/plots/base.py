@@ -132,7 +132,7 @@ class Picture(Figure):
     def _page(self, light: bytes) -> str:
         """The picture for both themes, or on paper alone; the light one is there already."""
         drawn = {"light": light}
-        with self._in_the_dark(), self._laid_out():  # on paper too: it must do for each picture
+        with self._in_the_dark(), self._laid_out():  # on paper too: what cannot be darkened fails
             if ON_PAPER not in os.environ:
                 drawn["dark"] = self._drawn()
         alt = html.escape(self.alt or "a picture", quote=True)

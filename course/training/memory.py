@@ -121,7 +121,8 @@ def peak(device: torch.device) -> dict[str, float | str | None]:
     On an accelerator: the tensors of PyTorch's allocator, and what it reserved from the
     device for them. On a CPU there is no such allocator to ask, so it is the process's peak
     resident size, libraries included (some 0.5 GiB before the first tensor): those of a fork as
-    well to which it has not come yet.
+    well to which it has not come yet. (Where the system has taken such pages back, for want of
+    memory, they count twice.)
     """
     if device.type == "cpu":
         unit = 1 if sys.platform == "darwin" else 1024  # getrusage(2): bytes on macOS, else KiB
@@ -188,29 +189,31 @@ def _missing_bytes() -> int:
 
 
 def _map_taken_over() -> None:
-    """Come to all of it, where the kernel can; what it cannot comes by and by."""
+    """Come to all of it, where the kernel can; what it cannot is still counted as missing."""
     madvise = ctypes.CDLL(None).madvise
-    for at, count in taken_over:
-        madvise(ctypes.c_void_p(at), ctypes.c_size_t(count), MADV_POPULATE_READ)
-    taken_over.clear()
+    taken_over[:] = [
+        (at, count)
+        for at, count in taken_over
+        if madvise(ctypes.c_void_p(at), ctypes.c_size_t(count), MADV_POPULATE_READ)
+    ]
 
 
 def host_gib() -> float:
     """GiB of host memory that this process and those it started, DataLoader workers, hold now.
 
-    It is what the system cannot take back: on Linux their anonymous and shared pages, where a
-    page that several share counts once, and the batches in /dev/shm that are on their way, which
-    no process has mapped. Code of libraries, which comes from files, is not counted. Elsewhere it
-    is what each process has for itself.
+    It is what the system cannot take back: on Linux this process's anonymous pages, also those that
+    it shares with the one that it was forked from, those that its workers have for themselves, and
+    batches in /dev/shm, each once, on their way or not. Code of libraries, which comes from files,
+    is not counted. Elsewhere it is what each process has for itself.
     """
-    family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    first = psutil.Process()
     held, waiting, mapped = 0, {}, set()
-    for process in family:
+    for process in [first, *first.children(recursive=True)]:
         try:
             if sys.platform != "linux":
                 held += process.memory_full_info().uss
                 continue
-            held += _held_bytes(process.pid)
+            held += _held_bytes(process, is_first=process == first)
             waiting |= _shared_files(process.pid)
             mapped |= _mapped_files(process.pid)
         except (psutil.Error, OSError):  # it ended meanwhile
@@ -218,11 +221,18 @@ def host_gib() -> float:
     return (held + sum(waiting[each] for each in waiting.keys() - mapped)) / GIB
 
 
-def _held_bytes(pid: int) -> int:
-    """Its part of the pages that no file stands behind: proc(5), smaps_rollup."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    kinds = ("Pss_Anon:", "Pss_Shmem:")
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(kinds))
+def _held_bytes(process: psutil.Process, *, is_first: bool) -> int:
+    """Its pages that no file stands behind, and its part of the batches: proc(5), smaps."""
+    maps = process.memory_maps(grouped=False)
+    batches = [each for each in maps if each.path.startswith("/dev/shm/")]
+    others = [each for each in maps if not each.path.startswith("/dev/shm/")]
+    own = sum(each.anonymous if is_first else _private(each) for each in others)
+    return own + sum(each.pss for each in batches)
+
+
+def _private(area: Any) -> int:
+    """Bytes that a worker has made or changed itself: all others are its parent's as well."""
+    return min(area.anonymous, area.private_dirty + area.private_clean)
 
 
 def _shared_files(pid: int) -> dict[int, int]:

@@ -174,11 +174,15 @@ def _papermill(source: Path, target: Path, rehearsal: Rehearsal) -> None:
 @contextmanager
 def _on_paper() -> Iterator[None]:
     """Kernels that are started meanwhile draw pictures for one theme: their pages have no other."""
+    before = os.environ.get(ON_PAPER)
     os.environ[ON_PAPER] = "1"
     try:
         yield
     finally:
-        del os.environ[ON_PAPER]
+        if before is None:
+            del os.environ[ON_PAPER]
+        else:
+            os.environ[ON_PAPER] = before
 
 
 def _words(problem: Exception, rehearsal: Rehearsal) -> str:

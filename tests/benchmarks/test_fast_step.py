@@ -61,8 +61,9 @@ def test_ranks_agree() -> None:
     assert "after each of eight steps" in PAGE and len(told) == 8
     assert all("159 gradients, equal on all ranks: True; " in line for line in told)
     far = [re.search(r"; (\S+) from the mean, this rank's own (\S+)$", line) for line in told]
-    assert "further than 5e-8 from the mean" in PAGE
-    assert max(float(each[1]) for each in far) <= 5e-8 and min(float(each[2]) for each in far) > 1
+    assert "none of the 159 that the algebra sends itself was further than 6e-8" in PAGE
+    assert max(float(each[1]) for each in far) < 5.5e-8  # rounded to a digit
+    assert min(float(each[2]) for each in far) > 1
 
 
 def test_in_bf16_and_at_the_walls() -> None:
@@ -97,19 +98,20 @@ def test_gradients() -> None:
 
 
 def test_how_soon_it_is_ready() -> None:
-    first, tuned, other, before = rows("ready_h100.jsonl", "speed")
+    first, tuned, other = rows("ready_h100.jsonl", "speed")
+    before, _ = rows("first_layer_in_bf16_h100.jsonl", "speed", dtype="fp16")
     assert [row["compiled"][0]["kernels"] for row in (first, tuned, other)] == [63, 189, 63]
     assert {row["compiled"][0]["threads"] for row in (first, tuned, other)} == {16}
     assert "Ready in 20 s" in PAGE and "Its 63 kernels are compiled" in PAGE
     warm, after = rows("measured_h100.jsonl", "speed", way="fast", dtype="fp16")
     assert warm["compiled"][0]["kernels"] == 63 and warm["compiled"][0]["threads"] == 16
-    assert "none compiled, 12 s went by" in PAGE and round(warm["ready_s"]) == 12
-    assert "20 s in a process that had not" in PAGE and round(first["ready_s"]) == 20
+    assert "twelfth step 12 s after it made" in PAGE and round(warm["ready_s"]) == 12
+    assert "and 20 s if not; there" in PAGE and round(first["ready_s"]) == 20
     started = rows("ready_h100.jsonl", "machine")[0]["imports_s"]
-    assert f"on the same cores (its imports, {started:.0f} s, came before)" in PAGE
-    assert "27 s where it timed all tiles anew, which are 189 kernels" in PAGE
+    assert f"shared the cores, and its imports, {started:.0f} s, came before" in PAGE
+    assert "tiles timed anew, which are 189 kernels, it took 27 s" in PAGE
     assert round(tuned["ready_s"]) == 27
-    assert "it had been 57 s" in PAGE and round(before["ready_s"]) == 57
+    assert "it had been [57 s](" in PAGE and round(before["ready_s"]) == 57
     assert "A second network in the same process is ready in 1 s." in PAGE
     assert round(after["ready_s"]) == 1
 
@@ -127,12 +129,7 @@ def test_on_an_h200() -> None:
             for half in ("fp16", "bf16")
         ]
         assert f"| {name} | {' | '.join(cells)} |" in told
-    compiled = rows("measured_h200.jsonl", "speed", way="compile")[0]
-    ending = f"| {compiled['images_per_s']:,.0f} | {compiled['joules_per_image']:.3f} | – | – |"
-    assert ending in told
     fp16, bf16 = (steps["fast", half] for half in ("fp16", "bf16"))
-    said = f"On an H200 it makes {fp16['images_per_s']:,.0f} in fp16 and "
-    assert said + f"{bf16['images_per_s']:,.0f} in bf16" in told
     watts = f"draws {fp16['watts']:.0f} and {bf16['watts']:.0f} W of the 700"
     shares = [round(each["watts"] / 7) for each in (fp16, bf16)]
     assert f"{watts}, so power is the wall here too, at {shares[0]} and {shares[1]} %" in told
@@ -142,6 +139,39 @@ def test_on_an_h200() -> None:
         if each["compiled"][0]["kernels"] == 189
     ]
     assert "ready in 23 s, with all tiles timed anew" in told and round(tuned["ready_s"]) == 23
+
+
+def test_h200s_differ() -> None:
+    """The slowest and the fastest of all that were measured, by whatever benchmark."""
+    alone = {
+        (way, half): median(
+            each["images_per_s"]
+            for each in rows("measured_h200.jsonl", "speed", way=way, dtype=half)
+            if not each["compiled"] or each["compiled"][0]["kernels"] < 189
+        )
+        for way, half in (
+            ("eager", "fp16"),
+            ("compile", "fp16"),
+            ("fast", "fp16"),
+            ("fast", "bf16"),
+        )
+    }
+    eager, compiled, fp16, bf16 = (f"{each:,.0f}" for each in alone.values())
+    told = f"{eager} images/s by eager steps in fp16, {compiled} compiled and {fp16} by the algebra"
+    assert f"{told}, and another {bf16} in bf16" in PAGE
+    runs = [
+        *recorded_runs("nvidia-h200", "throughput"),
+        *recorded_runs("nvidia-h200-x4", "scaling"),
+    ]
+    for half in ("fp16", "bf16"):
+        found = [alone["fast", half], rows("power_h200.jsonl", "step", way="fast", dtype=half)[0]]
+        found[1] = found[1]["images_per_s"]
+        found += [
+            run.record.images_per_s
+            for run in runs
+            if (run.record.rung, run.config.precision, run.record.gpus) == ("algebra", half, 1)
+        ]
+        assert f"{min(found):,.0f} to {max(found):,.0f} in {half}" in PAGE, (half, found)
 
 
 def recorded(rung: str, precision: str) -> Record:
@@ -194,7 +224,7 @@ def test_what_sharing_costs() -> None:
     told = f"Its own pieces save {buckets - own:.1f} ms of DDP's {buckets - alone:.1f}"
     assert told in PAGE.replace("**", "")
     assert f"still it takes {last - alone:.1f} ms longer than alone" in PAGE
-    assert f"Sending all the rest costs {first - last:.1f} ms" in PAGE
+    assert f"that does not first, costs {own - last:.1f} ms more" in PAGE
     assert "0.1 ms longer without" in inspect.getsource(recorder) and round(own - first, 1) == 0.1
     assert (first - alone) / (buckets - alone) < 0.5
 

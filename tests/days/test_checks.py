@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from cases import for_all
@@ -50,6 +51,20 @@ def test_rehearsal_takes_any_way_to_reach_the_device(old, new, device, capsys) -
     found = rehearse(text, replace(cfg, device="cpu"))
     assert (found.computed_on.type, found.error) == ("cpu", "")
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "more, times",
+    [("", 1), ("    print(model.layer4[0].conv1.weight.shape)\n", 2)],
+    ids=["its beginning does", "it names what only the whole has"],
+)
+def test_a_networks_beginning_is_rehearsed_and_the_whole_where_that_fails(
+    more: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = Mock(wraps=pretended._rehearsed)
+    monkeypatch.setattr(pretended, "_rehearsed", counted)
+    found = rehearse(SOLVED.replace(MODEL, MODEL + more), rung("device", quick=True))
+    assert (found.error, counted.call_count) == ("", times)
 
 
 def test_what_a_script_is_given_in_a_rehearsal_has_all_that_it_has_in_a_run() -> None:

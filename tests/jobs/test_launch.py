@@ -78,6 +78,7 @@ def test_a_failed_run_is_started_anew_since_its_cause_may_be_mended(runs_root):
     assert again != run and run.status == again.status == "failed"
 
 
+@both_ways
 def test_a_run_out_of_memory_says_where_and_is_not_repeated_unasked(runs_root):
     run = over(launch("runs_out_of_memory.py"))
     error = run.record.error

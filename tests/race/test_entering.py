@@ -93,6 +93,7 @@ def test_runs_are_given_no_validation_crops(raced: tuple[Entry, Path]) -> None:
 def test_verification_runs_it_again(
     raced: tuple[Entry, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Judged in this process: the real referee judges the entry of track node below."""
     made, place = raced
     crops = Crops(crop_set.ensure(), "val").first(ASKED)
 

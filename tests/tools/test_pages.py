@@ -373,7 +373,7 @@ def test_what_is_said_of_the_prediction() -> None:
     assert round(said.loc["compile", "exposed_ms"], 2) == 0.15
     assert "0.9 ms of the eager step and 1.9 ms of the compiled one" in EIGHT
     assert said.loc[[*prediction.SCALED], "own_ms"].round(1).tolist() == [0.9, 1.9]
-    alone = node.written()["and_to"]
+    alone = node.written()["replaced_run"]
     names = ("alone_images_per_s", "alone_images_per_s_low", "alone_images_per_s_high")
     ratios = [said.loc["algebra", name] / alone["images_per_s"] for name in names]
     assert "1.06 to 1.27 times as fast, in the median 1.18" in EIGHT

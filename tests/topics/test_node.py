@@ -22,7 +22,7 @@ MACHINES = node.written()["fitted_to"]
 def again(**others: list[str]) -> pd.DataFrame:
     """What is predicted of the runs that the file names, or of others of some machine."""
     said = node.written()
-    return prediction.fitted(said["fitted_to"] | others, said["and_to"])
+    return prediction.fitted(said["fitted_to"] | others, said["replaced_run"])
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_the_algebra_is_as_many_times_faster_as_other_rungs_are(predicted: pd.Da
     ladders = [recordings.ladders(name)["GPU"] for name in (prediction.OLDER, prediction.ALONE)]
     both = [key for key in ladders[0] if key in ladders[1] and key[0] != "algebra"]
     faster = [ladders[1][key].images_per_s / ladders[0][key].images_per_s for key in both]
-    alone = node.written()["and_to"]["images_per_s"]
+    alone = node.written()["replaced_run"]["images_per_s"]
     said = predicted.loc["algebra"]
     assert len(both) >= 8
     assert said["alone_images_per_s"] == pytest.approx(alone * statistics.median(faster))

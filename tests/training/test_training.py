@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from job_helpers import DEADLINE_S, narrow_solution, over, warm_up
+from job_helpers import DEADLINE_S, over, warm_up
 
 from course import launch, rung, wait
 from course.config import Config
@@ -18,24 +18,23 @@ CHANCE = 1 / len(default_set.PHOTOGRAPHS)
 
 
 @pytest.mark.slow
-def test_training_on_the_default_set_beats_chance(runs_root: Path, tmp_path: Path) -> None:
+def test_training_on_the_default_set_beats_chance(runs_root: Path) -> None:
     changes = {
         "model": "resnet18",
         "image_px": 32,
         "batch_size": 16,
-        "steps": 20,
+        "steps": 15,
         "epochs": 2,
-        "val_steps": 12,
-        "lr": 0.05,
+        "val_steps": 6,
+        "lr": 0.01,
     }
     warm_up()
-    script = narrow_solution(tmp_path)  # in so few steps it learns more than ResNet-18
-    run = launch(script, rung("baseline", quick=True, **changes), time_min=10)
+    run = launch("solutions/train.py", rung("baseline", quick=True, **changes), time_min=10)
     wait(run)
-    # 192 images: chance has a standard deviation of 1.7 %, so this is many of them away.
+    # 96 images: chance has a standard deviation of 2.5 %, so this is five of them away.
     assert run.record.val_top1 > 3 * CHANCE
     losses = run.steps["loss"]  # of one batch of 16 they jump: so the means of many
-    assert losses[-20:].mean() < losses[:20].mean()
+    assert losses[-15:].mean() < losses[:15].mean()
     assert len(run.record.epochs) == 2
 
 

@@ -43,6 +43,10 @@ run"""
 RAISES = """# a comment first
 if 1 < 2:
     raise ValueError("<b>seven</b> & \\x1b[31mred")"""
+DRAWS = """from course.plots.base import Picture
+picture = Picture(2, 1, alt="nothing")
+picture.subplots()
+picture"""
 HANGS = "import time\ntime.sleep(600)"
 COMMAND = """
 import sys
@@ -80,7 +84,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_notebook(
         folder,
         "d_passes",
-        "print(quick, script, site)",
+        f"print(quick, script, site)\n{DRAWS}",
         "import time\ntime.sleep(1.1)",
         "time.sleep(4)",
     )
@@ -113,6 +117,10 @@ def by_name(rehearsed: Rehearsal) -> dict[str, Outcome]:
 
 @pytest.mark.slow
 class TestRehearsal:
+    def test_pictures_are_drawn_for_the_one_theme_of_its_pages(self, rehearsed: Rehearsal) -> None:
+        text = (rehearsed.report.parent / "d_passes.ipynb").read_text()
+        assert "course-light" in text and "course-dark" not in text
+
     def test_each_has_its_result_and_none_stops_the_others(self, rehearsed: Rehearsal) -> None:
         states = {name: outcome.status for name, outcome in by_name(rehearsed).items()}
         assert states == {

@@ -24,6 +24,7 @@ from types import TracebackType
 from course.jobs.warm import fresh
 from course.jobs.warm.fresh import Process
 
+LAST = "the last module before a program's own"  # a mark among Python's modules
 _taken_over: list[int] = []  # forks that this process comes from, itself the last one
 
 
@@ -129,7 +130,7 @@ def run_to_end(body: Callable[[], None]) -> None:
     handlers called, what is new is finalized and streams are flushed.
     """
     code = 0
-    sys.modules[__name__] = sys.modules.pop(__name__)  # behind it lies what comes from here on
+    sys.modules[LAST] = types.ModuleType(LAST)  # behind it lies what comes from here on
     try:
         body()
     except SystemExit as end:
@@ -185,7 +186,9 @@ def _finalize() -> None:
     Python would take all modules apart. With PyTorch among them, used or not, it takes a second.
     """
     # To look at the names of all, three thousand, would copy their pages.
-    new = [*takewhile(lambda name: name != __name__, reversed(sys.modules))]
+    new = []
+    if LAST in sys.modules:  # or nobody knows where those of the program begin
+        new = [*takewhile(lambda name: name != LAST, reversed(sys.modules))]
     for module in map(sys.modules.pop, dict.fromkeys(["__main__", *new])):
         names = vars(module) if isinstance(module, types.ModuleType) else {}
         for name in names.keys() - {"__builtins__"}:  # each alone: a file goes before its buffer

@@ -72,7 +72,8 @@ def import_all() -> None:
     from course.training import memory
 
     plugins.get_job_environments()  # looks through all that is installed
-    memory.into_large_pages()
+    if start.is_prepared():  # the system tells of its pages
+        memory.into_large_pages()
 
 
 class Server:

@@ -13,16 +13,27 @@ from pathlib import Path
 
 def main() -> None:
     """`python -u -m course.jobs.warm.task FOLDER`: call what was submitted there."""
-    sys.modules["numpy"] = None  # submitit goes on where there is none
-    from submitit.core.submission import submitit_main
-
-    del sys.modules["numpy"]  # for those who import it from here on
+    is_there = "numpy" in sys.modules  # as where a start-up file of the user's imports it
+    sys.modules.setdefault("numpy", None)  # submitit goes on where there is none
+    try:
+        from submitit.core.submission import submitit_main
+    finally:
+        if not is_there:
+            del sys.modules["numpy"]  # for those who import it from here on
     submitit_main()
 
 
 def command(python: str, logs: Path) -> str:
     """The command of a job's tasks, for a shell."""
     return f"{python} -u -m course.jobs.warm.task {shlex.quote(str(logs))}"
+
+
+class Starts:
+    """An executor of submitit's, whose tasks start so."""
+
+    @property
+    def _submitit_command_str(self) -> str:
+        return command(self.python, self.folder)
 
 
 if __name__ == "__main__":

@@ -40,8 +40,8 @@ PUBLISHED = (
 
 def written() -> dict[str, Any]:
     """The prediction's file: date, device, gpus, images_each; fitted_to, names of recorded runs by
-    machine; and_to, what a run measured that another has replaced since; and rungs, rows as of
-    `prediction.fitted`."""
+    machine; replaced_run, what a run measured that another has replaced since; and rungs, rows as
+    of `prediction.fitted`."""
     return json.loads(PREDICTED.read_text())
 
 

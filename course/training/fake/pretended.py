@@ -65,7 +65,7 @@ class Rehearsed:
 class _Beginning(resnet.ResNet):
     """ResNet-18 up to the end of its first layer: a third of the operators, by the same names."""
 
-    def __init__(self, _name: str, classes: int, _image_px: int = 224) -> None:
+    def __init__(self, name: str, classes: int, image_px: int = 224) -> None:
         super().__init__(resnet.BasicBlock, [2, 0, 0, 0], num_classes=1)
         self.fc = nn.Linear(self.inplanes, classes)
 

@@ -223,16 +223,18 @@ def host_gib() -> float:
 
 def _held_bytes(process: psutil.Process, *, is_first: bool) -> int:
     """Its pages that no file stands behind, and its part of the batches: proc(5), smaps."""
+    if is_first:
+        told = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+        kinds = ("Anonymous:", "Pss_Shmem:")
+        return sum(int(line.split()[1]) * 1024 for line in told if line.startswith(kinds))
+    # A worker's are those that it has made or changed: all others are its parent's as well.
     maps = process.memory_maps(grouped=False)
-    batches = [each for each in maps if each.path.startswith("/dev/shm/")]
-    others = [each for each in maps if not each.path.startswith("/dev/shm/")]
-    own = sum(each.anonymous if is_first else _private(each) for each in others)
-    return own + sum(each.pss for each in batches)
-
-
-def _private(area: Any) -> int:
-    """Bytes that a worker has made or changed itself: all others are its parent's as well."""
-    return min(area.anonymous, area.private_dirty + area.private_clean)
+    return sum(
+        each.pss
+        if each.path.startswith("/dev/shm/")
+        else min(each.anonymous, each.private_dirty + each.private_clean)
+        for each in maps
+    )
 
 
 def _shared_files(pid: int) -> dict[int, int]:

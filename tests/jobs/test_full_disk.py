@@ -60,7 +60,7 @@ def test_a_disk_that_fills_up_meanwhile_leaves_room_for_the_record(tmp_path, scr
     with small_runs_root(tmp_path / "disk", "2m") as root:
         run = launch(script)
         eventually(lambda: processes_of(root) == [], "the job is over")
-        assert jobs.refresh(run) == ENDINGS[script]
+        assert jobs.refresh(run) == ENDINGS[script], run.record
         assert run.record.config["image_px"] == CONFIG.image_px
 
 

@@ -43,7 +43,7 @@ entry._ask_referee = judge
 def raced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Entry, Path]]:
     """The notebook, executed: the second of its two entries, and the board.
 
-    Each has three seeds: two may be right about as many crops, and then no test is sure of anything.
+    Each has three seeds: two may be right about as many crops, of which no test is sure.
     """
     place = tmp_path_factory.mktemp("race")
     startup = place / "ipython/profile_default/startup"

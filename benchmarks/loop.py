@@ -1,7 +1,7 @@
 """What does the course's loop cost? It and a bare hand-written loop, in turns, in one process.
 
     python benchmarks/loop.py --rung baseline
-    python benchmarks/loop.py --rung device device,tf32=true amp,precision=fp16 compile --out FILE
+    python benchmarks/loop.py --rung device device,precision=tf32 compile --out FILE
 
 Both train on the same synthetic batch with the same flags. They take turns: whenever a block of
 steps is over, and the course's loop asks for its next batch, the bare loop has a block of its own.
@@ -33,7 +33,7 @@ from course.config import Config, parse_settings, rung
 from course.data.loader import SYNTHETIC_CLASSES, Synthetic
 from course.runs.run import PROJECT, Run
 from course.training import models
-from course.training.precision import HALF, set_tf32
+from course.training.precision import HALF, resolve, set_tf32
 from course.training.recorder import Recorder, cpu_name, device_name
 
 AIM_GPU, AIM_CPU = 0.98, 0.97  # the least ratio that passes
@@ -106,7 +106,7 @@ def course_loop(cfg: Config, batches) -> float:
 def bare_loop(cfg: Config, batch, device) -> Iterator[torch.Tensor]:
     """The same training, written by hand without the course: yields the loss of each step."""
     torch.manual_seed(cfg.seed)
-    set_tf32(cfg.tf32)
+    set_tf32(cfg.precision == "tf32")
     layout = torch.channels_last if cfg.channels_last else torch.preserve_format
     model = models.create(cfg.model, SYNTHETIC_CLASSES).to(device, memory_format=layout).train()
     if cfg.compile:
@@ -193,7 +193,7 @@ def config_of(text: str, settings: dict) -> Config:
     settings = {**settings, **parse_settings(pairs)}
     device = {key: value for key, value in settings.items() if key == "device"}
     on_cpu = device_of(rung(name, **device)).type == "cpu"
-    return rung(name, quick=on_cpu, **{**(SMALL if on_cpu else LARGE), **settings})
+    return resolve(rung(name, quick=on_cpu, **{**(SMALL if on_cpu else LARGE), **settings}))
 
 
 def line(text: str, cfg: Config, turns: int, aim: float | None) -> dict:
@@ -205,7 +205,6 @@ def line(text: str, cfg: Config, turns: int, aim: float | None) -> dict:
         "run": text,
         "rung": cfg.rung,
         "precision": cfg.precision,
-        "tf32": cfg.tf32,
         "batch_size": cfg.batch_size,
         "image_px": cfg.image_px,
         "device": device.type,

@@ -65,7 +65,7 @@ def settings(**changes) -> dict[str, Config]:
         rung("channels_last", **few),
         rung("amp", **few),
         rung("device", **few),
-        rung("device", **few | {"tf32": True}),
+        rung("device", **few | {"precision": "tf32"}),
         rung("channels_last", **half),
         rung("amp", **half),
         rung("compile", **few),

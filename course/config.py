@@ -36,8 +36,7 @@ class Config:
 
     rung: str = "baseline"  # label only: it never changes what is computed
     device: str = "cpu"  # "auto": the accelerator where there is one
-    precision: str = "fp32"  # of the forward pass under autocast
-    tf32: bool = False  # let fp32 convolutions and products round their inputs to TF32
+    precision: str = "fp32"  # number format of the forward pass; "half": the device's own 16 bits
     channels_last: bool = False  # NHWC memory layout for weights and images
     fused: bool = False  # the optimizer's step as one kernel for many weights
     compile: str = ""  # torch.compile's mode; "": the model is not compiled
@@ -90,7 +89,7 @@ class Config:
         ""  # what ranks share out: zero3 all, zero2 no weights, hybrid in each half; "": DDP
     )
     unit_blocks: int = 1  # blocks whose weights are gathered together; 0: the whole network at once
-    policy: bool = False  # shards are gathered in bf16, instead of cast by autocast when in use
+    policy: bool = False  # gather shards in bf16, instead of casting them under autocast
     prefetch: int = 0  # so many units are gathered ahead; 0: as PyTorch does by itself
     clip: float = 0.0  # gradients longer than that, taken together, are shortened to it; 0: never
     save_shards: bool = False  # at the end every rank writes its part of weights and optimizer
@@ -139,7 +138,7 @@ _TYPES = get_type_hints(Config)
 # Each rung changes one field of the rung before it, so that a change of speed has one cause.
 _BASELINE = Config()
 _DEVICE = replace(_BASELINE, rung="device", device="auto")
-_AMP = replace(_DEVICE, rung="amp", precision="bf16")
+_AMP = replace(_DEVICE, rung="amp", precision="half")
 _CHANNELS_LAST = replace(_AMP, rung="channels_last", channels_last=True)
 _DATALOADER = replace(_CHANNELS_LAST, rung="dataloader", workers=8)
 LADDER: dict[str, Config] = {
@@ -204,8 +203,6 @@ QUICK: dict[str, Any] = {
     "budget_s": 15.0,
     "lr": 0.003,
 }
-# On top of it, for a whole ladder, where software imitates bf16: each step would take many seconds.
-IMITATED = {"image_px": 64}
 
 
 def rung(name: str, *, quick: bool = False, **changes: Any) -> Config:
@@ -255,7 +252,7 @@ def from_dict(values: dict[str, Any]) -> Config:
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
-    """`["batch_size=32", "tf32=true"]` to `{"batch_size": 32, "tf32": True}`.
+    """`["batch_size=32", "fused=true"]` to `{"batch_size": 32, "fused": True}`.
 
     Raises:
         ValueError: a pair without `=`, an unknown field, or a value of the wrong type.

@@ -8,7 +8,7 @@ from typing import Any
 
 CHOICES = {
     "device": ("cpu", "auto"),
-    "precision": ("fp32", "bf16", "fp16"),
+    "precision": ("fp32", "tf32", "bf16", "fp16", "half"),
     "data": ("synthetic", "default", "imagenet", "crops"),
     "format": ("files", "shards", "small", "raw", "gpu_decode"),
     "randaugment": ("", "cpu", "device"),
@@ -43,6 +43,8 @@ CHOICES = {
     "shard": ("", "zero2", "zero3", "hybrid"),
     "pipeline": ("", "gpipe", "1f1b", "interleaved", "zero_bubble"),
 }
+HALF_FORMATS = ("bf16", "fp16")  # the first that a device has hardware for is its `half`
+SCALES_LOSS = ("train.py", "train_restarted.py")  # scripts that may train in fp16
 WIDENING = ("resnet50", "resnet101", "resnet152")  # whose blocks end in a wide 1x1 convolution
 FUSED = ("sgd", "nesterov", "adamw")  # optimizers of which PyTorch has one kernel for many weights
 AT_LEAST = {
@@ -261,6 +263,11 @@ def _check_large(cfg: Any) -> None:
             f"image_px={cfg.image_px}: {cfg.model} halves images five times, so choose a "
             f"multiple of 32"
         )
+    if cfg.precision == "fp16" and cfg.script not in SCALES_LOSS:
+        raise ValueError(
+            f"precision='fp16': {cfg.script} does not scale the loss, so small gradients would "
+            f"become 0. Choose precision='half' or 'bf16'"
+        )
     _check_sharded(cfg)
     _check_parallel(cfg)
 
@@ -336,9 +343,10 @@ def _check_sharded(cfg: Any) -> None:
                 f"{name}={getattr(cfg, name)!r} is of a network that is sharded: set "
                 f'shard="zero3", or zero2 or hybrid'
             )
-    if cfg.policy and cfg.precision != "bf16":
+    if cfg.policy and cfg.precision not in ("bf16", "half"):
         raise ValueError(
-            f'policy=True gathers weights in bf16: set precision="bf16", not {cfg.precision!r}'
+            f'policy=True gathers weights in bf16: set precision="half" or "bf16", not '
+            f"{cfg.precision!r}"
         )
     if cfg.shard and cfg.micro_batch:
         raise ValueError(

@@ -40,8 +40,8 @@ def test_quick_shrinks_but_keeps_what_the_rung_shows(name: str) -> None:
 
 
 def test_changes_stand_over_quick() -> None:
-    cfg = rung("amp", quick=True, batch_size="16", tf32="true")
-    assert (cfg.batch_size, cfg.tf32, cfg.image_px) == (16, True, 64)
+    cfg = rung("amp", quick=True, batch_size="16", fused="true")
+    assert (cfg.batch_size, cfg.fused, cfg.image_px) == (16, True, 64)
 
 
 def test_unknown_rung_lists_the_ladder() -> None:
@@ -81,7 +81,7 @@ def test_config_is_frozen() -> None:
 
 
 def test_json_round_trip() -> None:
-    cfg = Config(precision="fp16", tf32=True, steps=3, warmup_steps=0, lr=0.25, data="synthetic")
+    cfg = Config(precision="fp16", fused=True, steps=3, warmup_steps=0, lr=0.25, data="synthetic")
     assert from_dict(asdict(cfg)) == cfg
     assert from_dict(json.loads(cfg.to_json())) == cfg
     assert from_dict({}) == Config()
@@ -104,13 +104,13 @@ def test_unknown_setting_without_a_near_one() -> None:
 
 
 def test_settings_get_the_type_of_their_field() -> None:
-    given = ["batch_size=32", " tf32 = true", "channels_last=no", "lr=0.5", "model=resnet18"]
+    given = ["batch_size=32", " fused = true", "channels_last=no", "lr=0.5", "model=resnet18"]
     settings = parse_settings(given)
-    wanted = {"batch_size": 32, "tf32": True, "channels_last": False, "lr": 0.5}
+    wanted = {"batch_size": 32, "fused": True, "channels_last": False, "lr": 0.5}
     assert settings == {**wanted, "model": "resnet18"}
     assert {key: type(settings[key]) for key in wanted} == {
         "batch_size": int,
-        "tf32": bool,
+        "fused": bool,
         "channels_last": bool,
         "lr": float,
     }
@@ -128,8 +128,8 @@ def test_setting_may_hold_an_equals_sign() -> None:
         ("batch_size=", "int"),
         ("steps=inf", "int"),
         ("lr=fast", "float"),
-        ("tf32=maybe", "bool"),
-        ("tf32=2", "bool"),
+        ("fused=maybe", "bool"),
+        ("fused=2", "bool"),
     ],
 )
 def test_wrong_type_says_which_is_needed(pair: str, wanted: str) -> None:

@@ -7,7 +7,7 @@ import sys
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,6 @@ from course.cli import tables
 if TYPE_CHECKING:
     import pandas as pd
 
-    from course.config import Config
     from course.runs.run import Run
 
 
@@ -194,16 +193,14 @@ def ladder(
     ] = False,
     json_: AsJson = False,
 ) -> None:
-    """Run every rung, and print the ladder that was measured on this machine.
-
-    With --quick the images are smaller where software imitates bf16, or it would take minutes.
-    """
-    from course.config import COMPILED, LADDER, parse_settings
+    """Run every rung, and print the ladder that was measured on this machine."""
+    from course.config import COMPILED, LADDER, parse_settings, rung
     from course.jobs import launch
     from course.labs import report
 
     rungs = [*LADDER, *(COMPILED if compile_ else ())]
-    configs = _rungs(rungs, quick, site, parse_settings(set_ or []))
+    settings = parse_settings(set_ or [])
+    configs = [rung(name, quick=quick, **settings) for name in rungs]
     with prints_to_stderr(json_):
         launched = launch.launch_all(script, configs, turns=True, site=site, rerun=rerun)
         launch.wait(launched, check=False)
@@ -230,16 +227,6 @@ def _drawn(table: pd.DataFrame, rungs: list[str]) -> str:
     path = runs_root() / "ladder.png"
     plots.ladder(table, beside=recordings.large(BESIDE, rungs)).savefig(path)
     return f"drawn: {path}; a picture of each run: {runs_root()}/*/report.png"
-
-
-def _rungs(names: list[str], quick: bool, site: str, settings: dict[str, Any]) -> list[Config]:
-    from course.config import IMITATED, rung
-
-    if quick and site == "local":
-        from course.training.precision import is_imitated_here  # loads torch: it takes seconds
-
-        settings = (IMITATED if is_imitated_here() else {}) | settings
-    return [rung(name, quick=quick, **settings) for name in names]
 
 
 @app.command()

@@ -70,10 +70,16 @@ def show_ladder(table: pd.DataFrame) -> None:
     show_table(heads, rows)
     typer.echo(_how(table))
     measured = table[table["machine"] != ""]
-    for name, rows_of in measured[measured["imitated"] != ""].groupby("imitated", sort=False):
+    if measured["lacks_half"].any():
+        first = measured.loc[measured["lacks_half"], "rung"].iloc[0]
+        typer.echo(
+            f"This machine has no 16-bit hardware, so {first} computes the same as the rung before "
+            f"it, and the rungs after it continue in fp32."
+        )
+    for name, rows_of in measured[measured["emulated"] != ""].groupby("emulated", sort=False):
         typer.echo(
             f"{', '.join(rows_of['rung'])}: this machine has no instructions for {name}; software "
-            f"imitates the format, and that is slow."
+            f"emulates the format, and that is slow."
         )
     for setup in dict.fromkeys(measured["machine"] + "; " + measured["setup"]):
         typer.echo(setup)

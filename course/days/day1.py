@@ -14,6 +14,7 @@ from course.days.lab import BUSY, SYNTHETIC, Lab, Mechanism, Place, Recording, c
 from course.days.rehearsed import steps as rehearsals
 from course.runs.recordings import TRACE, trace_name
 from course.runs.run import Run
+from course.valid import HALF_FORMATS
 
 
 def _device_faults(run: Run, _: Run) -> Iterator[str]:
@@ -39,10 +40,16 @@ def _amp_seen(run: Run) -> str:
     return f"{forward} convolutions forward and {backward} backward in {precision}; weights fp32"
 
 
-def _units_limits(cfg: Config, place: Place) -> str:
-    if cfg.precision == "fp32" or cfg.precision in place.half_units:
-        return ""
-    return f"{place.machine} has no units for {cfg.precision}, so software imitates the format"
+def _amp_limits(cfg: Config, place: Place) -> str:
+    if not place.half_units:
+        return f"{place.machine} has no 16-bit hardware, so there is nothing to gain"
+    return _emulation_limits(cfg, place)
+
+
+def _emulation_limits(cfg: Config, place: Place) -> str:
+    if cfg.precision in HALF_FORMATS and cfg.precision not in place.half_units:
+        return f"{place.machine} has no hardware for {cfg.precision}: software emulates it, slowly"
+    return ""
 
 
 def _scaler_faults(run: Run, _: Run) -> Iterator[str]:
@@ -113,9 +120,10 @@ DAY1 = {
         rung="amp",
         against="device",
         seen=_amp_seen,
-        limits=_units_limits,
+        limits=_amp_limits,
         word="autocast",
-        needed=lambda run: run.config.precision != "fp32",
+        needed=lambda run: run.requested_config.precision in ("half", *HALF_FORMATS),
+        emulated={"precision": "bf16"},
     ),
     "day1.scaler": Mechanism(
         title="fp16 gradients are scaled",
@@ -123,7 +131,7 @@ DAY1 = {
         rung="amp",
         against="device",
         seen=_scaler_seen,
-        limits=_units_limits,
+        limits=_amp_limits,
         word="scaler|backward",
         needed=lambda run: run.config.precision == "fp16",
         faults=_scaler_faults,
@@ -136,7 +144,7 @@ DAY1 = {
         rung="channels_last",
         against="amp",
         seen=_layout_seen,
-        limits=_units_limits,
+        limits=_emulation_limits,
         word="channels_last",
         needed=lambda run: run.config.channels_last,
     ),
@@ -165,7 +173,7 @@ LARGE = {
     "device": rung("device", **BUSY),
     "amp": rung("amp", **BUSY),
     "channels_last": rung("channels_last", **BUSY),
-    "tf32": rung("device", tf32=True, **BUSY),
+    "tf32": rung("device", precision="tf32", **BUSY),
     "amp_fp16": rung("amp", precision="fp16", **BUSY),
     "channels_last_fp16": rung("channels_last", precision="fp16", **BUSY),
 }

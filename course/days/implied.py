@@ -67,7 +67,7 @@ def _updated(seen: Evidence, cfg: Config) -> list[str] | None:
 
 
 def _precision(cfg: Config, run: Run) -> list[str]:
-    return [cfg.precision]
+    return ["fp32" if cfg.precision == "tf32" else cfg.precision]  # TF32 is no type of tensors
 
 
 def _start_of_backward(*at: str) -> Callable[[Evidence, Config], str | None]:

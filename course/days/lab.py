@@ -43,6 +43,8 @@ class Mechanism:
     rehearsed: Callable[[str, Config], Iterable[str]] = lambda text, cfg: ()
     changes: dict[str, Any] = field(default_factory=dict)  # of the rung's config
     settings: dict[str, Any] = field(default_factory=dict)  # of both runs' configs
+    # Of the rung's config on a machine without 16-bit hardware, where `half` would change nothing.
+    emulated: dict[str, Any] = field(default_factory=dict)
     faster: bool = True  # should it be, or only not slower?
     gpus: int = 1  # of the run; the one before it has one
     tolerance: float | None = None  # relative, of the losses; None: that of the precision
@@ -110,7 +112,7 @@ class Lab:
     quiz: str = ""  # its file in days/quizzes/, without .toml; "": it has none
     checks: dict[str, Mechanism] = field(default_factory=dict)  # by name, "day1.amp"
     written: dict[str, Written] = field(default_factory=dict)  # by name, "numerics.carry"
-    # The ladder's rungs that it teaches, each with its precision, "tf32" where that is on.
+    # The ladder's rungs that it teaches, each with its precision.
     rungs: tuple[tuple[str, str], ...] = ()
     # What it shows of machines that a learner does not have, and what a site answers from.
     recordings: tuple[Recording, ...] = ()

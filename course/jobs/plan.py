@@ -76,16 +76,17 @@ def beside(asked: Plan, against: Run) -> tuple[Plan, Plan]:
     Returns:
         The launch, and that of the repetition.
     """
-    _check_budgets([asked.config, against.config])
+    config = against.requested_config
+    _check_budgets([asked.config, config])
     values = {
-        "rung": against.config.rung,
+        "rung": config.rung,
         "site": asked.place.name,
         "gpus": against.launched["gpus"],
-        "config": asdict(against.config),
+        "config": asdict(config),
     }
     values |= {key: against.launched[key] for key in ("added",) if key in against.launched}
     source = Path(against.launched["script"])
-    text, config = against.script.read_text(), against.config
+    text = against.script.read_text()
     repeat = Plan(source, text, config, asked.place, values, is_repeat=True)
     both = {"beside": [repeat.name]}
     return replace(asked, request=asked.request | both), replace(repeat, request=values | both)

@@ -51,7 +51,7 @@ def ladder(beside: str = BESIDE) -> Ladder:
         beside: a recorded machine whose rungs are shown, too.
     """
     known = recordings.large(beside, [*LADDER, *COMPILED])
-    elsewhere = known[~known["tf32"] & known["precision"].ne("fp16")].set_index("rung")
+    elsewhere = known.set_index("rung")
     rows, machine = [], ""
     climbed = {name: _measured(name, before) for before, name in _pairs()}
     first, second, *_ = LADDER

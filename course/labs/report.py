@@ -20,6 +20,7 @@ from course.runs.ratio import Ratio, beside, held_by_host, ratio, told
 from course.runs.record import Record
 from course.runs.run import Run
 from course.text import digits
+from course.valid import HALF_FORMATS
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,8 @@ def ladder_table(runs: Sequence[Run]) -> pd.DataFrame:
                 "val_top1": record.val_top1,
                 "machine": record.machine,
                 "setup": run.config.setup,
-                "imitated": _imitated(record, run.config),
+                "emulated": _emulated(record, run.config),
+                "lacks_half": run.lacks_half,
                 "run": run.name,
             }
         )
@@ -151,10 +153,11 @@ def _measured(run: Run) -> Record:
     return record
 
 
-def _imitated(record: Record, config: Config) -> str:
-    """The format that software has to imitate where this ran; empty where the device has it."""
-    has = ("fp32", *record.hardware.get("half_units", []))
-    return "" if config.precision in has else config.precision
+def _emulated(record: Record, config: Config) -> str:
+    """The format that software emulated where this ran; empty where the device has it."""
+    is_half = config.precision in HALF_FORMATS
+    has = record.hardware.get("half_units", [])
+    return config.precision if is_half and config.precision not in has else ""
 
 
 def _predicted(run: Run) -> float | None:
@@ -210,9 +213,11 @@ def _sentences(run: Run, records: Sequence[Record], found: Ratio | None) -> Iter
         yield f"TODO {number} is still open in this run's script, so it changed nothing."
     if config.device == "auto" and record.device == "cpu" and 1 not in unfilled:
         yield "No accelerator was used: this ran on the CPU."
-    if (imitated := _imitated(record, config)) and 2 not in unfilled:
+    if run.lacks_half and 2 not in unfilled:
+        yield f"{record.machine} has no 16-bit hardware, so this run computed in fp32."
+    if (emulated := _emulated(record, config)) and 2 not in unfilled:
         yield (
-            f"{record.machine} has no instructions for {imitated}: software imitates the format, "
+            f"{record.machine} has no instructions for {emulated}: software emulates the format, "
             f"and that is slow."
         )
     if reason := held_by_host(run):
@@ -229,7 +234,7 @@ def _judged(run: Run, against: Run, found: Ratio, predicted: float | None) -> It
     stored = own if predicted is None else predicted
     how = "Measured"
     if is_same_computation(run, against):
-        yield "Both compute the same thing on this device, so the true ratio is 1."
+        yield "The same computation: the true ratio is 1."
         found, how = Ratio(1.0), "True"
     if stored is None:
         return

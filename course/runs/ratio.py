@@ -89,7 +89,8 @@ def beside(run: Run, against: Run) -> Run | None:
 
 def _is_same(a: Run, b: Run) -> bool:
     """Did both run the same script with the same config on as many GPUs?"""
-    alike = a.config == b.config and a.launched.get("gpus", 1) == b.launched.get("gpus", 1)
+    alike = a.requested_config == b.requested_config
+    alike = alike and a.launched.get("gpus", 1) == b.launched.get("gpus", 1)
     return alike and a.script.read_text() == b.script.read_text()
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from course.config import BEYOND, LADDER, Config
 from course.runs.record import Record
 from course.runs.run import RECORDED, Run
-from course.valid import CHOICES
+from course.valid import CHOICES, HALF_FORMATS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -137,8 +137,8 @@ def ladders(machine: str) -> dict[str, dict[tuple[str, str], Record]]:
     """The rungs of the ladder as recorded in SETUP, those on the GPU and those on the CPU apart.
 
     Returns:
-        "GPU" and "CPU": what a rung measured there, by its name and its precision ("tf32" where
-        that is on). Of several the last; of those that measured nothing, none.
+        "GPU" and "CPU": what a rung measured there, by its name and its precision. Of several the
+        last; of those that measured nothing, none.
 
     Raises:
         ValueError: nothing was recorded there; the message lists the machines.
@@ -152,8 +152,8 @@ def ladder_of(runs: Iterable[Run]) -> dict[str, dict[tuple[str, str], Record]]:
     for record in (run.record for run in runs):
         config, is_rung = record.config, record.rung in LADDER | BEYOND and record.gpus == 1
         if is_rung and record.images_per_s and SETUP.items() <= config.items():
-            precision = "tf32" if config["tf32"] else config["precision"]
-            found["CPU" if record.device == "cpu" else "GPU"][record.rung, precision] = record
+            device = "CPU" if record.device == "cpu" else "GPU"
+            found[device][record.rung, config["precision"]] = record
     return found
 
 
@@ -201,7 +201,7 @@ def _table(runs: Iterable[Run]) -> pd.DataFrame:
 
     # The machine of each record says that it is recorded, and when.
     table = pd.DataFrame([vars(run.record) for run in runs])
-    for setting in ("precision", "tf32", "channels_last", "batch_size", "workers"):
+    for setting in ("precision", "channels_last", "batch_size", "workers"):
         table[setting] = [config[setting] for config in table["config"]]
     table["setup"] = [Config(**config).setup for config in table["config"]]
     first = table.loc[table["rung"].eq("baseline"), "images_per_s"]
@@ -220,16 +220,25 @@ def large(machine: str, rungs: Iterable[str]) -> pd.DataFrame:
         run.purpose in FULL_BATCH
         and run.config.batch_size == SETUP["batch_size"]
         and run.config.rung in wanted
-        and _setting_of(run.config.rung).items() <= vars(run.config).items()
+        and _computes_rung(run)
         for run in runs
     ]
     return _table(runs)[large]
 
 
-def _setting_of(name: str) -> dict[str, Any]:
-    """What a rung of the ladder sets, beside sizes."""
-    config = (LADDER | BEYOND).get(name, Config())
-    return {key: getattr(config, key) for key in ("precision", "tf32", "channels_last", "compile")}
+def _computes_rung(run: Run) -> bool:
+    """Does a run compute what the rung of its name does, whatever its sizes?"""
+    wanted = (LADDER | BEYOND).get(run.config.rung, Config())
+    names = ("precision", "channels_last", "compile")
+    return all(_fits(run, name, getattr(wanted, name)) for name in names)
+
+
+def _fits(run: Run, name: str, wanted: Any) -> bool:
+    """Did the run compute what a setting asks for, `half` being its machine's own format?"""
+    if name == "precision" and wanted == "half":
+        units = run.record.hardware.get("half_units", [])
+        wanted = next((each for each in HALF_FORMATS if each in units), "fp32")
+    return getattr(run.config, name) == wanted
 
 
 def trace_path(machine: str, name: str) -> Path:
@@ -251,7 +260,7 @@ def trace_path(machine: str, name: str) -> Path:
 
 def trace_name(config: Config) -> str:
     """What a trace of a run with this config is called: after what tells it from others."""
-    name = "tf32" if config.tf32 else config.rung
+    name = "tf32" if config.precision == "tf32" else config.rung
     return name + "_fp16" * (config.precision == "fp16") + "_cpu" * (config.device == "cpu")
 
 
@@ -309,11 +318,11 @@ def _computed(config: Config) -> dict[str, Any]:
 def _differences(
     run: Run, launched: dict[str, Any], wanted: dict[str, Any], gpus: int
 ) -> list[str]:
-    there = _computed(run.config) | {"gpus": launched["gpus"]}
-    asked = wanted | {"gpus": gpus}
-    if launched.get("purpose", "") not in FED:
-        asked = {key: asked[key] for key in asked if key not in HANDED_ON}
-    return [f"{key}={there[key]!r}" for key in asked if there[key] != asked[key]]
+    left_out = () if launched.get("purpose", "") in FED else HANDED_ON
+    names = [name for name in wanted if name not in left_out]
+    differing = [name for name in names if not _fits(run, name, wanted[name])]
+    found = [f"{name}={getattr(run.config, name)!r}" for name in differing]
+    return found + ([f"gpus={launched['gpus']}"] if launched["gpus"] != gpus else [])
 
 
 def _folder(machine: str) -> Path:

@@ -21,7 +21,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 SUBMIT_GRACE_S = 60  # a busy scheduler may take so long to give a job its id
 BESIDE = "beside"  # the folder, in a run's, of the run that was repeated for it
 FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set for every process of a run's job
+RESOLVED = ("precision", "policy")  # what a machine may change: course.training.precision.resolve
 GROUP = "#group"  # behind the folder in that variable: what serves several runs, and none alone
 COMMAND = "command.sh"  # the script of a job that is no training run
 ADDED = ".variant.json"  # in place of .py, beside a variant: what was put in, the text's hash
@@ -90,8 +91,26 @@ class Run:
         return "/".join(Path(self.launched.get("script", self.script)).parts[-2:])
 
     @cached_property
-    def config(self) -> Config:
+    def requested_config(self) -> Config:
+        """The config as it was launched; `precision` may be "half"."""
         return _config((self.folder / "config.json").read_text())
+
+    @property
+    def config(self) -> Config:
+        """The config as it was computed, or as requested while the run is not over.
+
+        They differ in `precision`, since only the machine that computes knows its 16-bit format.
+        """
+        requested = self.requested_config
+        if requested.precision not in ("half", "tf32") or not (record := self.record):
+            return requested
+        computed = {name: record.config[name] for name in RESOLVED if name in record.config}
+        return _computed(requested, **computed)
+
+    @property
+    def lacks_half(self) -> bool:
+        """Did it ask for 16 bits, and compute in fp32 because its device has no such hardware?"""
+        return self.requested_config.precision == "half" and self.config.precision == "fp32"
 
     @property
     def launched(self) -> dict[str, Any]:
@@ -310,6 +329,11 @@ def _row(run: Run) -> dict[str, Any]:
 @lru_cache(maxsize=1024)  # it cannot change, and an answer is sought among all recorded runs
 def _config(text: str) -> Config:
     return from_dict(json.loads(text))
+
+
+@lru_cache(maxsize=1024)
+def _computed(requested: Config, **values: Any) -> Config:
+    return replace(requested, **values)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

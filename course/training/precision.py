@@ -6,17 +6,33 @@ few lines are the same calls, to carry into a script of your own.
 
 from __future__ import annotations
 
+import os
+import re
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
 
-HALF: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+from course.config import Config
+from course.valid import HALF_FORMATS, SCALES_LOSS
+
+HALF: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}  # as HALF_FORMATS
 TensorOrModule = TypeVar("TensorOrModule", torch.Tensor, torch.nn.Module)
+# What `torch.cpu.get_capabilities` calls the instructions that training in a format needs; "bf16"
+# is Arm's. AVX-512's fp16 alone is not enough: oneDNN has no backward pass for it.
+CPU_INSTRUCTIONS = {"bf16": ("avx512_bf16", "amx_bf16", "bf16"), "fp16": ("amx_fp16",)}
+# The values of ONEDNN_MAX_CPU_ISA that leave oneDNN these instructions.
+ONEDNN_LEVELS = {"bf16": r"BF16|FP16|AMX|AVX10", "fp16": r"AMX_FP16|AVX10_2"}
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager:
-    """Context for the forward pass: eligible operators run in `precision`; fp32 does nothing."""
+    """Context for the forward pass: eligible operators run in `precision`; fp32 does nothing.
+
+    Args:
+        precision: a value of `Config.precision`; "half" is the device's own 16-bit format.
+    """
+    precision = half_format(device) if precision == "half" else precision
     if precision not in HALF:
         return nullcontext()
     return torch.autocast(device.type, HALF[precision])
@@ -36,28 +52,62 @@ def channels_last(value: TensorOrModule, on: bool = True) -> TensorOrModule:
     return value.to(memory_format=torch.channels_last) if on else value
 
 
-def is_imitated_here(precision: str = "bf16") -> bool:
-    """Does software imitate the format on what `Config.device="auto"` is on this machine?"""
-    found = torch.accelerator.current_accelerator(check_available=True)
-    return not has_units(found or torch.device("cpu"), precision)
+def default_device(config: Config) -> torch.device:
+    """The device on which a config computes on this machine."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return accelerator if accelerator and config.device == "auto" else torch.device("cpu")
+
+
+def half_format(device: torch.device) -> str:
+    """The 16-bit format that a device has hardware for: "bf16", else "fp16", else "fp32" (none)."""
+    return next((name for name in HALF_FORMATS if has_units(device, name)), "fp32")
+
+
+def resolve(config: Config) -> Config:
+    """The config as this machine computes it: `half` becomes its device's own format.
+
+    fp16 needs loss scaling, so scripts without it compute in fp32 where there is no bf16. TF32
+    exists on NVIDIA GPUs only, and is fp32 elsewhere.
+    """
+    if config.precision not in ("half", "tf32"):
+        return config
+    device, precision = default_device(config), config.precision
+    if precision == "half":
+        precision = half_format(device)
+        if precision == "fp16" and config.script not in SCALES_LOSS:
+            precision = "fp32"
+    elif not has_units(device, "tf32"):
+        precision = "fp32"
+    return replace(config, precision=precision, policy=config.policy and precision == "bf16")
 
 
 def has_units(device: torch.device, precision: str) -> bool:
-    """Has this device instructions to train in the format, or does software imitate it slowly?
+    """Does this device have instructions to train in the format, or does software emulate it?
 
-    A CPU without AVX-512 or AMX units for bf16 still *runs* bf16, at a fraction of fp32's
-    speed. Knowing which one it is, is half of reading a surprising ratio.
+    A CPU without AVX-512 BF16 or AMX still *runs* bf16, at a small fraction of fp32's speed.
+    Knowing which one it is, is half of reading a surprising ratio.
+
+    Args:
+        precision: "fp32", "tf32", "bf16" or "fp16".
     """
     if precision == "fp32":
         return True
     if device.type == "cpu":
-        if not torch.backends.mkldnn.is_available():
-            return False
-        if precision == "fp16" and not torch.cpu._is_amx_fp16_supported():
-            return False  # with AVX-512's fp16 alone oneDNN has units forward, and none backward
-        return bool(getattr(torch.ops.mkldnn, f"_is_mkldnn_{precision}_supported")())
+        return _cpu_has(precision)
     if device.type == "cuda":
-        if precision == "bf16":
-            return torch.cuda.is_bf16_supported(including_emulation=False)
-        return torch.cuda.get_device_capability(device) >= (7, 0)
-    return True
+        if precision in ("bf16", "tf32") and torch.version.hip:
+            return precision == "bf16"
+        # Tensor Cores: fp16 since Volta, bf16 and TF32 since Ampere.
+        needed = (7, 0) if precision == "fp16" else (8, 0)
+        return torch.cuda.get_device_capability(device) >= needed
+    return precision in HALF
+
+
+def _cpu_has(precision: str) -> bool:
+    if precision not in HALF or not torch.backends.mkldnn.is_available():
+        return False
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
+    if limit not in ("", "ALL", "DEFAULT") and not re.search(ONEDNN_LEVELS[precision], limit):
+        return False
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name) for name in CPU_INSTRUCTIONS[precision])

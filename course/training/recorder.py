@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from course.runs.restarts import CHECKPOINTS, EPOCHS, GO_ON
 from course.runs.run import FOLDER_VARIABLE, Run, rank_file, record_of, steps_file
 from course.training import memory, profiling, trials
 from course.training.energy import driver_version
-from course.training.precision import HALF, has_units
+from course.training.precision import HALF, has_units, resolve
 from course.training.racing import network
 from course.training.racing.watch import Watch
 
@@ -67,11 +68,12 @@ def recording() -> Iterator[Recorder]:
     of a search that is not worth going on ends as `cancelled`, with all that it measured.
     """
     folder = os.environ.get(FOLDER_VARIABLE)
-    run = Recorder(Run(Path(folder)) if folder else None)
-    if run.config.format == "gpu_decode":  # before anything of CUDA is used
+    own = Run(Path(folder)) if folder else None
+    if own and own.config.format == "gpu_decode":  # before anything of CUDA is used
         os.environ.setdefault(*CONNECTIONS)
-    if run.config.algebra:  # before ranks meet
+    if own and own.config.algebra:  # before ranks meet
         os.environ.setdefault(*MESSAGES_FIRST)
+    run = Recorder(own)
     if not run.config.memory_gib:  # where memory is short, what was freed must be given back
         memory.keep_freed()
     try:
@@ -95,14 +97,14 @@ class Recorder:
     """Collects the fields of the record, and writes it once at the end (on rank 0 alone)."""
 
     def __init__(self, run: Run | None) -> None:
-        self.config: Config = run.config if run else rung("baseline", quick=True)
+        self.config: Config = resolve(run.config if run else rung("baseline", quick=True))
         self.rank = int(os.environ.get("RANK", 0))
         self.local_rank = int(os.environ.get("LOCAL_RANK", 0))  # within its node
         self.world_size = int(os.environ.get("WORLD_SIZE", 1))
         self._everyone = run  # every rank's; the record is for rank 0 alone to write
         self._run = run if self.rank == 0 else None
         self._by_hand = run is None and self.rank == 0
-        self._values: dict[str, Any] = {"epochs": []}
+        self._values: dict[str, Any] = {"epochs": [], "config": asdict(self.config)}
         self._line_break = ""
         self.is_interrupted = False  # does this process end before the run does?
         self.before_epoch: Callable[[], None] = lambda: None  # the meter's end of what it watches

@@ -178,7 +178,7 @@ def accelerator() -> Check:
 
     device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     formats = [name for name in HALF if has_units(device, name)]
-    units = f"units for {', '.join(formats)}" if formats else "no units for bf16 or fp16"
+    units = f"hardware for {', '.join(formats)}" if formats else "no 16-bit hardware"
     if device.type != "cpu":
         found = f"{torch.accelerator.device_count()} × {device_name(device)}, {units}"
         return Check("accelerator", "ok", found)
@@ -187,7 +187,7 @@ def accelerator() -> Check:
     if driver and subprocess.run([driver], capture_output=True).returncode == 0:
         fix = "PyTorch does not see the GPU that nvidia-smi shows: install a build for its driver"
         return Check("accelerator", "fail", found, fix)
-    fix = "" if formats else "the amp rung will be slower here, and the notebook says why"
+    fix = "" if formats else "the amp rung computes in fp32 here, and the rungs after it, too"
     return Check("accelerator", "note", found, fix)
 
 

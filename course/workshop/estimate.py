@@ -46,8 +46,10 @@ def _speeds() -> dict[str, float]:
 
 def _like(config: Config) -> str:
     """The rung that is as fast; empty where the network or its numbers are other ones."""
-    alike = (config.model, config.image_px, config.precision, config.channels_last)
-    if alike != ("resnet50", 224, "bf16", True) or config.device == "cpu" or config.sync_batchnorm:
+    alike = (config.model, config.image_px, config.channels_last)
+    if alike != ("resnet50", 224, True) or config.precision not in ("half", "bf16"):
+        return ""
+    if config.device == "cpu" or config.sync_batchnorm:
         return ""
     if config.data != "synthetic" and config.format != "gpu_decode":  # processors set the pace
         return ""

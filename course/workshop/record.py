@@ -140,7 +140,7 @@ def record_searches(machine: str, folder: Path, only: str = "*") -> Path:
 
 
 def _asked(run: Run) -> str:
-    asked = [run.launched["added"], run.launched["gpus"], asdict(run.config)]
+    asked = [run.launched["added"], run.launched["gpus"], asdict(run.requested_config)]
     return json.dumps(asked, sort_keys=True)
 
 

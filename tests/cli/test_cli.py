@@ -16,7 +16,6 @@ from course.cli import labs
 from course.jobs import launch as jobs
 from course.labs import checks, exercises
 from course.runs.run import PROJECT
-from course.training import precision
 from course.workshop import doctor
 from course.workshop.doctor import examine
 
@@ -63,10 +62,7 @@ def test_a_dry_run_prints_the_batch_script_and_starts_nothing(runs_root: Path) -
     assert not runs_root.exists()
 
 
-@pytest.mark.parametrize("units, px", [(True, config.QUICK["image_px"]), (False, 64)])
-def test_a_quick_ladder_has_small_images_where_software_imitates_bf16(
-    units: bool, px: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quick_ladder_has_every_rung(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def launch_all(_script: str, configs: list, **_options: object) -> list:
@@ -74,7 +70,7 @@ def test_a_quick_ladder_has_small_images_where_software_imitates_bf16(
         raise ValueError("seen")
 
     monkeypatch.setattr(jobs, "launch_all", launch_all)
-    monkeypatch.setattr(precision, "has_units", lambda *_: units)
+    px = config.QUICK["image_px"]
     for words, wanted in (([], px), (["--set", "image_px=48"], 48), (["--compile"], px)):
         asked.clear()
         assert CliRunner().invoke(__main__.app, ["ladder", "--quick", *words]).exit_code

@@ -36,7 +36,9 @@ def not_saved(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 def make_run(runs_root: Path):
     """A run that is over, with chosen step times; only its record and steps matter here."""
 
-    def make(name: str, step_s: list[float], config=CONFIG, together: str = "", **fields) -> Run:
+    def make(
+        name: str, step_s: list[float], config=CONFIG, together="", precision="", **fields
+    ) -> Run:
         folder = runs_root / name
         folder.mkdir(parents=True)
         (folder / "config.json").write_text(config.to_json())
@@ -56,7 +58,8 @@ def make_run(runs_root: Path):
             "last_loss": 1.0,
             **fields,
         }
-        record = Record("ok", rung=config.rung, config=asdict(config), **values)
+        computed = replace(config, precision=precision or config.precision)
+        record = Record("ok", rung=config.rung, config=asdict(computed), **values)
         (folder / "record.json").write_text(json.dumps(asdict(record)))
         return Run(folder)
 
@@ -125,18 +128,29 @@ def test_two_that_compute_the_same_have_a_true_ratio_of_one(make_run) -> None:
     """And a prediction of 1 is right, whatever the noise."""
     slow, fast = make_run("slow", [1, 1, 0.2, 0.2]), make_run("fast", [1, 1, 0.1, 0.1])
     said = report(fast, against=slow, predicted=1).sentences
-    assert "Both compute the same thing on this device, so the true ratio is 1." in said
+    assert "The same computation: the true ratio is 1." in said
     assert any(each.startswith("You: 1.") and each.endswith("✓") for each in said)
     moved = make_run("moved", [1, 1, 0.1], device="cuda")
-    assert not any("the same thing" in each for each in report(moved, against=slow).sentences)
+    assert not any("same computation" in each for each in report(moved, against=slow).sentences)
 
 
-def test_report_says_that_software_imitates_the_format(make_run) -> None:
+def test_report_says_that_software_emulates_the_format(make_run) -> None:
     amp = replace(CONFIG, rung="amp", precision="bf16")
     without = make_run("amp1", [1, 1, 0.1], amp, hardware={"half_units": []}, machine="old CPU")
     with_units = make_run("amp2", [1, 1, 0.1], amp, hardware={"half_units": ["bf16"]})
     assert any("old CPU has no instructions for bf16" in s for s in report(without).sentences)
     assert not any("no instructions" in s for s in report(with_units).sentences)
+
+
+def test_half_without_hardware_is_the_same_computation_in_fp32(make_run) -> None:
+    half = replace(CONFIG, rung="amp", precision="half")
+    computed = {"hardware": {"half_units": []}, "machine": "old CPU"}
+    slow = make_run("slow", [1, 1, 0.2, 0.2], **computed)
+    amp = make_run("amp1", [1, 1, 0.2, 0.1], half, precision="fp32", **computed)
+    assert (amp.config.precision, amp.requested_config.precision) == ("fp32", "half")
+    said = report(amp, against=slow, predicted=1).sentences
+    assert "old CPU has no 16-bit hardware, so this run computed in fp32." in said
+    assert "The same computation: the true ratio is 1." in said
 
 
 def test_report_says_when_the_loss_is_not_finite(make_run) -> None:
@@ -174,13 +188,19 @@ def test_ladder_keeps_a_failed_rung_and_can_be_drawn(make_run, tmp_path: Path) -
     assert (tmp_path / "ladder.png").stat().st_size > 1000
 
 
-def test_the_printed_ladder_says_what_software_imitates(make_run, capsys) -> None:
+def test_the_printed_ladder_names_what_the_machine_lacks(make_run, capsys) -> None:
     amp = replace(CONFIG, rung="amp", precision="bf16")
     plain = make_run("plain", [1, 1, 0.2])
     without = make_run("without", [1, 1, 0.1], amp, hardware={"half_units": []}, machine="old CPU")
     with_units = make_run("with", [1, 1, 0.1], amp, hardware={"half_units": ["bf16"]})
     tables.show_ladder(ladder_table([plain, without]))
     assert "amp: this machine has no instructions for bf16" in capsys.readouterr().out
+    half = replace(amp, precision="half")
+    lacking = make_run("half", [1, 1, 0.2], half, precision="fp32")
+    tables.show_ladder(ladder_table([plain, lacking]))
+    assert (
+        "This machine has no 16-bit hardware, so amp computes the same" in capsys.readouterr().out
+    )
     tables.show_ladder(ladder_table([plain, with_units]).assign(turns=2))
     said = capsys.readouterr().out
     assert "no instructions" not in said
@@ -210,7 +230,7 @@ def test_report_says_that_a_todo_is_still_open_and_blames_no_hardware(make_run) 
     said = " ".join(report(amp).sentences)
     assert "TODO 2 is still open" in said
     assert "TODO 1 is" not in said
-    assert "imitates" not in said
+    assert "emulates" not in said
     amp.script.write_text(solution)
     assert "still open" not in " ".join(report(amp).sentences)
 

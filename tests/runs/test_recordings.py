@@ -28,7 +28,6 @@ def of(machine: str, name: str, **wanted: object) -> runs.Run:
         "rung": name,
         "batch_size": 256,
         "data": "synthetic",
-        "tf32": False,
         "device": "auto",
         **wanted,
     }

@@ -94,11 +94,11 @@ def test_every_recorded_run_on_the_gpu_is_there(told: pd.DataFrame) -> None:
     table = recorded(H100)
     table = table[table["device"] != "cpu"]
     measured = {
-        (each["batch_size"], each["precision"], each["tf32"], each["channels_last"], each["status"])
+        (each["batch_size"], each["precision"], each["channels_last"], each["status"])
         for _, each in table.iterrows()
     }
     assert measured == {
-        (each.batch_size, each.precision, each.tf32, each.channels_last, each.status)
+        (each.batch_size, each.precision, each.channels_last, each.status)
         for each in told.itertuples()
     }
     known = dict(zip(table["peak_gib"].round(6), table["batch_size"]))
@@ -143,7 +143,7 @@ def test_runs_are_predicted_with_their_own_settings() -> None:
         row(batch_size=32, status="oom", memory_gib=0.125),
         row(),
         row(),
-        row(tf32=True, peak_gib=0.25),
+        row(precision="tf32", peak_gib=0.25),
         row("amp"),
         row(status="failed"),
         row() | {"memory_kind": "process, resident"},
@@ -175,7 +175,6 @@ def test_what_is_ignored_changes_no_prediction() -> None:
         "seed": 3,
         "weight_decay": 0.1,
         "memory_gib": 7,
-        "tf32": True,
         "fused": True,
         "compile": "default",
     }

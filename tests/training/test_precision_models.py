@@ -7,8 +7,9 @@ import torch
 from cases import for_all
 from torch import nn
 
+from course.config import rung
 from course.training import models, precision
-from course.valid import CHOICES
+from course.valid import CHOICES, HALF_FORMATS
 
 CPU = torch.device("cpu")
 NCHW = torch.randn(2, 3, 8, 8)
@@ -35,7 +36,7 @@ def test_autocast_computes_in_half(conv: nn.Conv2d, name: str, dtype: torch.dtyp
 
 
 def test_half_formats_are_those_of_the_config() -> None:
-    assert {"fp32", *precision.HALF} == set(CHOICES["precision"])
+    assert tuple(precision.HALF) == HALF_FORMATS
 
 
 def test_fp32_is_a_null_context(conv: nn.Conv2d) -> None:
@@ -72,10 +73,61 @@ def test_channels_last_off_is_the_same_object(conv: nn.Conv2d) -> None:
     assert conv.weight.stride() == (27, 9, 3, 1)
 
 
-@for_all("name", CHOICES["precision"])
+@for_all("name", ("fp32", "tf32", "bf16", "fp16"))
 def test_has_units_answers_for_this_cpu(name: str) -> None:
     assert isinstance(precision.has_units(CPU, name), bool)
-    assert precision.has_units(CPU, "fp32")
+    assert precision.has_units(CPU, "fp32") and not precision.has_units(CPU, "tf32")
+
+
+@pytest.mark.parametrize(
+    "capability, half, sharded, tf32",
+    [
+        ((6, 0), "fp32", "fp32", "fp32"),  # P100
+        ((7, 0), "fp16", "fp32", "fp32"),  # V100
+        ((7, 5), "fp16", "fp32", "fp32"),  # T4
+        ((8, 0), "bf16", "bf16", "tf32"),  # A100
+        ((9, 0), "bf16", "bf16", "tf32"),  # H100
+    ],
+)
+def test_half_is_the_format_of_the_gpu(
+    capability: tuple[int, int], half: str, sharded: str, tf32: str, monkeypatch
+) -> None:
+    gpu = torch.device("cuda")
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: gpu)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert precision.resolve(rung("amp")).precision == half
+    # Without loss scaling, small gradients would become 0 in fp16.
+    assert precision.resolve(rung("sharded", policy=True)).precision == sharded
+    assert precision.resolve(rung("device", precision="tf32")).precision == tf32
+    assert precision.resolve(rung("baseline")) == rung("baseline")
+    on_cpu = precision.resolve(rung("amp", device="cpu")).precision
+    assert on_cpu == precision.half_format(CPU)
+
+
+@pytest.mark.parametrize(
+    "has, limit, half",
+    [
+        (("avx512_f",), "", "fp32"),  # AVX-512 alone emulates bf16
+        (("avx512_bf16",), "", "bf16"),
+        (("amx_bf16", "amx_fp16"), "ALL", "bf16"),
+        (("avx512_bf16",), "AVX2", "fp32"),
+        (("avx512_bf16",), "avx512_core", "fp32"),
+        (("amx_bf16",), "AVX512_CORE_AMX", "bf16"),
+        (("bf16",), "", "bf16"),  # Arm
+    ],
+)
+def test_half_of_a_cpu_is_what_it_has_instructions_for(
+    has: tuple[str, ...], limit: str, half: str, monkeypatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(has, True))
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    assert precision.half_format(CPU) == half
+
+
+def test_fp16_without_loss_scaling_is_refused() -> None:
+    with pytest.raises(ValueError, match="train_sharded.py does not scale the loss.*'half'"):
+        rung("sharded", precision="fp16")
 
 
 def test_resnet50_is_the_published_network() -> None:

@@ -31,7 +31,11 @@ def steps(machine: str) -> pd.DataFrame:
     """
     on = ladders(machine)
     first = on["CPU"].get(("baseline", "fp32"))
-    others = [on["GPU"].get((name, config.precision)) for name, config in (LADDER | BEYOND).items()]
+    formats = {
+        name: PRECISION if config.precision == "half" else config.precision
+        for name, config in (LADDER | BEYOND).items()
+    }
+    others = [on["GPU"].get(rung) for rung in formats.items()]
     rows = [asdict(record) for record in (first, *others) if record]
     rows = [row | {"precision": row["config"]["precision"]} for row in rows]
     table = pd.DataFrame(rows)[KEPT]

@@ -152,11 +152,7 @@ def appetites(machine: str, batch_size: int = 256) -> pd.DataFrame:
     Columns: rung, precision, images_per_s. Batches that cost nothing are always there in time.
     """
     rows = [
-        (
-            run.config.rung,
-            "tf32" if run.config.tf32 else run.config.precision,
-            run.record.images_per_s,
-        )
+        (run.config.rung, run.config.precision, run.record.images_per_s)
         for run in recorded_runs(machine, "throughput", "scaling", "batch sizes")
         if run.config.data == "synthetic"
         and run.config.batch_size == batch_size

@@ -22,9 +22,9 @@ MEASURED = (
     "machine",
     "memory_kind",
 )
-SETTINGS = ("batch_size", "model", "precision", "tf32", "channels_last", "memory_gib")
+SETTINGS = ("batch_size", "model", "precision", "channels_last", "memory_gib")
 # What must be alike for runs to lie on one line.
-ALIKE = ("machine", "memory_kind", "model", "precision", "tf32", "channels_last", "inputs")
+ALIKE = ("machine", "memory_kind", "model", "precision", "channels_last", "inputs")
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def finished(runs: Iterable[Run] | pd.DataFrame) -> list[dict[str, Any]]:
 def sweep(runs: Iterable[Run] | pd.DataFrame) -> pd.DataFrame:
     """The runs of a sweep, one row each, by batch size.
 
-    Columns: batch_size, model, precision, tf32, channels_last, memory_gib (the limit that was
+    Columns: batch_size, model, precision, channels_last, memory_gib (the limit that was
     set; 0: none), inputs (data and image size), status (ok, oom, …), peak_gib, images_per_s with
     _q1 and _q3, machine, memory_kind. What a run did not measure is NaN. The peak of a run that
     ran out of memory is what it held when it was refused more.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -22,7 +23,8 @@ MACHINE = "nvidia-h100"
 SAVED = "predicted.json"  # predictions beside the recorded runs of a machine
 ASIDE = "memory"  # a purpose of recorded runs, whose peaks are told as well
 COUNTED = "device allocator"  # the kind of measured peak that can be predicted
-SETTINGS = ("batch_size", "model", "precision", "tf32", "channels_last", "fused", "compile")
+SETTINGS = ("batch_size", "model", "precision", "channels_last", "fused", "compile")
+FORMATS = ["fp32", "tf32", "fp16", "bf16"]  # in the order of the table
 # Of a config, what its prediction does not depend on.
 IGNORED = {
     "rung",
@@ -38,7 +40,6 @@ IGNORED = {
     "weight_decay",
     "seed",
     "memory_gib",
-    "tf32",
     "fused",
     "compile",
 }
@@ -50,7 +51,7 @@ def predicted(runs: Iterable[Run] | pd.DataFrame) -> pd.DataFrame:
     """Runs on a GPU beside what `predict` says of them here, some seconds for each config.
 
     One row for each run that ended ok or out of memory; runs that are alike in all columns are
-    one row. Columns: setting (in words), batch_size, model, precision, tf32, channels_last,
+    one row. Columns: setting (in words), batch_size, model, precision, channels_last,
     fused, compile, inputs, status, measured_gib (NaN for a run that ran out of memory: it never
     reached its peak), predicted_gib, error (predicted over measured, minus 1), reserved_gib (what
     the allocator had taken from the device), limit_gib (what the run could have had; NaN: not
@@ -132,6 +133,8 @@ def _comparable(runs: Iterable[Run] | pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _key(config: Config) -> Key:
+    if config.precision == "tf32":  # tensors stay fp32 in memory
+        config = replace(config, precision="fp32")
     return frozenset((name, value) for name, value in vars(config).items() if name not in IGNORED)
 
 
@@ -168,13 +171,16 @@ def _beside(compared: list[dict[str, Any]], known: dict[Key, float], by: str) ->
             }
         )
     found = pd.DataFrame(table).drop_duplicates()
-    order = ["model", "precision", "tf32", "channels_last", "compile", "fused", "batch_size"]
-    ascending = [True, False, *[True] * 5]  # fp32 before fp16 before bf16
-    return found.sort_values(order, ascending=ascending, ignore_index=True)
+    order = ["model", "precision", "channels_last", "compile", "fused", "batch_size"]
+    return found.sort_values(order, key=_by_format, ignore_index=True)
+
+
+def _by_format(column: pd.Series) -> pd.Series:
+    return column.map(FORMATS.index) if column.name == "precision" else column
 
 
 def _setting(config: Config) -> str:
-    words = ["tf32" if config.tf32 else config.precision]
+    words = [config.precision]
     words += ["channels_last"] * config.channels_last + ["fused"] * config.fused
     words += [] if (way := way_of(config)) == PLAIN else [way]
     return ", ".join([*words, *(["compiled"] if config.compile else [])])

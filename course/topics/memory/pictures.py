@@ -221,7 +221,7 @@ def predicted_peaks(table: pd.DataFrame) -> Picture:
 
 def _look(row: pd.Series) -> tuple[str, str]:
     """Colour and marker of a setting."""
-    colour = FORMAT_COLOURS["tf32" if row["tf32"] else row["precision"]]
+    colour = FORMAT_COLOURS[row["precision"]]
     if row["compile"]:
         return colour, "^"
     return colour, "D" if row["fused"] else "s" if row["channels_last"] else "o"

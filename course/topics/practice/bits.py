@@ -172,7 +172,7 @@ def _beside(run: Run, other: Run) -> dict[str, object]:
     differs = apart.gt(0).to_numpy()
     return {
         "rung": run.config.rung,
-        "precision": "tf32" if run.config.tf32 else run.config.precision,
+        "precision": run.config.precision,
         "layout": "NHWC" if run.config.channels_last else "NCHW",
         "steps": len(apart),
         "same_steps": int(differs.argmax()) if differs.any() else len(apart),

@@ -88,8 +88,8 @@ def recorded_ceilings(machine: str) -> Ceilings:
 def points(runs: Iterable[Run] | pd.DataFrame, ceilings: Ceilings) -> pd.DataFrame:
     """Where runs lie under a machine's ceilings, one row a run.
 
-    Columns: rung, precision ("tf32" where that is on), batch_size, images_per_s, flop_per_byte,
-    flop_per_s (reached), arithmetic_images_per_s and memory_images_per_s (the two bounds),
+    Columns: rung, precision, batch_size, images_per_s, flop_per_byte, flop_per_s (reached),
+    arithmetic_images_per_s and memory_images_per_s (the two bounds),
     nearer ("memory" or "arithmetic": the lower bound, which holds the run), share (reached, of
     the nearer bound), machine. A share above 1 says that the machine was busy with something
     else while its ceilings were measured, or that a cache served what is counted as moved.
@@ -109,13 +109,11 @@ def points(runs: Iterable[Run] | pd.DataFrame, ceilings: Ceilings) -> pd.DataFra
         if row["status"] == "ok"
         and row.get("images_per_s")
         and row["machine"].startswith(ceilings.machine)
-        and _precision(row) in ceilings.flop_per_s
+        and row["config"]["precision"] in ceilings.flop_per_s
         and not any(row.get("config", {}).get(name) for name in ("compile", "algebra"))
     ]
     if not kept:
-        seen = sorted(
-            {f"{_precision(r)} on {r.get('machine') or '?'} ({r['status']})" for r in given}
-        )
+        seen = sorted({_place(row) for row in given})
         raise ValueError(
             f"no run lies under these ceilings, which are those of {ceilings.machine} in "
             f"{', '.join(ceilings.flop_per_s)}; the runs are {'; '.join(seen) or 'none'}"
@@ -123,14 +121,18 @@ def points(runs: Iterable[Run] | pd.DataFrame, ceilings: Ceilings) -> pd.DataFra
     return pd.DataFrame([_point(row, ceilings) for row in kept])
 
 
+def _place(row: dict[str, Any]) -> str:
+    return f"{row['config']['precision']} on {row.get('machine') or '?'} ({row['status']})"
+
+
 def _point(row: dict[str, Any], ceilings: Ceilings) -> dict[str, Any]:
-    config, precision = from_dict(row["config"]), _precision(row)
+    config = from_dict(row["config"])
     cost = step_cost(config)
-    arithmetic = ceilings.flop_per_s[precision] / cost.flop
+    arithmetic = ceilings.flop_per_s[config.precision] / cost.flop
     memory = ceilings.bytes_per_s / cost.bytes
     return {
         "rung": config.rung,
-        "precision": precision,
+        "precision": config.precision,
         "batch_size": config.batch_size,
         "images_per_s": row["images_per_s"],
         "flop_per_byte": cost.flop_per_byte,
@@ -141,12 +143,6 @@ def _point(row: dict[str, Any], ceilings: Ceilings) -> dict[str, Any]:
         "share": row["images_per_s"] / min(arithmetic, memory),
         "machine": row["machine"],
     }
-
-
-def _precision(row: dict[str, Any]) -> str:
-    config = row["config"]
-    rounded = config["tf32"] and config["precision"] == "fp32" and row.get("device") == "cuda"
-    return "tf32" if rounded else config["precision"]
 
 
 def _product_rate(device: torch.device, precision: str) -> float:

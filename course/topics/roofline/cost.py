@@ -135,12 +135,12 @@ def plain(config: Config) -> Config:
 
     Steps that cost the same are counted once.
     """
-    precision = "bf16" if config.precision in HALF else "fp32"  # both halves have two bytes
+    is_half = config.precision in ("half", *HALF)
     return Config(
         model=config.model,
         image_px=config.image_px,
         batch_size=config.batch_size,
-        precision=precision,
+        precision="bf16" if is_half else "fp32",  # both 16-bit formats have two bytes
         channels_last=config.channels_last,
         data="synthetic",
         momentum=config.momentum,

@@ -12,6 +12,7 @@ from torchvision.models.resnet import Bottleneck, ResNet
 from course.config import Config
 from course.training.algebra import plain
 from course.training.models import blocks
+from course.training.precision import HALF
 
 _made: dict[str, str] = {}
 
@@ -70,8 +71,8 @@ def why_no_kernels(model: nn.Module, cfg: Config) -> str:
         return "the kernels are written in Triton, which is not installed"
     if torch.cuda.get_device_capability(weight.device) < (8, 0):
         return f"{torch.cuda.get_device_name(weight.device)} is older than the kernels' A100"
-    if cfg.precision == "fp32":
-        return "the kernels compute in 16 bits, and the precision is fp32"
+    if cfg.precision not in HALF:
+        return f"the kernels compute in 16 bits, and the precision is {cfg.precision}"
     if not cfg.channels_last:
         return "the kernels read images channels last, and they are not"
     if model.conv1.kernel_size != (7, 7):

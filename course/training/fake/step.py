@@ -76,7 +76,9 @@ class FakeStep:
     def forward(self, images: torch.Tensor | None = None) -> torch.Tensor:
         """The loss of the batch, or of other images, with autocast in the config's precision."""
         images = self.images if images is None else images
-        half = HALF.get(self.config.precision)
+        half = (
+            torch.bfloat16 if self.config.precision == "half" else HALF.get(self.config.precision)
+        )
         away = saved_tensors_hooks(_to_host, _from_host) if self.config.offload else nullcontext()
         with away, torch.autocast("cpu", half, enabled=half is not None):
             scores = self.model(images)

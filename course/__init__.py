@@ -27,7 +27,7 @@ _FACES = {
     "labs.predictions": "predict recall",
     "labs.todo": "show_todo",
     "labs.exercises": "variant",
-    "training.precision": "autocast channels_last has_units",
+    "training.precision": "autocast channels_last half_format has_units",
     "topics.communication.report": "comm_report",
     "text": "wrapped",
     "days.day2": "TRAINED FULL LOADED",

@@ -48,7 +48,7 @@ class Track:
             ValueError: a setting that the race decides, or that a Config does not know.
         """
         refuse_fixed(settings)
-        beginning: dict[str, Any] = {"precision": "bf16", "channels_last": True}
+        beginning: dict[str, Any] = {"precision": "half", "channels_last": True}
         own = {"device": self.device, "seed": seed, "rung": f"race-{self.name}-{plain(name)}"}
         return from_dict(beginning | settings | FIXED | own)
 

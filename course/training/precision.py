@@ -63,18 +63,20 @@ def half_format(device: torch.device) -> str:
     return next((name for name in HALF_FORMATS if has_units(device, name)), "fp32")
 
 
-def resolve(config: Config) -> Config:
+def resolve(config: Config, *, scales_loss: bool = True) -> Config:
     """The config as this machine computes it: `half` becomes its device's own format.
 
-    fp16 needs loss scaling, so scripts without it compute in fp32 where there is no bf16. TF32
-    exists on NVIDIA GPUs only, and is fp32 elsewhere.
+    TF32 exists on NVIDIA GPUs only, and is fp32 elsewhere.
+
+    Args:
+        scales_loss: may `half` be fp16? Without loss scaling, it is fp32 where there is no bf16.
     """
     if config.precision not in ("half", "tf32"):
         return config
     device, precision = default_device(config), config.precision
     if precision == "half":
         precision = half_format(device)
-        if precision == "fp16" and config.script not in SCALES_LOSS:
+        if precision == "fp16" and not (scales_loss and config.script in SCALES_LOSS):
             precision = "fp32"
     elif not has_units(device, "tf32"):
         precision = "fp32"

@@ -97,7 +97,9 @@ class Recorder:
     """Collects the fields of the record, and writes it once at the end (on rank 0 alone)."""
 
     def __init__(self, run: Run | None) -> None:
-        self.config: Config = resolve(run.config if run else rung("baseline", quick=True))
+        races = run is not None and "race" in run.launched
+        asked = run.config if run else rung("baseline", quick=True)
+        self.config: Config = resolve(asked, scales_loss=not races)  # entries need not scale it
         self.rank = int(os.environ.get("RANK", 0))
         self.local_rank = int(os.environ.get("LOCAL_RANK", 0))  # within its node
         self.world_size = int(os.environ.get("WORLD_SIZE", 1))
@@ -111,7 +113,6 @@ class Recorder:
         self.before_end: Callable[[], None] = lambda: None  # and of what it watches to the end
         self._began = time.perf_counter()
         self._started_at = datetime.now().isoformat(timespec="seconds")
-        races = run is not None and "race" in run.launched
         on_gpu = self.config.device != "cpu"
         self._watch = Watch(self._began, on_gpu, self.local_rank) if races else None
 

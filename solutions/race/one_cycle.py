@@ -43,7 +43,6 @@ def main(run):
     optimizer = optimizers.create(net.parameters(), cfg)
     optimizers.schedule(optimizer, cfg)
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
-    scaler = torch.amp.GradScaler(device.type, enabled=cfg.precision == "fp16")
 
     run.ready()
     for epoch in range(cfg.epochs):
@@ -53,9 +52,8 @@ def main(run):
             images = normalised(images).to(memory_format=torch.channels_last)
             with autocast:
                 loss = criterion(model(images), labels)
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
+            loss.backward()
+            optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         run.keep_weights(net)
     if run.rank == 0:

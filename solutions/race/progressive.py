@@ -47,7 +47,6 @@ def main(run):
     optimizers.schedule(optimizer, cfg)
     averaged = optimizers.Averaged(net, optimizer, cfg)
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
-    scaler = torch.amp.GradScaler(device.type, enabled=cfg.precision == "fp16")
 
     run.ready()
     for epoch in range(cfg.epochs):
@@ -60,9 +59,8 @@ def main(run):
             images = images.to(memory_format=torch.channels_last)
             with autocast:
                 loss = criterion(model(images), labels)
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
+            loss.backward()
+            optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         with averaged.validated() as kept:
             run.keep_weights(kept)

@@ -25,10 +25,10 @@ TRACED = ("tf32", "amp", "amp_fp16", "channels_last", "channels_last_fp16")
 
 @pytest.fixture(scope="module")
 def h200() -> pd.DataFrame:
-    """The recorded rungs at batch 256, by rung, precision and whether TF32 was on."""
+    """The recorded rungs at batch 256, by rung and precision."""
     runs = recorded("nvidia-h200")
     runs = runs[runs["batch_size"].eq(256) & runs["rung"].isin(["device", "amp", "channels_last"])]
-    return runs.set_index(["rung", "precision", "tf32"])
+    return runs.set_index(["rung", "precision"])
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ class TestRecords:
             "Two lines make training 2.43 times as fast, and the loss is the same to four" in TEXT
         )
         assert "`peak_gib` stays at 21" in TEXT
-        off, on = (h200.loc[("device", "fp32", flag)] for flag in (False, True))
+        off, on = (h200.loc[("device", each)] for each in ("fp32", "tf32"))
         assert round(on["images_per_s"] / off["images_per_s"], 2) == 2.43
         assert f"{on['last_loss']:.4g}" == f"{off['last_loss']:.4g}"
         assert round(on["peak_gib"]) == round(off["peak_gib"]) == 21
@@ -162,8 +162,8 @@ class TestRecords:
         assert "AMP is 2.66 times as fast as fp32, but only 1.10 times as fast as TF32" in TEXT
         assert "the peak falls from 21 to 11 GiB" in TEXT
         assert "The loss stays within a thousandth of fp32's" in TEXT
-        amp = h200.loc[("amp", "bf16", False)]
-        off, on = (h200.loc[("device", "fp32", flag)] for flag in (False, True))
+        amp = h200.loc[("amp", "bf16")]
+        off, on = (h200.loc[("device", each)] for each in ("fp32", "tf32"))
         assert round(amp["images_per_s"] / off["images_per_s"], 2) == 2.66
         assert f"{amp['images_per_s'] / on['images_per_s']:.2f}" == "1.10"
         assert (round(off["peak_gib"]), round(amp["peak_gib"])) == (21, 11)
@@ -173,7 +173,7 @@ class TestRecords:
         self, h200: pd.DataFrame
     ) -> None:
         assert "forward and backward get shorter. The update does not" in TEXT
-        before, amp = h200.loc[("device", "fp32", False)], h200.loc[("amp", "bf16", False)]
+        before, amp = h200.loc[("device", "fp32")], h200.loc[("amp", "bf16")]
         assert all(amp[phase] < 0.6 * before[phase] for phase in ("forward_s", "backward_s"))
         assert amp["optimizer_s"] == pytest.approx(before["optimizer_s"], rel=0.1)
 
@@ -203,7 +203,7 @@ class TestRecords:
         assert "fp16 is faster by nearly a quarter, and nearly all of that is **BatchNorm**" in TEXT
         assert "The update takes longer in fp16" in TEXT
         for rung in ("amp", "channels_last"):
-            fp16, bf16 = (h200.loc[(rung, each, False)] for each in ("fp16", "bf16"))
+            fp16, bf16 = (h200.loc[(rung, each)] for each in ("fp16", "bf16"))
             assert 1.22 < fp16["images_per_s"] / bf16["images_per_s"] < 1.25
             assert fp16["optimizer_s"] > 4 * bf16["optimizer_s"]
             saved = ms[rung] - ms[f"{rung}_fp16"]
@@ -244,6 +244,6 @@ def test_the_quiz_formats() -> None:
 def test_the_quiz_tf32_on_the_h100() -> None:
     assert "from 858 to 1,859 images a second, and the peak stays at 21 GiB" in QUIZ
     runs = recorded("nvidia-h100").query("rung == 'device' and batch_size == 256")
-    runs = runs.set_index("tf32")
-    assert [round(runs["images_per_s"][flag]) for flag in (False, True)] == [858, 1859]
+    runs = runs.set_index("precision")
+    assert [round(runs["images_per_s"][each]) for each in ("fp32", "tf32")] == [858, 1859]
     assert set(runs["peak_gib"].round()) == {21}

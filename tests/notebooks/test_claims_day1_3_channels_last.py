@@ -217,7 +217,7 @@ class TestTraces:
     def test_forward_and_backward_shrink_and_the_optimizer_does_not(
         self, traces: dict[str, Trace]
     ) -> None:
-        assert "forward and backward shrink. The optimizer does not" in TEXT
+        assert "Forward and backward get shorter. The optimizer does not" in TEXT
         before, after = (
             tables.by_phase(traces[name]).set_index("phase")["gpu_s"] for name in NAMES
         )

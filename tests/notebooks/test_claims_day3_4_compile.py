@@ -38,7 +38,7 @@ def rungs(machine: str, device: str) -> dict[str, float]:
     return {
         name: record.images_per_s
         for (name, precision), record in on.items()
-        if precision == usual[name].precision
+        if precision == {"half": "bf16"}.get(usual[name].precision, usual[name].precision)
     }
 
 

@@ -94,6 +94,9 @@ def notebooks(
         float,
         typer.Option(help="A notebook fails whose cell takes longer, in the queue or computing."),
     ] = 60,
+    minutes: Annotated[
+        float, typer.Option(help="A notebook fails that takes longer; 0: no limit.")
+    ] = 0,
     json_: AsJson = False,
 ) -> None:
     """Execute notebooks with papermill, and report on them; exit code 1 if one fails."""
@@ -107,14 +110,13 @@ def notebooks(
             script=script,
             quick=quick,
             cell_minutes=cell_minutes,
+            minutes=minutes,
             command=command,
+            on_outcome=tables.show_outcome,
         )
     if json_:
         tables.as_json(asdict(done) | {"report": done.report})
     else:
-        for outcome in done.outcomes:
-            if outcome.status != books.NOT_RUN:
-                tables.show_outcome(outcome)
         typer.echo(f"report: {done.report}")
     raise typer.Exit(130 if done.interrupted else not done.passed)
 

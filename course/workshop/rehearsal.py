@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -70,7 +70,9 @@ def rehearse(
     script: str = SOLUTION,
     quick: bool = False,
     cell_minutes: float = 60,
+    minutes: float = 0,
     command: str = "",
+    on_outcome: Callable[[Outcome], None] = lambda outcome: None,
 ) -> Rehearsal:
     """Execute notebooks, one after the other, and write the report before and after each.
 
@@ -80,7 +82,9 @@ def rehearse(
     Args:
         script: what notebooks launch; one whose own script has another name takes that, beside it.
         cell_minutes: a notebook whose cell takes longer is ended, and has failed.
+        minutes: the same for a notebook that takes longer; 0: no limit.
         command: the command line, for the report.
+        on_outcome: called after each notebook.
 
     Raises:
         ValueError: no such site, a time that is not above 0, or a folder that cannot be written.
@@ -88,15 +92,20 @@ def rehearse(
     place = sites.get(site)
     if not 0 < cell_minutes < math.inf:
         raise ValueError(f"cell_minutes={cell_minutes:g}: it must be above 0")
+    if not 0 <= minutes < math.inf:
+        raise ValueError(f"minutes={minutes:g}: expected 0, which is no limit, or more")
     folder, known = output_folder(site), facts(place, command)
     waiting = tuple(
         Outcome(path.stem, NOT_RUN, folder / path.name, folder / f"{path.stem}.html")
         for path in notebooks
     )
-    rehearsal = Rehearsal(site, script, quick, cell_minutes, folder, known, _now(), waiting)
+    rehearsal = Rehearsal(
+        site, script, quick, cell_minutes, minutes, folder, known, _now(), waiting
+    )
     _begin(rehearsal)
     for number, source in enumerate(notebooks):
         rehearsal = _with_next(rehearsal, number, source)
+        on_outcome(rehearsal.outcomes[number])
         if rehearsal.interrupted:
             return rehearsal
     rehearsal = replace(rehearsal, ended_at=_now())
@@ -126,7 +135,7 @@ def execute(source: Path, rehearsal: Rehearsal) -> Outcome:
     except KeyboardInterrupt:
         status, error = INTERRUPTED, "interrupted from the keyboard"
     except Exception as problem:  # a dead kernel, a full disk: the other notebooks still count
-        status, error = FAILED, _words(problem, rehearsal)
+        status, error = FAILED, _words(problem, rehearsal, time.monotonic() - began)
     outcome = replace(outcome, status=status, error=error, seconds=time.monotonic() - began)
     if not target.exists():  # it failed before its first cell
         return outcome
@@ -157,6 +166,11 @@ def _papermill(source: Path, target: Path, rehearsal: Rehearsal) -> None:
         else:
             del wanted["script"]
     limit_s = math.ceil(rehearsal.cell_minutes * 60)
+    deadline = time.monotonic() + (rehearsal.minutes * 60 or math.inf)
+
+    def seconds_left(cell: Any) -> int:
+        return max(1, math.ceil(min(limit_s, deadline - time.monotonic())))
+
     with kernels.forked(), _on_paper():
         papermill.execute_notebook(
             str(source),
@@ -165,7 +179,7 @@ def _papermill(source: Path, target: Path, rehearsal: Rehearsal) -> None:
             engine_name=engine.NAME,
             cwd=str(FOLDER),
             progress_bar=True,
-            execution_timeout=limit_s,
+            timeout_func=seconds_left,  # of each cell
             start_timeout=limit_s,  # of the kernel: 60 s are not enough on a busy machine
             config=kernels.encrypted(),
         )
@@ -185,13 +199,15 @@ def _on_paper() -> Iterator[None]:
             os.environ[ON_PAPER] = before
 
 
-def _words(problem: Exception, rehearsal: Rehearsal) -> str:
+def _words(problem: Exception, rehearsal: Rehearsal, seconds: float) -> str:
     from nbclient.exceptions import CellTimeoutError
     from papermill.exceptions import PapermillExecutionError
 
     if isinstance(problem, PapermillExecutionError):
         return f"{problem.ename}: {problem.evalue}"
     if isinstance(problem, CellTimeoutError):
+        if 0 < rehearsal.minutes * 60 <= seconds:
+            return f"the notebook took longer than {rehearsal.minutes:g} minutes (--minutes)"
         return f"the cell took longer than {rehearsal.cell_minutes:g} minutes (--cell-minutes)"
     return f"{type(problem).__name__}: {problem}"
 

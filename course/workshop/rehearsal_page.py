@@ -83,6 +83,7 @@ class Rehearsal:
     script: str
     quick: bool
     cell_minutes: float
+    minutes: float  # of a notebook; 0: no limit
     folder: Path
     facts: dict[str, str]  # what was done where, in words
     started_at: str
@@ -253,7 +254,7 @@ def facts(site: Site, command: str) -> dict[str, str]:
     settings = {key: getattr(site, key) for key in meant if key != "name" and getattr(site, key)}
     versions = [
         f"Python {platform.python_version()}",
-        *(f"{name} {metadata.version(name)}" for name in PACKAGES),
+        *(f"{name} {_version(name)}" for name in PACKAGES),
         *_slurm(),
     ]
     return {
@@ -264,6 +265,13 @@ def facts(site: Site, command: str) -> dict[str, str]:
         "versions": ", ".join(versions),
         "commit": git_sha() or "not a git clone",
     }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def _setting(value: Any) -> str:

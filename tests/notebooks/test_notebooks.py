@@ -190,16 +190,12 @@ def test_large_batches_from_recorded_runs_and_small_trainings(
 
 UNWRITTEN = """
 import pandas
-import torch
 from course.topics import compilation
 
 compilation.made.BACKEND, compilation.made.CALLS = "eager", 1
 compilation.kernels = lambda *_: [compilation.recorded_kernel("nvidia-h200")]
 compilation.carried = lambda *_: pandas.DataFrame({"cache": ["copied"], "seconds": [0.1]})
-torch._inductor.aoti_compile_and_package = lambda program, package_path: torch.export.save(
-    program, package_path
-)
-torch._inductor.aoti_load_package = lambda path: torch.export.load(path).module()
+compilation.inferred = lambda *_: pandas.DataFrame({"way": ["as it is"], "ms": [0.1]})
 """
 
 

@@ -3,6 +3,7 @@
 import logging
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +15,11 @@ from cases import for_all
 
 from course.config import rung
 from course.plots import Picture
-from course.runs import recordings
+from course.runs import isolated, recordings
 from course.runs.run import Run
 from course.topics import compilation, roofline
 from course.topics.compilation import made
+from course.topics.compilation.carried import exported
 
 LOG = logging.getLogger("somebody")
 IMAGES = torch.randn(2, 16, 8, 8).to(memory_format=torch.channels_last)
@@ -160,10 +162,21 @@ def test_an_exported_network_answers_as_the_one_it_was_made_of(
     loaded = lambda path: torch.export.load(path).module()  # noqa: E731
     monkeypatch.setattr(torch._inductor, "aoti_load_package", loaded)
     net = torch.nn.Sequential(torch.nn.Conv2d(16, 4, 1), torch.nn.ReLU())
+    file = exported(net.eval(), IMAGES)
+    assert file["differs"] == 0 and file["mib"] > 0 and file["made_s"] > 0
+
+
+def test_a_compiled_file_that_crashes_leaves_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def crashed(function: Callable, *arguments: object) -> None:
+        raise isolated.Crash(f"The process of {function.__name__} crashed (SIGSEGV): no error")
+
+    monkeypatch.setattr(isolated, "call", crashed)
+    net = torch.nn.Conv2d(16, 4, 1)
     table = compilation.inferred(net, IMAGES)
-    assert [*table["way"]] == ["as it is", "exported, from its file"]
-    file = table.iloc[1]
-    assert file["differs"] == 0 and file["mib"] > 0 and file["made_s"] > 0 and not net.training
+    assert [*table["way"]] == ["as it is"] and not net.training
+    assert "process of exported crashed (SIGSEGV)" in capsys.readouterr().out
 
 
 RECORDED = {run.config.rung: run for run in recordings.recorded_runs("nvidia-h200", "compiler")}

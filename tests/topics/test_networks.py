@@ -270,6 +270,9 @@ class TestBench:
         kinds = table["computed_in"].str.split(" × ").str[1]
         assert kinds.tolist() == table["precision"].tolist()
 
+    def test_a_gpu_is_named_with_its_index(self) -> None:
+        assert bench.device_of("cuda") == torch.device("cuda", 0)  # set_device needs it
+
     def test_here_a_disturbance_meets_all_precisions_alike(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

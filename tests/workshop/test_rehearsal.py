@@ -116,6 +116,24 @@ def by_name(rehearsed: Rehearsal) -> dict[str, Outcome]:
 
 
 @pytest.mark.slow
+def test_a_notebook_that_takes_too_long_fails_with_a_sentence(
+    tmp_path: Path, runs_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rehearsal, "FOLDER", tmp_path)
+    write_notebook(tmp_path, "slow", "import time", "time.sleep(60)")
+    found: list[Outcome] = []
+    rehearsal.rehearse(rehearsal.matching(), minutes=0.05, on_outcome=found.append)
+    assert [outcome.status for outcome in found] == ["failed"] and found[0].seconds < 30
+    assert found[0].error == "the notebook took longer than 0.05 minutes (--minutes)"
+
+
+def test_a_package_that_is_missing_is_named_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal_page, "PACKAGES", ("torch", "no-such-package"))
+    versions = rehearsal_page.facts(sites.get("local"), "")["versions"]
+    assert "no-such-package not installed" in versions
+
+
+@pytest.mark.slow
 class TestRehearsal:
     def test_pictures_are_drawn_for_the_one_theme_of_its_pages(self, rehearsed: Rehearsal) -> None:
         text = (rehearsed.report.parent / "d_passes.ipynb").read_text()
@@ -410,6 +428,7 @@ def test_each_site_has_a_folder_inside(runs_root: Path, site: str) -> None:
         ({"cell_minutes": 0}, "must be above 0"),
         ({"cell_minutes": float("nan")}, "must be above 0"),
         ({"cell_minutes": float("inf")}, "must be"),
+        ({"minutes": -1}, "expected 0, which is no limit, or more"),
         ({"site": "moon"}, "choose local"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ import pandas as pd
 import torch
 from torch import nn
 
+from course.runs import isolated
 from course.topics.inference.latency import timed
 from course.topics.inference.trained import images_of, top1
 
@@ -58,8 +58,23 @@ def operators(program: torch.export.ExportedProgram) -> pd.Series:
 
 
 def to_onnx(program: torch.export.ExportedProgram, path: Path) -> Path:
-    """Write the network as ONNX, and say where it is. It needs onnx and onnxscript."""
+    """Write the network as ONNX, and say where it is. It needs onnx and onnxscript.
+
+    A process of its own writes it, and has ONNX Runtime answer once: a crash of either ends that
+    process, and not a notebook's kernel.
+
+    Raises:
+        RuntimeError: it failed, or crashed; the message says how.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    saved = path.with_suffix(".pt2")
+    torch.export.save(program, saved)
+    isolated.call(_write_onnx, saved, path)
+    return path
+
+
+def _write_onnx(saved: Path, path: Path) -> None:
+    program = torch.export.load(saved)
     torch.onnx.export(
         program,
         f=path,
@@ -68,15 +83,21 @@ def to_onnx(program: torch.export.ExportedProgram, path: Path) -> Path:
         external_data=False,
         verbose=False,
     )
-    return path
+    (images,), _ = program.example_inputs
+    Session(path)(images)
 
 
 def to_int8(path: Path, calibration: torch.Tensor, out: Path) -> Path:
     """Write a network of an ONNX file with 8-bit weights and activations: post-training, static.
 
     Weights have a scale an output channel; activations, uint8, one a tensor, of the least and the
-    largest that calibration shows.
+    largest that calibration shows. A process of its own writes it, as in `to_onnx`.
     """
+    isolated.call(_write_int8, path, calibration, out)
+    return out
+
+
+def _write_int8(path: Path, calibration: torch.Tensor, out: Path) -> None:
     from onnxruntime import quantization
 
     class Batches(quantization.CalibrationDataReader):
@@ -87,22 +108,14 @@ def to_int8(path: Path, calibration: torch.Tensor, out: Path) -> Path:
             images = next(self._left, None)
             return None if images is None else {ASKED: images.numpy()}
 
-    logging.getLogger().addFilter(_not_about_preparing)
-    try:
-        quantization.quantize_static(
-            path,
-            out,
-            Batches(),
-            per_channel=True,
-            activation_type=quantization.QuantType.QUInt8,  # of x86: signed ones are slower by far
-        )
-    finally:
-        logging.getLogger().removeFilter(_not_about_preparing)
-    return out
-
-
-def _not_about_preparing(record: logging.LogRecord) -> bool:
-    return "pre-processing" not in record.getMessage()
+    quantization.quantize_static(
+        path,
+        out,
+        Batches(),
+        per_channel=True,
+        activation_type=quantization.QuantType.QUInt8,  # of x86: signed ones are slower by far
+    )
+    Session(out)(calibration[:1])
 
 
 class Session:

@@ -50,10 +50,13 @@ def interpret() -> str:
     if importlib.util.find_spec("triton") is None:
         raise RuntimeError("Triton is not here: PyTorch brings it on Linux alone")
     os.environ["TRITON_INTERPRET"] = "1"
+    import triton
     import triton.language as tl
     from triton.runtime.interpreter import InterpretedFunction
     from triton.runtime.jit import JITFunction
 
+    if triton.__version__.startswith("3.6"):
+        _allow_loop_bounds()
     # Where Triton was imported before, its own functions (sum, max, …) are there to be compiled.
     for home in (tl, tl.standard, tl.tensor):
         for name, each in list(vars(home).items()):
@@ -62,6 +65,23 @@ def interpret() -> str:
     if ours := sys.modules.get("course.topics.kernels.given"):
         importlib.reload(ours)
     return "Kernels are interpreted: program by program, on the CPU."
+
+
+def _allow_loop_bounds() -> None:
+    """Let `range` take an argument of a kernel, as in `range(0, K, SIDE)`.
+
+    Triton 3.6 keeps arguments as arrays of one number, which NumPy from 2.4 on doesn't convert to
+    an int. Triton 3.7 converts them as is done here.
+    """
+    from triton.runtime import interpreter
+
+    patch_tensor = interpreter._patch_lang_tensor
+
+    def patch_tensor_and_index(tensor: Any, scope: Any) -> None:
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patch_tensor_and_index
 
 
 @contextmanager

@@ -92,7 +92,7 @@ def measure(setting: Setting, log: Path | None = None, device: str = "") -> dict
     Raises:
         ValueError: TF32 where there is none.
     """
-    place = _device(device)
+    place = device_of(device)
     torch.backends.cudnn.benchmark = setting.tries
     with number_format(place, setting.precision):
         return _measured(setting, place, log)
@@ -147,7 +147,11 @@ def _together(work: Work) -> dict[str, Any]:
     return {"weights_apart": max(sums) - min(sums), "first_losses": losses}
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str = "") -> torch.device:
+    """The device of this name, or this machine's accelerator; of several GPUs this rank's own.
+
+    A GPU has its index: `torch.cuda.set_device` takes no other.
+    """
     found = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     place = torch.device(name) if name else found
     return torch.device(place.type, _rank()) if place.type == "cuda" else place
@@ -165,7 +169,7 @@ class Work:
         self.network: Network = catalogue.get(setting.network)
         torch.manual_seed(0)
         if device.type == "cuda":
-            torch.cuda.set_device(device)
+            torch.cuda.setdevice_of(device)
         self.layout = _layout(setting, self.network)
         with device:
             self.plain = self.network.build()
@@ -349,7 +353,7 @@ def _of_rank(rank: int, ranks: int, setting: dict[str, Any], log: str, device: s
 
 def precisions() -> list[str]:
     """Those for which this machine has units."""
-    place = _device("")
+    place = device_of()
     return [name for name in PRECISIONS if _has(place, name)]
 
 
@@ -363,7 +367,7 @@ def base(network: str, quick: bool = False, **own: Any) -> Setting:
     """A setting with as many steps as suit this machine; a quick one takes a processor seconds."""
     catalogue.get(network)
     small = QUICK[network] if quick else {}
-    few = STEPS.get("cpu" if quick else _device("").type, {})
+    few = STEPS.get("cpu" if quick else device_of().type, {})
     return Setting(network, **{**small, **few, **own})
 
 

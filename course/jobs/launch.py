@@ -327,11 +327,11 @@ def _follow(run: Run, deadline: float | None, began: float, *, quiet: bool = Fal
     with tqdm(total=total, file=sys.stdout, bar_format=layout, ncols=88, disable=quiet) as bar:
         bar.start_t, shown = began, None  # several are waited for at once, one is shown at a time
         while True:
-            status = refresh(run)
-            if shown != (shown := (status, steps_done(run))):
-                doing = ", importing" if shown == ("running", 0) else ""
-                bar.set_description_str(f"{run.name} [{status}{doing}]", refresh=False)
-                bar.n = min(shown[1], total)
+            status, steps = refresh(run), steps_done(run)
+            state = _state(run, status, steps)
+            if shown != (shown := (state, steps)):
+                bar.set_description_str(f"{run.name} [{state}]", refresh=False)
+                bar.n = min(steps, total)
                 bar.refresh()
             if status not in ("queued", "running"):
                 bar.total = bar.n if status == "ok" else total  # a ratio may be sure sooner
@@ -340,6 +340,13 @@ def _follow(run: Run, deadline: float | None, began: float, *, quiet: bool = Fal
             if deadline is not None and time.monotonic() > deadline:
                 raise JobError(f"{run.name} is still {status}; it goes on: wait(run) follows it")
             time.sleep(0.3)
+
+
+def _state(run: Run, status: str, steps: int) -> str:
+    """The words in brackets in a progress line."""
+    if status == "running" and run.is_waiting_for_turn:
+        return "running, waiting for its turn"
+    return "running, importing" if (status, steps) == ("running", 0) else status
 
 
 def steps_done(run: Run) -> int:

@@ -4,6 +4,7 @@ train.py       the snapshot that the job executes: editing the original changes 
 config.json    the Config
 launch.json    who launched what, where: script, site, GPUs, job id, git commit
 started.json   written when the job's turn comes
+waiting        there while it waits for its turn among the runs of its job
 steps.jsonl    one line a training step, while it runs; of further ranks steps-1.jsonl, …
 rank-0.json    of a run of several ranks: what each alone knows
 record.json    written once, atomically, when the run is over: the source of every number
@@ -33,6 +34,7 @@ from course.runs.record import Record
 if TYPE_CHECKING:
     import pandas as pd
 
+WAITING_FILE = "waiting"
 SUBMIT_GRACE_S = 60  # a busy scheduler may take so long to give a job its id
 BESIDE = "beside"  # the folder, in a run's, of the run that was repeated for it
 FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set for every process of a run's job
@@ -170,6 +172,11 @@ class Run:
         if record := self.record:
             return record.status
         return "running" if self.started else "queued"
+
+    @property
+    def is_waiting_for_turn(self) -> bool:
+        """Has it been waiting for a second or more while another run of its job computes?"""
+        return (self.folder / WAITING_FILE).exists()
 
     @property
     def steps(self) -> pd.DataFrame:

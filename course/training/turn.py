@@ -16,15 +16,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import psutil
 
 from course.config import Config
-from course.runs.run import FOLDER_VARIABLE
+from course.runs.run import FOLDER_VARIABLE, WAITING_FILE
 
 VARIABLE = "COURSE_TURNS"  # of a member's processes: the file with the conductor's address
 ADDRESS_S = 120.0  # until the job's first task has written that file, on another node perhaps
+WAIT_S = 1.0  # a longer wait for the next turn is shown in the progress line
 NO_MORE = -1  # the turn's number where there is none left
 
 
@@ -103,6 +104,8 @@ class Shared:
         self.again = 0
         self.left: list[str] = []
         self._cpu_s = 0.0  # used before this block
+        self._waiting = Path(folder) / WAITING_FILE
+        self._waiting.unlink(missing_ok=True)  # of a process that was killed
         connection.send(
             {
                 "folder": folder,
@@ -132,12 +135,23 @@ class Shared:
                 if self.number is not None:
                     block.cpu_s = _cpu_seconds() - self._cpu_s
                     self._connection.send(vars(block))
-                told = self._connection.recv()
+                told = self._receive()
         except (EOFError, OSError) as error:
             raise RuntimeError("what gives out the turns has ended: launch again") from error
         self.number, self.again = told["turn"], told["again"]
         self._steps_left, self.left = told["steps"], told["left"]
         self._cpu_s = _cpu_seconds()
+
+    def _receive(self) -> dict[str, Any]:
+        """Receive the conductor's next message. During a long wait, a file shows the wait."""
+        if self._connection.poll(WAIT_S):
+            return self._connection.recv()
+        with suppress(OSError):  # a full disk
+            self._waiting.touch()
+        try:
+            return self._connection.recv()
+        finally:
+            self._waiting.unlink(missing_ok=True)
 
     def is_over(self, measured_s: float) -> bool:
         """Was it said that there is no further block?"""

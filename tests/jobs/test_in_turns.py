@@ -63,6 +63,14 @@ def test_only_one_computes_and_blocks_are_half_a_second() -> None:
     assert a.record.turns == len(blocks)
 
 
+def test_the_progress_line_shows_a_wait_for_the_turn(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two warm-up steps of the other run take three seconds."""
+    quick, slow = launch_pair(replace(SLOWER, steps=4, lr=1.5), replace(SLEEPY, steps=4))
+    launch.wait([quick, slow], timeout_s=120)
+    assert f"{quick.name} [running, waiting for its turn]" in capsys.readouterr().out
+    assert not quick.is_waiting_for_turn
+
+
 def test_ratio_comes_from_the_turns() -> None:
     a, b = launch_pair()
     over(a), over(b)

@@ -369,8 +369,9 @@ def test_why_channels_last_may_cost() -> None:
     assert "64 copies of 3D U-Net's step are `clone` instead of 22" in page
     assert "a volume moves 10 % more bytes" in page
     assert "ResNet-50, with BatchNorm, moves the same bytes in both layouts" in page
+    # In fp32, because a CPU without units for bf16 has other kernels, which do not keep the layout.
     plain, last = (
-        {name: cost.operators(name, "bf16", layout=layout) for name in ("unet3d", "resnet50")}
+        {name: cost.operators(name, "fp32", layout=layout) for name in ("unet3d", "resnet50")}
         for layout in ("contiguous", "channels_last")
     )
     clones = [each["unet3d"].set_index("operator").loc["clone", "calls"] for each in (plain, last)]

@@ -22,8 +22,11 @@ def posted(place: Path, name: str, text: str = "SETTINGS = {}\n") -> board.Entry
 
 @pytest.fixture
 def own_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages of what a test posts alone, with pictures made and not drawn: test_race draws all."""
-    monkeypatch.setattr(board, "SHIPPED", board.SHIPPED / "nothing")
+    """Pages of what a test posts alone, with pictures made and not drawn: test_race draws all.
+
+    The folder of shipped entries is one that any user may look for.
+    """
+    monkeypatch.setattr(board, "SHIPPED", Path("/nothing"))
     monkeypatch.setattr(Picture, "_repr_html_", lambda picture: picture.alt)
 
 
@@ -57,11 +60,13 @@ def test_a_missing_script_is_no_difference(tmp_path: Path) -> None:
 @pytest.fixture
 def for_all(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder as an instructor makes it for a class, where everybody gets at it."""
+    umask = os.umask(0o022)
     place = Path(tempfile.mkdtemp(prefix="class-", dir="/tmp"))  # not in a folder of root alone
     place.chmod(0o1777)
     monkeypatch.setenv("COURSE_RUNS", str(place / "runs"))
     yield place / "board"
     shutil.rmtree(place)
+    os.umask(umask)
 
 
 def test_folders_of_the_board_have_its_mode(for_all: Path) -> None:
@@ -74,8 +79,11 @@ def test_folders_of_the_board_have_its_mode(for_all: Path) -> None:
 
 @pytest.mark.usefixtures("own_pages")
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may be somebody else")
-def test_a_class_enters_and_shows_its_board(for_all: Path) -> None:
+def test_a_class_enters_and_shows_its_board(for_all: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An instructor's page, two learners' entries, and the page that one of them asks for."""
+    # Read from a copy, because other users may not enter a clone in somebody's home.
+    copy = shutil.copyfile(page.TEMPLATE, for_all.with_name(page.TEMPLATE.name))
+    monkeypatch.setattr(page, "TEMPLATE", copy)
     for_all.mkdir()
     for_all.chmod(0o1777)
     page.text(for_all)  # imports what each needs

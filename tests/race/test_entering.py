@@ -52,7 +52,8 @@ def raced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Entry, Pat
     script = place / "race.py"  # by the name that the notebook's own has
     plain = entry.shipped("plain").read_text()
     assert plain.count('"steps": 96') == 1
-    script.write_text(plain.replace('"steps": 96', '"steps": 32'))
+    # In fp32: a CPU without units for 16 bits would need minutes.
+    script.write_text(plain.replace('"steps": 96', '"steps": 32, "precision": "fp32"'))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COURSE_RUNS", str(place / "runs"))
         patch.setenv("IPYTHONDIR", str(place / "ipython"))

@@ -281,6 +281,16 @@ app = IPKernelApp.instance()
 print(app.transport, bool(app.curve_secretkey))"""
 
 
+# Papermill asks for this last, and ends the kernel as soon as it has the answer.
+LINGERS = """import time
+kernel = get_ipython().kernel
+answer = kernel.shell_handlers["kernel_info_request"]
+async def answer_and_linger(*message):
+    await answer(*message)
+    time.sleep(1)
+kernel.shell_handlers["kernel_info_request"] = answer_and_linger"""
+
+
 def serves_kernels() -> bool:
     """Is there a server for kernels alone?"""
     try:
@@ -299,7 +309,7 @@ def test_a_forked_kernel_is_as_a_new_one(
 ) -> None:
     parent = "import psutil\nprint(' '.join(psutil.Process().parent().cmdline()))"
     imported = "import sys\nprint('matplotlib' if 'matplotlib' in sys.modules else 'nothing')"
-    book, found = alone(imported, SHOWS, parent, LISTENS), {}
+    book, found = alone(imported, SHOWS, parent, LISTENS, LINGERS), {}
     monkeypatch.setenv("LAB", "1.1")
     for how in ("cold", "warm", "warm, from what has imported more"):
         only(how.partition(",")[0], monkeypatch)
@@ -308,14 +318,15 @@ def test_a_forked_kernel_is_as_a_new_one(
         more = how != "cold" and serves_kernels()  # one of an earlier test, at the first
         done = rehearsal.rehearse([book])
         assert done.passed, done.outcomes
-        _, _, before, shows, asks, listens = nbformat.read(done.outcomes[0].executed, 4).cells
+        _, _, before, shows, asks, listens, _ = nbformat.read(done.outcomes[0].executed, 4).cells
         told = [each.get("text") or sorted(each["data"]) for each in shows.outputs]
         own = r"tmp\w+\.json|'JPY_\w+', |'COURSE_WARM', "
         found[how] = re.sub(own, "", "\n".join(map(str, told)))
         assert ("course.jobs.warm.server" in asks.outputs[0].text) == (how != "cold")
         assert ("matplotlib" in before.outputs[0].text) == more
         assert listens.outputs[0].text == "tcp True\n"  # which others on this machine may listen to
-        assert "without encryption" not in "".join(capfd.readouterr())
+        printed = "".join(capfd.readouterr())
+        assert "without encryption" not in printed and "KeyboardInterrupt" not in printed
     assert all(each == found["cold"] for each in found.values())
     assert "image/png" in found["warm"] and "'LAB'" in found["warm"]
 

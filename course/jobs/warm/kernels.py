@@ -71,6 +71,16 @@ class WarmProvisioner(LocalProvisioner):
         self.pid = self.pgid = process.pid  # it leads a session of its own
         return self.connection_info
 
+    async def send_signal(self, signum: int) -> None:
+        """Send a signal, but do not interrupt a kernel that is being shut down.
+
+        Jupyter interrupts it in case a cell runs. A kernel that has just answered its last request
+        would print "KeyboardInterrupt caught in kernel".
+        """
+        if signum == signal.SIGINT and self.parent.shutting_down:
+            return
+        await super().send_signal(signum)
+
 
 class Kernel:
     """A kernel that is somebody else's child, with what Jupyter asks of a `subprocess.Popen`.

@@ -121,6 +121,7 @@ def check(
     run, against = _both(wanted, run, against, script=script, site=site, quick=quick, rerun=rerun)
     _finish(against, run)
     if wanted.emulated and run.lacks_half and not run.is_recorded:  # such a run shows nothing
+        script = run.launched["script"]
         run, against = _both(wanted, None, None, script=script, site=site, quick=quick, rerun=rerun)
         _finish(against, run)
     parts = tuple(_parts(wanted, run, against))
@@ -264,6 +265,8 @@ def _otherwise(wanted: Mechanism, run: Run, against: Run) -> list[str]:
 
 
 def _rehearsed(wanted: Mechanism, run: Run) -> list[str]:
+    if run.is_recorded:  # its script was written for the Config of its day
+        return []
     return [*wanted.rehearsed(run.script.read_text(), run.config)]
 
 

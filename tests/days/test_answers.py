@@ -134,7 +134,7 @@ def trial(name: str, text: str, own: dict, ranks: int = 1) -> Trial:
         own = {key: value for key, value in own.items() if not key.startswith("val_")}
     if name not in HALVES and "precision" not in own:
         values |= FP32
-    changed = {**values, **wanted.changes, **own}
+    changed = {**values, **wanted.emulated, **wanted.changes, **own}
     traced = changed.get("profile_steps") or values.get("profile_steps")
     is_fp16 = "fp16" in (changed.get("precision"), values.get("precision"))
     if gpus == 1 and not (traced or is_fp16):

@@ -51,7 +51,7 @@ def test_prediction_is_near_what_the_h100_measured(batch_size: int, measured_gib
 def test_prediction_is_near_the_recorded_fp32_run() -> None:
     table = recorded("nvidia-h100")
     first = table[table["rung"].eq("device")].iloc[0]
-    assert (first["precision"], first["tf32"], first["batch_size"]) == ("fp32", False, 256)
+    assert (first["precision"], first["batch_size"]) == ("fp32", 256)
     found = predict(rung("device", data="synthetic", batch_size=256))
     assert found.peak_gib == pytest.approx(first["peak_gib"], rel=0.05)
 
@@ -128,7 +128,7 @@ def test_saved_predictions_are_what_is_predicted_here(
     name: str, settings: dict, told: pd.DataFrame
 ) -> None:
     table = recorded(H100)
-    wanted = {"rung": name, "tf32": False, **settings}
+    wanted = {"rung": name, **settings}
     (found,) = peaks.predicted(table[(table[list(wanted)] == wanted).all(axis=1)])["predicted_gib"]
     saved = told[
         (told[list(settings)] == settings).all(axis=1)
@@ -149,7 +149,7 @@ def test_runs_are_predicted_with_their_own_settings() -> None:
         row() | {"memory_kind": "process, resident"},
     ]
     table = peaks.predicted(pd.DataFrame(given))
-    assert list(table["setting"]) == ["fp32", "fp32", "tf32", "bf16"]  # alike: one row
+    assert list(table["setting"]) == ["fp32", "fp32", "tf32", "half"]  # alike: one row
     assert list(table["batch_size"]) == [16, 32, 16, 16]
     assert list(table["limit_gib"]) == [2, 0.125, 2, 2]
     small, large, tf32, half = table["predicted_gib"]

@@ -54,7 +54,7 @@ def test_what_is_held_at_a_time_is_counted() -> None:
     [
         ({"policy": True, "shard": ""}, "policy=True is of a network that is sharded"),
         ({"prefetch": 1, "shard": ""}, "prefetch=1 is of a network that is sharded"),
-        ({"policy": True, "precision": "fp32"}, "set precision=\"bf16\", not 'fp32'"),
+        ({"policy": True, "precision": "fp32"}, 'set precision="half" or "bf16", not \'fp32\''),
         ({"micro_batch": 2}, "set micro_batch=0 with shard='zero3'"),
         ({"prefetch": 1, "unit_blocks": 0}, "with unit_blocks=0 there is one unit"),
         ({"resume": "a", "schedule": "cosine"}, "not where a learning rate was"),

@@ -24,7 +24,7 @@ SAVED = "predicted.json"  # predictions beside the recorded runs of a machine
 ASIDE = "memory"  # a purpose of recorded runs, whose peaks are told as well
 COUNTED = "device allocator"  # the kind of measured peak that can be predicted
 SETTINGS = ("batch_size", "model", "precision", "channels_last", "fused", "compile")
-FORMATS = ["fp32", "tf32", "fp16", "bf16"]  # in the order of the table
+FORMATS = ["fp32", "tf32", "fp16", "bf16", "half"]  # in the order of the table
 # Of a config, what its prediction does not depend on.
 IGNORED = {
     "rung",

@@ -90,15 +90,9 @@ def rehearse(
         ValueError: no such site, a time that is not above 0, or a folder that cannot be written.
     """
     place = sites.get(site)
-    if not 0 < cell_minutes < math.inf:
-        raise ValueError(f"cell_minutes={cell_minutes:g}: it must be above 0")
-    if not 0 <= minutes < math.inf:
-        raise ValueError(f"minutes={minutes:g}: expected 0, which is no limit, or more")
+    _check_limits(cell_minutes, minutes)
     folder, known = output_folder(site), facts(place, command)
-    waiting = tuple(
-        Outcome(path.stem, NOT_RUN, folder / path.name, folder / f"{path.stem}.html")
-        for path in notebooks
-    )
+    waiting = tuple(_waiting(path, folder) for path in notebooks)
     rehearsal = Rehearsal(
         site, script, quick, cell_minutes, minutes, folder, known, _now(), waiting
     )
@@ -111,6 +105,18 @@ def rehearse(
     rehearsal = replace(rehearsal, ended_at=_now())
     _write(rehearsal)
     return rehearsal
+
+
+def _waiting(notebook: Path, folder: Path) -> Outcome:
+    page = folder / f"{notebook.stem}.html"
+    return Outcome(notebook.stem, NOT_RUN, folder / notebook.name, page)
+
+
+def _check_limits(cell_minutes: float, minutes: float) -> None:
+    if not 0 < cell_minutes < math.inf:
+        raise ValueError(f"cell_minutes={cell_minutes:g}: it must be above 0")
+    if not 0 <= minutes < math.inf:
+        raise ValueError(f"minutes={minutes:g}: expected 0, which is no limit, or more")
 
 
 def _with_next(rehearsal: Rehearsal, number: int, source: Path) -> Rehearsal:

@@ -93,13 +93,11 @@ def rehearse(
     _check_limits(cell_minutes, minutes)
     folder, known = output_folder(site), facts(place, command)
     waiting = tuple(_waiting(path, folder) for path in notebooks)
-    rehearsal = Rehearsal(
-        site, script, quick, cell_minutes, minutes, folder, known, _now(), waiting
-    )
+    limits = cell_minutes, minutes
+    rehearsal = Rehearsal(site, script, quick, *limits, folder, known, _now(), waiting)
     _begin(rehearsal)
     for number, source in enumerate(notebooks):
-        rehearsal = _with_next(rehearsal, number, source)
-        on_outcome(rehearsal.outcomes[number])
+        rehearsal = _with_next(rehearsal, number, source, on_outcome)
         if rehearsal.interrupted:
             return rehearsal
     rehearsal = replace(rehearsal, ended_at=_now())
@@ -119,12 +117,15 @@ def _check_limits(cell_minutes: float, minutes: float) -> None:
         raise ValueError(f"minutes={minutes:g}: expected 0, which is no limit, or more")
 
 
-def _with_next(rehearsal: Rehearsal, number: int, source: Path) -> Rehearsal:
+def _with_next(
+    rehearsal: Rehearsal, number: int, source: Path, on_outcome: Callable[[Outcome], None]
+) -> Rehearsal:
     """The rehearsal with this notebook executed; the report tells meanwhile that it is."""
     rehearsal = rehearsal.but(number, replace(rehearsal.outcomes[number], status=RUNNING))
     _write(rehearsal)
     rehearsal = rehearsal.but(number, execute(source, rehearsal))
     _write(rehearsal)
+    on_outcome(rehearsal.outcomes[number])
     return rehearsal
 
 

@@ -90,22 +90,14 @@ def rehearse(
         ValueError: no such site, a time that is not above 0, or a folder that cannot be written.
     """
     place = sites.get(site)
-    if not 0 < cell_minutes < math.inf:
-        raise ValueError(f"cell_minutes={cell_minutes:g}: it must be above 0")
-    if not 0 <= minutes < math.inf:
-        raise ValueError(f"minutes={minutes:g}: expected 0, which is no limit, or more")
+    _check_limits(cell_minutes, minutes)
     folder, known = output_folder(site), facts(place, command)
-    waiting = tuple(
-        Outcome(path.stem, NOT_RUN, folder / path.name, folder / f"{path.stem}.html")
-        for path in notebooks
-    )
-    rehearsal = Rehearsal(
-        site, script, quick, cell_minutes, minutes, folder, known, _now(), waiting
-    )
+    waiting = tuple(_waiting(path, folder) for path in notebooks)
+    limits = cell_minutes, minutes
+    rehearsal = Rehearsal(site, script, quick, *limits, folder, known, _now(), waiting)
     _begin(rehearsal)
     for number, source in enumerate(notebooks):
-        rehearsal = _with_next(rehearsal, number, source)
-        on_outcome(rehearsal.outcomes[number])
+        rehearsal = _with_next(rehearsal, number, source, on_outcome)
         if rehearsal.interrupted:
             return rehearsal
     rehearsal = replace(rehearsal, ended_at=_now())
@@ -113,12 +105,27 @@ def rehearse(
     return rehearsal
 
 
-def _with_next(rehearsal: Rehearsal, number: int, source: Path) -> Rehearsal:
+def _waiting(notebook: Path, folder: Path) -> Outcome:
+    page = folder / f"{notebook.stem}.html"
+    return Outcome(notebook.stem, NOT_RUN, folder / notebook.name, page)
+
+
+def _check_limits(cell_minutes: float, minutes: float) -> None:
+    if not 0 < cell_minutes < math.inf:
+        raise ValueError(f"cell_minutes={cell_minutes:g}: it must be above 0")
+    if not 0 <= minutes < math.inf:
+        raise ValueError(f"minutes={minutes:g}: expected 0, which is no limit, or more")
+
+
+def _with_next(
+    rehearsal: Rehearsal, number: int, source: Path, on_outcome: Callable[[Outcome], None]
+) -> Rehearsal:
     """The rehearsal with this notebook executed; the report tells meanwhile that it is."""
     rehearsal = rehearsal.but(number, replace(rehearsal.outcomes[number], status=RUNNING))
     _write(rehearsal)
     rehearsal = rehearsal.but(number, execute(source, rehearsal))
     _write(rehearsal)
+    on_outcome(rehearsal.outcomes[number])
     return rehearsal
 
 

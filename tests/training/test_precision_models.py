@@ -1,5 +1,6 @@
 """Number formats, memory layout and networks: what the toggles really do to tensors."""
 
+import os
 from contextlib import nullcontext
 
 import pytest
@@ -76,6 +77,14 @@ def test_channels_last_off_is_the_same_object(conv: nn.Conv2d) -> None:
 def test_has_units_answers_for_this_cpu(name: str) -> None:
     assert isinstance(precision.has_units(CPU, name), bool)
     assert precision.has_units(CPU, "fp32")
+
+
+@pytest.mark.skipif(
+    os.environ.get("ONEDNN_MAX_CPU_ISA") != "AVX2", reason="make test-formats limits the CPU"
+)
+@pytest.mark.parametrize("name", precision.HALF)
+def test_a_cpu_limited_to_avx2_has_no_units_for_16_bits(name: str) -> None:
+    assert not precision.has_units(CPU, name)
 
 
 def test_resnet50_is_the_published_network() -> None:

@@ -1,5 +1,6 @@
 # demo: install, run the first lab, print the ladder of this machine.   test: the whole test run.
 # check: lint, and the tests that start no job: for the one who edits.   setup: only the environment.
+# test-formats: the tests that depend on the CPU's number formats, on a CPU without 16-bit units.
 # lab: JupyterLab on the notebooks.   slurm: a real Slurm on this machine.   benchmark: loop against
 # loop.
 PYTHON ?= python3
@@ -12,7 +13,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # Each job starts a Python: without compiled files it would spend most of its time on compiling.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo lint check test lab slurm setup benchmark clean
+.PHONY: demo lint check test test-formats lab slurm setup benchmark clean
 
 # In a folder of its own: its runs are of the solution, and must not count as the learner's.
 demo: export COURSE_RUNS := $(or $(COURSE_RUNS),$(CURDIR)/runs/demo)
@@ -35,6 +36,10 @@ check: lint
 # it for ever.
 test: lint
 	python -m pytest --numprocesses=6 --dist=loadgroup --no-loadscope-reorder --max-worker-restart=0
+
+# With the limit, oneDNN computes as on a CPU without units for 16 bits, and PyTorch reports none.
+test-formats: setup
+	ONEDNN_MAX_CPU_ISA=AVX2 python -m pytest --numprocesses=2 --dist=loadgroup -m formats
 
 lab: setup
 	jupyter lab $(AS_ROOT) --notebook-dir=. --KernelManager.transport_encryption=auto \

@@ -86,6 +86,24 @@ TOGETHER = {
         "notebooks/test_claims_lab_numerics.py",
     ),
 }
+# Files whose tests compute in 16 bits, or depend on which formats the CPU has units for. `make
+# test-formats` runs them on a CPU without such units, whatever the machine has.
+FORMATS = (
+    "days/test_checks.py",
+    "days/test_piping.py",
+    "labs/test_report.py",
+    "labs/test_views.py",
+    "topics/test_convolution.py",
+    "topics/test_layout.py",
+    "topics/test_learning.py",
+    "topics/test_numerics.py",
+    "topics/test_practice.py",
+    "topics/test_refinement.py",
+    "traces/test_tables.py",
+    "training/algebra/test_plain.py",
+    "training/test_precision_models.py",
+    "training/test_training.py",
+)
 GROUPS = {file: group for group, files in TOGETHER.items() for file in files}
 STARTS_JOBS = {"nothing_left", "here", "slurm", "cluster"}  # fixtures of tests that do
 
@@ -95,6 +113,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     item.add_marker(pytest.mark.xdist_group(group_of(item)))
     if STARTS_JOBS & set(item.fixturenames):
         item.add_marker(pytest.mark.slow)
+    if file_of(item.path) in FORMATS:
+        item.add_marker(pytest.mark.formats)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

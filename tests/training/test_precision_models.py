@@ -1,5 +1,6 @@
 """Number formats, memory layout and networks: what the toggles really do to tensors."""
 
+import os
 from contextlib import nullcontext
 
 import pytest
@@ -128,6 +129,14 @@ def test_half_of_a_cpu_is_what_it_has_instructions_for(
 def test_fp16_without_loss_scaling_is_refused() -> None:
     with pytest.raises(ValueError, match="train_sharded.py does not scale the loss.*'half'"):
         rung("sharded", precision="fp16")
+
+
+@pytest.mark.skipif(
+    os.environ.get("ONEDNN_MAX_CPU_ISA") != "AVX2", reason="make test-formats limits the CPU"
+)
+@pytest.mark.parametrize("name", precision.HALF)
+def test_a_cpu_limited_to_avx2_has_no_units_for_16_bits(name: str) -> None:
+    assert not precision.has_units(CPU, name)
 
 
 def test_resnet50_is_the_published_network() -> None:

@@ -27,7 +27,7 @@ from course.training.restart import checkpoint, randomness
 def main(run):
     cfg = run.config
     randomness.begin(cfg)  # the same weights on every rank
-    precision.set_tf32(cfg.tf32)
+    precision.set_tf32(cfg.precision == "tf32")
     device = joined(run)
     sets = image_sets(cfg)
     sets = replace(sets, train=Seeded(sets.train, cfg.seed))

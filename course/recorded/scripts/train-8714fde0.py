@@ -30,7 +30,7 @@ from course.training.recorder import recording
 def main(run):
     cfg = run.config
     torch.manual_seed(cfg.seed)  # every rank starts from the same weights
-    precision.set_tf32(cfg.tf32)
+    precision.set_tf32(cfg.precision == "tf32")
     device = joined(run)
 
     sets = image_sets(cfg)

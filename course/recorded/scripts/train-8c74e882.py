@@ -28,7 +28,7 @@ from course.training.recorder import recording
 def main(run):
     cfg = run.config
     torch.manual_seed(cfg.seed)  # every rung starts from the same weights and sees the same images
-    precision.set_tf32(cfg.tf32)
+    precision.set_tf32(cfg.precision == "tf32")
 
     # >>> TODO 1, day 1: compute on the accelerator, if the rung asks for it and the machine has one
     accelerator = torch.accelerator.current_accelerator(check_available=True)

@@ -26,7 +26,7 @@ from course.training.recorder import recording
 def main(run):
     cfg = run.config
     torch.manual_seed(cfg.seed)  # every rank starts from the same weights
-    precision.set_tf32(cfg.tf32)
+    precision.set_tf32(cfg.precision == "tf32")
     device = joined(run)
     copies, mates = mesh_of(run, device)
     group, copy, how_many = None, run.rank, run.world_size

@@ -327,7 +327,7 @@ def test_a_forked_kernel_is_as_a_new_one(
         assert listens.outputs[0].text == "tcp True\n"  # which others on this machine may listen to
         printed = "".join(capfd.readouterr())
         assert "without encryption" not in printed and "KeyboardInterrupt" not in printed
-    assert all(each == found["cold"] for each in found.values())
+    assert {*found.values()} == {found["cold"]}
     assert "image/png" in found["warm"] and "'LAB'" in found["warm"]
 
 

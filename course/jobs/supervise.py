@@ -235,6 +235,8 @@ class SupervisedRun:
             "LOCAL_WORLD_SIZE": str(within),
             FOLDER_VARIABLE: str(self.run.folder),
         }
+        if not self.run.is_command and self.run.config.device == "cpu":
+            env["CUDA_VISIBLE_DEVICES"] = ""  # or PyTorch joins ranks on the CPU through NCCL
         cores = (os.cpu_count() or 1) // self.ranks
         if self.run.launched.get("executor") == "slurm":
             cores = int(os.environ.get("SLURM_CPUS_PER_TASK", cores))

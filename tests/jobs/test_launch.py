@@ -61,6 +61,15 @@ def test_rerun_makes_another_run_and_becomes_the_one_found(runs_root):
     assert launch("ok_light.py") == second
 
 
+@pytest.mark.parametrize("device, visible", [("cpu", ""), ("auto", "0")])
+def test_a_run_on_the_cpu_finds_no_gpu(device, visible, runs_root, tmp_path, monkeypatch):
+    script = tmp_path / "visible.py"
+    script.write_text("import os\nprint([os.environ['CUDA_VISIBLE_DEVICES']])\n")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    run = over(jobs.launch(script, replace(CONFIG, device=device)))
+    assert str([visible]) in printed(run)
+
+
 def test_a_task_starts_without_numpy_and_may_import_it(runs_root, monkeypatch):
     def look():
         before = "numpy" in sys.modules

@@ -5,8 +5,10 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+import torch
 from cases import for_all
 from check_helpers import SOLVED
+from torch._subclasses import fake_tensor
 
 from course import days
 from course.config import rung
@@ -51,6 +53,14 @@ def test_rehearsal_takes_any_way_to_reach_the_device(old, new, device, capsys) -
     found = rehearse(text, replace(cfg, device="cpu"))
     assert (found.computed_on.type, found.error) == ("cpu", "")
     assert capsys.readouterr().out == ""
+
+
+def test_a_rehearsal_takes_nothing_of_a_real_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = Mock()  # a machine with one GPU would refuse a rank's GPU 1 here
+    monkeypatch.setattr(fake_tensor, "init_gpu_context", taken)
+    found = rehearse(SOLVED, rung("device", quick=True), rank=5, local_rank=1, world_size=8)
+    assert (found.error, found.computed_on) == ("", torch.device("cuda", 1))
+    taken.assert_not_called()
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 import torch
 from torch import distributed, nn
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributions import Distribution
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -266,6 +267,8 @@ def _pretended(
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         # Or CUDA is asked for a driver.
         stack.enter_context(patch.object(FakeTensorMode, "avoid_device_init", True))
+        # Or a number is put on the GPU of a rank's index, which this machine may not have.
+        stack.enter_context(patch.object(fake_tensor, "init_gpu_context", _Run._ignore))
         stack.enter_context(patch.multiple(torch.accelerator, **accelerator))
         stack.enter_context(patch.multiple(torch.cuda, **cuda))  # for scripts that ask CUDA itself
         stack.enter_context(patch.multiple(torch.Tensor, **tensor))

@@ -169,7 +169,7 @@ class Work:
         self.network: Network = catalogue.get(setting.network)
         torch.manual_seed(0)
         if device.type == "cuda":
-            torch.cuda.setdevice_of(device)
+            torch.cuda.set_device(device)
         self.layout = _layout(setting, self.network)
         with device:
             self.plain = self.network.build()

@@ -195,12 +195,13 @@ QUICK_WORKERS = 2  # at most
 # pixels, what a step costs at any size hides it. The model stays ResNet-50: only what it is fed
 # shrinks, and the learning rate with the batch.
 QUICK: dict[str, Any] = {
-    "image_px": 160,
+    "image_px": 112,
     "batch_size": 8,
     "epochs": 1,
     "steps": 64,
     "warmup_steps": 2,
-    "budget_s": 15.0,
+    "val_steps": 2,
+    "budget_s": 8.0,
     "lr": 0.003,
 }
 

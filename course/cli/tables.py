@@ -70,12 +70,8 @@ def show_ladder(table: pd.DataFrame) -> None:
     show_table(heads, rows)
     typer.echo(_how(table))
     measured = table[table["machine"] != ""]
-    if measured["lacks_half"].any():
-        first = measured.loc[measured["lacks_half"], "rung"].iloc[0]
-        typer.echo(
-            f"This machine has no 16-bit hardware, so {first} computes the same as the rung before "
-            f"it, and the rungs after it continue in fp32."
-        )
+    if said := _lacking(table["rung"].iloc[0], measured):
+        typer.echo(said)
     for name, rows_of in measured[measured["emulated"] != ""].groupby("emulated", sort=False):
         typer.echo(
             f"{', '.join(rows_of['rung'])}: this machine has no instructions for {name}; software "
@@ -83,6 +79,20 @@ def show_ladder(table: pd.DataFrame) -> None:
         )
     for setup in dict.fromkeys(measured["machine"] + "; " + measured["setup"]):
         typer.echo(setup)
+
+
+def _lacking(first: str, measured: pd.DataFrame) -> str:
+    """What the machine lacks, and what the rungs that need it compute instead; "": nothing."""
+    same = list(measured.loc[measured["same_as_first"], "rung"])
+    lacks = ["no accelerator"] * ("device" in same)
+    lacks += ["no 16-bit hardware"] * bool(measured["lacks_half"].any())
+    if not lacks:
+        return ""
+    instead = "the rungs from amp on compute in fp32"
+    if same:
+        names = f"{', '.join([first, *same[:-1]])} and {same[-1]}"
+        instead = f"{names} are the same computation, so the true ratio is 1"
+    return f"This machine has {' and '.join(lacks)}: {instead}."
 
 
 def _how(table: pd.DataFrame) -> str:

@@ -137,6 +137,7 @@ def ladder_table(runs: Sequence[Run]) -> pd.DataFrame:
                 "machine": record.machine,
                 "setup": run.config.setup,
                 "emulated": _emulated(record, run.config),
+                "same_as_first": ok and run != first and is_same_computation(run, first),
                 "lacks_half": run.lacks_half,
                 "run": run.name,
             }

@@ -16,6 +16,7 @@ from course.cli import tables
 if TYPE_CHECKING:
     import pandas as pd
 
+    from course.config import Config
     from course.runs.run import Run
 
 
@@ -201,10 +202,12 @@ def ladder(
     rungs = [*LADDER, *(COMPILED if compile_ else ())]
     settings = parse_settings(set_ or [])
     configs = [rung(name, quick=quick, **settings) for name in rungs]
+    same_as = _same_as(configs) if site == "local" else {}
+    configs = [config for config in configs if config.rung not in same_as]
     with prints_to_stderr(json_):
         launched = launch.launch_all(script, configs, turns=True, site=site, rerun=rerun)
         launch.wait(launched, check=False)
-    table = report.ladder_table(launched)
+    table = report.ladder_table(launched, same_as)
     if json_:
         tables.as_json(table)
     else:
@@ -215,6 +218,22 @@ def ladder(
     for each in bad:
         typer.echo(launch.explain(each), err=True)
     raise typer.Exit(bool(bad))
+
+
+def _same_as(configs: list[Config]) -> dict[str, str]:
+    """Rungs that compute the same on this machine as a rung before them, and that rung."""
+    from dataclasses import replace
+
+    from course.training.precision import default_device, resolve
+
+    first: dict[tuple[str, Config], str] = {}
+    found = {}
+    for config in configs:
+        computed = replace(resolve(config), rung="any", device="cpu")
+        other = first.setdefault((default_device(config).type, computed), config.rung)
+        if other != config.rung:
+            found[config.rung] = other
+    return found
 
 
 def _drawn(table: pd.DataFrame, rungs: list[str]) -> str:

@@ -65,12 +65,15 @@ def show_ladder(table: pd.DataFrame) -> None:
                 digits(row.ratio) + interval * pd.notna(row.ratio_low),
                 f"{row.peak_gib:.2f}",
             ]
+        if row.same_as:
+            rows.append([row.rung, f"= {row.same_as}", *[""] * 5])
+            continue
         rows.append([row.rung, row.status, *measured, cell(row.last_loss), cell(row.val_top1)])
     heads = ["rung", "status", "images/s (quartiles)", "ratio (95 %)", "peak GiB", "loss", "top-1"]
     show_table(heads, rows)
     typer.echo(_how(table))
     measured = table[table["machine"] != ""]
-    if said := _lacking(table["rung"].iloc[0], measured):
+    if said := _lacking(table):
         typer.echo(said)
     for name, rows_of in measured[measured["emulated"] != ""].groupby("emulated", sort=False):
         typer.echo(
@@ -81,18 +84,16 @@ def show_ladder(table: pd.DataFrame) -> None:
         typer.echo(setup)
 
 
-def _lacking(first: str, measured: pd.DataFrame) -> str:
-    """What the machine lacks, and what the rungs that need it compute instead; "": nothing."""
-    same = list(measured.loc[measured["same_as_first"], "rung"])
-    lacks = ["no accelerator"] * ("device" in same)
-    lacks += ["no 16-bit hardware"] * bool(measured["lacks_half"].any())
-    if not lacks:
-        return ""
-    instead = "the rungs from amp on compute in fp32"
-    if same:
-        names = f"{', '.join([first, *same[:-1]])} and {same[-1]}"
-        instead = f"{names} are the same computation, so the true ratio is 1"
-    return f"This machine has {' and '.join(lacks)}: {instead}."
+def _lacking(table: pd.DataFrame) -> str:
+    """What the machine lacks, and what the rungs that need it do instead; "": nothing."""
+    same = table[table["same_as"] != ""]
+    lacks = ["no accelerator"] * ("device" in set(same["rung"]))
+    lacks += ["no 16-bit hardware"] * bool(table["lacks_half"].any())
+    instead = [
+        f"{' and '.join(names)} would compute the same as {other}, so the true ratio is 1"
+        for other, names in same.groupby("same_as", sort=False)["rung"]
+    ] or ["the rungs from amp on compute in fp32"]
+    return f"This machine has {' and '.join(lacks)}: {'; '.join(instead)}." if lacks else ""
 
 
 def _how(table: pd.DataFrame) -> str:

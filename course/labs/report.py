@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import html
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -112,8 +112,13 @@ def compare(a: Run, b: Run) -> Comparison:
     return Comparison(settings, "\n".join(diff), ratio(b, a) if measured else None, names)
 
 
-def ladder_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """The ladder as measured: one row a run, its ratio to the first that is ok."""
+def ladder_table(runs: Sequence[Run], same_as: Mapping[str, str] | None = None) -> pd.DataFrame:
+    """The ladder as measured: one row a run, its ratio to the first that is ok.
+
+    Args:
+        same_as: rungs that did not run, because they compute the same as another on this machine,
+            and that other. Each gets its row, with `same_as` in the column of that name.
+    """
     rows, first = [], None
     for run in runs:
         status, record = refresh(run), run.record or Record("lost")
@@ -137,11 +142,15 @@ def ladder_table(runs: Sequence[Run]) -> pd.DataFrame:
                 "machine": record.machine,
                 "setup": run.config.setup,
                 "emulated": _emulated(record, run.config),
-                "same_as_first": ok and run != first and is_same_computation(run, first),
+                "same_as": "",
                 "lacks_half": run.lacks_half,
                 "run": run.name,
             }
         )
+    measured = {row["rung"]: row for row in rows}
+    for rung, other in reversed((same_as or {}).items()):
+        copy = measured[other] | {"rung": rung, "same_as": other}
+        rows.insert(rows.index(measured[other]) + 1, copy)
     return pd.DataFrame(rows)
 
 

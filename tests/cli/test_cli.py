@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from cases import for_all
 from typer.testing import CliRunner
 
@@ -16,6 +17,7 @@ from course.cli import labs
 from course.jobs import launch as jobs
 from course.labs import checks, exercises
 from course.runs.run import PROJECT
+from course.training import precision
 from course.workshop import doctor
 from course.workshop.doctor import examine
 
@@ -62,7 +64,12 @@ def test_a_dry_run_prints_the_batch_script_and_starts_nothing(runs_root: Path) -
     assert not runs_root.exists()
 
 
-def test_a_quick_ladder_has_every_rung(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "half, left_out", [("fp32", {"device", "amp"}), ("bf16", {"device"}), ("fp16", {"device"})]
+)
+def test_a_ladder_leaves_out_rungs_that_would_compute_the_same(
+    half: str, left_out: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
 
     def launch_all(_script: str, configs: list, **_options: object) -> list:
@@ -70,13 +77,15 @@ def test_a_quick_ladder_has_every_rung(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ValueError("seen")
 
     monkeypatch.setattr(jobs, "launch_all", launch_all)
+    monkeypatch.setattr(precision, "default_device", lambda _: torch.device("cpu"))
+    monkeypatch.setattr(precision, "half_format", lambda _: half)
     px = config.QUICK["image_px"]
     for words, wanted in (([], px), (["--set", "image_px=48"], 48), (["--compile"], px)):
         asked.clear()
         assert CliRunner().invoke(__main__.app, ["ladder", "--quick", *words]).exit_code
         rungs = [*config.LADDER, *(config.COMPILED if words == ["--compile"] else ())]
         assert {each.image_px for each in asked} == {wanted}
-        assert [each.rung for each in asked] == rungs
+        assert [each.rung for each in asked] == [each for each in rungs if each not in left_out]
 
 
 def test_a_check_measures_anew_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

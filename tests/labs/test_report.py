@@ -198,9 +198,12 @@ def test_the_printed_ladder_names_what_the_machine_lacks(make_run, capsys) -> No
     half = replace(amp, precision="half")
     lacking = make_run("half", [1, 1, 0.2], half, precision="fp32", machine="old CPU")
     tables.show_ladder(ladder_table([plain, lacking]))
-    assert (
-        "This machine has no 16-bit hardware, so amp computes the same" in capsys.readouterr().out
-    )
+    said = capsys.readouterr().out
+    assert "This machine has no 16-bit hardware: the rungs from amp on compute in fp32" in said
+    tables.show_ladder(ladder_table([plain], {"device": "baseline"}).assign(lacks_half=True))
+    said = capsys.readouterr().out
+    assert "device    = baseline" in said
+    assert "This machine has no accelerator and no 16-bit hardware: device would compute" in said
     tables.show_ladder(ladder_table([plain, with_units]).assign(turns=2))
     said = capsys.readouterr().out
     assert "no instructions" not in said

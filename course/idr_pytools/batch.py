@@ -18,6 +18,7 @@ from typing import NamedTuple
 from course.idr_pytools import commands
 from course.idr_pytools.commands import Command
 from course.jobs.local import has_gpu
+from course.jobs.processes import usable_cores
 from course.jobs.queue import table
 from course.runs.run import Run, runs_root
 from course.text import clock
@@ -135,7 +136,7 @@ def _variables(number: str, name: str, gpus: int, tasks: int, cpus: int) -> dict
         "BASH_FUNC_srun%%": f'() {{ {shlex.join(SRUN)} "$@"; }}',
     }
     if tasks > 1 and "OMP_NUM_THREADS" not in os.environ:  # or each starts one for every core
-        found["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // tasks))
+        found["OMP_NUM_THREADS"] = str(max(1, len(usable_cores()) // tasks))
     if devices() > gpus:  # every task sees the job's GPUs, as on a node of Slurm
         seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
         own = seen if len(seen) >= gpus and seen[0] else numbers.split(",")

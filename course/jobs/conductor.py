@@ -14,7 +14,6 @@ import contextlib
 import itertools
 import json
 import math
-import os
 import random
 import secrets
 import threading
@@ -35,7 +34,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from course.jobs.processes import POLL_S
+from course.jobs.processes import POLL_S, usable_cores
 from course.runs.files import write_atomically
 from course.runs.ratio import LEAST_TURNS, is_sure
 from course.runs.run import Run
@@ -223,7 +222,7 @@ class Conductor:
 
     def _spare(self, member: ConductedRun) -> int:
         """Cores of this machine that others may use without taking any from the member."""
-        there = min(len(_own_cores()), psutil.cpu_count(logical=False) or math.inf)
+        there = min(len(usable_cores()), psutil.cpu_count(logical=False) or math.inf)
         return int(there) - member.ranks * member.asked["cores"]
 
     def _let_pass(self, member: ConductedRun) -> None:
@@ -295,15 +294,8 @@ def busy_cores() -> float:
 def _core_seconds() -> float:
     """How long these cores have computed so far, or the host of a virtual machine took them."""
     times = psutil.cpu_times(percpu=True)
-    cores = [core for core in _own_cores() if core < len(times)]  # a container may show fewer
+    cores = [core for core in usable_cores() if core < len(times)]  # a container may show fewer
     return sum(getattr(times[core], kind, 0.0) for core in cores for kind in WORK)
-
-
-def _own_cores() -> list[int]:
-    """The cores that this process may use, by number."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return [*range(os.cpu_count() or 1)]
 
 
 def _ratios(member: ConductedRun, first: ConductedRun) -> np.ndarray:

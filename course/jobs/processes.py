@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -14,6 +15,13 @@ COMMAND_VARIABLE = "COURSE_COMMAND_FOLDER"  # set for every process that a job's
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
 LOOKS = 5  # for what is left of a job, until none is found
 POLL_S = 0.1  # between two looks at what is waited for
+
+
+def usable_cores() -> list[int]:
+    """The cores that this process may use, by number: a job may have only some of a node's."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return [*range(os.cpu_count() or 1)]
 
 
 def mark(run: Run) -> str:

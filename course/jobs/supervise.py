@@ -24,7 +24,7 @@ from submitit import JobEnvironment
 from submitit.helpers import TorchDistributedEnvironment
 
 from course.jobs import group
-from course.jobs.processes import COMMAND_VARIABLE, end_command, identity
+from course.jobs.processes import COMMAND_VARIABLE, end_command, identity, usable_cores
 from course.jobs.tickets import is_first, machine_lock
 from course.jobs.warm import client
 from course.jobs.warm import start as warm
@@ -237,7 +237,7 @@ class SupervisedRun:
         }
         if not self.run.is_command and self.run.config.device == "cpu":
             env["CUDA_VISIBLE_DEVICES"] = ""  # or PyTorch joins ranks on the CPU through NCCL
-        cores = (os.cpu_count() or 1) // self.ranks
+        cores = len(usable_cores()) // self.ranks
         if self.run.launched.get("executor") == "slurm":
             cores = int(os.environ.get("SLURM_CPUS_PER_TASK", cores))
         if self.ranks > 1:  # or each process would start a thread for every core

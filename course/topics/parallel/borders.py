@@ -73,14 +73,14 @@ def _said(way: Callable[[], None]) -> str:
 
 def _step(rank: int, *, contiguous: bool = True, images: int = IMAGES) -> None:
     stage = _stage(rank, RANKS, distributed.new_group(timeout=WAITS), contiguous)
-    _train(pipelining.ScheduleGPipe(stage, IMAGES // 2, loss_fn=_loss), images)
+    _train(rank, pipelining.ScheduleGPipe(stage, IMAGES // 2, loss_fn=_loss), images)
 
 
 def _step_in_v(rank: int) -> None:
     """Two stages a rank, of which the last lies where the first does."""
     group, count = distributed.new_group(timeout=WAITS), 2 * RANKS
     stages = [_stage(number, count, group) for number in (rank, count - 1 - rank)]
-    _train(pipelining.ScheduleZBVZeroBubble(stages, IMAGES // 2, loss_fn=_loss), IMAGES)
+    _train(rank, pipelining.ScheduleZBVZeroBubble(stages, IMAGES // 2, loss_fn=_loss), IMAGES)
 
 
 def _stage(
@@ -92,9 +92,10 @@ def _stage(
     return pipelining.PipelineStage(own, number, count, torch.device("cpu"), group=group)
 
 
-def _train(schedule: object, images: int) -> None:
+def _train(rank: int, schedule: object, images: int) -> None:
     features = torch.randn(images, TOKENS, CHANNELS)
-    schedule.step(features, target=features)
+    first = [features] * (rank == 0)  # only the rank of the first stage; PyTorch 2.11 insists
+    schedule.step(*first, target=features)
 
 
 def _loss(result: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import distributed, nn
 
 from course.data.loader import normalised
+from course.training.precision import channels_last
 
 if TYPE_CHECKING:
     from course.config import Config
@@ -60,7 +61,8 @@ def validate(
     model.eval()
     totals = torch.zeros(3, device=device)  # sum of losses, correct, images
     for images, labels in islice(batches, cfg.val_steps):
-        images, labels = normalised(images.to(device)), labels.to(device)
+        images = channels_last(normalised(images.to(device)), cfg.channels_last)
+        labels = labels.to(device)
         with autocast:
             scores = schedule.eval(images, target=labels) if schedule else model(images)
         if scores is None:

@@ -38,7 +38,7 @@ def on_ranks(
     it.
 
     Args:
-        backend: "gloo", or "nccl" where each rank has a GPU.
+        backend: "gloo" for ranks on the CPU, which find no GPU; "nccl" where each rank has one.
 
     Raises:
         RuntimeError: a rank failed; the message is its own.
@@ -49,7 +49,10 @@ def on_ranks(
         asked["backend"] = backend
         (Path(folder) / CALL).write_bytes(pickle.dumps((function, given)))
         free.close()
-        processes = [_start(json.dumps(asked), str(rank)) for rank in range(ranks)]
+        env = dict(os.environ)
+        if backend == "gloo":
+            env["CUDA_VISIBLE_DEVICES"] = ""  # or FSDP2 would move weights to a GPU
+        processes = [_start(env, json.dumps(asked), str(rank)) for rank in range(ranks)]
         found = [Path(folder) / f"{rank}.json" for rank in range(ranks)]
         try:
             failed = _first_to_fail(processes, found)
@@ -65,14 +68,14 @@ def on_ranks(
         return [json.loads(path.read_text()) for path in found]
 
 
-def _start(*arguments: str) -> subprocess.Popen | kernels.Kernel:
+def _start(env: dict[str, str], *arguments: str) -> subprocess.Popen | kernels.Kernel:
     """A rank's process: forked where there is a server of warm starts."""
     from course.jobs.warm import kernels  # only here: a rank needs nothing of Jupyter's
 
     module = ["-m", __spec__.name, *arguments]
-    forked = kernels.start([sys.executable, *module], Path.cwd(), dict(os.environ))
+    forked = kernels.start([sys.executable, *module], Path.cwd(), env)
     # Its package has imported this module before it is run, of which Python warns.
-    return forked or subprocess.Popen([sys.executable, "-W", QUIET, *module])
+    return forked or subprocess.Popen([sys.executable, "-W", QUIET, *module], env=env)
 
 
 def _log(asked: dict[str, Any], rank: int) -> Path:

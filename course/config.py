@@ -195,7 +195,7 @@ QUICK_WORKERS = 2  # at most
 # pixels, what a step costs at any size hides it. The model stays ResNet-50: only what it is fed
 # shrinks, and the learning rate with the batch.
 QUICK: dict[str, Any] = {
-    "image_px": 112,
+    "image_px": 144,
     "batch_size": 8,
     "epochs": 1,
     "steps": 64,
@@ -249,6 +249,10 @@ def vary(config: Config, **values: Iterable[Any]) -> list[Config]:
 
 def from_dict(values: dict[str, Any]) -> Config:
     """A Config from JSON values. Raises ValueError on a field this version does not know."""
+    if "tf32" in values:  # of runs from before it became a value of `precision`
+        values = {key: value for key, value in values.items() if key != "tf32"} | (
+            {"precision": "tf32"} if values["tf32"] and values["precision"] == "fp32" else {}
+        )
     return Config(**{key: _convert(key, value) for key, value in values.items()})
 
 

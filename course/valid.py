@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection
 from typing import Any
 
 CHOICES = {
@@ -95,6 +96,15 @@ _NOT_RESTARTED = (
     *("randaugment", "start_px", "ema", "budget_s"),
 )
 TRACE_WAIT = 2  # steps before a trace: one to wait, one in which the profiler itself warms up
+
+
+def half_of(formats: Collection[str], *, scales_loss: bool) -> str:
+    """The format that `precision="half"` stands for, given those that a device has hardware for.
+
+    fp16 needs loss scaling; a script without it computes in fp32 where there is no bf16.
+    """
+    usable = HALF_FORMATS if scales_loss else ("bf16",)
+    return next((name for name in usable if name in formats), "fp32")
 
 
 def check(cfg: Any) -> None:

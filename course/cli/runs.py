@@ -227,13 +227,13 @@ def _same_as(configs: list[Config]) -> dict[str, str]:
     from course.training.precision import default_device, resolve
 
     first: dict[tuple[str, Config], str] = {}
-    found = {}
+    same_as = {}
     for config in configs:
         computed = replace(resolve(config), rung="any", device="cpu")
         other = first.setdefault((default_device(config).type, computed), config.rung)
         if other != config.rung:
-            found[config.rung] = other
-    return found
+            same_as[config.rung] = other
+    return same_as
 
 
 def _drawn(table: pd.DataFrame, rungs: list[str]) -> str:

@@ -73,8 +73,8 @@ def show_ladder(table: pd.DataFrame) -> None:
     show_table(heads, rows)
     typer.echo(_how(table))
     measured = table[table["machine"] != ""]
-    if said := _lacking(table):
-        typer.echo(said)
+    if sentence := _missing_hardware(table):
+        typer.echo(sentence)
     for name, rows_of in measured[measured["emulated"] != ""].groupby("emulated", sort=False):
         typer.echo(
             f"{', '.join(rows_of['rung'])}: this machine has no instructions for {name}; software "
@@ -84,16 +84,24 @@ def show_ladder(table: pd.DataFrame) -> None:
         typer.echo(setup)
 
 
-def _lacking(table: pd.DataFrame) -> str:
-    """What the machine lacks, and what the rungs that need it do instead; "": nothing."""
+def _missing_hardware(table: pd.DataFrame) -> str:
+    """What the machine lacks, and which rungs therefore did not run; "": nothing."""
+    import torch
+
     same = table[table["same_as"] != ""]
-    lacks = ["no accelerator"] * ("device" in set(same["rung"]))
-    lacks += ["no 16-bit hardware"] * bool(table["lacks_half"].any())
-    instead = [
-        f"{' and '.join(names)} would compute the same as {other}, so the true ratio is 1"
+    lacks = []
+    if "device" in set(same["rung"]) and not torch.accelerator.is_available():
+        lacks.append("no accelerator")
+    if table["lacks_half"].any():
+        lacks.append("no 16-bit hardware")
+    sentences = [f"This machine has {' and '.join(lacks)}."] if lacks else []
+    sentences += [
+        f"{' and '.join(names)}: the same computation as {other}, so the true ratio is 1."
         for other, names in same.groupby("same_as", sort=False)["rung"]
-    ] or ["the rungs from amp on compute in fp32"]
-    return f"This machine has {' and '.join(lacks)}: {'; '.join(instead)}." if lacks else ""
+    ]
+    if lacks and same.empty:
+        sentences.append("The rungs from amp on compute in fp32.")
+    return " ".join(sentences)
 
 
 def _how(table: pd.DataFrame) -> str:

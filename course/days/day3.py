@@ -17,7 +17,7 @@ from course.runs.run import Run
 
 # Of a step's loss: a stream has its own order, so both runs see other images. ResNet-18, a small
 # step, and few of them, so that what differs does not grow. How images are read is the same in each
-# precision: fp32 takes a processor that imitates bf16 a seventh of the time.
+# precision.
 OTHER_IMAGES = 0.2
 READ: dict[str, Any] = {
     "model": "resnet18",

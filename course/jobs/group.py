@@ -129,8 +129,9 @@ def _host_free_gib(runs: Sequence[Run]) -> float:
 
 def _peaks_gib(runs: Sequence[Run]) -> list[float]:
     from course.training.fake.step import predict
+    from course.training.precision import resolve
 
-    return [predict(_share(run)).peak_gib for run in runs]
+    return [predict(resolve(_share(run))).peak_gib for run in runs]
 
 
 def _apart(work: Callable[[], list[float]]) -> list[float]:

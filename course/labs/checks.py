@@ -37,7 +37,7 @@ COMPARED = 16  # steps, of those that both runs did
 SCALED = 100  # times another loss: so far only a loss scale takes it
 # Sizes of quick checks. That a ratio lies above 1 is sure sooner than the ratio itself. And where
 # speeds tell nothing on this machine, all else shows on a small network as well: in fp16 that
-# software imitates, a step of the large one takes minutes.
+# software emulates, a step of the large one takes minutes.
 FASTER = {"budget_s": 5.0, "val_steps": 1}
 SMALL = {"model": "resnet18", "image_px": 48, "lr": 0.0003}
 SMALL |= {"batch_size": 4, "steps": 6, "val_steps": 1, "budget_s": 0.0}
@@ -121,8 +121,9 @@ def check(
     run, against = _both(wanted, run, against, script=script, site=site, quick=quick, rerun=rerun)
     _finish(against, run)
     if wanted.emulated and run.lacks_half and not run.is_recorded:  # such a run shows nothing
-        script = run.launched["script"]
-        run, against = _both(wanted, None, None, script=script, site=site, quick=quick, rerun=rerun)
+        script, site = run.launched["script"], run.launched["site"]
+        own = {"script": script, "site": site, "quick": quick, "rerun": rerun}
+        run, against = _both(wanted, None, None, **own, emulates=True)
         _finish(against, run)
     parts = tuple(_parts(wanted, run, against))
     if run.is_recorded:  # it shows what the check finds, and is nobody's progress
@@ -166,12 +167,13 @@ def _both(
     site: str,
     quick: bool,
     rerun: bool,
+    emulates: bool = False,
 ) -> tuple[Run, Run]:
     """The run and the one before it; those that are not there are launched, in turns."""
     if run is not None and against is not None:
         return run, against
     both = run is None and against is None
-    before, config, is_timed = _configs(wanted, site, quick=quick, small=both)
+    before, config, is_timed = _configs(wanted, site, quick=quick, small=both, emulates=emulates)
     if is_timed and both and wanted.gpus == 1:
         against, run = launch_all(script, [before, config], turns=True, site=site, rerun=rerun)
         return run, against
@@ -184,20 +186,24 @@ def _both(
 
 
 def _configs(
-    wanted: Mechanism, site: str, *, quick: bool, small: bool
+    wanted: Mechanism, site: str, *, quick: bool, small: bool, emulates: bool = False
 ) -> tuple[Config, Config, bool]:
     """Of the run before and of the run; and whether their times can tell anything there.
 
     Args:
         small: may sizes be such that the check is over soon? Both runs must be its own.
+        emulates: compute in a format that the site has no hardware for, to see that it is used.
     """
     settings = dict(wanted.settings)
     if wanted.gpus > 1:
         settings["device"] = device_for(wanted.gpus, site)
     config = rung(wanted.rung, quick=quick, **settings | wanted.changes)
     place = _place(config, site)
-    is_timed = wanted.timed and not wanted.limits(config, place)
-    changes = wanted.changes | (wanted.emulated if not place.half_units else {})
+    emulates = emulates or not place.half_units
+    is_timed = (
+        wanted.timed and not wanted.limits(config, place) and not (emulates and wanted.emulated)
+    )
+    changes = wanted.changes | (wanted.emulated if emulates else {})
     if quick and small and wanted.gpus == 1:
         settings = (SMALL if not is_timed else FASTER if wanted.faster else {}) | settings
     before = rung(wanted.against, quick=quick, **settings)

@@ -223,6 +223,9 @@ def _sentences(run: Run, records: Sequence[Record], found: Ratio | None) -> Iter
         yield f"TODO {number} is still open in this run's script, so it changed nothing."
     if config.device == "auto" and record.device == "cpu" and 1 not in unfilled:
         yield "No accelerator was used: this ran on the CPU."
+    is_unscaled = run.requested_config.precision == "half" and config.precision == "fp32"
+    if is_unscaled and not run.lacks_half:
+        yield "fp16 needs loss scaling, which this script does not do: it computed in fp32."
     if run.lacks_half and 2 not in unfilled:
         yield f"{record.machine} has no 16-bit hardware, so this run computed in fp32."
     if (emulated := _emulated(record, config)) and 2 not in unfilled:

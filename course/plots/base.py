@@ -37,7 +37,7 @@ PHASE_COLOURS = {
 }
 GREY, DARK, ACCENT = "#9A9A9A", "#333333", "#D55E00"
 BLUE, SKY, ORANGE, GREEN, PURPLE = "#0072B2", "#56B4E9", "#E69F00", "#009E73", "#CC79A7"
-FORMAT_COLOURS = {"fp32": BLUE, "tf32": GREEN, "bf16": ACCENT, "fp16": PURPLE}
+FORMAT_COLOURS = {"fp32": BLUE, "tf32": GREEN, "bf16": ACCENT, "fp16": PURPLE, "half": GREY}
 
 
 ON_LIGHT = "#101010"  # words on a light colour, in any theme

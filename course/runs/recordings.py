@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from course.config import BEYOND, LADDER, Config
 from course.runs.record import Record
 from course.runs.run import RECORDED, Run
-from course.valid import CHOICES, HALF_FORMATS
+from course.valid import CHOICES, SCALES_LOSS, half_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -227,17 +227,17 @@ def large(machine: str, rungs: Iterable[str]) -> pd.DataFrame:
 
 
 def _computes_rung(run: Run) -> bool:
-    """Does a run compute what the rung of its name does, whatever its sizes?"""
+    """Whether a run computes what the rung of its name does, whatever its sizes."""
     wanted = (LADDER | BEYOND).get(run.config.rung, Config())
     names = ("precision", "channels_last", "compile")
     return all(_fits(run, name, getattr(wanted, name)) for name in names)
 
 
 def _fits(run: Run, name: str, wanted: Any) -> bool:
-    """Did the run compute what a setting asks for, `half` being its machine's own format?"""
+    """Whether the run computed what a setting asks for; `half` is its machine's own format."""
     if name == "precision" and wanted == "half":
-        units = run.record.hardware.get("half_units", [])
-        wanted = next((each for each in HALF_FORMATS if each in units), "fp32")
+        formats = run.record.hardware.get("half_units", [])
+        wanted = half_of(formats, scales_loss=run.config.script in SCALES_LOSS)
     return getattr(run.config, name) == wanted
 
 

@@ -103,16 +103,21 @@ class Run:
 
         They differ in `precision`, since only the machine that computes knows its 16-bit format.
         """
+        if "_computed" in self.__dict__:
+            return self.__dict__["_computed"]
         requested = self.requested_config
         if requested.precision not in ("half", "tf32") or not (record := self.record):
             return requested
         computed = {name: record.config[name] for name in RESOLVED if name in record.config}
-        return _computed(requested, **computed)
+        self.__dict__["_computed"] = replace(requested, **computed)  # a record never changes
+        return self.__dict__["_computed"]
 
     @property
     def lacks_half(self) -> bool:
-        """Did it ask for 16 bits, and compute in fp32 because its device has no such hardware?"""
-        return self.requested_config.precision == "half" and self.config.precision == "fp32"
+        """Whether it asked for 16 bits and computed in fp32, on a device without such hardware."""
+        if self.requested_config.precision != "half" or self.config.precision != "fp32":
+            return False
+        return not self.record.hardware.get("half_units")  # else its script scales no loss
 
     @property
     def launched(self) -> dict[str, Any]:
@@ -336,11 +341,6 @@ def _row(run: Run) -> dict[str, Any]:
 @lru_cache(maxsize=1024)  # it cannot change, and an answer is sought among all recorded runs
 def _config(text: str) -> Config:
     return from_dict(json.loads(text))
-
-
-@lru_cache(maxsize=1024)
-def _computed(requested: Config, **values: Any) -> Config:
-    return replace(requested, **values)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -110,5 +110,5 @@ def onednn_summary(table: pd.DataFrame) -> str:
     if found:
         return f"{text}{end}; what stands in for them here is {' and '.join(found)}."
     if half:
-        return f"{text}Half precision had no units of its own, so it was imitated in f32. {end}."
+        return f"{text}Half precision had no units of its own, so it was emulated in f32. {end}."
     return f"{text}No kernel of oneDNN ran in half precision. {end}."

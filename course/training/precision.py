@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 
 from course.config import Config
-from course.valid import HALF_FORMATS, SCALES_LOSS
+from course.valid import SCALES_LOSS, half_of
 
 HALF: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}  # as HALF_FORMATS
 TensorOrModule = TypeVar("TensorOrModule", torch.Tensor, torch.nn.Module)
@@ -60,7 +60,11 @@ def default_device(config: Config) -> torch.device:
 
 def half_format(device: torch.device) -> str:
     """The 16-bit format that a device has hardware for: "bf16", else "fp16", else "fp32" (none)."""
-    return next((name for name in HALF_FORMATS if has_units(device, name)), "fp32")
+    return half_of(_formats(device), scales_loss=True)
+
+
+def _formats(device: torch.device) -> list[str]:
+    return [name for name in HALF if has_units(device, name)]
 
 
 def resolve(config: Config, *, scales_loss: bool = True) -> Config:
@@ -75,19 +79,18 @@ def resolve(config: Config, *, scales_loss: bool = True) -> Config:
         return config
     device, precision = default_device(config), config.precision
     if precision == "half":
-        precision = half_format(device)
-        if precision == "fp16" and not (scales_loss and config.script in SCALES_LOSS):
-            precision = "fp32"
+        scales_loss = scales_loss and config.script in SCALES_LOSS
+        precision = half_of(_formats(device), scales_loss=scales_loss)
     elif not has_units(device, "tf32"):
         precision = "fp32"
     return replace(config, precision=precision, policy=config.policy and precision == "bf16")
 
 
 def has_units(device: torch.device, precision: str) -> bool:
-    """Does this device have instructions to train in the format, or does software emulate it?
+    """Whether this device has instructions to train in the format, so that no software emulates it.
 
-    A CPU without AVX-512 BF16 or AMX still *runs* bf16, at a small fraction of fp32's speed.
-    Knowing which one it is, is half of reading a surprising ratio.
+    A CPU without AVX-512 BF16 or AMX still *runs* bf16, at a small fraction of fp32's speed: you
+    need to know which, to explain a surprising ratio.
 
     Args:
         precision: "fp32", "tf32", "bf16" or "fp16".

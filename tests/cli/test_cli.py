@@ -59,8 +59,9 @@ def test_run_is_launched_shown_listed_and_its_log_printed(runs_root: Path) -> No
 
 
 def test_a_dry_run_prints_the_batch_script_and_starts_nothing(runs_root: Path) -> None:
-    asked = ("run", LIGHT, "--dry-run", "--site", "jean-zay-a100", "--gpus", "16")
-    assert "#SBATCH --nodes=2\n" in in_process(*asked)
+    asked = ("run", LIGHT, "--rung", "amp", "--dry-run", "--gpus", "16", "--site")
+    assert "#SBATCH --nodes=2\n" in in_process(*asked, "jean-zay-a100")
+    assert "#SBATCH --nodes=4\n" in in_process(*asked, "jean-zay-v100")
     assert not runs_root.exists()
 
 
@@ -78,7 +79,7 @@ def test_a_ladder_leaves_out_rungs_that_would_compute_the_same(
 
     monkeypatch.setattr(jobs, "launch_all", launch_all)
     monkeypatch.setattr(precision, "default_device", lambda _: torch.device("cpu"))
-    monkeypatch.setattr(precision, "half_format", lambda _: half)
+    monkeypatch.setattr(precision, "has_units", lambda _, name: name in ("fp32", half))
     px = config.QUICK["image_px"]
     for words, wanted in (([], px), (["--set", "image_px=48"], 48), (["--compile"], px)):
         asked.clear()

@@ -44,7 +44,7 @@ LAST_OF_FIRST = 16  # TODOs of train.py
 # Where checks count messages of several blocks; so do those of prefetching. Of train.py's ranks a
 # shallow network would tell too little: both validate equally well, whatever they are shown.
 DEEP = ("tensor", "pipeline")
-HALVES = ("day1.amp", "day1.scaler")  # in the others bf16, often imitated, would cost time alone
+HALVES = ("day1.amp", "day1.scaler")  # in the others bf16, often emulated, would cost time alone
 SHUFFLED = ("day2.data_parallel", "day3.shares")  # which a second epoch shows
 VALIDATION = re.compile("valid|running|day2.once")  # wrong answers that it alone shows
 FP32 = {"precision": "fp32"}

@@ -133,7 +133,7 @@ class TestMemory:
         assert swept["batch_size"].tolist() == [32, 64, 256, 1024, 2048]
         assert swept["status"].tolist() == ["ok"] * 3 + ["oom"] * 2
         code = (PROJECT / "notebooks" / "day1_1_gpu.ipynb").read_text()
-        assert "sizes = [8, 32, 64, 192] if quick else large" in code
+        assert "sizes = [8, 16, 32, 192] if quick else large" in code
         assert '\\"cpu\\": 2 if quick' in code and '\\"cuda\\": 1 if quick' in code
         small = rung("device", quick=True, data="synthetic", image_px=64)
         third, last = (memory.predict(replace(small, batch_size=size)) for size in (64, 192))

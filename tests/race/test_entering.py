@@ -130,5 +130,7 @@ def test_an_entry_of_track_node_on_two_ranks(
     (trial,) = made.trials
     assert not trial.failure and 0 < trial.ready_s < trial.seconds and 0 < trial.top1 < 1
     run = get(trial.run)
-    assert run.config == tracks.get("node").config(small, "two", 7) and len(run.ranks) == 2
+    assert (
+        run.requested_config == tracks.get("node").config(small, "two", 7) and len(run.ranks) == 2
+    )
     end_all_runs(tmp_path / "runs")

@@ -416,8 +416,8 @@ def test_onednn_account_of_a_real_convolution(tmp_path, capfd) -> None:
     [
         ("brgconv:avx512_core_amx", "bf16", "stands in for them here is AMX tiles"),
         ("brgconv:avx512_core_bf16", "bf16", "stands in for them here is AVX-512 bf16 units"),
-        ("ref:any", "bf16", "imitated"),
-        ("jit:avx512_core", "bf16", "imitated"),
+        ("ref:any", "bf16", "emulated"),
+        ("jit:avx512_core", "bf16", "emulated"),
         ("jit:avx512_core", "f32", "No kernel of oneDNN ran in half precision"),
     ],
 )

@@ -601,7 +601,7 @@ def test_ncu_sees_one_whole_step_of_the_course_script() -> None:
     finally:
         hook.remove()
     assert switched == [(True, tensor_core_truth.WATCHED), (False, tensor_core_truth.WATCHED + 1)]
-    assert {cfg.precision for cfg in tiny.values()} == {"fp32", "bf16", "fp16"}
+    assert {cfg.precision for cfg in tiny.values()} == {"fp32", "tf32", "half", "fp16"}
     assert list(tensor_core_truth.settings()) == [
         "channels_last",
         "amp",

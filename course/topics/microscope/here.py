@@ -18,7 +18,7 @@ SIDE = {"cpu": 384, "cuda": 4096}
 
 
 def products(device: torch.device) -> list[Product]:
-    """A product in bf16 (fp32 where it is imitated), each of whose sides is longer once by 1."""
+    """A product in bf16 (fp32 where it is emulated), each of whose sides is longer once by 1."""
     name = "bf16" if has_units(device, "bf16") else "fp32"
     side = SIDE[device.type]
     base = Product(side, side, side, name)

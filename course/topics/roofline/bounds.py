@@ -43,8 +43,8 @@ def ceilings(device: torch.device, *precisions: str) -> Ceilings:
     """This machine's ceilings, measured: a large matrix product, and the copy of a large tensor.
 
     The product doubles its size until it takes ENOUGH_S, or has MOST_ROWS rows. A format that
-    software imitates is computed in the units for fp32, so the ceiling is theirs: how far a run
-    stays below it is the price of imitating. Of some calls the fastest counts, since other
+    software emulates is computed in the units for fp32, so the ceiling is theirs: how far a run
+    stays below it is the price of emulating. Of some calls the fastest counts, since other
     programs can only lower what is reached. A few seconds.
 
     Args:
@@ -110,7 +110,7 @@ def points(runs: Iterable[Run] | pd.DataFrame, ceilings: Ceilings) -> pd.DataFra
         and row.get("images_per_s")
         and row["machine"].startswith(ceilings.machine)
         and row["config"]["precision"] in ceilings.flop_per_s
-        and not any(row.get("config", {}).get(name) for name in ("compile", "algebra"))
+        and not any(row["config"].get(name) for name in ("compile", "algebra"))
     ]
     if not kept:
         seen = sorted({_place(row) for row in given})

@@ -1,5 +1,6 @@
 """Functions that ranks execute, by name: each process of the test run finds this folder."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -12,6 +13,10 @@ def fails_on_one(rank: int, count: int) -> None:
     if rank == 1:
         raise ValueError("it is mine")
     distributed.barrier()
+
+
+def visible_gpus(rank: int, count: int) -> str:
+    return os.environ["CUDA_VISIBLE_DEVICES"]
 
 
 def compare_each(rank: int, count: int, scripts: list[str]) -> list[dict]:

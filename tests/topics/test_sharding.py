@@ -79,6 +79,12 @@ def test_the_rank_that_failed_is_told(forked: None) -> None:
         ranks.on_ranks(of_ranks.fails_on_one, 2)
 
 
+@pytest.mark.slow
+def test_ranks_on_the_cpu_find_no_gpu(forked: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert ranks.on_ranks(of_ranks.visible_gpus, 2) == ["", ""]
+
+
 def test_what_is_refused() -> None:
     said = sharding.refused()["said"]
     assert "non-contiguous" in said["weights channels last"]

@@ -1,6 +1,7 @@
 """A network in parts: together they are the network, and the dearest part is as cheap as can be."""
 
 import random
+from contextlib import nullcontext
 from itertools import combinations, pairwise
 
 import pytest
@@ -8,11 +9,12 @@ import torch
 from cases import for_all
 from torch import nn
 
-from course.config import rung
+from course.config import Config, rung
 from course.training import models
 from course.training.clocks import HostClock
 from course.training.evidence.actions import Actions
 from course.training.ranks import pipelines
+from course.training.ranks.group import validate
 
 SIZES = {"vit_tiny_patch16_224": 64, "resnet18": 64, "coatnet_pico_rw_224": 64}
 
@@ -115,3 +117,18 @@ def test_a_run_that_was_broken_off_leaves_nothing_behind() -> None:
 def test_a_config_refuses(values: dict, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         rung("pipeline", quick=True, **values)
+
+
+@for_all("channels_last", [False, True])
+def test_validation_images_have_the_layout_of_training_images(channels_last: bool) -> None:
+    seen = []
+
+    class Schedule:
+        def eval(self, images: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            seen.append(images.stride(1) == 1)
+            return torch.zeros(len(images), 4)
+
+    batches = [(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.zeros(2, dtype=torch.long))]
+    cfg = Config(val_steps=1, channels_last=channels_last)
+    validate(nn.Linear(1, 1), batches, cfg, torch.device("cpu"), nullcontext(), Schedule())
+    assert seen == [channels_last]

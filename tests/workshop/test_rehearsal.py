@@ -116,11 +116,12 @@ def by_name(rehearsed: Rehearsal) -> dict[str, Outcome]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("cells", [["time.sleep(60)"], ["time.sleep(0.5)"] * 8])
 def test_a_notebook_that_takes_too_long_fails_with_a_sentence(
-    tmp_path: Path, runs_root: Path, monkeypatch: pytest.MonkeyPatch
+    cells: list[str], tmp_path: Path, runs_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rehearsal, "FOLDER", tmp_path)
-    write_notebook(tmp_path, "slow", "import time", "time.sleep(60)")
+    write_notebook(tmp_path, "slow", "import time", *cells)
     found: list[Outcome] = []
     rehearsal.rehearse(rehearsal.matching(), minutes=0.05, on_outcome=found.append)
     assert [outcome.status for outcome in found] == ["failed"] and found[0].seconds < 30

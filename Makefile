@@ -1,6 +1,6 @@
 # demo: install, run the first lab, print the ladder of this machine.   test: the whole test run.
 # check: lint, and the tests that start no job: for the one who edits.   setup: only the environment.
-# test-formats: the tests that depend on the CPU's number formats, on a CPU without 16-bit units.
+# test-formats: the tests that depend on the CPU's number formats, on a CPU without 16-bit hardware.
 # lab: JupyterLab on the notebooks.   slurm: a real Slurm on this machine.   benchmark: loop against
 # loop.
 PYTHON ?= python3
@@ -37,7 +37,7 @@ check: lint
 test: lint
 	python -m pytest --numprocesses=6 --dist=loadgroup --no-loadscope-reorder --max-worker-restart=0
 
-# With the limit, oneDNN computes as on a CPU without units for 16 bits, and PyTorch reports none.
+# With the limit, oneDNN computes as on a CPU without 16-bit hardware, and PyTorch reports none.
 test-formats: setup
 	ONEDNN_MAX_CPU_ISA=AVX2 python -m pytest --numprocesses=2 --dist=loadgroup -m formats
 

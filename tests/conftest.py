@@ -86,8 +86,8 @@ TOGETHER = {
         "notebooks/test_claims_lab_numerics.py",
     ),
 }
-# Files whose tests compute in 16 bits, or depend on which formats the CPU has units for. `make
-# test-formats` runs them on a CPU without such units, whatever the machine has.
+# Files whose tests compute in 16 bits, or depend on which 16-bit hardware the CPU has. `make
+# test-formats` runs them as on a CPU without 16-bit hardware, whatever the machine has.
 FORMATS = (
     "days/test_checks.py",
     "days/test_piping.py",

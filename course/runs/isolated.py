@@ -21,10 +21,10 @@ class Crash(RuntimeError):
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return what `function(*arguments)` returns in a new Python process.
 
-    The function must be defined in a module, and everything that goes in or out is pickled.
+    The function must be defined in a module; arguments and results are pickled.
 
     Raises:
-        Crash: the process crashed.
+        Crash: the process crashed before the function returned.
         RuntimeError: the function raised an error; the message is the error's.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -32,20 +32,26 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
         request.write_bytes(pickle.dumps((function, arguments)))
         command = [sys.executable, "-m", __spec__.name, folder]
         done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode == 0 and result.exists():
-            return pickle.loads(result.read_bytes())
+        if result.exists():  # whatever happened afterwards, as the process ended
+            returned, value = pickle.loads(result.read_bytes())
+            if returned:
+                return value
+            raise RuntimeError(value)
     message = next(reversed(done.stderr.strip().splitlines()), "it printed no error")
-    if done.returncode == 1:
-        raise RuntimeError(message)
     code = done.returncode
     ended = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     raise Crash(f"The process of {function.__name__} crashed ({ended}): {message}")
 
 
 def _main(folder: str) -> None:
-    function, arguments = pickle.loads((Path(folder) / REQUEST).read_bytes())
-    result = function(*arguments)
-    (Path(folder) / RESULT).write_bytes(pickle.dumps(result))
+    try:
+        function, arguments = pickle.loads((Path(folder) / REQUEST).read_bytes())
+        result = pickle.dumps((True, function(*arguments)))
+    except Exception as error:
+        result = pickle.dumps((False, str(error) or repr(error)))
+    part = Path(folder) / f"{RESULT}.part"
+    part.write_bytes(result)
+    part.rename(Path(folder) / RESULT)  # so a result is never read half-written
 
 
 if __name__ == "__main__":

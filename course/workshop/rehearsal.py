@@ -133,12 +133,14 @@ def execute(source: Path, rehearsal: Rehearsal) -> Outcome:
     """Execute one notebook with papermill, and write it with its output, also as HTML."""
     target = rehearsal.folder / source.name
     outcome = Outcome(source.stem, OK, target, target.with_suffix(".html"))
-    began, since = time.monotonic(), _now()
+    began, since, was_stopped = time.monotonic(), _now(), True
     try:
         for old in (target, outcome.page):  # they would be taken for this one's
             old.unlink(missing_ok=True)
         _papermill(source, target, rehearsal)
-        status, error = OK, ""
+        error = _overrun(rehearsal, time.monotonic() - began)
+        status = FAILED if error else OK
+        was_stopped = False
     except KeyboardInterrupt:
         status, error = INTERRUPTED, "interrupted from the keyboard"
     except Exception as problem:  # a dead kernel, a full disk: the other notebooks still count
@@ -147,7 +149,7 @@ def execute(source: Path, rehearsal: Rehearsal) -> Outcome:
     if not target.exists():  # it failed before its first cell
         return outcome
     try:
-        outcome = _examined(outcome, since)
+        outcome = _examined(outcome, since, was_stopped)
         _to_html(target)
     except Exception as problem:  # a notebook cut short by a full disk, a page that fails
         told = f"{error}\nThe executed notebook cannot be shown: {problem}".strip()
@@ -213,13 +215,19 @@ def _words(problem: Exception, rehearsal: Rehearsal, seconds: float) -> str:
     if isinstance(problem, PapermillExecutionError):
         return f"{problem.ename}: {problem.evalue}"
     if isinstance(problem, CellTimeoutError):
-        if 0 < rehearsal.minutes * 60 <= seconds:
-            return f"the notebook took longer than {rehearsal.minutes:g} minutes (--minutes)"
-        return f"the cell took longer than {rehearsal.cell_minutes:g} minutes (--cell-minutes)"
+        limit = f"the cell took longer than {rehearsal.cell_minutes:g} minutes (--cell-minutes)"
+        return _overrun(rehearsal, seconds) or limit
     return f"{type(problem).__name__}: {problem}"
 
 
-def _examined(outcome: Outcome, since: str) -> Outcome:
+def _overrun(rehearsal: Rehearsal, seconds: float) -> str:
+    """A sentence if a notebook took longer than --minutes, else ""."""
+    if 0 < rehearsal.minutes * 60 <= seconds:
+        return f"the notebook took longer than {rehearsal.minutes:g} minutes (--minutes)"
+    return ""
+
+
+def _examined(outcome: Outcome, since: str, was_stopped: bool) -> Outcome:
     """The outcome with its cells and runs; jobs that nobody waits for any more are cancelled."""
     cells, left = begun_cells(outcome.executed), []
     slow = [cell for cell in cells if cell.seconds >= SLOW_S]
@@ -234,7 +242,7 @@ def _examined(outcome: Outcome, since: str) -> Outcome:
         error=outcome.error + told,
         runs=tuple(used_runs(outcome.executed, since)),
         slowest=tuple(sorted(slow, key=lambda cell: -cell.seconds)[:SLOWEST]),
-        cell=cells[-1] if cells and outcome.status != OK else None,
+        cell=cells[-1] if cells and was_stopped else None,
     )
 
 

@@ -179,6 +179,13 @@ def test_a_compiled_file_that_crashes_leaves_a_sentence(
     assert "process of exported crashed (SIGSEGV)" in capsys.readouterr().out
 
 
+def test_a_network_reaches_the_process_that_exports_it() -> None:
+    net = torch.nn.Sequential(torch.nn.Conv2d(16, 4, 1), torch.nn.BatchNorm2d(4)).eval()
+    with torch.no_grad():  # as `inferred` calls `exported`, without the minute that compiling takes
+        answer = isolated.call(torch.func.functional_call, net, {}, IMAGES)
+        assert torch.allclose(answer, net(IMAGES), atol=1e-6)
+
+
 RECORDED = {run.config.rung: run for run in recordings.recorded_runs("nvidia-h200", "compiler")}
 
 

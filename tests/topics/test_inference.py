@@ -152,6 +152,7 @@ def test_a_network_as_a_file(net: nn.Module, tmp_path: Path) -> None:
     with torch.no_grad():
         due = net(images)
     path = inference.to_onnx(program, tmp_path / "net.onnx")
+    assert [*tmp_path.iterdir()] == [path]
     assert torch.allclose(inference.Session(path)(images), due, atol=1e-4)
     small = inference.to_int8_file(path, images_for(net, 128, 32, seed=2), tmp_path / "small.onnx")
     off = (inference.Session(small)(images) - due).abs().max() / due.abs().max()

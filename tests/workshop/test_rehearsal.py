@@ -47,7 +47,11 @@ DRAWS = """from course.plots.base import Picture
 picture = Picture(2, 1, alt="nothing")
 picture.subplots()
 picture"""
-HANGS = "import time\ntime.sleep(600)"
+HANGS = """import time
+try:
+    time.sleep(600)
+finally:
+    open("cleaned_up", "w").close()"""
 COMMAND = """
 import sys
 from pathlib import Path
@@ -116,11 +120,12 @@ def by_name(rehearsed: Rehearsal) -> dict[str, Outcome]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("cells", [["time.sleep(60)"], ["time.sleep(0.5)"] * 8])
 def test_a_notebook_that_takes_too_long_fails_with_a_sentence(
-    tmp_path: Path, runs_root: Path, monkeypatch: pytest.MonkeyPatch
+    cells: list[str], tmp_path: Path, runs_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rehearsal, "FOLDER", tmp_path)
-    write_notebook(tmp_path, "slow", "import time", "time.sleep(60)")
+    write_notebook(tmp_path, "slow", "import time", *cells)
     found: list[Outcome] = []
     rehearsal.rehearse(rehearsal.matching(), minutes=0.05, on_outcome=found.append)
     assert [outcome.status for outcome in found] == ["failed"] and found[0].seconds < 30
@@ -156,10 +161,10 @@ class TestRehearsal:
         assert (failed.cell.cell_id, failed.cell.line) == ("cell-0", "if 1 < 2:")
         assert re.search(rf"In.\[{failed.cell.number}\]:", failed.page.read_text())
 
-    def test_a_cell_past_its_limit_is_ended(self, rehearsed: Rehearsal) -> None:
+    def test_a_cell_past_its_limit_is_ended(self, rehearsed: Rehearsal, folder: Path) -> None:
         hung = by_name(rehearsed)["c_hangs"]
         assert f"longer than {LIMIT_MIN:g} minutes" in hung.error
-        assert hung.cell.line == "import time"
+        assert hung.cell.line == "import time" and (folder / "cleaned_up").exists()
         assert LIMIT_MIN * 60 <= hung.cell.seconds < hung.seconds < 120
 
     def test_what_it_left_behind_is_cancelled(self, rehearsed: Rehearsal) -> None:

@@ -6,6 +6,7 @@ during a rehearsal: a kernel of JupyterLab starts as ever.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -28,6 +29,7 @@ from course.jobs.warm import client
 from course.jobs.warm.start import early_variables
 
 NAME = "course-warm"
+ENDS_WITHIN_S = 2  # a kernel that computes nothing, after it was asked to shut down
 
 
 @contextmanager
@@ -74,12 +76,25 @@ class WarmProvisioner(LocalProvisioner):
     async def send_signal(self, signum: int) -> None:
         """Send a signal, but do not interrupt a kernel that is being shut down.
 
-        Jupyter interrupts it in case a cell runs. A kernel that has just answered its last request
-        would print "KeyboardInterrupt caught in kernel".
+        Jupyter interrupts it before it sends the shutdown request, in case a cell runs. A kernel
+        that has just answered its last request would print "KeyboardInterrupt caught in kernel".
+        `shutdown_requested` interrupts one that is really busy.
         """
         if signum == signal.SIGINT and self.parent.shutting_down:
             return
         await super().send_signal(signum)
+
+    async def shutdown_requested(self, restart: bool = False) -> None:
+        """Interrupt the kernel if it does not end by itself, because a cell still runs.
+
+        The cell gets a KeyboardInterrupt, so that its `finally` blocks run before Jupyter ends the
+        process.
+        """
+        for _ in range(10 * ENDS_WITHIN_S):
+            if await self.poll() is not None:
+                return
+            await asyncio.sleep(0.1)
+        await super().send_signal(signal.SIGINT)
 
 
 class Kernel:

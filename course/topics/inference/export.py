@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import tempfile
 from collections import Counter
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -67,9 +68,10 @@ def to_onnx(program: torch.export.ExportedProgram, path: Path) -> Path:
         RuntimeError: it failed, or crashed; the message says how.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    saved = path.with_suffix(".pt2")
-    torch.export.save(program, saved)
-    isolated.call(_write_onnx, saved, path)
+    with tempfile.TemporaryDirectory() as folder:
+        saved = Path(folder) / "network.pt2"
+        torch.export.save(program, saved)
+        isolated.call(_write_onnx, saved, path)
     return path
 
 

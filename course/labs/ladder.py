@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from course import days, plots
-from course.config import COMPILED, LADDER
+from course.config import BEYOND, COMPILED, LADDER
 from course.labs.predictions import prediction
 from course.runs import recordings
 from course.runs.ratio import ratio
@@ -107,9 +107,23 @@ def _measured(name: str, before: str) -> tuple[Run | None, Run | None]:
         if not before:
             return run, None
         for each in run.together:
-            if each.status == "ok" and each.config.rung == before:
+            if each.status == "ok" and _computes(before, each, run):
                 return run, each
     return None, None
+
+
+def _computes(before: str, other: Run, run: Run) -> bool:
+    """Whether another run of the job is the rung before, or computed what that rung would have.
+
+    `course ladder` skips a rung that would repeat a computation of the rungs before it.
+    """
+    if other.config.rung == before:
+        return True
+    rungs = LADDER | BEYOND
+    changed = vars(rungs[run.config.rung]).items() - vars(rungs[before]).items()
+    settings = {name: getattr(run.config, name) for name in ("device", *dict(changed))}
+    is_alike = vars(other.config) | settings == vars(run.config)
+    return is_alike and other.record.device == run.record.device
 
 
 def _predicted(name: str) -> dict[str, Any]:

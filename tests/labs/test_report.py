@@ -262,3 +262,13 @@ def test_the_own_ladder_grows_with_what_was_measured(make_run) -> None:
     assert "amp            800 images/s, 10× the rung before" in said
     assert "channels_last  not yet: lab 1.3" in said
     assert 'alt="yours: here' in found._repr_mimebundle_()["text/html"]
+
+
+def test_the_own_ladder_takes_a_rung_that_computes_what_a_skipped_one_would(make_run) -> None:
+    last = rung("channels_last", quick=True)
+    make_run("base", [1, 1, 0.2], started_at="1")
+    make_run("last", [1, 1, 0.1], last, "base", precision="fp32", started_at="2")
+    assert ladder().table.set_index("rung").loc["channels_last", "ratio"] == pytest.approx(2)
+    small = replace(last, batch_size=1)
+    make_run("small", [1, 1, 0.1], small, "base", precision="fp32", started_at="3")
+    assert ladder().table.set_index("rung").loc["channels_last", "ratio"] == pytest.approx(2)

@@ -107,7 +107,7 @@ def _measured(name: str, before: str) -> tuple[Run | None, Run | None]:
         if not before:
             return run, None
         for each in run.together:
-            if each.status == "ok" and _computes(before, each, run):
+            if each != run and each.status == "ok" and _computes(before, each, run):
                 return run, each
     return None, None
 

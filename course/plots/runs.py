@@ -55,6 +55,8 @@ def _ladder(axes: Axes, table: pd.DataFrame) -> None:
     for place, row in zip(places, table.itertuples()):
         memory = f", {row.peak_gib:.1f} GiB" if pd.notna(row.peak_gib) else ""
         text = f"{digits(row.images_per_s)} images/s = {digits(row.ratio)}×{memory}"
+        if other := getattr(row, "same_as", ""):  # it did not run
+            text = f"the same computation as {other}"
         axes.text(row.images_per_s_q3 + edge * 0.015, place, text, va="center", fontsize=9)
     axes.set_yticks(places, names)
     axes.set_xlim(0, edge * 1.48)

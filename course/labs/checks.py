@@ -122,8 +122,8 @@ def check(
     _finish(against, run)
     if wanted.emulated and run.lacks_half and not run.is_recorded:  # such a run shows nothing
         script, site = run.launched["script"], run.launched["site"]
-        own = {"script": script, "site": site, "quick": quick, "rerun": rerun}
-        run, against = _both(wanted, None, None, **own, emulates=True)
+        options = {"script": script, "site": site, "quick": quick, "rerun": rerun}
+        run, against = _both(wanted, None, None, **options, emulates=True)
         _finish(against, run)
     parts = tuple(_parts(wanted, run, against))
     if run.is_recorded:  # it shows what the check finds, and is nobody's progress

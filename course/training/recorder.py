@@ -68,12 +68,12 @@ def recording() -> Iterator[Recorder]:
     of a search that is not worth going on ends as `cancelled`, with all that it measured.
     """
     folder = os.environ.get(FOLDER_VARIABLE)
-    own = Run(Path(folder)) if folder else None
-    if own and own.config.format == "gpu_decode":  # before anything of CUDA is used
+    launched = Run(Path(folder)) if folder else None
+    if launched and launched.config.format == "gpu_decode":  # before anything of CUDA is used
         os.environ.setdefault(*CONNECTIONS)
-    if own and own.config.algebra:  # before ranks meet
+    if launched and launched.config.algebra:  # before ranks meet
         os.environ.setdefault(*MESSAGES_FIRST)
-    run = Recorder(own)
+    run = Recorder(launched)
     if not run.config.memory_gib:  # where memory is short, what was freed must be given back
         memory.keep_freed()
     try:
@@ -98,8 +98,8 @@ class Recorder:
 
     def __init__(self, run: Run | None) -> None:
         races = run is not None and "race" in run.launched
-        asked = run.config if run else rung("baseline", quick=True)
-        self.config: Config = resolve(asked, scales_loss=not races)  # entries need not scale it
+        requested = run.config if run else rung("baseline", quick=True)
+        self.config: Config = resolve(requested, scales_loss=not races)  # entries need not scale it
         self.rank = int(os.environ.get("RANK", 0))
         self.local_rank = int(os.environ.get("LOCAL_RANK", 0))  # within its node
         self.world_size = int(os.environ.get("WORLD_SIZE", 1))

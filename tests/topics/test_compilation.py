@@ -70,7 +70,7 @@ def test_three_operators_become_one_kernel_that_reads_each_image_once() -> None:
 def test_no_compiler_is_told_with_the_way_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor import config
 
-    monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
+    monkeypatch.setattr(config.cpp, "cxx", ("/no-such-folder/compiler",))
     monkeypatch.setattr(config, "force_disable_caches", True)
     with pytest.raises(RuntimeError, match="apt install g"):
         compilation.kernels(whole, IMAGES)

@@ -180,7 +180,7 @@ class Run:
 
     @property
     def is_waiting_for_turn(self) -> bool:
-        """Has it been waiting for a second or more while another run of its job computes?"""
+        """Whether it has waited for a second or more while another run of its job computes."""
         return (self.folder / WAITING_FILE).exists()
 
     @property

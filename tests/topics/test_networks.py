@@ -612,7 +612,7 @@ WRONG = {
     ),
     ("wait()", "wait()", "f'{begin}'"): "it returns str: seconds are asked for",
     ("wait()", "step(); wait()", RIGHT[0][2]): "it makes 21 steps: 10 of warm-up and 10",
-    ("time.sleep(0.2)", "wait()", RIGHT[0][2]): "whether warm-up is over: call wait\\(\\)",
+    ("time.sleep(1)", "wait()", RIGHT[0][2]): "whether warm-up is over: call wait\\(\\)",
     ("wait()", "weight()", "1.0"): "it raised NameError: name 'weight' is not defined",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -135,14 +136,14 @@ def _accumulate_by(silent: bool) -> dict[str, float]:
     for unit in model:
         fully_shard(unit)
     fully_shard(model)
-    images, mode = torch.randn(MICRO_BATCHES * 8, 256).chunk(MICRO_BATCHES), CommDebugMode()
-    with mode:
-        for number, micro_batch in enumerate(images, 1):
-            held = _gradient_bytes(model)
-            model.set_requires_gradient_sync(not silent or number == MICRO_BATCHES)
+    images, counts = torch.randn(MICRO_BATCHES * 8, 256).chunk(MICRO_BATCHES), Counter()
+    for number, micro_batch in enumerate(images, 1):
+        held = _gradient_bytes(model)
+        model.set_requires_gradient_sync(not silent or number == MICRO_BATCHES)
+        with CommDebugMode() as mode:  # PyTorch 2.11's counts one forward and backward, not several
             (model(micro_batch).square().mean() / MICRO_BATCHES).backward()
+        counts.update({str(name): count for name, count in mode.get_comm_counts().items()})
     norm = torch.nn.utils.get_total_norm([each.grad for each in model.parameters()])
-    counts = {str(name): count for name, count in mode.get_comm_counts().items()}
     return {
         "all_gathers": sum(count for name, count in counts.items() if "gather" in name),
         "reduce_scatters": sum(count for name, count in counts.items() if "scatter" in name),
@@ -152,11 +153,10 @@ def _accumulate_by(silent: bool) -> dict[str, float]:
 
 
 def _gradient_bytes(model: nn.Module) -> int:
-    """Bytes of gradients that this rank has: in shards, or whole where they were not sent yet."""
-    held = [each.grad.to_local() for each in model.parameters() if each.grad is not None]
+    """Bytes of gradients this rank holds: shards, or full ones that were not reduced yet."""
+    held = sum(each.grad.to_local().nbytes for each in model.parameters() if each.grad is not None)
     for unit in model:
-        group = unit._get_fsdp_state()._fsdp_param_group  # PyTorch offers no way to ask
-        for each in group.fsdp_params:
-            whole = each.unsharded_accumulated_grad
-            held += [whole] if whole is not None else []
-    return sum(each.numel() * each.element_size() for each in held)
+        unit.unshard()
+        held += sum(each.grad.nbytes for each in unit.parameters() if each.grad is not None)
+        unit.reshard()
+    return held

@@ -291,8 +291,11 @@ def cancel(
 
     if not names and not all_:
         raise ValueError("name the runs to end, or say --all; course queue lists them")
-    for name in [*(names or []), *(queues.table()["name"] if all_ else [])]:
-        typer.echo(launch.cancel(get(name, of=all_jobs())))
+    chosen = [*(names or []), *(queues.table()["name"] if all_ else [])]
+    jobs = all_jobs()
+    runs = [get(name, of=jobs) for name in chosen]
+    for run in launch.cancel_all(runs):
+        typer.echo(run)
 
 
 @app.command()

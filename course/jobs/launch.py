@@ -217,20 +217,36 @@ def cancel(run: Run) -> Run:
     Raises:
         JobError: Slurm does not take the request just now; the run is as it was.
     """
-    # Its repetitions as well: nobody else needs them, and alone they would be over in no time.
-    every = [each for each in (run, *run.repeats) if refresh(each) in ("queued", "running")]
+    return cancel_all([run])[0]
+
+
+def cancel_all(runs: Sequence[Run]) -> list[Run]:
+    """End runs that wait or compute, at once: none starts because another made room for it.
+
+    Raises:
+        JobError: Slurm does not take some requests just now; those runs are as they were.
+    """
+    # Their repetitions as well: nobody else needs them, and alone they would be over in no time.
+    every = [each for run in runs for each in (run, *run.repeats)]
+    every = [each for each in every if refresh(each) in ("queued", "running")]
+    refused = {}
     for each in every:
         try:
             engine_of(each).call_off(each)
         except TimeoutError as error:
-            raise JobError(f"{run.name} is not cancelled: {error}") from error
+            refused[each.name] = error
+    every = [each for each in every if each.name not in refused]
     for each in every:
         # The record comes before the end: whatever still runs sees the verdict and stops.
         values = {"status": "cancelled", "error": "cancelled on request"}
         write_record(each.folder, record_of(each, values))
     for each in every:
         engine_of(each).stop(each)
-    return run
+    if refused:
+        error = next(iter(refused.values()))
+        verb = "is" if len(refused) == 1 else "are"
+        raise JobError(f"{', '.join(refused)} {verb} not cancelled: {error}") from error
+    return list(runs)
 
 
 def refresh(run: Run) -> str:

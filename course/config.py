@@ -6,10 +6,10 @@ import itertools
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
-from difflib import get_close_matches
 from typing import Any, get_type_hints
 
 from course import valid
+from course.text import closest
 from course.valid import CROPS_PX
 
 GIB = 1024**3  # bytes: the unit of whatever has a name that ends in _gib
@@ -273,10 +273,8 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
 
 def _convert(key: str, value: Any) -> Any:
     if key not in _TYPES:
-        close = get_close_matches(key, _TYPES, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
         names = ", ".join(field.name for field in fields(Config))
-        raise ValueError(f"a run has no setting {key!r}: {hint}The settings are {names}")
+        raise ValueError(f"a run has no setting {key!r}{closest(key, _TYPES)}: choose {names}")
     wanted = _TYPES[key]
     try:
         if wanted is bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from difflib import get_close_matches
 from textwrap import TextWrapper
 
 # A variable: what is shown goes on pages that have one theme, as a rehearsal's have.
@@ -26,6 +28,12 @@ def clock(passed_s: float) -> str:
     if days:
         return f"{days}-{hours:02}:{minutes:02}:{secs:02}"
     return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """The known word that is nearest to a misspelt one, as " (did you mean 'this'?)"; else ""."""
+    near = get_close_matches(word, known, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def wrapped(text: str, width: int = 88) -> str:

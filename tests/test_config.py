@@ -99,7 +99,7 @@ def test_unknown_setting_suggests_the_near_one() -> None:
 
 
 def test_unknown_setting_without_a_near_one() -> None:
-    with pytest.raises(ValueError, match="a run has no setting 'zzz': The settings are rung"):
+    with pytest.raises(ValueError, match="a run has no setting 'zzz': choose rung"):
         parse_settings(["zzz=1"])
 
 

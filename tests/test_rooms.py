@@ -13,8 +13,8 @@ PROJECT = Path(__file__).resolve().parent.parent
 # From the ground up: a room may import from itself and from those before it.
 ROOMS = (
     "valid",
-    "config",
     "text",
+    "config",
     "runs",
     "data",
     "plots",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
@@ -13,6 +14,7 @@ from typing import Any
 from platformdirs import user_config_path
 
 from course.runs.recordings import SITE, machines
+from course.text import closest
 
 EXECUTORS = ("local", "slurm", "recorded")
 ANYWHERE = 4  # processes that any machine may start, even on one core: ranks 2 × 2, to see
@@ -39,30 +41,45 @@ class Site:
     setup: tuple[str, ...] = ()  # lines of shell before the job, after the modules
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            self._check_type(field.name, str(field.type))
         if self.executor not in EXECUTORS:
-            raise ValueError(f"site {self.name!r}: executor must be one of {', '.join(EXECUTORS)}")
-        if not isinstance(self.time_min, int | float) or not self.time_min > 0:
-            raise ValueError(
-                f"site {self.name!r}: time_min={self.time_min!r}: it must be above 0, in minutes"
-            )
-        for name in ("data_root", "account", "partition", "qos", "constraint"):
-            if not isinstance(getattr(self, name), str):
-                raise ValueError(f"site {self.name!r}: {name} must be a text, in quotes")
-            if not getattr(self, name).isprintable():  # a second line would be a command
-                raise ValueError(f"site {self.name!r}: {name} must be one line")
+            raise self._error("executor", f"one of {', '.join(EXECUTORS)}")
+        if not 0 < self.time_min < math.inf:
+            raise self._error("time_min", "minutes, above 0: time_min = 60")
         for name in ("gpus_per_node", "cpus_per_gpu", "nodes"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(f"site {self.name!r}: {name} must be a whole number above 0")
+            if getattr(self, name) < 1:
+                raise self._error(name, f"a whole number above 0: {name} = 4")
         for name in ("account", "partition", "qos", "constraint", "sbatch", "modules", "setup"):
             if self.executor != "slurm" and getattr(self, name):
                 raise ValueError(
-                    f'site {self.name!r}: {name} is a setting of Slurm: say executor = "slurm" too'
+                    f'site {self.name!r}: {name} is a setting of Slurm: add executor = "slurm"'
                 )
         for line in self.sbatch:
             if not re.fullmatch(r"[a-z][a-z-]*(=[^\n\r]*)?", line):
                 raise ValueError(
                     f"site {self.name!r}: sbatch={line!r}: write name=value, or name, without --"
                 )
+
+    def _check_type(self, name: str, kind: str) -> None:
+        """Raise ValueError unless a setting has the type of its field; text must be one line."""
+        value = getattr(self, name)
+        if kind == "str":
+            if not isinstance(value, str) or not value.isprintable():  # a second line: a command
+                raise self._error(name, f'one line of text in quotes: {name} = "..."')
+        elif kind == "tuple[str, ...]":
+            is_list = isinstance(value, list | tuple)
+            if not is_list or not all(isinstance(item, str) for item in value):
+                raise self._error(name, f'a list of texts: {name} = ["...", "..."]')
+        elif kind == "int" and type(value) is not int:
+            raise self._error(name, f"a whole number, without quotes: {name} = 4")
+        elif kind == "float" and type(value) not in (int, float):
+            raise self._error(name, f"a number, without quotes: {name} = 60")
+
+    def _error(self, name: str, expected: str) -> ValueError:
+        return ValueError(
+            f"site {self.name!r}: {name}={getattr(self, name)!r}: expected {expected}"
+        )
 
     @property
     def preparation(self) -> list[str]:
@@ -115,12 +132,19 @@ def get(name: str) -> Site:
         entries[key] = {**entries.get(key, {}), **entry}
     if name not in entries:
         known = ", ".join(entries)
-        raise ValueError(f"no site {name!r}: choose {known}, or add it to {own}")
+        near = closest(name, entries)
+        raise ValueError(f"no site {name!r}{near}: choose {known}, or add it to {own}")
     settings = [field.name for field in fields(Site) if field.name != "name"]
-    if unknown := set(entries[name]) - set(settings):
-        valid = ", ".join(settings)
-        raise ValueError(f"site {name!r} sets {sorted(unknown)}; a site has {valid} (see {own})")
-    return Site(name=name, **entries[name])
+    for key in entries[name]:
+        if key not in settings:
+            raise ValueError(
+                f"site {name!r} has no setting {key!r}{closest(key, settings)}: choose "
+                f"{', '.join(settings)} (see {own})"
+            )
+    try:
+        return Site(name=name, **entries[name])
+    except ValueError as error:
+        raise ValueError(f"{error} (see {own})") from None
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
@@ -130,5 +154,7 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
         raise ValueError(f"{path} cannot be read as TOML: {error}") from error
     for name, entry in entries.items():
         if not isinstance(entry, dict):
-            raise ValueError(f"{path}: {name!r} stands outside a site: put it under [local], say")
+            raise ValueError(
+                f"{path}: {name!r} is outside a site: put it under [local], for example"
+            )
     return entries

@@ -25,11 +25,17 @@ def exercises(
             help="Fill the TODOs up to this one, to catch up; your edits are backed up first."
         ),
     ] = None,
+    restore: Annotated[
+        bool, typer.Option("--restore", help="Write the exercises that are missing.")
+    ] = False,
     json_: AsJson = False,
 ) -> None:
     """Show which TODOs are filled; or write the exercise with some of them filled."""
     from course.labs import exercises as gaps
 
+    if restore:
+        names = gaps.restore()
+        typer.echo(f"restored: {', '.join(names) or 'nothing, none is missing'}", err=json_)
     if check:
         if drifted := gaps.drifted():
             raise ValueError(
@@ -46,6 +52,14 @@ def exercises(
         tables.as_json(states)
     else:
         tables.show_table([*states[0]], [[str(v) for v in state.values()] for state in states])
+
+
+@app.command()
+def update() -> None:
+    """Get the newest version of the course; files that you edited are backed up first."""
+    from course.labs.update import update as update_clone
+
+    typer.echo(update_clone())
 
 
 @app.command()

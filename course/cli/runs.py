@@ -167,14 +167,17 @@ def run(
 
 
 def _tell(launched: Run, *, waited: bool, json_: bool) -> None:
-    """Print what a run measured, where it was waited for; exit code 1 if it went wrong then."""
-    from course.jobs.launch import refresh
+    """Print what a run measured, or why it failed; exit code 1 if it failed."""
+    from course.jobs.launch import explain, refresh
 
+    failed = waited and refresh(launched) not in ("ok", "queued", "running")
     if json_:
         tables.as_json(tables.run_as_dict(launched))
+    elif failed:
+        typer.echo(f"{explain(launched)}\nIts record: course show {launched.name}", err=True)
     elif waited:
         tables.show(launched)
-    if waited and refresh(launched) not in ("ok", "queued", "running"):
+    if failed:
         raise typer.Exit(1)
 
 

@@ -39,15 +39,15 @@ def run_as_dict(run: Run) -> dict[str, Any]:
 
 
 def show(run: Run) -> None:
-    """Print what is known of a run; and, where it is not ok, why."""
+    """Print the record of a run; first, if the run is not ok, why."""
     from course.jobs.launch import explain, refresh
 
     refresh(run)
+    if run.status not in ("ok", "queued", "running"):
+        typer.echo(explain(run), err=True)
     for key, value in run_as_dict(run).items():
         if value not in ("", None, []):
             typer.echo(f"{key:16}{cell(value)}")
-    if run.status not in ("ok", "queued", "running"):
-        typer.echo(explain(run), err=True)
 
 
 def show_ladder(table: pd.DataFrame) -> None:

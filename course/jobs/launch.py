@@ -281,11 +281,11 @@ def explain(run: Run) -> str:
         "cancelled": "Launch it again, if it is wanted after all.",
     }.get(
         record.status,
-        f"Mend the cause in {run.source} (what ran is a copy of it), and "
-        f"launch again; rerun=True where the script is not to blame.",
+        f"Fix the cause in {run.source} (the run used a copy of it), and launch it again, "
+        f"with rerun=True if the script is not the cause.",
     )
     if run.is_command:
-        advice = "Mend the cause, and submit it again."
+        advice = "Fix the cause, and submit it again."
     folder = run.logs[0].parent if run.is_command else run.folder / "logs"
     return f"{run.name}: {record.status}. {record.error}\n{advice} Logs: {folder}"
 

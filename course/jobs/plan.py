@@ -238,10 +238,15 @@ def find_script(script: str | Path) -> Path:
     path = Path(script).expanduser()
     for candidate in (path, PROJECT / path):
         if candidate.is_file():
+            if candidate.suffix != ".py":
+                raise ValueError(f"script {str(script)!r}: expected a Python script, NAME.py")
             return candidate.resolve()
-    known = [
+    known = ", ".join(
         f"{folder}/{file.name}"
         for folder in ("exercises", "solutions")
         for file in sorted((PROJECT / folder).glob("*.py"))
-    ]
-    raise ValueError(f"no script {str(script)!r} here or in {PROJECT}: the course has {known}")
+    )
+    fix = f"choose {known}"
+    if path.parent.name == "exercises" and (PROJECT / "solutions" / path.name).exists():
+        fix = "course exercises --restore writes the missing exercises again"
+    raise ValueError(f"no script {str(script)!r} here or in {PROJECT}: {fix}")

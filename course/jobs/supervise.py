@@ -297,7 +297,10 @@ class SupervisedRun:
             return Record("failed", error=failures.in_the_words_of(self.rank, hung))
         last_words = logs.text(self.run, err=True, lines=20)
         if code > 0:
-            return Record("failed", error=f"the script ended with code {code}\n{last_words}")
+            headline = f"the script ended with code {code}"
+            if lines := last_words.strip().splitlines():  # Python prints the exception last
+                headline = f"{lines[-1]} ({headline})"
+            return Record("failed", error=f"{headline}\n{last_words}")
         why = " (often: the system ran out of memory)" if -code == signal.SIGKILL else ""
         name = signal.Signals(-code).name
         return Record("lost", error=f"the process was killed by {name}{why}\n{last_words}")

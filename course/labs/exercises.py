@@ -28,6 +28,7 @@ from functools import lru_cache
 from pathlib import Path
 from textwrap import dedent
 
+from course.jobs.plan import find_script
 from course.runs.files import write_atomically
 from course.runs.run import ADDED, PROJECT, runs_root
 
@@ -173,6 +174,23 @@ def diff(text: str, solved: int) -> list[str]:
     return [line for line in changed if re.match(r"[+-](?![+-])(?!\s*# TODO \d)", line)]
 
 
+def read(script: str | Path) -> str:
+    """The text of a script, by its path from the project's root.
+
+    Raises:
+        ValueError: it is missing; the message has the command that restores an exercise.
+    """
+    return find_script(PROJECT / script).read_text()
+
+
+def restore() -> list[str]:
+    """Write the exercises that are missing, with no TODO filled; returns their names."""
+    missing = [path.name for path in solutions() if not (EXERCISES / path.name).exists()]
+    for name in missing:
+        write(0, name)
+    return missing
+
+
 def solutions() -> list[Path]:
     """Every solution file, in the order of its TODOs."""
     found = {path: numbers(path.read_text(), path.name) for path in sorted(SOLUTIONS.glob("*.py"))}
@@ -196,11 +214,12 @@ def _as_in_git() -> dict[str, str] | None:
     """The exercises as they stand in git's index; None where they are in no clone."""
 
     def ask(*words: str) -> str:
-        command = ["git", "-C", str(EXERCISES), *words]
+        command = ["git", "-C", str(EXERCISES.parent), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     try:
-        return {name: ask("show", f":./{name}") for name in ask("ls-files", "*.py").split()}
+        names = ask("ls-files", f"{EXERCISES.name}/*.py").split()
+        return {Path(name).name: ask("show", f":./{name}") for name in names}
     except (OSError, subprocess.CalledProcessError):
         return None
 
@@ -255,7 +274,7 @@ def all_states() -> list[dict[str, object]]:
 
 def states(name: str = "train.py") -> list[dict[str, object]]:
     """For each TODO of an exercise: number, title, and whether it is open, edited or solved."""
-    text = (EXERCISES / name).read_text()
+    text = read(EXERCISES / name)
     items = parse((SOLUTIONS / name).read_text(), name)
     seams = [item for item in items if isinstance(item, Seam)]
     changed = {solved: _changed(items, solved, text.splitlines()) for solved in (False, True)}

@@ -14,7 +14,6 @@ from course import days
 from course.labs import exercises
 from course.labs.exercises import SOLUTIONS, Seam
 from course.labs.quizzes import as_html
-from course.runs.run import PROJECT
 from course.text import wrapped
 
 END = re.compile(r"^\s*# (--- before|<<<|TODO \d)|^$")  # of a place
@@ -90,7 +89,7 @@ def show_todo(number: int, script: str = "") -> Todo:
         ValueError: the script has no such TODO.
     """
     script = script or exercises.yours(number)
-    lines = (PROJECT / script).read_text().splitlines()
+    lines = exercises.read(script).splitlines()
     solution = SOLUTIONS / exercises.original_of(script)
     heads = [at for at, line in enumerate(lines) if re.match(rf"\s*# (>>> )?TODO {number}\b", line)]
     if not heads and number not in exercises.numbers(solution.read_text()):

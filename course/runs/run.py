@@ -21,10 +21,11 @@ import gzip
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -257,8 +258,26 @@ def find(**wanted: Any) -> pd.DataFrame:
 
 
 def all_runs() -> list[Run]:
-    """Every run in the runs folder, by name."""
-    return [job for job in all_jobs() if not job.is_command]
+    """Every run in the runs folder, by name; an unreadable one is skipped, with its reason."""
+    return [job for job in all_jobs() if not job.is_command and _is_readable(job)]
+
+
+def _is_readable(run: Run) -> bool:
+    try:
+        run.requested_config  # noqa: B018 - it is parsed when it is read
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        _report_skipped(run, str(error).split(": choose ")[0])
+        return False
+    return True
+
+
+@cache  # each run once in a process
+def _report_skipped(run: Run, reason: str) -> None:
+    print(
+        f"skipped {run.name}: {reason}. Another version of the course may have launched it; "
+        f"to hide this message, move {run.folder} elsewhere",
+        file=sys.stderr,
+    )
 
 
 def all_jobs() -> list[Run]:

@@ -6,6 +6,7 @@ import ast
 import math
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -209,9 +210,16 @@ def _on_paper() -> Iterator[None]:
 
 
 def _words(problem: Exception, rehearsal: Rehearsal, seconds: float) -> str:
+    from jupyter_client.kernelspec import NoSuchKernel
     from nbclient.exceptions import CellTimeoutError
     from papermill.exceptions import PapermillExecutionError
 
+    if isinstance(problem, NoSuchKernel):
+        return (
+            f"Jupyter has no kernel {problem.name!r}, which the notebook names: choose another "
+            f"in JupyterLab (Kernel, Change Kernel) and save it, or install it: "
+            f"{sys.executable} -m ipykernel install --user --name {shlex.quote(problem.name)}"
+        )
     if isinstance(problem, PapermillExecutionError):
         return f"{problem.ename}: {problem.evalue}"
     if isinstance(problem, CellTimeoutError):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -113,8 +114,9 @@ def test_what_would_be_recorded_is_listed_and_not_run(runs_root: Path) -> None:
 def test_failed_run_exits_with_1_and_shows_why(runs_root: Path) -> None:
     result = course("run", RAISES)
     assert result.returncode == 1
-    assert "failed" in result.stderr
-    assert "Logs:" in result.stderr
+    lines = [line for line in result.stderr.splitlines() if line and "|" not in line]
+    assert re.search(r": failed\. \w+Error: .* \(the script ended with code 1\)$", lines[0])
+    assert "Logs:" in result.stderr and "config" not in result.stdout
 
 
 def test_bad_input_ends_the_process_with_1(runs_root: Path) -> None:
@@ -132,6 +134,7 @@ def test_bad_input_ends_the_process_with_1(runs_root: Path) -> None:
         (("run", LIGHT, "--site", "moon"), "choose local"),
         (("run", LIGHT, "--gpus", "0"), "takes 1 to"),
         (("run", LIGHT, "--time-min", "-1"), "above 0"),
+        (("run", "README.md"), "expected a Python script"),
         (("show", "nothing"), "no run is called"),
         (("run", LIGHT, "--dry-run", "--site", "jean-zay-a100", "--gpus", "12"), "a multiple of 8"),
         (("cancel",), "--all"),

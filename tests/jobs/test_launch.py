@@ -228,8 +228,8 @@ def test_an_unknown_script_lists_those_there_are(runs_root):
         ({"site": "mars"}, "no site 'mars': choose local"),
         ({"gpus": 0}, "gpus=0: site 'local' takes 1 to"),
         ({"gpus": 10**6}, "gpus=1000000: site 'local' takes 1 to"),
-        ({"time_min": 0}, "time_min=0: it must be above 0"),
-        ({"time_min": float("nan")}, "time_min=nan: it must be above 0"),
+        ({"time_min": 0}, "time_min=0: expected minutes, above 0"),
+        ({"time_min": float("nan")}, "time_min=nan: expected minutes, above 0"),
     ],
 )
 def test_an_impossible_request_launches_nothing(runs_root, options, message):

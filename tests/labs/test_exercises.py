@@ -9,6 +9,7 @@ import pytest
 from cases import for_all
 
 from course import days
+from course.jobs import plan
 from course.labs import exercises, todo
 from course.labs.exercises import Seam, SeamError
 from course.labs.todo import show_todo
@@ -42,7 +43,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         folder.mkdir()
         (folder / "train.py").write_text(text)
         monkeypatch.setattr(exercises, name, folder)
-    for module in (exercises, todo):
+    for module in (exercises, plan):
         monkeypatch.setattr(module, "PROJECT", tmp_path)
     monkeypatch.setattr(todo, "SOLUTIONS", exercises.SOLUTIONS)
     return tmp_path / "exercises" / "train.py"
@@ -162,15 +163,25 @@ def test_drift_is_noticed(workshop: Path) -> None:
     assert exercises.drifted() == ["orphan.py", "train.py"]
 
 
+def test_a_missing_exercise_names_the_command_that_restores_it(workshop: Path) -> None:
+    workshop.unlink()
+    workshop.parent.rmdir()
+    for read in (exercises.all_states, lambda: todo.show_todo(1)):
+        with pytest.raises(ValueError, match="train.py.*: course exercises --restore writes"):
+            read()
+    assert exercises.restore() == ["train.py"] and exercises.restore() == []
+    assert exercises.drifted() == []
+
+
 def test_what_a_learner_wrote_in_a_clone_is_no_drift(workshop: Path) -> None:
-    git = ["git", "-C", str(workshop.parent)]
+    git = ["git", "-C", str(workshop.parent.parent)]
     for words in (["init", "-q"], ["add", "."]):
         subprocess.run([*git, *words], check=True)
     workshop.write_text(exercises.render(TEXT, 1) + EDIT)
     (workshop.parent / ".ipynb_checkpoints").mkdir()
     (workshop.parent / ".ipynb_checkpoints" / "train-checkpoint.py").touch()
     assert exercises.drifted() == []
-    subprocess.run([*git, "add", "train.py"], check=True)
+    subprocess.run([*git, "add", "exercises/train.py"], check=True)
     assert exercises.drifted() == ["train.py"]  # about to be committed
 
 

@@ -146,15 +146,20 @@ def test_a_record_that_cannot_be_written_is_no_silent_matter(tmp_path):
             write_record(disk, Record("ok"))
 
 
-def test_damaged_launch_and_config_do_not_hide_other_runs(runs_root):
-    make_run(runs_root, "good", text_of(rung="amp"))
-    bad = make_run(runs_root, "bad")
-    (bad.folder / "launch.json").write_text('{"rung": "amp", "si')
-    (bad.folder / "config.json").write_text("{")
-
-    assert bad.launched == {} and bad.status == "queued"
-    assert sorted(runs.find().run) == ["bad", "good"]
-    assert list(runs.find(rung="amp").run) == ["good"]
+def test_a_run_of_another_version_is_skipped_with_its_reason(runs_root, capsys):
+    configs = {"mine-1": '{"lr": 0.1}', "newer-2": '{"colour": "red"}', "cut-3": "{"}
+    for name, config in configs.items():
+        folder = runs_root / name
+        folder.mkdir(parents=True)
+        (folder / "launch.json").write_text("{}")
+        (folder / "config.json").write_text(config)
+    assert [run.name for run in runs.all_runs()] == ["mine-1"]
+    assert list(runs.find()["run"]) == ["mine-1"]
+    warnings = capsys.readouterr().err.splitlines()
+    assert len(warnings) == 2 and warnings[0].startswith("skipped cut-3: Expecting property")
+    assert warnings[1].startswith(
+        "skipped newer-2: a run has no setting 'colour'. Another version of the course"
+    )
 
 
 def test_steps_leave_out_a_last_line_that_is_cut(runs_root):

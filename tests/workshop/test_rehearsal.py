@@ -132,6 +132,18 @@ def test_a_notebook_that_takes_too_long_fails_with_a_sentence(
     assert found[0].error == "the notebook took longer than 0.05 minutes (--minutes)"
 
 
+def test_an_unknown_kernel_comes_with_a_remedy(
+    tmp_path: Path, runs_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rehearsal, "FOLDER", tmp_path)
+    path = write_notebook(tmp_path, "other", "1")
+    path.write_text(path.read_text().replace("python3", "no such kernel"))
+    outcomes: list[Outcome] = []
+    rehearsal.rehearse(rehearsal.matching(), on_outcome=outcomes.append)
+    assert "Jupyter has no kernel 'no such kernel'" in outcomes[0].error
+    assert "-m ipykernel install --user --name 'no such kernel'" in outcomes[0].error
+
+
 def test_a_package_that_is_missing_is_named_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rehearsal_page, "PACKAGES", ("torch", "no-such-package"))
     versions = rehearsal_page.facts(sites.get("local"), "")["versions"]

@@ -54,7 +54,7 @@ def test_it_trains_over_both_and_a_rank_that_dies_is_told(
     losses = run.steps["loss"].to_numpy(float)  # what both nodes computed until then
     # The rank that died is the one that knows losses: those not yet written are lost with it.
     known = losses[: np.isfinite(losses).sum()]
-    assert len(losses) == DIES_AT and len(known) > 1
+    assert len(losses) == DIES_AT and len(known) > 0
     assert np.isfinite(known).all() and (np.diff(known) < 0).all()
     left, died = ranks.told(run).to_dict("records")
     assert left["status"] == "failed" and "Another rank ended, and this one only" in left["error"]

@@ -1,7 +1,12 @@
-"""relu(BatchNorm(z W') + identity) by algebra: a bottleneck ResNet that moves fewer bytes.
+"""fast_resnet: torchvision's bottleneck ResNets, trained with two fifths less memory traffic.
 
-formulas.py derives it, and is to be read first; then plain.py, which trains with it anywhere. For a
-GPU: fused.py, and under it forward.py and backward.py, products.py and rows.py, and the kernels.
+    model = fast_resnet.convert(torchvision.models.resnet50().cuda())
+
+Training steps in fp16 or bf16 then run as Triton kernels; everything else is torchvision's code.
+`formulas.py` derives the method, and `plain.py` shows it in plain PyTorch.
 """
 
-from course.training.algebra.forms import convert as convert
+from fast_resnet.model import convert, fallback_reason, last_conversion, unsupported_reason
+
+__all__ = ["convert", "fallback_reason", "last_conversion", "unsupported_reason"]
+__version__ = "0.1.0"

@@ -7,17 +7,17 @@ with its column sums. Its last maker, dgrad1, has both at hand.
 import torch
 from torch import nn
 
-from course.training.algebra.choices import Choices
-from course.training.algebra.formulas import as_images, as_rows
-from course.training.algebra.forward import BlockTape, Tape, is_strided
-from course.training.algebra.products import input_gradient, linear_norm_backward, weight_gradient
-from course.training.algebra.rows import (
+from fast_resnet.formulas import as_images, as_rows
+from fast_resnet.forward import BlockTape, Tape, is_strided
+from fast_resnet.products import input_gradient, linear_norm_backward, weight_gradient
+from fast_resnet.rows import (
     add_norm_gradients,
     norm_relu_backward,
     stem_rows_backward,
     unpool_masked,
 )
-from course.training.algebra.state import State
+from fast_resnet.state import State
+from fast_resnet.tuning import Choices
 
 Copies = list[tuple[torch.Tensor, torch.Tensor]]  # (where to, what)
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
-from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel as DDP
+
+from fast_resnet import _compat
 
 FIRST_RANK = 0  # of a group: whose weights and statistics all have
 
@@ -67,7 +68,7 @@ class Shared:
         What is left of a pass before it, which an error broke off, is nobody's any more.
         """
         self._sent.clear()
-        Variable._execution_engine.queue_callback(partial(self._receive, statistics))
+        _compat.after_backward(partial(self._receive, statistics))
 
     def send(self, parameters: list[nn.Parameter], flat: torch.Tensor, views: list) -> None:
         """Begin to add up a segment's gradients: views, one a parameter, lie in a flat piece."""
@@ -97,9 +98,7 @@ class Shared:
 
     def share_later(self, scores: torch.Tensor) -> None:
         """Of a step that autograd makes: when its backward pass is over, one by one."""
-        scores.register_hook(
-            lambda _: Variable._execution_engine.queue_callback(self._share_one_by_one)
-        )
+        scores.register_hook(lambda _: _compat.after_backward(self._share_one_by_one))
 
     @torch.no_grad()
     def _share_one_by_one(self) -> None:

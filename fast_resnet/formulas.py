@@ -1,6 +1,6 @@
 """relu(BatchNorm(z W') + identity) in half the memory traffic: statistics and gradients by algebra.
 
-    python -m course.training.algebra.formulas      # compares it with autograd, in float64
+    python -m fast_resnet.formulas      # compares it with autograd, in float64
 
 A 1x1 convolution is a product of matrices, y = z W': z [M, K] holds M pixels of K channels,
 W [N, K] the weights, ' is the transpose. In a bottleneck of ResNet-50 the last one widens, N = 4K,

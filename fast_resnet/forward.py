@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course.training.algebra.choices import Choices
-from course.training.algebra.formulas import as_images, as_rows
-from course.training.algebra.products import Linear, linear_norm
-from course.training.algebra.rows import add_sums, norm_relu, stem_pool
-from course.training.algebra.state import State
+from fast_resnet.formulas import as_images, as_rows
+from fast_resnet.products import Linear, linear_norm
+from fast_resnet.rows import add_sums, norm_relu, stem_pool
+from fast_resnet.state import State
+from fast_resnet.tuning import Choices
 
 # The type that the first layer multiplies in, of the network's. cuDNN has no kernel in bf16 for so
 # few channels: on an H100 it took 1.8 ms, and 0.4 in fp16, whose range normalised images are far

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
-from course.training.algebra.segments import HEAD, Segments
+from fast_resnet import _compat
+from fast_resnet.model import HEAD
+from fast_resnet.segments import Segments
 
 
 class Graphs:
@@ -22,7 +23,9 @@ class Graphs:
         self._forward = [torch.cuda.CUDAGraph() for _ in range(HEAD + 1)]
         self._backward = [torch.cuda.CUDAGraph() for _ in range(HEAD + 1)]
         self._pool, self._stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
-        with _disable_current_modes():  # whoever watches operators might wait for one's result
+        with (
+            _compat.without_dispatch_modes()
+        ):  # whoever watches operators might wait for one's result
             self._rehearse(segments, images)
             self._capture(segments, images)
 

@@ -1,36 +1,210 @@
-"""The algebra in Triton: training's forward and backward of a whole ResNet, below autograd.
+"""A torchvision ResNet whose training steps run as Triton kernels, below autograd.
 
-Autograd sees six functions, one for each segment. So criterion, loss scale, optimizer, schedule,
-averages, checkpoints and DDP stay the script's own.
+Autograd sees six functions, one for each segment of the network. So criterion, loss scale,
+optimizer, schedule, weight averages, checkpoints and DDP remain the user's own.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+import warnings
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.autograd.function import once_differentiable
 from torchvision.models.resnet import ResNet
 
-from course.training.algebra.choices import Saved
-from course.training.algebra.forward import Tape
-from course.training.algebra.graphs import Graphs
-from course.training.algebra.kernels.compiling import Report, compile_at_once
-from course.training.algebra.ranks import Shared, left_by, ours
-from course.training.algebra.segments import HEAD, STEM, Segments, launches
+from fast_resnet import _compat, structure
+from fast_resnet.ddp import Shared, left_by, ours
 
-AHEAD = True  # all kernels are compiled at once before the first step; else each when launched
-EAGER_STEPS = 3  # steps on images of one shape before its graphs are captured
-HALVED = 32  # an image's height must be a multiple: it is halved five times
+if TYPE_CHECKING:
+    from fast_resnet.forward import Tape
+    from fast_resnet.graphs import Graphs
+    from fast_resnet.kernels.compiling import Report
+
+PRECOMPILE = True  # compile all kernels at once before the first step, not each at its launch
+EAGER_STEPS = 3  # steps on images of one shape before CUDA graphs are captured
+STRIDE = 32  # an image's height must be a multiple: it is halved five times
 MOST = 2**31  # elements of a tensor: kernels count in 32 bits
+CAPABILITY = (8, 0)  # an A100's
+HALF = (torch.float16, torch.bfloat16)
+STEM, HEAD = 0, 5  # the first and last segment
+
+_last_conversion: dict[str, str] = {}
+
+
+class FastResNet(ResNet):
+    """torchvision's network, with its weights. Training steps run as kernels where these can
+    compute them, and as torchvision's own code elsewhere."""
+
+    is_fast_resnet = True
+    _step: Step | None = None
+    _shared: Shared | None = None  # since DDP is around it
+    _warned: frozenset[str] = frozenset()
+
+    @property
+    def _ddp_params_and_buffers_to_ignore(self) -> list[str]:
+        """DDP reads this of the network that it wraps (pytorch/pytorch, issue 43690)."""
+        return [] if unavailable(self.conv1.weight.device) else ours(self)
+
+    @torch.compiler.disable
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Logits [n, classes] of images [n, 3, h, w]."""
+        # Also in evaluation mode: training with fixed statistics calls `model.eval()`.
+        shared = self._sharing() if self.training or torch.is_grad_enabled() else None
+        modules = list(self.modules())
+        norms = [m for m in modules if isinstance(m, nn.BatchNorm2d)]
+        if not (norms and self.training and all(norm.training for norm in norms)):
+            return self._torchvisions(images, shared)
+        dtype = step_dtype(images)
+        reason = self._why_not(images, dtype, modules)
+        if not reason and (self._step is None or self._step.is_outdated(dtype, modules)):
+            self._step = None
+            if not (reason := structure.difference(self) or _wrong_weights(self)):
+                self._step = Step(self, dtype, modules)
+        if reason:
+            self._warn(reason)
+            return self._torchvisions(images, shared)
+        self._step.shared = shared
+        return self._step(images)
+
+    def _torchvisions(self, images: torch.Tensor, shared: Shared | None) -> torch.Tensor:
+        scores = super().forward(images)
+        if shared and scores.requires_grad:
+            shared.share_later(scores)
+        return scores
+
+    def _why_not(self, images: torch.Tensor, dtype: torch.dtype, modules: list[nn.Module]) -> str:
+        """Why the kernels cannot compute this step; "" if they can."""
+        if type(self) is not FastResNet:  # FSDP2 made a class of its own, and moves the weights
+            return f"{type(self).__name__} manages its weights"
+        if next(self.parameters(), None) is None:
+            return "its weights are not parameters, as in a replica of DataParallel"
+        if _compat.has_hooks(modules[1:]):  # kernels call no layer; the network's own hooks run
+            return "one of its layers has a hook"
+        if _compat.is_transformed(images) or _compat.is_transformed(self.conv1.weight):
+            return "torch.func transforms it"
+        return unavailable(images.device) or _wrong_images(self, images, dtype)
+
+    def _warn(self, reason: str) -> None:
+        _last_conversion.update(form="torchvision", why=reason)
+        if reason not in self._warned:
+            self._warned |= {reason}
+            text = f"fast_resnet trains by torchvision's own code: {reason}"
+            warnings.warn(text, stacklevel=4)
+
+    def _sharing(self) -> Shared | None:
+        """With which ranks this pass shares its gradients: DDP, which called it, knows."""
+        ddp = _compat.active_ddp()
+        if ddp is None or ddp.module is not self or not left_by(ddp):
+            return None
+        if self._shared is None or not self._shared.is_for(ddp):
+            self._shared = Shared(self, ddp)
+        return self._shared if ddp.require_backward_grad_sync else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without graphs and buffers of a step: a copy makes its own when it trains."""
+        left_out = ("_step", "_shared")
+        return {key: value for key, value in self.__dict__.items() if key not in left_out}
+
+
+def convert(model: nn.Module) -> nn.Module:
+    """The same network, whose training steps run as kernels; weights keep their names and places.
+
+    Args:
+        model: torchvision's resnet50, resnet101 or resnet152, before or after it moves to a GPU.
+            It is changed in place; convolutions become channels last.
+
+    Precision follows autocast. Where the kernels cannot compute a step, torchvision's code does,
+    with one warning.
+
+    Raises:
+        ValueError: another network; the message names the difference.
+    """
+    if reason := unsupported_reason(model):
+        raise ValueError(f"fast_resnet: {reason}. It converts {structure.KNOWN}")
+    model.__class__ = FastResNet
+    reason = unavailable(model.conv1.weight.device)
+    _last_conversion.update(form="torchvision" if reason else "kernels", why=reason)
+    return model.to(memory_format=torch.channels_last)
+
+
+def unsupported_reason(model: nn.Module) -> str:
+    """What of a network `convert` does not support; "" if it can be converted."""
+    return structure.difference(model)
+
+
+def fallback_reason(model: nn.Module, dtype: torch.dtype) -> str:
+    """Why training steps in this dtype would run as torchvision's code; "": they run as kernels."""
+    if not isinstance(model, FastResNet):
+        return "it is not converted"
+    reason = unavailable(model.conv1.weight.device) or _wrong_weights(model)
+    return reason or _wrong_dtype(dtype)
+
+
+def last_conversion() -> dict[str, str]:
+    """For logs: the "form" that this process trains by, kernels or torchvision, and "why"."""
+    return dict(_last_conversion)
+
+
+def is_interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter, which computes on the CPU in any precision."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def unavailable(device: torch.device) -> str:
+    """Why kernels do not run on this device; "" if they do."""
+    if find_spec("triton") is None:
+        return "the kernels are written in Triton, which is not installed"
+    if is_interpreted():
+        return ""
+    if device.type != "cuda" or torch.version.cuda is None:
+        return f"the kernels need an NVIDIA GPU, and the device is {device.type}"
+    if torch.cuda.get_device_capability(device) < CAPABILITY:
+        return f"{torch.cuda.get_device_name(device)} is older than the kernels' A100"
+    return ""
+
+
+def step_dtype(images: torch.Tensor) -> torch.dtype:
+    """The type that convolutions would compute in: autocast's, or that of the images."""
+    kind = images.device.type
+    on = torch.is_autocast_enabled(kind)
+    return torch.get_autocast_dtype(kind) if on else images.dtype
+
+
+def _wrong_dtype(dtype: torch.dtype) -> str:
+    if dtype in HALF or is_interpreted():
+        return ""
+    return f"the kernels compute in fp16 or bf16, and autocast gives {str(dtype).split('.')[-1]}"
+
+
+def _wrong_images(model: nn.Module, images: torch.Tensor, dtype: torch.dtype) -> str:
+    if images.dim() != 4 or images.shape[1] != 3:
+        return f"images have shape {tuple(images.shape)}, not [n, 3, height, width]"
+    n, _, height, width = images.shape
+    if width != height or height % STRIDE:
+        return f"images of {height} x {width} pixels are not square, or not a multiple of {STRIDE}"
+    if n * (height // 2) ** 2 * model.conv1.out_channels >= MOST:
+        return f"a batch of {n} images of {height} pixels is too large for 32-bit indices"
+    if images.requires_grad:
+        return "images require gradients"
+    return _wrong_dtype(dtype)
+
+
+def _wrong_weights(model: nn.Module) -> str:
+    weights = [*model.parameters()]
+    if any(weight.dtype != torch.float32 for weight in weights):
+        return "its weights are not in fp32"
+    if len({weight.device for weight in weights}) > 1:
+        return "its weights are on several devices"
+    return ""
 
 
 class _Segment(torch.autograd.Function):
-    """One segment of a step. Its parameters come in so that autograd knows where gradients go."""
+    """One segment of a step. Its parameters are arguments so that autograd gives them gradients."""
 
     @staticmethod
     def forward(ctx, step: Step, number: int, x: torch.Tensor, *parameters: torch.Tensor):
@@ -38,6 +212,7 @@ class _Segment(torch.autograd.Function):
         return step.forward(number, x)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, d: torch.Tensor):
         below, gradients = ctx.step.backward(ctx.number, d, ctx.count)
         return None, None, below, *gradients
@@ -46,23 +221,39 @@ class _Segment(torch.autograd.Function):
 class Step:
     """What a network's steps share: its segments, the tape of the last one, and graphs."""
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(
+        self, model: nn.Module, dtype: torch.dtype, modules: list[nn.Module] | None = None
+    ) -> None:
+        from fast_resnet.segments import Segments  # only here: it needs Triton
+        from fast_resnet.tuning import Saved
+
         self.device = model.conv1.weight.device
         is_gpu = self.device.type == "cuda"
         self.saved = Saved(torch.cuda.get_device_name(self.device) if is_gpu else "interpreted")
         self.segments = Segments(model, dtype, self.saved.chosen)
         self.parameters = [self.segments.parameters(number) for number in range(HEAD + 1)]
-        self.places = places(model)
+        self._modules = list(model.modules()) if modules is None else modules
+        self._places, self._settings_of_norms = places(self._modules), norm_settings(self._modules)
         self.count, self._due = 0, -1
         self._tape: Tape | None = None
         self._graphs: Graphs | None = None
         self._shape, self._seen = torch.Size(), 0
-        self._captured = False  # does the step under way run by graphs?
+        self._captured = False  # whether the current step runs by graphs
         self._may_capture = is_gpu
-        self._may_compile = is_gpu and AHEAD
+        self._may_compile = is_gpu and PRECOMPILE
         self._compiled: set[torch.Size] = set()  # for images of these shapes
         self.reports: list[Report] = []
-        self.shared: Shared | None = None  # with other ranks, in the step under way
+        self.shared: Shared | None = None  # with other ranks, in the current step
+
+    def is_outdated(self, dtype: torch.dtype, modules: list[nn.Module]) -> bool:
+        """Whether the network is in another type, place or shape than kernels have noted."""
+        return (
+            dtype != self.segments.dtype
+            or len(modules) != len(self._modules)
+            or any(a is not b for a, b in zip(modules, self._modules))
+            or places(modules) != self._places
+            or norm_settings(modules) != self._settings_of_norms
+        )
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         """Logits [n, classes] of images [n, 3, h, w]."""
@@ -94,18 +285,23 @@ class Step:
         return x
 
     def _compile(self, shape: torch.Size) -> None:
-        """All kernels that steps on images of this shape are to launch, before they do."""
+        """Compile all kernels that steps on images of this shape will launch."""
+        from fast_resnet import segments
+        from fast_resnet.kernels import compiling
+
         self._compiled.add(shape)
         try:
-            with self._settings(), _disable_current_modes():
-                noted = launches(self.segments, shape)
-            self.reports.append(compile_at_once(noted, self.device))
+            with self._settings(), _compat.without_dispatch_modes():
+                noted = segments.launches(self.segments, shape)
+            self.reports.append(compiling.compile_at_once(noted, self.device))
         except Exception as error:  # Triton compiles each when it is launched, as it always does
             self._may_compile = False
-            print(f"algebra compiles kernel by kernel: {error}", file=sys.stderr, flush=True)
+            print(f"fast_resnet compiles kernel by kernel: {error}", file=sys.stderr, flush=True)
 
     def _capture(self, images: torch.Tensor) -> None:
         """From here on images of this shape go through graphs, which look for them here."""
+        from fast_resnet.graphs import Graphs
+
         self._graphs = self._tape = None  # only one shape's at a time: they hold memory
         self.saved.write()
         try:
@@ -114,7 +310,7 @@ class Step:
             self._captured = True
         except RuntimeError as error:  # what else runs in this process may forbid it
             self._may_capture = False
-            print(f"algebra goes on without CUDA graphs: {error}", file=sys.stderr, flush=True)
+            print(f"fast_resnet goes on without CUDA graphs: {error}", file=sys.stderr, flush=True)
 
     def _settings(self) -> Settings:
         return Settings(self.device)
@@ -141,7 +337,7 @@ class Step:
         """
         if (count, number) != (self.count, self._due):
             raise RuntimeError(
-                "algebra=True keeps what backward needs of the last forward pass in training, for "
+                "fast_resnet keeps what backward needs of the last forward pass in training, for "
                 "one backward pass: call backward before the next forward, and once"
             )
         self._due -= 1
@@ -160,10 +356,6 @@ class Step:
                 self._tape = None
             return below, found
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        """None: a copy of the network makes a step of its own, if it trains."""
-        return
-
 
 class Settings:
     """While kernels run: no autocast, which the types here need none of, and cuDNN's fastest."""
@@ -181,79 +373,15 @@ class Settings:
         self._autocast.__exit__(*error)
 
 
-def places(model: nn.Module) -> list[int]:
-    """Where in memory its parameters and statistics lie: kernels have noted it."""
-    return [each.data_ptr() for each in (*model.parameters(), *model.buffers())]
+def places(modules: list[nn.Module]) -> list[int]:
+    """Where in memory parameters and statistics are: kernels have noted it."""
+    return [
+        each.data_ptr()
+        for module in modules
+        for each in (*module.parameters(recurse=False), *module.buffers(recurse=False))
+    ]
 
 
-def is_interpreted() -> bool:
-    """Do kernels run in Triton's interpreter, which computes on the processor in any precision?"""
-    return os.environ.get("TRITON_INTERPRET") == "1"
-
-
-class FusedResNet(ResNet):
-    """torchvision's network, with its weights. It trains by kernels where its images allow it;
-    elsewhere by its own blocks, as plain.py has made them."""
-
-    _step: Step | None = None
-    _shared: Shared | None = None  # since DDP is around it
-
-    @property
-    def _ddp_params_and_buffers_to_ignore(self) -> list[str]:
-        """DDP asks for it where it wraps this network itself; a public way has not come yet
-        (pytorch/pytorch, issue 43690)."""
-        return ours(self)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Logits [n, classes] of images [n, 3, h, w]."""
-        dtype = self._dtype(images)
-        # Also in evaluation: who trains with statistics that stay calls `net.eval()`.
-        shared = self._sharing() if self.training or torch.is_grad_enabled() else None
-        if not (self.training and fits(self, images, dtype)):
-            scores = super().forward(images)
-            if shared and scores.requires_grad:
-                shared.share_later(scores)
-            return scores
-        if (
-            self._step is None
-            or self._step.segments.dtype != dtype
-            or self._step.places != places(self)
-        ):
-            self._step = Step(self, dtype)
-        self._step.shared = shared
-        return self._step(images)
-
-    def _sharing(self) -> Shared | None:
-        """With whom this pass shares its gradients: DDP, which calls it, knows."""
-        ddp = DDP._get_active_ddp_module()
-        if ddp is None or ddp.module is not self or not left_by(ddp):
-            return None
-        if self._shared is None or not self._shared.is_for(ddp):
-            self._shared = Shared(self, ddp)
-        return self._shared if ddp.require_backward_grad_sync else None
-
-    @staticmethod
-    def _dtype(images: torch.Tensor) -> torch.dtype:
-        kind = images.device.type
-        on = torch.is_autocast_enabled(kind)
-        return torch.get_autocast_dtype(kind) if on else images.dtype
-
-
-def fits(model: nn.Module, images: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Can the kernels train on these images?"""
-    n, channels, height, width = images.shape
-    largest = n * (height // 2) * (width // 2) * model.conv1.out_channels
-    known = dtype in (torch.float16, torch.bfloat16) and images.is_cuda or is_interpreted()
-    return (
-        known
-        and (channels, width, height % HALVED) == (3, height, 0)
-        and largest < MOST
-        and not images.requires_grad  # gradients of images are not made
-        and all(m.training for m in model.modules() if isinstance(m, nn.BatchNorm2d))
-    )
-
-
-def convert(model: nn.Module) -> nn.Module:
-    """The same network, one that `plain.convert` has made, to train by kernels."""
-    model.__class__ = FusedResNet
-    return model
+def norm_settings(modules: list[nn.Module]) -> list[tuple[float, float]]:
+    """What graphs have fixed of each BatchNorm."""
+    return [(m.eps, m.momentum) for m in modules if isinstance(m, nn.BatchNorm2d)]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torchvision.models.resnet import Bottleneck
 
-from course.training.algebra.formulas import LinearBatchNormAddReLU, as_images, as_rows
+from fast_resnet.formulas import LinearBatchNormAddReLU, as_images, as_rows
 
 
 class AlgebraBottleneck(Bottleneck):

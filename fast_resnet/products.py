@@ -9,15 +9,15 @@ import torch
 import triton
 from torch import nn
 
-from course.training.algebra.choices import SPLITS, Choices
-from course.training.algebra.kernels.products import (
+from fast_resnet.kernels.products import (
     conv3_kernel,
     dgrad1_kernel,
     dz_kernel,
     gram_bwd_kernel,
     gram_stats_kernel,
 )
-from course.training.algebra.state import Norm, State
+from fast_resnet.state import Norm, State
+from fast_resnet.tuning import SPLITS, Choices
 
 
 def tall_product(choices: Choices, kind: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

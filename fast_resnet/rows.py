@@ -3,20 +3,20 @@
 import torch
 import triton
 
-from course.training.algebra.choices import Choices
-from course.training.algebra.kernels.rows import (
+from fast_resnet.kernels.rows import (
     bn_relu_bwd_kernel,
     bn_relu_bwd_sums_kernel,
     bn_relu_kernel,
     stats_kernel,
     unpool_mask_kernel,
 )
-from course.training.algebra.kernels.stem import (
+from fast_resnet.kernels.stem import (
     stem_bwd_kernel,
     stem_bwd_sums_kernel,
     stem_pool_kernel,
 )
-from course.training.algebra.state import Norm
+from fast_resnet.state import Norm
+from fast_resnet.tuning import Choices
 
 UNPOOL_TILE = (4096, 8, 4)  # elements, warps, per multiprocessor; no other is tried
 

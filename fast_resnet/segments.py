@@ -11,13 +11,12 @@ import copy
 import torch
 from torch import nn
 
-from course.training.algebra import backward, forward
-from course.training.algebra.choices import Choices
-from course.training.algebra.forward import Tape
-from course.training.algebra.kernels.compiling import Launch
-from course.training.algebra.state import State
-
-STEM, HEAD = 0, 5
+from fast_resnet import backward, forward
+from fast_resnet.forward import Tape
+from fast_resnet.kernels.compiling import Launch
+from fast_resnet.model import HEAD, STEM
+from fast_resnet.state import State
+from fast_resnet.tuning import Choices
 
 
 class Segments:

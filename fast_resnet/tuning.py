@@ -2,27 +2,27 @@
 
 No tile is best for all: which one wins depends on the shape, and by how much it wins on the GPU.
 A choice is kept under a name without the batch, such as "conv3 784 128 512 True" (pixels of an
-image, depth, columns, joins). choices_h100.json holds those that were measured on an H100. Other
+image, depth, columns, joins). tuned_h100.json holds those that were measured on an H100. Other
 GPUs begin with them: a good guess, and only one kernel for each shape is compiled. A file beside
-it, choices_GPU.json, goes before it on GPUs with that in their name. What a run adds lies in the
+it, tuned_GPU.json, goes before it on GPUs with that in their name. What a run adds lies in the
 user's cache; `benchmarks/fast_step/measure.py --tune` tries all, and --choices writes such a file.
 """
 
 import json
 import math
+import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import triton
-from platformdirs import user_cache_path
 from triton.runtime.errors import OutOfResources
 
-from course.runs.files import read_dict, write_atomically
-from course.training.algebra.kernels.compiling import Launch
+from fast_resnet.kernels.compiling import Launch
 
 ROW_TILES = [(4096, 8, 4), (2048, 4, 8), (4096, 8, 8), (2048, 4, 16)]  # elements, warps, per SM
 STEM_TILES = [(32, 4), (64, 4)]  # pixels, warps
@@ -44,7 +44,7 @@ FIRST = "h100"  # whose choices all others begin with
 
 def shipped(folder: Path) -> dict[str, Path]:
     """The files of choices there, by the GPU that they are of, FIRST before the others."""
-    found = {path.stem.removeprefix("choices_"): path for path in folder.glob("choices_*.json")}
+    found = {path.stem.removeprefix("tuned_"): path for path in folder.glob("tuned_*.json")}
     return dict(sorted(found.items(), key=lambda item: (item[0] != FIRST, item[0])))
 
 
@@ -176,21 +176,33 @@ class Saved:
 
     def __init__(self, gpu: str) -> None:
         name = re.sub(r"\W+", "-", gpu.lower()).strip("-")
-        self._file = user_cache_path("make-training-fast") / "algebra" / f"{name}.json"
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        self._file = cache / "fast_resnet" / f"{name}.json"
         self._known: dict[str, str] = {}
         for type_of_gpu, file in SHIPPED.items():
             if type_of_gpu == FIRST or type_of_gpu in name:
-                self._known |= read_dict(file)
-        self._known |= read_dict(self._file)
+                self._known |= _read(file)
+        self._known |= _read(self._file)
         self.chosen = dict(self._known)
 
     def write(self) -> None:
         """Keep what was chosen since, for the next run; a disk that is full keeps nothing."""
         if self.chosen == self._known:
             return
-        self._known = read_dict(self._file) | self.chosen  # another run may have added some
+        self._known = _read(self._file) | self.chosen  # another run may have added some
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._file, json.dumps(self._known, indent=1))
+            with tempfile.NamedTemporaryFile("w", dir=self._file.parent, delete=False) as draft:
+                json.dump(self._known, draft, indent=1)
+            os.replace(draft.name, self._file)  # complete, or as it was
         except OSError as error:
             print(f"{self._file.name} could not be written: {error}", file=sys.stderr)
+
+
+def _read(file: Path) -> dict[str, str]:
+    """What a file holds; nothing of one that is missing or damaged."""
+    try:
+        values = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}

@@ -17,6 +17,8 @@ import torch
 import triton
 from triton.runtime.errors import OutOfResources
 
+from fast_resnet import _compat
+
 # A product and the sum behind it are rounded once. Until Triton 3.10 nobody has to ask for that.
 OPTIONS = {"enable_fp_fusion": True}
 
@@ -76,7 +78,7 @@ def compile_at_once(launches: Sequence[Launch], device: torch.device) -> Report:
         with triton.AsyncCompileMode(pool, ignore_errors=True):
             for each in distinct:
                 each.compiled()
-        _forget_failed(distinct)
+        _compat.forget_failed_kernels(each.kernel for each in distinct)
         kernels = {id(kernel): kernel for kernel in (each.compiled() for each in distinct)}
         compiled = time.perf_counter()
         # One thread for all of a name: their launcher, which Triton 3.6 makes by a C compiler, is
@@ -86,18 +88,6 @@ def compile_at_once(launches: Sequence[Launch], device: torch.device) -> Report:
             by_name[kernel.name].append(kernel)
         list(pool.map(_load, by_name.values()))
     return Report(len(kernels), threads, compiled - begin, time.perf_counter() - compiled)
-
-
-def _forget_failed(launches: Sequence[Launch]) -> None:
-    """Triton 3.7 and 3.8 keep the place of a kernel whose thread failed: all who launch it later
-    would be given the thread's error. Before and after, nothing is found here."""
-    from triton.runtime._async_compile import FutureKernel  # not public: it may move
-
-    for each in launches:
-        for known, *_ in each.kernel.device_caches.values():
-            for key, kernel in [*known.items()]:
-                if isinstance(kernel, FutureKernel) and kernel.kernel is None:
-                    del known[key]
 
 
 def _threads() -> int:

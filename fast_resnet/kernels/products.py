@@ -9,7 +9,7 @@ A function that a kernel calls becomes a part of it: a tile never leaves the reg
 import triton
 import triton.language as tl
 
-from course.training.algebra.kernels.rows import (
+from fast_resnet.kernels.rows import (
     affine,
     corrections,
     pack,

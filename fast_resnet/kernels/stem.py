@@ -7,7 +7,7 @@ The convolution's output Y [n H H, C] is the largest tensor of the stem. Forward
 import triton
 import triton.language as tl
 
-from course.training.algebra.kernels.rows import affine, corrections, relu, update_running
+from fast_resnet.kernels.rows import affine, corrections, relu, update_running
 
 
 @triton.jit

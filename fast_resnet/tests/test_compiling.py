@@ -4,6 +4,7 @@ No GPU is needed to compile for one: a driver is put in whose GPU is an H100 tha
 """
 
 import copy
+import os
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,12 +12,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import of_algebra
 import pytest
 import torch
+from small import network as small_network
 from torchvision.models import resnet50
 
 pytest.importorskip("triton", reason="the kernels are written in Triton, not here")
+if os.environ.get("TRITON_INTERPRET") == "1":
+    pytest.skip("nothing is compiled in the interpreter", allow_module_level=True)
 
 from triton import JITFunction, knobs  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
@@ -24,12 +27,13 @@ from triton.compiler.compiler import max_shared_mem  # noqa: E402
 from triton.runtime import driver  # noqa: E402
 from triton.runtime._async_compile import FutureKernel  # noqa: E402
 
-from course.training.algebra import fused, plain  # noqa: E402
-from course.training.algebra.choices import Choices, Saved  # noqa: E402
-from course.training.algebra.kernels import compiling, products, rows, stem  # noqa: E402
-from course.training.algebra.kernels.compiling import Launch, compile_at_once  # noqa: E402
-from course.training.algebra.kernels.rows import stats_kernel  # noqa: E402
-from course.training.algebra.segments import Segments, launches  # noqa: E402
+from fast_resnet import convert, model  # noqa: E402
+from fast_resnet import segments as segments_module  # noqa: E402
+from fast_resnet.kernels import compiling, products, rows, stem  # noqa: E402
+from fast_resnet.kernels.compiling import Launch, compile_at_once  # noqa: E402
+from fast_resnet.kernels.rows import stats_kernel  # noqa: E402
+from fast_resnet.segments import Segments, launches  # noqa: E402
+from fast_resnet.tuning import Choices, Saved  # noqa: E402
 
 CPU, SHAPE = torch.device("cpu"), torch.Size((2, 3, 64, 64))
 
@@ -79,8 +83,8 @@ def of_stats(count: int, tile: int = 16) -> Launch:
     return Launch(stats_kernel, (1, 1), (y, sums, count, 64, tile, 64), {"num_warps": 1})
 
 
-def network() -> fused.FusedResNet:
-    return fused.convert(plain.convert(of_algebra.network()))
+def network() -> model.FastResNet:
+    return convert(small_network())
 
 
 @pytest.mark.slow
@@ -174,7 +178,7 @@ def test_ranks_share_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_of_a_network_is_changed() -> None:
     net = network()
-    segments = fused.Step(net, torch.float16).segments
+    segments = model.Step(net, torch.float16).segments
     before = copy.deepcopy((net.state_dict(), segments.state.half_weights, torch.get_rng_state()))
     assert launches(segments, SHAPE)
     after = (net.state_dict(), segments.state.half_weights, torch.get_rng_state())
@@ -196,7 +200,7 @@ def test_triton_is_asked_for_the_same_kernels_as_by_a_step(monkeypatch: pytest.M
         Launch(kernel, grid, arguments, options).compiled()
 
     monkeypatch.setattr(knobs.runtime, "jit_cache_hook", note)
-    segments = fused.Step(network(), torch.float16).segments
+    segments = model.Step(network(), torch.float16).segments
     for each in launches(segments, SHAPE):
         each.compiled()
     ahead, asked = asked, set()
@@ -227,19 +231,21 @@ def test_what_cannot_be_compiled_ahead_is_told_once(
     def fail(*_: Any) -> None:
         raise RuntimeError("no compiler")
 
-    monkeypatch.setattr(fused, "compile_at_once", fail)
-    step = fused.Step(network(), torch.float16)
+    monkeypatch.setattr(compiling, "compile_at_once", fail)
+    step = model.Step(network(), torch.float16)
     step._may_compile = True  # as on a GPU
     for height in (64, 96):
         step._prepared(torch.zeros(2, 3, height, height))
-    assert capsys.readouterr().err == "algebra compiles kernel by kernel: no compiler\n"
+    assert capsys.readouterr().err == "fast_resnet compiles kernel by kernel: no compiler\n"
 
 
 def test_each_shape_of_images_is_compiled_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     heights = []
-    monkeypatch.setattr(fused, "launches", lambda segments, shape: heights.append(shape[2]) or [])
-    monkeypatch.setattr(fused, "compile_at_once", lambda noted, device: noted)
-    step = fused.Step(network(), torch.float16)
+    monkeypatch.setattr(
+        segments_module, "launches", lambda segments, shape: heights.append(shape[2]) or []
+    )
+    monkeypatch.setattr(compiling, "compile_at_once", lambda noted, device: noted)
+    step = model.Step(network(), torch.float16)
     step._may_compile = True  # as on a GPU
     for height in (64, 96, 64):
         step._prepared(torch.zeros(2, 3, height, height))

@@ -12,20 +12,21 @@ from itertools import pairwise
 
 import pytest
 import torch
-from of_algebra import median, relative
+from small import median, relative
 from torch import nn
 from torch.nn.functional import cross_entropy, interpolate
 from torchvision.models.resnet import Bottleneck, ResNet
 
-from course import rung
-from course.training import algebra
-from course.training.algebra import forms, plain
+from fast_resnet import convert, fallback_reason, plain
 
 pytest.importorskip("triton", reason="the kernels are written in Triton, which is not here")
 
-from course.training.algebra.fused import EAGER_STEPS  # noqa: E402
+from fast_resnet.model import EAGER_STEPS  # noqa: E402
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+]
 DEVICE = "cuda"
 HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 # Of a gradient to float64's, in the median: what rounding does, through ReLUs that flip. PyTorch
@@ -57,9 +58,9 @@ def stock() -> ResNet:
 
 
 def by_kernels(precision: str) -> ResNet:
-    """The same network by the algebra, as the course's script converts it."""
-    net = algebra.convert(stock(), rung("algebra", precision=precision))
-    assert forms.last()["form"] == "kernels"
+    """The same network, converted."""
+    net = convert(stock())
+    assert not fallback_reason(net, HALF[precision])
     return net
 
 

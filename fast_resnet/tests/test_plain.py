@@ -2,16 +2,15 @@
 
 import copy
 
-import of_algebra
 import pytest
 import torch
+from small import batch, median, network
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim.swa_utils import AveragedModel
 from torchvision.models import resnet50
 
-from course.config import rung
-from course.training.algebra import formulas, plain
+from fast_resnet import formulas, plain
 
 
 @pytest.mark.parametrize("joins", [True, False])
@@ -66,7 +65,7 @@ def test_what_is_trained_here_is_loaded_by_torchvision(pair: tuple) -> None:
 
 def step(model: nn.Module, precision: torch.dtype | None, scale: float = 1.0) -> list[torch.Tensor]:
     """The gradients of one step under autocast, None: without, divided by the loss's scale."""
-    images, labels = of_algebra.batch()
+    images, labels = batch()
     with torch.autocast("cpu", precision, enabled=precision is not None):
         loss = cross_entropy(model(images.to(next(model.parameters()).dtype)), labels)
     (loss * scale).backward()
@@ -76,16 +75,16 @@ def step(model: nn.Module, precision: torch.dtype | None, scale: float = 1.0) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
 def test_under_autocast_it_is_as_near_to_float64(precision: torch.dtype) -> None:
-    net = of_algebra.network()
+    net = network()
     wanted = step(copy.deepcopy(net).double(), None)
-    usual = of_algebra.median(step(copy.deepcopy(net), precision, 1024.0), wanted)
-    ours = of_algebra.median(step(plain.convert(copy.deepcopy(net)), precision, 1024.0), wanted)
+    usual = median(step(copy.deepcopy(net), precision, 1024.0), wanted)
+    ours = median(step(plain.convert(copy.deepcopy(net)), precision, 1024.0), wanted)
     assert 0 < ours < 1.15 * usual
 
 
 def test_an_overflow_reaches_the_gradients() -> None:
     """GradScaler leaves out a step whose gradients are not finite: none may be hidden."""
-    block = of_algebra.network().layer1[0]
+    block = network().layer1[0]
     z = torch.randn(2, 16, 4, 4, requires_grad=True)
     with torch.autocast("cpu", torch.float16):
         out = plain.linear_norm(z, block.conv3, block.bn3, torch.zeros(2, 64, 4, 4))
@@ -94,15 +93,10 @@ def test_an_overflow_reaches_the_gradients() -> None:
 
 
 def test_frozen_statistics_stay() -> None:
-    net = plain.convert(of_algebra.network())
+    net = plain.convert(network())
     for layer in net.modules():
         if isinstance(layer, nn.BatchNorm2d):
             layer.eval()
     before = copy.deepcopy(net.state_dict())
-    net(of_algebra.batch()[0])
+    net(batch()[0])
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
-
-
-def test_the_rung_changes_one_field_of_fused() -> None:
-    before, after = vars(rung("fused")), vars(rung("algebra"))
-    assert [key for key in before if before[key] != after[key]] == ["rung", "algebra"]

@@ -1,6 +1,6 @@
-"""Two processes that train by the algebra under DDP, and tell how far from autograd.
+"""Two processes that train under DDP, and report how far from autograd they are.
 
-TRITON_INTERPRET=1 python of_algebra.py FOLDER
+TRITON_INTERPRET=1 python two_ranks.py FOLDER
 """
 
 import copy
@@ -13,91 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import distributed, nn
+from small import gradients, median, quiet, relative
+from torch import distributed
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torchvision.models.resnet import Bottleneck, ResNet
+from torchvision.models.resnet import ResNet
 
-from course.topics.kernels import interpret
-from course.training.algebra import plain
+from fast_resnet import convert, plain
 
 SHARE = 2  # images of a rank
-
-
-class Narrow(ResNet):
-    """A shortcut of stride 1, then none, in one layer and from layer to layer, then one of stride 2
-    to four times the channels, of which no tile holds all. A quarter of ResNet-50's at first."""
-
-    def __init__(self) -> None:
-        super().__init__(Bottleneck, [2, 1, 1, 1])
-        self.fc = nn.Linear(self.inplanes, 8)
-
-    def _make_layer(self, block: type, planes: int, blocks: int, *_: Any, **__: Any) -> nn.Module:
-        last = planes == 512
-        return super()._make_layer(block, 64 if last else 16, blocks, 2 if last else 1)
-
-
-def network(seed: int = 0) -> ResNet:
-    """Its BatchNorms begin with weights of all kinds."""
-    torch.manual_seed(seed)
-    net = Narrow().to(memory_format=torch.channels_last)
-    for layer in net.modules():
-        if isinstance(layer, nn.BatchNorm2d):
-            nn.init.uniform_(layer.weight, 0.5, 1.5)
-            nn.init.uniform_(layer.bias, -0.3, 0.3)
-    return net
-
-
-def batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """That of both ranks."""
-    generator = torch.Generator().manual_seed(seed)
-    images = torch.randn(2 * SHARE, 3, 32, 32, generator=generator)
-    return images.to(memory_format=torch.channels_last), torch.arange(2 * SHARE)
-
-
-def gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> list[torch.Tensor]:
-    """Of each weight, in order."""
-    cross_entropy(model(images), labels).backward()
-    return [weight.grad for weight in model.parameters()]
-
-
-def relative(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
-    """The largest distance of a weight's gradient."""
-    return max(((a - b).norm() / b.norm()).item() for a, b in zip(found, wanted, strict=True))
-
-
-def median(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
-    """The median over the weights of a gradient's distance."""
-    each = [(a - b).norm() / b.norm() for a, b in zip(found, wanted, strict=True)]
-    return torch.stack(each).median().item()
-
-
-def nearest_zero(net: ResNet, images: torch.Tensor) -> float:
-    """Of all that ReLUs get, the number that is."""
-    found, twin = [], copy.deepcopy(net).double()
-    for layer in twin.modules():
-        if isinstance(layer, nn.ReLU):
-            layer.register_forward_pre_hook(lambda _, x: found.append(x[0].abs().min().item()))
-    with torch.no_grad():
-        twin(images.double())
-    return min(found)
-
-
-def quiet(shares: list[slice]) -> tuple[ResNet, torch.Tensor, torch.Tensor]:
-    """A network and images of which no ReLU gets a number near 0: in fp32 it could flip there, and
-    move all gradients below it."""
-    for seed in range(1000):
-        net, (images, labels) = network(seed), batch(seed)
-        if min(nearest_zero(net, images[share]) for share in shares) > 4e-6:
-            return net, images, labels
-    raise RuntimeError("no such network")
 
 
 @contextmanager
 def recorded() -> Iterator[list[str]]:
     """The launches that are made meanwhile."""
-    from course.training.algebra.choices import Choices
-    from course.training.algebra.kernels.compiling import Launch
+    from fast_resnet.kernels.compiling import Launch
+    from fast_resnet.tuning import Choices
 
     made, launch = [], Choices.launch
 
@@ -112,7 +43,7 @@ def recorded() -> Iterator[list[str]]:
 
 def noted(net: ResNet, images: torch.Tensor) -> list[str]:
     """The launches that are compiled for before a step."""
-    from course.training.algebra.segments import launches
+    from fast_resnet.segments import launches
 
     return [str(each.key) for each in launches(net._step.segments, images.shape)]
 
@@ -131,11 +62,10 @@ def by_kernels(net: ResNet, twin: ResNet, images: torch.Tensor, labels: torch.Te
 def in_half(net: ResNet, wanted: list, images: torch.Tensor, labels: torch.Tensor) -> dict:
     """The median distance in fp16 under autocast, as usual and by kernels. (In bf16 the
     interpreter's products are not PyTorch's: it takes the bits for integers.)"""
-    from course.training.algebra import fused
 
     told = {}
-    for way, convert in (("usual", lambda twin: twin), ("kernels", fused.convert)):
-        twin = convert(copy.deepcopy(net))
+    for way, prepare in (("usual", lambda twin: twin), ("kernels", convert)):
+        twin = prepare(copy.deepcopy(net))
         with torch.autocast("cpu", torch.float16):
             loss = cross_entropy(twin(images), labels)
         (1024 * loss).backward()
@@ -146,11 +76,9 @@ def in_half(net: ResNet, wanted: list, images: torch.Tensor, labels: torch.Tenso
 
 def lost(net: ResNet, images: torch.Tensor, labels: torch.Tensor) -> dict[str, bool]:
     """Is the loss by kernels NaN where one number of these is?"""
-    from course.training.algebra import fused
-
     told = {}
     for name in ("images", "layer3.0.bn1.bias", "layer3.0.bn3.bias"):
-        twin, own = fused.convert(plain.convert(copy.deepcopy(net))), images.clone()
+        twin, own = convert(copy.deepcopy(net)), images.clone()
         of = own if name == "images" else twin.get_parameter(name).data
         of[(0,) * of.dim()] = float("nan")
         told[name] = cross_entropy(twin(own), labels).isnan().item()
@@ -251,13 +179,10 @@ def of_rank(
     by_plain = plain.convert(copy.deepcopy(net).double())
     told = {"plain": under_ddp(by_plain, wanted, images.double(), labels)}
     if "TRITON_INTERPRET" in os.environ:
-        interpret()
-        from course.training.algebra import fused
-
         if rank == 1:
             told["fp16"] = in_half(net, each[rank], *own)
             told["lost"] = lost(net, *own)
-        net = fused.convert(plain.convert(net))
+        net = convert(net)
         if rank == 0:
             with recorded() as made:
                 told["fp32"] = by_kernels(net, twins[rank], *own)

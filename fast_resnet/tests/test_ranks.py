@@ -2,12 +2,12 @@
 
 import json
 import os
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-import of_algebra
 import pytest
-from job_helpers import run_forked
 
 needs_triton = pytest.mark.skipif(
     find_spec("triton") is None, reason="the kernels are written in Triton, which is not here"
@@ -19,10 +19,13 @@ pytestmark = pytest.mark.slow
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     """What each of two processes tells, by form."""
     folder = tmp_path_factory.mktemp("ranks")
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    here = Path(__file__).parent
+    paths = os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": paths}
     if find_spec("triton"):
         environment["TRITON_INTERPRET"] = "1"
-    done = run_forked(Path(of_algebra.__file__), str(folder), folder=folder, env=environment)
+    command = [sys.executable, str(here / "two_ranks.py"), str(folder)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in "01"]
 

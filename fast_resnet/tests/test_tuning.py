@@ -10,14 +10,14 @@ pytest.importorskip("triton", reason="the kernels are written in Triton, which i
 
 from triton.runtime.errors import OutOfResources  # noqa: E402
 
-from course.training.algebra import choices  # noqa: E402
-from course.training.algebra.choices import Choices, Saved  # noqa: E402
+from fast_resnet import tuning  # noqa: E402
+from fast_resnet.tuning import Choices, Saved  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path / "make-training-fast" / "algebra"
+    return tmp_path / "fast_resnet"
 
 
 def test_an_h100_has_choices_from_the_start() -> None:
@@ -30,14 +30,14 @@ def test_a_file_beside_is_of_the_gpu_that_its_name_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """None is listed that is not there, and one that is put there needs no list."""
-    assert all(path.is_file() for path in choices.SHIPPED.values())
+    assert all(path.is_file() for path in tuning.SHIPPED.values())
     for name, text in {
         "a100": '{"stats 7 512": "a100"}',
         "h100": '{"stats 7 512": "h100"}',
     }.items():
-        (tmp_path / f"choices_{name}.json").write_text(text)
-    monkeypatch.setattr(choices, "SHIPPED", choices.shipped(tmp_path))
-    assert [*choices.SHIPPED] == ["h100", "a100"]  # what others begin with comes first
+        (tmp_path / f"tuned_{name}.json").write_text(text)
+    monkeypatch.setattr(tuning, "SHIPPED", tuning.shipped(tmp_path))
+    assert [*tuning.SHIPPED] == ["h100", "a100"]  # what others begin with comes first
     chosen = [Saved(gpu).chosen for gpu in ("NVIDIA A100-SXM4-40GB", "NVIDIA H200")]
     assert chosen == [{"stats 7 512": "a100"}, {"stats 7 512": "h100"}]
 
@@ -66,7 +66,6 @@ def test_a_file_that_is_broken_is_made_anew(cache: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_written_is_told(cache: Path, capsys: pytest.CaptureFixture) -> None:
-    cache.parent.mkdir()
     cache.write_text("a file, where a folder should be")
     saved = Saved("NVIDIA L40S")
     saved.chosen["stats 7 512"] = "(4096, 8, 4)"

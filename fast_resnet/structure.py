@@ -1,0 +1,102 @@
+"""Which networks the kernels know: torchvision's bottleneck ResNets, layer by layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torchvision.models.resnet import Bottleneck, ResNet
+
+LAYERS = ("layer1", "layer2", "layer3", "layer4")
+KNOWN = "torchvision's resnet50, resnet101 and resnet152"
+
+
+def blocks(model: nn.Module) -> list[nn.Module]:
+    """The bottleneck blocks from input to output."""
+    return [block for name in LAYERS for block in getattr(model, name)]
+
+
+def difference(model: nn.Module) -> str:
+    """What a network has that the kernels do not know; "" if they know all of it."""
+    if not isinstance(model, ResNet):
+        return f"{type(model).__name__} is not a ResNet"
+    if type(model) is not ResNet and not getattr(model, "is_fast_resnet", False):
+        return f"{type(model).__name__} is a subclass of ResNet, and would lose its methods"
+    return _outside_blocks(model) or next(
+        (text for name, block in _named_blocks(model) if (text := _in_block(name, block))), ""
+    )
+
+
+def _named_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    return [(f"{name}.{i}", b) for name in LAYERS for i, b in enumerate(getattr(model, name))]
+
+
+def _outside_blocks(model: nn.Module) -> str:
+    for name in LAYERS:
+        if type(getattr(model, name)) is not nn.Sequential or not len(getattr(model, name)):
+            return f"{name} is {type(getattr(model, name)).__name__}, not a sequence of blocks"
+    return (
+        _convolution("conv1", model.conv1, in_channels=3, kernel_size=7, stride=2, padding=3)
+        or _norm("bn1", model.bn1)
+        or _layer("relu", model.relu, nn.ReLU)
+        or _layer("maxpool", model.maxpool, nn.MaxPool2d)
+        or _layer("avgpool", model.avgpool, nn.AdaptiveAvgPool2d)
+        or _layer("fc", model.fc, nn.Linear)
+        or _settings("maxpool", model.maxpool, kernel_size=3, stride=2, padding=1, dilation=1)
+        or _settings("maxpool", model.maxpool, ceil_mode=False)
+        or ("" if model.avgpool.output_size in (1, (1, 1)) else "avgpool keeps more than a pixel")
+        or ("fc has no bias" if model.fc.bias is None else "")
+    )
+
+
+def _in_block(name: str, block: nn.Module) -> str:
+    if type(block) is not Bottleneck:
+        return f"{name} is {type(block).__name__}, not a Bottleneck"
+    stride, wide = block.conv2.stride, block.conv3.out_channels
+    if wide != 4 * block.conv3.in_channels:
+        return f"{name}.conv3 widens by {wide / block.conv3.in_channels:g}, not by 4"
+    shortcut = block.downsample
+    reason = (
+        _convolution(f"{name}.conv1", block.conv1, kernel_size=1, stride=1, padding=0)
+        or _convolution(f"{name}.conv2", block.conv2, kernel_size=3, padding=1)
+        or _convolution(f"{name}.conv3", block.conv3, kernel_size=1, stride=1, padding=0)
+        or ("" if stride in ((1, 1), (2, 2)) else f"{name}.conv2 has stride {stride}")
+        or _layer(f"{name}.relu", block.relu, nn.ReLU)
+        or next(
+            (r for n in (1, 2, 3) if (r := _norm(f"{name}.bn{n}", getattr(block, f"bn{n}")))), ""
+        )
+    )
+    if reason or shortcut is None:
+        return reason
+    if type(shortcut) is not nn.Sequential or len(shortcut) != 2:
+        return f"{name}.downsample is not a convolution and a BatchNorm"
+    return _convolution(
+        f"{name}.downsample.0", shortcut[0], kernel_size=1, stride=stride[0], padding=0
+    ) or _norm(f"{name}.downsample.1", shortcut[1])
+
+
+def _layer(name: str, layer: nn.Module, kind: type) -> str:
+    return "" if type(layer) is kind else f"{name} is {type(layer).__name__}, not {kind.__name__}"
+
+
+def _settings(name: str, layer: nn.Module, **expected: Any) -> str:
+    for key, value in expected.items():
+        actual = getattr(layer, key)
+        if actual not in (value, (value, value)):
+            return f"{name} has {key}={actual}, not {value}"
+    return ""
+
+
+def _convolution(name: str, conv: nn.Module, **expected: Any) -> str:
+    wanted = {"dilation": 1, "groups": 1, "padding_mode": "zeros", "bias": None} | expected
+    return _layer(name, conv, nn.Conv2d) or _settings(name, conv, **wanted)
+
+
+def _norm(name: str, norm: nn.Module) -> str:
+    """BatchNorm over this process's own images, with a running mean by a fixed share."""
+    expected = {"affine": True, "track_running_stats": True}
+    return (
+        _layer(name, norm, nn.BatchNorm2d)
+        or _settings(name, norm, **expected)
+        or (f"{name} has momentum=None" if norm.momentum is None else "")
+    )

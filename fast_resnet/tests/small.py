@@ -1,0 +1,76 @@
+"""A small bottleneck ResNet that needs every kind of kernel, and a batch."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torchvision.models.resnet import Bottleneck, ResNet
+
+CLASSES = 8
+
+
+def network(seed: int = 0) -> ResNet:
+    """A shortcut of stride 1, then none, in one layer and from layer to layer, then one of stride 2
+    to four times the channels. A quarter of ResNet-50's channels at first."""
+    torch.manual_seed(seed)
+    with torch.device("meta"):
+        net = ResNet(Bottleneck, [2, 1, 1, 1])
+    net.conv1, net.bn1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)
+    net.inplanes = 64
+    layers = [(16, 2, 1), (16, 1, 1), (16, 1, 1), (64, 1, 2)]
+    for number, (planes, blocks, stride) in enumerate(layers, 1):
+        setattr(net, f"layer{number}", net._make_layer(Bottleneck, planes, blocks, stride))
+    net.fc = nn.Linear(net.inplanes, CLASSES)
+    for layer in net.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            nn.init.uniform_(layer.weight, 0.5, 1.5)
+            nn.init.uniform_(layer.bias, -0.3, 0.3)
+    return net.to(memory_format=torch.channels_last)
+
+
+def batch(size: int = 4, pixels: int = 32, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Noise [size, 3, pixels, pixels] and labels."""
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(size, 3, pixels, pixels, generator=generator)
+    return images.to(memory_format=torch.channels_last), torch.arange(size) % CLASSES
+
+
+def gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> list[torch.Tensor]:
+    """Of each weight, in order, after one more backward pass."""
+    cross_entropy(model(images), labels).backward()
+    return [weight.grad for weight in model.parameters()]
+
+
+def relative(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
+    """The largest distance of a tensor, relative to its norm."""
+    return max(((a - b).norm() / b.norm()).item() for a, b in zip(ours, theirs, strict=True))
+
+
+def median(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
+    """The median distance of a tensor, relative to its norm."""
+    distances = [(a - b).norm() / b.norm() for a, b in zip(ours, theirs, strict=True)]
+    return torch.stack(distances).median().item()
+
+
+def nearest_zero(net: ResNet, images: torch.Tensor) -> float:
+    """Of all that ReLUs get, the number nearest to zero."""
+    nearest, twin = [], copy.deepcopy(net).double()
+    for layer in twin.modules():
+        if isinstance(layer, nn.ReLU):
+            layer.register_forward_pre_hook(lambda _, x: nearest.append(x[0].abs().min().item()))
+    with torch.no_grad():
+        twin(images.double())
+    return min(nearest)
+
+
+def quiet(shares: list[slice], **sizes: int) -> tuple[ResNet, torch.Tensor, torch.Tensor]:
+    """A network and a batch in which no ReLU gets a number near zero: rounding could flip it there,
+    and change all gradients below it."""
+    for seed in range(1000):
+        net, (images, labels) = network(seed), batch(**sizes, seed=seed)
+        if min(nearest_zero(net, images[share]) for share in shares) > 4e-6:
+            return net, images, labels
+    raise RuntimeError("no such network")

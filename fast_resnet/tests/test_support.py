@@ -1,0 +1,56 @@
+"""What the kernels do not know is refused, or computed by torchvision's code, with the reason."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torchvision.models import resnet18, resnet50, resnext50_32x4d, vit_b_16, wide_resnet50_2
+
+from fast_resnet import convert, fallback_reason, last_conversion, unsupported_reason
+from fast_resnet.model import is_interpreted
+
+
+def on_meta(make: Any) -> nn.Module:
+    with torch.device("meta"):
+        return make()
+
+
+@pytest.mark.parametrize(
+    "make, reason",
+    [
+        (resnet18, "layer1.0 is BasicBlock, not a Bottleneck"),
+        (resnext50_32x4d, "layer1.0.conv3 widens by 2, not by 4"),
+        (wide_resnet50_2, "layer1.0.conv3 widens by 2, not by 4"),
+        (vit_b_16, "VisionTransformer is not a ResNet"),
+        (lambda: nn.SyncBatchNorm.convert_sync_batchnorm(resnet50()), "bn1 is SyncBatchNorm"),
+        (
+            lambda: resnet50(replace_stride_with_dilation=[False, False, True]),
+            r"layer4.1.conv2 has dilation=\(2, 2\)",
+        ),
+    ],
+)
+def test_another_network_is_refused_with_the_reason(make: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"{reason}.* It converts torchvision's resnet50"):
+        convert(on_meta(make))
+
+
+def test_a_subclass_is_refused_because_it_would_lose_its_methods() -> None:
+    class Mine(type(on_meta(resnet50))):
+        pass
+
+    mine = on_meta(resnet50)
+    mine.__class__ = Mine
+    assert unsupported_reason(mine) == "Mine is a subclass of ResNet, and would lose its methods"
+
+
+@pytest.mark.skipif(is_interpreted(), reason="the interpreter computes on any device")
+def test_without_a_gpu_torchvisions_code_trains_with_one_warning() -> None:
+    net = convert(resnet50(num_classes=4))
+    reason = "the kernels need an NVIDIA GPU, and the device is cpu"
+    assert fallback_reason(net, torch.float16) == reason
+    images = torch.randn(2, 3, 32, 32)
+    with pytest.warns(UserWarning, match=reason) as caught:
+        net(images), net(images), net.eval()(images)
+    assert len(caught) == 1
+    assert last_conversion() == {"form": "torchvision", "why": reason}

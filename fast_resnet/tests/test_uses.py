@@ -1,0 +1,380 @@
+"""Everything people do with a network: the converted one does the same as torchvision's, or says
+what it does not support.
+
+The kernels run in Triton's interpreter, which computes in fp32 as well:
+
+    TRITON_INTERPRET=1 python -m pytest fast_resnet/tests/test_uses.py
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import warnings
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from small import batch, gradients, network, quiet, relative
+from torch import nn
+from torch.func import functional_call, grad
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import parametrizations, prune
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
+
+from fast_resnet import convert
+from fast_resnet.model import FastResNet, Step, is_interpreted
+
+triton = pytest.importorskip("triton", reason="the kernels are written in Triton, not installed")
+pytestmark = [
+    pytest.mark.skipif(not is_interpreted(), reason="needs TRITON_INTERPRET=1"),
+    pytest.mark.skipif(
+        triton.__version__ < "3.7" and numpy.lib.NumpyVersion(numpy.__version__) >= "2.4.0",
+        reason="Triton 3.6 does not interpret loops with NumPy 2.4",
+    ),
+]
+OFF = 3e-4  # of a gradient in fp32, as far as two orders of addition are apart
+Tensors = list[torch.Tensor]
+USES: dict[str, tuple[Callable[[nn.Module], Tensors], str]] = {}
+
+
+def use(falls_back: str = "") -> Callable:
+    """Register a use, and the reason for which torchvision's code computes it, if it does."""
+
+    def add(function: Callable[[nn.Module], Tensors]) -> Callable:
+        USES[function.__name__.replace("_", " ")] = function, falls_back
+        return function
+
+    return add
+
+
+@cache
+def quiet_network() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    torch.set_num_threads(1)
+    return quiet([slice(0, 4)])
+
+
+def images_and_labels(size: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+    _, images, labels = quiet_network()
+    return images[:size].clone(), labels[:size]
+
+
+def step(net: nn.Module, size: int = 4) -> Tensors:
+    net.zero_grad()
+    return gradients(net, *images_and_labels(size))
+
+
+def all_of(net: nn.Module) -> Tensors:
+    """What a step leaves: gradients and running statistics."""
+    return [w.grad for w in net.parameters() if w.grad is not None] + [*net.buffers()]
+
+
+@use()
+def one_step(net):
+    step(net)
+    return all_of(net)
+
+
+@use()
+def gradient_accumulation(net):
+    net.zero_grad()
+    gradients(net, *images_and_labels())
+    gradients(net, *images_and_labels())
+    return all_of(net)
+
+
+@use()
+def other_batch_and_image_sizes(net):
+    for size, pixels in ((3, 64), (1, 64), (4, 32)):
+        net.zero_grad()
+        gradients(net, *batch(size, pixels)) if size != 4 else step(net)
+    return [w.grad for w in net.parameters()]
+
+
+@use("not square")
+def images_that_are_not_square(net):
+    images, labels = images_and_labels()
+    return [g.clone() for g in gradients(net, images[:, :, :, :24], labels)]
+
+
+@use("images require gradients")
+def gradients_of_images(net):
+    images, labels = images_and_labels()
+    cross_entropy(net(images.requires_grad_()), labels).backward()
+    return [images.grad]
+
+
+@use()
+def frozen_layers(net):
+    for layer in (net.conv1, net.bn1, net.layer1):
+        layer.requires_grad_(False)
+    gradients(net, *images_and_labels())
+    return all_of(net)
+
+
+@use()
+def frozen_batchnorm(net):
+    net.layer1.eval()
+    step(net)
+    return all_of(net)
+
+
+@use()
+def requires_grad_toggled(net):
+    step(net)
+    net.layer1.requires_grad_(False)
+    step(net)
+    net.layer1.requires_grad_(True)
+    step(net)
+    return all_of(net)
+
+
+@use()
+def a_deep_copy(net):
+    step(net)
+    twin = copy.deepcopy(net)
+    step(twin)
+    assert twin.layer1[0].conv1.weight.data_ptr() != net.layer1[0].conv1.weight.data_ptr()
+    return all_of(twin)
+
+
+@use()
+def an_average_of_weights(net):
+    averaged = AveragedModel(net, use_buffers=True)
+    step(net)
+    averaged.update_parameters(net)
+    with torch.no_grad():
+        return [averaged.eval()(images_and_labels()[0])]
+
+
+@use()
+def saved_and_loaded_as_a_whole(net):
+    step(net)
+    file = io.BytesIO()
+    torch.save(net, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    step(loaded)
+    return all_of(loaded)
+
+
+@use()
+def weights_assigned(net):
+    step(net)
+    net.load_state_dict(copy.deepcopy(net.state_dict()), assign=True)
+    step(net)
+    return all_of(net)
+
+
+@use()
+def evaluation_and_training_without_gradients(net):
+    images, _ = images_and_labels()
+    with torch.no_grad():
+        net(images)
+        return [net.eval()(images), *net.buffers()]
+
+
+@use("has a hook")
+def features_by_a_forward_hook(net):
+    features = []
+    handle = net.layer3[0].conv3.register_forward_hook(lambda *args: features.append(args[2]))
+    step(net)
+    handle.remove()
+    return features
+
+
+@use("has a hook")
+def a_full_backward_hook(net):
+    received = []
+    net.layer2.register_full_backward_hook(lambda _, below, above: received.append(above[0]))
+    step(net)
+    return received
+
+
+@use()
+def hooks_of_the_whole_network(net):
+    seen = []
+    net.register_forward_hook(lambda *args: seen.append(args[2]))
+    net.register_full_backward_hook(lambda _, below, above: seen.append(above[0]))
+    step(net)
+    assert len(seen) == 2
+    return seen
+
+
+@use()
+def a_replaced_layer(net):
+    step(net)
+    torch.manual_seed(1)
+    net.layer3 = copy.deepcopy(network(1).layer3)
+    net.zero_grad()
+    gradients(net, *images_and_labels())
+    return [w.grad for w in net.layer4.parameters()]
+
+
+@use("layer2.0.relu is SiLU, not ReLU")
+def a_replaced_activation(net):
+    step(net)
+    net.layer2[0].relu = nn.SiLU()
+    step(net)
+    return all_of(net)
+
+
+@use()
+def another_momentum_of_batchnorm(net):
+    step(net)
+    for layer in net.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.momentum = 0.5
+    step(net)
+    return all_of(net)
+
+
+@use("has a hook")
+def pruning(net):
+    step(net)
+    prune.l1_unstructured(net.layer1[0].conv3, "weight", 0.5)
+    step(net)
+    return all_of(net)
+
+
+@use("layer1.0.conv3 is ParametrizedConv2d")
+def weight_norm(net):
+    step(net)
+    parametrizations.weight_norm(net.layer1[0].conv3)
+    step(net)
+    return all_of(net)
+
+
+@use("not in fp32")
+def another_dtype(net):
+    step(net)
+    net.double()
+    net.zero_grad()
+    images, labels = images_and_labels()
+    gradients(net, images.double(), labels)
+    return all_of(net)
+
+
+@use()
+def two_networks_in_turns(net):
+    other = copy.deepcopy(net)
+    for each in (net, other, net, other):
+        step(each)
+    return [*all_of(net), *all_of(other)]
+
+
+@use()
+def a_smaller_last_batch(net):
+    for size in (4, 4, 3, 4):
+        step(net, size)
+    return [w.grad for w in net.parameters()]
+
+
+@use()
+def functional_weights(net):
+    weights = {n: w.detach().clone().requires_grad_() for n, w in net.named_parameters()}
+    images, labels = images_and_labels()
+    cross_entropy(functional_call(net, weights, (images,)), labels).backward()
+    return [w.grad for w in weights.values()]
+
+
+@use("torch.func transforms it")
+def gradients_by_torch_func(net):
+    images, labels = images_and_labels()
+    weights = {n: w.detach() for n, w in net.named_parameters()}
+    buffers = {n: b.clone() for n, b in net.named_buffers()}
+
+    def loss(weights, buffers):
+        return cross_entropy(functional_call(net, (weights, buffers), (images,)), labels)
+
+    return list(grad(loss)(weights, buffers).values())
+
+
+@use()
+def recomputed_in_backward(net):
+    images, labels = images_and_labels()
+    out = checkpoint(net, images, use_reentrant=False)
+    cross_entropy(out, labels).backward()
+    return [w.grad for w in net.parameters()]
+
+
+@use()
+def compiled(net):
+    net.zero_grad()
+    gradients(torch.compile(net, backend="eager"), *images_and_labels())
+    return all_of(net)
+
+
+@pytest.mark.parametrize("name", USES)
+def test_it_does_the_same_as_torchvisions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, falls_back = USES[name]
+    steps = []
+    monkeypatch.setattr(Step, "__call__", counted(Step.__call__, steps))
+    stock, _, _ = quiet_network()
+    theirs = [t.detach().clone() for t in function(copy.deepcopy(stock))]
+    net = convert(copy.deepcopy(stock))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ours = [t.detach().clone() for t in function(net)]
+    reasons = {str(w.message) for w in caught if "fast_resnet" in str(w.message)}
+    assert bool(reasons) == bool(falls_back) and all(falls_back in each for each in reasons)
+    assert len(reasons) <= 1
+    assert len(ours) == len(theirs) > 0
+    values = [(a.double(), b.double()) for a, b in zip(ours, theirs)]
+    assert relative(*zip(*[(a, b) for a, b in values if b.norm() > 0])) < OFF
+    batchnorm_frozen = name in ("frozen batchnorm", "evaluation and training without gradients")
+    assert steps or falls_back or batchnorm_frozen
+
+
+def counted(call: Callable, steps: list) -> Callable:
+    def count(self: Step, images: torch.Tensor) -> torch.Tensor:
+        steps.append(images.shape)
+        return call(self, images)
+
+    return count
+
+
+def test_a_second_derivative_is_refused_with_a_sentence() -> None:
+    net, (images, labels) = convert(copy.deepcopy(quiet_network()[0])), images_and_labels()
+    loss = cross_entropy(net(images), labels)
+    slopes = torch.autograd.grad(loss, [net.fc.weight, net.conv1.weight], create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        sum(s.square().sum() for s in slopes).backward()
+
+
+def test_two_forward_passes_before_backward_are_refused_with_a_sentence() -> None:
+    net, (images, labels) = convert(copy.deepcopy(quiet_network()[0])), images_and_labels()
+    first, second = net(images), net(images)
+    with pytest.raises(RuntimeError, match="call backward before the next forward"):
+        cross_entropy(first + second, labels).backward()
+
+
+def test_fsdp_trains_torchvisions_code(tmp_path: Path) -> None:
+    from torch import distributed
+    from torch.distributed.fsdp import fully_shard
+
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1
+    )
+    try:
+        stock = copy.deepcopy(quiet_network()[0])
+        theirs = step(stock)
+        net = convert(copy.deepcopy(quiet_network()[0]))
+        net.to(memory_format=torch.contiguous_format)  # FSDP2 takes no other
+        mesh = distributed.device_mesh.init_device_mesh("cpu", (1,))
+        for layer in (net.layer1, net.layer2, net.layer3, net.layer4, net):
+            fully_shard(layer, mesh=mesh)
+        with pytest.warns(UserWarning, match="manages its weights"):
+            ours = [each.full_tensor() for each in step(net)]
+    finally:
+        distributed.destroy_process_group()
+    assert relative(ours, theirs) < OFF
+
+
+def test_converting_twice_changes_nothing() -> None:
+    net = convert(convert(network()))
+    assert type(net) is FastResNet

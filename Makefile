@@ -36,6 +36,8 @@ check: lint
 # it for ever.
 test: lint
 	python -m pytest --numprocesses=6 --dist=loadgroup --no-loadscope-reorder --max-worker-restart=0
+	python -m pytest -q -c fast_resnet/pyproject.toml fast_resnet/tests
+	TRITON_INTERPRET=1 python -m pytest -q -c fast_resnet/pyproject.toml fast_resnet/tests/test_uses.py
 
 # With the limit, oneDNN computes as on a CPU without 16-bit hardware, and PyTorch reports none.
 test-formats: setup

@@ -29,11 +29,11 @@ from torch import distributed, nn
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from course import rung
+import fast_resnet
 from course.data.loader import SYNTHETIC_CLASSES
-from course.training import algebra, models
-from course.training.algebra.ranks import Shared
+from course.training import models
 from course.training.recorder import cpu_name, device_name
+from fast_resnet.ddp import Shared
 
 NOT_FOR_DDP = "_ddp_params_and_buffers_to_ignore"  # what a network keeps from DDP
 VIEW, STILL = {"gradient_as_bucket_view": True}, {"broadcast_buffers": False}
@@ -102,7 +102,7 @@ def training(options: dict | None, form: str, args: argparse.Namespace) -> Itera
     model = models.create(args.model, SYNTHETIC_CLASSES)
     model = model.to(device, memory_format=torch.channels_last).train()
     if form == "algebra":
-        model = algebra.convert(model, rung("algebra"))
+        model = fast_resnet.convert(model)
     if options is not None:
         model = under_ddp(model, **options)
     if form == "compiled":

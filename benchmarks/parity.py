@@ -36,8 +36,8 @@ from course.config import Config
 from course.data import crop_set
 from course.data.images import normalised
 from course.data.loader import image_sets
-from course.training.algebra import convert, formulas
 from course.training.precision import HALF
+from fast_resnet import convert, formulas, plain
 
 WAYS = ("fp32", "autocast", "compile", "algebra", "again", "broken")
 REFERENCE = "autocast"
@@ -115,9 +115,8 @@ def network(way: str, data: Data, seed: int, asked: argparse.Namespace) -> nn.Mo
     model = (made or Narrow(data.classes)).to(data.images.device)
     model = model.to(memory_format=torch.channels_last)
     if way in ("algebra", "broken"):
-        half = way == "algebra"  # the broken way is the plain form's
-        cfg = Config(algebra=True, channels_last=half, precision=asked.precision)
-        model = convert(model, cfg)
+        by_kernels = way == "algebra" and on_gpu  # the broken way is the plain form's
+        model = convert(model) if by_kernels else plain.convert(model)
     return torch.compile(model) if way == "compile" else model
 
 

@@ -17,9 +17,10 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DistributedSampler, get_worker_info
 
+import fast_resnet
 from course.data.formats.shards import ShardReader
 from course.data.loader import image_sets, loaders, normalised, randaugmented
-from course.training import algebra, models, optimizers, precision, profiling, sync_batchnorm
+from course.training import models, optimizers, precision, profiling, sync_batchnorm
 from course.training.meter import Meter
 from course.training.precision import HALF
 from course.training.recorder import recording
@@ -87,7 +88,7 @@ def main(run):
     if cfg.sync_batchnorm:
         model = sync_batchnorm.convert(model)
     if cfg.algebra:
-        model = algebra.convert(model, cfg)
+        model = fast_resnet.convert(model)
     net = model  # itself, whatever is wrapped around it below
     # >>> TODO 16, day 3: compile the network, once, for training; what DDP does stays outside
     if cfg.compile:

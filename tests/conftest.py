@@ -100,7 +100,6 @@ FORMATS = (
     "topics/test_practice.py",
     "topics/test_refinement.py",
     "traces/test_tables.py",
-    "training/algebra/test_plain.py",
     "training/test_precision_models.py",
     "training/test_training.py",
 )

@@ -195,3 +195,25 @@ def test_a_config_knows_the_script_that_does_what_it_asks() -> None:
     assert {cfg.script for cfg in LADDER.values()} == {"train.py"}
     for changes in ({"model": "coatnet_0_224"}, {"micro_batch": 8}, {"offload": True}):
         assert rung("device", **changes).script == "train_sharded.py"
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"model": "resnet18"}, "resnet18 do not end .* choose resnet50, resnet101, resnet152"),
+        ({"compile": "default"}, 'both replace the step: set compile=""'),
+        ({"sync_batchnorm": True}, "set sync_batchnorm=False"),
+        ({"micro_batch": 8}, "known to train.py alone"),
+        ({"save_every": 4}, "train_restarted.py.* does not know it"),
+        ({"tensor": 2}, "train_parallel.py.* does not know it"),
+    ],
+)
+def test_the_algebra_rung_refuses_what_it_cannot_train(changes, message):
+    with pytest.raises(ValueError, match=message):
+        rung("algebra", **changes)
+
+
+def test_the_algebra_rung_changes_one_field_of_fused():
+    before, after = vars(rung("fused")), vars(rung("algebra"))
+    assert [key for key in before if before[key] != after[key]] == ["rung", "algebra"]
+    assert all(rung("algebra", model=model).algebra for model in ("resnet101", "resnet152"))

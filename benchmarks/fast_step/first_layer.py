@@ -11,7 +11,7 @@ import json
 import torch
 import torch.nn.functional as F
 
-from course.training.algebra.choices import seconds
+from fast_resnet.tuning import seconds
 
 DEVICE = "cuda"
 BATCH, OUT, TIMES = 256, 64, 20

@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course.training.algebra import fused, plain
 from course.training.precision import set_tf32
+from fast_resnet import convert, plain
+from fast_resnet.model import EAGER_STEPS
 
 SCALE = 2048.0  # gradients of an untrained network overflow fp16 at the usual 65536
 
@@ -52,9 +53,9 @@ def check(
     reference = gradients_of(copy.deepcopy(model), images, labels, None)
     set_tf32(True)
     by_plain = plain.convert(copy.deepcopy(model))
-    by_kernels = fused.convert(plain.convert(copy.deepcopy(model)))
+    by_kernels = convert(copy.deepcopy(model))
     ways = {"autocast": (model, 1), "plain": (by_plain, 1), "fast": (by_kernels, 1)}
-    ways["fast in graphs"] = (by_kernels, fused.EAGER_STEPS + 1)  # the last of which is replayed
+    ways["fast in graphs"] = (by_kernels, EAGER_STEPS + 1)  # the last of which is replayed
     records = []
     for name, (network, steps) in ways.items():
         for _ in range(steps):

@@ -36,10 +36,11 @@ import torch
 import torchvision
 from torch import nn
 
-from course.training.algebra import fused, plain
-from course.training.algebra.choices import SHIPPED
 from course.training.energy import EnergyMeter, counter
 from course.training.precision import set_tf32
+from fast_resnet import convert
+from fast_resnet import model as fast_model
+from fast_resnet.tuning import SHIPPED
 
 IMPORTS_S = time.time() - psutil.Process().create_time()  # since this process began
 HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -66,7 +67,7 @@ def make_step(way: str, arguments: argparse.Namespace, device: torch.device) -> 
     """A step as the course's script has it: only the network differs, or who runs it."""
     model, (images, labels) = make_model(device), make_batch(arguments.batch, device)
     if way == "fast":
-        model = fused.convert(plain.convert(model))
+        model = convert(model)
     dtype, criterion = HALF[arguments.dtype], nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), **SETTINGS, fused=True)
     # When GradScaler skips the first step, fused SGD leaves its momenta uninitialised: NaN later.
@@ -186,11 +187,11 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parse()
-    fused.AHEAD = not arguments.one_by_one
+    fast_model.PRECOMPILE = not arguments.one_by_one
     if not torch.cuda.is_available() or torch.version.cuda is None:
         sys.exit(
             "This measures an NVIDIA GPU and found none. Without one, see the algebra at work:\n"
-            "    python -m course.training.algebra.formulas"
+            "    python -m fast_resnet.formulas"
         )
     device = torch.device("cuda", torch.cuda.current_device())
     name = torch.cuda.get_device_name(device)

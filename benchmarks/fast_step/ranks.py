@@ -18,12 +18,13 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torchvision.models.resnet import Bottleneck, ResNet
 
-from course.training.algebra import fused, plain
-from course.training.algebra.ranks import Shared
+from fast_resnet import convert
+from fast_resnet.ddp import Shared
+from fast_resnet.model import EAGER_STEPS
 
 ON_GPU = torch.cuda.is_available()
 BLOCKS = [3, 4, 6, 3] if ON_GPU else [1, 1, 1, 1]
-IMAGES, PX, STEPS = (32, 224, 2 * fused.EAGER_STEPS + 2) if ON_GPU else (4, 64, 2)
+IMAGES, PX, STEPS = (32, 224, 2 * EAGER_STEPS + 2) if ON_GPU else (4, 64, 2)
 Gradients = dict[nn.Parameter, torch.Tensor]
 
 
@@ -77,7 +78,7 @@ def main() -> None:
     distributed.init_process_group("nccl" if ON_GPU else "gloo")
     torch.manual_seed(0)
     net = ResNet(Bottleneck, BLOCKS).to(device, memory_format=torch.channels_last)
-    model = DDP(fused.convert(plain.convert(net)), gradient_as_bucket_view=True)
+    model = DDP(convert(net), gradient_as_bucket_view=True)
     net._shared = Noted(net, model)
     optimizer = torch.optim.SGD(model.parameters(), 1e-3, momentum=0.9)
     torch.manual_seed(1 + rank)

@@ -11,7 +11,7 @@ import torch
 from cases import for_all
 
 from course.runs.run import PROJECT
-from course.training.algebra import formulas
+from fast_resnet import formulas
 
 SAME = [0.30, 0.32, 0.29, 0.33, 0.31]
 ALSO = [0.31, 0.30, 0.32, 0.28, 0.34]

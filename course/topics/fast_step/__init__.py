@@ -3,5 +3,5 @@
 from course.topics.fast_step import pictures
 from course.topics.fast_step.traffic import ceilings, measured, megabytes, passes
 from course.topics.fast_step.written import products
-from course.training.algebra.formulas import differences
-from course.training.algebra.plain import convert
+from fast_resnet.formulas import differences
+from fast_resnet.plain import convert

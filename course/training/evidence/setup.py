@@ -35,9 +35,9 @@ def group() -> dict[str, Any]:
 
 
 def algebra(config: Config) -> dict[str, Any]:
-    """Which form of the algebra trains, and why it is not the other; {} where none does."""
-    made = sys.modules.get("course.training.algebra.forms")  # a script need not import it
-    return {"algebra": made.last()} if config.algebra and made else {}
+    """Whether fast_resnet's kernels train or torchvision's code, and why; {} without algebra."""
+    library = sys.modules.get("fast_resnet")  # a script need not import it
+    return {"algebra": library.last_conversion()} if config.algebra and library else {}
 
 
 def loader(batches: Any) -> dict[str, Any]:

@@ -1,0 +1,168 @@
+"""Training steps of torchvision's ResNets: eager, compiled and by fast_resnet, in one process.
+
+    python fast_resnet/benchmarks/measure.py --out measured.jsonl
+    python fast_resnet/benchmarks/measure.py --networks resnet50 --batches 256 --dtypes fp16
+
+A plain PyTorch loop on one GPU with synthetic images that stay on the device: autocast, channels
+last, fused SGD, GradScaler in fp16. The stock ways are eager, torch.compile (compile) and
+torch.compile(mode="reduce-overhead") (graphs). For each setting the ways take turns, a window of
+steps each; a row has the median window and the lowest and highest in images/s, the peak in GiB
+(reserved memory, which includes graphs' pools), joules per image by the GPU's energy counter (null
+without nvidia-ml-py), seconds until the tenth step has ended, and the loss, which must not be NaN.
+A way that fails has its error instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torchvision
+from torch.nn.functional import cross_entropy
+
+import fast_resnet
+
+WAYS = ("eager", "compile", "graphs", "fast")
+NETWORKS = ("resnet50", "resnet101", "resnet152")
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+FIRST_STEPS = 10
+
+
+def make_step(way: str, network: str, batch: int, dtype: torch.dtype) -> Callable[[], torch.Tensor]:
+    """A training step of a fresh network; returns its loss."""
+    torch.manual_seed(0)
+    model = getattr(torchvision.models, network)().cuda()
+    model = model.to(memory_format=torch.channels_last)
+    if way == "fast":
+        model = fast_resnet.convert(model)
+    images = torch.randn(batch, 3, 224, 224, device="cuda")
+    images = images.to(memory_format=torch.channels_last)
+    labels = torch.randint(0, 1000, (batch,), device="cuda")
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, fused=True)
+    scaler = torch.amp.GradScaler("cuda", enabled=dtype == torch.float16)
+
+    def forward() -> torch.Tensor:
+        with torch.autocast("cuda", dtype):
+            return cross_entropy(model(images), labels)
+
+    if way in ("compile", "graphs"):
+        mode = "reduce-overhead" if way == "graphs" else None
+        forward = torch.compile(forward, mode=mode)
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = forward()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss.detach()
+
+    return step
+
+
+def energy_j() -> float | None:
+    """What the GPU has used since its driver was loaded, in joules."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(torch.cuda.current_device())
+        return pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
+    except Exception:
+        return None
+
+
+class Way:
+    """One way to train in one setting, with what was measured of it."""
+
+    def __init__(self, name: str, network: str, batch: int, dtype: str) -> None:
+        self.row = {"way": name, "network": network, "batch": batch, "dtype": dtype}
+        self.batch, self.windows, self.joules, self.images = batch, [], 0.0, 0
+        torch.cuda.empty_cache()
+        before, begin = torch.cuda.memory_reserved(), time.perf_counter()
+        self.step = make_step(name, network, batch, DTYPES[dtype])
+        for _ in range(FIRST_STEPS):
+            self.step()
+        torch.cuda.synchronize()
+        self.row["ready_s"] = time.perf_counter() - begin
+        self.row["reserved_gib"] = (torch.cuda.memory_reserved() - before) / 2**30
+
+    def window(self, seconds: float) -> None:
+        """Steps for about so long, timed together."""
+        steps, begin, joules = 0, time.perf_counter(), energy_j()
+        while time.perf_counter() - begin < seconds or steps < 4:
+            for _ in range(4):
+                loss = self.step()
+            steps += 4
+            torch.cuda.synchronize()
+        self.windows.append(steps * self.batch / (time.perf_counter() - begin))
+        self.images += steps * self.batch
+        if joules is not None:
+            self.joules += energy_j() - joules
+        self.row["loss"] = float(loss)
+
+    def result(self) -> dict:
+        """The row with medians."""
+        low, high = min(self.windows), max(self.windows)
+        median = statistics.median(self.windows)
+        speeds = {"images_per_s": median, "images_per_s_low": low, "images_per_s_high": high}
+        return self.row | speeds | {"joules_per_image": self.joules / self.images or None}
+
+
+def measure(network: str, batch: int, dtype: str, arguments: argparse.Namespace) -> list[dict]:
+    """A row for each way."""
+    ways, rows = [], []
+    for name in arguments.ways:
+        try:
+            ways.append(Way(name, network, batch, dtype))
+        except Exception as error:
+            setting = {"way": name, "network": network, "batch": batch, "dtype": dtype}
+            rows.append(setting | {"error": f"{type(error).__name__}: {error}".splitlines()[0]})
+    for _ in range(arguments.windows):
+        for way in ways:
+            way.window(arguments.seconds)
+    rows += [way.result() for way in ways]
+    del ways
+    torch._dynamo.reset()  # or compiled networks would keep their memory
+    gc.collect()
+    torch.cuda.empty_cache()
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
+    parser.add_argument("--batches", nargs="+", type=int, default=[32, 64, 128, 256])
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--windows", type=int, default=5, help="of each way, in turns")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a window")
+    parser.add_argument("--out", type=Path, help="also append rows to this file")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("this benchmark needs an NVIDIA GPU")
+    machine = {
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "fast_resnet": fast_resnet.__version__,
+    }
+    for network in arguments.networks:
+        for batch in arguments.batches:
+            for dtype in arguments.dtypes:
+                for row in measure(network, batch, dtype, arguments):
+                    line = json.dumps(row | machine)
+                    print(line, flush=True)
+                    if arguments.out:
+                        with arguments.out.open("a") as file:
+                            file.write(line + "\n")
+
+
+if __name__ == "__main__":
+    main()

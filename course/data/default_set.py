@@ -149,7 +149,7 @@ def is_whole(root: Path, recipe: Recipe = Recipe()) -> bool:
     manifest = read_dict(root / MANIFEST)
     if manifest.get("recipe") != asdict(recipe):
         return False
-    sizes = [path.stat().st_size for path in root.glob("*/*/*.jpg")]
+    sizes = [path.stat().st_size for path in root.glob("[!.]*/[!.]*/[!.]*.jpg")]
     return len(sizes) == len(recipe.jobs()) and sum(sizes) == manifest.get("bytes")
 
 

@@ -56,7 +56,7 @@ def ensure(root: Path | None = None, recipe: Recipe = Recipe()) -> Path:
 def is_whole(root: Path, recipe: Recipe) -> bool:
     """True if the set of this recipe is there, with all its volumes."""
     whole = read_dict(root / MANIFEST).get("recipe") == asdict(recipe)
-    return whole and len([*root.glob("*.npy")]) == recipe.volumes
+    return whole and len([*root.glob("[!.]*.npy")]) == recipe.volumes
 
 
 def _fill(root: Path, recipe: Recipe) -> None:
@@ -105,7 +105,7 @@ class Volumes(Dataset):
     """A random part of a volume, (1, side, side, side) and normalised, and each voxel's kind."""
 
     def __init__(self, root: Path, side: int = unet3d.VOXELS) -> None:
-        self.paths, self.side = sorted(root.glob("*.npy")), side
+        self.paths, self.side = sorted(root.glob("[!.]*.npy")), side
 
     def __len__(self) -> int:
         return len(self.paths)

@@ -20,6 +20,7 @@ from course.config import Config
 from course.jobs.engines import engine, engine_of
 from course.jobs.plan import Plan, beside, in_turns, plan
 from course.jobs.sites import Site
+from course.runs import failures
 from course.runs import record as records
 from course.runs import run as runs
 from course.runs.files import write_atomically
@@ -268,6 +269,12 @@ def refresh(run: Run) -> str:
     return status
 
 
+_NOT_THE_SCRIPT = {
+    "disk": "The script is not to blame: make room, and launch again.",
+    "data": "The data is to blame, not the script: follow the message, and launch again.",
+}
+
+
 def explain(run: Run) -> str:
     """Why a run is not ok, for people: its status, error, where its logs lie, what to do."""
     record = run.record
@@ -281,7 +288,8 @@ def explain(run: Run) -> str:
         "cancelled": "Launch it again, if it is wanted after all.",
     }.get(
         record.status,
-        f"Fix the cause in {run.source} (the run used a copy of it), and launch it again, "
+        _NOT_THE_SCRIPT.get(failures.fault_of(record.error))
+        or f"Fix the cause in {run.source} (the run used a copy of it), and launch it again, "
         f"with rerun=True if the script is not the cause.",
     )
     if run.is_command:

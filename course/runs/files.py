@@ -6,23 +6,45 @@ import json
 import math
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+UNFINISHED = ".unfinished-"  # in front of a file that is being written
+
+
+@contextmanager
+def whole_file(path: Path, *, mode: int = 0o644, sync: bool = True) -> Iterator[IO[bytes]]:
+    """Open a file to write that appears under its name when it is complete; else nothing is left.
+
+    Args:
+        sync: wait until it is on the disk, so that it outlasts a power cut.
+
+    Raises:
+        OSError: the disk is full, for instance, whatever the writer made of that.
+    """
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        os.chmod(draft, mode)
+        os.replace(draft, path)
+    except BaseException as error:
+        os.unlink(draft)
+        # torch.save says "unexpected pos 768 vs 662" where a write fails.
+        if not isinstance(error, OSError) and isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
     """Write so that a reader sees the old text or the new, never a part."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, mode)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with whole_file(path, mode=mode) as file:
+        file.write(text.encode())
 
 
 def read_dict(path: Path) -> dict[str, Any]:

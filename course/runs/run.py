@@ -52,8 +52,29 @@ def runs_root() -> Path:
     """The folder of all runs: the variable COURSE_RUNS, else runs/ in the project.
 
     On a cluster it must lie on a disk that login and compute nodes share.
+
+    Raises:
+        ValueError: the variable is set, and empty.
     """
-    return Path(os.environ.get("COURSE_RUNS") or PROJECT / "runs").expanduser().resolve()
+    return (folder_from("COURSE_RUNS") or PROJECT / "runs").resolve()
+
+
+def folder_from(variable: str) -> Path | None:
+    """The folder that an environment variable names; None where it is not set.
+
+    A relative one counts from the project's folder, so that a terminal and a notebook, whose
+    working directory is notebooks/, agree.
+
+    Raises:
+        ValueError: it is set, and empty.
+    """
+    value = os.environ.get(variable)
+    if value is not None and not value.strip():
+        raise ValueError(
+            f"{variable} is set, but empty: expected a folder. Write export {variable}=FOLDER, "
+            f"or unset {variable} for the default folder"
+        )
+    return None if value is None else PROJECT / Path(value).expanduser()
 
 
 @dataclass(frozen=True, repr=False)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -27,12 +28,34 @@ from job_helpers import (
 
 from course.jobs import group
 from course.jobs import launch as jobs
-from course.runs import failures, ranks
+from course.runs import failures, logs, ranks
 from course.runs.record import Record, write_record
 from course.runs.run import rank_file
 
 pytestmark = both_ways
 needs_two_cores = pytest.mark.skipif(os.cpu_count() < 2, reason="one process a core: needs two")
+
+
+def test_a_huge_message_in_colours_keeps_its_type_in_record_and_log(runs_root, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("raise ValueError('\\x1b[31mred\\x00\\r' + 'x' * 100_000 + ' the end')")
+    run = over(jobs.launch(script, CONFIG))
+    for text in (run.record.error, jobs.explain(run), logs.text(run, err=True, lines=20)):
+        assert "\nValueError: red\nxxx" in text and "x the end" in text
+        assert len(text) < 5000 and not {*text} & {"\x1b", "\r", "\0"}
+
+
+def test_a_fault_in_the_data_is_not_blamed_on_the_script(runs_root, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from course.data.images import open_image\n"
+        "from course.training.recorder import recording\n"
+        "with recording():\n    open_image(__file__)\n"
+    )
+    run = over(jobs.launch(script, CONFIG))
+    assert re.match("DataError: .*train.py cannot be decoded", run.record.error)
+    assert "line" not in run.record.error
+    assert "The data is to blame, not the script" in jobs.explain(run)
 
 
 def test_ok(runs_root):

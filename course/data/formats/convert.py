@@ -24,8 +24,8 @@ from tqdm import tqdm
 
 from course.data import default_set, folders
 from course.data.default_set import DataError
-from course.data.formats.parts import KINDS, UNFINISHED, Part, Source, write
-from course.runs.files import read_dict, write_atomically
+from course.data.formats.parts import KINDS, Part, Source, write
+from course.runs.files import UNFINISHED, read_dict, write_atomically
 
 INDEX = "index.json"
 PLAN, DONE = "plan.json", "done"  # of a conversion under way

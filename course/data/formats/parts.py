@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import tarfile
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from PIL import Image
 
 from course.data.default_set import DataError
+from course.runs.files import whole_file
 
 SMALL_PX = 256  # of the shorter side: a training crop of 224 pixels still moves in it
 QUALITY = 90  # of small JPEG files
-UNFINISHED = ".unfinished-"  # in front of a file that is being written
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ def _encoded(kind: str, data: bytes) -> Any:
 def _shard(part: Part, encoded: Iterator, folder: Path) -> tuple[dict, int]:
     """A tar file of the JPEG files as they are, each beside its class: KEY.jpg, KEY.cls."""
     path, images = folder / part.split / f"shard-{part.number:05d}.tar", 0
-    with _whole(path) as file, tarfile.open(fileobj=file, mode="w") as tar:
+    with _opened(path) as file, tarfile.open(fileobj=file, mode="w") as tar:
         for images, (source, data) in enumerate(encoded, start=1):
             key = f"{part.number:05d}{images - 1:06d}"
             for suffix, content in (("jpg", data), ("cls", str(source.label).encode())):
@@ -112,7 +110,7 @@ def _small(part: Part, encoded: Iterator, folder: Path) -> tuple[dict, int]:
     for source, data in encoded:
         is_jpeg = source.name.lower().endswith((".jpg", ".jpeg"))
         path = folder / (source.name if is_jpeg else f"{source.name}.jpg")
-        with _whole(path) as file:
+        with _opened(path) as file:
             file.write(data)
         files |= _described(folder, path)
     return files, len(files)
@@ -129,7 +127,7 @@ def _raw(part: Part, encoded: Iterator, folder: Path) -> tuple[dict, int]:
     files = {}
     for name, array in arrays.items():
         path = folder / part.split / f"{name}-{part.number:05d}.npy"
-        with _whole(path) as file:
+        with _opened(path) as file:
             np.save(file, array)
         files |= _described(folder, path)
     return files, len(labels)
@@ -162,23 +160,9 @@ def _square(image: Image.Image) -> np.ndarray:
     return np.asarray(image.crop((left, top, left + SMALL_PX, top + SMALL_PX)))
 
 
-@contextmanager
-def _whole(path: Path) -> Iterator[Any]:
-    """A file to write that appears under its name when it is complete."""
+def _opened(path: Path) -> AbstractContextManager[IO[bytes]]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = tempfile.NamedTemporaryFile(  # noqa: SIM115 - entered below
-        dir=path.parent, prefix=UNFINISHED, delete=False
-    )
-    try:
-        with file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())  # or its note could outlast a power cut, and it not
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, path)
-    except BaseException:
-        Path(file.name).unlink(missing_ok=True)
-        raise
+    return whole_file(path)
 
 
 def _described(folder: Path, path: Path) -> dict[str, dict[str, Any]]:

@@ -59,14 +59,19 @@ class Raw:
 
     def _part(self, number: int) -> list[Any]:
         if number not in self._opened:
-            self._opened[number] = [_mapped(path) for path in self._paths[number]]
+            self._opened[number] = [mapped(path) for path in self._paths[number]]
         return self._opened[number]
 
 
-def _mapped(path: Path) -> np.ndarray:
+def mapped(path: Path) -> np.ndarray:
+    """The array in a file, which the system reads where it is used.
+
+    Raises:
+        DataError: the file is damaged or gone; the message names it.
+    """
     try:
         return np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError) as error:
         raise DataError(
-            f"{path} cannot be read ({error}): run course data --as raw again"
+            f"{path} cannot be read ({error}): delete its folder, and make it again"
         ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -24,9 +25,11 @@ def whole_file(path: Path, *, mode: int = 0o644, sync: bool = True) -> Iterator[
     Raises:
         OSError: the disk is full, for instance, whatever the writer made of that.
     """
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
+    # Not a plain file: NumPy would write into that by itself, and not say why it cannot.
+    file = tempfile.NamedTemporaryFile(dir=path.parent, prefix=UNFINISHED, delete=False)  # noqa: SIM115
+    draft = file.name
     try:
-        with os.fdopen(handle, "wb") as file:
+        with file:
             yield file
             file.flush()
             if sync:
@@ -36,7 +39,7 @@ def whole_file(path: Path, *, mode: int = 0o644, sync: bool = True) -> Iterator[
     except BaseException as error:
         os.unlink(draft)
         # torch.save says "unexpected pos 768 vs 662" where a write fails.
-        if not isinstance(error, OSError) and isinstance(error.__context__, OSError):
+        if getattr(error.__context__, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise error.__context__ from None
         raise
 

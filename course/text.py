@@ -62,6 +62,13 @@ def shortened(text: str, most: int) -> str:
     return f"{text[:half]} … ({len(text) - 2 * half:,} characters left out) … {text[-half:]}"
 
 
+def one_line(text: str) -> str:
+    """Return another user's text on one line, without characters that control a terminal."""
+    return "".join(
+        each if each.isprintable() else " " if each.isspace() else "\ufffd" for each in text
+    )
+
+
 def wrapped(text: str, width: int = 88) -> str:
     """A text in lines that JupyterLab shows whole: it would break longer ones within a word."""
     whole = TextWrapper(width, break_long_words=False, break_on_hyphens=False)

@@ -33,7 +33,7 @@ from course.runs import failures, logs, ranks
 from course.runs.files import write_atomically
 from course.runs.record import Record, write_record
 from course.runs.restarts import GO_ON, interruptions
-from course.runs.run import FOLDER_VARIABLE, Run, record_of
+from course.runs.run import FOLDER_VARIABLE, RACE_BEGAN, RACE_CLOCK, Run, record_of
 from course.training import turn
 
 WATCH_S = 0.2  # between two looks at runs that are timed meanwhile: not too often
@@ -187,6 +187,7 @@ class SupervisedRun:
         self._is_through = False  # did this rank end well?
         self._in_turns = False
         self._interruptions = 0  # that were planted, and are behind it
+        self._race_began_s: float | None = None  # by the disk's clock
 
     def start(self, *, in_turns: bool) -> None:
         """Start the training process; rank 0 notes that the run has begun."""
@@ -258,11 +259,13 @@ class SupervisedRun:
             return False
         self.ask_to_save()  # where it is not over by itself
         self.end()
+        self._write_race_clock()
         self.give(verdict)
         return True
 
     def _look(self, deadline: float) -> Record | None:
         """What the run is worth by what is seen just now; None: it goes on."""
+        self._look_at_race()
         now, record, code = time.monotonic(), self.run.record, self._child.poll()
         if now > deadline:
             return self._ended("timeout")
@@ -279,6 +282,27 @@ class SupervisedRun:
         if verdict.status != "ok":
             return self._own_words(verdict)
         return self._with_others(verdict, record)
+
+    def _look_at_race(self) -> None:
+        """Note when the clock of a race started, the first time that the file is there."""
+        if self._race_began_s is None and self.rank == 0 and "race" in self.run.launched:
+            with suppress(FileNotFoundError):
+                self._race_began_s = (self.run.folder / RACE_BEGAN).stat().st_ctime
+
+    def _write_race_clock(self) -> None:
+        """Write how long a race took until its last weights, by a clock that no script sets.
+
+        It is the time of change of two files (ctime). The process is over, so it cannot change
+        the result.
+        """
+        self._look_at_race()
+        if self._race_began_s is None:
+            return
+        seconds = None
+        with suppress(FileNotFoundError):
+            seconds = (self.run.folder / "weights.pt").stat().st_ctime - self._race_began_s
+        with suppress(OSError):  # a full disk: the referee refuses what has no such time
+            write_atomically(self.run.folder / RACE_CLOCK, json.dumps({"seconds": seconds}))
 
     def _goes_on(self, code: int) -> bool:
         """Has the process ended before the run, so that another is to go on?"""

@@ -34,7 +34,7 @@ def whole_file(path: Path, *, mode: int = 0o644, sync: bool = True) -> Iterator[
             file.flush()
             if sync:
                 os.fsync(file.fileno())
-        os.chmod(draft, mode)
+            os.fchmod(file.fileno(), mode)  # by its name it could be another's by now
         os.replace(draft, path)
     except BaseException as error:
         os.unlink(draft)

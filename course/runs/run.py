@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 WAITING_FILE = "waiting"
+RACE_BEGAN = "race-began"  # a run of a race creates it as its clock starts
+RACE_CLOCK = "race-clock.json"  # and how long its supervisor saw it take
 SUBMIT_GRACE_S = 60  # a busy scheduler may take so long to give a job its id
 BESIDE = "beside"  # the folder, in a run's, of the run that was repeated for it
 FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set for every process of a run's job

@@ -23,7 +23,7 @@ from course.runs import failures
 from course.runs.files import whole_file, write_atomically
 from course.runs.record import write_record
 from course.runs.restarts import CHECKPOINT, CHECKPOINTS, EPOCHS, GO_ON
-from course.runs.run import FOLDER_VARIABLE, Run, rank_file, record_of, steps_file
+from course.runs.run import FOLDER_VARIABLE, RACE_BEGAN, Run, rank_file, record_of, steps_file
 from course.training import memory, profiling, trials
 from course.training.energy import driver_version
 from course.training.precision import HALF, has_units, resolve
@@ -119,6 +119,8 @@ class Recorder:
         self._started_at = datetime.now().isoformat(timespec="seconds")
         on_gpu = self.config.device != "cpu"
         self._watch = Watch(self._began, on_gpu, self.local_rank) if races else None
+        if self._watch and self._run:
+            (run.folder / RACE_BEGAN).touch()
 
     def set(self, **values: Any) -> None:
         """Set fields of the record, by name."""

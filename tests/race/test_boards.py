@@ -123,8 +123,8 @@ ODD = {
     "huge": (edited(seconds=10**400), "greater than the maximum"),
     "too-good": (edited(top1=2), "2 is greater than the maximum of 1"),
     "null-machine": (edited(machine=None), "$.machine: None is not of type 'string'"),
-    "trials": (edited(trials={"seed": 1}), "$.trials"),
-    "settings": (edited(settings={"lr": {"deep": []}}), "$.settings.lr"),
+    "one-run": (edited(trials={"seed": 1}), "$.trials"),
+    "odd-settings": (edited(settings={"lr": {"deep": []}}), "$.settings.lr"),
     "other-names": (edited(id="../../secret", track="gpu"), ""),  # the folders' names count
     "a-formula": (edited(name="$\\bad$ <script>"), ""),
     "escapes": (edited(name="\x1b]0;gone\x07\u202e"), ""),

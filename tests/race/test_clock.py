@@ -55,7 +55,7 @@ SLOW = "import time\nreal = time.perf_counter\ntime.perf_counter = lambda: real(
 SMALLER = """
         run._watch._marks["seconds"] = 0.5
 """
-CLOCKS = {"honest": LIGHT, "slower": SLOW + LIGHT, "smaller": LIGHT + SMALLER}
+CLOCKS = {"slower": SLOW + LIGHT, "smaller": LIGHT + SMALLER}  # honest ones: test_entering.py
 
 
 @pytest.mark.slow
@@ -64,7 +64,6 @@ def test_a_clock_that_a_script_slows_down_is_refused() -> None:
     settings = entry.settings_of(LIGHT, "quick")
     for way, text in CLOCKS.items():
         made = entry.run_all(text, Entry.new("quick", way, "me", text, settings, 1), [1])
-        assert bool(made.failure) == (way != "honest"), f"{way}: {made.failure}"
-        if made.failure:
-            own, seen = map(float, re.findall(r"([\d.]+) s\b", made.failure))
-            assert own <= 0.5 and 1.5 < seen < 60, made.failure
+        assert "its own clock counted" in made.failure, way
+        own, seen = map(float, re.findall(r"([\d.]+) s\b", made.failure))
+        assert own <= 0.5 and 1.5 < seen < 60, made.failure

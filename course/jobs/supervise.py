@@ -187,6 +187,7 @@ class SupervisedRun:
         self._is_through = False  # did this rank end well?
         self._in_turns = False
         self._interruptions = 0  # that were planted, and are behind it
+        self._times_race = self.rank == 0 and "race" in run.launched
         self._race_began_s: float | None = None  # by the disk's clock
 
     def start(self, *, in_turns: bool) -> None:
@@ -285,7 +286,7 @@ class SupervisedRun:
 
     def _look_at_race(self) -> None:
         """Note when the clock of a race started, the first time that the file is there."""
-        if self._race_began_s is None and self.rank == 0 and "race" in self.run.launched:
+        if self._times_race and self._race_began_s is None:
             with suppress(FileNotFoundError):
                 self._race_began_s = (self.run.folder / RACE_BEGAN).stat().st_ctime
 
@@ -300,7 +301,10 @@ class SupervisedRun:
             return
         seconds = None
         with suppress(FileNotFoundError):
-            seconds = (self.run.folder / "weights.pt").stat().st_ctime - self._race_began_s
+            ended_s = (self.run.folder / "weights.pt").stat().st_ctime
+            seconds = ended_s - self._race_began_s
+            if self._race_began_s.is_integer() and ended_s.is_integer():
+                seconds -= 1  # a disk that counts whole seconds, such as Lustre: it took no less
         with suppress(OSError):  # a full disk: the referee refuses what has no such time
             write_atomically(self.run.folder / RACE_CLOCK, json.dumps({"seconds": seconds}))
 

@@ -23,6 +23,7 @@ import stat
 import statistics
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from functools import cache
@@ -305,7 +306,7 @@ def prepare(board: Path) -> None:
         return
     modes = dict.fromkeys(tracks.TRACKS, stat.S_IMODE(found.st_mode)) | {VERIFIED: 0o755}
     for name, mode in modes.items():
-        if not os.path.lexists(board / name):
+        with suppress(FileExistsError):
             (board / name).mkdir()
             (board / name).chmod(mode)  # of a shared board: others can write there, too
 

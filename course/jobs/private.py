@@ -51,26 +51,28 @@ def protect_compile_cache() -> None:
     created for the user alone. If it belongs to someone else, the user's own folder takes its
     place, and no headers are precompiled, because PyTorch keeps those in its default folder.
     """
-    default = Path(tempfile.gettempdir()) / f"torchinductor_{_user_name()}"
-    chosen = os.environ.get(CACHE)
+    chosen, problem = os.environ.get(CACHE), None
     try:
-        _create(default)
-    except OSError:
-        os.environ[HEADERS] = "0"
-        chosen = chosen or str(default)
-    if not chosen:
-        return
-    try:
-        _create(Path(chosen).absolute())
+        _create(Path(tempfile.gettempdir()) / f"torchinductor_{_user_name()}")
     except OSError as error:
+        os.environ[HEADERS], problem = "0", error
+    if chosen:
         try:
-            own = user_folder() / "compile"
-            _create(own)
+            folder, problem = Path(chosen).absolute(), None
+            _create(folder)
+            if folder.parent.stat().st_uid not in (0, os.getuid()):
+                raise PermissionError(f"{folder.parent} belongs to another user")
+        except OSError as error:
+            problem = error
+    if problem:
+        try:
+            folder = user_folder() / "compile"
+            _create(folder)
         except OSError:
-            own = tempfile.mkdtemp(prefix="make-training-fast-")
-        os.environ[CACHE] = str(own)
+            folder = _new_folder()
+        os.environ[CACHE] = str(folder)
         print(
-            f"{error}. torch.compile would run what others put there: its cache is {own}",
+            f"{problem}. torch.compile would run what others put there: its cache is {folder}",
             file=sys.stderr,
         )
 
@@ -82,11 +84,17 @@ def _create(folder: Path) -> None:
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     _check(folder)
-    if folder.parent.stat().st_uid not in (0, os.getuid()):
-        raise PermissionError(f"{folder.parent} belongs to another user")
     if folder.stat().st_mode & 0o022:
         raise PermissionError(f"other users can write to {folder}: remove it, or chmod 700")
     folder.chmod(0o700)
+
+
+def _new_folder() -> str:
+    """Return a new folder; where there is no room for one, a name at which compiling fails."""
+    try:
+        return tempfile.mkdtemp(prefix="make-training-fast-")
+    except OSError:
+        return os.devnull
 
 
 def _user_name() -> str:

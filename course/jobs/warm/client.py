@@ -14,10 +14,8 @@ import os
 import resource
 import signal
 import socket
-import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -26,6 +24,7 @@ from typing import Any
 
 import psutil
 
+from course.jobs.private import user_folder
 from course.jobs.warm.start import early_variables
 
 SOURCE = Path(__file__).resolve().parents[2]  # the course
@@ -99,14 +98,8 @@ def place() -> Iterator[str]:
     Raises:
         OSError: it cannot be had, or others may write to it.
     """
-    folder = Path(tempfile.gettempdir()) / f"make-training-fast-{os.getuid()}"
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    descriptor = os.open(user_folder(), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        found = os.fstat(descriptor)
-        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) != 0o700:
-            raise PermissionError(f"{folder} must be its owner's alone (chmod 700)")
         yield f"/proc/self/fd/{descriptor}"
     finally:
         os.close(descriptor)

@@ -8,18 +8,30 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 from submitit import LocalExecutor
 from submitit.local.local import LocalJob
 
 from course.config import Config
-from course.jobs.processes import identity, is_alive, kill_left, mark, of_run
+from course.jobs import wait
+from course.jobs.processes import (
+    alive,
+    identity,
+    is_alive,
+    is_last_of_group,
+    kill_left,
+    mark,
+    neighbours,
+    of_runs,
+)
 from course.jobs.sites import Site
-from course.jobs.tickets import take_ticket, waits_for
+from course.jobs.tickets import VARIABLE, first_in_queue, take_ticket
 from course.jobs.warm import client, task
 from course.runs import logs
 from course.runs.logs import submitted as submitted
@@ -30,15 +42,20 @@ def answer(_config: Config, _request: dict[str, Any], _site: Site) -> None:
     """Nothing is known before a job has run."""
 
 
-def submit(folder: Path, request: dict[str, Any], _site: Site) -> dict[str, Any]:
+def submit(folder: Path, request: dict[str, Any], site: Site) -> dict[str, Any]:
     """Start the job of a run's folder on this machine: its job_id, and its controller process."""
     from course.jobs.supervise import supervise
 
-    take_ticket(folder)
-    executor = DetachedExecutor(folder / "logs", {FOLDER_VARIABLE: mark(Run(folder))})
-    # The supervisor keeps the time limit, from the moment the run's turn has come.
-    executor.update_parameters(tasks_per_node=request["gpus"], timeout_min=7 * 24 * 60)
-    job = executor.submit(supervise, str(folder))
+    ticket, handles = take_ticket(folder, shared=site.shared)
+    try:
+        variables = {FOLDER_VARIABLE: mark(Run(folder)), VARIABLE: str(ticket)}
+        executor = DetachedExecutor(folder / "logs", variables, handles)
+        # The supervisor keeps the time limit, from the moment the run's turn has come.
+        executor.update_parameters(tasks_per_node=request["gpus"], timeout_min=7 * 24 * 60)
+        job = executor.submit(supervise, str(folder))
+    finally:
+        for handle in handles:  # the job has them now
+            os.close(handle)
     return {"job_id": job.job_id, "controller": executor.controller}
 
 
@@ -66,12 +83,17 @@ def call_off(_run: Run) -> None:
     """Nobody is to be asked here before a run is ended."""
 
 
-def stop(run: Run) -> None:
-    """End a run's processes: ten seconds for the supervisor to do so by itself, then at once."""
+def stop(runs: Sequence[Run]) -> None:
+    """End the runs' processes: ten seconds for supervisors to do so by themselves, then at once."""
+    for run in runs:
+        if not run.started and is_last_of_group(run):  # nobody but its first process is there
+            with suppress(psutil.Error):  # it ended meanwhile
+                if controller := alive(run.launched.get("controller", [0, 0])):
+                    controller.terminate()
     deadline = time.monotonic() + 10
-    while next(of_run(run), None) and time.monotonic() < deadline:
+    while next(of_runs(runs), None) and time.monotonic() < deadline:
         time.sleep(0.1)
-    kill_left(run)
+    kill_left(*runs)
 
 
 def tell(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
@@ -80,19 +102,38 @@ def tell(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
     A run whose processes are gone is left out.
     """
     told = {}
-    for run in runs:
+    living = [run for run in runs if is_alive(run)]
+    others = neighbours() if living else []
+    for run in living:
         started = run.started
-        if not is_alive(run):
-            continue
-        state, reason, elapsed_s = "pending", waits_for(run), 0
+        state, reason, elapsed_s = "pending", "", 0
         if started:
             began = datetime.fromisoformat(started["started_at"])
             elapsed_s = max(0, round((datetime.now() - began).total_seconds()))
             state, reason = "running", f"on {started['host']}"
+            if others:
+                reason += f", at the same time as jobs of {', '.join(others)}: times are noisy"
         told[run.name] = {"state": state, "reason": reason, "elapsed_s": elapsed_s, "nodes": 1}
         if not _on_gpu(run):
             told[run.name]["gpus"] = 0
+    _explain_waiting(told, living, others)
     return told
+
+
+def _explain_waiting(
+    told: dict[str, dict[str, Any]], runs: Sequence[Run], others: Sequence[str]
+) -> None:
+    """Say of runs that wait whose job computes before them."""
+    waiting = [run for run in runs if told[run.name]["state"] == "pending"]
+    first = first_in_queue() if waiting else None
+    for run in waiting:
+        reason = "it is next: it starts"
+        if first and first != run.job:
+            name = first.name if first.folder.parent == run.job.folder.parent else first.folder
+            reason = f"one job at a time: {name} {'computes' if first.started else 'is before it'}"
+        elif others:
+            reason = f"it is next, after jobs of {', '.join(others)}, if all users take turns here"
+        told[run.name]["reason"] = reason
 
 
 def _on_gpu(run: Run) -> bool:
@@ -114,10 +155,14 @@ class DetachedExecutor(task.Starts, LocalExecutor):
     starts its controller in that group, and also empties CUDA_VISIBLE_DEVICES unless GPUs
     are asked for; so the controller is started here, with the variables that submitit's
     `start_controller` would set, minus that one. A server of warm starts forks it, if there is one.
+
+    Args:
+        handles: descriptors of the job's ticket and of locks to wait for.
     """
 
-    def __init__(self, folder: Path, variables: dict[str, str]) -> None:
+    def __init__(self, folder: Path, variables: dict[str, str], handles: Sequence[int]) -> None:
         super().__init__(folder)
+        self.handles = handles
         self.variables = variables  # for the environment of every process of the job
         self.controller: list[float] = []  # the identity of the process started last
 
@@ -137,11 +182,14 @@ class DetachedExecutor(task.Starts, LocalExecutor):
             "SUBMITIT_STDERR_TO_STDOUT": "",
             "SUBMITIT_LOCAL_WITH_SHELL": "",
         }
-        controller, process = client.start_controller(Path(self.folder), env), None
+        controller, process = client.start_controller(Path(self.folder), env, self.handles), None
         if controller is None:
+            lock = "".join(map(str, self.handles[1:]))
+            waits = [sys.executable, "-I", "-S", wait.__file__, env[VARIABLE], lock]
             process = subprocess.Popen(
-                [sys.executable, "-m", "submitit.local._local", str(self.folder)],
+                [*waits, sys.executable, "-m", "submitit.local._local", str(self.folder)],
                 env=env,
+                pass_fds=self.handles,
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -19,13 +19,11 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
-from filelock import Timeout
 from submitit import JobEnvironment
 from submitit.helpers import TorchDistributedEnvironment
 
-from course.jobs import group
+from course.jobs import group, tickets
 from course.jobs.processes import COMMAND_VARIABLE, end_command, identity, usable_cores
-from course.jobs.tickets import is_first, machine_lock
 from course.jobs.warm import client
 from course.jobs.warm import start as warm
 from course.jobs.warm.forks import Forked
@@ -99,27 +97,16 @@ def _cancelled(*_: Any) -> None:
 
 @contextmanager
 def _turn(run: Run, rank: int) -> Iterator[None]:
-    """Wait until no other run computes on this machine: two at once would spoil both times."""
+    """Make sure that no other run computes on this machine: two at once would spoil both times."""
     if rank > 0:
         while not any(each.started for each in run.together):
             _leave_if_over(run)
             time.sleep(WATCH_S)
         yield
         return
-    lock = machine_lock()
-    while not lock.is_locked:
+    with tickets.turn():
         _leave_if_over(run)
-        if not is_first(run):
-            time.sleep(WATCH_S)
-            continue
-        try:
-            lock.acquire(timeout=WATCH_S)
-        except Timeout:  # a run of another runs folder computes
-            continue
-    try:
         yield
-    finally:
-        lock.release()
 
 
 def _leave_if_over(run: Run) -> None:

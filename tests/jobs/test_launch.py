@@ -31,6 +31,7 @@ from course.jobs import group, plan
 from course.jobs import launch as jobs
 from course.jobs.launch import JobError
 from course.jobs.local import DetachedExecutor
+from course.jobs.tickets import VARIABLE, take_ticket
 from course.runs import run as runs
 
 
@@ -78,7 +79,9 @@ def test_a_task_starts_without_numpy_and_may_import_it(runs_root, monkeypatch):
         return before, float(np.ones(2).sum())
 
     only("cold", monkeypatch)
-    assert DetachedExecutor(runs_root / "logs", {}).submit(look).result() == (False, 2.0)
+    ticket, handles = take_ticket(runs_root, shared=False)
+    executor = DetachedExecutor(runs_root / "logs", {VARIABLE: str(ticket)}, handles)
+    assert executor.submit(look).result() == (False, 2.0)
 
 
 def test_a_failed_run_is_started_anew_since_its_cause_may_be_mended(runs_root):

@@ -41,7 +41,6 @@ def test_runs_of_two_runs_folders_take_turns(runs_root, tmp_path):
     first = launch_running("holds.py")
     with runs_root_at(tmp_path / "other"):
         second = launch("sleeps.py")
-        eventually(lambda: any(path.stat().st_size for path in second.logs), "its job is there")
         time.sleep(1)  # enough for a run that does not wait to begin
         assert jobs.refresh(second) == "queued"
         release(first)

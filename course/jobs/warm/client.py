@@ -16,7 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -105,8 +105,13 @@ def place() -> Iterator[str]:
         os.close(descriptor)
 
 
-def start_controller(folder: Path, env: dict[str, str]) -> list[float] | None:
+def start_controller(
+    folder: Path, env: dict[str, str], handles: Sequence[int]
+) -> list[float] | None:
     """Let the server fork submitit's controller of a job: that process's identity.
+
+    Args:
+        handles: descriptors of the job's ticket and of locks to wait for, for that process.
 
     Returns:
         None where nothing was started: it is to be done the cold way.
@@ -119,7 +124,9 @@ def start_controller(folder: Path, env: dict[str, str]) -> list[float] | None:
             answer = ask(server, {"job": job, "signature": signature()})
             controller = answer.get("controller")
             if controller:
-                server.sendall(b"go")  # from here on it is the server's: no way leads back
+                socket.send_fds(
+                    server, [b"go"], handles
+                )  # from here on it is the server's: no way leads back
             return controller
     except (OSError, ValueError):
         return None

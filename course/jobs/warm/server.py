@@ -23,6 +23,8 @@ from submitit.core.submission import process_job
 from submitit.core.utils import JobPaths
 from submitit.local.local import Controller
 
+from course.jobs.tickets import VARIABLE
+from course.jobs.wait import wait_for_turn
 from course.jobs.warm import client as warm_client
 from course.jobs.warm import forks, fresh, start
 from course.jobs.warm.forks import Forked
@@ -187,8 +189,10 @@ def _control(client: socket.socket, folder: Path) -> None:
 
     client.settimeout(None)
     _tell(client, controller=identity(os.getpid()))
-    if client.recv(2) == b"go":  # else the launcher has given up, and starts the job by itself
+    said, handles, *_ = socket.recv_fds(client, 2, 2)
+    if said == b"go":  # else the launcher has given up, and starts the job by itself
         client.close()
+        wait_for_turn(os.environ[VARIABLE], handles[1] if handles[1:] else None)
         _Controller(folder).run()
 
 

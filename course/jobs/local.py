@@ -1,4 +1,4 @@
-"""This machine as a place for jobs: submitit's local executor, and what is left of a job."""
+"""This machine as a place for jobs: a process for each, which waits for its turn."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from submitit import LocalExecutor
-from submitit.local.local import LocalJob
 
 from course.config import Config
 from course.jobs import wait
@@ -32,10 +30,12 @@ from course.jobs.processes import (
 )
 from course.jobs.sites import Site
 from course.jobs.tickets import VARIABLE, first_in_queue, take_ticket
-from course.jobs.warm import client, task
+from course.jobs.warm import client
 from course.runs import logs
 from course.runs.logs import submitted as submitted
 from course.runs.run import FOLDER_VARIABLE, Run
+
+_controllers: list[subprocess.Popen] = []  # started by this process; those that end are reaped
 
 
 def answer(_config: Config, _request: dict[str, Any], _site: Site) -> None:
@@ -43,30 +43,53 @@ def answer(_config: Config, _request: dict[str, Any], _site: Site) -> None:
 
 
 def submit(folder: Path, request: dict[str, Any], site: Site) -> dict[str, Any]:
-    """Start the job of a run's folder on this machine: its job_id, and its controller process."""
-    from course.jobs.supervise import supervise
-
+    """Start the job of a run's folder on this machine: its job_id, and its first process."""
     ticket, handles = take_ticket(folder, shared=site.shared)
     try:
-        variables = {FOLDER_VARIABLE: mark(Run(folder)), VARIABLE: str(ticket)}
-        executor = DetachedExecutor(folder / "logs", variables, handles)
-        # The supervisor keeps the time limit, from the moment the run's turn has come.
-        executor.update_parameters(tasks_per_node=request["gpus"], timeout_min=7 * 24 * 60)
-        job = executor.submit(supervise, str(folder))
+        (folder / "logs").mkdir(exist_ok=True)
+        env = os.environ | {FOLDER_VARIABLE: mark(Run(folder)), VARIABLE: str(ticket)}
+        controller = client.start_controller(folder, request["gpus"], env, handles)
+        if controller is None:
+            controller = _start_controller(folder, request["gpus"], env, handles)
+            client.start_server()  # for the launches that come after this one
     finally:
         for handle in handles:  # the job has them now
             os.close(handle)
-    return {"job_id": job.job_id, "controller": executor.controller}
+    return {"job_id": str(int(controller[0])), "controller": controller}
+
+
+def _start_controller(
+    folder: Path, tasks: int, env: dict[str, str], handles: Sequence[int]
+) -> list[float]:
+    """Start the job's first process, in a session of its own: that process's identity.
+
+    Interrupting or restarting a Jupyter kernel signals its whole process group.
+    """
+    lock = "".join(map(str, handles[1:]))
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", wait.__file__, str(folder), str(tasks), env[VARIABLE], lock],
+        env=env,
+        pass_fds=handles,
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    _controllers[:] = [each for each in _controllers if each.poll() is None]
+    _controllers.append(process)
+    return identity(process.pid)
 
 
 def batch_script(folder: Path, request: dict[str, Any], _site: Site) -> str:
     """What stands in for a batch script on this machine: the command of each process."""
     count = request["gpus"]
+    tasks = [wait.task_command(str(folder), rank, count, "job") for rank in range(count)]
+    commands = " &\n".join(map(shlex.join, tasks))
     processes = "1 process" if count == 1 else f"{count} processes"
     return (
         f"# No scheduler here: {processes}, in one session\n"
         f"export {FOLDER_VARIABLE}={shlex.quote(str(folder))}\n"
-        f"{task.command(shlex.quote(sys.executable), folder / 'logs')}\n"
+        f"{commands}\n"
     )
 
 
@@ -146,56 +169,3 @@ def has_gpu() -> bool:
     files = ("nvidia[0-9]*", "kfd", "dxg")  # NVIDIA, AMD, and either inside Windows
     apple = (sys.platform, platform.machine()) == ("darwin", "arm64")
     return apple or any(next(Path("/dev").glob(each), None) for each in files)
-
-
-class DetachedExecutor(task.Starts, LocalExecutor):
-    """A local executor whose jobs lie in a session of their own.
-
-    Interrupting or restarting a Jupyter kernel signals its whole process group. submitit
-    starts its controller in that group, and also empties CUDA_VISIBLE_DEVICES unless GPUs
-    are asked for; so the controller is started here, with the variables that submitit's
-    `start_controller` would set, minus that one. A server of warm starts forks it, if there is one.
-
-    Args:
-        handles: descriptors of the job's ticket and of locks to wait for.
-    """
-
-    def __init__(self, folder: Path, variables: dict[str, str], handles: Sequence[int]) -> None:
-        super().__init__(folder)
-        self.handles = handles
-        self.variables = variables  # for the environment of every process of the job
-        self.controller: list[float] = []  # the identity of the process started last
-
-    def _submit_command(self, command: str) -> LocalJob:
-        tasks = self.parameters.get("tasks_per_node", 1)
-        seconds = int(60 * self.parameters.get("timeout_min", 60))
-        env = {
-            **os.environ,
-            **self.variables,
-            "SUBMITIT_EXECUTOR": "local",
-            "SUBMITIT_LOCAL_COMMAND": command,
-            "SUBMITIT_LOCAL_NTASKS": str(tasks),
-            "SUBMITIT_LOCAL_JOB_NUM_NODES": "1",
-            "SUBMITIT_LOCAL_NODEID": "0",
-            "SUBMITIT_LOCAL_TIMEOUT_S": str(seconds),
-            "SUBMITIT_LOCAL_SIGNAL_DELAY_S": "30",
-            "SUBMITIT_STDERR_TO_STDOUT": "",
-            "SUBMITIT_LOCAL_WITH_SHELL": "",
-        }
-        controller, process = client.start_controller(Path(self.folder), env, self.handles), None
-        if controller is None:
-            lock = "".join(map(str, self.handles[1:]))
-            waits = [sys.executable, "-I", "-S", wait.__file__, env[VARIABLE], lock]
-            process = subprocess.Popen(
-                [*waits, sys.executable, "-m", "submitit.local._local", str(self.folder)],
-                env=env,
-                pass_fds=self.handles,
-                start_new_session=True,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            controller = identity(process.pid)
-            client.start_server()  # for the launches that come after this one
-        self.controller = controller
-        return LocalJob(self.folder, str(int(controller[0])), list(range(tasks)), process)

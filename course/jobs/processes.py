@@ -12,7 +12,7 @@ import psutil
 from course.runs.run import FOLDER_VARIABLE, GROUP, Run
 
 COMMAND_VARIABLE = "COURSE_COMMAND_FOLDER"  # set for every process that a job's command starts
-TASK = "course.jobs.warm.task"  # the module that the processes of a job run once it has its turn
+TASK = "course.jobs.supervise"  # the module that the processes of a job run once it has its turn
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
 LOOKS = 5  # for what is left of a job, until none is found
 POLL_S = 0.1  # between two looks at what is waited for

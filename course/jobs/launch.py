@@ -219,11 +219,19 @@ def cancel_all(runs: Sequence[Run]) -> list[Run]:
     """End runs that wait or compute, at once: none starts because another made room for it.
 
     Raises:
-        JobError: Slurm does not take some requests just now; those runs are as they were.
+        JobError: Slurm does not take some requests just now; those runs are as they were. Or a
+            run's folder cannot be written; then nothing was cancelled.
     """
     # Their repetitions as well: nobody else needs them, and alone they would be over in no time.
     every = [each for run in runs for each in (run, *run.repeats)]
     every = [each for each in every if refresh(each) in ("queued", "running")]
+    for each in every:
+        if not os.access(each.folder, os.W_OK):
+            raise JobError(
+                f"{each.folder} belongs to another user (uid {each.folder.stat().st_uid}), and you "
+                f"cannot write to it. Nothing was cancelled: ask its owner, or set COURSE_RUNS to "
+                f"your own runs folder"
+            )
     refused = {}
     for each in every:
         try:

@@ -10,7 +10,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from course.jobs.errors import JobError
@@ -95,8 +95,9 @@ def _end_dead_jobs(own: Path) -> None:
 
 def first_in_queue() -> Run | None:
     """The job whose turn it is among this user's: it computes, or is about to."""
-    for ticket in map(Path, tickets(str(user_folder() / "queue"))):
-        if (handle := open_if_held(str(ticket))) is not None:
-            with os.fdopen(handle, "rb") as file:
-                return Run(Path(os.fsdecode(file.read())))
+    with suppress(OSError):  # there is no queue: the jobs are another user's, say
+        for ticket in tickets(str(user_folder() / "queue")):
+            if (handle := open_if_held(ticket)) is not None:
+                with os.fdopen(handle, "rb") as file:
+                    return Run(Path(os.fsdecode(file.read())))
     return None

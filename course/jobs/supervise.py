@@ -144,7 +144,8 @@ def _leave_if_over(run: Run) -> None:
 def _compute(members: Sequence[SupervisedRun], task: LocalTask | JobEnvironment) -> None:
     """Run the members' snapshots to their ends. Whatever happens, no process outlives this one."""
     waiting = [each for each in members if not each.run.record]
-    deadline = time.monotonic() + members[0].run.launched["time_min"] * 60
+    began = time.monotonic()
+    deadline = began + members[0].run.launched["time_min"] * 60
     together, turns = group.agree(members[0].run, task.global_rank, deadline)
     if together and _is_local(members[0].run) and client.is_wanted():
         warm.prepare()  # once for all of them, rather than once for each
@@ -162,7 +163,8 @@ def _compute(members: Sequence[SupervisedRun], task: LocalTask | JobEnvironment)
                     running.remove(member)
                     if turns:
                         turns.is_over(member.run, member.verdict.status)
-            time.sleep(WATCH_S)
+            if waiting or running:  # a short job is looked at more often, so that it is soon over
+                time.sleep(min(WATCH_S, (time.monotonic() - began) / 10))
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # they end, and nothing may come between
         for member in running:

@@ -87,7 +87,7 @@ def test_the_queue_shows_no_control_characters(runs_root):
     request = run.launched | {"launched_at": datetime.now().isoformat(), "site": "a\x07\n"}
     (run.folder / "launch.json").write_text(json.dumps(request))
     shown = queue.as_lines(queue.table())
-    assert "red?[31m" in shown and "a??" in shown
+    assert "red" in shown and not {"\x1b", "\x07"} & {*shown}
 
 
 def test_a_waiting_job_computes_nothing(runs_root):

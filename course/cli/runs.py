@@ -294,14 +294,13 @@ def cancel(
 ) -> None:
     """End runs that wait or compute; runs that are over stay as they are."""
     from course.jobs import launch
-    from course.jobs import queue as queues
     from course.runs.run import all_jobs, get
 
     if not names and not all_:
         raise ValueError("name the runs to end, or say --all; course queue lists them")
-    chosen = [*(names or []), *(queues.table()["name"] if all_ else [])]
     jobs = all_jobs()
-    runs = [get(name, of=jobs) for name in chosen]
+    runs = [get(name, of=jobs) for name in names or []]
+    runs += [run for run in jobs if all_ and run.record is None and run not in runs]
     for run in launch.cancel_all(runs):
         typer.echo(run)
 

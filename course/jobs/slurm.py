@@ -243,7 +243,7 @@ def _number(run: Run) -> list[str]:
     return [str(run.launched["job_id"])] if "job_id" in run.launched else []
 
 
-def stop(_run: Run) -> None:
+def stop(_runs: Sequence[Run]) -> None:
     """Nothing is left to do once Slurm has been asked."""
 
 

@@ -1,8 +1,8 @@
 """The body of a job: waits for its turn, runs the snapshots, and sees to it that records are left.
 
-It runs once on every task, under submitit, as the parent of the training processes: of one, or,
-where runs of a group take turns, of one for each. So it can tell what such a process no longer
-can: that it was killed, or ran past its time.
+It runs once on every task (on Slurm under submitit) as the parent of the training processes: of
+one, or, where runs of a group take turns, of one for each. So it can tell what such a process no
+longer can: that it was killed, or ran past its time.
 """
 
 from __future__ import annotations
@@ -10,22 +10,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from subprocess import Popen
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from filelock import Timeout
-from submitit import JobEnvironment
-from submitit.helpers import TorchDistributedEnvironment
-
-from course.jobs import group
+from course.jobs import group, tickets
 from course.jobs.processes import COMMAND_VARIABLE, end_command, identity, usable_cores
-from course.jobs.tickets import is_first, machine_lock
 from course.jobs.warm import client
 from course.jobs.warm import start as warm
 from course.jobs.warm.forks import Forked
@@ -35,6 +32,9 @@ from course.runs.record import Record, write_record
 from course.runs.restarts import GO_ON, interruptions
 from course.runs.run import FOLDER_VARIABLE, RACE_BEGAN, RACE_CLOCK, Run, record_of
 from course.training import turn
+
+if TYPE_CHECKING:
+    from submitit import JobEnvironment
 
 WATCH_S = 0.2  # between two looks at runs that are timed meanwhile: not too often
 EXIT_CODES = {"timeout": 124}  # as the command of that name has it
@@ -49,10 +49,34 @@ class Ended(Exception):
     """The job's verdict is in, or must be given now."""
 
 
-def supervise(folder: str) -> None:
-    """Run the job of the run in `folder` as this task of it: that run, and those of its group."""
-    first, task = Run(Path(folder)), JobEnvironment()
+@dataclass(frozen=True)
+class LocalTask:
+    """A task of a job on this machine, with the names that submitit has for those of Slurm."""
+
+    global_rank: int
+    num_tasks: int
+    job_id: str
+    num_nodes: int = 1
+    hostname: str = socket.gethostname()
+
+    @property
+    def local_rank(self) -> int:
+        """The same: there is one machine."""
+        return self.global_rank
+
+
+def supervise(folder: str, task: LocalTask | JobEnvironment | None = None) -> None:
+    """Run the job of the run in `folder` as this task of it: that run, and those of its group.
+
+    Args:
+        task: None: that of Slurm, as submitit calls it.
+    """
     signal.signal(signal.SIGTERM, _cancelled)
+    if task is None:
+        from submitit import JobEnvironment  # only here: it takes longer than all the rest
+
+        task = JobEnvironment()
+    first = Run(Path(folder))
     by_slurm = first.launched.get("executor") == "slurm"
     members = [
         (SupervisedCommand if run.is_command else SupervisedRun)(run, task, number)
@@ -78,7 +102,7 @@ def supervise(folder: str) -> None:
         sys.exit(EXIT_CODES.get(verdicts[0].status, 1))
 
 
-def _begin_anew(runs: Sequence[Run], task: JobEnvironment) -> None:
+def _begin_anew(runs: Sequence[Run], task: LocalTask | JobEnvironment) -> None:
     """Slurm restarts a job that it had preempted, or whose node went down."""
     if task.global_rank == 0 and int(os.environ.get("SLURM_RESTART_COUNT", 0)):
         for run in (each for each in runs if not each.record):
@@ -99,27 +123,16 @@ def _cancelled(*_: Any) -> None:
 
 @contextmanager
 def _turn(run: Run, rank: int) -> Iterator[None]:
-    """Wait until no other run computes on this machine: two at once would spoil both times."""
+    """Make sure that no other run computes on this machine: two at once would spoil both times."""
     if rank > 0:
         while not any(each.started for each in run.together):
             _leave_if_over(run)
             time.sleep(WATCH_S)
         yield
         return
-    lock = machine_lock()
-    while not lock.is_locked:
+    with tickets.turn():
         _leave_if_over(run)
-        if not is_first(run):
-            time.sleep(WATCH_S)
-            continue
-        try:
-            lock.acquire(timeout=WATCH_S)
-        except Timeout:  # a run of another runs folder computes
-            continue
-    try:
         yield
-    finally:
-        lock.release()
 
 
 def _leave_if_over(run: Run) -> None:
@@ -128,10 +141,11 @@ def _leave_if_over(run: Run) -> None:
         raise Ended(records[0].status)
 
 
-def _compute(members: Sequence[SupervisedRun], task: JobEnvironment) -> None:
+def _compute(members: Sequence[SupervisedRun], task: LocalTask | JobEnvironment) -> None:
     """Run the members' snapshots to their ends. Whatever happens, no process outlives this one."""
     waiting = [each for each in members if not each.run.record]
-    deadline = time.monotonic() + members[0].run.launched["time_min"] * 60
+    began = time.monotonic()
+    deadline = began + members[0].run.launched["time_min"] * 60
     together, turns = group.agree(members[0].run, task.global_rank, deadline)
     if together and _is_local(members[0].run) and client.is_wanted():
         warm.prepare()  # once for all of them, rather than once for each
@@ -149,7 +163,8 @@ def _compute(members: Sequence[SupervisedRun], task: JobEnvironment) -> None:
                     running.remove(member)
                     if turns:
                         turns.is_over(member.run, member.verdict.status)
-            time.sleep(WATCH_S)
+            if waiting or running:  # a short job is looked at more often, so that it is soon over
+                time.sleep(min(WATCH_S, (time.monotonic() - began) / 10))
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # they end, and nothing may come between
         for member in running:
@@ -178,7 +193,7 @@ def _sigterm_held() -> Iterator[None]:
 class SupervisedRun:
     """One run of the job, on this task: its process, and what it is worth."""
 
-    def __init__(self, run: Run, task: JobEnvironment, number: int) -> None:
+    def __init__(self, run: Run, task: LocalTask | JobEnvironment, number: int) -> None:
         self.run, self.number = run, number
         self.rank, self.ranks = task.global_rank, run.launched["gpus"]
         self.verdict: Record | None = None
@@ -227,12 +242,13 @@ class SupervisedRun:
 
     def _environment(self) -> dict[str, str]:
         os.environ.setdefault("MASTER_PORT", str(group.first_port(self._task.job_id)))
-        TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
-        within = min(self.ranks, int(os.environ["LOCAL_WORLD_SIZE"]))
+        within = min(self.ranks, self._task.num_tasks // self._task.num_nodes)
         port = int(os.environ["MASTER_PORT"]) + self.number  # each run has a process group
         env = os.environ | {
             "MASTER_ADDR": group.first_node(self.run),
             "MASTER_PORT": str(port),
+            "RANK": str(self.rank),
+            "LOCAL_RANK": str(self._task.local_rank),
             "WORLD_SIZE": str(self.ranks),
             "LOCAL_WORLD_SIZE": str(within),
             FOLDER_VARIABLE: str(self.run.folder),
@@ -388,7 +404,7 @@ class SupervisedRun:
 class SupervisedCommand(SupervisedRun):
     """A command that is no training script: it ends as its process does, with all it started."""
 
-    def __init__(self, run: Run, task: JobEnvironment, number: int) -> None:
+    def __init__(self, run: Run, task: LocalTask | JobEnvironment, number: int) -> None:
         super().__init__(run, task, number)
         self.ranks = 1  # whatever it starts itself
 
@@ -431,3 +447,8 @@ def _explain(status: str, asked: dict[str, Any]) -> str:
     if status == "timeout":
         return f"still running after its {asked['time_min']:g} minutes"
     return "cancelled on request" if status == "cancelled" else ""
+
+
+if __name__ == "__main__":
+    _, first_folder, rank, tasks, job = sys.argv
+    supervise(first_folder, LocalTask(int(rank), int(tasks), job))

@@ -304,11 +304,22 @@ def _report_skipped(run: Run, reason: str) -> None:
 
 
 def all_jobs() -> list[Run]:
-    """Every run, and every command that has or had its place in the queue, by name."""
+    """Every run, and every command that has or had its place in the queue, by name.
+
+    Raises:
+        ValueError: the runs folder cannot be read.
+    """
     root = runs_root()
-    if not root.is_dir():
+    try:
+        names = sorted(os.listdir(root))
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return [Run(path.parent) for path in sorted(root.glob("*/launch.json"))]
+    except OSError as error:
+        raise ValueError(
+            f"the runs folder {root} cannot be read ({error.strerror}): set COURSE_RUNS to a "
+            f"folder of your own"
+        ) from error
+    return [Run(root / name) for name in names if os.path.exists(root / name / "launch.json")]
 
 
 def get(name: str, *, of: Iterable[Run] | None = None) -> Run:

@@ -28,6 +28,7 @@ from job_helpers import (
 
 from course.jobs import group
 from course.jobs import launch as jobs
+from course.jobs.processes import TASK
 from course.runs import failures, logs, ranks
 from course.runs.record import Record, write_record
 from course.runs.run import rank_file
@@ -163,8 +164,8 @@ def launch_two_processes():
 
 def supervisor_of(rank, runs_root):
     for process in processes_of(runs_root):
-        ours = process.environ().get("SUBMITIT_LOCAL_GLOBALID") == str(rank)
-        if ours and "course.jobs.warm.task" in process.cmdline():
+        command = process.cmdline()
+        if TASK in command and command[command.index(TASK) + 2] == str(rank):
             return process
     raise LookupError(f"no supervisor of rank {rank}")
 

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,6 @@ from job_helpers import (
     launch,
     launch_running,
     nothing_left,  # noqa: F401 (pytest runs it around each test)
-    only,
     over,
     printed,
     release,
@@ -30,7 +28,7 @@ from course.config import rung
 from course.jobs import group, plan
 from course.jobs import launch as jobs
 from course.jobs.launch import JobError
-from course.jobs.local import DetachedExecutor
+from course.jobs.private import user_folder
 from course.runs import run as runs
 
 
@@ -68,17 +66,6 @@ def test_a_run_on_the_cpu_finds_no_gpu(device, visible, runs_root, tmp_path, mon
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     run = over(jobs.launch(script, replace(CONFIG, device=device)))
     assert str([visible]) in printed(run)
-
-
-def test_a_task_starts_without_numpy_and_may_import_it(runs_root, monkeypatch):
-    def look():
-        before = "numpy" in sys.modules
-        import numpy as np
-
-        return before, float(np.ones(2).sum())
-
-    only("cold", monkeypatch)
-    assert DetachedExecutor(runs_root / "logs", {}).submit(look).result() == (False, 2.0)
 
 
 def test_a_failed_run_is_started_anew_since_its_cause_may_be_mended(runs_root):
@@ -146,7 +133,8 @@ def test_two_launches_at_one_moment_give_one_run_and_one_job(runs_root):
     (run,) = runs.all_runs()
     assert [output.splitlines()[-1] for output in outputs] == [run.name, run.name]
     assert sorted("launched before" in output for output in outputs) == [False, True]
-    assert len(list((run.folder / "logs").glob("*_submitted.pkl"))) == 1
+    tickets = [ticket.read_text() for ticket in (user_folder() / "queue").glob("[0-9]*")]
+    assert tickets.count(str(run.folder)) == 1
 
 
 @both_ways

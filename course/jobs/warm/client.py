@@ -16,7 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -105,8 +105,13 @@ def place() -> Iterator[str]:
         os.close(descriptor)
 
 
-def start_controller(folder: Path, env: dict[str, str]) -> list[float] | None:
-    """Let the server fork submitit's controller of a job: that process's identity.
+def start_controller(
+    folder: Path, tasks: int, env: dict[str, str], handles: Sequence[int]
+) -> list[float] | None:
+    """Let the server fork the first process of a job: that process's identity.
+
+    Args:
+        handles: descriptors of the job's ticket and of locks to wait for, for that process.
 
     Returns:
         None where nothing was started: it is to be done the cold way.
@@ -114,12 +119,15 @@ def start_controller(folder: Path, env: dict[str, str]) -> list[float] | None:
     if not is_wanted():
         return None
     try:
-        job = {"folder": str(folder), "env": env, "cwd": os.getcwd(), "user": user()}
+        job = {"folder": str(folder), "tasks": tasks, "env": env}
+        job |= {"cwd": os.getcwd(), "user": user()}
         with connected(name()) as server:
             answer = ask(server, {"job": job, "signature": signature()})
             controller = answer.get("controller")
             if controller:
-                server.sendall(b"go")  # from here on it is the server's: no way leads back
+                socket.send_fds(
+                    server, [b"go"], handles
+                )  # from here on it is the server's: no way leads back
             return controller
     except (OSError, ValueError):
         return None
@@ -174,9 +182,19 @@ def ask(server: socket.socket, request: dict[str, Any]) -> dict[str, Any]:
         return json.loads(answers.readline())
 
 
+def _serves(of: str) -> bool:
+    """Is there a server of that name, or one that is about to be? It locks a file meanwhile."""
+    with suppress(OSError), place() as folder, open(f"{folder}/{of}.lock") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def start_server() -> None:
     """Start a server for the launches to come, which ends at once where there is one."""
-    if not is_wanted():
+    if not is_wanted() or _serves(name()):
         return
     ours = ("COURSE_", "SUBMITIT_", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     env = {key: value for key, value in os.environ.items() if not key.startswith(ours)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shlex
 import subprocess
@@ -17,7 +16,7 @@ from submitit import LocalExecutor
 from submitit.local.local import LocalJob
 
 from course.config import Config
-from course.jobs.processes import identity, is_alive, kill_left, mark, of_run
+from course.jobs.processes import identity, is_alive, job_environment, kill_left, mark, of_run
 from course.jobs.sites import Site
 from course.jobs.tickets import take_ticket, waits_for
 from course.jobs.warm import client, task
@@ -125,7 +124,7 @@ class DetachedExecutor(task.Starts, LocalExecutor):
         tasks = self.parameters.get("tasks_per_node", 1)
         seconds = int(60 * self.parameters.get("timeout_min", 60))
         env = {
-            **os.environ,
+            **job_environment(),
             **self.variables,
             "SUBMITIT_EXECUTOR": "local",
             "SUBMITIT_LOCAL_COMMAND": command,
@@ -140,7 +139,7 @@ class DetachedExecutor(task.Starts, LocalExecutor):
         controller, process = client.start_controller(Path(self.folder), env), None
         if controller is None:
             process = subprocess.Popen(
-                [sys.executable, "-m", "submitit.local._local", str(self.folder)],
+                [*task.CONTROLLER, str(self.folder)],
                 env=env,
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,

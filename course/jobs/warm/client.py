@@ -185,10 +185,12 @@ def start_server() -> None:
     """Start a server for the launches to come, which ends at once where there is one."""
     if not is_wanted():
         return
-    ours = ("COURSE_", "SUBMITIT_", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    env = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+    from course.jobs.processes import job_environment
+
+    ours = ("COURSE_", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    env = {key: value for key, value in job_environment().items() if not key.startswith(ours)}
     env["OPENBLAS_NUM_THREADS"] = "1"  # numpy's library starts its threads when it is loaded
-    command = [sys.executable, "-u", "-c", SERVER, name(), signature(), json.dumps(user())]
+    command = [sys.executable, "-uP", "-c", SERVER, name(), signature(), json.dumps(user())]
     with suppress(OSError):
         _started[:] = [each for each in _started if each.poll() is None]
         quiet = {

@@ -24,17 +24,17 @@ from submitit.core.utils import JobPaths
 from submitit.local.local import Controller
 
 from course.jobs.warm import client as warm_client
-from course.jobs.warm import forks, fresh, start
+from course.jobs.warm import forks, fresh, start, task
 from course.jobs.warm.forks import Forked
 from course.jobs.warm.fresh import Process
 
 IDLE_S = 600.0  # after so long without a job the server ends
 LOOK_S = 1.0  # how often it looks whether it is still wanted
-COMMAND = [sys.executable, "-m", "course.jobs.warm.server"]  # as which it is seen
+COMMAND = [sys.executable, "-P", "-m", "course.jobs.warm.server"]  # as which it is seen
 
 
 def main() -> None:
-    """`python -u -c … NAME SIGNATURE USER`: serve, unless another does or they do not fit."""
+    """`python -uP -c … NAME SIGNATURE USER`: serve, unless another does or they do not fit."""
     name, signature, user = sys.argv[1:]
     if (name, signature) == (warm_client.name(), warm_client.signature()):
         fresh.show(COMMAND, dict(os.environ))
@@ -144,7 +144,7 @@ class Server:
                 self._serve_kernels(kernel["user"])
         else:
             job, folder = request["job"], Path(request["job"]["folder"])
-            command = [sys.executable, "-m", "submitit.local._local", str(folder)]
+            command = [*task.CONTROLLER, str(folder)]
             self._take(client, job, command, partial(_control, client, folder))
 
     def _take(

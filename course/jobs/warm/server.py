@@ -219,17 +219,17 @@ class _Controller(Controller):
         paths = [JobPaths(self.folder, self.pid, task) for task in range(self.ntasks)]
         self.stdouts = [each.stdout.open("a") for each in paths]
         self.stderrs = [each.stderr.open("a") for each in paths]
-        for task in range(self.ntasks):
+        for number in range(self.ntasks):
             env = os.environ | {
-                "SUBMITIT_LOCAL_LOCALID": str(task),
-                "SUBMITIT_LOCAL_GLOBALID": str(task),
+                "SUBMITIT_LOCAL_LOCALID": str(number),
+                "SUBMITIT_LOCAL_GLOBALID": str(number),
                 "SUBMITIT_LOCAL_JOB_ID": self.pid,
             }
             process = Process(
                 self.command,
                 env,
                 Path.cwd(),
-                stdout=self.stdouts[task].fileno(),
-                stderr=self.stderrs[task].fileno(),
+                stdout=self.stdouts[number].fileno(),
+                stderr=self.stderrs[number].fileno(),
             )
             self.tasks.append(forks.fork(partial(process_job, self.folder), process))

@@ -259,6 +259,23 @@ def runs_root(
     return root
 
 
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory is a folder with modules that someone else has put there.
+
+    Returns:
+        The file into which they write their names when they are imported.
+    """
+    evidence = tmp_path / "evidence"
+    for name in ("submitit", "course", "torch", "numpy", "cloudpickle", "psutil", "tensorboard"):
+        place = tmp_path / "shared" / name
+        place.mkdir(parents=True)
+        text = f"open({str(evidence)!r}, 'a').write({name!r})\nraise SystemExit(3)\n"
+        (place / "__init__.py").write_text(text)
+    monkeypatch.chdir(tmp_path / "shared")
+    return evidence
+
+
 @pytest.fixture(scope="session")
 def tiny_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A default set of 48 files, real in everything but their number; one for all processes."""

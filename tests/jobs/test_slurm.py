@@ -402,3 +402,10 @@ def test_what_slurm_cannot_run_leaves_no_run(
 
 def test_printed_text_is_found_in_the_logs(runs_root: Path) -> None:
     assert "all is well" in printed(over(launch("ok_light.py", site="slurm")))
+
+
+def test_a_task_imports_nothing_from_the_folder_it_was_launched_in(
+    runs_root: Path, planted: Path
+) -> None:
+    run = over(launch("ok_light.py", site="slurm"))
+    assert run.status == "ok" and not planted.exists(), jobs.explain(run)

@@ -179,6 +179,7 @@ def own_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("turns")))
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
         if "PYTEST_XDIST_WORKER" in os.environ:
             patch.setattr(job_helpers, "FIRST", tmp_path_factory.getbasetemp().parent / "first")

@@ -1155,6 +1155,15 @@ class TestOnSlurm:
         found = [line for line in printed(number).splitlines() if line.startswith("rank")]
         assert sorted(found) == ["rank 0 of 2: 3", "rank 1 of 2: 3"], complaints(number)
 
+    def test_a_job_that_is_submitted_in_a_step_of_another_has_its_own_cores(
+        self, folder: Path
+    ) -> None:
+        code = "from idr_pytools import *; gpu_jobs_submitter('bash -c true', name='inner')"
+        self.says("srun", "-n1", "-wnode2", sys.executable, "-c", code)
+        eventually(lambda: search_log("inner"), "the job begins")
+        number = re.search(r"@JZ_(\d+)_", search_log("inner")[0])[1]
+        assert self.ended(number) == "COMPLETED", complaints(number)
+
     def test_what_slurm_refuses_is_raised_in_its_words(self) -> None:
         with pytest.raises(ValueError, match=r"refused.*[Ii]nvalid partition.*before it: none"):
             gpu_jobs_submitter(TELLS, partition="moon")

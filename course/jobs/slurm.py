@@ -54,6 +54,8 @@ REASONS = {
     "Dependency": "it waits for another job to end",
     "BeginTime": "it waits for a set time, as a job does that was put back into the queue",
     "JobHeld": "it is held back: scontrol release lets it go",
+    "launch failed requeued held": "a node could not start it, perhaps because Slurm's "
+    "controller had just ended: course slurm up releases it here, scontrol release elsewhere",
     "ReqNodeNotAvail": "nodes that it needs are down or reserved",
     "Reservation": "it waits for its reservation to begin",
     "PartitionTimeLimit": "it asks for more time than the partition gives, and will not start",

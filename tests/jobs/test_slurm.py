@@ -409,3 +409,25 @@ def test_a_task_imports_nothing_from_the_folder_it_was_launched_in(
 ) -> None:
     run = over(launch("ok_light.py", site="slurm"))
     assert run.status == "ok" and not planted.exists(), jobs.explain(run)
+
+
+def test_a_run_whose_start_failed_is_explained_and_released(slurm: Path, runs_root: Path) -> None:
+    """As when the controller ends within a second of it; here a node has no place for the job."""
+    places = [slurm / "spool" / node for node in setup.NODES]
+    for place in places:
+        place.rename(place.with_suffix(".aside"))
+        place.touch()
+    try:
+        run = launch("ok_light.py", site="slurm")
+        eventually(lambda: "course slurm up releases it" in waits(run), "it is held")
+    finally:
+        for place in places:
+            place.unlink()
+            place.with_suffix(".aside").rename(place)
+    control.up()
+    eventually(lambda: waits(run).startswith("BeginTime"), "Slurm may start it")
+
+
+def waits(run: runs.Run) -> str:
+    """The reason that the queue gives for a run."""
+    return course_slurm.tell([run]).get(run.name, {}).get("reason", "")

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 import psutil
 
 from course.config import GIB, Config
-from course.jobs import store
 from course.jobs.processes import POLL_S
 from course.jobs.warm import forks
 from course.jobs.warm import start as warm
@@ -29,6 +28,7 @@ from course.jobs.warm.forks import Forked
 from course.jobs.warm.fresh import Process
 from course.runs.files import write_atomically
 from course.runs.run import FOLDER_VARIABLE, Run
+from course.training.ranks import store
 
 if TYPE_CHECKING:
     from course.jobs.conductor import Conductor
@@ -78,7 +78,7 @@ def start_store(run: Run, start: int) -> Popen | Forked:
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         number, port = listener.fileno(), listener.getsockname()[1]
-        command = [sys.executable, "-P", "-m", "course.jobs.store", str(number)]
+        command = [sys.executable, "-P", "-m", "course.training.ranks.store", str(number)]
         env = {**os.environ, FOLDER_VARIABLE: str(run.folder), "CUDA_VISIBLE_DEVICES": ""}
         if warm.is_prepared():
             process = Process(command, env, run.folder, session=True)

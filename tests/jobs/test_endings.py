@@ -14,6 +14,7 @@ import pytest
 from job_helpers import (
     CONFIG,
     DEADLINE_S,
+    SCRIPTS,
     both_ways,
     eventually,
     expect_no_process,
@@ -152,6 +153,20 @@ def test_two_processes_reduce_and_leave_one_record(runs_root, monkeypatch):
     assert addresses == {"listens at 127.0.0.1"}, "another machine could connect"
     assert len(run.logs) == 4 and len(run.record.logs) == 4
     assert [path.name for path in runs_root.rglob("record.json")] == ["record.json"]
+
+
+@needs_two_cores
+def test_processes_that_go_on_later_meet_again(runs_root, tmp_path):
+    script = tmp_path / "goes_on.py"
+    script.write_text(
+        "import os, sys\nfrom pathlib import Path\n"
+        "place = Path('rank' + os.environ['RANK'])\n"
+        "if not place.exists():\n    place.touch()\n    sys.exit(75)\n"
+        + (SCRIPTS / "all_reduces.py").read_text()
+    )
+    run = over(jobs.launch(script, replace(CONFIG, save_every=1, budget_s=0.0), gpus=2))
+    assert (run.status, run.record.last_loss) == ("ok", 3.0), jobs.explain(run)
+    assert len({group.store_file(run, start).read_text() for start in (0, 1)}) == 2
 
 
 @needs_two_cores

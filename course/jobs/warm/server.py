@@ -30,11 +30,11 @@ from course.jobs.warm.fresh import Process
 
 IDLE_S = 600.0  # after so long without a job the server ends
 LOOK_S = 1.0  # how often it looks whether it is still wanted
-COMMAND = [sys.executable, "-P", "-m", "course.jobs.warm.server"]  # as which it is seen
+COMMAND = [sys.executable, "-m", "course.jobs.warm.server"]  # as which it is seen
 
 
 def main() -> None:
-    """`python -uP -c … NAME SIGNATURE USER`: serve, unless another does or they do not fit."""
+    """`python -u -c … NAME SIGNATURE USER`: serve, unless another does or they do not fit."""
     name, signature, user = sys.argv[1:]
     if (name, signature) == (warm_client.name(), warm_client.signature()):
         fresh.show(COMMAND, dict(os.environ))

@@ -23,6 +23,7 @@ from course.jobs.processes import (
     identity,
     is_alive,
     is_last_of_group,
+    job_environment,
     kill_left,
     mark,
     neighbours,
@@ -47,7 +48,7 @@ def submit(folder: Path, request: dict[str, Any], site: Site) -> dict[str, Any]:
     ticket, handles = take_ticket(folder, shared=site.shared)
     try:
         (folder / "logs").mkdir(exist_ok=True)
-        env = os.environ | {FOLDER_VARIABLE: mark(Run(folder)), VARIABLE: str(ticket)}
+        env = job_environment() | {FOLDER_VARIABLE: mark(Run(folder)), VARIABLE: str(ticket)}
         controller = client.start_controller(folder, request["gpus"], env, handles)
         if controller is None:
             controller = _start_controller(folder, request["gpus"], env, handles)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -16,6 +18,14 @@ TASK = "course.jobs.supervise"  # the module that the processes of a job run onc
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
 LOOKS = 5  # for what is left of a job, until none is found
 POLL_S = 0.1  # between two looks at what is waited for
+# Variables of the Slurm step, submitit job or torchrun that this process may be part of. They would
+# pin a new job's tasks to the outer step's cores, or send its ranks to the outer ranks' port.
+OUTER_JOB = re.compile(
+    r"(SLURM|SRUN_|SBATCH_(CPU|MEM)_BIND|PMI|SUBMITIT_|TORCHELASTIC_|MASTER_(ADDR|PORT)$)"
+    r"|((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME)$"
+)
+# Which Slurm to use, and who the user is there: settings of the user or site, not of a job.
+SLURM_ACCESS = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
 
 
 def usable_cores() -> list[int]:
@@ -23,6 +33,24 @@ def usable_cores() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return [*range(os.cpu_count() or 1)]
+
+
+def job_environment() -> dict[str, str]:
+    """This process's environment for a new job: without the variables of an outer job.
+
+    SBATCH_* variables remain, apart from the bindings that sbatch itself sets: users set defaults
+    in them, such as SBATCH_ACCOUNT, and jobs do not.
+    """
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in SLURM_ACCESS or not OUTER_JOB.match(name)
+    }
+
+
+def loopback() -> str:
+    """The network interface that only this machine's processes reach, for GLOO_SOCKET_IFNAME."""
+    return "lo0" if sys.platform == "darwin" else "lo"
 
 
 def mark(run: Run) -> str:

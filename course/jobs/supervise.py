@@ -22,7 +22,13 @@ from subprocess import Popen
 from typing import TYPE_CHECKING, Any
 
 from course.jobs import group, tickets
-from course.jobs.processes import COMMAND_VARIABLE, end_command, identity, usable_cores
+from course.jobs.processes import (
+    COMMAND_VARIABLE,
+    end_command,
+    identity,
+    loopback,
+    usable_cores,
+)
 from course.jobs.warm import client
 from course.jobs.warm import start as warm
 from course.jobs.warm.forks import Forked
@@ -152,7 +158,7 @@ def _compute(members: Sequence[SupervisedRun], task: LocalTask | JobEnvironment)
     running: list[SupervisedRun] = []
     try:
         while waiting or running:
-            while waiting and (together or (not running and waiting[0].may_begin())):
+            while waiting and (together or not running) and waiting[0].may_begin():
                 running.append(waiting.pop(0))
                 with _sigterm_held():
                     running[-1].start(in_turns=together)
@@ -201,6 +207,8 @@ class SupervisedRun:
         self._verdict_since = 0.0  # since when the record is there, though the process is, too
         self._is_through = False  # did this rank end well?
         self._in_turns = False
+        self._starts = 0  # of the training process so far
+        self._store: Popen | Forked | None = None  # of a local run's ranks, in rank 0
         self._interruptions = 0  # that were planted, and are behind it
         self._times_race = self.rank == 0 and "race" in run.launched
         self._race_began_s: float | None = None  # by the disk's clock
@@ -223,8 +231,11 @@ class SupervisedRun:
 
     def may_begin(self) -> bool:
         """Has the first task begun this run? One whose turn it is not must not compute."""
-        alone = len(self.run.together) == 1
-        return alone or self.rank == 0 or bool(self.run.started or self.run.record)
+        if self.rank == 0 or self.run.record:
+            return True
+        if _is_local(self.run):
+            return group.store_file(self.run, self._starts).exists()
+        return len(self.run.together) == 1 or bool(self.run.started)
 
     def _start_process(self, in_turns: bool) -> Popen | Forked:
         script, folder, env = self.run.script, self.run.folder, self._environment()
@@ -241,12 +252,9 @@ class SupervisedRun:
             return warm.start_script(script, cwd=folder, env=env, **streams)
 
     def _environment(self) -> dict[str, str]:
-        os.environ.setdefault("MASTER_PORT", str(group.first_port(self._task.job_id)))
         within = min(self.ranks, self._task.num_tasks // self._task.num_nodes)
-        port = int(os.environ["MASTER_PORT"]) + self.number  # each run has a process group
         env = os.environ | {
-            "MASTER_ADDR": group.first_node(self.run),
-            "MASTER_PORT": str(port),
+            **self._meeting_point(),
             "RANK": str(self.rank),
             "LOCAL_RANK": str(self._task.local_rank),
             "WORLD_SIZE": str(self.ranks),
@@ -265,6 +273,30 @@ class SupervisedRun:
             # reads here.
             env.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", str(DUMP_MS))
         return env
+
+    def _meeting_point(self) -> dict[str, str]:
+        """Where the ranks meet, each time they start; never where an outer job's ranks do."""
+        start, self._starts = self._starts, self._starts + 1
+        if not _is_local(self.run):  # each run of the job has a process group
+            port = group.first_port(self._task.job_id) + self.number
+            return {"MASTER_ADDR": group.first_node(self.run), "MASTER_PORT": str(port)}
+        here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": loopback()}
+        if self.ranks == 1:
+            return here
+        path = group.store_file(self.run, start)
+        if self.rank == 0:
+            self._end_store()
+            self._store = group.start_store(self.run, start)
+        while not path.exists() and not self.run.record:
+            time.sleep(WATCH_S)
+        port = path.read_text() if path.exists() else "0"  # the run is over: its process will end
+        # With this variable of torchrun's, rank 0 expects a store there, and starts none itself.
+        return here | {"MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+
+    def _end_store(self) -> None:
+        if self._store:
+            self._store.send_signal(signal.SIGKILL)
+            self._store.wait()
 
     def is_over(self, deadline: float) -> bool:
         """Has the run ended on this task? If so, its verdict is given and no process is left."""
@@ -380,6 +412,7 @@ class SupervisedRun:
 
     def kill(self) -> None:
         """End the training process and those it started, DataLoader workers for instance."""
+        self._end_store()
         if self._child is None:
             return
         with suppress(ProcessLookupError):

@@ -72,7 +72,7 @@ def run_tasks(count: int, start: Callable[[int], Popen | Forked]) -> None:
 
 def task_command(folder: str, rank: int, count: int, job_id: str) -> list[str]:
     """The command of one of the job's tasks."""
-    module = [sys.executable, "-u", "-m", "course.jobs.supervise"]
+    module = [sys.executable, "-uP", "-m", "course.jobs.supervise"]
     return [*module, folder, str(rank), str(count), job_id]
 
 

@@ -250,7 +250,7 @@ def _judge_in_fork(folders: Sequence[str], env: dict[str, str], limit_s: float) 
 
 
 def _referee(folders: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "course.race.referee", *folders]
+    return [sys.executable, "-P", "-m", "course.race.referee", *folders]
 
 
 def _unjudged(folders: Sequence[str]) -> list[str]:

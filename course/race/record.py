@@ -62,7 +62,7 @@ def _enter(board: Path, tracks: Sequence[str], names: Sequence[str], cores: Sequ
                 own["COURSE_RUNS"] = str(runs_root() / f"{track}-{name}")
                 subprocess.run(
                     [
-                        *(sys.executable, "-m", "course", "race", track, "--entry", name),
+                        *(sys.executable, "-P", "-m", "course", "race", track, "--entry", name),
                         *("--board", str(board), "--by", BY),
                     ],
                     env=os.environ | own,

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from job_helpers import (
     CONFIG,
     DEADLINE_S,
+    SCRIPTS,
     both_ways,
     eventually,
     expect_no_process,
@@ -133,17 +135,39 @@ def test_a_controller_killed_while_the_run_waits_is_lost(runs_root):
 
 
 @needs_two_cores
-def test_two_processes_reduce_and_leave_one_record(runs_root):
-    run = launch("all_reduces.py", gpus=2)
-    jobs.wait(run, timeout_s=DEADLINE_S)
+def test_two_processes_reduce_and_leave_one_record(runs_root, monkeypatch):
+    """Also from a rank of torchrun in a Slurm step, whose port another program has by now."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        outer = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": taken.getsockname()[1], "RANK": 7}
+        outer |= {"WORLD_SIZE": 9, "LOCAL_RANK": 7, "SLURM_PROCID": 7, "SLURM_JOB_ID": 5}
+        for name, value in (outer | {"TORCHELASTIC_USE_AGENT_STORE": True}).items():
+            monkeypatch.setenv(name, str(value))
+        run = launch("all_reduces.py", gpus=2)
+        jobs.wait(run, timeout_s=DEADLINE_S)
     assert (run.record.gpus, run.record.last_loss) == (2, 3.0)
-    port = group.first_port(run.launched["job_id"])
+    port = group.store_file(run, 0).read_text()
     assert sorted(line for line in printed(run).splitlines() if line.startswith("rank")) == [
         f"rank 0 of 2: 3, met at port {port}",
         f"rank 1 of 2: 3, met at port {port}",
     ]
+    addresses = {line for line in printed(run).splitlines() if line.startswith("listens")}
+    assert addresses == {"listens at 127.0.0.1"}, "another machine could connect"
     assert len(run.logs) == 4 and len(run.record.logs) == 4
     assert [path.name for path in runs_root.rglob("record.json")] == ["record.json"]
+
+
+@needs_two_cores
+def test_processes_that_go_on_later_meet_again(runs_root, tmp_path):
+    script = tmp_path / "goes_on.py"
+    script.write_text(
+        "import os, sys\nfrom pathlib import Path\n"
+        "place = Path('rank' + os.environ['RANK'])\n"
+        "if not place.exists():\n    place.touch()\n    sys.exit(75)\n"
+        + (SCRIPTS / "all_reduces.py").read_text()
+    )
+    run = over(jobs.launch(script, replace(CONFIG, save_every=1, budget_s=0.0), gpus=2))
+    assert (run.status, run.record.last_loss) == ("ok", 3.0), jobs.explain(run)
+    assert len({group.store_file(run, start).read_text() for start in (0, 1)}) == 2
 
 
 @needs_two_cores

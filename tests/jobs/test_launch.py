@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import of_ranks
 import pytest
 import torch
 from job_helpers import (
@@ -29,7 +30,10 @@ from course.jobs import group, plan
 from course.jobs import launch as jobs
 from course.jobs.launch import JobError
 from course.jobs.private import user_folder
+from course.runs import isolated
 from course.runs import run as runs
+from course.runs.trackers.export import export
+from course.topics.sharding.ranks import on_ranks
 
 
 @both_ways
@@ -258,3 +262,17 @@ def test_ranks_meet_where_no_connection_of_another_process_can_be():
     met = {group.first_port(str(job)) for job in range(300)}
     taken_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     assert len(met) > 250 and max(met) + 100 < taken_from
+
+
+@both_ways
+def test_no_process_imports_what_is_planted_in_the_working_directory(
+    runs_root: Path, planted: Path
+) -> None:
+    """A run's processes, and others that the course starts, import only what is installed."""
+    run = over(launch("all_reduces.py", gpus=2))
+    assert not planted.exists(), planted.read_text()
+    assert run.status == "ok", jobs.explain(run)
+    assert isolated.call(divmod, 7, 2) == (3, 1)
+    assert on_ranks(of_ranks.visible_gpus, 1) == [""]
+    assert list(export(run, "tensorboard").folder.iterdir())
+    assert not planted.exists(), planted.read_text()

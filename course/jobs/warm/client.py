@@ -31,7 +31,11 @@ SOURCE = Path(__file__).resolve().parents[2]  # the course
 ANSWER_S = 1.0  # so long a launch waits for the server; it has nothing else to do
 KERNEL = "ipykernel_launcher"  # the module as which Jupyter starts one
 OF_KERNELS = "-kernels"  # behind the name of a server: that of its server for kernels alone
-SERVER = "from course.jobs.warm.server import main; main()"
+# Not by -P, which its forks would inherit: IPython then leaves a notebook's folder off the path.
+SERVER = (
+    f"import sys; sys.path[0] = {str(SOURCE)!r}  # in place of a job's working directory\n"
+    "from course.jobs.warm.server import main; main()"
+)
 # A Python ignores these as it starts. That a library handles them in this process (as LLVM does,
 # once it has compiled something) is not passed on.
 IGNORED_ANYHOW = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -196,8 +200,10 @@ def start_server() -> None:
     """Start a server for the launches to come, which ends at once where there is one."""
     if not is_wanted() or _serves(name()):
         return
-    ours = ("COURSE_", "SUBMITIT_", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    env = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+    from course.jobs.processes import job_environment
+
+    ours = ("COURSE_", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    env = {key: value for key, value in job_environment().items() if not key.startswith(ours)}
     env["OPENBLAS_NUM_THREADS"] = "1"  # numpy's library starts its threads when it is loaded
     command = [sys.executable, "-u", "-c", SERVER, name(), signature(), json.dumps(user())]
     with suppress(OSError):

@@ -10,9 +10,13 @@ import shlex
 import sys
 from pathlib import Path
 
+# With -P, as wherever the course starts Python with -m or -c: the working directory may be shared,
+# and without -P Python would import a `submitit` or `torch` that someone else put there.
+CONTROLLER = (sys.executable, "-P", "-m", "submitit.local._local")  # of a local job, in its folder
+
 
 def main() -> None:
-    """`python -u -m course.jobs.warm.task FOLDER`: call what was submitted there."""
+    """`python -uP -m course.jobs.warm.task FOLDER`: call what was submitted there."""
     is_there = "numpy" in sys.modules  # as where a start-up file of the user's imports it
     sys.modules.setdefault("numpy", None)  # submitit goes on where there is none
     try:
@@ -25,7 +29,7 @@ def main() -> None:
 
 def command(python: str, logs: Path) -> str:
     """The command of a job's tasks, for a shell."""
-    return f"{python} -u -m course.jobs.warm.task {shlex.quote(str(logs))}"
+    return f"{python} -uP -m course.jobs.warm.task {shlex.quote(str(logs))}"
 
 
 class Starts:

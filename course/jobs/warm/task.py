@@ -10,10 +10,6 @@ import shlex
 import sys
 from pathlib import Path
 
-# With -P, as wherever the course starts Python with -m or -c: the working directory may be shared,
-# and without -P Python would import a `submitit` or `torch` that someone else put there.
-CONTROLLER = (sys.executable, "-P", "-m", "submitit.local._local")  # of a local job, in its folder
-
 
 def main() -> None:
     """`python -uP -m course.jobs.warm.task FOLDER`: call what was submitted there."""

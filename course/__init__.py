@@ -7,6 +7,8 @@ here imports torch until a job (or a notebook cell) needs it.
 import sys
 from importlib import import_module
 
+from course.jobs.private import protect_compile_cache
+
 __version__ = "0.1.0"
 
 _FACES = {
@@ -76,4 +78,5 @@ def _lay_out_tables() -> None:
             shown.for_type_by_name(module, "DataFrame", as_html)
 
 
+protect_compile_cache()
 _lay_out_tables()

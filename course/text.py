@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from textwrap import TextWrapper
 
 # A variable: what is shown goes on pages that have one theme, as a rehearsal's have.
 ON_PAPER = "COURSE_ON_PAPER"
+LINE, TEXT = 1500, 4000  # characters of a line, and of a record's error, that are shown at most
+CONTROL = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # a colour, or a move of the cursor
+    r"|\x1b[\]P^_X].*?(?:\x07|\x1b\\|$)"  # a title of the window, a link
+    r"|\x1b.?|[\x00-\x08\x0b-\x1f\x7f-\x9f]",
+    re.MULTILINE,
+)
 
 
 def digits(value: float) -> str:
@@ -34,6 +42,31 @@ def closest(word: str, known: Iterable[str]) -> str:
     """The known word that is nearest to a misspelt one, as " (did you mean 'this'?)"; else ""."""
     near = get_close_matches(word, known, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def printable(text: str) -> str:
+    """Text of a program without terminal escapes and control characters, in lines of LINE at most.
+
+    A longer line keeps both its ends, and so the type of an error with a huge message.
+    """
+    text = CONTROL.sub("", re.sub(r"\r\n?", "\n", text))
+    text = text.encode(errors="replace").decode()  # half of a surrogate pair could not be printed
+    return "\n".join(shortened(line, LINE) for line in text.split("\n"))
+
+
+def shortened(text: str, most: int) -> str:
+    """A text without its middle, where it has more characters than `most`."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} … ({len(text) - 2 * half:,} characters left out) … {text[-half:]}"
+
+
+def one_line(text: str) -> str:
+    """Return another user's text on one line, without characters that control a terminal."""
+    return "".join(
+        each if each.isprintable() else " " if each.isspace() else "\ufffd" for each in text
+    )
 
 
 def wrapped(text: str, width: int = 88) -> str:

@@ -178,6 +178,7 @@ def own_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("turns")))
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
         if "PYTEST_XDIST_WORKER" in os.environ:
             patch.setattr(job_helpers, "FIRST", tmp_path_factory.getbasetemp().parent / "first")
@@ -256,6 +257,23 @@ def runs_root(
     root = tmp_path / "runs"
     monkeypatch.setenv("COURSE_RUNS", str(root))
     return root
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory is a folder with modules that someone else has put there.
+
+    Returns:
+        The file into which they write their names when they are imported.
+    """
+    evidence = tmp_path / "evidence"
+    for name in ("submitit", "course", "torch", "numpy", "cloudpickle", "psutil", "tensorboard"):
+        place = tmp_path / "shared" / name
+        place.mkdir(parents=True)
+        text = f"open({str(evidence)!r}, 'a').write({name!r})\nraise SystemExit(3)\n"
+        (place / "__init__.py").write_text(text)
+    monkeypatch.chdir(tmp_path / "shared")
+    return evidence
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,6 @@ ROOMS = (
     "__main__",
 )
 FACE = "course"  # of a notebook: it names everything, and imports it when it is asked for
-MOST_FILES = 14
 
 
 def modules(project: Path) -> dict[str, Path]:
@@ -107,11 +106,10 @@ def test_nothing_is_imported_by_a_string() -> None:
     assert by_string == [FACE, "course.jobs.warm.start"]
 
 
-def test_every_room_says_what_it_is_for_and_has_few_files() -> None:
+def test_every_room_says_what_it_is_for() -> None:
     for folder in {path.parent for path in modules(PROJECT).values()}:
         said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
         assert said, f"{folder}/__init__.py says nothing"
-        assert len([*folder.glob("*.py")]) <= MOST_FILES, f"{folder} is full"
 
 
 def test_an_import_upwards_is_found(tmp_path: Path) -> None:

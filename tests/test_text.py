@@ -2,7 +2,7 @@
 
 from cases import for_all
 
-from course.text import digits
+from course.text import LINE, digits, printable
 
 
 @for_all(
@@ -12,3 +12,21 @@ from course.text import digits
 )
 def test_three_digits_and_no_exponent(value: float, said: str) -> None:
     assert digits(value) == said
+
+
+@for_all(
+    "text, shown",
+    [
+        ("\x1b[1;31mred\x1b[0m \x1b]0;a title\x07and\x1b]8;;http://x\x1b\\link", "red andlink"),
+        ("10 %\r100 %\r\nnext\x00\x08\x9b\x7f\tcell", "10 %\n100 %\nnext\tcell"),
+        ("caf\udce9.jpg", "caf?.jpg"),
+    ],
+)
+def test_no_control_character_reaches_a_terminal(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_a_long_line_keeps_both_its_ends() -> None:
+    shown = printable("ValueError: " + "x" * 100_000 + " the end")
+    assert shown.startswith("ValueError: x") and shown.endswith("x the end")
+    assert "characters left out" in shown and len(shown) < LINE + 50

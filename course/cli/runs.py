@@ -76,8 +76,8 @@ def data(
         str, typer.Option("--as", help="Also convert it: shards, small or raw; or make the crops.")
     ] = "files",
     data_root: Annotated[
-        str, typer.Option(help="Another set: a folder with train/ and val/, as ImageNet's.")
-    ] = "",
+        str | None, typer.Option(help="Another set: a folder with train/ and val/, as ImageNet's.")
+    ] = None,
     skip_damaged: Annotated[
         bool, typer.Option("--skip-damaged", help="Leave out images that cannot be decoded.")
     ] = False,
@@ -86,6 +86,11 @@ def data(
     """Make the default data set, or convert a set of images, if it is not there whole."""
     from course.data import crop_set, default_set
 
+    if data_root is not None and not data_root.strip():
+        raise ValueError(
+            "--data-root is empty: expected a folder with train/ and val/. Write --data-root "
+            "FOLDER, or leave the option out for the default set"
+        )
     if as_ not in ("files", "crops"):
         _convert(as_, data_root, skip_damaged, json_)
         return
@@ -103,7 +108,7 @@ def data(
         typer.echo(f"{manifest['files']} JPEG files, {manifest['bytes'] / 1e6:.0f} MB, in {root}")
 
 
-def _convert(kind: str, data_root: str, skip_damaged: bool, json_: bool) -> None:
+def _convert(kind: str, data_root: str | None, skip_damaged: bool, json_: bool) -> None:
     from course.data.formats import convert
 
     root = Path(data_root) if data_root else None
@@ -289,14 +294,13 @@ def cancel(
 ) -> None:
     """End runs that wait or compute; runs that are over stay as they are."""
     from course.jobs import launch
-    from course.jobs import queue as queues
     from course.runs.run import all_jobs, get
 
     if not names and not all_:
         raise ValueError("name the runs to end, or say --all; course queue lists them")
-    chosen = [*(names or []), *(queues.table()["name"] if all_ else [])]
     jobs = all_jobs()
-    runs = [get(name, of=jobs) for name in chosen]
+    runs = [get(name, of=jobs) for name in names or []]
+    runs += [run for run in jobs if all_ and run.record is None and run not in runs]
     for run in launch.cancel_all(runs):
         typer.echo(run)
 

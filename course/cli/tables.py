@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from course.runs.run import Run
-from course.text import digits
+from course.text import digits, printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,7 +131,7 @@ def show_outcome(outcome: Outcome) -> None:
     """Print how a notebook's execution went, and where its output lies."""
     typer.echo(f"{outcome.notebook}: {outcome.status} in {outcome.seconds:.0f} s")
     if outcome.error:
-        typer.echo(f"  {outcome.error}", err=True)
+        typer.echo(f"  {printable(outcome.error)}", err=True)
     typer.echo(f"  {outcome.executed}\n  {outcome.page}")
 
 

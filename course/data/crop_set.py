@@ -146,7 +146,10 @@ class Crops:
         for name in (f"{split}.npy", f"{split}-labels.npy"):
             if name not in about:
                 raise DataError(f"{root} has no {split} crops: a run of a race is not given any")
-            content = (root / name).read_bytes()
+            try:
+                content = (root / name).read_bytes()
+            except OSError as error:
+                raise DataError(f"{root / name} cannot be read: {error.strerror}") from error
             if zlib.crc32(content) != about[name]["crc32"]:
                 raise DataError(
                     f"{root / name} is damaged: delete the folder {root}, and it is made again"

@@ -27,6 +27,7 @@ from platformdirs import user_cache_path
 from tqdm import tqdm
 
 from course.runs.files import read_dict
+from course.runs.run import folder_from
 
 PHOTOGRAPHS = {
     "astronaut": "skimage/data/astronaut.png",
@@ -86,11 +87,12 @@ class Recipe:
 
 
 def default_root() -> Path:
-    """Where the set lies: the variable COURSE_DATA, else the user's cache folder."""
-    given = os.environ.get("COURSE_DATA")
-    if given:
-        return Path(given).expanduser()
-    return user_cache_path("make-training-fast") / "default-set-v1"
+    """Where the set lies: the variable COURSE_DATA, else the user's cache folder.
+
+    Raises:
+        ValueError: the variable is set, and empty.
+    """
+    return folder_from("COURSE_DATA") or user_cache_path("make-training-fast") / "default-set-v1"
 
 
 def ensure(root: Path | None = None, recipe: Recipe = Recipe()) -> Path:
@@ -149,7 +151,7 @@ def is_whole(root: Path, recipe: Recipe = Recipe()) -> bool:
     manifest = read_dict(root / MANIFEST)
     if manifest.get("recipe") != asdict(recipe):
         return False
-    sizes = [path.stat().st_size for path in root.glob("*/*/*.jpg")]
+    sizes = [path.stat().st_size for path in root.glob("[!.]*/[!.]*/[!.]*.jpg")]
     return len(sizes) == len(recipe.jobs()) and sum(sizes) == manifest.get("bytes")
 
 

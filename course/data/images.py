@@ -17,6 +17,7 @@ from torchvision import datasets
 from torchvision.transforms import v2
 
 from course.config import Config
+from course.data import folders
 from course.data.default_set import DataError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in 0…1
@@ -102,10 +103,27 @@ def _constants(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Files(datasets.ImageFolder):
-    """Images of a folder for each class, decoded when they are asked for."""
+    """Images of a folder for each class, decoded when they are asked for.
+
+    Hidden files and folders are skipped, and their number is printed on standard error.
+    """
 
     def __init__(self, root: Path, view: v2.Transform) -> None:
-        super().__init__(str(root), view, loader=open_image)
+        self._hidden: list[str] = []
+        super().__init__(
+            str(root),
+            view,
+            loader=open_image,
+            is_valid_file=lambda path: folders.is_image(path, str(root), self._hidden),
+        )
+        folders.report_hidden(root, self._hidden)
+
+    def find_classes(self, directory: str) -> tuple[list[str], dict[str, int]]:
+        """The class folders' names, sorted, and each one's number."""
+        names = folders.class_names(directory, self._hidden)
+        if not names:
+            raise FileNotFoundError(f"no class folder in {directory}")
+        return names, {name: number for number, name in enumerate(names)}
 
     def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, int]]:
         """The images of a batch, as DataLoader asks for them."""
@@ -146,8 +164,14 @@ def opened(data: bytes) -> torch.Tensor:
     """
     with suppress(ValueError):  # no JPEG, or a damaged one: Pillow knows more, and says which
         return decoded(data)
-    with Image.open(io.BytesIO(data)) as image:
-        return v2.functional.pil_to_tensor(image.convert("RGB"))
+    file = io.BytesIO(data)
+    try:
+        with Image.open(file) as image:
+            return v2.functional.pil_to_tensor(image.convert("RGB"))
+    except OSError:
+        raise
+    except Exception as error:  # a bomb, a chunk that is too large, …: each decoder has its own
+        raise OSError(f"{type(error).__name__}: {error}") from error
 
 
 def decoded(jpeg: bytes) -> torch.Tensor:
@@ -156,9 +180,10 @@ def decoded(jpeg: bytes) -> torch.Tensor:
     Colours are stored at half the resolution, and enlarged here the fast way, by repetition.
 
     Raises:
-        ValueError: they are damaged, or no JPEG in RGB or grey.
+        ValueError: they are damaged, or no JPEG in RGB or grey, or too large for Pillow, too.
     """
-    if (space := simplejpeg.decode_jpeg_header(jpeg)[2]) in ("CMYK", "YCCK"):
-        raise ValueError(f"a JPEG file in {space}")
+    height, width, space, _ = simplejpeg.decode_jpeg_header(jpeg)
+    if space in ("CMYK", "YCCK") or height * width > 2 * Image.MAX_IMAGE_PIXELS:
+        raise ValueError(f"a JPEG file in {space} of {width} x {height} pixels")
     rows = simplejpeg.decode_jpeg(jpeg, "RGB", fastupsample=True)
     return torch.from_numpy(rows).permute(2, 0, 1)

@@ -349,3 +349,5 @@ def _folder(root: Path, split: str, view: v2.Transform, kind: type[Files] = File
     except FileNotFoundError as error:
         # torchvision's message names the classes that hold no image, or says there are none.
         raise DataError(f"{folder} is incomplete: {error}") from error
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read: {error}") from error

@@ -330,7 +330,7 @@ LABS = (
         ),
         jobs="3, of 4 runs",
         prepare="a C++ compiler on the nodes (`module load gcc`); "
-        "`TORCHINDUCTOR_CACHE_DIR` on a disk that all of them see",
+        "`TORCHINDUCTOR_CACHE_DIR` on a disk that all of them see, one folder per user",
         stuck="what `torch.compile` gives back must be kept; DDP goes around it",
     ),
 )

@@ -25,6 +25,7 @@ from course.idr_pytools.script import BatchJob, DoesNotFit, job_of_gpus, seconds
 from course.jobs import sites, slurm_commands
 from course.jobs.cluster import control
 from course.jobs.launch import JobError
+from course.jobs.processes import job_environment
 from course.jobs.sites import Site
 from course.runs.files import write_atomically
 
@@ -328,7 +329,7 @@ def _submit(job: BatchJob) -> str:
         input=text,
         capture_output=True,
         text=True,
-        env={**os.environ, **control.environment()},
+        env=job_environment() | control.environment(),
     )
     if done.returncode:
         words = " ".join(line.partition("error: ")[2] or line for line in done.stderr.splitlines())

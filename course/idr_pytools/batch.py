@@ -103,7 +103,7 @@ def devices() -> int:
         pynvml.nvmlInit()
         return pynvml.nvmlDeviceGetCount()
     ask = "import torch; print(torch.accelerator.device_count())"
-    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-P", "-c", ask], capture_output=True, text=True)
     return int(done.stdout) if done.returncode == 0 else 0
 
 

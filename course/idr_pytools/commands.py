@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
+import secrets
 import shutil
-import stat
-import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from pathlib import Path
+
+from filelock import FileLock
+from platformdirs import user_state_path
 
 from course.jobs import launch, sites
 from course.jobs.engines import engine
@@ -25,7 +24,6 @@ from course.runs.files import write_atomically
 from course.runs.run import Run
 
 FIRST = 1_000_000  # of so many digits no date or count in a log's name consists
-REMEMBERED = 1000  # ids of so many jobs; older ones are forgotten
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,8 @@ def submit(name: str, command: Callable[[int], Command], *, above: int = 0) -> R
     Args:
         name: of the job; a number follows it.
         command: what to start, by the job's number.
-        above: the number is larger than this one, and than that of any other command on this
-            machine, whoever submitted it.
+        above: the number is larger than this one, and than that of any other command of this
+            user.
 
     Raises:
         JobError: the runs folder cannot be written.
@@ -77,46 +75,27 @@ def submit(name: str, command: Callable[[int], Command], *, above: int = 0) -> R
 
 
 def _claim(number: int) -> int:
-    """This number, or the next that nobody on this machine has: scripts derive ports from it.
+    """Return this number, or the next that no other job of this user has.
 
-    A file is made for each, in a folder where every user may make some and remove their own.
-    """
-    place = _shared_folder()
-    files = [each for each in place.iterdir() if re.fullmatch(r"[1-9]\d{0,8}", each.name)]
-    taken = [int(each.name) for each in files]
-    number = max([number, *(each + 1 for each in taken)])
-    while True:
-        try:
-            (place / str(number)).touch(exist_ok=False)
-            break
-        except FileExistsError:  # somebody was faster
-            number += 1
-    for file in files:
-        with suppress(OSError):  # it is forgotten already
-            own = file.lstat().st_uid == os.getuid()
-            if own and int(file.name) < number - REMEMBERED:
-                file.unlink()
-    return number
-
-
-def _shared_folder() -> Path:
-    """The folder of ids, one for all users, as the temporary directory is.
+    Scripts derive ports from it, so the first number is random: two users rarely have the same.
 
     Raises:
-        JobError: there is something else of its name, or not everybody may write there.
+        JobError: the last number cannot be written.
     """
-    place = Path(tempfile.gettempdir()) / "make-training-fast-ids"
-    with suppress(FileExistsError):
-        place.mkdir()
-    found = place.lstat()  # not what a link leads to
-    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
-        place.chmod(0o1777)
-    elif not stat.S_ISDIR(found.st_mode) or stat.S_IMODE(found.st_mode) != 0o1777:
+    place = user_state_path("make-training-fast") / "last-job-number"
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{place}.lock", timeout=60):
+            last = place.read_text() if place.exists() else ""
+            lowest = int(last) + 1 if last.isdecimal() else FIRST + secrets.randbelow(FIRST)
+            number = max(number, lowest)
+            write_atomically(place, str(number))
+    except OSError as error:
         raise launch.JobError(
-            f"{place} must be a folder in which everybody may write (mode 1777), and it is not: "
-            f"ask its owner to remove it, or set TMPDIR"
-        )
-    return place
+            f"{place}: cannot be written ({error.strerror or error}), and the next job's number "
+            f"goes there. Make it writable, or set XDG_STATE_HOME to another folder"
+        ) from error
+    return number
 
 
 def _start(run: Run, asked: dict[str, object]) -> None:

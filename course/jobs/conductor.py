@@ -14,8 +14,11 @@ import contextlib
 import itertools
 import json
 import math
+import os
 import random
 import secrets
+import socket
+import struct
 import threading
 import time
 from collections.abc import Sequence
@@ -47,6 +50,8 @@ BUSY = 0.4  # cores that others use; less is what any machine does by itself
 DISTURBED = 0.15  # cores that others used during a block, and it is repeated
 AGAIN = 3  # times at most
 IN_VAIN = 2  # so often in a row, and it is no burst: whoever is there stays
+PROOF_S = 5  # in which a connection must send what proves that it belongs to a member
+MOST_UNPROVED = 64  # connections at a time that have not done so yet: further ones are closed
 WORK = ("user", "nice", "system", "irq", "softirq", "steal")  # what a core's time goes to
 
 
@@ -105,6 +110,7 @@ class Conductor:
         self.members = [*self._by_folder.values()]
         self._key = secrets.token_bytes(16)
         self._listener = Listener((host, 0), backlog=64)
+        self._unproved = threading.Semaphore(MOST_UNPROVED)
         self._is_closing = False
         self._last_turn = 0
         self._waited_in_vain = 0
@@ -128,19 +134,33 @@ class Conductor:
         member.is_gone = True
 
     def _admit(self) -> None:
-        """Take in the members' processes as they come."""
+        """Take in the members' processes as they connect.
+
+        Each connection has a thread until it has proved that it belongs to a member, because a
+        stranger may send nothing. A member that is refused in between tries again.
+        """
         while not self._is_closing:
-            with contextlib.suppress(OSError):  # the listener was closed, or somebody went away
+            with contextlib.suppress(OSError):  # the listener or the connection was closed
                 connection = self._listener.accept()
-                # In a thread of its own: a stranger who says nothing must hold up nobody.
-                threading.Thread(target=self._welcome, args=[connection], daemon=True).start()
+                if self._unproved.acquire(blocking=False):
+                    threading.Thread(target=self._welcome, args=[connection], daemon=True).start()
+                else:
+                    connection.close()
 
     def _welcome(self, connection: Connection) -> None:
         try:
+            self._prove(connection)
+        finally:
+            self._unproved.release()
+
+    def _prove(self, connection: Connection) -> None:
+        try:
+            _set_timeout(connection, PROOF_S)
             deliver_challenge(connection, self._key)
             answer_challenge(connection, self._key)
             asked = connection.recv()
             member = self._by_folder[asked["folder"]]
+            _set_timeout(connection, 0)  # none: a member computes for as long as it likes
         except (AuthenticationError, EOFError, OSError, KeyError):
             connection.close()
             return
@@ -282,6 +302,13 @@ class Conductor:
         if len(first.images_per_s) < LEAST_TURNS:
             return False
         return all(is_sure(_ratios(each, first)) for each in others)
+
+
+def _set_timeout(connection: Connection, seconds: int) -> None:
+    """Let reading and writing fail after some seconds; 0: never."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as ours:
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", seconds, 0))
 
 
 def busy_cores() -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,8 +37,8 @@ class Engine(Protocol):
     def call_off(self, run: Run, /) -> None:
         """Ask that a run be ended, before its record says so. Raises TimeoutError: no answer."""
 
-    def stop(self, run: Run, /) -> None:
-        """End a run whose record is written."""
+    def stop(self, runs: Sequence[Run], /) -> None:
+        """End runs whose records are written."""
 
     def kill_left(self, run: Run, /) -> None:
         """End whatever of the run's job is left."""
@@ -75,7 +75,7 @@ class Recorded:
         """What its record says."""
         return run.status, run.record.error if run.record else ""
 
-    def call_off(self, _run: Run) -> None:
+    def call_off(self, _run: Run | Sequence[Run]) -> None:
         """Nothing is left to be ended; nor is there for `stop` and `kill_left`."""
 
     stop = kill_left = call_off

@@ -6,6 +6,8 @@ import json
 import math
 import multiprocessing
 import os
+import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -13,14 +15,20 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
+from subprocess import Popen
 from typing import TYPE_CHECKING
 
 import psutil
 
 from course.config import GIB, Config
 from course.jobs.processes import POLL_S
+from course.jobs.warm import forks
+from course.jobs.warm import start as warm
+from course.jobs.warm.forks import Forked
+from course.jobs.warm.fresh import Process
 from course.runs.files import write_atomically
-from course.runs.run import Run
+from course.runs.run import FOLDER_VARIABLE, Run
+from course.training.ranks import store
 
 if TYPE_CHECKING:
     from course.jobs.conductor import Conductor
@@ -49,8 +57,36 @@ def first_node(run: Run) -> str:
 
 
 def first_port(job_id: str) -> int:
-    """Where ranks of a job's first run meet: the same for all its tasks, each job has another."""
+    """The port where ranks of a Slurm job's first run meet: derived from its id, by all tasks."""
     return Random(job_id).choice(PORTS)
+
+
+def store_file(run: Run, start: int) -> Path:
+    """Where rank 0 of a run on this machine writes the port of the ranks' store.
+
+    Args:
+        start: how often each rank's process was started before: each time they meet anew.
+    """
+    return run.folder / f"store-{start}.port"
+
+
+def start_store(run: Run, start: int) -> Popen | Forked:
+    """Start the process that holds the store of a local run's ranks, and write down its port.
+
+    PyTorch's own store, in rank 0, would listen to other machines too, at a port that may be taken
+    by then. This one listens on loopback, at a port that the system chose, as torchrun's does.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        number, port = listener.fileno(), listener.getsockname()[1]
+        command = [sys.executable, "-P", "-m", "course.training.ranks.store", str(number)]
+        env = {**os.environ, FOLDER_VARIABLE: str(run.folder), "CUDA_VISIBLE_DEVICES": ""}
+        if warm.is_prepared():
+            process = Process(command, env, run.folder, session=True)
+            started = forks.fork(partial(store.serve, number), process, keep=[number])
+        else:
+            started = Popen(command, env=env, pass_fds=[number], start_new_session=True)
+    write_atomically(store_file(run, start), str(port))
+    return started
 
 
 def agree(run: Run, rank: int, deadline: float) -> tuple[bool, Conductor | None]:

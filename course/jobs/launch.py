@@ -18,8 +18,10 @@ from tqdm import tqdm
 
 from course.config import Config
 from course.jobs.engines import engine, engine_of
+from course.jobs.errors import JobError as JobError
 from course.jobs.plan import Plan, beside, in_turns, plan
 from course.jobs.sites import Site
+from course.runs import failures
 from course.runs import record as records
 from course.runs import run as runs
 from course.runs.files import write_atomically
@@ -29,13 +31,6 @@ from course.runs.run import Run, record_of
 from course.text import wrapped
 
 REUSED = ("queued", "running", "ok", "oom")  # launched again, a run in such a state is kept
-
-
-class JobError(RuntimeError):
-    """A run ended otherwise than hoped for. In a notebook only the message is shown."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"{type(self).__name__}: {self}"]
 
 
 def launch(
@@ -224,11 +219,19 @@ def cancel_all(runs: Sequence[Run]) -> list[Run]:
     """End runs that wait or compute, at once: none starts because another made room for it.
 
     Raises:
-        JobError: Slurm does not take some requests just now; those runs are as they were.
+        JobError: Slurm does not take some requests just now; those runs are as they were. Or a
+            run's folder cannot be written; then nothing was cancelled.
     """
     # Their repetitions as well: nobody else needs them, and alone they would be over in no time.
     every = [each for run in runs for each in (run, *run.repeats)]
     every = [each for each in every if refresh(each) in ("queued", "running")]
+    for each in every:
+        if not os.access(each.folder, os.W_OK):
+            raise JobError(
+                f"{each.folder} belongs to another user (uid {each.folder.stat().st_uid}), and you "
+                f"cannot write to it. Nothing was cancelled: ask its owner, or set COURSE_RUNS to "
+                f"your own runs folder"
+            )
     refused = {}
     for each in every:
         try:
@@ -240,8 +243,8 @@ def cancel_all(runs: Sequence[Run]) -> list[Run]:
         # The record comes before the end: whatever still runs sees the verdict and stops.
         values = {"status": "cancelled", "error": "cancelled on request"}
         write_record(each.folder, record_of(each, values))
-    for each in every:
-        engine_of(each).stop(each)
+    for ran_by in {engine_of(each) for each in every}:
+        ran_by.stop([each for each in every if engine_of(each) is ran_by])
     if refused:
         error = next(iter(refused.values()))
         verb = "is" if len(refused) == 1 else "are"
@@ -268,6 +271,12 @@ def refresh(run: Run) -> str:
     return status
 
 
+_NOT_THE_SCRIPT = {
+    "disk": "The script is not to blame: make room, and launch again.",
+    "data": "The data is to blame, not the script: follow the message, and launch again.",
+}
+
+
 def explain(run: Run) -> str:
     """Why a run is not ok, for people: its status, error, where its logs lie, what to do."""
     record = run.record
@@ -281,7 +290,8 @@ def explain(run: Run) -> str:
         "cancelled": "Launch it again, if it is wanted after all.",
     }.get(
         record.status,
-        f"Fix the cause in {run.source} (the run used a copy of it), and launch it again, "
+        _NOT_THE_SCRIPT.get(failures.fault_of(record.error))
+        or f"Fix the cause in {run.source} (the run used a copy of it), and launch it again, "
         f"with rerun=True if the script is not the cause.",
     )
     if run.is_command:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from course.jobs.engines import engine
 from course.jobs.launch import refresh, steps_done
 from course.runs.run import Run, all_jobs
-from course.text import clock
+from course.text import clock, printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +45,11 @@ def as_text(table: pd.DataFrame) -> pd.DataFrame:
     shown["GPUs"] = table["gpus"].astype(str)
     steps = zip(table["step"], table["steps"])
     shown["steps"] = [f"{step:,} of {all_:,}" if all_ else "–" for step, all_ in steps]
-    return shown
+    return shown.apply(lambda column: column.map(_on_one_line))
+
+
+def _on_one_line(cell: object) -> str:
+    return " ".join(printable(str(cell)).split())
 
 
 def as_lines(table: pd.DataFrame | None) -> str:

@@ -28,6 +28,7 @@ class Site:
     executor: str = "local"
     time_min: float = 60
     data_root: str = ""
+    shared: bool = False  # of the local executor alone: all users of the machine take turns
     # Of Slurm alone:
     gpus_per_node: int = 4
     cpus_per_gpu: int = 1  # for each task; a task has one GPU
@@ -55,6 +56,11 @@ class Site:
                 raise ValueError(
                     f'site {self.name!r}: {name} is a setting of Slurm: add executor = "slurm"'
                 )
+        if not isinstance(self.shared, bool) or (self.shared and self.executor != "local"):
+            raise ValueError(
+                f"site {self.name!r}: shared={self.shared!r}: expected true or false, true "
+                f'only with executor = "local", where all users of a machine then take turns'
+            )
         for line in self.sbatch:
             if not re.fullmatch(r"[a-z][a-z-]*(=[^\n\r]*)?", line):
                 raise ValueError(

@@ -17,6 +17,7 @@ from typing import Any
 
 from course.config import Config
 from course.jobs.cluster import control
+from course.jobs.processes import job_environment
 from course.jobs.sites import Site, user_file
 from course.jobs.slurm_commands import (
     Partition,
@@ -53,6 +54,8 @@ REASONS = {
     "Dependency": "it waits for another job to end",
     "BeginTime": "it waits for a set time, as a job does that was put back into the queue",
     "JobHeld": "it is held back: scontrol release lets it go",
+    "launch failed requeued held": "a node could not start it, perhaps because Slurm's "
+    "controller had just ended: course slurm up releases it here, scontrol release elsewhere",
     "ReqNodeNotAvail": "nodes that it needs are down or reserved",
     "Reservation": "it waits for its reservation to begin",
     "PartitionTimeLimit": "it asks for more time than the partition gives, and will not start",
@@ -112,7 +115,7 @@ def submit_calls(
     check_partition(site, offers)
     made = executor(folder, request, site)
     try:
-        with _told_of_own_cluster():
+        with _submission_environment():
             first, *_ = made.map_array(call, *zip(*arguments))
     except FailedJobError as error:
         raise ValueError(_refused(error, offers, site, request)) from error
@@ -135,14 +138,20 @@ def _refused(error: Exception, offers: list[Partition], site: Site, request: dic
 
 
 @contextmanager
-def _told_of_own_cluster() -> Iterator[None]:
-    """For an array submitit makes an executor anew, which knows no cluster but the variables'."""
-    before = dict(os.environ)
-    os.environ.update(control.environment())
+def _submission_environment() -> Iterator[None]:
+    """Submit to the chosen cluster, without the variables of an outer job.
+
+    sbatch passes its environment on to the job, and submitit offers no way to change it.
+    """
+    before, wanted = dict(os.environ), job_environment() | control.environment()
+    for name in before.keys() - wanted.keys():
+        del os.environ[name]
+    os.environ.update(wanted)
     try:
         yield
     finally:
-        os.environ.clear()
+        for name in wanted.keys() - before.keys():
+            os.environ.pop(name, None)
         os.environ.update(before)
 
 
@@ -243,7 +252,7 @@ def _number(run: Run) -> list[str]:
     return [str(run.launched["job_id"])] if "job_id" in run.launched else []
 
 
-def stop(_run: Run) -> None:
+def stop(_runs: Sequence[Run]) -> None:
     """Nothing is left to do once Slurm has been asked."""
 
 

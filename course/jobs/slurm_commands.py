@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from submitit import SlurmExecutor
 
 GRACE_MIN = 2  # Slurm's limit lies so far behind the supervisor's own
+# A user's defaults for what these commands show, such as SQUEUE_PARTITION: they would hide jobs.
+DISPLAY_DEFAULTS = ("SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SLURM_TIME_FORMAT")
 
 
 def batch_script(folder: Path, request: dict[str, Any], site: Site) -> str:
@@ -37,10 +39,6 @@ def executor(folder: Path, request: dict[str, Any], site: Site) -> SlurmExecutor
         @classmethod
         def affinity(cls) -> int:
             return 1  # also where there is no srun: a script can be shown there
-
-        def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-            variables = [f"{name}={value}" for name, value in control.environment().items()]
-            return ["env", *variables, *super()._make_submission_command(submission_file_path)]
 
     made = Anywhere(folder / "logs", python=shlex.quote(sys.executable))
     made.update_parameters(**_parameters(folder, request, site))
@@ -140,7 +138,8 @@ def most_min(site: Site, offers: list[Partition]) -> float:
 
 def ask(*command: str) -> subprocess.CompletedProcess[str] | None:
     """Run one of Slurm's commands; None where it is not there, or does not answer."""
-    env = {**os.environ, **control.environment()}
+    env = {key: value for key, value in os.environ.items() if not key.startswith(DISPLAY_DEFAULTS)}
+    env |= control.environment()
     try:
         return subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):

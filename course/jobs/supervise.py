@@ -1,8 +1,8 @@
 """The body of a job: waits for its turn, runs the snapshots, and sees to it that records are left.
 
-It runs once on every task, under submitit, as the parent of the training processes: of one, or,
-where runs of a group take turns, of one for each. So it can tell what such a process no longer
-can: that it was killed, or ran past its time.
+It runs once on every task (on Slurm under submitit) as the parent of the training processes: of
+one, or, where runs of a group take turns, of one for each. So it can tell what such a process no
+longer can: that it was killed, or ran past its time.
 """
 
 from __future__ import annotations
@@ -10,22 +10,25 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from subprocess import Popen
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from filelock import Timeout
-from submitit import JobEnvironment
-from submitit.helpers import TorchDistributedEnvironment
-
-from course.jobs import group
-from course.jobs.processes import COMMAND_VARIABLE, end_command, identity, usable_cores
-from course.jobs.tickets import is_first, machine_lock
+from course.jobs import group, tickets
+from course.jobs.processes import (
+    COMMAND_VARIABLE,
+    end_command,
+    identity,
+    loopback,
+    usable_cores,
+)
 from course.jobs.warm import client
 from course.jobs.warm import start as warm
 from course.jobs.warm.forks import Forked
@@ -33,8 +36,11 @@ from course.runs import failures, logs, ranks
 from course.runs.files import write_atomically
 from course.runs.record import Record, write_record
 from course.runs.restarts import GO_ON, interruptions
-from course.runs.run import FOLDER_VARIABLE, Run, record_of
+from course.runs.run import FOLDER_VARIABLE, RACE_BEGAN, RACE_CLOCK, Run, record_of
 from course.training import turn
+
+if TYPE_CHECKING:
+    from submitit import JobEnvironment
 
 WATCH_S = 0.2  # between two looks at runs that are timed meanwhile: not too often
 EXIT_CODES = {"timeout": 124}  # as the command of that name has it
@@ -49,10 +55,34 @@ class Ended(Exception):
     """The job's verdict is in, or must be given now."""
 
 
-def supervise(folder: str) -> None:
-    """Run the job of the run in `folder` as this task of it: that run, and those of its group."""
-    first, task = Run(Path(folder)), JobEnvironment()
+@dataclass(frozen=True)
+class LocalTask:
+    """A task of a job on this machine, with the names that submitit has for those of Slurm."""
+
+    global_rank: int
+    num_tasks: int
+    job_id: str
+    num_nodes: int = 1
+    hostname: str = socket.gethostname()
+
+    @property
+    def local_rank(self) -> int:
+        """The same: there is one machine."""
+        return self.global_rank
+
+
+def supervise(folder: str, task: LocalTask | JobEnvironment | None = None) -> None:
+    """Run the job of the run in `folder` as this task of it: that run, and those of its group.
+
+    Args:
+        task: None: that of Slurm, as submitit calls it.
+    """
     signal.signal(signal.SIGTERM, _cancelled)
+    if task is None:
+        from submitit import JobEnvironment  # only here: it takes longer than all the rest
+
+        task = JobEnvironment()
+    first = Run(Path(folder))
     by_slurm = first.launched.get("executor") == "slurm"
     members = [
         (SupervisedCommand if run.is_command else SupervisedRun)(run, task, number)
@@ -78,7 +108,7 @@ def supervise(folder: str) -> None:
         sys.exit(EXIT_CODES.get(verdicts[0].status, 1))
 
 
-def _begin_anew(runs: Sequence[Run], task: JobEnvironment) -> None:
+def _begin_anew(runs: Sequence[Run], task: LocalTask | JobEnvironment) -> None:
     """Slurm restarts a job that it had preempted, or whose node went down."""
     if task.global_rank == 0 and int(os.environ.get("SLURM_RESTART_COUNT", 0)):
         for run in (each for each in runs if not each.record):
@@ -99,27 +129,16 @@ def _cancelled(*_: Any) -> None:
 
 @contextmanager
 def _turn(run: Run, rank: int) -> Iterator[None]:
-    """Wait until no other run computes on this machine: two at once would spoil both times."""
+    """Make sure that no other run computes on this machine: two at once would spoil both times."""
     if rank > 0:
         while not any(each.started for each in run.together):
             _leave_if_over(run)
             time.sleep(WATCH_S)
         yield
         return
-    lock = machine_lock()
-    while not lock.is_locked:
+    with tickets.turn():
         _leave_if_over(run)
-        if not is_first(run):
-            time.sleep(WATCH_S)
-            continue
-        try:
-            lock.acquire(timeout=WATCH_S)
-        except Timeout:  # a run of another runs folder computes
-            continue
-    try:
         yield
-    finally:
-        lock.release()
 
 
 def _leave_if_over(run: Run) -> None:
@@ -128,17 +147,18 @@ def _leave_if_over(run: Run) -> None:
         raise Ended(records[0].status)
 
 
-def _compute(members: Sequence[SupervisedRun], task: JobEnvironment) -> None:
+def _compute(members: Sequence[SupervisedRun], task: LocalTask | JobEnvironment) -> None:
     """Run the members' snapshots to their ends. Whatever happens, no process outlives this one."""
     waiting = [each for each in members if not each.run.record]
-    deadline = time.monotonic() + members[0].run.launched["time_min"] * 60
+    began = time.monotonic()
+    deadline = began + members[0].run.launched["time_min"] * 60
     together, turns = group.agree(members[0].run, task.global_rank, deadline)
     if together and _is_local(members[0].run) and client.is_wanted():
         warm.prepare()  # once for all of them, rather than once for each
     running: list[SupervisedRun] = []
     try:
         while waiting or running:
-            while waiting and (together or (not running and waiting[0].may_begin())):
+            while waiting and (together or not running) and waiting[0].may_begin():
                 running.append(waiting.pop(0))
                 with _sigterm_held():
                     running[-1].start(in_turns=together)
@@ -149,7 +169,8 @@ def _compute(members: Sequence[SupervisedRun], task: JobEnvironment) -> None:
                     running.remove(member)
                     if turns:
                         turns.is_over(member.run, member.verdict.status)
-            time.sleep(WATCH_S)
+            if waiting or running:  # a short job is looked at more often, so that it is soon over
+                time.sleep(min(WATCH_S, (time.monotonic() - began) / 10))
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # they end, and nothing may come between
         for member in running:
@@ -178,7 +199,7 @@ def _sigterm_held() -> Iterator[None]:
 class SupervisedRun:
     """One run of the job, on this task: its process, and what it is worth."""
 
-    def __init__(self, run: Run, task: JobEnvironment, number: int) -> None:
+    def __init__(self, run: Run, task: LocalTask | JobEnvironment, number: int) -> None:
         self.run, self.number = run, number
         self.rank, self.ranks = task.global_rank, run.launched["gpus"]
         self.verdict: Record | None = None
@@ -186,7 +207,11 @@ class SupervisedRun:
         self._verdict_since = 0.0  # since when the record is there, though the process is, too
         self._is_through = False  # did this rank end well?
         self._in_turns = False
+        self._starts = 0  # of the training process so far
+        self._store: Popen | Forked | None = None  # of a local run's ranks, in rank 0
         self._interruptions = 0  # that were planted, and are behind it
+        self._times_race = self.rank == 0 and "race" in run.launched
+        self._race_began_s: float | None = None  # by the disk's clock
 
     def start(self, *, in_turns: bool) -> None:
         """Start the training process; rank 0 notes that the run has begun."""
@@ -206,8 +231,11 @@ class SupervisedRun:
 
     def may_begin(self) -> bool:
         """Has the first task begun this run? One whose turn it is not must not compute."""
-        alone = len(self.run.together) == 1
-        return alone or self.rank == 0 or bool(self.run.started or self.run.record)
+        if self.rank == 0 or self.run.record:
+            return True
+        if _is_local(self.run):
+            return group.store_file(self.run, self._starts).exists()
+        return len(self.run.together) == 1 or bool(self.run.started)
 
     def _start_process(self, in_turns: bool) -> Popen | Forked:
         script, folder, env = self.run.script, self.run.folder, self._environment()
@@ -224,13 +252,11 @@ class SupervisedRun:
             return warm.start_script(script, cwd=folder, env=env, **streams)
 
     def _environment(self) -> dict[str, str]:
-        os.environ.setdefault("MASTER_PORT", str(group.first_port(self._task.job_id)))
-        TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
-        within = min(self.ranks, int(os.environ["LOCAL_WORLD_SIZE"]))
-        port = int(os.environ["MASTER_PORT"]) + self.number  # each run has a process group
+        within = min(self.ranks, self._task.num_tasks // self._task.num_nodes)
         env = os.environ | {
-            "MASTER_ADDR": group.first_node(self.run),
-            "MASTER_PORT": str(port),
+            **self._meeting_point(),
+            "RANK": str(self.rank),
+            "LOCAL_RANK": str(self._task.local_rank),
             "WORLD_SIZE": str(self.ranks),
             "LOCAL_WORLD_SIZE": str(within),
             FOLDER_VARIABLE: str(self.run.folder),
@@ -248,6 +274,30 @@ class SupervisedRun:
             env.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", str(DUMP_MS))
         return env
 
+    def _meeting_point(self) -> dict[str, str]:
+        """Where the ranks meet, each time they start; never where an outer job's ranks do."""
+        start, self._starts = self._starts, self._starts + 1
+        if not _is_local(self.run):  # each run of the job has a process group
+            port = group.first_port(self._task.job_id) + self.number
+            return {"MASTER_ADDR": group.first_node(self.run), "MASTER_PORT": str(port)}
+        here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": loopback()}
+        if self.ranks == 1:
+            return here
+        path = group.store_file(self.run, start)
+        if self.rank == 0:
+            self._end_store()
+            self._store = group.start_store(self.run, start)
+        while not path.exists() and not self.run.record:
+            time.sleep(WATCH_S)
+        port = path.read_text() if path.exists() else "0"  # the run is over: its process will end
+        # With this variable of torchrun's, rank 0 expects a store there, and starts none itself.
+        return here | {"MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+
+    def _end_store(self) -> None:
+        if self._store:
+            self._store.send_signal(signal.SIGKILL)
+            self._store.wait()
+
     def is_over(self, deadline: float) -> bool:
         """Has the run ended on this task? If so, its verdict is given and no process is left."""
         try:
@@ -258,11 +308,13 @@ class SupervisedRun:
             return False
         self.ask_to_save()  # where it is not over by itself
         self.end()
+        self._write_race_clock()
         self.give(verdict)
         return True
 
     def _look(self, deadline: float) -> Record | None:
         """What the run is worth by what is seen just now; None: it goes on."""
+        self._look_at_race()
         now, record, code = time.monotonic(), self.run.record, self._child.poll()
         if now > deadline:
             return self._ended("timeout")
@@ -279,6 +331,30 @@ class SupervisedRun:
         if verdict.status != "ok":
             return self._own_words(verdict)
         return self._with_others(verdict, record)
+
+    def _look_at_race(self) -> None:
+        """Note when the clock of a race started, the first time that the file is there."""
+        if self._times_race and self._race_began_s is None:
+            with suppress(FileNotFoundError):
+                self._race_began_s = (self.run.folder / RACE_BEGAN).stat().st_ctime
+
+    def _write_race_clock(self) -> None:
+        """Write how long a race took until its last weights, by a clock that no script sets.
+
+        It is the time of change of two files (ctime). The process is over, so it cannot change
+        the result.
+        """
+        self._look_at_race()
+        if self._race_began_s is None:
+            return
+        seconds = None
+        with suppress(FileNotFoundError):
+            ended_s = (self.run.folder / "weights.pt").stat().st_ctime
+            seconds = ended_s - self._race_began_s
+            if self._race_began_s.is_integer() and ended_s.is_integer():
+                seconds -= 1  # a disk that counts whole seconds, such as Lustre: it took no less
+        with suppress(OSError):  # a full disk: the referee refuses what has no such time
+            write_atomically(self.run.folder / RACE_CLOCK, json.dumps({"seconds": seconds}))
 
     def _goes_on(self, code: int) -> bool:
         """Has the process ended before the run, so that another is to go on?"""
@@ -336,6 +412,7 @@ class SupervisedRun:
 
     def kill(self) -> None:
         """End the training process and those it started, DataLoader workers for instance."""
+        self._end_store()
         if self._child is None:
             return
         with suppress(ProcessLookupError):
@@ -360,7 +437,7 @@ class SupervisedRun:
 class SupervisedCommand(SupervisedRun):
     """A command that is no training script: it ends as its process does, with all it started."""
 
-    def __init__(self, run: Run, task: JobEnvironment, number: int) -> None:
+    def __init__(self, run: Run, task: LocalTask | JobEnvironment, number: int) -> None:
         super().__init__(run, task, number)
         self.ranks = 1  # whatever it starts itself
 
@@ -403,3 +480,8 @@ def _explain(status: str, asked: dict[str, Any]) -> str:
     if status == "timeout":
         return f"still running after its {asked['time_min']:g} minutes"
     return "cancelled on request" if status == "cancelled" else ""
+
+
+if __name__ == "__main__":
+    _, first_folder, rank, tasks, job = sys.argv
+    supervise(first_folder, LocalTask(int(rank), int(tasks), job))

@@ -27,6 +27,7 @@ from course.jobs.launch import explain, launch, launch_all, refresh, wait
 from course.jobs.plan import device_for
 from course.labs.exercises import open_todos, solution_of, yours
 from course.labs.store import UNMEASURABLE, UNTIMED, save_check
+from course.runs import failures
 from course.runs.ratio import SURE, Ratio, held_by_host, ratio
 from course.runs.run import Run
 
@@ -232,7 +233,7 @@ def _parts(wanted: Mechanism, run: Run, against: Run) -> Iterator[Part]:
     for each in (against, run):
         if refresh(each) != "ok":
             reason = explain(each).splitlines()[0]
-            yield Part("correct", FAILED, reason, _error_line(each) or where)
+            yield Part("correct", FAILED, reason, _error_line(each, where))
             told = "; ".join(_rehearsed(wanted, run))
             yield Part("mechanism", FAILED, told or "there is no finished run to look into", where)
             yield Part("effect", UNMEASURABLE, "there is no finished run to time")
@@ -345,8 +346,10 @@ def _where(run: Run, wanted: Mechanism) -> str:
     return f"{run.source} has no line with {wanted.word}: course exercises --upto shows where"
 
 
-def _error_line(run: Run) -> str:
-    return _told_line(run, run.record.error if run.record else "")
+def _error_line(run: Run, otherwise: str) -> str:
+    """The line that failed; none where the script is not to blame."""
+    error = run.record.error if run.record else ""
+    return "" if failures.fault_of(error) else _told_line(run, error) or otherwise
 
 
 def _told_line(run: Run, told: str) -> str:

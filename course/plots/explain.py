@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from course.data.folders import class_names, images_below
 from course.plots.base import ACCENT, GREY, ON_LIGHT, Picture, clean
 
 WIDE, HIGH, GAP = 168, 130, 8  # pixels: an image's place with what is between two, and that alone
@@ -14,7 +15,7 @@ WIDE, HIGH, GAP = 168, 130, 8  # pixels: an image's place with what is between t
 
 def samples(root: Path, classes: int = 16, per_class: int = 3) -> Picture:
     """A few training images of each class of an ImageNet-style folder, as they lie on disk."""
-    folders = sorted(path for path in (root / "train").iterdir() if path.is_dir())[:classes]
+    folders = [root / "train" / name for name in class_names(root / "train", [])][:classes]
     columns = min(8, len(folders))
     blocks = -(-len(folders) // columns)
     said = "; ".join(folder.name for folder in folders)
@@ -38,7 +39,7 @@ def _side_by_side(folders: list[Path], columns: int, rows: int) -> np.ndarray:
 
     whole = Image.new("RGBA", (columns * WIDE - GAP, rows * HIGH - GAP))
     for column, folder in enumerate(folders):
-        for row, path in enumerate(sorted(folder.iterdir())[:rows]):
+        for row, path in enumerate(sorted(images_below(folder, []))[:rows]):
             with Image.open(path) as image:
                 image.thumbnail((WIDE - GAP, HIGH - GAP))
                 left = column * WIDE + (WIDE - GAP - image.width) // 2

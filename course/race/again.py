@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import sys
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from course.race import board, tracks
-from course.race.board import Entry
-from course.race.entry import run_all
+from course.race import board, shared_files, tracks
+from course.race.board import VERIFIED, Entry
+from course.race.entry import run_all, settings_of
 from course.runs.files import write_atomically
-from course.text import digits
+from course.text import digits, one_line
 
-VERIFIED = "verified-{}.json"
-BESIDE = "{}.verified"  # the folder of such files: an entry's own is its author's, or the course's
 ALIKE = 0.1  # times that differ by less say nothing
 
 
@@ -33,20 +33,23 @@ def verify(
 ) -> Outcome:
     """Run an entry's stored script as often as its track asks for, and compare.
 
-    Accuracy must hold anywhere. Times and joules are compared on the same machine alone. What came
-    of it is stored on the board, if its folder may be written.
+    Accuracy must hold anywhere. Times and joules are compared on the same machine only. The
+    board's owner stores the result on it. The script runs as you, so read it first.
 
     Raises:
-        ValueError: no such entry, or several; or its script is another than was entered.
+        ValueError: no such entry, or several; or its script is not the one that was entered.
     """
     place = board.folder(to)
     entry = board.get(name, place)
-    script = board.place_of(entry, place) / board.SCRIPT
-    if not board.is_as_entered(entry, place):
-        raise ValueError(f"{script} is not what was entered: its SHA-256 is not the entry's")
+    script = board.script_of(entry, place)  # read once: its author could change it meanwhile
+    if board.digest(script) != entry.sha256:
+        raise ValueError(
+            f"the script of {entry.id} is not what was entered: its SHA-256 is not the entry's"
+        )
     count = seeds or tracks.get(entry.track).seeds
     drawn = [secrets.randbelow(2**31) for _ in range(count)]
     blank = replace(entry, trials=(), seeds=(), machine="", hardware={}, versions={})
+    blank = replace(blank, settings=settings_of(script, entry.track))
     outcome = compared(entry, run_all(script, blank, drawn, site))
     _store(outcome, entry, place)
     return outcome
@@ -74,26 +77,35 @@ def _store(outcome: Outcome, entry: Entry, place: Path) -> None:
     moment = datetime.now()
     about = {"at": moment.isoformat(timespec="seconds"), "holds": outcome.holds}
     about |= {"said": outcome.said, "entry": asdict(outcome.again)}
+    name = f"{entry.id}.{board.fingerprint(entry)}.{moment:%Y%m%d-%H%M%S}.json"
     try:
-        folder = board.folder_for_all(place, entry.track, BESIDE.format(entry.id))
-        path = folder / VERIFIED.format(f"{moment:%m%d-%H%M%S}")
-        write_atomically(path, json.dumps(about, indent=1))
+        board.prepare(place)
+        if (owner := place.stat().st_uid) != os.getuid():
+            who = shared_files.user_name(owner)
+            print(f"the result is not stored: only {who}, who owns the board, can do that")
+            return
+        write_atomically(place / VERIFIED / name, json.dumps(about, indent=1))
     except OSError as error:
-        print(f"what came of it could not be stored on the board: {error}")
+        print(f"the result could not be stored on the board: {error}")
 
 
 def outcomes(entry: Entry, place: Path) -> list[str]:
-    """What came of running an entry of a board again, in words, the oldest first."""
-    own = board.place_of(entry, place)
-    folders = (own, place / entry.track / BESIDE.format(entry.id))
-    paths = [path for folder in folders for path in folder.glob(VERIFIED.format("*"))]
-    return [*filter(None, map(_read, sorted(paths, key=lambda path: path.name)))]
+    """Return what the board's owner learned by running an entry again, the oldest first.
 
-
-def _read(path: Path) -> str:
+    A verdict is about one version of an entry: if its author changes a figure, it is gone.
+    """
     try:
-        told = json.loads(path.read_text())
-        return f"{told['at'].replace('T', ' ')}: {told['said']}"
+        names = shared_files.list_folder(place, VERIFIED)
+    except (OSError, ValueError):  # none yet, or not the owner's
+        return []
+    own = f"{entry.id}.{board.fingerprint(entry)}."
+    return [*filter(None, (_read(place, name) for name in names if name.startswith(own)))]
+
+
+def _read(place: Path, name: str) -> str:
+    try:
+        found = json.loads(shared_files.read_text(place, VERIFIED, name))
+        return one_line(f"{found['at'].replace('T', ' ')}: {found['said']}")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        board.pass_over(path, error)
+        print(board.passed_over(f"{VERIFIED}/{name}", error), file=sys.stderr)
         return ""

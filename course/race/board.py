@@ -1,8 +1,12 @@
-"""The board: a folder that many may write to at once, each entry a folder of its own.
+"""The board: a folder that many people can write to at once. Each entry is a folder in it.
 
 BOARD/TRACK/ENTRY/script.py    what was run
-                 /entry.json   who, where, with which seeds, and what came of each
-           /ENTRY.verified/verified-*.json   what running it again brought, whoever did so
+                 /entry.json   who, where, with which seeds, and the result of each run
+     /verified/ENTRY.*.json    results of running an entry again
+
+The board's owner creates the folders of the tracks and `verified`, to which only the owner writes.
+Anyone can write anything into their own entry, so nothing in it is trusted:
+`course.race.shared_files` reads it, and `Entry.from_json` checks it.
 """
 
 from __future__ import annotations
@@ -11,28 +15,71 @@ import getpass
 import hashlib
 import json
 import os
+import re
 import secrets
+import shlex
 import shutil
+import stat
 import statistics
 import sys
-import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from course.race import tracks
+from course.race import shared_files, tracks
 from course.runs.files import write_atomically
 from course.runs.run import RECORDED, runs_root
-from course.text import digits, wrapped
+from course.text import digits, one_line, wrapped
 
 SCRIPT, ABOUT = "script.py", "entry.json"
 SHIPPED_ENTRIES = ("plain", "one_cycle", "progressive", "fast")  # each a step from the one before
 SHIPPED = RECORDED / "race"  # the entries that came with the course
 DRAFT = ".draft-"
+VERIFIED = "verified"
 VERDICT = "referee.json"  # in a run's folder: what the referee says of it
+
+SCALAR = {"type": ["string", "number", "boolean", "null"], "maxLength": 500}
+TABLE = {
+    "type": "object",
+    "additionalProperties": {"anyOf": [SCALAR, {"type": "array", "items": SCALAR}]},
+}
+TEXT = {"type": "string", "maxLength": 2000}
+NAME = {"type": "string", "minLength": 1, "maxLength": 200}
+AMOUNT = {"type": ["number", "null"], "minimum": 0, "maximum": 1e12}
+SHARE = {"type": ["number", "null"], "minimum": 0, "maximum": 1}
+SEED = {"type": "integer", "minimum": 0, "maximum": 2**63}
+MARK = {"type": "array", "minItems": 3, "maxItems": 3, "prefixItems": [AMOUNT, AMOUNT, SHARE]}
+TRIAL = {
+    "type": "object",
+    "required": ["seed", "run"],
+    "properties": {
+        **dict.fromkeys(("run", "failure", "weights", "validated_on"), TEXT),
+        **dict.fromkeys(("seconds", "ready_s", "joules"), AMOUNT),
+        "seed": SEED,
+        "top1": SHARE,
+        "way": {"type": "array", "items": MARK},
+    },
+    # A run that did not fail has a time and an accuracy.
+    "if": {"properties": {"failure": {"const": ""}}},
+    "then": {"properties": {"seconds": {"type": "number"}, "top1": {"type": "number"}}},
+}
+TRIAL["then"]["required"] = ["seconds", "top1"]
+ENTRY = {
+    "type": "object",
+    "required": ["name", "by", "entered_at", "sha256", "settings"],
+    "properties": {
+        **dict.fromkeys(("name", "by", "entered_at", "sha256"), NAME),
+        **dict.fromkeys(("machine", "git_sha"), TEXT),
+        **dict.fromkeys(("settings", "hardware", "versions"), TABLE),
+        "gpus": {"type": "integer", "minimum": 1, "maximum": 1024},
+        "seeds": {"type": "array", "items": SEED},
+        "trials": {"type": "array", "items": TRIAL, "maxItems": 1000},
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -79,19 +126,31 @@ class Entry:
     ) -> Entry:
         """An entry before its first run."""
         now, sha256 = datetime.now(), digest(text)
-        number = f"{tracks.plain(name)}-{now:%m%d-%H%M%S}-{sha256[:4]}{secrets.token_hex(2)}"
+        number = f"{tracks.plain(name)}-{now:%m%d-%H%M%S}-{sha256[:4]}{secrets.token_hex(4)}"
         moment = now.isoformat(timespec="seconds")
         return cls(number, track, name, by or _user(), moment, sha256, settings, gpus)
 
     @classmethod
-    def from_json(cls, text: str) -> Entry:
-        """An entry of any version: unknown fields are passed over."""
-        values = json.loads(text)
+    def from_json(cls, text: str, track: str, id: str) -> Entry:
+        """Read an entry of any version: unknown fields are passed over.
+
+        Args:
+            track, id: the names of its folders, whatever the text says.
+
+        Raises:
+            ValueError, RecursionError: the text is not an entry; the message says why.
+        """
+        from jsonschema import Draft202012Validator  # only here: it takes a quarter of a second
+
+        values = _cleaned(json.loads(text, parse_constant=_refuse))
+        for error in Draft202012Validator(ENTRY).iter_errors(values):
+            raise ValueError(f"{error.json_path}: {one_line(error.message)[-200:]}")
         known = {each.name for each in fields(cls)}
-        trials = [_trial(each) for each in values.get("trials", [])]
+        trials = tuple(_trial(each) for each in values.get("trials", []))
         values = {key: each for key, each in values.items() if key in known}
         seeds = tuple(values.get("seeds", ()))
-        return cls(**values | {"trials": tuple(trials), "seeds": seeds})
+        own = {"trials": trials, "seeds": seeds, "track": track, "id": id}
+        return cls(**values | own)
 
     @property
     def failure(self) -> str:
@@ -182,6 +241,19 @@ def _trial(values: dict[str, Any]) -> Trial:
     return Trial(**kept | {"way": tuple(map(tuple, values.get("way", ())))})
 
 
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not a number")
+
+
+def _cleaned(value: Any) -> Any:
+    """The same JSON value, without characters that could control a terminal."""
+    if isinstance(value, str):
+        return one_line(value)
+    if isinstance(value, dict):
+        return {one_line(key): _cleaned(each) for key, each in value.items()}
+    return [_cleaned(each) for each in value] if isinstance(value, list) else value
+
+
 def digest(text: str) -> str:
     """What tells a script from another: its SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()
@@ -226,37 +298,60 @@ def folder(given: str | Path | None = None) -> Path:
     return Path(named).expanduser().resolve()
 
 
+def prepare(board: Path) -> None:
+    """Create the board, and in one of your own the folders that all entries and verdicts are in."""
+    board.mkdir(parents=True, exist_ok=True)
+    found = board.stat()
+    if found.st_uid != os.getuid():
+        return
+    modes = dict.fromkeys(tracks.TRACKS, stat.S_IMODE(found.st_mode)) | {VERIFIED: 0o755}
+    for name, mode in modes.items():
+        with suppress(FileExistsError):
+            (board / name).mkdir()
+            (board / name).chmod(mode)  # of a shared board: others can write there, too
+
+
 def begin(board: Path, entry: Entry, text: str) -> Draft:
-    """Store an entry's script, out of sight, before anything of it is run."""
-    path = folder_for_all(board, entry.track) / f"{DRAFT}{entry.id}"
-    path.mkdir()
+    """Store an entry's script, out of sight, before any of it runs.
+
+    Raises:
+        ValueError: the script is too large, or others could change what is on this board.
+    """
+    if (size := len(text.encode())) > shared_files.LIMIT_BYTES:
+        most = shared_files.LIMIT_BYTES // 1024
+        raise ValueError(f"the script has {size:,} bytes: expected {most} KiB at most")
+    prepare(board)
+    _check(board, entry.track)
+    path = board / entry.track / f"{DRAFT}{secrets.token_hex(8)}"
+    path.mkdir(mode=0o700)
     write_atomically(path / SCRIPT, text)
     return Draft(path, entry)
 
 
-def folder_for_all(board: Path, *names: str) -> Path:
-    """A folder in the board, made if it is not there, which whoever may write to the board may.
-
-    It gets the board's mode before it gets its name: nobody meets it half made.
-    """
-    board.mkdir(parents=True, exist_ok=True)
-    place = board
-    for name in names:
-        place = place / name
-        if place.exists():
-            continue
-        new = Path(tempfile.mkdtemp(prefix=".new-", dir=place.parent))
-        new.chmod(board.stat().st_mode & 0o7777)
-        try:
-            new.rename(place)
-        except OSError:  # somebody else was faster
-            new.rmdir()
-    return place
+def _check(board: Path, track: str) -> None:
+    """Raise ValueError where another learner could replace an entry."""
+    owner = shared_files.user_name(board.stat().st_uid)
+    try:
+        shared_files.list_folder(board, track)
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{board} has no folder {track!r} yet. {owner}, who owns the board, creates it with: "
+            f"course race --board {shlex.quote(str(board))}"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{board / track}: {error}") from error
+    for place in (board, board / track):
+        if place.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+            raise ValueError(
+                f"anyone can replace entries in {place}, because it has no sticky bit. {owner} "
+                f"sets it with: chmod +t {shlex.quote(str(place))}"
+            )
 
 
 def post(draft: Draft, entry: Entry) -> Entry:
-    """Put an entry on the board, whole: it is seen from one moment to the next."""
+    """Put a complete entry on the board: it appears from one moment to the next."""
     write_atomically(draft.path / ABOUT, json.dumps(asdict(entry), indent=1))
+    draft.path.chmod(0o755)
     draft.path.rename(draft.path.with_name(entry.id))
     return entry
 
@@ -269,34 +364,72 @@ def drop(draft: Draft) -> None:
 def entries(
     board: Path, *, track: str | None = None, machine: str | None = None, shipped: bool = True
 ) -> list[Entry]:
-    """The entries of a board, in their order.
+    """Return the entries of a board, in their order; name each bad one on standard error.
 
     Args:
         machine: only those whose machine's name contains it.
         shipped: those that the course ships as well.
     """
-    found = []
+    found, problems = read(board, track=track, machine=machine, shipped=shipped)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return found
+
+
+def read(
+    board: Path, *, track: str | None = None, machine: str | None = None, shipped: bool = True
+) -> tuple[list[Entry], list[str]]:
+    """Return the entries of a board, and for each bad one a line with the reason."""
+    found, problems = [], []
     for place in (SHIPPED, board) if shipped else (board,):
-        for entry in filter(None, map(_read, sorted(place.glob(f"*/[!.]*/{ABOUT}")))):
-            if track in (None, entry.track) and (machine or "").lower() in entry.machine.lower():
-                found.append(entry)
-    return in_order(found)
+        for each in _scan(place):
+            if isinstance(each, str):
+                problems.append(each)
+            elif track in (None, each.track) and (machine or "").lower() in each.machine.lower():
+                found.append(each)
+    return in_order(found), problems
 
 
-def _read(path: Path) -> Entry | None:
-    """An entry of the board; None if its file is half copied, or of another version."""
+def _scan(root: Path) -> Iterator[Entry | str]:
+    """Each entry below a folder; in place of a bad one, a line with the reason."""
+    for track in tracks.TRACKS:
+        try:
+            names = shared_files.list_folder(root, track)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            yield passed_over(track, error)
+            continue
+        for name in names:
+            if name.startswith("."):
+                continue
+            try:
+                yield _read(root, track, name)
+            except FileNotFoundError:  # no entry, or one that has just been removed
+                continue
+            except (OSError, ValueError, RecursionError) as error:
+                yield passed_over(f"{track}/{name}", error)
+
+
+def _read(root: Path, track: str, name: str) -> Entry:
+    text = shared_files.read_text(root, track, name, ABOUT)
+    if not re.fullmatch(r"[\w.-]+", name):
+        raise ValueError("its folder's name has characters other than letters, digits and _.-")
+    if root != SHIPPED and (SHIPPED / track / name).exists():
+        raise ValueError("an entry that the course ships has the same name")
     try:
-        entry = Entry.from_json(path.read_text())
-        tracks.get(entry.track)
-        return entry
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        pass_over(path, error)
-        return None
+        shared_files.read_text(root, track, name, SCRIPT)
+    except FileNotFoundError as error:
+        raise ValueError(f"{SCRIPT} is missing") from error
+    return Entry.from_json(text, track, name)
 
 
-def pass_over(path: Path, error: Exception) -> None:
-    """Say that a file of the board cannot be read: the others are shown nevertheless."""
-    print(f"{path} is passed over: {type(error).__name__}: {error}", file=sys.stderr)
+def passed_over(name: str, error: Exception) -> str:
+    """A line that says why something on the board is not shown."""
+    why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+    if isinstance(error, OSError):
+        why = error.strerror or why
+    return f"{one_line(name)} is passed over: {one_line(why)}"
 
 
 def in_order(of: Iterable[Entry]) -> list[Entry]:
@@ -309,26 +442,36 @@ def in_order(of: Iterable[Entry]) -> list[Entry]:
     return sorted(of, key=key)
 
 
-def place_of(entry: Entry, board: Path) -> Path:
-    """The folder of an entry: on the board, or among those that the course ships."""
-    own = board / entry.track / entry.id
-    return own if own.exists() else SHIPPED / entry.track / entry.id
+def root_of(entry: Entry, board: Path) -> Path:
+    """Return where an entry's track is: on the board, or among what the course ships."""
+    return SHIPPED if (SHIPPED / entry.track / entry.id).exists() else board
+
+
+def script_of(entry: Entry, board: Path) -> str:
+    """Return an entry's stored script. Raises OSError or ValueError where it has none."""
+    return shared_files.read_text(root_of(entry, board), entry.track, entry.id, SCRIPT)
 
 
 def is_as_entered(entry: Entry, board: Path) -> bool:
     """Is the stored script the one that was entered? False as well where there is none."""
     try:
-        return digest((place_of(entry, board) / SCRIPT).read_text()) == entry.sha256
+        return digest(script_of(entry, board)) == entry.sha256
     except (OSError, ValueError):
         return False
 
 
+def fingerprint(entry: Entry) -> str:
+    """Return what a verdict is about: it changes if anything in the entry does."""
+    return digest(json.dumps(asdict(entry)))[:16]
+
+
 def get(name: str, board: Path) -> Entry:
     """The entry whose id is, or alone contains, `name`. Raises ValueError with the candidates."""
-    known = {each.id: each for each in entries(board)}
+    known = {f"{each.track}/{each.id}": each for each in entries(board)}
     near = [key for key in known if name in key]
-    if name in known or len(near) == 1:
-        return known.get(name) or known[near[0]]
+    exact = [key for key in near if name in (key, known[key].id)]
+    if len(exact or near) == 1:
+        return known[(exact or near)[0]]
     listed = ", ".join(near or known) or "none yet"
     problem = "several entries match" if near else "no entry is called"
     raise ValueError(f"{problem} {name!r} on {board}: {listed}")

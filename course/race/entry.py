@@ -8,10 +8,12 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from course.config import Config
@@ -21,12 +23,14 @@ from course.jobs.plan import Plan, find_script, plan
 from course.race import board, tracks
 from course.race.board import SHIPPED_ENTRIES, VERDICT, Entry, Trial
 from course.race.tracks import Track
-from course.runs.files import write_atomically
+from course.runs.files import read_dict, write_atomically
 from course.runs.record import Record
-from course.runs.run import PROJECT, Run, git_sha
+from course.runs.run import PROJECT, RACE_CLOCK, Run, git_sha
 
 LONG_S = 100  # a budget
 JUDGED_TIMES = 5.0  # a run's budget, for the referee: it may have but a processor
+CLOCK_S = 0.25  # a script's clock may be behind its supervisor's by this much
+PATIENCE_S = 60.0  # until another node's files are here
 SLACK_MIN = 2.0  # for a run to import its libraries, before its clock begins
 SHIPPED = PROJECT / "solutions" / "race"
 
@@ -110,7 +114,7 @@ def enter(
     draft = board.begin(board.folder(to), entry, text)
     drawn = [secrets.randbelow(2**31) for _ in range(seeds or tracks.get(track).seeds)]
     try:
-        return board.post(draft, run_all(draft.path / board.SCRIPT, entry, drawn, site))
+        return board.post(draft, run_all(text, entry, drawn, site))
     except KeyboardInterrupt:  # or one could enter until one is lucky
         board.post(draft, _interrupted(entry, drawn))
         raise
@@ -135,8 +139,19 @@ def _asked(track: Track, name: str, text: str, seeds: int | None, gpus: int) -> 
     return settings
 
 
-def run_all(script: Path, entry: Entry, seeds: Sequence[int], site: str = "local") -> Entry:
-    """The entry with its runs, all of them made now, or as many as until one failed."""
+def run_all(script: str, entry: Entry, seeds: Sequence[int], site: str = "local") -> Entry:
+    """Run an entry's script with these seeds, until a run fails: the entry with its results.
+
+    Args:
+        script: its text, since others can change a file on the board.
+    """
+    with TemporaryDirectory(prefix="race-") as folder:
+        copy = Path(folder) / board.SCRIPT
+        copy.write_text(script)
+        return _run_each(copy, entry, seeds, site)
+
+
+def _run_each(script: Path, entry: Entry, seeds: Sequence[int], site: str) -> Entry:
     entry = replace(entry, seeds=tuple(seeds), git_sha=git_sha())
     # The first is judged by itself, where the others would take long for nothing.
     alone = 1 if tracks.get(entry.track).budget_s > LONG_S else 0
@@ -158,6 +173,11 @@ def _run(script: Path, entry: Entry, seed: int, site: str) -> Run:
     with _blind():
         run = launch_planned(_planned(script, config, entry, track, site))
     wait(run, check=False)
+    deadline = time.monotonic() + PATIENCE_S
+    while run.record.status == "ok" and not (run.folder / RACE_CLOCK).exists():
+        if time.monotonic() > deadline:
+            break  # which `_trial` reports
+        time.sleep(0.05)
     return run
 
 
@@ -230,7 +250,7 @@ def _judge_in_fork(folders: Sequence[str], env: dict[str, str], limit_s: float) 
 
 
 def _referee(folders: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "course.race.referee", *folders]
+    return [sys.executable, "-P", "-m", "course.race.referee", *folders]
 
 
 def _unjudged(folders: Sequence[str]) -> list[str]:
@@ -261,6 +281,8 @@ def _trial(run: Run, track: Track) -> Trial:
     trial = replace(trial, validated_on=verdict["validated_on"])
     if "refused" in verdict:
         return replace(trial, failure=verdict["refused"])
+    if why := _wrong_time(run):
+        return replace(trial, failure=why)
     if race["seconds"] > track.budget_s:
         why = f"took {race['seconds']:.1f} s, and the budget is {track.budget_s:g} s"
         return replace(trial, failure=why)
@@ -272,6 +294,19 @@ def _trial(run: Run, track: Track) -> Trial:
         ready_s=race.get("ready_s"),
         joules=_joules(run),
         way=_way(race, verdict),
+    )
+
+
+def _wrong_time(run: Run) -> str:
+    """Why a run's own time is not to be believed; "": its supervisor counted no more."""
+    own, seen = run.record.race.get("seconds"), read_dict(run.folder / RACE_CLOCK).get("seconds")
+    if not isinstance(own, int | float) or seen is None:
+        return "it has no time, or its supervisor could not take one: call recording() once"
+    if own >= seen - CLOCK_S:
+        return ""
+    return (
+        f"its own clock counted {own:.2f} s, and the supervisor's {seen:.2f} s, from the beginning "
+        f"of recording() to the last weights: a script must leave the clock alone"
     )
 
 

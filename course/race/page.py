@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -11,16 +12,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from course.race import board, pictures, tracks
+from course.race import board, pictures, shared_files, tracks
 from course.race.again import outcomes
 from course.race.board import Entry
 from course.race.published import ANCHORS
 from course.runs.files import write_atomically
 from course.runs.run import runs_root
-from course.text import digits
+from course.text import digits, one_line
 
 PAGE = "board.html"
 TEMPLATE = Path(__file__).with_name("page.html.j2")
+MOST_LINES = 1000  # of a script whose changes are shown: comparing longer ones could take hours
 RELOAD_S = 10  # a page that is kept up to date loads itself anew so often
 COLUMNS = ["place", "track", "entry", "by", "seconds", "joules", "accuracy", "machine", "verdict"]
 
@@ -58,19 +60,17 @@ def _tables(entries: Sequence[Entry]) -> Iterator[tuple[tuple[str, str], list[En
 def write(place: Path, *, machine: str = "", live: bool = False) -> Path:
     """Write the page of a board, from the entries that are there now.
 
-    It lies in the board's folder; in your runs' where that page is another's, as a class's is.
+    It is in the board's folder if that is yours, and otherwise in your runs folder.
     """
-    place.mkdir(parents=True, exist_ok=True)
-    content = text(place, machine=machine, live=live)
-    try:
-        write_atomically(place / PAGE, content)
-        return place / PAGE
-    except PermissionError:
-        mine = runs_root() / PAGE
-        print(f"{place / PAGE} is another's to write: yours is {mine}", file=sys.stderr)
-        mine.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(mine, content)
-        return mine
+    board.prepare(place)
+    target, owner = place / PAGE, place.stat().st_uid
+    if owner != os.getuid():
+        target = runs_root() / PAGE
+        who = shared_files.user_name(owner)
+        print(f"{place / PAGE} is {who}'s to write: yours is {target}", file=sys.stderr)
+        target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(target, text(place, machine=machine, live=live))
+    return target
 
 
 def keep_writing(place: Path, machine: str = "") -> None:
@@ -78,7 +78,8 @@ def keep_writing(place: Path, machine: str = "") -> None:
     seen = None
     try:
         while True:
-            now = {path for path in place.glob("*/[!.]*/*.json")}
+            folders = (*tracks.TRACKS, board.VERIFIED)
+            now = {path for folder in folders for path in place.glob(f"{folder}/[!.]*")}
             if now != seen:
                 write(place, machine=machine, live=True)
                 seen = now
@@ -91,11 +92,12 @@ def text(place: Path, *, machine: str = "", live: bool = False) -> str:
     """The page itself: one file, pictures inside."""
     from jinja2 import Environment
 
-    shown = board.entries(place, machine=machine)
+    shown, problems = board.read(place, machine=machine)
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template.filters["digits"] = lambda value: "–" if value is None else digits(value)
     return template.from_string(TEMPLATE.read_text()).render(
         tables=[_table(place, *each) for each in _tables(shown)],
+        problems=problems,
         anchors=ANCHORS,
         written_at=datetime.now().isoformat(sep=" ", timespec="seconds"),
         reload_s=RELOAD_S if live else 0,
@@ -132,13 +134,11 @@ def _detail(place: Path, entry: Entry, before: Entry | None) -> dict[str, Any]:
 
 def difference(place: Path, before: Entry, entry: Entry) -> str:
     """What one entry's script has otherwise than the one before it; "" if one is missing."""
-    paths = [board.place_of(each, place) / board.SCRIPT for each in (before, entry)]
     try:
-        texts = [path.read_text() for path in paths]
-    except OSError as error:
-        board.pass_over(place, error)
+        texts = [board.script_of(each, place).splitlines() for each in (before, entry)]
+    except (OSError, ValueError):
         return ""
-    lines = difflib.unified_diff(
-        *(each.splitlines() for each in texts), before.id, entry.id, lineterm="", n=1
-    )
-    return "\n".join(lines)
+    if max(map(len, texts)) > MOST_LINES:
+        return f"not shown: a script has more than {MOST_LINES:,} lines"
+    lines = difflib.unified_diff(*texts, before.id, entry.id, lineterm="", n=1)
+    return "\n".join(map(one_line, lines))

@@ -52,7 +52,8 @@ def _way(entries: Sequence[Entry], target: float, name: str, place: int) -> Pict
     axes.set_xlim(left=0)
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes.set_title(f"Accuracy over {'time' if name == 'seconds' else 'joules'}", loc="left")
-    axes.legend(loc="lower right", frameon=False)
+    for label in axes.legend(loc="lower right", frameon=False).get_texts():
+        label.set_parse_math(False)  # a name is not a formula, whatever is in it
     clean(axes)
     return picture
 

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from course.race.board import SHIPPED_ENTRIES
+from course.runs.run import runs_root
 
 BY = "the course"
 GPU_CORES, CPU_CORES = 6, 2
@@ -58,11 +59,10 @@ def _enter(board: Path, tracks: Sequence[str], names: Sequence[str], cores: Sequ
         for name in names:
             with tempfile.TemporaryDirectory() as aside:  # locks of its own: it waits for nobody
                 own = {"TMPDIR": aside, "COURSE_WARM": "0", "OMP_NUM_THREADS": str(len(cores))}
-                runs = Path(os.environ.get("COURSE_RUNS") or "runs").resolve() / f"{track}-{name}"
-                own["COURSE_RUNS"] = str(runs)
+                own["COURSE_RUNS"] = str(runs_root() / f"{track}-{name}")
                 subprocess.run(
                     [
-                        *(sys.executable, "-m", "course", "race", track, "--entry", name),
+                        *(sys.executable, "-P", "-m", "course", "race", track, "--entry", name),
                         *("--board", str(board), "--by", BY),
                     ],
                     env=os.environ | own,

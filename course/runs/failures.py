@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from course.config import GIB
+from course.text import TEXT, printable, shortened
 
 SHARED = "/dev/shm"  # through which DataLoader workers hand over their batches
 SHARED_LOW = 64 * 1024**2  # bytes: with so few left there, "no space left on device" means it
@@ -49,17 +50,27 @@ def is_echo(text: str) -> bool:
 
 def in_one_line(error: BaseException) -> str:
     """The error, where the script was, and the advice: what a record keeps of it."""
-    text, kind = str(error).strip(), type(error).__name__
+    text, kind, told = str(error).strip(), type(error).__name__, advice(error)
     if found := _IN_WORKER.match(text):  # PyTorch gives the worker's whole traceback
         text = f"{_last_error(text, kind)} (in DataLoader worker {found[1]})"
         kind = ""
+    if told == _DISK and (lines := re.findall(rf".*(?:{_NO_ROOM}).*", text)):
+        text = lines[-1].strip()  # a checkpoint's error holds the tracebacks of all ranks
+    said = f"{kind}: {text}" if kind else text
     frames = traceback.extract_tb(error.__traceback__)
     script = [frame for frame in frames if frame.filename.endswith("train.py")]
     # The news of a worker's death interrupts any line: none of the script's is to blame.
-    blamed = script and not re.search(_ENDED, text)
-    where = f" (train.py, line {script[-1].lineno})" if blamed else ""
-    said = f"{kind}: {text}{where}" if kind else f"{text}{where}"
-    return f"{said}. {told}".replace(".. ", ". ") if (told := advice(error)) else said
+    if script and not re.search(_ENDED, text) and not fault_of(f"{said}. {told}"):
+        said += f" (train.py, line {script[-1].lineno})"
+    said = f"{said}. {told}".replace(".. ", ". ") if told else said
+    return shortened(printable(said), TEXT)
+
+
+def fault_of(text: str) -> str:
+    """What an error's text blames: "disk", "data", or "" for anything else, such as a script."""
+    if _DISK in text or (advice(text) == _DISK and "shared memory" not in text):
+        return "disk"
+    return "data" if re.search(r"\bDataError: ", text) else ""
 
 
 @dataclass(frozen=True)
@@ -199,9 +210,15 @@ def _disk_full() -> str:
         shared = shutil.disk_usage(SHARED).free < SHARED_LOW
     except OSError:
         shared = False
-    return _shared_full() if shared else "A disk is full: make room where data and runs lie"
+    return _shared_full() if shared else _DISK
 
 
+_DISK = "A disk is full, or your quota is used up: make room where data and runs are"
+# What the system says; then what PyTorch's writer of files makes of that.
+_NO_ROOM = (
+    r"No space left on device|Disk quota exceeded|File too large"
+    r"|inline_container\.cc.*unexpected pos|PytorchStreamWriter failed writing|iostream error"
+)
 _MEMORY = f"If the run has workers, each needs memory of its own: take {LIGHTER}"
 _STUCK = (
     f"A worker was too slow, or could not hand its batch over (its own error stands in the log): "
@@ -227,7 +244,7 @@ _TOO_FEW = "There are more ranks on this machine than GPUs: launch with fewer gp
 _KNOWN: tuple[tuple[str, str | Callable[[], str]], ...] = (
     (r"killed by signal: Bus error|</torch_\d+_.*(No space left|Cannot allocate)", _shared_full),
     (r"unable to (write to file|allocate shared memory)", _shared_full),
-    (r"No space left on device", _disk_full),
+    (_NO_ROOM, _disk_full),
     (r"[Tt]oo many open files|received \d+ items of ancdata", _FILES),
     (_ENDED, _worker_died),
     (r"DataLoader timed out after", _STUCK),

@@ -30,7 +30,7 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         request, result = Path(folder) / REQUEST, Path(folder) / RESULT
         request.write_bytes(pickle.dumps((function, arguments)))
-        command = [sys.executable, "-m", __spec__.name, folder]
+        command = [sys.executable, "-P", "-m", __spec__.name, folder]
         done = subprocess.run(command, capture_output=True, text=True)
         if result.exists():  # whatever happened afterwards, as the process ended
             returned, value = pickle.loads(result.read_bytes())

@@ -6,18 +6,21 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from course.runs.run import Run, all_runs
+from course.text import printable
 
 SUBMITIT_LINES = 4  # at most, of submitit's own, at the end of a log
-LINE_BYTES = 400  # read for each line asked for: logs can be larger than memory
+# Read at least, and for each line asked for: logs can be larger than memory, a line 100 kB long.
+LEAST_BYTES, LINE_BYTES = 2**20, 400
 
 
 def tail(path: Path, lines: int = 20) -> str:
-    """The last lines of a text file; empty where there is none."""
+    """The last lines of a text file, printable; empty where there is none."""
     if not path.is_file():
         return ""
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - LINE_BYTES * (lines + SUBMITIT_LINES)))
-        ending = file.read().decode(errors="replace").rstrip().splitlines()
+        length = max(LEAST_BYTES, LINE_BYTES * (lines + SUBMITIT_LINES))
+        file.seek(max(0, path.stat().st_size - length))
+        ending = printable(file.read().decode(errors="replace")).rstrip().split("\n")
     # submitit says that *its* function succeeded, which also holds for a run that failed.
     return "\n".join([line for line in ending if not line.startswith("submitit INFO")][-lines:])
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from course.runs.files import write_atomically
+from course.text import TEXT, printable, shortened
 
 RECORD_SCHEMA = 1
 STATUSES = ("ok", "oom", "failed", "timeout", "cancelled", "lost")
@@ -76,6 +77,10 @@ class Record:
     trace: str = ""
     logs: list[str] = field(default_factory=list)
     schema: int = RECORD_SCHEMA
+
+    def __post_init__(self) -> None:
+        # Whoever wrote the error: a terminal and a page show it, and RESERVE must have room for it.
+        object.__setattr__(self, "error", shortened(printable(self.error), TEXT))
 
     @classmethod
     def from_json(cls, text: str) -> Record:

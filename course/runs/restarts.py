@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 GO_ON = 75  # the exit code of one that was asked to end, and has saved: os.EX_TEMPFAIL
+CHECKPOINT = "checkpoint"  # the folder of a run's, written by all of its ranks
 CHECKPOINTS = "checkpoints"  # of a run's folder
 EPOCHS = "epochs.jsonl"  # the figures of each epoch, where another process may have to know them
 INTERRUPTED = "interrupted.json"  # of a run's folder: what interrupted it on purpose so far

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 WAITING_FILE = "waiting"
+RACE_BEGAN = "race-began"  # a run of a race creates it as its clock starts
+RACE_CLOCK = "race-clock.json"  # and how long its supervisor saw it take
 SUBMIT_GRACE_S = 60  # a busy scheduler may take so long to give a job its id
 BESIDE = "beside"  # the folder, in a run's, of the run that was repeated for it
 FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set for every process of a run's job
@@ -52,8 +54,29 @@ def runs_root() -> Path:
     """The folder of all runs: the variable COURSE_RUNS, else runs/ in the project.
 
     On a cluster it must lie on a disk that login and compute nodes share.
+
+    Raises:
+        ValueError: the variable is set, and empty.
     """
-    return Path(os.environ.get("COURSE_RUNS") or PROJECT / "runs").expanduser().resolve()
+    return (folder_from("COURSE_RUNS") or PROJECT / "runs").resolve()
+
+
+def folder_from(variable: str) -> Path | None:
+    """The folder that an environment variable names; None where it is not set.
+
+    A relative one counts from the project's folder, so that a terminal and a notebook, whose
+    working directory is notebooks/, agree.
+
+    Raises:
+        ValueError: it is set, and empty.
+    """
+    value = os.environ.get(variable)
+    if value is not None and not value.strip():
+        raise ValueError(
+            f"{variable} is set, but empty: expected a folder. Write export {variable}=FOLDER, "
+            f"or unset {variable} for the default folder"
+        )
+    return None if value is None else PROJECT / Path(value).expanduser()
 
 
 @dataclass(frozen=True, repr=False)
@@ -281,11 +304,22 @@ def _report_skipped(run: Run, reason: str) -> None:
 
 
 def all_jobs() -> list[Run]:
-    """Every run, and every command that has or had its place in the queue, by name."""
+    """Every run, and every command that has or had its place in the queue, by name.
+
+    Raises:
+        ValueError: the runs folder cannot be read.
+    """
     root = runs_root()
-    if not root.is_dir():
+    try:
+        names = sorted(os.listdir(root))
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return [Run(path.parent) for path in sorted(root.glob("*/launch.json"))]
+    except OSError as error:
+        raise ValueError(
+            f"the runs folder {root} cannot be read ({error.strerror}): set COURSE_RUNS to a "
+            f"folder of your own"
+        ) from error
+    return [Run(root / name) for name in names if os.path.exists(root / name / "launch.json")]
 
 
 def get(name: str, *, of: Iterable[Run] | None = None) -> Run:

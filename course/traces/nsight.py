@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import sqlite3
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from course.traces.reader import Trace, TraceError, assemble
 
 COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}  # CUPTI's own numbers
+KNOWN_SCHEMA = 3  # the newest major version of nsys' export whose tables this module knows
 _NSYS = "export one with: nsys export --type sqlite report.nsys-rep"
 _NCU = (
     "write one with: ncu --csv --metrics gpu__time_duration.sum,"
@@ -38,34 +40,83 @@ def read_nsys(path: str | Path) -> Trace:
     from `torch.autograd.profiler.emit_nvtx`).
 
     Raises:
-        TraceError: no such file, no SQLite, or no kernels in it.
+        TraceError: no such file, no SQLite, no kernels in it, or CUDA graphs without their kernels.
     """
     path = Path(path)
     if not path.is_file():
         raise TraceError(f"{path}: no such file; {_NSYS}")
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
     connection.row_factory = sqlite3.Row
+    schema = "unknown"
     try:
-        names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-        if "CUPTI_ACTIVITY_KIND_KERNEL" not in names:
-            raise TraceError(
-                f"{path} has no table CUPTI_ACTIVITY_KIND_KERNEL: the report holds no CUDA kernel. "
-                f"Record with: nsys profile --trace cuda,nvtx; then {_NSYS}"
-            )
-        rows, device = _nsys_rows(connection, names)
-    except (sqlite3.DatabaseError, KeyError) as error:
-        raise TraceError(f"{path} is no Nsight Systems export ({error}): {_NSYS}") from None
+        tables = _Tables(connection)
+        schema = tables.schema
+        _refuse_without_kernels(tables, path)
+        rows, device = _nsys_rows(tables)
+        trace = assemble(rows, device=device, source=f"{path.name}, Nsight Systems")
+    except (sqlite3.DatabaseError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, TraceError):
+            raise
+        raise TraceError(
+            f"{path} cannot be read as an Nsight Systems export, schema version {schema} "
+            f"({type(error).__name__}: {error}): {_NSYS}"
+        ) from None
     finally:
         connection.close()
-    return assemble(rows, device=device, source=f"{path.name}, Nsight Systems")
+    if schema.split(".")[0].isdigit() and int(schema.split(".")[0]) > KNOWN_SCHEMA:
+        warnings.warn(
+            f"{path} has schema version {schema}, newer than version {KNOWN_SCHEMA}, which the "
+            f"course knows: compare the times with those of nsys stats {path.name}",
+            stacklevel=2,
+        )
+    return trace
 
 
-def _nsys_rows(connection: sqlite3.Connection, names: set[str]) -> tuple[dict[str, list], str]:
-    def events(name: str) -> list[dict[str, Any]]:
-        if name not in names:
-            return []
-        return [dict(row) for row in connection.execute(f"SELECT * FROM {name}")]
+class _Tables:
+    """The tables of an export. Some versions of nsys put _V2, _V3 … behind their names."""
 
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        self.schema = next(
+            (
+                str(row["value"])
+                for row in self.rows("META_DATA_EXPORT")
+                if row["name"] == "EXPORT_SCHEMA_VERSION"
+            ),
+            "unknown",
+        )
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """All rows under this name, else under the newest version of it that has rows."""
+        suffixed = [each for each in self._names if re.fullmatch(rf"{name}_V\d+", each)]
+        newest_first = sorted(suffixed, key=lambda each: -int(each.rpartition("_V")[2]))
+        for each in [name, *newest_first]:
+            found = self._connection.execute(f"SELECT * FROM {each}") if each in self._names else ()
+            if rows := [dict(row) for row in found]:
+                return rows
+        return []
+
+
+def _refuse_without_kernels(tables: _Tables, path: Path) -> None:
+    """A CUDA graph that nsys recorded as one event hides its kernels from every table."""
+    if graphs := tables.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"):
+        seconds = sum(row["end"] - row["start"] for row in graphs) / 1e9
+        raise TraceError(
+            f"{path} holds CUDA graphs without their kernels ({len(graphs)} launched, "
+            f"{seconds:.3g} s in all), so every share would be wrong. Record again with: "
+            f"nsys profile --cuda-graph-trace=node --trace cuda,nvtx; then {_NSYS}"
+        )
+    if not tables.rows("CUPTI_ACTIVITY_KIND_KERNEL"):
+        raise TraceError(
+            f"{path} has no table CUPTI_ACTIVITY_KIND_KERNEL with rows (schema version "
+            f"{tables.schema}): the report holds no CUDA kernel. "
+            f"Record with: nsys profile --trace cuda,nvtx; then {_NSYS}"
+        )
+
+
+def _nsys_rows(tables: _Tables) -> tuple[dict[str, list], str]:
+    events = tables.rows
     texts = {row["id"]: row["value"] for row in events("StringIds")}
     kernels = [
         _event(row, _text(texts, row, "demangledName", "shortName"))

@@ -137,7 +137,8 @@ def read(path: str | Path) -> Trace:
     """A Chrome trace that `torch.profiler` exported, gzipped or not.
 
     Raises:
-        TraceError: no such file, a cut one, or one that holds something else.
+        TraceError: no such file, a cut one, or one that holds something else, such as an event
+            without a name.
     """
     path = Path(path)
     version = None
@@ -151,6 +152,17 @@ def read(path: str | Path) -> Trace:
 def _read(path: Path, version: tuple[int, int] | None) -> Trace:
     """The file as it was then; its tables are handed on as copies, which may be changed."""
     content = load_json(path)
+    try:
+        found = _assembled(content, path)
+    except (AttributeError, KeyError, TypeError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise TraceError(f"{path} holds a value of the wrong type ({problem}): {_VALID}") from None
+    owner = Run(path.parent)
+    told = f", recorded {owner.record.started_at[:10]}" if owner.is_recorded else ""
+    return replace(found, recorded=told)
+
+
+def _assembled(content: dict[str, Any], path: Path) -> Trace:
     events = [event for event in content["traceEvents"] if event.get("ph") == "X"]
     events = [event for event in events if "dur" in event and "ts" in event]
     origin = min((event["ts"] for event in events if event.get("cat") != "Trace"), default=0)
@@ -163,10 +175,7 @@ def _read(path: Path, version: tuple[int, int] | None) -> Trace:
     if not (rows["operators"] or rows["kernels"]):
         raise TraceError(f"{path} holds no operator and no kernel: {_VALID}")
     devices = [entry.get("name", "") for entry in content.get("deviceProperties") or []]
-    found = assemble(rows, device=devices[0] if devices else "", source=f"{path.name}, PyTorch")
-    owner = Run(path.parent)
-    told = f", recorded {owner.record.started_at[:10]}" if owner.is_recorded else ""
-    return replace(found, recorded=told)
+    return assemble(rows, device=devices[0] if devices else "", source=f"{path.name}, PyTorch")
 
 
 _VALID = "a trace is what torch.profiler's export_chrome_trace wrote, as .json or .json.gz"
@@ -189,12 +198,27 @@ def load_json(path: Path) -> dict[str, Any]:
     events = content.get("traceEvents") if isinstance(content, dict) else None
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
         raise TraceError(f"{path} is JSON, but has no list traceEvents: {_VALID}")
+    for number, event in enumerate(events):
+        event["args"] = event.get("args") or {}  # some tools write null
+        if event.get("ph") == "X" and (fault := _fault(event)):
+            raise TraceError(f"{path}, event {number}: {fault}; {_VALID}")
     return content
+
+
+def _fault(event: dict[str, Any]) -> str:
+    """What keeps an event from being read; "": nothing."""
+    if not isinstance(event.get("name"), str):
+        return "it has no name"
+    for key in ("ts", "dur"):
+        value = event.get(key, 0)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return f"{event['name']!r} has {key}={value!r}, expected a number of microseconds"
+    return ""
 
 
 def kind_of(event: dict[str, Any]) -> str:
     """The table of `COLUMNS` in which an event of a Chrome trace belongs; "" in none."""
-    category = event.get("cat", "")
+    category = str(event.get("cat", ""))
     if category.endswith(("_runtime", "_driver")):
         return "calls"
     return {

@@ -15,6 +15,7 @@ import torch
 from torch.profiler import ProfilerAction
 
 from course.config import Config
+from course.runs.files import whole_file
 from course.valid import TRACE_WAIT
 
 ONEDNN_FILE = "onednn.csv"
@@ -47,7 +48,11 @@ def write(profiler: torch.profiler.profile, path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(plain))
-        with plain.open("rb") as trace, gzip.open(path, "wb", compresslevel=6) as packed:
+        with (
+            plain.open("rb") as trace,
+            whole_file(path, sync=False) as file,
+            gzip.open(file, "wb", compresslevel=6) as packed,
+        ):
             shutil.copyfileobj(trace, packed, 2**20)
 
 

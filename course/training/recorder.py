@@ -20,17 +20,17 @@ import torch
 
 from course.config import GIB, Config, rung
 from course.runs import failures
-from course.runs.files import write_atomically
+from course.runs.files import whole_file, write_atomically
 from course.runs.record import write_record
-from course.runs.restarts import CHECKPOINTS, EPOCHS, GO_ON
-from course.runs.run import FOLDER_VARIABLE, Run, rank_file, record_of, steps_file
+from course.runs.restarts import CHECKPOINT, CHECKPOINTS, EPOCHS, GO_ON
+from course.runs.run import FOLDER_VARIABLE, RACE_BEGAN, Run, rank_file, record_of, steps_file
 from course.training import memory, profiling, trials
 from course.training.energy import driver_version
 from course.training.precision import HALF, has_units, resolve
 from course.training.racing import network
 from course.training.racing.watch import Watch
+from course.training.restart import checkpoint
 
-CHECKPOINT = "checkpoint"  # the folder of a run's, written by all of its ranks
 TRACE_FILE = "trace.json.gz"  # Chrome's trace format, which Perfetto opens too
 ECHO_S = 3.0  # so long a rank waits for what others have to write
 RANKS_OWN = (
@@ -81,9 +81,13 @@ def recording() -> Iterator[Recorder]:
     except Pruned as end:
         run.finish("cancelled", error=f"{trials.PRUNED} {end}")
         return
-    except Exception as error:
+    except (SystemExit, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # torch's CheckpointException is no Exception
         status = "oom" if memory.is_out_of_memory(error) else "failed"
         told = failures.in_one_line(error)
+        if launched and failures.fault_of(told) == "disk":
+            checkpoint.remove_unfinished(launched.folder)
         run.finish(status, error=f"rank {run.rank}: {told}" if run.world_size > 1 else told)
         raise
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -115,6 +119,8 @@ class Recorder:
         self._started_at = datetime.now().isoformat(timespec="seconds")
         on_gpu = self.config.device != "cpu"
         self._watch = Watch(self._began, on_gpu, self.local_rank) if races else None
+        if self._watch and self._run:
+            (run.folder / RACE_BEGAN).touch()
 
     def set(self, **values: Any) -> None:
         """Set fields of the record, by name."""
@@ -205,13 +211,15 @@ class Recorder:
 
         Args:
             model: the network, or what its `state_dict()` would be.
+
+        Raises:
+            OSError: the disk is full; nothing of the file is left.
         """
         if self._everyone is None or not self.config.save_weights:
             return
-        folder = self._everyone.folder
-        draft = folder / f".weights.{self.rank}"
-        torch.save(model if isinstance(model, dict) else model.state_dict(), draft)
-        draft.replace(folder / "weights.pt")  # a reader sees a whole file or none
+        state = model if isinstance(model, dict) else model.state_dict()
+        with whole_file(self._everyone.folder / "weights.pt", sync=False) as file:
+            torch.save(state, file)
         self.set(weights_by=[self.rank])
         if self._watch:  # the time is taken; from here on nothing counts
             self.set(race=self._watch.stop())

@@ -19,7 +19,7 @@ from course.jobs.sites import Site
 from course.jobs.slurm_commands import ask
 from course.runs.files import write_atomically
 from course.runs.run import Run, all_runs, git_sha, runs_root
-from course.text import digits
+from course.text import digits, printable
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -28,7 +28,6 @@ NOT_RUN, RUNNING, OK, FAILED, INTERRUPTED = "not run", "running", "ok", "failed"
 REPORT = "report.html"
 TEMPLATE = Path(__file__).with_name("rehearsal_page.html.j2")
 PACKAGES = ("torch", "torchvision", "submitit", "papermill", "jupyterlab")
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # as a traceback in a terminal has them
 
 
 @dataclass(frozen=True)
@@ -222,7 +221,7 @@ def _template() -> Any:
     surroundings = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    surroundings.filters |= {"took": took, "digits": digits, "plain": _plain, "quoted": quote}
+    surroundings.filters |= {"took": took, "digits": digits, "plain": printable, "quoted": quote}
     return surroundings.from_string(TEMPLATE.read_text(encoding="utf-8"))
 
 
@@ -236,10 +235,6 @@ def took(seconds: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def _plain(text: str) -> str:
-    return COLOURS.sub("", text)
 
 
 def _counts(rehearsal: Rehearsal) -> str:

@@ -1,5 +1,6 @@
 """The same images in other formats: all of them, once, and never a half taken for whole."""
 
+import io
 import json
 import os
 import pickle
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,16 +17,17 @@ import numpy as np
 import pytest
 import torch
 from job_helpers import eventually, small_disk
-from PIL import Image
+from PIL import Image, PngImagePlugin
 from typer.testing import CliRunner
 
 from course.__main__ import app
 from course.config import rung
-from course.data import default_set
+from course.data import default_set, folders
 from course.data.default_set import DataError
 from course.data.formats import convert, parts
 from course.data.formats.parts import KINDS, SMALL_PX
 from course.data.formats.raw import Raw
+from course.data.images import open_image
 from course.data.loader import image_sets, loaders
 
 # A converter may have inherited an ignored SIGINT, as jobs in a shell's background do.
@@ -175,6 +178,91 @@ def test_a_damaged_image_is_named_and_left_out_only_when_asked(own: Path) -> Non
     assert about["splits"]["val"] | {"parts": 0} == {"images": 16, "damaged": [], "parts": 0}
 
 
+def bomb(mode: str = "L", size: tuple[int, int] = (14_000, 14_000)) -> bytes:
+    """A small PNG file that would fill hundreds of megabytes."""
+    file = io.BytesIO()
+    Image.new(mode, size).save(file, "PNG")
+    return file.getvalue()
+
+
+def png_with(*chunks: tuple[bytes, bytes]) -> bytes:
+    """A PNG file with these chunks behind its header."""
+    whole = bomb("RGB", (300, 300))
+    packed = b""
+    for name, data in chunks:
+        check = zlib.crc32(name + data).to_bytes(4, "big")
+        packed += len(data).to_bytes(4, "big") + name + data + check
+    return whole[:33] + packed + whole[33:]
+
+
+def huge_jpeg() -> bytes:
+    """A JPEG file whose header claims 65,000 × 65,000 pixels: 12 GB as an image."""
+    file = io.BytesIO()
+    Image.new("RGB", (64, 64)).save(file, "JPEG")
+    data = bytearray(file.getvalue())
+    at = data.index(b"\xff\xc0") + 5
+    data[at : at + 4] = (65_000).to_bytes(2, "big") * 2
+    return bytes(data)
+
+
+DAMAGED = {
+    "decompression bomb": bomb,
+    "bomb in JPEG": huge_jpeg,
+    "oversized text": lambda: png_with(
+        (b"zTXt", b"a\0\0" + zlib.compress(bytes(2 * PngImagePlugin.MAX_TEXT_CHUNK)))
+    ),
+    "broken PNG": lambda: png_with((b"\0\0\0\0", b"")),
+    "short header": lambda: bomb()[:20],
+    "too long for JPEG": lambda: bomb("1", (70_000, 60)),
+    "empty": bytes,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_whatever_a_decoder_raises_the_file_is_named(own: Path, damage: str) -> None:
+    bad = own / "train" / "cat" / "cat_00000.jpg"
+    bad.write_bytes(DAMAGED[damage]())
+    with pytest.raises(DataError, match=f"{bad} cannot be decoded .* --skip-damaged"):
+        convert.convert("small", own)
+    if damage != "too long for JPEG":
+        with pytest.raises(DataError, match=f"{bad} cannot be decoded"):
+            open_image(str(bad))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_damaged_image_ends_a_conversion_that_skips_them(own: Path, kind: str) -> None:
+    for path, content in zip(sorted((own / "train").glob("*/*_00000.jpg")), DAMAGED.values()):
+        path.write_bytes(content())
+    about = convert.index(convert.convert(kind, own, skip_damaged=True))["splits"]["train"]
+    damaged = len(DAMAGED) - (kind != "small")  # only JPEG knows images that are too long
+    assert (about["images"], len(about["damaged"])) == (32 - damaged, damaged)
+
+
+def test_hidden_files_and_folders_are_no_class_and_no_image(own: Path, capsys) -> None:
+    cfg = rung(
+        "baseline", quick=True, data="imagenet", data_root=str(own), batch_size=8, image_px=64
+    )
+    classes, labels = classes_of(own), [*image_sets(cfg).train.targets]
+    capsys.readouterr()
+    for split in ("train", "val"):
+        for folder in (own / split / ".ipynb_checkpoints", own / split / "cat" / ".cache"):
+            folder.mkdir()
+            Image.new("RGB", (300, 300)).save(folder / "x.jpg")
+        (own / split / "cat" / "._x.JPEG").write_bytes(b"no image, but of macOS")
+    for form in ("files", "gpu_decode", *KINDS):
+        if form in KINDS:
+            done = CliRunner().invoke(app, ["data", "--as", form, "--data-root", str(own)])
+            assert f"{own}: skipped 6 hidden files and folders" in done.stderr
+            assert "train: 32 images" in done.stdout
+        sets = image_sets(replace(cfg, format=form))
+        assert (sets.train.classes, len(sets.train)) == (classes, 32)
+        if form != "raw":
+            assert sets.train.targets == labels
+        if form in ("files", "gpu_decode", "shards"):
+            said = capsys.readouterr().err
+            assert f"{own / 'train'}: skipped 3 hidden files and folders" in said
+
+
 def test_what_was_done_before_an_image_was_found_damaged_is_kept(own: Path) -> None:
     bad = sorted((own / "val").glob("*/*.jpg"))[-1]
     bad.write_bytes(bad.read_bytes()[:2000])
@@ -315,7 +403,7 @@ def test_what_it_refuses(own: Path, tmp_path: Path) -> None:
 def test_the_same_files_are_images_as_for_torchvision() -> None:
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
-    assert convert.SUFFIXES == IMG_EXTENSIONS
+    assert folders.SUFFIXES == IMG_EXTENSIONS
 
 
 def test_sets_of_one_name_lie_apart(own: Path, tmp_path: Path) -> None:

@@ -167,6 +167,18 @@ def test_a_damaged_shard_is_named(
         next(iter(SHARDS(replace(stored, shards=(shard,)), CONFIG)))
 
 
+def test_a_damaged_image_in_a_shard_is_named_by_its_place(
+    stored: ImageSets, tmp_path: Path
+) -> None:
+    shard = tmp_path / "set.tar"
+    with tarfile.open(shard, "w") as tar:
+        for at, content in enumerate((encoded("RGB", "PNG"), encoded("RGB", "PNG")[:60])):
+            tar.addfile(*member(f"{at}.jpg", content))
+            tar.addfile(*member(f"{at}.cls", b"1"))
+    with pytest.raises(DataError, match=f"{shard}, image 1, cannot be decoded"):
+        list(islice(SHARDS(replace(stored, shards=(shard,)), CONFIG), 2))
+
+
 def test_a_shard_that_is_gone_or_cut_off_is_named(stored: ImageSets, tiny_set: Path) -> None:
     folder = convert.place("shards", tiny_set.resolve())
     shard = stored.shards[0]

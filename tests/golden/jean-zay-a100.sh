@@ -25,4 +25,4 @@ export COURSE_RUN_FOLDER=RUN_FOLDER
 
 # command
 export SUBMITIT_EXECUTOR=slurm
-srun --unbuffered --output RUN_FOLDER/logs/%j_%t_log.out --error RUN_FOLDER/logs/%j_%t_log.err PYTHON -u -m course.jobs.warm.task RUN_FOLDER/logs
+srun --unbuffered --output RUN_FOLDER/logs/%j_%t_log.out --error RUN_FOLDER/logs/%j_%t_log.err PYTHON -uP -m course.jobs.warm.task RUN_FOLDER/logs

@@ -1,3 +1,4 @@
 # No scheduler here: 2 processes, in one session
 export COURSE_RUN_FOLDER=RUN_FOLDER
-PYTHON -u -m course.jobs.warm.task RUN_FOLDER/logs
+PYTHON -uP -m course.jobs.supervise RUN_FOLDER 0 2 job &
+PYTHON -uP -m course.jobs.supervise RUN_FOLDER 1 2 job

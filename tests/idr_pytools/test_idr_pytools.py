@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
@@ -39,7 +38,6 @@ from course.cli.runs import app
 from course.idr_pytools import (
     _place,
     batch,
-    commands,
     display_slurm_queue,
     gpu_jobs_submitter,
     instead,
@@ -811,7 +809,7 @@ def test_a_job_outlives_the_program_that_submitted_it(here: None, folder: Path) 
 def test_ids_are_not_given_twice(
     here: None, folder: Path, logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not by two folders either, nor by two users: scripts derive their ports from them."""
+    """Not by two folders either: scripts derive their ports from them."""
     (first,) = gpu_jobs_submitter(TELLS)
     assert int(first) > 123  # after the log of a job that a Slurm gave
     ended(first)
@@ -832,15 +830,6 @@ def test_two_who_claim_an_id_at_once_get_two(tmp_path: Path) -> None:
     own = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     given = [number for each in own for number in json.loads(each.communicate(timeout=60)[0])]
     assert len(given) == len(set(given)) == 100
-
-
-def test_old_ids_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(commands, "REMEMBERED", 3)
-    assert [commands._claim(1) for _ in range(6)] == [1, 2, 3, 4, 5, 6]
-    place = tmp_path / "make-training-fast-ids"
-    assert sorted(path.name for path in place.iterdir()) == ["3", "4", "5", "6"]
-    assert stat.S_IMODE(place.stat().st_mode) == 0o1777
 
 
 def test_members_of_a_list_that_do_not_fit_are_left_out(
@@ -872,17 +861,23 @@ def test_to_submit_takes_no_pytorch(here: None, folder: Path) -> None:
     assert done.stdout.splitlines()[-1] == "False", done
 
 
-def test_a_folder_of_ids_that_is_no_such_folder_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.skipif(os.geteuid() != 0, reason="a second user takes root")
+def test_another_user_cannot_block_ids(here: None) -> None:
+    """As whoever first made a folder of the name that all users shared could."""
+    shared = Path(tempfile.gettempdir()) / "make-training-fast-ids"
+    shared.mkdir(mode=0o700)
+    os.chown(shared, 65534, 65534)
+    (number,) = gpu_jobs_submitter("bash -c true")
+    assert ended(number) == "ok"
+
+
+def test_a_number_that_cannot_be_kept_is_told(
+    here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    victim = tmp_path / "victim"
-    victim.mkdir()
-    (victim / "1").touch()
-    (tmp_path / "make-training-fast-ids").symlink_to(victim)
-    with pytest.raises(launch.JobError, match="mode 1777"):
-        commands._claim(5000)
-    assert [path.name for path in victim.iterdir()] == ["1"]
+    (tmp_path / "state").touch()  # a file in place of the folder
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with pytest.raises(ValueError, match="state/make-training-fast/last-job-number: cannot be"):
+        gpu_jobs_submitter("bash -c true")
 
 
 def test_a_script_on_two_lines_is_pythons(jean_zay: None) -> None:
@@ -1159,6 +1154,15 @@ class TestOnSlurm:
         self.ended(number)  # PyTorch at times aborts when all is done: what counts is what was said
         found = [line for line in printed(number).splitlines() if line.startswith("rank")]
         assert sorted(found) == ["rank 0 of 2: 3", "rank 1 of 2: 3"], complaints(number)
+
+    def test_a_job_that_is_submitted_in_a_step_of_another_has_its_own_cores(
+        self, folder: Path
+    ) -> None:
+        code = "from idr_pytools import *; gpu_jobs_submitter('bash -c true', name='inner')"
+        self.says("srun", "-n1", "-wnode2", sys.executable, "-c", code)
+        eventually(lambda: search_log("inner"), "the job begins")
+        number = re.search(r"@JZ_(\d+)_", search_log("inner")[0])[1]
+        assert self.ended(number) == "COMPLETED", complaints(number)
 
     def test_what_slurm_refuses_is_raised_in_its_words(self) -> None:
         with pytest.raises(ValueError, match=r"refused.*[Ii]nvalid partition.*before it: none"):

@@ -141,6 +141,6 @@ def test_a_run_of_this_machine_as_it_would_be_elsewhere(runs_root: Path, own_sit
     launched = '{"site": "local", "executor": "local", "gpus": 1, "time_min": 7}'
     (folder / "launch.json").write_text(launched)
     run = runs.Run(folder)
-    assert "-u -m course.jobs.warm.task" in plan.batch_script(run)
+    assert "-uP -m course.jobs.supervise" in plan.batch_script(run)
     there = plan.batch_script(run, site="jean-zay-v100")
     assert "#SBATCH --account=abc@v100\n" in there and "#SBATCH --time=9\n" in there

@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import shutil
 import signal
+import socket
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from job_helpers import (
     CONFIG,
     DEADLINE_S,
+    SCRIPTS,
     both_ways,
     eventually,
     expect_no_process,
@@ -27,12 +30,35 @@ from job_helpers import (
 
 from course.jobs import group
 from course.jobs import launch as jobs
-from course.runs import failures, ranks
+from course.jobs.processes import TASK
+from course.runs import failures, logs, ranks
 from course.runs.record import Record, write_record
 from course.runs.run import rank_file
 
 pytestmark = both_ways
 needs_two_cores = pytest.mark.skipif(os.cpu_count() < 2, reason="one process a core: needs two")
+
+
+def test_a_huge_message_in_colours_keeps_its_type_in_record_and_log(runs_root, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("raise ValueError('\\x1b[31mred\\x00\\r' + 'x' * 100_000 + ' the end')")
+    run = over(jobs.launch(script, CONFIG))
+    for text in (run.record.error, jobs.explain(run), logs.text(run, err=True, lines=20)):
+        assert "\nValueError: red\nxxx" in text and "x the end" in text
+        assert len(text) < 5000 and not {*text} & {"\x1b", "\r", "\0"}
+
+
+def test_a_fault_in_the_data_is_not_blamed_on_the_script(runs_root, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from course.data.images import open_image\n"
+        "from course.training.recorder import recording\n"
+        "with recording():\n    open_image(__file__)\n"
+    )
+    run = over(jobs.launch(script, CONFIG))
+    assert re.match("DataError: .*train.py cannot be decoded", run.record.error)
+    assert "train.py, line" not in run.record.error
+    assert "The data is to blame, not the script" in jobs.explain(run)
 
 
 def test_ok(runs_root):
@@ -109,17 +135,39 @@ def test_a_controller_killed_while_the_run_waits_is_lost(runs_root):
 
 
 @needs_two_cores
-def test_two_processes_reduce_and_leave_one_record(runs_root):
-    run = launch("all_reduces.py", gpus=2)
-    jobs.wait(run, timeout_s=DEADLINE_S)
+def test_two_processes_reduce_and_leave_one_record(runs_root, monkeypatch):
+    """Also from a rank of torchrun in a Slurm step, whose port another program has by now."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        outer = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": taken.getsockname()[1], "RANK": 7}
+        outer |= {"WORLD_SIZE": 9, "LOCAL_RANK": 7, "SLURM_PROCID": 7, "SLURM_JOB_ID": 5}
+        for name, value in (outer | {"TORCHELASTIC_USE_AGENT_STORE": True}).items():
+            monkeypatch.setenv(name, str(value))
+        run = launch("all_reduces.py", gpus=2)
+        jobs.wait(run, timeout_s=DEADLINE_S)
     assert (run.record.gpus, run.record.last_loss) == (2, 3.0)
-    port = group.first_port(run.launched["job_id"])
+    port = group.store_file(run, 0).read_text()
     assert sorted(line for line in printed(run).splitlines() if line.startswith("rank")) == [
         f"rank 0 of 2: 3, met at port {port}",
         f"rank 1 of 2: 3, met at port {port}",
     ]
+    addresses = {line for line in printed(run).splitlines() if line.startswith("listens")}
+    assert addresses == {"listens at 127.0.0.1"}, "another machine could connect"
     assert len(run.logs) == 4 and len(run.record.logs) == 4
     assert [path.name for path in runs_root.rglob("record.json")] == ["record.json"]
+
+
+@needs_two_cores
+def test_processes_that_go_on_later_meet_again(runs_root, tmp_path):
+    script = tmp_path / "goes_on.py"
+    script.write_text(
+        "import os, sys\nfrom pathlib import Path\n"
+        "place = Path('rank' + os.environ['RANK'])\n"
+        "if not place.exists():\n    place.touch()\n    sys.exit(75)\n"
+        + (SCRIPTS / "all_reduces.py").read_text()
+    )
+    run = over(jobs.launch(script, replace(CONFIG, save_every=1, budget_s=0.0), gpus=2))
+    assert (run.status, run.record.last_loss) == ("ok", 3.0), jobs.explain(run)
+    assert len({group.store_file(run, start).read_text() for start in (0, 1)}) == 2
 
 
 @needs_two_cores
@@ -140,8 +188,8 @@ def launch_two_processes():
 
 def supervisor_of(rank, runs_root):
     for process in processes_of(runs_root):
-        ours = process.environ().get("SUBMITIT_LOCAL_GLOBALID") == str(rank)
-        if ours and "course.jobs.warm.task" in process.cmdline():
+        command = process.cmdline()
+        if TASK in command and command[command.index(TASK) + 2] == str(rank):
             return process
     raise LookupError(f"no supervisor of rank {rank}")
 

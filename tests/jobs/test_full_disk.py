@@ -2,8 +2,11 @@
 
 import os
 import signal
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
+import torch
 from job_helpers import (
     CONFIG,
     eventually,
@@ -13,14 +16,21 @@ from job_helpers import (
     launch_running,
     nothing_left,  # noqa: F401 (pytest runs it around each test)
     over,
+    prepared,
     processes_of,
     release,
     small_runs_root,
 )
+from safetensors.torch import save_file
+from torch import distributed
 
 from course.jobs import launch as jobs
 from course.jobs.launch import JobError
-from course.runs.record import RESERVE
+from course.runs.record import RESERVE, RESERVE_BYTES
+from course.runs.run import FOLDER_VARIABLE
+from course.training.racing import network
+from course.training.recorder import Recorder, recording
+from course.training.restart.checkpoint import Background
 
 
 @pytest.mark.parametrize("kib", range(64, 92, 4))  # from no room for the reserve to just enough
@@ -75,3 +85,46 @@ def test_a_dead_run_is_lost_even_where_no_record_can_be_written(tmp_path):
             jobs.wait(run, timeout_s=5)
         filler.unlink()
         assert jobs.refresh(run) == "lost" and run.record.status == "lost"
+
+
+STATE = {"weights": torch.zeros(2**20)}  # 4 MiB
+
+
+def _write_draft(run: Recorder) -> None:
+    with (run.checkpoints / ".draft").open("wb") as file:
+        torch.save(STATE, file)
+
+
+def _write_in_thread(run: Recorder) -> None:
+    store = Background()
+    store(STATE, run.checkpoints, 3)
+    store.wait()
+
+
+WRITERS: dict[str, Callable[[Recorder], None]] = {
+    "weights": lambda run: run.save_weights(STATE),
+    "checkpoint": _write_draft,
+    "checkpoint in a thread": _write_in_thread,
+    "shards": lambda run: distributed.checkpoint.save(STATE, checkpoint_id=run.checkpoint),
+    "torch.save": lambda run: torch.save(STATE, run.folder / "mine.pt"),
+    "safetensors": lambda run: save_file(STATE, run.folder / "mine.safetensors"),
+    "network": lambda run: network.write(torch.nn.Linear(1024, 1024), 1024, run.folder),
+}
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_disk_that_is_full_of_weights_is_to_blame(tmp_path, monkeypatch, writer):
+    with small_runs_root(tmp_path / "disk", "2m") as root:
+        run = prepared(root / "run", "", replace(CONFIG, save_weights=True))
+        monkeypatch.setenv(FOLDER_VARIABLE, str(run.folder))
+        (run.folder / RESERVE).write_bytes(bytes(RESERVE_BYTES))
+        known = {*run.folder.iterdir()}
+        with pytest.raises(BaseException), recording() as recorder:  # noqa: B017
+            WRITERS[writer](recorder)
+        assert "A disk is full, or your quota is used up" in run.record.error
+        assert len(run.record.error) < 300 and "train.py" not in run.record.error
+        assert "The script is not to blame: make room" in jobs.explain(run)
+        left = {path for path in run.folder.rglob("*") if path.is_file()} - known
+        mine = "mine.pt" if writer == "torch.save" else "record.json"  # the script's own affair
+        assert {path.name for path in left} == {"record.json", mine}

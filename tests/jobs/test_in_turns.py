@@ -27,7 +27,7 @@ from course.jobs import conductor as conducting
 from course.jobs import launch
 from course.jobs.conductor import Conductor
 from course.runs import ratio
-from course.runs.run import Run, all_runs
+from course.runs.run import FOLDER_VARIABLE, Run, all_runs
 from course.training import turn
 
 # A step of steps.py sleeps for `lr` seconds.
@@ -298,7 +298,10 @@ def test_budgets_of_a_group_are_alike() -> None:
         rung("baseline", quick=True, epochs=2, budget_s=3.0)
 
 
-def test_strangers_do_not_stop_the_conductor(runs_root: Path) -> None:
+def test_strangers_do_not_stop_the_conductor(
+    runs_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither those that speak nor hundreds that are silent, for which threads would wait."""
     folders = [runs_root / name for name in ("a", "b")]
     members = [prepared(folder, "", SLEEPY) for folder in folders]
     conductor = Conductor(members, "127.0.0.1")
@@ -306,16 +309,21 @@ def test_strangers_do_not_stop_the_conductor(runs_root: Path) -> None:
     told = json.loads((runs_root / "turns.json").read_text())
     assert (runs_root / "turns.json").stat().st_mode & 0o077 == 0
     conductor.start()
-    silent = socket.create_connection((told["host"], told["port"]))
-    with socket.create_connection((told["host"], told["port"])) as rude:
+    address = told["host"], told["port"]
+    threads = threading.active_count()
+    silent = [socket.create_connection(address) for _ in range(400)]
+    eventually(lambda: threading.active_count() > threads + 10, "some are listened to")
+    assert threading.active_count() <= threads + 64
+    with socket.create_connection(address) as rude:
         rude.sendall(b"GET / HTTP/1.0\r\n\r\n")
+    monkeypatch.setenv(turn.VARIABLE, str(runs_root / "turns.json"))
+    waiting = []
+    for folder in folders:  # each tries until the silent connections have had their time
+        monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
+        waiting.append(turn.of_this_process(SLEEPY, 0))
     with pytest.raises(AuthenticationError):
-        Client((told["host"], told["port"]), authkey=b"wrong")
-    key = bytes.fromhex(told["key"])
-    waiting = [
-        turn.Shared(Client((told["host"], told["port"]), authkey=key), SLEEPY, str(folder), 0, 1)
-        for folder in folders
-    ]
+        Client(address, authkey=b"wrong")
+    assert threading.active_count() < threads + 10
     for each in waiting:
         threading.Thread(target=each.wait, args=[turn.Block()], daemon=True).start()
     while waiting:  # one after the other has its warm-up, and leaves
@@ -324,7 +332,8 @@ def test_strangers_do_not_stop_the_conductor(runs_root: Path) -> None:
         waiting.remove(has_turn)
         assert [each.number for each in waiting] == [None] * len(waiting)
         has_turn._connection.close()
-    silent.close()
+    for each in silent:
+        each.close()
 
 
 def test_runs_that_do_not_fit_together_run_one_after_the_other(monkeypatch) -> None:

@@ -3,11 +3,11 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
+import of_ranks
 import pytest
 import torch
 from job_helpers import (
@@ -19,7 +19,6 @@ from job_helpers import (
     launch,
     launch_running,
     nothing_left,  # noqa: F401 (pytest runs it around each test)
-    only,
     over,
     printed,
     release,
@@ -30,8 +29,11 @@ from course.config import rung
 from course.jobs import group, plan
 from course.jobs import launch as jobs
 from course.jobs.launch import JobError
-from course.jobs.local import DetachedExecutor
+from course.jobs.private import user_folder
+from course.runs import isolated
 from course.runs import run as runs
+from course.runs.trackers.export import export
+from course.topics.sharding.ranks import on_ranks
 
 
 @both_ways
@@ -68,17 +70,6 @@ def test_a_run_on_the_cpu_finds_no_gpu(device, visible, runs_root, tmp_path, mon
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     run = over(jobs.launch(script, replace(CONFIG, device=device)))
     assert str([visible]) in printed(run)
-
-
-def test_a_task_starts_without_numpy_and_may_import_it(runs_root, monkeypatch):
-    def look():
-        before = "numpy" in sys.modules
-        import numpy as np
-
-        return before, float(np.ones(2).sum())
-
-    only("cold", monkeypatch)
-    assert DetachedExecutor(runs_root / "logs", {}).submit(look).result() == (False, 2.0)
 
 
 def test_a_failed_run_is_started_anew_since_its_cause_may_be_mended(runs_root):
@@ -146,7 +137,8 @@ def test_two_launches_at_one_moment_give_one_run_and_one_job(runs_root):
     (run,) = runs.all_runs()
     assert [output.splitlines()[-1] for output in outputs] == [run.name, run.name]
     assert sorted("launched before" in output for output in outputs) == [False, True]
-    assert len(list((run.folder / "logs").glob("*_submitted.pkl"))) == 1
+    tickets = [ticket.read_text() for ticket in (user_folder() / "queue").glob("[0-9]*")]
+    assert tickets.count(str(run.folder)) == 1
 
 
 @both_ways
@@ -270,3 +262,17 @@ def test_ranks_meet_where_no_connection_of_another_process_can_be():
     met = {group.first_port(str(job)) for job in range(300)}
     taken_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     assert len(met) > 250 and max(met) + 100 < taken_from
+
+
+@both_ways
+def test_no_process_imports_what_is_planted_in_the_working_directory(
+    runs_root: Path, planted: Path
+) -> None:
+    """A run's processes, and others that the course starts, import only what is installed."""
+    run = over(launch("all_reduces.py", gpus=2))
+    assert not planted.exists(), planted.read_text()
+    assert run.status == "ok", jobs.explain(run)
+    assert isolated.call(divmod, 7, 2) == (3, 1)
+    assert on_ranks(of_ranks.visible_gpus, 1) == [""]
+    assert list(export(run, "tensorboard").folder.iterdir())
+    assert not planted.exists(), planted.read_text()

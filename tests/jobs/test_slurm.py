@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -65,6 +66,32 @@ def test_a_training_run_is_recorded_as_on_this_machine(tmp_path: Path, runs_root
     eventually(lambda: state(run) == "COMPLETED", "Slurm says so too")
     again = jobs.launch(script, TINY, site="slurm")
     assert again.folder == run.folder
+
+
+def test_a_run_launched_in_a_step_of_a_job_has_its_own_cores(
+    slurm: Path, tmp_path: Path, runs_root: Path
+) -> None:
+    """A notebook or terminal inside a job, which Slurm's task/affinity binds to the job's cores."""
+    script = tmp_path / "cores.py"
+    script.write_text(
+        "import os\nkept = [name for name in os.environ if name.startswith(('PMI', 'OUTER'))]\n"
+        "print('cores', os.sched_getaffinity(0), kept, os.environ['SLURM_CONF'])\n"
+    )
+    code = (
+        "import sys; from course.jobs import launch; from course.config import rung\n"
+        "launch.launch(sys.argv[1], rung('baseline', quick=True), site='slurm', rerun=True)\n"
+    )
+    begin = [sys.executable, "-c", code, str(script)]
+    outer = ("env", "OUTER=1", "PMI_RANK=0", "SLURM_HINT=nomultithread")
+    printed_lines = []
+    # In no step; then in steps with one core of a node, which is not the core of the run's job.
+    for step in ([], ["srun", "-n1", "-wnode1"], ["srun", "-n1", "-wnode2"]):
+        slurm_says(*outer, *step, *begin)
+        run = over(runs.all_runs()[-1])
+        assert run.status == "ok", jobs.explain(run)
+        printed_lines += [line for line in printed(run).splitlines() if line.startswith("cores")]
+    assert len(printed_lines) == 3 and len({*printed_lines}) == 1
+    assert f"}} ['OUTER'] {slurm}/slurm.conf" in printed_lines[0]
 
 
 STEPS = rung("baseline", quick=True, steps=40, warmup_steps=2, val_steps=0, lr=0.05)
@@ -375,3 +402,32 @@ def test_what_slurm_cannot_run_leaves_no_run(
 
 def test_printed_text_is_found_in_the_logs(runs_root: Path) -> None:
     assert "all is well" in printed(over(launch("ok_light.py", site="slurm")))
+
+
+def test_a_task_imports_nothing_from_the_folder_it_was_launched_in(
+    runs_root: Path, planted: Path
+) -> None:
+    run = over(launch("ok_light.py", site="slurm"))
+    assert run.status == "ok" and not planted.exists(), jobs.explain(run)
+
+
+def test_a_run_whose_start_failed_is_explained_and_released(slurm: Path, runs_root: Path) -> None:
+    """As when the controller ends within a second of it; here a node has no place for the job."""
+    places = [slurm / "spool" / node for node in setup.NODES]
+    for place in places:
+        place.rename(place.with_suffix(".aside"))
+        place.touch()
+    try:
+        run = launch("ok_light.py", site="slurm")
+        eventually(lambda: "course slurm up releases it" in waits(run), "it is held")
+    finally:
+        for place in places:
+            place.unlink()
+            place.with_suffix(".aside").rename(place)
+    control.up()
+    eventually(lambda: waits(run).startswith("BeginTime"), "Slurm may start it")
+
+
+def waits(run: runs.Run) -> str:
+    """The reason that the queue gives for a run."""
+    return course_slurm.tell([run]).get(run.name, {}).get("reason", "")

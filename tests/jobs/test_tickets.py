@@ -5,7 +5,9 @@ import os
 import signal
 import time
 from dataclasses import replace
+from datetime import datetime
 
+import psutil
 import pytest
 from job_helpers import (
     CONFIG,
@@ -17,12 +19,15 @@ from job_helpers import (
     launch_running,
     nothing_left,  # noqa: F401 (pytest runs it around each test)
     over,
+    prepared,
+    processes_of,
     release,
     runs_root_at,
     trainings_of,
 )
 
 from course.jobs import launch as jobs
+from course.jobs import queue
 
 
 # Cold: a fork takes a second to end, as any process does that has imported PyTorch.
@@ -41,7 +46,6 @@ def test_runs_of_two_runs_folders_take_turns(runs_root, tmp_path):
     first = launch_running("holds.py")
     with runs_root_at(tmp_path / "other"):
         second = launch("sleeps.py")
-        eventually(lambda: any(path.stat().st_size for path in second.logs), "its job is there")
         time.sleep(1)  # enough for a run that does not wait to begin
         assert jobs.refresh(second) == "queued"
         release(first)
@@ -76,3 +80,29 @@ def test_work_after_the_record_is_not_cut_short_by_the_next_run(runs_root):
     second = launch("ok_light.py")
     assert over(second).status == "ok"
     assert (first.folder / "tidied").exists()
+
+
+def test_the_queue_shows_no_control_characters(runs_root):
+    run = prepared(runs_root / "red\x1b[31m", "", CONFIG)
+    request = run.launched | {"launched_at": datetime.now().isoformat(), "site": "a\x07\n"}
+    (run.folder / "launch.json").write_text(json.dumps(request))
+    shown = queue.as_lines(queue.table())
+    assert "red" in shown and not {"\x1b", "\x07"} & {*shown}
+
+
+def test_a_waiting_job_computes_nothing(runs_root):
+    launch_running("holds.py")
+    waiting = launch("holds.py", config=replace(CONFIG, seed=1))
+    process = psutil.Process(waiting.launched["controller"][0])
+    before = sum(process.cpu_times()[:2])
+    time.sleep(2)
+    assert process.children() == [] and sum(process.cpu_times()[:2]) == before
+
+
+def test_cancelling_many_runs_waits_once_for_all(runs_root):
+    configs = [replace(CONFIG, seed=seed) for seed in range(12)]
+    launched = [launch("holds.py", config=config) for config in configs]
+    began = time.monotonic()
+    jobs.cancel_all(launched)
+    assert time.monotonic() - began < 8
+    assert {run.status for run in launched} == {"cancelled"} and processes_of(runs_root) == []

@@ -192,7 +192,7 @@ def test_the_options_are_those_of_the_batch_script() -> None:
         assert re.search(rf"^#SBATCH --{option}(=|$)", text, re.M), option
     assert "`hint=nomultithread`" in rows and "--hint=nomultithread" in text
     assert "\nsrun " in text
-    assert plan.preview("exercises/train.py", config).count("course.jobs.warm.task") == 1
+    assert plan.preview("exercises/train.py", config).count("course.jobs.supervise") == 1
 
 
 def test_a_site_may_add_a_partition_and_an_account() -> None:

@@ -48,7 +48,7 @@ def test_what_is_shipped_is_what_ran(track: str, machine: str) -> None:
     for name, made in found.items():
         assert made.counts or (name, machine) == ("plain", "H200"), made.verdict
         text = entry.shipped(name).read_text()
-        ran = (board.place_of(made, board.SHIPPED) / board.SCRIPT).read_text()
+        ran = board.script_of(made, board.SHIPPED)
         assert code(ran) == code(text)
         assert made.sha256 == hashlib.sha256(ran.encode()).hexdigest()
         assert made.settings == entry.settings_of(text, track)

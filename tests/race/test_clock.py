@@ -1,15 +1,17 @@
-"""The race's clock: the time that is told is that of the weights that are judged."""
+"""The race's clock: it stops at the weights that are judged, and no script slows it down."""
 
 import json
+import re
 import time
 from pathlib import Path
 
 import pytest
 import torch
-from job_helpers import prepared
+from job_helpers import SCRIPTS, nothing_left, prepared  # noqa: F401
 from torch import nn
 
-from course.race import tracks
+from course.race import entry, tracks
+from course.race.board import Entry
 from course.runs.run import FOLDER_VARIABLE, Run
 from course.training.recorder import recording
 
@@ -44,3 +46,24 @@ def test_without_weights_the_time_is_that_of_the_run(racing: Run) -> None:
         run.ready()
         time.sleep(0.05)
     assert racing.record.race["seconds"] >= 0.05
+
+
+# A script that takes a second and a half, and ways to report less.
+LIGHT = (SCRIPTS / "race_light.py").read_text()
+LIGHT = LIGHT.replace("    run.ready()", "    __import__('time').sleep(1.5)\n    run.ready()")
+SLOW = "import time\nreal = time.perf_counter\ntime.perf_counter = lambda: real() / 10\n"
+SMALLER = """
+        run._watch._marks["seconds"] = 0.5
+"""
+CLOCKS = {"slower": SLOW + LIGHT, "smaller": LIGHT + SMALLER}  # honest ones: test_entering.py
+
+
+@pytest.mark.slow
+def test_a_clock_that_a_script_slows_down_is_refused() -> None:
+    """Real jobs and the real referee: the supervisor counts outside the script's process."""
+    settings = entry.settings_of(LIGHT, "quick")
+    for way, text in CLOCKS.items():
+        made = entry.run_all(text, Entry.new("quick", way, "me", text, settings, 1), [1])
+        assert "its own clock counted" in made.failure, way
+        own, seen = map(float, re.findall(r"([\d.]+) s\b", made.failure))
+        assert own <= 0.5 and 1.5 < seen < 60, made.failure

@@ -126,7 +126,7 @@ def test_an_entry_of_track_node_on_two_ranks(
     (script := tmp_path / "two.py").write_text(text.replace("SETTINGS = {", "OTHERS = {", 1))
     script.write_text(script.read_text().replace("\ndef main", f"\nSETTINGS = {small}\n\ndef main"))
     begun = Entry.new("node", "two", "me", script.read_text(), small, 2)
-    made = entry.run_all(script, begun, [7])
+    made = entry.run_all(script.read_text(), begun, [7])
     (trial,) = made.trials
     assert not trial.failure and 0 < trial.ready_s < trial.seconds and 0 < trial.top1 < 1
     run = get(trial.run)

@@ -21,7 +21,7 @@ from course.data import crop_set
 from course.data.crop_set import Crops
 from course.race import board, entry, page, referee, tracks
 from course.race.board import Entry, Trial
-from course.runs.run import PROJECT, Run
+from course.runs.run import PROJECT, RACE_CLOCK, Run
 from course.training import models
 from course.training.racing import network
 from course.training.racing.watch import ON_THE_WAY
@@ -64,6 +64,7 @@ def went(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trial]:
         few = Crops(crop_set.ensure(), "val").first(FEW)
         for run in rest:
             referee.write_verdict(run.folder, few)
+            (run.folder / RACE_CLOCK).write_text('{"seconds": 0}')  # no supervisor watched it
         assert not (place / "opened").exists()  # what was pickled did not run
         trials = {way: entry._trial(run, QUICK) for way, run in runs.items()}
         short = replace(QUICK, budget_s=1e-6)
@@ -183,7 +184,7 @@ def test_many_write_to_a_board_at_once(tmp_path: Path) -> None:
         seen.append(len(board.entries(tmp_path, shipped=False)))  # raises if one is in parts
     found = board.entries(tmp_path, shipped=False)
     assert len({each.id for each in found}) == 30 and seen == sorted(seen)
-    assert all((board.place_of(each, tmp_path) / board.SCRIPT).exists() for each in found)
+    assert all(board.script_of(each, tmp_path) == "x = 1" for each in found)
 
 
 def test_boards_are_filtered_and_ranked(tmp_path: Path) -> None:
@@ -203,7 +204,8 @@ def test_boards_are_filtered_and_ranked(tmp_path: Path) -> None:
     assert board.get("four", tmp_path) == quick
     with pytest.raises(ValueError, match="no entry is called 'fun'"):
         board.get("fun", tmp_path)
-    assert Entry.from_json(json.dumps(asdict(slow) | {"new_field": 1})) == slow
+    text = json.dumps(asdict(slow) | {"new_field": 1})
+    assert Entry.from_json(text, "quick", slow.id) == slow
     table = race.table("quick", to=tmp_path)
     assert [*table[table["by"] == "me"]["entry"]] == ["slow", "four", "wrong"]
     assert "joules" in race.ways("quick", over="joules", to=tmp_path).alt

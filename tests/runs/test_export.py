@@ -217,6 +217,7 @@ def test_runs_that_are_not_over_are_refused(runs_root: Path) -> None:
     folder = runs_root / "waits"
     folder.mkdir(parents=True)
     (folder / "launch.json").write_text("{}")
+    (folder / "config.json").write_text("{}")
     with pytest.raises(ValueError, match=r"not over yet: waits \[queued\]"):
         export(all_runs(), "wandb")
 

@@ -9,12 +9,15 @@ import pandas as pd
 import pytest
 from cases import for_all
 from job_helpers import CONFIG, DEADLINE_S, fill, small_disk, start_python
+from typer.testing import CliRunner
 
+from course.__main__ import app
+from course.data.default_set import default_root
 from course.runs import logs
 from course.runs import run as runs
 from course.runs.files import write_atomically
 from course.runs.record import RECORD_SCHEMA, Record, write_record
-from course.runs.run import Run
+from course.runs.run import PROJECT, Run, runs_root
 from course.training.recorder import Recorder
 
 
@@ -127,6 +130,31 @@ def test_of_verdicts_written_at_one_moment_all_see_the_same(tmp_path):
         seen = {line for line in lines if line.startswith(f"{folder.name} ")}
         assert seen == {f"{folder.name} {Run(folder).record.error}"}
         assert [path.name for path in folder.iterdir()] == ["record.json"]
+
+
+def test_a_relative_folder_is_the_same_in_a_terminal_and_in_a_notebook(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_RUNS", "my/runs")
+    monkeypatch.setenv("COURSE_DATA", "my/data")
+    for place in (PROJECT, PROJECT / "notebooks", tmp_path):
+        monkeypatch.chdir(place)
+        assert runs_root() == PROJECT / "my" / "runs"
+        assert default_root() == PROJECT / "my" / "data"
+
+
+@pytest.mark.parametrize(
+    "empty, command, variables",
+    [
+        ("COURSE_RUNS", ["runs"], {"COURSE_RUNS": ""}),
+        ("COURSE_DATA", ["data"], {"COURSE_DATA": " "}),
+        ("--data-root", ["data", "--as", "small", "--data-root", ""], {}),
+        ("--data-root", ["data", "--data-root", ""], {}),
+    ],
+)
+def test_an_empty_folder_is_refused_with_what_to_write(empty, command, variables, monkeypatch):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=f"^{empty} is .*empty: .* Write .*FOLDER"):
+        CliRunner().invoke(app, command, catch_exceptions=False)
 
 
 def test_a_full_disk_leaves_the_old_text(tmp_path):

@@ -2,6 +2,7 @@
 
 import os
 
+import psutil
 import torch
 from torch import distributed
 
@@ -14,4 +15,10 @@ with recording() as run:
     run.set(last_loss=total.item())
     port = os.environ["MASTER_PORT"]
     print(f"rank {run.rank} of {run.world_size}: {total.item():g}, met at port {port}")
+    parent = psutil.Process().parent()  # the supervisor, whose other children serve this rank
+    for process in (parent, *parent.children()):
+        for each in process.net_connections("inet"):
+            if each.status == "LISTEN":
+                print(f"listens at {each.laddr.ip}")
+    distributed.barrier()  # until both have looked
     distributed.destroy_process_group()

@@ -157,7 +157,7 @@ def test_an_exported_network_answers_as_the_one_it_was_made_of(
     monkeypatch.setattr(
         torch._inductor,
         "aoti_compile_and_package",
-        lambda program, package_path: torch.export.save(program, package_path),
+        lambda program, package_path, **_: torch.export.save(program, package_path),
     )
     loaded = lambda path: torch.export.load(path).module()  # noqa: E731
     monkeypatch.setattr(torch._inductor, "aoti_load_package", loaded)

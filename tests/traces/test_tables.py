@@ -297,6 +297,21 @@ def test_files_that_are_no_trace_are_named(tmp_path, cpu_file) -> None:
     refused(path, lambda path: tables.thin(path, tmp_path / "x"))
 
 
+def test_null_arguments_are_read_and_other_faulty_events_are_named(tmp_path) -> None:
+    path = tmp_path / "trace.json"
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 2, "args": None}
+    path.write_text(json.dumps([event]))
+    assert tables.by_operator(tables.read(path))["name"].tolist() == ["aten::mm"]
+    for fault, sentence in {
+        ("name", None): "event 1: it has no name",
+        ("ts", "12"): "'aten::mm' has ts='12', expected a number of microseconds",
+        ("dur", None): "'aten::mm' has dur=None, expected a number",
+        ("args", "text"): "value of the wrong type",
+    }.items():
+        path.write_text(json.dumps([event | {"tid": 1}, event | dict([fault])]))
+        assert sentence in refused(path)
+
+
 # ---- Nsight Systems ----------------------------------------------------------------------------
 
 
@@ -336,11 +351,43 @@ def test_nsight_systems_with_kernels_alone(nsys_file) -> None:
     assert "no table CUPTI_ACTIVITY_KIND_KERNEL" in refused(nsys_file, tables.read_nsys)
 
 
+def test_nsight_systems_with_other_table_names_of_a_newer_schema(nsys_file) -> None:
+    with sqlite3.connect(nsys_file) as db:
+        for name in ("KERNEL", "RUNTIME", "MEMCPY"):
+            table = f"CUPTI_ACTIVITY_KIND_{name}"
+            db.execute(f"ALTER TABLE {table} RENAME TO {table}_V10")
+            db.execute(f"CREATE TABLE {table}_V9 AS SELECT * FROM {table}_V10 LIMIT 1")
+        db.execute("ALTER TABLE NVTX_EVENTS RENAME TO NVTX_EVENTS_V2")
+        db.execute("CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT)")
+        db.execute("INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_SCHEMA_VERSION', '4.1.0')")
+    db.close()
+    with pytest.warns(UserWarning, match=r"schema version 4.1.0.* nsys stats report.sqlite"):
+        test_nsight_systems_gives_the_same_tables(nsys_file)
+    with sqlite3.connect(nsys_file) as db:
+        db.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL_V10 RENAME COLUMN start TO begin")
+    db.close()
+    message = refused(nsys_file, tables.read_nsys)
+    assert "schema version 4.1.0 (KeyError: 'start')" in message
+
+
+@pytest.mark.parametrize("kernels_too", [True, False])
+def test_nsight_systems_refuses_graphs_without_their_kernels(nsys_file, kernels_too) -> None:
+    with sqlite3.connect(nsys_file) as db:
+        db.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER, end INTEGER)")
+        db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (0, 90000)")
+        if not kernels_too:
+            db.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL")
+    db.close()
+    message = refused(nsys_file, tables.read_nsys)
+    assert "CUDA graphs without their kernels (1 launched, 9e-05 s in all)" in message
+    assert "--cuda-graph-trace=node" in message
+
+
 def test_nsight_systems_refuses_other_files(tmp_path) -> None:
     path = tmp_path / "report.sqlite"
     assert "no such file" in refused(path, tables.read_nsys)
     path.write_text("not a database at all, but text that is long enough to have a header")
-    assert "no Nsight Systems export" in refused(path, tables.read_nsys)
+    assert "cannot be read as an Nsight Systems export" in refused(path, tables.read_nsys)
 
 
 # ---- Nsight Compute ----------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Checkpoints are whole or passed over, random numbers go on, images draw for themselves."""
 
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,10 @@ def test_a_thread_saves_the_same(tmp_path: Path, capsys: pytest.CaptureFixture) 
     (tmp_path / "step-000009" / checkpoint.METADATA).unlink()  # as if killed before it was done
     same(checkpoint.newest(tmp_path), state(6))
     assert "step-000009 is damaged" in capsys.readouterr().err
+    (part,) = (tmp_path / "step-000006").glob("*.distcp")
+    os.truncate(part, 100)
+    assert checkpoint.newest(tmp_path) is None
+    assert "step-000006 is damaged" in capsys.readouterr().err
 
 
 def test_old_ones_go(tmp_path: Path) -> None:

@@ -22,13 +22,11 @@ import numpy as np
 from filelock import FileLock
 from tqdm import tqdm
 
-from course.data import default_set
+from course.data import default_set, folders
 from course.data.default_set import DataError
-from course.data.formats.parts import KINDS, UNFINISHED, Part, Source, write
-from course.runs.files import read_dict, write_atomically
+from course.data.formats.parts import KINDS, Part, Source, write
+from course.runs.files import UNFINISHED, read_dict, write_atomically
 
-# Files that are images, as torchvision has it: to import it takes seconds.
-SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 INDEX = "index.json"
 PLAN, DONE = "plan.json", "done"  # of a conversion under way
 SPLITS = ("train", "val")
@@ -45,6 +43,7 @@ class Listing:
     classes: list[str]
     images: dict[str, list[Source]]
     digest: str  # of every file's name, size and time of change
+    hidden: tuple[str, ...]  # files and folders that are skipped
 
 
 def convert(kind: str, root: Path | None = None, *, skip_damaged: bool = False) -> Path:
@@ -64,6 +63,7 @@ def convert(kind: str, root: Path | None = None, *, skip_damaged: bool = False) 
     if kind not in KINDS:
         raise ValueError(f"images cannot be stored as {kind!r}: choose {', '.join(KINDS)}")
     found = listed(default_set.ensure() if root is None else root.expanduser().resolve())
+    folders.report_hidden(found.root, found.hidden)
     target = place(kind, found.root)
     wanted = {"kind": kind, "version": VERSION, "source": str(found.root), "listing": found.digest}
     if _is_whole(target, wanted):
@@ -110,15 +110,15 @@ def listed(root: Path) -> Listing:
     """
     classes: dict[str, list[str]] = {}
     images: dict[str, list[Source]] = {}
-    digest = hashlib.sha256()
+    digest, hidden = hashlib.sha256(), []
     for split in SPLITS:
         folder = root / split
         if not folder.is_dir():
             raise DataError(f"no folder {folder}: a set of images has train/ and val/")
-        classes[split] = sorted(each.name for each in folder.iterdir() if each.is_dir())
+        classes[split] = folders.class_names(folder, hidden)
         images[split] = []
         for label, name in enumerate(classes[split]):
-            files = sorted(_images_below(folder / name))
+            files = sorted(folders.images_below(folder / name, hidden))
             if not files:
                 raise DataError(f"{folder / name} holds no image")
             for path in files:
@@ -129,15 +129,7 @@ def listed(root: Path) -> Listing:
     if classes["train"] != classes["val"] or not classes["train"]:
         odd = sorted(set(classes["train"]) ^ set(classes["val"]))
         raise DataError(f"train/ and val/ in {root} differ in their class folders: {odd[:5]}")
-    return Listing(root, classes["train"], images, digest.hexdigest())
-
-
-def _images_below(folder: Path) -> Iterator[Path]:
-    """Its image files, those in linked folders too, as torchvision finds them."""
-    for above, _, names in os.walk(folder, followlinks=True):
-        for path in (Path(above) / name for name in names):
-            if path.suffix.lower() in SUFFIXES and path.is_file():
-                yield path
+    return Listing(root, classes["train"], images, digest.hexdigest(), tuple(hidden))
 
 
 def parts_of(kind: str, found: Listing) -> Iterator[Part]:

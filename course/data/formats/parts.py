@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import tarfile
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from PIL import Image
 
 from course.data.default_set import DataError
+from course.runs.files import whole_file
 
 SMALL_PX = 256  # of the shorter side: a training crop of 224 pixels still moves in it
 QUALITY = 90  # of small JPEG files
-UNFINISHED = ".unfinished-"  # in front of a file that is being written
 
 
 @dataclass(frozen=True)
@@ -61,38 +59,43 @@ def write(kind: str, part: Part, root: Path, folder: Path, *, skip_damaged: bool
     """
     damaged: list[str] = []
 
-    def opened() -> Iterator[tuple[Source, bytes, Image.Image]]:
+    def encoded() -> Iterator[tuple[Source, Any]]:
         for source in part.sources:
-            data = _read(root / source.name)
             try:
-                with Image.open(io.BytesIO(data)) as image:
-                    opened_image = image.convert("RGB")
-            except (OSError, SyntaxError, ValueError) as error:
+                content = _encoded(kind, (root / source.name).read_bytes())
+            except Exception as error:  # each decoder has its own kinds
                 if not skip_damaged:
                     raise DataError(
-                        f"{root / source.name} cannot be decoded ({error}): copy it again, take "
-                        f"it out, or leave out all such files by --skip-damaged"
+                        f"{root / source.name} cannot be decoded "
+                        f"({type(error).__name__}: {error}): copy it again, take it "
+                        f"out, or leave out all such files by --skip-damaged"
                     ) from error
                 damaged.append(source.name)
             else:
-                yield source, data, opened_image
+                yield source, content
 
-    files, images = _WRITERS[kind](part, opened(), folder)
+    files, images = _WRITERS[kind](part, encoded(), folder)
     return Written(files, images, tuple(damaged))
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+def _encoded(kind: str, data: bytes) -> Any:
+    """What is stored of an image file: its bytes, those of a small JPEG file, or pixels."""
+    with Image.open(io.BytesIO(data)) as image:
+        rgb = image.convert("RGB")  # decodes it, so that a damaged file is noticed for shards too
+    if kind == "shards":
+        return data
+    if kind == "raw":
+        return _square(rgb)
+    small = io.BytesIO()
+    _shrunk(rgb).save(small, "JPEG", quality=QUALITY)
+    return small.getvalue()
 
 
-def _shard(part: Part, opened: Iterator, folder: Path) -> tuple[dict, int]:
+def _shard(part: Part, encoded: Iterator, folder: Path) -> tuple[dict, int]:
     """A tar file of the JPEG files as they are, each beside its class: KEY.jpg, KEY.cls."""
     path, images = folder / part.split / f"shard-{part.number:05d}.tar", 0
-    with _whole(path) as file, tarfile.open(fileobj=file, mode="w") as tar:
-        for images, (source, data, _) in enumerate(opened, start=1):
+    with _opened(path) as file, tarfile.open(fileobj=file, mode="w") as tar:
+        for images, (source, data) in enumerate(encoded, start=1):
             key = f"{part.number:05d}{images - 1:06d}"
             for suffix, content in (("jpg", data), ("cls", str(source.label).encode())):
                 member = tarfile.TarInfo(f"{key}.{suffix}")  # of nobody, at no time: equal bytes
@@ -101,30 +104,30 @@ def _shard(part: Part, opened: Iterator, folder: Path) -> tuple[dict, int]:
     return _described(folder, path), images
 
 
-def _small(part: Part, opened: Iterator, folder: Path) -> tuple[dict, int]:
+def _small(part: Part, encoded: Iterator, folder: Path) -> tuple[dict, int]:
     """JPEG files under their own names, the shorter side SMALL_PX long."""
     files = {}
-    for source, _, image in opened:
+    for source, data in encoded:
         is_jpeg = source.name.lower().endswith((".jpg", ".jpeg"))
         path = folder / (source.name if is_jpeg else f"{source.name}.jpg")
-        with _whole(path) as file:
-            _shrunk(image).save(file, "JPEG", quality=QUALITY)
+        with _opened(path) as file:
+            file.write(data)
         files |= _described(folder, path)
     return files, len(files)
 
 
-def _raw(part: Part, opened: Iterator, folder: Path) -> tuple[dict, int]:
+def _raw(part: Part, encoded: Iterator, folder: Path) -> tuple[dict, int]:
     """Two NumPy files: bytes of shape (images, SMALL_PX, SMALL_PX, 3), and their classes."""
     squares = np.empty((len(part.sources), SMALL_PX, SMALL_PX, 3), dtype=np.uint8)
     labels = []
-    for at, (source, _, image) in enumerate(opened):
-        squares[at] = _square(image)
+    for at, (source, square) in enumerate(encoded):
+        squares[at] = square
         labels.append(source.label)
     arrays = {"images": squares[: len(labels)], "labels": np.array(labels, dtype=np.int64)}
     files = {}
     for name, array in arrays.items():
         path = folder / part.split / f"{name}-{part.number:05d}.npy"
-        with _whole(path) as file:
+        with _opened(path) as file:
             np.save(file, array)
         files |= _described(folder, path)
     return files, len(labels)
@@ -145,6 +148,11 @@ def _shrunk(image: Image.Image) -> Image.Image:
 
 def _square(image: Image.Image) -> np.ndarray:
     """The middle of the image, SMALL_PX × SMALL_PX."""
+    longest = 4 * min(image.size)  # of a strip of 1 × 50,000 pixels the rest would fill the memory
+    if max(image.size) > longest:
+        width, height = (min(side, longest) for side in image.size)
+        left, top = (image.width - width) // 2, (image.height - height) // 2
+        image = image.crop((left, top, left + width, top + height))
     scale = SMALL_PX / min(image.size)
     size = (max(SMALL_PX, round(image.width * scale)), max(SMALL_PX, round(image.height * scale)))
     image = image.resize(size, Image.Resampling.BICUBIC)
@@ -152,23 +160,9 @@ def _square(image: Image.Image) -> np.ndarray:
     return np.asarray(image.crop((left, top, left + SMALL_PX, top + SMALL_PX)))
 
 
-@contextmanager
-def _whole(path: Path) -> Iterator[Any]:
-    """A file to write that appears under its name when it is complete."""
+def _opened(path: Path) -> AbstractContextManager[IO[bytes]]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = tempfile.NamedTemporaryFile(  # noqa: SIM115 - entered below
-        dir=path.parent, prefix=UNFINISHED, delete=False
-    )
-    try:
-        with file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())  # or its note could outlast a power cut, and it not
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, path)
-    except BaseException:
-        Path(file.name).unlink(missing_ok=True)
-        raise
+    return whole_file(path)
 
 
 def _described(folder: Path, path: Path) -> dict[str, dict[str, Any]]:

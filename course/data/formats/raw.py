@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from course.data.default_set import DataError
 from course.data.formats import convert
 from course.data.images import one_thread
 
@@ -58,5 +59,19 @@ class Raw:
 
     def _part(self, number: int) -> list[Any]:
         if number not in self._opened:
-            self._opened[number] = [np.load(path, mmap_mode="r") for path in self._paths[number]]
+            self._opened[number] = [mapped(path) for path in self._paths[number]]
         return self._opened[number]
+
+
+def mapped(path: Path) -> np.ndarray:
+    """The array in a file, which the system reads where it is used.
+
+    Raises:
+        DataError: the file is damaged or gone; the message names it.
+    """
+    try:
+        return np.load(path, mmap_mode="r")
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(
+            f"{path} cannot be read ({error}): delete its folder, and make it again"
+        ) from error

@@ -65,27 +65,31 @@ class ShardReader(IterableDataset):
                 f"rank(s): take fewer workers, so that each has a shard to read"
             )
         while True:
-            for jpeg, label in shuffled(self._pass(own), self.buffer):
-                yield self._made(jpeg), label
+            for (jpeg, label), place in shuffled(self._pass(own), self.buffer):
+                yield self._made(jpeg, place), label
 
-    def _pass(self, own: list[Path]) -> Iterator[Encoded]:
+    def _pass(self, own: list[Path]) -> Iterator[tuple[Encoded, str]]:
+        """The images of a pass, and where each is: its shard, and its number there."""
         images = 0
         for at in torch.randperm(len(own)).tolist():
             try:
-                for encoded in self.images_of(own[at]):
+                for number, encoded in enumerate(self.images_of(own[at])):
                     images += 1
-                    yield encoded
+                    yield encoded, f"{own[at]}, image {number}"
             except (tarfile.TarError, OSError) as error:
                 raise DataError(f"{own[at]} cannot be read: {error}") from error
         if not images:  # or the next pass would be as empty, without end
             raise DataError(f"no image came out of {len(own)} shards: what does images_of yield?")
 
-    def _made(self, jpeg: bytes) -> torch.Tensor:
+    def _made(self, jpeg: bytes, place: str) -> torch.Tensor:
         with one_thread():
             try:
-                return self.transform(opened(jpeg))
+                image = opened(jpeg)
             except OSError as error:
-                raise DataError(f"an image in a shard cannot be decoded: {error}") from error
+                raise DataError(
+                    f"{place}, cannot be decoded ({error}): run course data --as shards again"
+                ) from error
+            return self.transform(image)
 
 
 def shuffled(stream: Iterator[Any], buffer: int) -> Iterator[Any]:

@@ -76,6 +76,7 @@ def up() -> dict[str, str]:
                 if daemon.name not in before:
                     _start(daemon, home)
             _wait(lambda: _nodes_are_ready(home), "the nodes", home)
+            _release_failed_launches(home)
         except BaseException:  # an interrupt too: nothing half started is left
             for name in set(_pids(home)) - set(before):
                 _end(_pids(home)[name])
@@ -253,6 +254,17 @@ def _nodes_are_ready(home: Path) -> bool:
         if state.startswith(("drain", "down")):
             _asked(home, "scontrol", "update", f"nodename={node}", "state=resume")
     return _ready(home) == len(NODES)
+
+
+def _release_failed_launches(home: Path) -> None:
+    """Release jobs that Slurm holds because their start failed, as when its controller ended then.
+
+    Slurm itself never does. It starts them two minutes after the failure at the earliest.
+    """
+    for line in (_asked(home, "squeue", "-h", "-o", "%i %r") or "").splitlines():
+        number, reason = line.split(maxsplit=1)
+        if reason == "launch failed requeued held":
+            _asked(home, "scontrol", "release", number)
 
 
 def _ready(home: Path) -> int:

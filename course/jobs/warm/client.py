@@ -14,11 +14,9 @@ import os
 import resource
 import signal
 import socket
-import stat
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,13 +24,18 @@ from typing import Any
 
 import psutil
 
+from course.jobs.private import user_folder
 from course.jobs.warm.start import early_variables
 
 SOURCE = Path(__file__).resolve().parents[2]  # the course
 ANSWER_S = 1.0  # so long a launch waits for the server; it has nothing else to do
 KERNEL = "ipykernel_launcher"  # the module as which Jupyter starts one
 OF_KERNELS = "-kernels"  # behind the name of a server: that of its server for kernels alone
-SERVER = "from course.jobs.warm.server import main; main()"
+# Not by -P, which its forks would inherit: IPython then leaves a notebook's folder off the path.
+SERVER = (
+    f"import sys; sys.path[0] = {str(SOURCE)!r}  # in place of a job's working directory\n"
+    "from course.jobs.warm.server import main; main()"
+)
 # A Python ignores these as it starts. That a library handles them in this process (as LLVM does,
 # once it has compiled something) is not passed on.
 IGNORED_ANYHOW = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -99,21 +102,20 @@ def place() -> Iterator[str]:
     Raises:
         OSError: it cannot be had, or others may write to it.
     """
-    folder = Path(tempfile.gettempdir()) / f"make-training-fast-{os.getuid()}"
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    descriptor = os.open(user_folder(), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        found = os.fstat(descriptor)
-        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) != 0o700:
-            raise PermissionError(f"{folder} must be its owner's alone (chmod 700)")
         yield f"/proc/self/fd/{descriptor}"
     finally:
         os.close(descriptor)
 
 
-def start_controller(folder: Path, env: dict[str, str]) -> list[float] | None:
-    """Let the server fork submitit's controller of a job: that process's identity.
+def start_controller(
+    folder: Path, tasks: int, env: dict[str, str], handles: Sequence[int]
+) -> list[float] | None:
+    """Let the server fork the first process of a job: that process's identity.
+
+    Args:
+        handles: descriptors of the job's ticket and of locks to wait for, for that process.
 
     Returns:
         None where nothing was started: it is to be done the cold way.
@@ -121,12 +123,15 @@ def start_controller(folder: Path, env: dict[str, str]) -> list[float] | None:
     if not is_wanted():
         return None
     try:
-        job = {"folder": str(folder), "env": env, "cwd": os.getcwd(), "user": user()}
+        job = {"folder": str(folder), "tasks": tasks, "env": env}
+        job |= {"cwd": os.getcwd(), "user": user()}
         with connected(name()) as server:
             answer = ask(server, {"job": job, "signature": signature()})
             controller = answer.get("controller")
             if controller:
-                server.sendall(b"go")  # from here on it is the server's: no way leads back
+                socket.send_fds(
+                    server, [b"go"], handles
+                )  # from here on it is the server's: no way leads back
             return controller
     except (OSError, ValueError):
         return None
@@ -181,12 +186,24 @@ def ask(server: socket.socket, request: dict[str, Any]) -> dict[str, Any]:
         return json.loads(answers.readline())
 
 
+def _serves(of: str) -> bool:
+    """Is there a server of that name, or one that is about to be? It locks a file meanwhile."""
+    with suppress(OSError), place() as folder, open(f"{folder}/{of}.lock") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def start_server() -> None:
     """Start a server for the launches to come, which ends at once where there is one."""
-    if not is_wanted():
+    if not is_wanted() or _serves(name()):
         return
-    ours = ("COURSE_", "SUBMITIT_", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    env = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+    from course.jobs.processes import job_environment
+
+    ours = ("COURSE_", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    env = {key: value for key, value in job_environment().items() if not key.startswith(ours)}
     env["OPENBLAS_NUM_THREADS"] = "1"  # numpy's library starts its threads when it is loaded
     command = [sys.executable, "-u", "-c", SERVER, name(), signature(), json.dumps(user())]
     with suppress(OSError):

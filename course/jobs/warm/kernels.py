@@ -144,7 +144,7 @@ class Kernel:
 
 
 def start(command: list[str], cwd: Path, env: dict[str, str]) -> Kernel | None:
-    """Let the server fork a kernel, or what else is started by `python -m MODULE ARGUMENT …`.
+    """Let the server fork a kernel, or what else is started by `python [-P] -m MODULE ARGUMENT …`.
 
     Returns:
         None where nothing was started: it is to be done the cold way.

@@ -19,10 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from submitit.core.submission import process_job
-from submitit.core.utils import JobPaths
-from submitit.local.local import Controller
-
+from course.jobs import wait
+from course.jobs.tickets import VARIABLE
 from course.jobs.warm import client as warm_client
 from course.jobs.warm import forks, fresh, start
 from course.jobs.warm.forks import Forked
@@ -62,8 +60,6 @@ def _serve(name: str, signature: str, user: list[float], prepare: Callable[[], N
 
 def import_all() -> None:
     """Import what a training script does, and what its controller and supervisor do."""
-    from submitit.core import plugins
-
     from course.jobs import supervise  # noqa: F401
 
     start.prepare()
@@ -71,7 +67,6 @@ def import_all() -> None:
 
     from course.training import memory
 
-    plugins.get_job_environments()  # looks through all that is installed
     if start.is_prepared():  # the system tells of its pages
         memory.into_large_pages()
 
@@ -143,9 +138,9 @@ class Server:
             if warm_client.KERNEL in kernel["command"]:
                 self._serve_kernels(kernel["user"])
         else:
-            job, folder = request["job"], Path(request["job"]["folder"])
-            command = [sys.executable, "-m", "submitit.local._local", str(folder)]
-            self._take(client, job, command, partial(_control, client, folder))
+            job = request["job"]
+            command = [sys.executable, wait.__file__, job["folder"]]
+            self._take(client, job, command, partial(_control, client, job["folder"], job["tasks"]))
 
     def _take(
         self,
@@ -181,15 +176,31 @@ def _tell(client: socket.socket, **answer: Any) -> None:
     client.sendall(json.dumps(answer).encode() + b"\n")
 
 
-def _control(client: socket.socket, folder: Path) -> None:
+def _control(client: socket.socket, folder: str, count: int) -> None:
     """Be a job's controller, once its launcher says that it counts on that."""
     from course.jobs.processes import identity
 
     client.settimeout(None)
     _tell(client, controller=identity(os.getpid()))
-    if client.recv(2) == b"go":  # else the launcher has given up, and starts the job by itself
+    said, handles, *_ = socket.recv_fds(client, 2, 2)
+    if said == b"go":  # else the launcher has given up, and starts the job by itself
         client.close()
-        _Controller(folder).run()
+        wait.wait_for_turn(os.environ[VARIABLE], handles[1] if handles[1:] else None)
+        wait.run_tasks(count, lambda rank: _start_task(folder, rank, count))
+
+
+def _start_task(folder: str, rank: int, count: int) -> Forked:
+    from course.jobs.supervise import LocalTask, supervise
+
+    job_id = str(os.getpid())
+    with (
+        open(wait.log(folder, rank, "out"), "ab") as out,
+        open(wait.log(folder, rank, "err"), "ab") as err,
+    ):
+        command = wait.task_command(folder, rank, count, job_id)
+        streams = {"stdout": out.fileno(), "stderr": err.fileno()}
+        process = Process(command, dict(os.environ), Path.cwd(), **streams)
+        return forks.fork(partial(supervise, folder, LocalTask(rank, count, job_id)), process)
 
 
 def _be_kernel(client: socket.socket) -> None:
@@ -209,27 +220,3 @@ def _end_with(client: socket.socket) -> None:
     with suppress(OSError):
         client.recv(1)
     os._exit(1)
-
-
-class _Controller(Controller):
-    """submitit's controller, whose tasks are forked."""
-
-    def start_tasks(self) -> None:
-        self.folder.mkdir(exist_ok=True)
-        paths = [JobPaths(self.folder, self.pid, task) for task in range(self.ntasks)]
-        self.stdouts = [each.stdout.open("a") for each in paths]
-        self.stderrs = [each.stderr.open("a") for each in paths]
-        for task in range(self.ntasks):
-            env = os.environ | {
-                "SUBMITIT_LOCAL_LOCALID": str(task),
-                "SUBMITIT_LOCAL_GLOBALID": str(task),
-                "SUBMITIT_LOCAL_JOB_ID": self.pid,
-            }
-            process = Process(
-                self.command,
-                env,
-                Path.cwd(),
-                stdout=self.stdouts[task].fileno(),
-                stderr=self.stderrs[task].fileno(),
-            )
-            self.tasks.append(forks.fork(partial(process_job, self.folder), process))

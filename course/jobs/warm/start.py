@@ -179,11 +179,12 @@ def start_script(
 
 
 def be_module(command: list[str]) -> None:
-    """What `python -m MODULE ARGUMENT …` does, in a fork of a process that is prepared."""
+    """Run `python [-P] -m MODULE ARGUMENT …` in a fork of a process that is prepared."""
     _finish_imports()
-    _, _, module, *arguments = command
+    place = command.index("-m")
+    module, *arguments = command[place + 1 :]
     sys.argv[:] = [module, *arguments]
-    sys.path[:] = [os.getcwd(), *_prepared["path"]]
+    sys.path[:] = [*([] if "-P" in command[:place] else [os.getcwd()]), *_prepared["path"]]
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

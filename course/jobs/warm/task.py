@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """`python -u -m course.jobs.warm.task FOLDER`: call what was submitted there."""
+    """`python -uP -m course.jobs.warm.task FOLDER`: call what was submitted there."""
     is_there = "numpy" in sys.modules  # as where a start-up file of the user's imports it
     sys.modules.setdefault("numpy", None)  # submitit goes on where there is none
     try:
@@ -25,7 +25,7 @@ def main() -> None:
 
 def command(python: str, logs: Path) -> str:
     """The command of a job's tasks, for a shell."""
-    return f"{python} -u -m course.jobs.warm.task {shlex.quote(str(logs))}"
+    return f"{python} -uP -m course.jobs.warm.task {shlex.quote(str(logs))}"
 
 
 class Starts:

@@ -68,7 +68,7 @@ def export(runs: Run | Iterable[Run], to: str, folder: str | Path = "") -> Expor
     _refuse_own(chosen, place)
     place.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
-        [sys.executable, "-m", "course.runs.trackers", to, str(place)],
+        [sys.executable, "-P", "-m", "course.runs.trackers", to, str(place)],
         input="\n".join(str(run.folder) for run in chosen),
         env=_offline(place),
         capture_output=True,

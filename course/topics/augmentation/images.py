@@ -34,7 +34,7 @@ class Batch:
 def batch(count: int = 8, image_px: int = 224) -> Batch:
     """So many images of the default set, of one class after the other."""
     root = default_set.ensure()
-    files = [next(iter(sorted((root / "val" / name).glob("*.jpg")))) for name in SHOWN]
+    files = [next(iter(sorted((root / "val" / name).glob("[!.]*.jpg")))) for name in SHOWN]
     images = [_square(open_image(str(path)), image_px) for path in files]
     rows = [number % len(SHOWN) for number in range(count)]
     return Batch(torch.stack([images[row] for row in rows]), torch.eye(len(SHOWN))[rows], SHOWN)

@@ -50,7 +50,7 @@ def work_per_image(images: int = 64, image_px: int = 224, seed: int = 0) -> pd.S
     Returns:
         "load" (read, decode, crop, flip) and "RandAugment" (its two changes).
     """
-    files = sorted(default_set.ensure().glob("train/*/*.jpg"))
+    files = sorted(default_set.ensure().glob("train/[!.]*/[!.]*.jpg"))
     chosen = np.random.default_rng(seed).permutation(len(files))[:images]
     view, change = train_view(rung("baseline", image_px=image_px)), v2.RandAugment()
     seconds: dict[str, list[float]] = {"load": [], "RandAugment": []}

@@ -44,7 +44,7 @@ def reading(script: str | Path, images: int = 1024) -> pd.DataFrame:
 
     reader = runpy.run_path(str(PROJECT / script), run_name="train")["Shards"]
     own = reader.__new__(reader).images_of  # to read, it needs no set
-    files = sorted(default_set.ensure().glob("train/*/*.jpg"))[:images]
+    files = sorted(default_set.ensure().glob("train/[!.]*/[!.]*.jpg"))[:images]
     shards = paths(convert.convert("shards"), "train")
     library = webdataset.WebDataset([str(each) for each in shards], shardshuffle=False)
     ways: dict[str, Callable[[], Iterable[Any]]] = {

@@ -41,7 +41,7 @@ def costs(images: int = 64, image_px: int = 224, seed: int = 0) -> pd.DataFrame:
     crop, cut = RandomCrop(image_px), _cut_out(image_px)
     raw = Raw(convert.convert("raw"), "train", lambda image: image)
     places = chosen.permutation(len(raw))[:images].tolist()
-    files, smaller = (sorted(each.glob("train/*/*.jpg")) for each in (root, small))
+    files, smaller = (sorted(each.glob("train/[!.]*/[!.]*.jpg")) for each in (root, small))
     shards = paths(convert.convert("shards"), "train")
     trials: dict[str, tuple[Callable[[], Iterator], Callable, Callable]] = {
         "files": (lambda: _files(files, places), decoded, crop),

@@ -41,7 +41,7 @@ def on_gpu(kernel: Kernel) -> pd.DataFrame | None:
         file = Path(folder) / "kernel.py"
         file.write_text(IMPORTS + inspect.getsource(plain))
         environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-        command = [sys.executable, "-m", __name__, str(file), plain.__name__]
+        command = [sys.executable, "-P", "-m", __name__, str(file), plain.__name__]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError("\n".join(done.stderr.splitlines()[-8:]))

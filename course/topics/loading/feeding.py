@@ -177,7 +177,7 @@ def decode_profile(
     Returns:
         One row a stage: stage, ms (mean of one image), share (of their sum).
     """
-    files = sorted(default_set.ensure().glob("train/*/*.jpg"))
+    files = sorted(default_set.ensure().glob("train/[!.]*/[!.]*.jpg"))
     chosen = np.random.default_rng(seed).permutation(len(files))[:images]
     view = train_view(rung("baseline", image_px=image_px, uint8=uint8)).transforms
     shortest = np.full((len(chosen), len(STAGES)), np.inf)

@@ -61,7 +61,7 @@ def ensure(root: Path | None = None, recipe: Recipe = Recipe()) -> Path:
 def is_whole(root: Path, recipe: Recipe) -> bool:
     """True if the set of this recipe is there, with all its images."""
     whole = read_dict(root / MANIFEST).get("recipe") == asdict(recipe)
-    return whole and len([*root.glob("*.jpg")]) == recipe.images
+    return whole and len([*root.glob("[!.]*.jpg")]) == recipe.images
 
 
 def _fill(root: Path, recipe: Recipe) -> None:

@@ -376,7 +376,7 @@ def samples() -> Picture:
             axes.text(
                 left + 4, top + 22, label, fontsize=7, color="#101010", backgroundcolor=ORANGE
             )
-    bright, kind = np.load(sorted(parts.glob("*.npy"))[0])
+    bright, kind = np.load(sorted(parts.glob("[!.]*.npy"))[0])
     layer = int(np.argmax((kind == 2).sum((1, 2))))
     panels[2].imshow(bright[layer], cmap="gray")
     panels[3].imshow(kind[layer], cmap="viridis")

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 
 from course.data import default_set
 from course.data.default_set import MANIFEST, photograph, write_manifest
+from course.data.formats.raw import mapped
 from course.data.images import one_thread
 from course.runs.files import read_dict
 from course.topics.networks import unet3d
@@ -56,7 +57,7 @@ def ensure(root: Path | None = None, recipe: Recipe = Recipe()) -> Path:
 def is_whole(root: Path, recipe: Recipe) -> bool:
     """True if the set of this recipe is there, with all its volumes."""
     whole = read_dict(root / MANIFEST).get("recipe") == asdict(recipe)
-    return whole and len([*root.glob("*.npy")]) == recipe.volumes
+    return whole and len([*root.glob("[!.]*.npy")]) == recipe.volumes
 
 
 def _fill(root: Path, recipe: Recipe) -> None:
@@ -105,13 +106,13 @@ class Volumes(Dataset):
     """A random part of a volume, (1, side, side, side) and normalised, and each voxel's kind."""
 
     def __init__(self, root: Path, side: int = unet3d.VOXELS) -> None:
-        self.paths, self.side = sorted(root.glob("*.npy")), side
+        self.paths, self.side = sorted(root.glob("[!.]*.npy")), side
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        whole = np.load(self.paths[index], mmap_mode="r")
+        whole = mapped(self.paths[index])
         room = whole.shape[1] - self.side
         begins = torch.randint(room + 1, (3,)).tolist()
         part = whole[(slice(None), *(slice(at, at + self.side) for at in begins))]

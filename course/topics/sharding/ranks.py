@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from course.jobs.processes import job_environment, loopback
 from course.runs.files import write_atomically
 
 if TYPE_CHECKING:
@@ -43,13 +43,11 @@ def on_ranks(
     Raises:
         RuntimeError: a rank failed; the message is its own.
     """
-    with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        asked = {"ranks": ranks, "port": free.getsockname()[1], "folder": folder}
-        asked["backend"] = backend
+    with tempfile.TemporaryDirectory() as folder:
+        asked = {"ranks": ranks, "folder": folder, "backend": backend}
         (Path(folder) / CALL).write_bytes(pickle.dumps((function, given)))
-        free.close()
-        env = dict(os.environ)
+        env = job_environment()
+        env.setdefault("GLOO_SOCKET_IFNAME", loopback())  # or other machines could connect
         if backend == "gloo":
             env["CUDA_VISIBLE_DEVICES"] = ""  # or FSDP2 would move weights to a GPU
         processes = [_start(env, json.dumps(asked), str(rank)) for rank in range(ranks)]
@@ -73,9 +71,9 @@ def _start(env: dict[str, str], *arguments: str) -> subprocess.Popen | kernels.K
     from course.jobs.warm import kernels  # only here: a rank needs nothing of Jupyter's
 
     module = ["-m", __spec__.name, *arguments]
-    forked = kernels.start([sys.executable, *module], Path.cwd(), env)
+    forked = kernels.start([sys.executable, "-P", *module], Path.cwd(), env)
     # Its package has imported this module before it is run, of which Python warns.
-    return forked or subprocess.Popen([sys.executable, "-W", QUIET, *module], env=env)
+    return forked or subprocess.Popen([sys.executable, "-P", "-W", QUIET, *module], env=env)
 
 
 def _log(asked: dict[str, Any], rank: int) -> Path:
@@ -116,7 +114,7 @@ def _be_rank(asked: dict[str, Any], rank: int) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group(
         asked["backend"],
-        f"tcp://127.0.0.1:{asked['port']}",
+        f"file://{asked['folder']}/store",  # a file of this user's: no port, and no stranger there
         timeout=timedelta(seconds=WAITS_S[asked["backend"]]),
         world_size=asked["ranks"],
         rank=rank,

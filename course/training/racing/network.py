@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import io
 from pathlib import Path
 
 import torch
 from torch import nn
+
+from course.runs.files import whole_file
 
 NETWORK = "network.pt2"
 IMAGES = 2  # in the example: with one, PyTorch would take it that there is always one
@@ -25,4 +28,7 @@ def write(net: nn.Module, image_px: int, folder: Path) -> None:
     with torch.no_grad():
         batch = torch.export.Dim("batch", min=1, max=65_536)
         program = torch.export.export(twin, (images,), dynamic_shapes=({0: batch},))
-    torch.export.save(program, folder / NETWORK)
+    whole = io.BytesIO()  # on a full disk, PyTorch's own writer would abort the process
+    torch.export.save(program, whole)
+    with whole_file(folder / NETWORK) as file:
+        file.write(whole.getbuffer())

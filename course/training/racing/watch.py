@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from course.runs.files import whole_file
 from course.training.energy import counter
 
 ON_THE_WAY = "on_the_way.pt"  # weights at the marks, written once the time is taken
@@ -60,7 +61,8 @@ class Watch:
     def write(self, folder: Path) -> None:
         """Write the weights that were kept on the way."""
         kept = [{name: each.cpu() for name, each in one.items()} for one in self._weights]
-        torch.save(kept, folder / ON_THE_WAY)
+        with whole_file(folder / ON_THE_WAY) as file:
+            torch.save(kept, file)
 
     def _now(self) -> dict[str, float | None]:
         if self.device.type != "cpu":

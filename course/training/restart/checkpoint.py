@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from course.runs.restarts import CHECKPOINT, CHECKPOINTS
+
 KEPT = 2  # the last one may turn out to be damaged
 NAME = re.compile(r"\d+")  # of which the last in a name is the number of steps
 OURS = re.compile(r"step-\d+(\.pt)?")  # what `named` says, and async_save's folders
@@ -66,13 +68,17 @@ def read(path: Path) -> dict[str, Any]:
     """
     if path.is_file():
         return torch.load(path, map_location="cpu", weights_only=True)
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
     if not (path / METADATA).exists():
         raise FileNotFoundError(f"it was never finished: no {METADATA}")
     with tempfile.TemporaryDirectory() as place:  # as one file, since nothing is allocated yet
         whole = Path(place) / "whole.pt"
-        dcp_to_torch_save(path, whole)
+        try:
+            dcp_to_torch_save(path, whole)
+        except CheckpointException as error:  # no Exception, which callers catch
+            raise OSError(str(error)) from error
         saved = torch.load(whole, map_location="cpu", weights_only=False)
     rest = pickle.loads(saved["rest"])
     return tree_map_only(_Place, lambda place: saved["tensors"][place.name], rest)
@@ -83,6 +89,18 @@ def remove_old(folder: Path, kept: int = KEPT) -> None:
     ours = [path for path in found(folder) if OURS.fullmatch(path.name)]
     for path in sorted(ours, key=_age)[:-kept]:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def remove_unfinished(run: Path) -> None:
+    """Delete what a run has of checkpoints that are not whole: on a full disk they take the room.
+
+    Drafts have names with a dot, and folders of torch.distributed.checkpoint no METADATA yet.
+    """
+    for path in [run / CHECKPOINT, *(run / CHECKPOINTS).glob("*")]:
+        if path.is_dir() and not (path / METADATA).exists():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name.startswith("."):
+            path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -139,9 +157,9 @@ class Background:
 
     def wait(self) -> None:
         """Come back when all is on the disk. Raises what the thread has raised."""
-        if self._pending is not None:
-            self._pending.result()
-            self._pending = None
+        pending, self._pending = self._pending, None  # what it has raised is raised once
+        if pending is not None:
+            pending.result()
             remove_old(self._folder)
 
 

@@ -1,0 +1,105 @@
+"""A folder on this machine that only its user can read and write: for locks, sockets, caches."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import stat
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
+HEADERS = "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"
+
+
+def user_folder() -> Path:
+    """Return this user's own folder in the temporary directory of this machine; create it first.
+
+    Raises:
+        PermissionError: something else has its name, or other users can write to it.
+    """
+    folder = Path(tempfile.gettempdir()) / f"make-training-fast-{os.getuid()}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    _check(folder)
+    if (mode := stat.S_IMODE(folder.lstat().st_mode)) != 0o700:
+        raise PermissionError(
+            f"{folder} has mode {mode:o}, and other users could change it: expected 700. Run: "
+            f"chmod 700 {folder}"
+        )
+    return folder
+
+
+def _check(folder: Path) -> None:
+    """Raise PermissionError unless this is a folder of this user's, and not a link to one."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise PermissionError(
+            f"{folder} must be a folder that belongs to you, and it does not: remove it or ask its "
+            f"owner to, or set TMPDIR to a folder of your own (chmod 700)"
+        )
+
+
+def protect_compile_cache() -> None:
+    """Let PyTorch's compiler read only what this user wrote.
+
+    The compiler unpickles and runs what it finds in its cache. By default that is a folder in the
+    temporary directory that bears the user's name, so anyone can create it first. Here it is
+    created for the user alone. If it belongs to someone else, the user's own folder takes its
+    place, and no headers are precompiled, because PyTorch keeps those in its default folder.
+    """
+    chosen, problem = os.environ.get(CACHE), None
+    try:
+        _create(Path(tempfile.gettempdir()) / f"torchinductor_{_user_name()}")
+    except OSError as error:
+        os.environ[HEADERS], problem = "0", error
+    if chosen:
+        try:
+            folder, problem = Path(chosen).absolute(), None
+            _create(folder)
+            if folder.parent.stat().st_uid not in (0, os.getuid()):
+                raise PermissionError(f"{folder.parent} belongs to another user")
+        except OSError as error:
+            problem = error
+    if problem:
+        try:
+            folder = user_folder() / "compile"
+            _create(folder)
+        except OSError:
+            folder = _new_folder()
+        os.environ[CACHE] = str(folder)
+        print(
+            f"{problem}. torch.compile would run what others put there: its cache is {folder}",
+            file=sys.stderr,
+        )
+
+
+def _create(folder: Path) -> None:
+    """Create a folder that only this user can read and write, or check the one that is there."""
+    if not folder.parent.exists():
+        folder.parent.mkdir(mode=0o700, parents=True)
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    _check(folder)
+    if folder.stat().st_mode & 0o022:
+        raise PermissionError(f"other users can write to {folder}: remove it, or chmod 700")
+    folder.chmod(0o700)
+
+
+def _new_folder() -> str:
+    """Return a new folder; where there is no room for one, a name at which compiling fails."""
+    try:
+        return tempfile.mkdtemp(prefix="make-training-fast-")
+    except OSError:
+        return os.devnull
+
+
+def _user_name() -> str:
+    """Return the user's name as PyTorch has it in the name of its folder."""
+    try:
+        return re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
+    except (KeyError, OSError):  # a container's user without a name
+        return f"uid_{os.getuid()}"

@@ -1,0 +1,25 @@
+"""The process that holds the store where a local run's ranks meet."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+
+
+def serve(descriptor: int) -> None:
+    """Serve PyTorch's store at a listening socket until this process is ended.
+
+    Ranks may connect before: they wait until PyTorch is imported here.
+    """
+    from torch.distributed import TCPStore
+
+    with socket.socket(fileno=descriptor) as listener:
+        host, port = listener.getsockname()
+        ours = listener.detach()  # the store closes it
+    _store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=ours)
+    signal.pause()
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))

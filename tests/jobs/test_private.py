@@ -1,0 +1,81 @@
+"""The user's own folders on a shared machine, where a classmate comes first."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from race_helpers import as_somebody
+from torch._inductor.runtime import cache_dir_utils
+
+from course.jobs import private
+
+LEARNER, CLASSMATE = 41002, 41003
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root may be somebody else")
+
+
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A temporary directory as a machine has it: everybody can write there."""
+    place = Path(tempfile.mkdtemp(prefix="shared-", dir="/tmp"))
+    place.chmod(0o1777)
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    monkeypatch.setenv("LOGNAME", "learner")
+    monkeypatch.delenv(private.CACHE, raising=False)
+    monkeypatch.delenv(private.HEADERS, raising=False)
+    yield place
+    shutil.rmtree(place)
+
+
+def cache_of_learner(names_one: str = "") -> Path:
+    """Where PyTorch keeps the learner's compiled code, once the course is imported."""
+    if names_one:
+        os.environ[private.CACHE] = names_one
+    private.protect_compile_cache()
+    return Path(cache_dir_utils.cache_dir())
+
+
+def look(own: Path, named: str = "") -> None:
+    """The cache is in this folder, and nobody else can write there."""
+    cache = cache_of_learner(named)
+    assert cache == own
+    assert (cache.stat().st_uid, cache.stat().st_mode & 0o777) == (LEARNER, 0o700)
+    default = Path(cache_dir_utils.default_cache_dir())  # in which headers are in any case
+    assert default.stat().st_uid == LEARNER or os.environ[private.HEADERS] == "0"
+
+
+def squat(*names: Path) -> None:
+    """What a classmate does: create the folders first, and let everybody write there."""
+    for name in names:
+        name.mkdir()
+        name.chmod(0o777)
+
+
+def test_the_compile_cache_is_the_users_alone(temporary: Path) -> None:
+    own = temporary / "torchinductor_learner"
+    assert as_somebody(LEARNER, lambda: look(own)) == ""
+
+
+def test_a_classmate_who_comes_first_gives_nobody_a_cache(temporary: Path) -> None:
+    own = temporary / f"make-training-fast-{LEARNER}"
+    taken = temporary / "torchinductor_learner"
+    assert as_somebody(CLASSMATE, lambda: squat(taken)) == ""
+    assert as_somebody(LEARNER, lambda: look(own / "compile")) == ""
+    shutil.rmtree(own)
+    assert as_somebody(CLASSMATE, lambda: squat(own, own / "compile")) == ""
+
+    def is_new() -> None:
+        assert cache_of_learner().stat().st_uid == LEARNER
+
+    assert as_somebody(LEARNER, is_new) == ""
+
+
+def test_a_cache_that_a_class_shares_is_not_used(temporary: Path) -> None:
+    squat(temporary / "shared", temporary / "others")
+    (temporary / "link").symlink_to(temporary / "others")
+    os.chown(temporary / "others", CLASSMATE, CLASSMATE)
+    for named in ("shared", "link", "others/cache"):
+        own = temporary / f"make-training-fast-{LEARNER}" / "compile"
+        assert as_somebody(LEARNER, lambda: look(own, str(temporary / named))) == ""  # noqa: B023

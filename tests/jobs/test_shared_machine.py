@@ -1,0 +1,157 @@
+"""Several users on one machine: they see each other's jobs, may share one turn, end no queue."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from job_helpers import SCRIPTS, eventually
+
+from course.jobs.tickets import MACHINE_LOCK
+from course.runs.run import PROJECT
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux") or os.getuid() != 0,
+        reason="to act as other users takes root, on Linux",
+    ),
+]
+ALICE, BOB = 54_321, 54_322  # users need no account to have files and processes
+LAUNCH = f"""
+from dataclasses import replace
+from course.config import rung
+from course.jobs import launch
+for seed in range(2):
+    launch.launch({str(SCRIPTS)!r} + "/sleeps.py", replace(rung("baseline", quick=True), seed=seed))
+"""
+User = Callable[..., subprocess.CompletedProcess]
+
+
+@pytest.fixture
+def run_as(tmp_path: Path) -> Iterator[User]:
+    """Run `python ARGUMENTS` as another user, all with one temporary directory.
+
+    If this Python is in root's home, they see a view of the disk in which they can reach it.
+    """
+    top = Path("/", *Path(sys.base_prefix).parts[1:2])
+    reach = f"""
+        mount --bind {sys.base_prefix} {tmp_path}/python
+        mount -t tmpfs -o mode=755 tmpfs {top}
+        mkdir -p {sys.base_prefix}
+        mount --bind {tmp_path}/python {sys.base_prefix}
+    """
+    probe = ["setpriv", f"--reuid={ALICE}", "--clear-groups", "test", "-x", sys.executable]
+    is_reachable = subprocess.run(probe).returncode == 0
+    (tmp_path / "python").mkdir()
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    temporary.chmod(0o1777)
+    for parent in [tmp_path, *tmp_path.parents][:-2]:
+        parent.chmod(parent.stat().st_mode | 0o011)
+    sites = tmp_path / "sites.toml"
+
+    def run(uid: int, *arguments: str, **env: str) -> subprocess.CompletedProcess:
+        home = tmp_path / str(uid)
+        home.mkdir(exist_ok=True)
+        os.chown(home, uid, uid)
+        prepare = "" if is_reachable else reach
+        env = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(PROJECT),
+            "HOME": str(home),
+            "TMPDIR": str(temporary),
+            "COURSE_RUNS": str(home / "runs"),
+            "COURSE_SITES": str(sites),
+            "COURSE_WARM": "0",
+        } | env
+        user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", sys.executable]
+        script = f'set -e; {prepare}\nexec "$@"'
+        command = ["unshare", "-m", "sh", "-c", script, "sh", *user, *arguments]
+        return subprocess.run(command, env=env, cwd="/", capture_output=True, text=True)
+
+    had_lock = MACHINE_LOCK.exists()
+    yield run
+    for uid in (ALICE, BOB):
+        run(uid, "-m", "course", "cancel", "--all")
+    if not had_lock:
+        MACHINE_LOCK.unlink(missing_ok=True)
+
+
+def is_over(home: Path) -> bool:
+    return len([*home.glob("runs/*/record.json")]) == 2
+
+
+def intervals(home: Path) -> list[list[float]]:
+    return [json.loads(path.read_text()) for path in home.glob("runs/*/interval.json")]
+
+
+def test_all_users_share_one_turn_where_the_site_says_so(run_as: User, tmp_path: Path) -> None:
+    (tmp_path / "sites.toml").write_text("[local]\nshared = true\n")
+    for uid in (ALICE, BOB):
+        done = run_as(uid, "-c", LAUNCH)
+        assert done.returncode == 0, done.stderr
+    homes = [tmp_path / str(uid) for uid in (ALICE, BOB)]
+    eventually(lambda: all(map(is_over, homes)), "all jobs are over")
+    every = sorted(interval for home in homes for interval in intervals(home))
+    assert len(every) == 4
+    assert all(ended <= began for (_, ended), (began, _) in zip(every, every[1:]))
+
+
+def test_the_queue_names_other_users_who_compute(run_as: User, tmp_path: Path) -> None:
+    for uid in (ALICE, BOB):
+        code = LAUNCH.replace("sleeps.py", "holds.py")
+        assert run_as(uid, "-c", code).returncode == 0
+    homes = [tmp_path / str(uid) for uid in (ALICE, BOB)]
+    eventually(lambda: all([*home.glob("runs/*/started.json")] for home in homes), "both compute")
+    shown = run_as(ALICE, "-m", "course", "queue").stdout
+    assert f"at the same time as jobs of {BOB}" in shown
+    assert "one job at a time: baseline-" in shown
+
+
+def test_cancelling_in_the_folder_of_another_user_is_one_clear_line(
+    run_as: User, tmp_path: Path
+) -> None:
+    code = LAUNCH.replace("sleeps.py", "holds.py")
+    assert run_as(ALICE, "-c", code).returncode == 0
+    runs = tmp_path / str(ALICE) / "runs"
+    done = run_as(BOB, "-m", "course", "cancel", "--all", COURSE_RUNS=str(runs))
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1 and "belongs to another user" in line
+    assert not [*runs.glob("*/record.json")]
+    (tmp_path / str(ALICE)).chmod(0o700)
+    done = run_as(BOB, "-m", "course", "cancel", "--all", COURSE_RUNS=str(runs))
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1 and "cannot be read" in line
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "file"])
+def test_another_user_who_takes_the_private_folder_s_name_is_named(
+    run_as: User, tmp_path: Path, kind: str
+) -> None:
+    name = tmp_path / "tmp" / f"make-training-fast-{ALICE}"
+    take = {
+        "folder": f"import os; os.mkdir({str(name)!r}, 0o700)",
+        "link": f"import os; os.symlink('/tmp', {str(name)!r})",
+        "file": f"open({str(name)!r}, 'w')",
+    }
+    assert run_as(BOB, "-c", take[kind]).returncode == 0
+    arguments = ["run", str(SCRIPTS / "ok_light.py"), "--quick"]
+    done = run_as(ALICE, "-m", "course", *arguments)
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+    assert "TMPDIR" in done.stderr and str(name) in done.stderr
+
+
+def test_a_link_in_place_of_the_shared_lock_is_refused(run_as: User, tmp_path: Path) -> None:
+    if MACHINE_LOCK.exists():
+        pytest.skip(f"{MACHINE_LOCK} is in use on this machine")
+    (tmp_path / "sites.toml").write_text("[local]\nshared = true\n")
+    target = tmp_path / "target"
+    code = f"import os; os.symlink({str(target)!r}, {str(MACHINE_LOCK)!r})"
+    assert run_as(BOB, "-c", code).returncode == 0
+    done = run_as(ALICE, "-m", "course", "run", str(SCRIPTS / "ok_light.py"), "--quick")
+    assert done.returncode == 1 and "ask the instructor" in done.stderr
+    assert not target.exists()

@@ -46,6 +46,9 @@ def make_step(way: str, network: str, batch: int, dtype: torch.dtype) -> Callabl
     images = images.to(memory_format=torch.channels_last)
     labels = torch.randint(0, 1000, (batch,), device="cuda")
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, fused=True)
+    # When GradScaler skips the first step, fused SGD leaves its momenta uninitialised: NaN later.
+    for parameter in model.parameters():
+        optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     scaler = torch.amp.GradScaler("cuda", enabled=dtype == torch.float16)
 
     def forward() -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""fast_resnet: torchvision's bottleneck ResNets, trained with two fifths less memory traffic.
+"""fast_resnet: torchvision's bottleneck ResNets, trained with less memory traffic.
 
     model = fast_resnet.convert(torchvision.models.resnet50().cuda())
 

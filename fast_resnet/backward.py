@@ -53,7 +53,7 @@ def stem_backward(
     norm, n = state.norms[model.bn1], len(tape.images)
     dy = stem_rows_backward(choices, d, tape.stem_winner, tape.stem_y, norm, tape.stem_height)
     dy4, w = as_images(dy, n, tape.stem_height), state.weight[model.conv1]
-    _, dw = convolution_backward(dy4, tape.images, w, (2, 2), (3, 3), with_input=False)
+    _, dw = convolution_backward(dy4, tape.images, w, (2, 2), (3, 3), 1, with_input=False)
     state.weight_gradient[model.conv1].copy_(dw)
 
 
@@ -83,6 +83,7 @@ def block_backward(
         state.weight[block.conv2],
         block.conv2.stride,
         (1, 1),
+        block.conv2.groups,
         with_input=True,
     )
     copies.append((state.weight_gradient[block.conv2], dw2))
@@ -106,11 +107,12 @@ def convolution_backward(
     w: torch.Tensor,
     stride: tuple,
     padding: tuple,
+    groups: int,
     with_input: bool,
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """The gradients of x (unless not wanted) and of w, by cuDNN; no bias, dilation or groups."""
+    """The gradients of x (unless not wanted) and of w, by cuDNN; no bias or dilation."""
     wanted = (with_input, True, False)
     dx, dw, _ = torch.ops.aten.convolution_backward(
-        dy, x, w, None, stride, padding, (1, 1), False, (0, 0), 1, wanted
+        dy, x, w, None, stride, padding, (1, 1), False, (0, 0), groups, wanted
     )
     return dx, dw

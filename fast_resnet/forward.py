@@ -115,7 +115,8 @@ def block_forward(
     z1 = norm_relu(choices, y1, norm1)
     stride = block.conv2.stride
     z1_images = as_images(z1, n, height)
-    y2 = F.conv2d(z1_images, state.weight[block.conv2], stride=stride, padding=1)
+    w2, groups = state.weight[block.conv2], block.conv2.groups
+    y2 = F.conv2d(z1_images, w2, stride=stride, padding=1, groups=groups)
     height2 = y2.shape[2]
     y2 = as_rows(y2)
     add_sums(choices, y2, norm2.sums)

@@ -115,8 +115,8 @@ def convert(model: nn.Module) -> nn.Module:
     """The same network, whose training steps run as kernels; weights keep their names and places.
 
     Args:
-        model: torchvision's resnet50, resnet101 or resnet152, before or after it moves to a GPU.
-            It is changed in place; convolutions become channels last.
+        model: a bottleneck ResNet of torchvision's, before or after it moves to a GPU. It is
+            changed in place; convolutions become channels last.
 
     Precision follows autocast. Where the kernels cannot compute a step, torchvision's code does,
     with one warning.

@@ -8,7 +8,7 @@ from torch import nn
 from torchvision.models.resnet import Bottleneck, ResNet
 
 LAYERS = ("layer1", "layer2", "layer3", "layer4")
-KNOWN = "torchvision's resnet50, resnet101 and resnet152"
+KNOWN = "torchvision's bottleneck ResNets: resnet50, 101 and 152, wide_resnet and resnext"
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
@@ -52,13 +52,11 @@ def _outside_blocks(model: nn.Module) -> str:
 def _in_block(name: str, block: nn.Module) -> str:
     if type(block) is not Bottleneck:
         return f"{name} is {type(block).__name__}, not a Bottleneck"
-    stride, wide = block.conv2.stride, block.conv3.out_channels
-    if wide != 4 * block.conv3.in_channels:
-        return f"{name}.conv3 widens by {wide / block.conv3.in_channels:g}, not by 4"
+    stride, groups = block.conv2.stride, block.conv2.groups
     shortcut = block.downsample
     reason = (
         _convolution(f"{name}.conv1", block.conv1, kernel_size=1, stride=1, padding=0)
-        or _convolution(f"{name}.conv2", block.conv2, kernel_size=3, padding=1)
+        or _convolution(f"{name}.conv2", block.conv2, kernel_size=3, padding=1, groups=groups)
         or _convolution(f"{name}.conv3", block.conv3, kernel_size=1, stride=1, padding=0)
         or ("" if stride in ((1, 1), (2, 2)) else f"{name}.conv2 has stride {stride}")
         or _layer(f"{name}.relu", block.relu, nn.ReLU)

@@ -30,7 +30,7 @@ from torch.nn.functional import cross_entropy
 import fast_resnet
 
 WAYS = ("eager", "compile", "graphs", "fast")
-NETWORKS = ("resnet50", "resnet101", "resnet152")
+NETWORKS = ("resnet50", "resnet101", "resnet152", "wide_resnet50_2", "resnext50_32x4d")
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 FIRST_STEPS = 10
 
@@ -141,7 +141,7 @@ def measure(network: str, batch: int, dtype: str, arguments: argparse.Namespace)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS[:3])
     parser.add_argument("--batches", nargs="+", type=int, default=[32, 64, 128, 256])
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)

@@ -12,14 +12,14 @@ from torchvision.models.resnet import Bottleneck, ResNet
 CLASSES = 8
 
 
-def network(seed: int = 0) -> ResNet:
+def network(seed: int = 0, groups: int = 1, base_width: int = 64) -> ResNet:
     """A shortcut of stride 1, then none, in one layer and from layer to layer, then one of stride 2
     to four times the channels. A quarter of ResNet-50's channels at first."""
     torch.manual_seed(seed)
     with torch.device("meta"):
         net = ResNet(Bottleneck, [2, 1, 1, 1])
     net.conv1, net.bn1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)
-    net.inplanes = 64
+    net.inplanes, net.groups, net.base_width = 64, groups, base_width
     layers = [(16, 2, 1), (16, 1, 1), (16, 1, 1), (64, 1, 2)]
     for number, (planes, blocks, stride) in enumerate(layers, 1):
         setattr(net, f"layer{number}", net._make_layer(Bottleneck, planes, blocks, stride))
@@ -66,11 +66,11 @@ def nearest_zero(net: ResNet, images: torch.Tensor) -> float:
     return min(nearest)
 
 
-def quiet(shares: list[slice], **sizes: int) -> tuple[ResNet, torch.Tensor, torch.Tensor]:
+def quiet(shares: list[slice], **kind: int) -> tuple[ResNet, torch.Tensor, torch.Tensor]:
     """A network and a batch in which no ReLU gets a number near zero: rounding could flip it there,
     and change all gradients below it."""
     for seed in range(1000):
-        net, (images, labels) = network(seed), batch(**sizes, seed=seed)
+        net, (images, labels) = network(seed, **kind), batch(seed=seed)
         if min(nearest_zero(net, images[share]) for share in shares) > 4e-6:
             return net, images, labels
     raise RuntimeError("no such network")

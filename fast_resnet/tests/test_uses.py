@@ -330,6 +330,14 @@ def test_it_does_the_same_as_torchvisions(name: str, monkeypatch: pytest.MonkeyP
     assert steps or falls_back or batchnorm_frozen
 
 
+@pytest.mark.parametrize("kind", [{"base_width": 128}, {"groups": 4, "base_width": 16 * 4}])
+def test_wide_and_grouped_bottlenecks(kind: dict[str, int]) -> None:
+    stock, images, labels = quiet([slice(0, 4)], **kind)
+    net = convert(copy.deepcopy(stock))
+    theirs, ours = (gradients(model, images, labels) for model in (stock, net))
+    assert net._step is not None and relative(ours, theirs) < OFF
+
+
 def counted(call: Callable, steps: list) -> Callable:
     def count(self: Step, images: torch.Tensor) -> torch.Tensor:
         steps.append(images.shape)

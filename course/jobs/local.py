@@ -53,6 +53,9 @@ def submit(folder: Path, request: dict[str, Any], site: Site) -> dict[str, Any]:
         if controller is None:
             controller = _start_controller(folder, request["gpus"], env, handles)
             client.start_server()  # for the launches that come after this one
+    except BaseException:
+        ticket.unlink(missing_ok=True)
+        raise
     finally:
         for handle in handles:  # the job has them now
             os.close(handle)

@@ -25,7 +25,7 @@ def user_folder() -> Path:
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     _check(folder)
-    if (mode := stat.S_IMODE(folder.lstat().st_mode)) != 0o700:
+    if (mode := stat.S_IMODE(folder.lstat().st_mode)) & 0o077:
         raise PermissionError(
             f"{folder} has mode {mode:o}, and other users could change it: expected 700. Run: "
             f"chmod 700 {folder}"
@@ -86,7 +86,6 @@ def _create(folder: Path) -> None:
     _check(folder)
     if folder.stat().st_mode & 0o022:
         raise PermissionError(f"other users can write to {folder}: remove it, or chmod 700")
-    folder.chmod(0o700)
 
 
 def _new_folder() -> str:

@@ -14,9 +14,9 @@ from typing import Any
 from platformdirs import user_config_path
 
 from course.runs.recordings import SITE, machines
+from course.runs.run import EXECUTORS
 from course.text import closest
 
-EXECUTORS = ("local", "slurm", "recorded")
 ANYWHERE = 4  # processes that any machine may start, even on one core: ranks 2 × 2, to see
 
 

@@ -21,7 +21,7 @@ from course.runs.run import Run
 
 VARIABLE = "COURSE_TICKET"  # the path of a job's ticket, for its processes
 # The same for all users, whatever their TMPDIR is. Others cannot remove it: these folders are
-# sticky. To lock a file it is enough to read it, so others cannot write to it either.
+# sticky, or root's. To lock a file it is enough to read it, so others cannot write to it either.
 MACHINE_LOCK = Path("/run/lock" if os.path.isdir("/run/lock") else "/tmp", "make-training-fast")
 
 
@@ -39,6 +39,7 @@ def take_ticket(folder: Path, *, shared: bool) -> tuple[Path, list[int]]:
         handles = [_open_machine_lock()] if shared else []
         queue = user_folder() / "queue"
         queue.mkdir(exist_ok=True)
+        _forget_dead_tickets(queue, folder)
         name = str(time.time_ns())
         draft = queue / f".{name}"
         handles.insert(0, os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -50,15 +51,25 @@ def take_ticket(folder: Path, *, shared: bool) -> tuple[Path, list[int]]:
     return queue / name, handles
 
 
+def _forget_dead_tickets(queue: Path, folder: Path) -> None:
+    """Remove tickets that dead jobs of this folder left: the next job would end the new one."""
+    for ticket in tickets(str(queue)):
+        if (handle := open_if_held(ticket)) is not None:
+            os.close(handle)
+        elif Path(ticket).read_bytes() == os.fsencode(folder):
+            os.unlink(ticket)
+
+
 def _open_machine_lock() -> int:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe of that name holds up no launch
     try:
-        return os.open(MACHINE_LOCK, flags)
-    except FileNotFoundError:
-        handle = os.open(MACHINE_LOCK, flags | os.O_CREAT, 0o644)
-        if os.fstat(handle).st_uid == os.getuid():
+        with suppress(FileNotFoundError):
+            return os.open(MACHINE_LOCK, flags)
+        with suppress(FileExistsError):
+            handle = os.open(MACHINE_LOCK, flags | os.O_CREAT | os.O_EXCL, 0o644)
             os.fchmod(handle, 0o644)  # whatever the umask is
-        return handle
+            return handle
+        return os.open(MACHINE_LOCK, flags)  # another user has just created it
     except OSError as error:
         raise PermissionError(
             f"{MACHINE_LOCK}, the lock that all users share, cannot be opened "
@@ -83,14 +94,14 @@ def turn() -> Iterator[None]:
 
 def _end_dead_jobs(own: Path) -> None:
     """End what is left of jobs before this one that did not hand back their tickets."""
-    dead = []
+    dead, alive = [], Run(Path(os.fsdecode(own.read_bytes()))).together
     for ticket in map(Path, tickets(str(own.parent))):
         if ticket < own and (handle := open_if_held(str(ticket))) is None:
             dead += Run(Path(os.fsdecode(ticket.read_bytes()))).together
             ticket.unlink(missing_ok=True)
         elif ticket < own:
             os.close(handle)
-    kill_left(*dead)
+    kill_left(*(run for run in dead if run not in alive))
 
 
 def first_in_queue() -> Run | None:

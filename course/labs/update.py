@@ -70,8 +70,9 @@ def update(project: Path = PROJECT) -> Update:
         if name in edited or (name not in tracked and os.path.lexists(project / name))
     ]
     backup = project / BACKUPS / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    _back_up(project, replaced, backup)  # nothing in the clone changes before it is complete
     try:
-        _back_up(project, replaced, backup)
+        _clear(project, replaced)
         _git(project, "merge", "--quiet", "--ff-only", upstream)
     except BaseException:
         _put_back(project, backup)
@@ -82,11 +83,24 @@ def update(project: Path = PROJECT) -> Update:
 
 
 def _back_up(project: Path, names: list[str], backup: Path) -> None:
-    """Copy edited files to the backup, then restore what git has, or remove untracked ones."""
+    """Copy edited files to the backup, all of them or none."""
     for name in names:
-        if os.path.lexists(project / name):  # else it was deleted
-            (backup / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(project / name, backup / name, follow_symlinks=False)
+        if (project / name).is_dir() and not (project / name).is_symlink():
+            raise ValueError(f"{name} is a folder here, and a file upstream: move it elsewhere")
+    try:
+        for name in names:
+            if os.path.lexists(project / name):  # else it was deleted
+                (backup / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(project / name, backup / name, follow_symlinks=False)
+    except BaseException as error:
+        shutil.rmtree(backup, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise ValueError(f"your edits cannot be backed up in {backup}: {error}") from error
+        raise
+
+
+def _clear(project: Path, names: list[str]) -> None:
+    """Restore what git has of files that are backed up, and remove untracked ones."""
     for name in names:
         (project / name).unlink(missing_ok=True)
         if _git(project, "ls-tree", "--name-only", "HEAD", "--", name):

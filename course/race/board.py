@@ -58,7 +58,8 @@ TRIAL = {
     "required": ["seed", "run"],
     "properties": {
         **dict.fromkeys(("run", "failure", "weights", "validated_on"), TEXT),
-        **dict.fromkeys(("seconds", "ready_s", "joules"), AMOUNT),
+        **dict.fromkeys(("ready_s", "joules"), AMOUNT),
+        "seconds": AMOUNT | {"exclusiveMinimum": 0},
         "seed": SEED,
         "top1": SHARE,
         "way": {"type": "array", "items": MARK},
@@ -341,9 +342,10 @@ def _check(board: Path, track: str) -> None:
     except (OSError, ValueError) as error:
         raise ValueError(f"{board / track}: {error}") from error
     for place in (board, board / track):
-        if place.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+        mode = place.stat().st_mode
+        if mode & (stat.S_IWOTH | stat.S_IWGRP) and not mode & stat.S_ISVTX:
             raise ValueError(
-                f"anyone can replace entries in {place}, because it has no sticky bit. {owner} "
+                f"others can replace entries in {place}, because it has no sticky bit. {owner} "
                 f"sets it with: chmod +t {shlex.quote(str(place))}"
             )
 

@@ -35,6 +35,7 @@ from course.runs.record import Record
 if TYPE_CHECKING:
     import pandas as pd
 
+EXECUTORS = ("local", "slurm", "recorded")  # what a site's jobs run by
 WAITING_FILE = "waiting"
 RACE_BEGAN = "race-began"  # a run of a race creates it as its clock starts
 RACE_CLOCK = "race-clock.json"  # and how long its supervisor saw it take
@@ -287,8 +288,12 @@ def all_runs() -> list[Run]:
 
 def _is_readable(run: Run) -> bool:
     try:
-        run.requested_config  # noqa: B018 - it is parsed when it is read
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+        run.requested_config, run.together, run.is_being_submitted  # noqa: B018 - they are parsed
+        if (executor := run.launched.get("executor", "local")) not in EXECUTORS:
+            raise ValueError(f"its executor is {executor!r}")
+    except FileNotFoundError:  # it has no config yet
+        return True
+    except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         _report_skipped(run, str(error).split(": choose ")[0])
         return False
     return True

@@ -102,6 +102,21 @@ def test_a_merge_that_fails_puts_the_edits_back(upstream: Path, clone: Path) -> 
     assert (clone / "exercises/train.py").read_text() == "my answer\n"
 
 
+def test_a_backup_that_fails_changes_nothing(upstream: Path, clone: Path) -> None:
+    (clone / "exercises/train.py").write_text("my answer\n")
+    (clone / "notes").mkdir()
+    (clone / "backups").touch()  # a file where the folder should be
+    commit(upstream, {"exercises/train.py": "new\n"})
+    with pytest.raises(ValueError, match="your edits cannot be backed up"):
+        update(clone)
+    assert (clone / "exercises/train.py").read_text() == "my answer\n"
+    (clone / "backups").unlink()
+    commit(upstream, {"notes": "a file\n"})
+    with pytest.raises(ValueError, match="notes is a folder here"):
+        update(clone)
+    assert not (clone / "backups").exists()
+
+
 def test_without_a_clone_or_an_upstream_the_fix_is_named(tmp_path: Path, upstream: Path) -> None:
     (tmp_path / "copy").mkdir()
     with pytest.raises(ValueError, match="not a git repository.*git clone"):

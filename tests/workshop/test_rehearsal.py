@@ -503,10 +503,10 @@ def test_the_guide_explains_every_setting_of_a_site() -> None:
 
 
 def test_the_guides_example_is_a_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (example,) = re.findall(r"```toml\n(.*?)```", GUIDE, re.S)
-    (tmp_path / "sites.toml").write_text(example)
+    examples = re.findall(r"```toml\n(.*?)```", GUIDE, re.S)
+    (tmp_path / "sites.toml").write_text("\n".join(examples))
     monkeypatch.setenv("COURSE_SITES", str(tmp_path / "sites.toml"))
-    assert sites.get("my-cluster").shape(8) == (2, 4)
+    assert sites.get("my-cluster").shape(8) == (2, 4) and sites.get("local").shared
 
 
 def test_the_guides_links_resolve() -> None:

@@ -33,7 +33,7 @@ KERNEL = "ipykernel_launcher"  # the module as which Jupyter starts one
 OF_KERNELS = "-kernels"  # behind the name of a server: that of its server for kernels alone
 # Not by -P, which its forks would inherit: IPython then leaves a notebook's folder off the path.
 SERVER = (
-    f"import sys; sys.path[0] = {str(SOURCE)!r}  # in place of a job's working directory\n"
+    f"import sys; sys.path[0] = {str(SOURCE.parent)!r}  # in place of a job's working directory\n"
     "from course.jobs.warm.server import main; main()"
 )
 # A Python ignores these as it starts. That a library handles them in this process (as LLVM does,

@@ -47,7 +47,7 @@ def on_ranks(
         asked = {"ranks": ranks, "folder": folder, "backend": backend}
         (Path(folder) / CALL).write_bytes(pickle.dumps((function, given)))
         env = job_environment()
-        env.setdefault("GLOO_SOCKET_IFNAME", loopback())  # or other machines could connect
+        env["GLOO_SOCKET_IFNAME"] = loopback()  # or other machines could connect
         if backend == "gloo":
             env["CUDA_VISIBLE_DEVICES"] = ""  # or FSDP2 would move weights to a GPU
         processes = [_start(env, json.dumps(asked), str(rank)) for rank in range(ranks)]

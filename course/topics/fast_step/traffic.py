@@ -17,7 +17,7 @@ H100_WATTS = 700  # what the card may draw: NVIDIA's data sheet of the H100 SXM
 LAYERS = ((3, 64, 56), (4, 128, 28), (6, 256, 14), (3, 512, 7))
 # Part of a block's step, then the tensors that each way reads and writes there. A tensor of the
 # narrow width counts 1, of the wide one 4. "eager": an operator a pass. "compile": what is element
-# by element is one pass. "fast": the algebra of course/training/algebra.
+# by element is one pass. "fast": the algebra of fast_resnet.
 PASSES: tuple[tuple[str, str, int, int, int], ...] = (
     ("forward", "conv1: reads x, writes y1", 5, 5, 5),
     ("forward", "bn1 and ReLU: sums, then y1 to z1", 5, 3, 3),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -50,6 +51,17 @@ def test_runs_of_two_runs_folders_take_turns(runs_root, tmp_path):
         assert jobs.refresh(second) == "queued"
         release(first)
         assert over(second).status == "ok"
+
+
+def test_a_run_whose_folder_was_removed_can_be_launched_again(runs_root):
+    first = launch_running("holds.py")
+    waiting = launch("ok_light.py")
+    jobs.cancel(waiting)
+    shutil.rmtree(waiting.folder)  # its ticket stays, and names the folder of the next launch
+    again = launch("ok_light.py")
+    assert again.folder == waiting.folder
+    release(first)
+    assert over(again).status == "ok"
 
 
 @both_ways

@@ -174,7 +174,7 @@ class Run:
     def is_being_submitted(self) -> bool:
         """Launched moments ago, and without a job id yet: another process is about to give one."""
         asked = self.launched
-        if "job_id" in asked or "launched_at" not in asked:
+        if "job_id" in asked or not asked.get("launched_at"):
             return False
         age = datetime.now() - datetime.fromisoformat(asked["launched_at"])
         return age.total_seconds() < SUBMIT_GRACE_S

@@ -192,9 +192,10 @@ class Saved:
         self._known = _read(self._file) | self.chosen  # another run may have added some
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self._file.parent, delete=False) as draft:
-                json.dump(self._known, draft, indent=1)
-            os.replace(draft.name, self._file)  # complete, or as it was
+            with tempfile.TemporaryDirectory(dir=self._file.parent) as folder:
+                draft = Path(folder) / self._file.name
+                draft.write_text(json.dumps(self._known, indent=1))
+                draft.replace(self._file)  # complete, or as it was
         except OSError as error:
             print(f"{self._file.name} could not be written: {error}", file=sys.stderr)
 

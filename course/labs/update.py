@@ -42,8 +42,8 @@ def update(project: Path = PROJECT) -> Update:
     edits stay as they are.
 
     Raises:
-        ValueError: not a clone with an upstream branch, or a branch with commits of its own, or git
-            failed. Nothing has changed then.
+        ValueError: not a clone with an upstream branch, or a branch that has commits which are
+            not upstream, or git failed. Nothing has changed then.
     """
     _git(project, "rev-parse", "--git-dir", fix="git clone the course, and update the clone")
     upstream = _git(

@@ -39,12 +39,6 @@ STEPS = EAGER_STEPS + 4  # the last four by graphs
 LR = 2e-4  # the first step's loss falls by 0.04
 
 
-@pytest.fixture(autouse=True)
-def own_choices(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles for these sizes are timed and kept here, not among the user's."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "algebra"))
-
-
 def stock() -> ResNet:
     """torchvision's network, whose ReLUs get few numbers near 0: there rounding flips them."""
     torch.manual_seed(0)

@@ -59,8 +59,6 @@ TOGETHER = {
         "training/test_memory.py",
         "topics/test_anatomy.py",
         "topics/test_roofline.py",
-        "notebooks/test_claims_day1_1_gpu.py",
-        "notebooks/test_claims_day1_4_profiler.py",
         "notebooks/test_claims_day3_4_compile.py",
         "notebooks/test_claims_lab_microscope.py",
     ),

@@ -1,10 +1,12 @@
 """The names that expressions in `facts.toml` may use.
 
 Besides the functions below: all names of `course`, the subjects of `course.topics` by their names,
-`math`, `pd` and `torch`.
+`days`, `math`, `pd` and `torch`.
 """
 
-import math  # noqa: F401
+# ruff: noqa: F401, F403
+
+import math
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
@@ -12,8 +14,8 @@ from pkgutil import iter_modules
 import pandas as pd
 import torch
 
-from course import *  # noqa: F403
-from course import PROJECT, Run, models, recorded_runs, topics
+from course import *
+from course import PROJECT, Run, days, models, recorded_runs, topics
 
 globals().update(
     {

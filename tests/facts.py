@@ -46,13 +46,6 @@ def ratio(new: Run, old: Run, field: str = "images_per_s") -> float:
 
 
 @cache
-def rows(file: str) -> pd.DataFrame:
-    """Read a table of the repository (.jsonl or .csv), such as `benchmarks/ddp_h200_x4.jsonl`."""
-    path = PROJECT / file
-    return pd.read_csv(path) if path.suffix == ".csv" else pd.read_json(path, lines=True)
-
-
-@cache
 def network(name: str, classes: int = 1000, image_px: int = 224) -> torch.nn.Module:
     """Create a network that has shapes but no weights."""
     with torch.device("meta"):

@@ -38,8 +38,8 @@ def sweep(
 ) -> list[Row]:
     """Measure each row of a plan, and append it to `out` as lines of JSON before the next begins.
 
-    A row that fails is written with its "error", and the next one follows. A row that `out` has
-    without an error is not measured again, so the same call continues where an earlier one ended.
+    A row that fails is written with what was raised as "failed", and the next one follows. A row that `out` has
+    without "failed" is not measured again, so the same call continues where an earlier one ended.
 
     Args:
         plan: the rows, the most important first.
@@ -69,7 +69,7 @@ def sweep(
             found = measure(**row)
             found = [found] if isinstance(found, dict) else [*found]
         except Exception as error:  # one row's failure must not end the others
-            found = [{"error": f"{type(error).__name__}: {error}"[:500]}]
+            found = [{"failed": f"{type(error).__name__}: {error}"[:500]}]
         text = "".join(json.dumps(row | each | origin) + "\n" for each in found)
         with out.open("a") as file:
             file.write(text)
@@ -90,7 +90,7 @@ def lines(out: Path) -> list[Row]:
 
 
 def _good(known: list[Row]) -> list[Row]:
-    return [line for line in known if "error" not in line]
+    return [line for line in known if "failed" not in line]
 
 
 def command(doc: str, plan: Iterable[Row], measure: Callable[..., Any], **how: Any) -> list[Row]:

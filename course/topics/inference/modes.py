@@ -10,6 +10,7 @@ from torch import nn
 
 from course.topics.inference.trained import top1
 
+
 def forgotten(
     model: nn.Module, batches: Iterable[int] = (256, 32, 4, 1), images: int = 1024
 ) -> pd.DataFrame:

@@ -38,8 +38,8 @@ def sweep(
 ) -> list[Row]:
     """Measure each row of a plan, and append it to `out` as lines of JSON before the next begins.
 
-    A row that fails is written with what was raised as "failed", and the next one follows. A row that `out` has
-    without "failed" is not measured again, so the same call continues where an earlier one ended.
+    A row that raises is written with the error as "failed", and the next one follows. A row that
+    `out` has without "failed" is not measured again: the same call continues after an interruption.
 
     Args:
         plan: the rows, the most important first.

@@ -20,8 +20,5 @@ def recorded(machine: str) -> pd.DataFrame:
     Raises:
         ValueError: nothing was recorded there.
     """
-    table = once.table(machine, "inference")
-    if "failed" in table:
-        table = table[table["failed"].isna()].drop(columns="failed")
-    table = rates(table)
+    table = rates(once.table(machine, "inference"))
     return table.join(compared(table[table["part"] == "ladder"])["faster"])

@@ -55,7 +55,7 @@ def sweep(
         "machine": Recorder(None).describe(device())["machine"],
         "date": date.today().isoformat(),
         "torch": torch.__version__,
-        "command": " ".join(sys.argv),
+        "command": f"python -m research.{Path(sys.argv[0]).stem}",
     }
     for row in plan:
         written = json.loads(json.dumps(row)).items()
@@ -108,6 +108,8 @@ def as_part(known: list[Row]) -> Row:
     """A sweep's lines as a recorded machine's index has them, those of failures left out."""
     names = ("machine", "date", "torch", "command")
     good = _good(known)
+    if not good:
+        raise SystemExit("no row was measured: run the script first, and look at what failed")
     rows = [{name: value for name, value in row.items() if name not in names} for row in good]
     return {name: good[-1][name] for name in names} | {"rows": rows}
 

@@ -77,7 +77,6 @@ TOGETHER = {
         "notebooks/test_claims_day4_3_pipelines.py",
     ),
     "scipy": (  # is imported, by scikit-learn or for a chance
-        "benchmarks/test_parity.py",
         "race/test_boards.py",
         "race/test_race.py",
         "topics/test_learning.py",

@@ -191,7 +191,7 @@ def test_targets_first_thought_of() -> None:
 
 @cache
 def tried() -> list[dict]:
-    text = (PROJECT / "benchmarks/race_settings_h100.jsonl").read_text()
+    text = (PROJECT / "research/race_settings_h100.jsonl").read_text()
     found = [json.loads(line) for line in text.splitlines()]
     return [each for each in found if "error" not in each]
 
@@ -245,7 +245,7 @@ def test_the_quiz_counts_well() -> None:
 
 
 def test_entries_alone_on_another_gpu() -> None:
-    lines = (PROJECT / "benchmarks/race_alone_h100.jsonl").read_text().splitlines()
+    lines = (PROJECT / "research/race_alone_h100.jsonl").read_text().splitlines()
     runs = pd.DataFrame([json.loads(line) for line in lines[1:]])
     found = runs.groupby("script")[["seconds", "joules"]].median()
     said("`plain` took 15.8 s, `one_cycle` 15.0 s and `fast` 3.22 s", PAGE)

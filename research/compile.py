@@ -2,8 +2,8 @@
 
     python -m research.compile OUT.jsonl [--limit SECONDS]
 
-Each part is a line; a recorded machine has it as compile/PART.json. Nothing of it may be in
-PyTorch's cache on disk: set TORCHINDUCTOR_CACHE_DIR to an empty folder.
+Each part is a line, which a recorded machine has under "compile". Nothing of it may be in PyTorch's
+cache on disk: set TORCHINDUCTOR_CACHE_DIR to an empty folder.
 """
 
 from __future__ import annotations

@@ -68,7 +68,6 @@ TOGETHER = {
         "topics/test_schedules.py",
     ),
     "scipy": (  # is imported, by scikit-learn or for a chance
-        "benchmarks/test_parity.py",
         "race/test_boards.py",
         "race/test_race.py",
         "topics/test_learning.py",

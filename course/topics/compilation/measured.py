@@ -11,7 +11,7 @@ import pandas as pd
 from course.runs.run import RECORDED, Run
 from course.topics.compilation.made import Kernel
 
-FOLDER = "compile"  # of a machine's recordings: what benchmarks/compile.py wrote there
+FOLDER = "compile"  # of a machine's recordings: what research/compile.py measured there
 
 
 def compile_s(run: Run) -> float:
@@ -70,7 +70,7 @@ def losses(run: Run, other: Run) -> pd.DataFrame:
 
 
 def recorded_part(machine: str, part: str) -> dict[str, Any]:
-    """What benchmarks/compile.py measured on another machine.
+    """What research/compile.py measured on another machine.
 
     Args:
         part: "tail", one residual block's end, or "shapes", steps with new shapes.

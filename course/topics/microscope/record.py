@@ -69,7 +69,7 @@ def recorded(machine: str = MACHINE) -> Seen:
 
 
 def seen(found: dict[str, Any]) -> Seen:
-    """The tables of what `benchmarks.microscope` wrote."""
+    """The tables of what research/microscope.py measured."""
     names, when = found["names"], {"date": found["date"], "versions": {"torch": found["torch"]}}
     parts = ("products", "convolutions", "cublas", "cudnn")
     tables = {part: _cases(found.get(part, []), names) for part in parts}

@@ -1,8 +1,8 @@
 """The verdict by name held against counters and machine code, for whole steps of a machine.
 
 recorded/MACHINE/ncu.csv has what Nsight Compute counted in one training step of each setting
-(benchmarks/tensor_core_truth.py makes it), sass.csv beside it what the kernels' machine code
-holds (benchmarks/tensor_core_sass.py). `compare` puts the verdict of each name beside both.
+(research/tensor_cores.py makes it), sass.csv beside it what the kernels' machine code
+holds (research/machine_code.py). `compare` puts the verdict of each name beside both.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def read_counters(path: Path) -> pd.DataFrame:
     if not path.is_file():
         raise ValueError(
             f"{path}: no such file; make one on a machine with a GPU and ncu: "
-            f"python benchmarks/tensor_core_truth.py FOLDER"
+            f"python -m research.tensor_cores OUT.jsonl"
         )
     table = _read(path, COLUMNS)
     table["kernel"] = table["kernel"].ffill()

@@ -1,4 +1,6 @@
-"""How a prediction for the eight GPUs of a node is made, from one, two and four.
+"""The prediction for the eight GPUs of a node, from recorded runs on one, two and four.
+
+    python -m research.predict_node     # prints rungs of course/topics/scaling/predicted_x8.json
 
 A step on eight is one GPU's, what DDP takes for itself, and what is still sent after backward. The
 first two are recorded, the third is the model's (`course.topics.scaling.ring`).
@@ -7,22 +9,20 @@ first two are recorded, the third is the model's (`course.topics.scaling.ring`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from course.runs import recordings
 from course.runs.ratio import ratio
 from course.runs.record import Record
 from course.runs.run import Run
 from course.topics.communication import report
-from course.topics.scaling import efficiency
+from course.topics.scaling import efficiency, node
+from course.topics.scaling.node import EACH, GPUS
 from course.topics.scaling.ring import Link, exposed_s
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-GPUS, EACH = 8, recordings.SETUP["batch_size"]  # of a node; images of each in a step
 FITTED = "nvidia-h200-x4"  # where rungs were recorded on one, two and four
 OTHER_HOST = "nvidia-h200-x2"  # and one of them on two
 ALONE, OLDER = "nvidia-h200", "nvidia-h100"
@@ -71,8 +71,6 @@ def fitted(names: dict[str, list[str]], older: dict[str, Any]) -> pd.DataFrame:
     Raises:
         ValueError: one of these runs is not recorded.
     """
-    import pandas as pd
-
     runs = {machine: _named(machine, some) for machine, some in names.items()}
     traced = [run for run in runs[FITTED] if run.record.trace]
     scaled = {name: [run for run in runs[FITTED] if run.config.rung == name] for name in SCALED}
@@ -174,3 +172,9 @@ def _newer(run: dict[str, Any], old: Ladder, new: Ladder, eager: _Step, compiled
         run["backward_s"] / run["step_s"],
         Span(own[0].best, min(each.least for each in own), max(each.most for each in own)),
     )
+
+
+if __name__ == "__main__":
+    said = node.written()
+    table = fitted(said["fitted_to"], said["replaced_run"])
+    print(table.to_json(orient="records", indent=1))

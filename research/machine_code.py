@@ -1,28 +1,29 @@
 """Does a kernel's machine code multiply matrices on Tensor Cores? Libraries disassembled, no GPU.
 
-    python benchmarks/tensor_core_sass.py FOLDER nvidia-h100
+    python -m research.machine_code OUT.jsonl FOLDER ncu.csv     # also writes sass.csv beside it
 
 FOLDER holds the libraries that the recorded machine used, PyTorch, cuDNN and cuBLAS, as `pip
-install --no-deps --target FOLDER` leaves them: every .so below it is searched. It needs NVIDIA's
-cuobjdump and nvdisasm on the PATH, which are wheels too. Every kernel of ncu.csv in
-course/recorded/MACHINE/ is looked for in their code for its GPU, and sass.csv beside it gets the
-instructions of those that are there. Kernels that are compiled while the program runs, as
-Triton's, are in no library.
+install --no-deps --target FOLDER` leaves them: every .so below it is searched for the kernels of
+ncu.csv (research/tensor_cores.py). It needs NVIDIA's cuobjdump and nvdisasm on the PATH, which are
+wheels too. Kernels that are compiled while the program runs, like Triton's, are in no library.
 """
+
+from __future__ import annotations
 
 import argparse
 import re
 import subprocess
 import tempfile
 from collections import Counter
+from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
 
 import pandas as pd
-from tensor_core_truth import demangled, write
 
-from course.runs.run import RECORDED
-from course.traces.tensor_cores.truth import FILE, SASS, SASS_COLUMNS, read_counters
+from course.traces.tensor_cores.truth import SASS, SASS_COLUMNS, read_counters
+from research.sweep import as_part, sweep
+from research.tensor_cores import demangled, origin, write
 
 NOTES = """\
 What the machine code of ncu.csv's kernels holds: those that are in a library, read without a GPU.
@@ -86,9 +87,9 @@ def row(kernel: str, library: str, counted: Counter) -> dict:
     }
 
 
-def disassemble(library: Path, arch: str, wanted: set[str]) -> list[dict]:
+def disassemble(file: str, arch: str, wanted: set[str]) -> list[dict]:
     """The wanted kernels that a library has in its code for an architecture, as lines."""
-    rows = []
+    rows, library = [], Path(file)
     with tempfile.TemporaryDirectory() as folder:
         cuobjdump("-xelf", f".{arch}", library.resolve(), folder=Path(folder))  # sm_90a too
         for cubin in sorted(Path(folder).iterdir()):
@@ -112,32 +113,21 @@ def settled(rows: list[dict]) -> pd.DataFrame:
     return table.drop_duplicates("kernel")
 
 
-def origin(folder: Path, machine: str, arch: str) -> list[str]:
-    """What sass.csv says at its top: the libraries' versions, the tool's and the command."""
-    wheels = sorted(f"{wheel.name} {wheel.version}" for wheel in distributions(path=[str(folder)]))
-    version = re.search(r"V[\d.]+", cuobjdump("--version"))
-    return [
-        ", ".join(wheels),
-        f"code for {arch}, read by cuobjdump {version[0] if version else 'unknown'}",
-        f"python benchmarks/tensor_core_sass.py FOLDER {machine}",
-    ]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path, metavar="OUT.jsonl")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("machine")
-    parser.add_argument("--arch", default="sm_90", help="of its GPU")
+    parser.add_argument("counters", type=Path, metavar="ncu.csv")
+    parser.add_argument("--arch", default="sm_90", help="of the recorded machine's GPU")
     asked = parser.parse_args()
-    home = RECORDED / asked.machine
-    wanted, rows = set(read_counters(home / FILE)["kernel"]), []
-    for library in sorted(asked.folder.rglob("*.so*")):
-        found = disassemble(library, asked.arch, wanted)
-        print(f"{library.name}: {len(found)} kernels", flush=True)
-        rows += found
-    table = settled(rows)
-    head = [*NOTES.splitlines(), *origin(asked.folder, asked.machine, asked.arch)]
-    write(home / SASS, table.sort_values("kernel"), head)
+    wanted = set(read_counters(asked.counters)["kernel"])
+    plan = [{"file": str(path)} for path in sorted(asked.folder.rglob("*.so*"))]
+    known = sweep(asked.out, plan, partial(disassemble, arch=asked.arch, wanted=wanted))
+    part = as_part(known)
+    table = settled(part["rows"])
+    wheels = sorted(f"{w.name} {w.version}" for w in distributions(path=[str(asked.folder)]))
+    head = [*NOTES.splitlines(), ", ".join(wheels), f"code for {asked.arch}", *origin(part)]
+    write(asked.counters.with_name(SASS), table.sort_values("kernel"), head)
     print(f"{len(table)} of {len(wanted)} kernels")
 
 

@@ -14,7 +14,6 @@ from course.runs import run as runs
 from course.topics.communication import report
 from course.topics.scaling import beside_prediction, efficiency, node, pictures, prediction
 from course.topics.scaling.ring import all_reduce_s
-from tools.pages import eight
 
 MACHINES = node.written()["fitted_to"]
 
@@ -55,11 +54,10 @@ def test_what_was_predicted_before_a_node_was_had(predicted: pd.DataFrame) -> No
     pd.testing.assert_frame_equal(written, predicted, check_like=True, rtol=1e-5)
 
 
-def test_what_is_recorded_later_changes_neither_prediction_nor_page(
+def test_what_is_recorded_later_changes_no_prediction(
     predicted: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every machine is recorded anew, and steps take twice as long then."""
-    page = eight.table()
     shutil.copytree(recordings.RECORDED, tmp_path / "recorded")
     for run in (run for each in MACHINES for run in recordings.recorded_runs(each)):
         place = tmp_path / "recorded" / run.folder.parent.name / f"{run.name}-anew"
@@ -70,7 +68,6 @@ def test_what_is_recorded_later_changes_neither_prediction_nor_page(
     for module in (recordings, runs):
         monkeypatch.setattr(module, "RECORDED", tmp_path / "recorded")
     pd.testing.assert_frame_equal(again().set_index("rung"), predicted)
-    assert eight.table() == page
 
 
 def test_a_run_that_is_gone_is_named() -> None:

@@ -219,18 +219,19 @@ def eight_gpus() -> str:
     )
 
 
-def memory(first: str, second: str) -> str:
-    """Predicted peaks beside those that two machines measured."""
-    both = [peaks.of_recorded(name) for name in (first, second)]
+def memory(machine: str, other: str) -> str:
+    """Predicted and measured peaks of a machine, and how well another's were predicted."""
+    both = [peaks.of_recorded(name) for name in (machine, other)]
+    errors = [f"{peaks.median_error(table):.1%}" for table in both]
     oom = pd.concat(both).query("status == 'oom'")
     return markdown(
-        "| setting | batch | predicted GiB | H100 GiB | error | H200 GiB | error |",
-        "| {setting} | {batch_size} | {predicted_gib:.2f} | {measured_gib_x:.2f} | {error_x:+.1%} "
-        "| {measured_gib_y:.2f} | {error_y:+.1%} |",
-        both[0].merge(both[1], on=["setting", "batch_size", "predicted_gib"]).to_dict("records"),
-        f"A dash is a run that did not fit: {len(oom)}, of which {peaks.told_rightly(oom).sum()} "
-        f"were predicted not to fit. Median error: {peaks.median_error(both[0]):.1%} on the H100, "
-        f"{peaks.median_error(both[1]):.1%} on the H200.",
+        "| setting | batch | predicted GiB | measured GiB | error |",
+        "| {setting} | {batch_size} | {predicted_gib:.2f} | {measured_gib:.2f} | {error:+.1%} |",
+        both[0].to_dict("records"),
+        f"*{both[0]['machine'][0]}.* A dash is a run that did not fit. Median error: {errors[0]}, "
+        f"and {errors[1]} for the same runs on {both[1]['machine'][0]}. On both, "
+        f"{peaks.told_rightly(oom).sum()} of {len(oom)} runs that did not fit were predicted not "
+        f"to fit.",
     )
 
 

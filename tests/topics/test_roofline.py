@@ -1,6 +1,5 @@
 """Roofline: costs counted by hand, ceilings measured here and recorded, runs placed under them."""
 
-
 import pandas as pd
 import pytest
 import torch

@@ -37,7 +37,7 @@ from course.traces.tensor_cores import report as tensor_cores
 
 RUNGS = {key: lab.number for lab in LABS for key in lab.rungs}  # (rung, precision): lab
 SCALED = {"channels_last": "2.3", "compile": "3.4", "algebra": "A", "dataloader": "2.3"}
-DECODERS = {"raw": "nobody", "gpu_decode": "the GPU"}  # other formats: workers
+DECODERS = {"raw": "none", "gpu_decode": "the GPU"}  # other formats: workers
 REHEARSAL = PROJECT / "benchmarks" / "rehearsal_2_cores.jsonl"
 PICTURE = PROJECT / "docs" / "ladder-nvidia-h100.png"
 DIGEST = "Data"  # the PNG field with a digest of what was drawn
@@ -60,34 +60,28 @@ def markdown(head: str, row: str, values: Iterable[dict], *notes: str) -> str:
 
 def ladder(machine: str) -> str:
     """Every rung on a machine's GPU and CPU: speed, memory, energy, use of the Tensor Cores."""
-    found = recordings.ladders(machine)
-    on = {name: {key: records.get(key) for key in RUNGS} for name, records in found.items()}
-    first = on["GPU"]["device", "fp32"], on["CPU"]["baseline", "fp32"]
-    rows = []
+    found, rows, names = recordings.ladders(machine), [], {"GPU": {}, "CPU": {}}
     for key, lab in RUNGS.items():
-        gpu, cpu = on["GPU"][key], on["CPU"][key]
-        row = {"rung": " ".join(key), "lab": lab}
-        row |= {"gpu": _speed(gpu, first[0]), "cpu": _speed(cpu, first[1])}
-        row["peak"] = gpu.peak_gib if gpu else nan
-        row["joules"] = (gpu and gpu.joules_per_image) or nan
-        rows.append(row | {"share": _tensor_core_share(gpu, machine) if gpu else nan})
-    where = []
-    for device, records in on.items():
-        names = [
-            f"{record.machine}, driver {record.versions.get('driver', '')}"
-            for record in records.values()
-            if record
-        ]
-        names = "; ".join(dict.fromkeys(name.removesuffix(", driver ") for name in names))
-        where += [f"{device}: {names}"] if names else []
+        row = {"rung": " ".join(key), "lab": lab, "peak": nan, "joules": nan, "share": nan}
+        for device, first in (("GPU", ("device", "fp32")), ("CPU", ("baseline", "fp32"))):
+            record = found[device].get(key)
+            row[device] = _speed(record, found[device].get(first))
+            if record:
+                driver = record.versions.get("driver")
+                names[device][record.machine + (f", driver {driver}" if driver else "")] = record
+        if gpu := found["GPU"].get(key):
+            row |= {"peak": gpu.peak_gib, "joules": gpu.joules_per_image or nan}
+            row["share"] = _tensor_core_share(gpu, machine)
+        rows.append(row)
+    where = ". ".join(f"{device}: {'; '.join(found)}" for device, found in names.items() if found)
     return markdown(
         "| rung | GPU images/s | × device | peak GiB | J/image | Tensor Cores | CPU images/s "
         "| × baseline | lab |",
-        "| {rung} | {gpu} | {peak:.1f} | {joules:.3f} | {share:.0%} | {cpu} | {lab} |",
+        "| {rung} | {GPU} | {peak:.1f} | {joules:.3f} | {share:.0%} | {CPU} | {lab} |",
         rows,
         f"*ResNet-50, {from_dict(recordings.SETUP).setup}; medians, ± half the distance of the "
         f"quartiles. Tensor Cores: the share of the GPU's time in which they computed; lab 1.2 "
-        f"tells why bf16 is so near TF32. {'. '.join(where)}. Recorded by "
+        f"explains why bf16 is so close to TF32. {where}. Recorded by "
         f"`{recordings.load(machine)['command']}`.*",
     )
 
@@ -140,17 +134,24 @@ def day_2(one: str, several: str) -> str:
 
 
 def _loaded(machine: str) -> list[dict]:
-    """Return one GPU's runs from JPEG files, without workers and with them, as `_scaled` does."""
+    """Return one GPU's runs from JPEG files, without workers and with them."""
     speeds = feeding.appetites(machine).set_index(["rung", "precision"])["images_per_s"]
-    rows = []
-    for run in recordings.recorded_runs(machine, "loading"):
-        if run.config.rung in ("channels_last", "dataloader"):
-            row = feeding.trials([run]).iloc[0].to_dict() | {"gpus": 1, "lab": "2.1"}
-            row |= {"rung": run.config.rung, "data": _data(run), "watts": run.record.watts}
-            row["efficiency"] = row["images_per_s"] / speeds["channels_last", "bf16"]
-            row["joules_per_image"] = row["watts"] / row["images_per_s"]
-            rows.append(row | {"cores": run.record.hardware["cores"]})
+    rows = [
+        _fed(run) | {"gpus": 1, "lab": "2.1"}
+        for run in recordings.recorded_runs(machine, "loading")
+        if run.config.rung in ("channels_last", "dataloader")
+    ]
+    for row in rows:
+        row["efficiency"] = row["images_per_s"] / speeds["channels_last", "bf16"]
     return sorted(rows, key=lambda row: row["images_per_s"])
+
+
+def _fed(run: Run) -> dict[str, Any]:
+    """Return the row of `feeding.trials`, with data, energy and cores."""
+    row, watts = feeding.trials([run]).iloc[0].to_dict(), run.record.watts or nan
+    row |= {"rung": run.config.rung, "data": _data(run), "watts": watts}
+    row |= {"joules_per_image": watts / row["images_per_s"]}
+    return row | {"cores": run.record.hardware["cores"], "batch": run.config.batch_size}
 
 
 def _scaled(machine: str) -> list[dict]:
@@ -159,11 +160,11 @@ def _scaled(machine: str) -> list[dict]:
     for name, lab in SCALED.items():
         table = efficiency.scaling(efficiency.recorded_runs(machine, name))
         for row in table.to_dict("records"):
-            run, is_files = runs[row["run"]], name == "dataloader"
+            run = runs[row["run"]]
             row |= {"rung": name, "lab": lab, "data": _data(run)}
             row["date"] = run.record.started_at[:10]
             if name == "channels_last" or row["gpus"] == table["gpus"].max():
-                rows += [row] if is_files or row["images_each"] == 256 else []
+                rows += [row] if row["images_each"] == 256 or name == "dataloader" else []
     return rows
 
 
@@ -184,25 +185,21 @@ def formats(machine: str) -> str:
     rows = {}  # by rung: of a run that was repeated the last counts
     for run in recordings.recorded_runs(machine, "formats"):
         if run.status == "ok" and run.config.compile:
-            name = run.config.format if run.config.data != "synthetic" else "synthetic"
-            row = feeding.trials([run]).iloc[0].to_dict() | {"format": name}
-            row["decoder"] = DECODERS.get(name, "workers")
-            row["joules"] = (run.record.watts or nan) / row["images_per_s"]
+            row = rows[run.config.rung] = _fed(run) | {"format": run.config.format}
+            row["decoder"] = DECODERS.get(run.config.format, "workers")
             row["rest_ms"] = row["step_ms"] - row["load_ms"]
-            rows[run.config.rung] = row
-            cores, batch = run.record.hardware["cores"], run.config.batch_size
     synthetic = rows["synthetic"]
-    synthetic |= {"decoder": nan, "workers": nan}
+    synthetic |= {"format": "synthetic", "decoder": nan, "workers": nan}
     for row in rows.values():
         row["share"] = row["images_per_s"] / synthetic["images_per_s"]
     return markdown(
         "| format | decoded by | workers | images/s | of synthetic | waits, ms | computes, ms "
         "| host, GiB | J/image |",
         "| {format} | {decoder} | {workers} | {images_per_s!d} | {share:.1%} | {load_ms:.1f} "
-        "| {rest_ms:.1f} | {host_gib:.1f} | {joules:.3f} |",
+        "| {rest_ms:.1f} | {host_gib:.1f} | {joules_per_image:.3f} |",
         sorted(rows.values(), key=lambda row: -row["images_per_s"]),
-        f"*Lab 3.1. {synthetic['machine']}, {cores} cores; ResNet-50, compiled, bf16, 224 px, "
-        f"batch {batch}; mean of all measured steps. The set's files lie in memory.*",
+        "*Lab 3.1. {machine}, {cores} cores; ResNet-50, compiled, bf16, 224 px, batch {batch}; "
+        "mean of all measured steps. The files are in the page cache.*".format_map(synthetic),
     )
 
 

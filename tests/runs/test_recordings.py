@@ -15,7 +15,6 @@ from course.runs import run as runs
 from course.runs.run import RECORDED
 from course.topics.loading import feeding
 from course.traces import tables
-from tools.pages import readme
 
 SMALL, ALL_OF_IT = 600_000, 10_000_000  # bytes: of a trace, and of everything
 MACHINES = recordings.machines()
@@ -190,31 +189,6 @@ def test_a_launch_is_answered_by_the_run_on_the_asked_device() -> None:
         for run in asked
     ]
     assert [run.record.device for run in found] == ["cpu", "cuda"]
-
-
-def row(text: str, beginning: str) -> list[str]:
-    """The cells of the one row of a table that begins so."""
-    lines = text.replace("\u00a0", " ").splitlines()
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
-    (found,) = [cells for cells in rows if cells[:1] == [beginning]]
-    return found
-
-
-@pytest.mark.slow
-def test_a_table_has_both_ladders_and_a_dash_for_what_is_missing(copied: Path) -> None:
-    for run in recordings.recorded_runs("nvidia-h100"):
-        if run.config.rung == "fused":  # on the GPU, and on the processor beside it
-            shutil.rmtree(copied / run.name)
-    text, on = readme.table("nvidia-h100"), recordings.ladders("nvidia-h100")
-    assert row(text, "fused bf16") == ["fused bf16", *["–"] * 7, "3.4"]
-    baseline, amp = row(text, "baseline fp32"), row(text, "amp bf16")
-    assert baseline[1:] == ["–"] * 5 + ["22.1 ± 0.7", "1.00", "1.1"]
-    assert amp[1:6] == ["2,236 ± 0.3", "2.61", "11.0", "0.204", "18%"]
-    there = on["CPU"]["amp", "bf16"].images_per_s
-    assert amp[6].startswith(f"{there:.1f} ± ")
-    assert amp[7] == f"{there / on['CPU']['baseline', 'fp32'].images_per_s:.2f}"
-    assert row(text, "amp fp16")[6:8] == ["–", "–"]
-    assert "GPU: NVIDIA H100 80GB HBM3 (recorded 20" in text and "CPU: Intel" in text
 
 
 def test_of_runs_on_several_gpus_none_is_taken_for_a_rung(copied: Path) -> None:

@@ -92,7 +92,7 @@ class FastResNet(ResNet):
         if reason not in self._warned:
             self._warned |= {reason}
             text = f"fast_resnet trains by torchvision's own code: {reason}"
-            warnings.warn(text, stacklevel=4)
+            warnings.warn(text, stacklevel=6)  # the line that calls the network
 
     def _sharing(self) -> Shared | None:
         """With which ranks this pass shares its gradients: DDP, which called it, knows."""

@@ -33,7 +33,7 @@ from fast_resnet.rows import (
 from fast_resnet.state import Norm, State
 
 # The type that the first layer multiplies in, of the network's. cuDNN has no kernel in bf16 for so
-# few channels: on an H100 it took 1.8 ms, and 0.4 in fp16, whose range normalised images are far
+# few channels, and takes several times as long as in fp16, whose range normalised images are far
 # from. Gradients may be anywhere, so backward stays in bf16.
 FIRST = {torch.bfloat16: torch.float16}
 

@@ -1,8 +1,7 @@
-"""The algebra's kernels, compiled: gradients, graphs, weights, learning rates and overflows.
+"""The kernels, compiled: gradients, graphs, weights, learning rates and overflows.
 
-tests/training/algebra has the same network's formulas and kernels on the CPU, in an interpreter
-that knows neither graphs nor bf16. A block or two of each layer are enough: every kind of launch is
-there, and nothing in it takes a second.
+test_ranks.py and test_uses.py have the kernels on the CPU, in an interpreter that knows neither
+graphs nor bf16. A block or two of each layer are enough: every kind of launch is there.
 """
 
 from __future__ import annotations

@@ -35,12 +35,11 @@ FACE = "course"  # of a notebook: it names everything, and imports it when it is
 
 
 def modules(project: Path) -> dict[str, Path]:
-    """Every module of the course, by its dotted name; recorded scripts are data."""
+    """Every module of the course, by its dotted name."""
     found = {}
     for path in sorted((project / "course").rglob("*.py")):
-        if "recorded" not in path.parts:
-            name = ".".join(path.relative_to(project).with_suffix("").parts)
-            found[name.removesuffix(".__init__")] = path
+        name = ".".join(path.relative_to(project).with_suffix("").parts)
+        found[name.removesuffix(".__init__")] = path
     return found
 
 

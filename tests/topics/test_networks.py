@@ -24,7 +24,7 @@ from written_helpers import cell_of, defined, filled
 from course import __main__
 from course.cli import bench as command
 from course.labs.written import check_written
-from course.runs import once, recordings
+from course.runs import recordings
 from course.topics import networks
 from course.topics.networks import (
     bench,
@@ -299,7 +299,9 @@ class TestBench:
 
 class TestOfGpus:
     def test_where_the_time_of_a_traced_step_goes(self) -> None:
-        (path, *_) = (recordings.RECORDED / "nvidia-h100").glob("trace-amp_fp16*/trace.json.gz")
+        (path, *_) = (recordings.RECORDED / "nvidia-h100").glob(
+            "traces/trace-amp_fp16*/trace.json.gz"
+        )
         trace = read(path)
         found = seen.told(trace)
         report = tensor_core_report(trace)
@@ -326,7 +328,9 @@ class TestOfGpus:
         assert order == ["work", "reset"]
 
     def test_what_comes_before_the_measured_step_does_not_count(self) -> None:
-        (path,) = (recordings.RECORDED / "nvidia-h100-x2").glob("tensor-traced-24*/trace.json.gz")
+        (path,) = (recordings.RECORDED / "nvidia-h100-x2").glob(
+            "traces/tensor-traced-24*/trace.json.gz"
+        )
         trace = read(path)
         begin = trace.kernels["start_s"].median()
         range_ = pd.DataFrame([{"name": seen.MEASURED, "start_s": begin, "duration_s": 1.0}])
@@ -347,7 +351,9 @@ class TestOfGpus:
             copies=rows(("", 5.5, 7)),
         )
         assert seen.busy(trace) == {"busy_s": 6, "communication_s": 3, "exposed_s": 2}
-        (path,) = (recordings.RECORDED / "nvidia-h100-x2").glob("tensor-traced-24*/trace.json.gz")
+        (path,) = (recordings.RECORDED / "nvidia-h100-x2").glob(
+            "traces/tensor-traced-24*/trace.json.gz"
+        )
         found = seen.busy(read(path))
         assert 0 < found["communication_s"] < found["busy_s"]
         # Tensor parallelism: what is sent is waited for.
@@ -393,7 +399,7 @@ class TestTables:
             self.measure_rows()
         rows = self.measured_rows
         saved = {"machine": "small", "date": "2026-01-01", "torch": "2", "rows": rows}
-        monkeypatch.setattr(once, "load", lambda _: {"networks": saved})
+        monkeypatch.setattr(recordings, "load", lambda _: {"networks": saved})
         return measured.recorded("small")
 
     @pytest.mark.slow

@@ -12,7 +12,7 @@ FOUR = "nvidia-h200-x4"
 
 @pytest.fixture
 def recorded_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copied_node(tmp_path / "recorded", monkeypatch)
+    copied_node(tmp_path / "recordings", monkeypatch)
 
 
 def test_intervals_hold_what_they_are_about() -> None:

@@ -305,7 +305,7 @@ def test_a_table_without_kernels_is_refused() -> None:
 
 # ---- hardware counters and machine code --------------------------------------------------------
 
-H100 = RECORDED / "nvidia-h100"
+H100 = RECORDED / "nvidia-h100" / "traces"
 NAN = float("nan")
 PRODUCT = "nvjet_sm90_hsh_128x256_64x4_2x1_v_bz_coopA_TNN"
 
@@ -332,7 +332,7 @@ def test_a_table_of_counters_with_other_columns_is_refused(tmp_path: Path) -> No
     with pytest.raises(ValueError, match="they must be"):
         truth.read_counters(path)
     with pytest.raises(ValueError, match="research.tensor_cores OUT.jsonl"):
-        truth.compare("no-such-machine")
+        truth.compare("nvidia-h200")
 
 
 @for_all(

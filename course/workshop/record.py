@@ -200,10 +200,10 @@ def pack(run: Run, target: Path, machine: str, purpose: str) -> Run:
 
 def _row(run: Run, machine: str, purpose: str) -> dict[str, Any]:
     """Config, request, record, ranks and test of a run; what a run does not have is left out."""
-    asked = run.launched
-    request = {"rung": asked["rung"], "purpose": purpose}
-    request |= {key: asked[key] for key in ("gpus", "executor", "git_sha", "launched_at")}
-    request |= {key: asked[key] for key in ("added", "trial") if key in asked}
+    launched = run.launched
+    request = {"rung": launched["rung"], "purpose": purpose}
+    request |= {key: launched[key] for key in ("gpus", "executor", "git_sha", "launched_at")}
+    request |= {key: launched[key] for key in ("added", "trial") if key in launched}
     request |= {"site": SITE + machine, "script": run.source}
     record = asdict(run.record) | {"site": SITE + machine, "logs": []}
     # In the data itself, so that no table and no picture can show it unlabelled.

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from course.plots.base import BLUE, DARK, GREY, ORANGE, PHASE_COLOURS, Picture, clean
+from course.charts.base import BLUE, DARK, GREY, ORANGE, PHASE_COLOURS, Picture, clean
 from course.runs.record import PHASES
 from course.traces.tables import Trace, by_operator, steps
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from cases import for_all
 
+from course.charts import Picture
 from course.config import rung
-from course.plots import Picture
 from course.runs import isolated, recordings
 from course.runs.run import Run
 from course.topics import compilation, roofline

@@ -25,11 +25,11 @@ from job_helpers import (
 )
 from torch.utils.data import DataLoader, Dataset
 
+from course.charts import Picture
 from course.config import GIB, Config, rung
 from course.data.images import open_image, train_view
 from course.jobs import launch
 from course.labs import exercises
-from course.plots import Picture
 from course.runs import failures, recordings
 from course.runs import run as runs
 from course.runs.run import Run

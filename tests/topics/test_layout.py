@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from course.plots.base import Picture, contrast
+from course.charts.base import Picture, contrast
 from course.runs.recordings import trace_path
 from course.topics.layout import pictures, strides
 from course.traces import tables as trace

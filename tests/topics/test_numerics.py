@@ -9,8 +9,8 @@ from cases import for_all
 from torch import nn
 
 from course import rung
+from course.charts import Picture
 from course.data import default_set
-from course.plots import Picture
 from course.topics.numerics import pictures, rounding
 from course.training import models
 

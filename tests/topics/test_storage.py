@@ -9,8 +9,8 @@ import pytest
 import torch
 from job_helpers import small_disk
 
+from course.charts.base import Picture
 from course.days import day3
-from course.plots.base import Picture
 from course.topics import formats
 from course.topics.formats import disk as of_disk
 from course.topics.formats import stages as of_core

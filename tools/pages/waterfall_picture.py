@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.axes import Axes
 
-from course.plots.base import ACCENT, BLUE, DARK, GREY, ORANGE, PURPLE, Picture, clean
+from course.charts.base import ACCENT, BLUE, DARK, GREY, ORANGE, PURPLE, Picture, clean
 from course.text import digits
 
 WIDTH = 0.8  # of a bar

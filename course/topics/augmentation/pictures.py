@@ -10,7 +10,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from course.plots.base import ACCENT, BLUE, GREEN, GREY, ORANGE, PURPLE, Picture, clean
+from course.charts.base import ACCENT, BLUE, GREEN, GREY, ORANGE, PURPLE, Picture, clean
 from course.topics.augmentation.images import Batch
 
 COLUMNS = 7

@@ -9,8 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from course.config import Config
-from course.plots.base import (
+from course.charts.base import (
     ACCENT,
     BLUE,
     DARK,
@@ -23,6 +22,7 @@ from course.plots.base import (
     Picture,
     clean,
 )
+from course.config import Config
 from course.topics.large_batch.noise import Noise
 from course.topics.large_batch.trained import Critical, Search, best, rates
 

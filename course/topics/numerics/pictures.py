@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from course.plots.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, SKY, Picture, clean
+from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, SKY, Picture, clean
 from course.topics.numerics.rounding import lost_share
 
 FORMAT_COLOURS = {"fp32": DARK, "TF32": GREEN, "fp16": ACCENT, "bf16": BLUE}

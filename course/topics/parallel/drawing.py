@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from course.plots.base import BLUE, GREY, ORANGE, Picture, words_on
+from course.charts.base import BLUE, GREY, ORANGE, Picture, words_on
 
 OF_RANKS = (BLUE, ORANGE)
 

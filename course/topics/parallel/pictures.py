@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from course.plots.base import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean, words_on
+from course.charts.base import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean, words_on
 from course.topics.parallel import schedules, timelines
 from course.topics.parallel.balance import stages_of
 from course.training.evidence.actions import BACKWARD, FORWARD, INPUT, WEIGHT

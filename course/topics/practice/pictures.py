@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from course.plots.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, Picture, clean
+from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, Picture, clean
 from course.runs.run import Run
 from course.text import digits
 from course.topics.practice.saving import NEVER, joined, lost, steps_of, way_of

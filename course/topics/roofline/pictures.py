@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from course.plots.base import DARK, FORMAT_COLOURS, Picture, clean
+from course.charts.base import DARK, FORMAT_COLOURS, Picture, clean
 from course.text import digits
 from course.topics.roofline.bounds import Ceilings
 

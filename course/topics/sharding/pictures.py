@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from course.plots.base import (
+from course.charts.base import (
     ACCENT,
     BLUE,
     GREEN,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from course.plots.base import BOX, DARK, GREY, SKY, Picture
+from course.charts.base import BOX, DARK, GREY, SKY, Picture
 
 LINE = "#C9C9C5"
 

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
-from course.plots.base import (
+from course.charts.base import (
     BLUE,
     DARK,
     GREEN,

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from course.plots.base import BLUE, GREY, ORANGE, Picture, clean
+from course.charts.base import BLUE, GREY, ORANGE, Picture, clean
 from course.text import digits
 
 PARTS = {"gpus": BLUE, "host": ORANGE, "building": GREY}

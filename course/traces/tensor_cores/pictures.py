@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from course.plots.base import ACCENT, DARK, GREEN, GREY, ORANGE, Picture, clean
+from course.charts.base import ACCENT, DARK, GREEN, GREY, ORANGE, Picture, clean
 
 # Part of the time, what it means, colour.
 PARTS = (

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from course.charts.base import ACCENT, GREY, ON_LIGHT, Picture, clean
 from course.data.folders import class_names, images_below
-from course.plots.base import ACCENT, GREY, ON_LIGHT, Picture, clean
 
 WIDE, HIGH, GAP = 168, 130, 8  # pixels: an image's place with what is between two, and that alone
 

@@ -76,6 +76,8 @@ def mark(
     size: float = 9,
 ) -> None:
     """Write words next to a point: right, left, above or below."""
+    if not words:
+        return
     shift, ha, va = {
         "right": ((4, 0), "left", "center_baseline"),
         "left": ((-4, 0), "right", "center_baseline"),
@@ -120,7 +122,7 @@ def bars(
     grouped = isinstance(values, Mapping)
     series = values if grouped else {"": values}
     size = (0.76 if grouped else 0.62) / len(series)
-    edge = max([0.0, *(np.nanmax([0.0, *each]) for each in [*series.values(), high or []])])
+    edge = max(np.nanmax([0.0, *each]) for each in [*series.values(), [] if high is None else high])
     for number, (title, row) in enumerate(series.items()):
         row = np.asarray(row, dtype=float)
         shift = (number - (len(series) - 1) / 2) * size
@@ -138,7 +140,8 @@ def bars(
             if np.isfinite(end):
                 spot = (place, end, text, "above") if upright else (end, place, text)
                 mark(axes, *spot)
-        _describe(axes, title, [f"{n}: {t}" for n, t, v in zip(names, texts, row) if v == v])
+        said = [text or digits(value) for text, value in zip(texts, row)]
+        _describe(axes, title, [f"{n}: {t}" for n, t, v in zip(names, said, row) if v == v])
     _names(axes, names, upright=upright)
     ends = (0, (edge or 1) * room)
     axes.set(ylim=ends) if upright else axes.set(xlim=ends)
@@ -218,8 +221,7 @@ def lines(
         if bands and name in bands:
             axes.fill_between(x, *bands[name], color=colour, alpha=0.2, lw=0)
         if known := [value for value in y if np.isfinite(value)]:
-            ends = f"from {digits(known[0])} to {digits(known[-1])}"
-            _describe(axes, name, [ends, f"{digits(min(known))} to {digits(max(known))}"][:1])
+            _describe(axes, name, [f"from {digits(known[0])} to {digits(known[-1])}"])
 
 
 def scatter_fit(

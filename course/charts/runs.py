@@ -1,4 +1,4 @@
-"""Pictures of runs: the ladder, and where the time of a step goes."""
+"""Figures of runs: the ladder, and where the time of a step goes."""
 
 from __future__ import annotations
 
@@ -9,115 +9,102 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from course.charts.base import (
-    ACCENT,
-    BLUE,
-    DARK,
-    GREEN,
-    GREY,
-    PHASE_COLOURS,
-    Picture,
-    clean,
-    stacked_bar,
-)
+from course.charts.base import ACCENT, BLUE, GREEN, GREY, PHASE_COLOURS, Picture
+from course.charts.primitives import bars, label, legend, lines, mark, scatter_fit, stack
 from course.runs.record import Record
 from course.text import digits
 
 
 def ladder(table: pd.DataFrame, beside: pd.DataFrame | None = None) -> Picture:
-    """Images per second, rung by rung, with quartiles and the ratio to the first rung.
+    """Draw images per second, rung by rung, with quartiles and the ratio to the first rung.
 
-    A rung that several machines ran stands with their names.
+    A rung that several machines ran has their names.
 
     Args:
         table: what `report.ladder_table` or `course.recorded` returns.
-        beside: the same of another machine, to be drawn under it at a scale of its own.
+        beside: the same of another machine, to be drawn below it on an axis of its own.
     """
     tables = [table, *([] if beside is None else [beside])]
     tables = [each[each["images_per_s"].notna()] for each in tables]
     heights = [1.1 + 0.55 * max(len(each), 1) for each in tables]
     picture = Picture(8.5, sum(heights))
-    panels = picture.subplots(len(tables), height_ratios=heights, squeeze=False)[:, 0]
-    for axes, each in zip(panels, tables):
+    for axes, each in zip(picture.panels(len(tables), height_ratios=heights), tables):
         _ladder(axes, each)
     return picture
 
 
 def _ladder(axes: Axes, table: pd.DataFrame) -> None:
-    elsewhere = table.groupby("rung")["machine"].transform("nunique") > 1
-    names = table["rung"].mask(elsewhere, table["rung"] + "\n" + table["machine"].str[:20])
-    places = np.arange(len(table))
-    speed = table["images_per_s"]
-    spread = np.array([speed - table["images_per_s_q1"], table["images_per_s_q3"] - speed])
-    colours = [GREY, *["#0072B2"] * len(table)][: len(table)]
-    axes.barh(places, speed, xerr=spread, color=colours, height=0.62, ecolor=DARK, capsize=3)
-    edge = table["images_per_s_q3"].max() if len(table) else 1
-    for place, row in zip(places, table.itertuples()):
-        memory = f", {row.peak_gib:.1f} GiB" if pd.notna(row.peak_gib) else ""
-        text = f"{digits(row.images_per_s)} images/s = {digits(row.ratio)}×{memory}"
-        if other := getattr(row, "same_as", ""):  # it did not run
-            text = f"the same computation as {other}"
-        axes.text(row.images_per_s_q3 + edge * 0.015, place, text, va="center", fontsize=9)
-    axes.set_yticks(places, names)
-    axes.set_xlim(0, edge * 1.48)
-    axes.invert_yaxis()
-    axes.set_xlabel("images per second: median, with quartiles")
+    several = table.groupby("rung")["machine"].transform("nunique") > 1
+    names = table["rung"].mask(several, table["rung"] + "\n" + table["machine"].str[:20])
+    bars(
+        axes,
+        list(names),
+        table["images_per_s"],
+        words=[_speed_words(row) for _, row in table.iterrows()],
+        low=table["images_per_s_q1"],
+        high=table["images_per_s_q3"],
+        colours=[GREY, *[BLUE] * len(table)],
+        room=1.48,
+    )
     setups = dict.fromkeys(table["machine"] + ", " + table["setup"])
-    axes.set_title("\n".join(setups), loc="left", fontsize=9)
-    clean(axes)
+    label(axes, "\n".join(setups), xlabel="images per second: median, with quartiles")
+
+
+def _speed_words(row: pd.Series) -> str:
+    if original := row.get("same_as", ""):  # it did not run
+        return f"the same computation as {original}"
+    memory = f", {row['peak_gib']:.1f} GiB" if pd.notna(row["peak_gib"]) else ""
+    return f"{digits(row['images_per_s'])} images/s = {digits(row['ratio'])}×{memory}"
 
 
 def climbed(table: pd.DataFrame, machine: str, recorded: str) -> Picture:
-    """A learner's ladder: each rung against the one before (left), beside a recorded GPU's.
+    """Draw a learner's ladder, each rung against the one before, and that of a recorded GPU.
 
     Args:
         table: of `course.labs.ladder.Ladder`.
         machine: where the learner measured; "": nothing yet.
-        recorded: the other machine, and what it trained on.
+        recorded: the recorded machine, and what it trained on.
     """
     picture = Picture(10.5, 1.5 + 0.5 * len(table))
-    own, other = picture.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-    _climbed(own, table)
-    own.set_title(f"yours: {machine or 'nothing measured yet'}", loc="left", fontsize=9)
+    left, right = picture.panels(1, 2, sharey=True, width_ratios=(3, 2))
+    _climbed(left, table)
+    label(
+        left,
+        f"yours: {machine or 'nothing measured yet'}",
+        xlabel="times the images per second of the rung before",
+    )
     speed = table["recorded_images_per_s"]
-    other.barh(table.index, speed.fillna(0), color=GREEN, height=0.6)
-    edge = speed.max()
-    for place, each in speed.dropna().items():
-        before = speed.get(place - 1, np.nan)
-        times = f", {digits(each / before)}×" if pd.notna(before) else ""
-        on_cpu = ", by its CPU" * (table.loc[place, "recorded_on"] == "CPU")
-        words = f"{digits(each)} images/s{on_cpu}{times}"
-        other.text(each + edge * 0.02, place, words, va="center", fontsize=9)
-    for place in speed.index[speed.isna()]:
-        other.text(edge * 0.02, place, f"from files: lab {table.loc[place, 'lab']}", va="center")
-    other.set_xlim(0, edge * 1.75)
-    other.set_xlabel("images per second")
-    other.set_title(recorded, loc="left", fontsize=9)
-    other.invert_yaxis()
-    clean(other)
+    ratio = (speed / speed.shift()).map(lambda each: f", {digits(each)}×" if each == each else "")
+    on_cpu = (table["recorded_on"] == "CPU").map({True: ", by its CPU", False: ""})
+    words = speed.fillna(0).map(digits) + " images/s" + on_cpu + ratio
+    words = words.where(speed.notna(), "from files: lab " + table["lab"].astype(str))
+    bars(right, list(table["rung"]), speed.fillna(0), words=list(words), colours=GREEN, room=1.75)
+    label(right, recorded, xlabel="images per second")
     return picture
 
 
 def _climbed(axes: Axes, table: pd.DataFrame) -> None:
-    """Ratios to the rung before as bars, predictions as open diamonds."""
+    """Draw ratios to the rung before as bars, and predictions as open diamonds."""
     first = pd.Series([1.0] + [np.nan] * (len(table) - 1))
     ratio = table["ratio"].astype(float).fillna(first.where(table["images_per_s"].notna()))
-    predicted = table["predicted"].astype(float)
-    colours = [GREY, *[BLUE] * len(table)][: len(table)]
-    axes.barh(table.index, ratio.fillna(0), color=colours, height=0.6)
-    spread = np.array([ratio - table["low"], table["high"] - ratio], dtype=float)
-    axes.errorbar(ratio, table.index, xerr=spread, fmt="none", ecolor=DARK, capsize=3)
-    axes.plot(predicted, table.index, "D", mfc="none", mec=ACCENT, mew=1.6, ms=8, label="you said")
-    edge = np.nanmax([1.0, *ratio, *predicted, *table["high"].astype(float)])
+    predicted, low, high = (table[name].astype(float) for name in ("predicted", "low", "high"))
+    ends = pd.concat([ratio, predicted, high], axis=1).max(axis=1).fillna(0)
+    bars(
+        axes,
+        list(table["rung"]),
+        ratio.fillna(0),
+        words=[""] * len(table),
+        low=low,
+        high=high,
+        colours=[GREY, *[BLUE] * len(table)],
+    )
     for place, row in table.iterrows():
-        far = np.nanmax([0.0, ratio[place], predicted[place], float(row["high"])])
-        axes.text(far + edge * 0.05, place, _rung_words(row), va="center", fontsize=9)
-    axes.set_yticks(table.index, table["rung"])
-    axes.set_xlim(0, edge * 1.6)
-    axes.set_xlabel("times the images per second of the rung before")
+        mark(axes, ends[place], place, _rung_words(row))
+    axes.set_xlim(0, max(1.0, ends.max()) * 1.6)
     if predicted.notna().any():
+        points = {"you said": (predicted, table.index)}
+        scatter_fit(axes, points, colours=ACCENT, markers="D", hollow=True, size=8)
         axes.legend(frameon=False, fontsize=9, loc="lower right")
-    clean(axes)
 
 
 def _rung_words(row: pd.Series) -> str:
@@ -129,41 +116,31 @@ def _rung_words(row: pd.Series) -> str:
 
 
 def step_and_loss(runs: Sequence[tuple[str, Record, pd.DataFrame]]) -> Picture:
-    """Where a step's time goes (left) and whether the loss stays the same (right).
+    """Draw where a step's time goes (left) and whether the loss stays the same (right).
 
     Args:
         runs: (name, record, steps) of each run, the one to compare with first.
     """
     picture = Picture(10, 1.9 + 0.5 * len(runs))
-    left, right = picture.subplots(1, 2, width_ratios=(3, 2))
-    _step_bars(left, runs)
-    colours = [ACCENT] if len(runs) == 1 else [GREY, ACCENT]
-    for (name, _, steps), colour in zip(runs, colours):
-        if "loss" in steps:
-            right.plot(steps["step"], steps["loss"], "o-", ms=3, lw=1.5, color=colour, label=name)
-    right.set_xlabel("training step")
+    left, right = picture.panels(1, 2, width_ratios=(3, 2))
+    phases = {
+        phase: [(getattr(record, f"{phase}_s") or 0) * 1e3 for _, record, _ in runs]
+        for phase in PHASE_COLOURS
+    }
+    names = [name for name, _, _ in runs]
+    stack(left, names, phases, unit=" ms", colours=PHASE_COLOURS, room=1.25)
+    label(
+        left,
+        "where a step's time goes",
+        size=11,
+        xlabel="milliseconds of one step: medians of its phases",
+    )
+    losses = {name: (steps["step"], steps["loss"]) for name, _, steps in runs if "loss" in steps}
+    lines(right, losses, colours=(GREY, ACCENT) if len(runs) > 1 else ACCENT, marker="o")
     right.xaxis.set_major_locator(MaxNLocator(integer=True))
-    right.set_title("loss", loc="left", fontsize=11)
-    if right.lines:
-        right.margins(y=0.35)  # room for the names: two runs that compute the same lie together
+    label(right, "loss", size=11, xlabel="training step")
+    if losses:
+        right.margins(y=0.35)  # room for the names: two runs that compute the same have one line
         right.legend(frameon=False, fontsize=9)
-    clean(right)
+    legend(picture, 5, PHASE_COLOURS)
     return picture
-
-
-def _step_bars(axes: Axes, runs: Sequence[tuple[str, Record, pd.DataFrame]]) -> None:
-    for place, (_, record, _) in enumerate(runs):
-        phases = [
-            (phase, (getattr(record, f"{phase}_s") or 0) * 1e3, colour, "")
-            for phase, colour in PHASE_COLOURS.items()
-        ]
-        end = stacked_bar(axes, place, phases, height=0.6)
-        axes.text(end, place, f"  {digits(end)} ms", va="center", fontsize=9)
-    axes.set_yticks(range(len(runs)), [name for name, _, _ in runs])
-    axes.invert_yaxis()
-    axes.margins(x=0.16)
-    axes.set_xlim(left=0)
-    axes.set_xlabel("milliseconds of one step: medians of its phases")
-    axes.set_title("where a step's time goes", loc="left", fontsize=11)
-    axes.legend(ncols=5, frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.32))
-    clean(axes)

@@ -59,14 +59,14 @@ SHOWN = {"light": "max-width: 100%", "dark": "max-width: 100%; display: none"}
 class Picture(Figure):
     """A figure that a notebook displays in a light and a dark theme.
 
-    alt: text for those who cannot see the figure; by default its titles and axes, followed by
-        the values that the primitives have drawn.
+    alt: text for those who cannot see the figure; by default each panel's title, axes, and the
+        values that primitives have drawn in it.
     """
 
     def __init__(self, width: float, height: float, alt: str = "") -> None:
         super().__init__(figsize=(width, height), dpi=110, layout="constrained")
         self._alt = alt
-        self.values: list[str] = []
+        self.values: dict[Axes, list[str]] = {}  # by panel, for the alt text
 
     def panel(self) -> Axes:
         """Add the figure's only panel."""
@@ -86,8 +86,7 @@ class Picture(Figure):
         words = [self.get_suptitle()]
         for axes in self.axes:
             words += [axes.get_title("left"), axes.get_title(), axes.get_ylabel()]
-            words += [axes.get_xlabel()]
-        words += self.values
+            words += [axes.get_xlabel(), *self.values.get(axes, [])]
         text = "; ".join(" ".join(each.split()) for each in dict.fromkeys(words) if each)
         return re.sub(r"[${}]", "", text)  # of formulas
 

@@ -210,7 +210,7 @@ def lines(
     for number, (name, (x, y)) in enumerate(curves.items()):
         colour = _each(colours, len(curves))[number]
         style = styles[number % len(styles)]
-        look = {"color": colour, "ls": style, "marker": marker, "ms": 4, "lw": 1.6}
+        look = {"color": colour, "ls": style, "marker": marker, "ms": 5, "lw": 2}
         x, y = np.asarray(x), np.asarray(y, dtype=float)
         if errors and name in errors:
             low, high = (np.asarray(each, dtype=float) for each in errors[name])
@@ -247,7 +247,8 @@ def scatter_fit(
         axes.plot(x, y, form, color=colour, ms=size, label=name or None, **look)
         for at, height, text in zip(x, y, (words or {}).get(name, ())):
             mark(axes, at, height, text, "above", colour=colour)
-        _describe(axes, name, [f"{digits(a)}: {digits(b)}" for a, b in zip(x, y)])
+        known = [(at, value) for at, value in zip(x, y) if np.isfinite(value)]
+        _describe(axes, name, [f"{_short(at)}: {_short(value)}" for at, value in known])
     for number, (name, (x, y)) in enumerate((fits or {}).items()):
         axes.plot(x, y, color=_each(colours, number + 1)[number], lw=1.2, label=name or None)
 
@@ -292,8 +293,11 @@ def timeline(
         lanes: (begin, length, colour, words in it) of what happens in each.
         heights: of the bars, lane by lane; the last one holds for all that follow.
     """
-    for place, spans in enumerate(lanes.values()):
+    for place, (name, spans) in enumerate(lanes.items()):
         height = heights[min(place, len(heights) - 1)]
+        spans = list(spans)
+        if texts := [text for *_, text in spans if text]:
+            _describe(axes, name, texts)
         by_colour: dict[str, list[tuple[float, float]]] = {}
         for begin, length, colour, text in spans:
             by_colour.setdefault(colour, []).append((begin, length))
@@ -322,7 +326,13 @@ def _each(colours: Colours, count: int) -> list[str]:
     return [colours[number % len(colours)] for number in range(count)]
 
 
+def _short(value: float) -> str:
+    return digits(value) if abs(value) < 1e6 else f"{value:.3g}"
+
+
 def _describe(axes: Axes, title: str, values: Sequence[str]) -> None:
     """Add values to the alt text; more than eight would not be listened to."""
+    if not values:
+        return
     shown = ", ".join(values) if len(values) <= 8 else f"{values[0]}, …, {values[-1]}"
-    axes.figure.values.append(f"{title}: {shown}" if title else shown)
+    axes.figure.values.setdefault(axes, []).append(f"{title}: {shown}" if title else shown)

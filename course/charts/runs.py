@@ -99,7 +99,7 @@ def _climbed(axes: Axes, table: pd.DataFrame) -> None:
         colours=[GREY, *[BLUE] * len(table)],
     )
     for place, row in table.iterrows():
-        mark(axes, ends[place], place, _rung_words(row))
+        mark(axes, ends[place], place, f"  {_rung_words(row)}")  # beyond the diamond
     axes.set_xlim(0, max(1.0, ends.max()) * 1.6)
     if predicted.notna().any():
         points = {"you said": (predicted, table.index)}

@@ -134,14 +134,13 @@ def bars(
             axes.bar(places, row, size * 0.96, yerr=spread, **look)
         else:
             axes.barh(places, row, size * 0.96, xerr=spread, **look)
-        texts = [digits(each) + unit for each in row] if words is None or grouped else words
-        ends = row if high is None else np.fmax(row, np.asarray(high, dtype=float))
+        values_of = [digits(each) + unit if np.isfinite(each) else "" for each in row]
+        texts = values_of if words is None or grouped else words
+        ends = np.nan_to_num(row if high is None else np.fmax(row, np.asarray(high, dtype=float)))
         for place, end, text in zip(places, ends, texts):
-            if np.isfinite(end):
-                spot = (place, end, text, "above") if upright else (end, place, text)
-                mark(axes, *spot)
-        said = [text or digits(value) for text, value in zip(texts, row)]
-        _describe(axes, title, [f"{n}: {t}" for n, t, v in zip(names, said, row) if v == v])
+            mark(axes, *((place, end, text, "above") if upright else (end, place, text)))
+        known = zip(names, texts, values_of)
+        _describe(axes, title, [f"{name}: {text or v}" for name, text, v in known if text or v])
     _names(axes, names, upright=upright)
     ends = (0, (edge or 1) * room)
     axes.set(ylim=ends) if upright else axes.set(xlim=ends)
@@ -243,7 +242,7 @@ def scatter_fit(
     """
     for number, (name, (x, y)) in enumerate(points.items()):
         colour, form = _each(colours, len(points))[number], markers[number % len(markers)]
-        look = {"mfc": "none", "mew": 1.6} if hollow else {"mec": "white", "mew": 0.6}
+        look = {"mfc": "none", "mew": 1.6} if hollow else {"mec": "white", "mew": 0.4}
         axes.plot(x, y, form, color=colour, ms=size, label=name or None, **look)
         for at, height, text in zip(x, y, (words or {}).get(name, ())):
             mark(axes, at, height, text, "above", colour=colour)

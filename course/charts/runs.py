@@ -78,7 +78,7 @@ def climbed(table: pd.DataFrame, machine: str, recorded: str) -> Picture:
     on_cpu = (table["recorded_on"] == "CPU").map({True: ", by its CPU", False: ""})
     words = speed.fillna(0).map(digits) + " images/s" + on_cpu + ratio
     words = words.where(speed.notna(), "from files: lab " + table["lab"].astype(str))
-    bars(right, list(table["rung"]), speed.fillna(0), words=list(words), colours=GREEN, room=1.75)
+    bars(right, list(table["rung"]), speed, words=list(words), colours=GREEN, room=1.75)
     label(right, recorded, xlabel="images per second")
     return picture
 
@@ -92,7 +92,7 @@ def _climbed(axes: Axes, table: pd.DataFrame) -> None:
     bars(
         axes,
         list(table["rung"]),
-        ratio.fillna(0),
+        ratio,
         words=[""] * len(table),
         low=low,
         high=high,
@@ -102,7 +102,7 @@ def _climbed(axes: Axes, table: pd.DataFrame) -> None:
         mark(axes, ends[place], place, f"  {_rung_words(row)}")  # beyond the diamond
     axes.set_xlim(0, max(1.0, ends.max()) * 1.6)
     if predicted.notna().any():
-        points = {"you said": (predicted, table.index)}
+        points = {"you said": (predicted.dropna(), predicted.dropna().index)}
         scatter_fit(axes, points, colours=ACCENT, markers="D", hollow=True, size=8)
         axes.legend(frameon=False, fontsize=9, loc="lower right")
 

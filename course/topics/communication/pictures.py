@@ -117,7 +117,7 @@ def buckets(reports: Mapping[str, pd.DataFrame]) -> Picture:
     Args:
         reports: what `comm_report` returned, by the name that the row gets.
     """
-    picture = Picture(10, 1.3 + 0.5 * len(reports))
+    picture = Picture(10, 1.5 + 0.5 * len(reports))
     left, right = picture.panels(1, 2, sharey=True, width_ratios=[3, 2])
     steps_of = [report[report["step"] == report["step"].min()] for report in reports.values()]
     sent = [report[report["phase"].eq("backward")] for report in steps_of]
@@ -134,7 +134,7 @@ def buckets(reports: Mapping[str, pd.DataFrame]) -> Picture:
     left.margins(x=0.1)
     label(left, xlabel="MB in each collective of backward, in order; their number")
     label(right, xlabel="milliseconds under way, in one step")
-    right.legend(frameon=False, fontsize=9)
+    legend(picture, 2, {"hidden": GREY, "exposed": ACCENT})
     return picture
 
 
@@ -152,7 +152,9 @@ def statistics(spreads: Mapping[str, pd.DataFrame]) -> Picture:
     layers = max(spreads.values(), key=len)
     shown = layers[layers.index % max(1, len(layers) // 10) == 0]
     axes.set_xticks(shown["depth"], shown["layer"], rotation=35, ha="right", fontsize=8)
-    label(axes, ylabel="running means: how far\napart, in std deviations; pale: to the largest")
+    label(
+        axes, "pale: up to the largest", ylabel="running means: how far\napart, in std deviations"
+    )
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, fontsize=9)
     return picture

@@ -138,7 +138,7 @@ def parts(tables: dict[str, pd.DataFrame]) -> Picture:
     Args:
         tables: what `course.topics.layout.strides.parts` returns, by the name of the trace.
     """
-    picture = Picture(9, 0.9 + 0.55 * len(tables))
+    picture = Picture(9, 1.0 + 0.55 * len(tables))
     axes = picture.panel()
     wide = pd.DataFrame({name: each.set_index("part")["ms"] for name, each in tables.items()})
     parts = {part: wide.loc[part] for part in next(iter(tables.values()))["part"]}

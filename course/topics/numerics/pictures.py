@@ -17,7 +17,7 @@ FP16_VANISHES, FP16_NORMAL, FP16_OVERFLOWS = -25, -14, 16  # powers of two
 
 def bits(table: pd.DataFrame) -> Picture:
     """Draw the bits of each format (a table of `numerics.formats`)."""
-    picture = Picture(9, 0.9 + 0.5 * len(table))
+    picture = Picture(9, 1.0 + 0.5 * len(table))
     axes = picture.panel()
     cells, words = {}, []
     for name, row in table.iterrows():

@@ -80,12 +80,14 @@ def measured(table: pd.DataFrame, node: pd.DataFrame | None = None) -> Picture:
             _beside(speed, share, rows[rows["predicted_efficiency"].notna()], colour)
         name = f"{size} images on each GPU"
         gpus = rows["gpus"]
-        speed.plot(gpus, rows["images_per_s"], "o-", color=colour, label=name)
+        lines(speed, {name: (gpus, rows["images_per_s"])}, colours=colour, marker="o")
         alone = rows.loc[rows["gpus"] == 1, "images_per_s"]
         if len(alone):
             speed.plot(gpus, alone.iloc[0] * gpus, "--", color=colour, lw=1, alpha=0.6)
-        _efficiencies(share, rows, colour)
-        energy.plot(gpus, rows["joules_per_image"], "o-", color=colour)
+        efficiency = {"": (gpus, rows["efficiency"] * 100)}
+        interval = {"": (rows["efficiency_low"] * 100, rows["efficiency_high"] * 100)}
+        lines(share, efficiency, errors=interval, colours=colour, marker="o")
+        lines(energy, {"": (gpus, rows["joules_per_image"])}, colours=colour, marker="o")
     share.axhline(100, color=GREY, lw=1, ls="--")
     titles = (
         "images per second (dashed: ideal)",
@@ -110,20 +112,13 @@ def _beside(speed: Axes, share: Axes, rows: pd.DataFrame, colour: str) -> None:
         axes.errorbar(rows["gpus"] + 0.25, value, [value - low, high - value], label=label, **marks)
 
 
-def _efficiencies(axes: Axes, rows: pd.DataFrame, colour: str) -> None:
-    """A line over the GPUs, with the interval of each value where one is known."""
-    value, low, high = rows["efficiency"], rows["efficiency_low"], rows["efficiency_high"]
-    spread = np.nan_to_num(np.clip([value - low, high - value], 0, None)) * 100
-    axes.errorbar(rows["gpus"], value * 100, spread, fmt="o-", color=colour, capsize=3)
-
-
 def overlap(table: pd.DataFrame, backward_s: float, title: str = "") -> Picture:
     """Backward above, and under it when each bucket of gradients is ready, sent, and arrived.
 
     Args:
         table: what `course.topics.scaling.ring.timeline` returns.
     """
-    picture = Picture(10, 1.3 + 0.26 * min(len(table) + 1, 14))
+    picture = Picture(10, 1.6 + 0.26 * min(len(table) + 1, 14))
     axes = picture.panel()
     lanes = {"backward": [(0, backward_s * 1e3, GREY, "")]}
     for number, row in enumerate(table.itertuples(), 1):
@@ -161,7 +156,7 @@ def messages(table: pd.DataFrame, link: Link, title: str = "") -> Picture:
         sizes = np.geomspace(rows["bytes"].min(), rows["bytes"].max(), 99)
         points[f"{ranks} GPUs, as traced"] = rows["bytes"], rows["duration_s"] * 1e6
         fits[f"{ranks} GPUs, α and β alone"] = sizes, all_reduce_s(sizes, ranks, link) * 1e6
-    scatter_fit(axes, points, fits, colours=(BLUE, ORANGE, GREEN), size=4)
+    scatter_fit(axes, points, fits, colours=(BLUE, ORANGE, GREEN), size=5)
     label(
         axes,
         title,

@@ -2,7 +2,8 @@
 
 Each draws into a panel of a `Picture`, names its axis, writes values where they are readable,
 and adds them to the figure's alt text. `label` sets titles and axes, `mark` adds a note,
-`limit` a line across the panel, and `legend` a legend below the figure.
+`limit` a line across the panel, and `legend` a legend below the figure. What a figure draws
+with Matplotlib alone gets its alt text by `describe`, or as `Picture(..., alt)`.
 """
 
 from __future__ import annotations
@@ -96,6 +97,14 @@ def limit(
     draw(value, color=colour, lw=1.2, ls="--", label=words or None)
 
 
+def describe(axes: Axes, title: str, values: Sequence[str]) -> None:
+    """Add values to the alt text of a panel; of more than eight only the first and the last."""
+    if not values:
+        return
+    shown = ", ".join(values) if len(values) <= 8 else f"{values[0]}, …, {values[-1]}"
+    axes.figure.values.setdefault(axes, []).append(f"{title}: {shown}" if title else shown)
+
+
 def bars(
     axes: Axes,
     names: Sequence[str],
@@ -140,7 +149,7 @@ def bars(
         for place, end, text in zip(places, ends, texts):
             mark(axes, *((place, end, text, "above") if upright else (end, place, text)))
         known = zip(names, texts, values_of)
-        _describe(axes, title, [f"{name}: {text or v}" for name, text, v in known if text or v])
+        describe(axes, title, [f"{name}: {text or v}" for name, text, v in known if text or v])
     _names(axes, names, upright=upright)
     ends = (0, (edge or 1) * room)
     axes.set(ylim=ends) if upright else axes.set(xlim=ends)
@@ -179,7 +188,7 @@ def stack(
                 text = inside.format(value=value, share=value / totals[place])
                 look = {"ha": "center", "va": "center_baseline", "fontsize": 9}
                 axes.text(begin[place] + value / 2, place, text, color=words_on(colour), **look)
-        _describe(axes, title, [f"{n}: {digits(v)}" for n, v in zip(names, row)])
+        describe(axes, title, [f"{n}: {digits(v)}" for n, v in zip(names, row)])
         begin += row
     for place, total in enumerate(totals):
         mark(axes, total, place, digits(total) + unit if words is None else words[place])
@@ -220,7 +229,7 @@ def lines(
         if bands and name in bands:
             axes.fill_between(x, *bands[name], color=colour, alpha=0.2, lw=0)
         if known := [value for value in y if np.isfinite(value)]:
-            _describe(axes, name, [f"from {digits(known[0])} to {digits(known[-1])}"])
+            describe(axes, name, [f"from {digits(known[0])} to {digits(known[-1])}"])
 
 
 def scatter_fit(
@@ -247,7 +256,7 @@ def scatter_fit(
         for at, height, text in zip(x, y, (words or {}).get(name, ())):
             mark(axes, at, height, text, "above", colour=colour)
         known = [(at, value) for at, value in zip(x, y) if np.isfinite(value)]
-        _describe(axes, name, [f"{_short(at)}: {_short(value)}" for at, value in known])
+        describe(axes, name, [f"{_short(at)}: {_short(value)}" for at, value in known])
     for number, (name, (x, y)) in enumerate((fits or {}).items()):
         axes.plot(x, y, color=_each(colours, number + 1)[number], lw=1.2, label=name or None)
 
@@ -272,7 +281,7 @@ def strip(
                 axes.text(column + 0.46, place, text, **look)
         if place < len(words):
             mark(axes, len(cells), place, words[place])
-            _describe(axes, name, [words[place]])
+            describe(axes, name, [words[place]])
     _names(axes, list(rows))
     axes.set(xlim=(-0.3, max(map(len, rows.values())) + 0.3), ylim=(len(rows) - 0.5, -0.5))
     axes.set_xticks([])
@@ -296,7 +305,7 @@ def timeline(
         height = heights[min(place, len(heights) - 1)]
         spans = list(spans)
         if texts := [text for *_, text in spans if text]:
-            _describe(axes, name, texts)
+            describe(axes, name, texts)
         by_colour: dict[str, list[tuple[float, float]]] = {}
         for begin, length, colour, text in spans:
             by_colour.setdefault(colour, []).append((begin, length))
@@ -327,11 +336,3 @@ def _each(colours: Colours, count: int) -> list[str]:
 
 def _short(value: float) -> str:
     return digits(value) if abs(value) < 1e6 else f"{value:.3g}"
-
-
-def _describe(axes: Axes, title: str, values: Sequence[str]) -> None:
-    """Add values to the alt text; more than eight would not be listened to."""
-    if not values:
-        return
-    shown = ", ".join(values) if len(values) <= 8 else f"{values[0]}, …, {values[-1]}"
-    axes.figure.values.setdefault(axes, []).append(f"{title}: {shown}" if title else shown)

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from course.charts.base import ACCENT, BLUE, GREEN, GREY, PHASE_COLOURS, Picture
-from course.charts.primitives import bars, label, legend, lines, mark, scatter_fit, stack
+from course.charts.primitives import bars, describe, label, legend, lines, mark, stack
 from course.runs.record import Record
 from course.text import digits
 
@@ -102,8 +102,10 @@ def _climbed(axes: Axes, table: pd.DataFrame) -> None:
         mark(axes, ends[place], place, f"  {_rung_words(row)}")  # beyond the diamond
     axes.set_xlim(0, max(1.0, ends.max()) * 1.6)
     if predicted.notna().any():
-        points = {"you said": (predicted.dropna(), predicted.dropna().index)}
-        scatter_fit(axes, points, colours=ACCENT, markers="D", hollow=True, size=8)
+        look = {"mfc": "none", "mec": ACCENT, "mew": 1.6, "ms": 8}
+        axes.plot(predicted, table.index, "D", label="you said", **look)
+        guesses = zip(table["rung"], predicted)
+        describe(axes, "you said", [f"{rung}: {digits(x)}×" for rung, x in guesses if x == x])
         axes.legend(frameon=False, fontsize=9, loc="lower right")
 
 

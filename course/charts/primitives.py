@@ -218,12 +218,12 @@ def lines(
     for number, (name, (x, y)) in enumerate(curves.items()):
         colour = _each(colours, len(curves))[number]
         style = styles[number % len(styles)]
-        look = {"color": colour, "ls": style, "marker": marker, "ms": 5, "lw": 2}
+        look = {"color": colour, "ls": style, "marker": marker, "ms": 5, "lw": 1.8}
         x, y = np.asarray(x), np.asarray(y, dtype=float)
         if errors and name in errors:
             low, high = (np.asarray(each, dtype=float) for each in errors[name])
             spread = np.nan_to_num(np.clip([y - low, high - y], 0, None))
-            axes.errorbar(x, y, spread, capsize=3, label=name or None, **look)
+            axes.errorbar(x, y, spread, capsize=3, elinewidth=1.2, label=name or None, **look)
         else:
             axes.plot(x, y, drawstyle=draw, label=name or None, **look)
         if bands and name in bands:

@@ -2,6 +2,15 @@
 
 from course.charts.base import Picture
 from course.charts.explain import layers, queue_sketch, samples
-from course.charts.runs import climbed, ladder, step_and_loss
+from course.charts.runs import climbed, ladder, learning_curves, step_and_loss
 
-__all__ = ["Picture", "climbed", "ladder", "layers", "queue_sketch", "samples", "step_and_loss"]
+__all__ = [
+    "Picture",
+    "climbed",
+    "ladder",
+    "layers",
+    "learning_curves",
+    "queue_sketch",
+    "samples",
+    "step_and_loss",
+]

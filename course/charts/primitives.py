@@ -110,7 +110,7 @@ def bars(
     names: Sequence[str],
     values: Values | Mapping[str, Values],
     *,
-    words: Sequence[str] | None = None,
+    words: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
     unit: str = "",
     low: Values | None = None,
     high: Values | None = None,
@@ -123,7 +123,8 @@ def bars(
     Args:
         values: of each name; or several series by name, whose bars stand next to each other and
             have names in the legend. What is missing (NaN) has no bar.
-        words: at the end of each bar; by default its value with three digits, and the unit.
+        words: at the end of each bar, by the name of the series where there are several; by
+            default its value with three digits, and the unit.
         low, high: the ends of an interval around each value.
         colours: of each bar; of each series where there are several.
         room: length of the axis, as a multiple of the longest bar, so that words fit in.
@@ -144,7 +145,7 @@ def bars(
         else:
             axes.barh(places, row, size * 0.96, xerr=spread, **look)
         values_of = [digits(each) + unit if np.isfinite(each) else "" for each in row]
-        texts = values_of if words is None or grouped else words
+        texts = (words[title] if grouped else words) if words is not None else values_of
         ends = np.nan_to_num(row if high is None else np.fmax(row, np.asarray(high, dtype=float)))
         for place, end, text in zip(places, ends, texts):
             mark(axes, *((place, end, text, "above") if upright else (end, place, text)))

@@ -189,10 +189,12 @@ def stack(
                 text = inside.format(value=value, share=value / totals[place])
                 look = {"ha": "center", "va": "center_baseline", "fontsize": 9}
                 axes.text(begin[place] + value / 2, place, text, color=words_on(colour), **look)
-        describe(axes, title, [f"{n}: {digits(v)}" for n, v in zip(names, row)])
+        describe(axes, title, [f"{n}: {digits(v)}" for n, v in zip(names, row) if v])
         begin += row
-    for place, total in enumerate(totals):
-        mark(axes, total, place, digits(total) + unit if words is None else words[place])
+    texts = [digits(total) + unit for total in totals] if words is None else words
+    for place, (total, text) in enumerate(zip(totals, texts)):
+        mark(axes, total, place, text)
+    describe(axes, "in all", [f"{name}: {text}" for name, text in zip(names, texts) if text])
     _names(axes, names)
     axes.set_xlim(0, (totals.max() if len(totals) else 1) * room or 1)
 

@@ -75,7 +75,8 @@ def shapes(table: pd.DataFrame, machine: str) -> Picture:
     axes = picture.panel()
     ways = {"as it comes": by_way["None"], "dynamic=False": by_way["False"]}
     names = [f"{side} px" for side in by_way.index]
-    bars(axes, names, ways, colours=(BLUE, ORANGE), upright=True)
+    words = {way: [f"{each:.1f}" for each in seconds] for way, seconds in ways.items()}
+    bars(axes, names, ways, words=words, colours=(BLUE, ORANGE), upright=True)
     label(axes, machine, ylabel="seconds, first step")
     legend(picture, 2)
     return picture

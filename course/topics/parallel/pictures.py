@@ -44,7 +44,8 @@ MATRICES = {
 
 def mlp() -> Picture:
     """Draw which numbers of x → gelu(x A) B each of two ranks has, and where they are added."""
-    picture = Picture(9, 2.6)
+    alt = "Both ranks have x; each has half of the columns of A and of hidden, and half of B's rows"
+    picture = Picture(9, 2.6, f"{alt}; an all-reduce adds the two products")
     axes = picture.panel()
     look = {"ha": "center", "va": "center"}
     for name, (left, width, height, cut, words) in MATRICES.items():

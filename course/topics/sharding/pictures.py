@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from course.charts.base import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
-from course.charts.primitives import bars, label, legend, limit, stack
+from course.charts.primitives import label, legend, limit, stack
 from course.topics.sharding.measured import ENOUGH, SMALLER
 
 KINDS = {
@@ -45,14 +45,17 @@ def ways(table: pd.DataFrame, title: str = "") -> Picture:
     table = table[table["images_per_s"].notna()].sort_values("images_per_s", ascending=False)
     picture = Picture(9.5, 1.4 + 0.33 * len(table))
     left, right = picture.panels(1, 2, sharey=True)
-    colours = [GREEN if reached else BLUE for reached in table["reached"]]
     for axes, column, name, share in (
         (left, "images_per_s", "images/s of all", ENOUGH),
         (right, "peak_gib", "peak GiB of a GPU", SMALLER),
     ):
-        bars(axes, list(table.index), table[column], colours=colours)
+        values, reached = table[column], table["reached"]
+        parts = {"reaches the aim": values.where(reached), "does not": values.mask(reached)}
+        look = {"inside": "{value:.3g}", "words": [""] * len(table), "colours": (GREEN, BLUE)}
+        stack(axes, list(table.index), parts, room=1.05, **look)
         if "ddp" in table.index:
-            limit(axes, share * table.loc["ddp", column], along="x")
+            limit(axes, share * values["ddp"], along="x")
         label(axes, name, size=10, xlabel=f"dashed: {share:.0%} of DDP's")
     picture.suptitle(title, x=0.01, ha="left", fontsize=9)
+    legend(picture)
     return picture

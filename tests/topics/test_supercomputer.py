@@ -202,7 +202,7 @@ def test_cores_that_may_not_be_used_are_grey() -> None:
 def test_the_drawing_of_a_cluster_has_each_node_in_the_colour_of_its_use() -> None:
     picture = plots.cluster(CLUSTER, LARGE_NODE)
     assert_words_are_on_the_page(picture)
-    legend = [text.get_text() for text in picture.axes[0].get_legend().get_texts()]
+    legend = [text.get_text() for text in picture.legends[0].get_texts()]
     assert legend == ["free: 60", "partly used: 60", "full: 60", "not available: 120"]
     for use, count in (("partly used", 58), ("not available", 116)):  # ten nodes are tiles
         drawn = [

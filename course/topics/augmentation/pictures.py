@@ -42,7 +42,7 @@ def rows(
     picture = Picture(9.5, len(batches) * (9.5 / count + (0.62 if words else 0.3)))
     for axes, (name, images) in zip(picture.panels(len(batches)), batches.items()):
         for place, image in enumerate(images):
-            pixels = image.permute(1, 2, 0).round().clamp(0, 255).to(torch.uint8)
+            pixels = image.permute(1, 2, 0).round().clamp(0, 255).to(torch.uint8).numpy()
             axes.imshow(pixels, extent=(place + 0.02, place + 0.98, 0, 0.96))
         texts = words[name] if words else [""] * len(images)
         describe(axes, "", list(texts) if words else [f"{len(images)} images"])

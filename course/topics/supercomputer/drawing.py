@@ -73,21 +73,7 @@ def squares(
         axes.add_patch(Rectangle(spot, side * 0.84, side * 0.84, color=colour, lw=0))
         if words and side > 0.5:
             middle = spot[0] + 0.42 * side, spot[1] + 0.42 * side
-            say(axes, *middle, words[number], colour=words_on(colour), points=8)
-
-
-def tile(
-    axes: Axes,
-    left: float,
-    low: float,
-    wide: float,
-    tall: float,
-    gpus: Sequence[str],
-    edge: str = GREY,
-) -> None:
-    """Draw a node, with a small square of a colour for each of its GPUs along its lower edge."""
-    axes.add_patch(Rectangle((left, low), wide, tall, facecolor="white", edgecolor=edge, lw=1.4))
-    squares(axes, left + 0.04, low + 0.06, wide - 0.08, 0.25, gpus, most=0.17)
+            say(axes, *middle, words[number], colour=words_on(colour), points=7.5)
 
 
 def gauge(axes: Axes, left: float, low: float, wide: float, tall: float, used: float) -> None:

@@ -9,6 +9,7 @@ from itertools import groupby
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 
 from course.charts.base import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
 from course.charts.primitives import bars, describe, label, legend
@@ -22,7 +23,6 @@ from course.topics.supercomputer.drawing import (
     say,
     size,
     squares,
-    tile,
 )
 from course.topics.supercomputer.nodes import Cluster, Disk, Machine, Node, clock
 
@@ -35,9 +35,9 @@ DEVICE_COLOURS = {
     "CPUs": ORANGE,
 }
 USE_COLOURS = {"free": GREEN, "partly used": ORANGE, "full": BLUE, "not available": LINE}
-LARGE = 10  # up to so many nodes of a kind are drawn as tiles, with their names and GPUs
-SQUARE = 0.19  # inches: the side of a node where there are more
-WIDE, HIGH = 9.65, 6 * SQUARE  # inches: the room for the squares of one kind of node, at most
+WIDE, HIGH = 9.65, 1.14  # inches: the room for the nodes of one kind, at most
+NAMED, SMALL = 1.1, 0.19  # inches: a node with words in it, and one of more than LARGE
+LARGE = 10  # nodes of a kind
 
 
 def node(machine: Machine) -> Picture:
@@ -138,11 +138,14 @@ def _kinds(nodes: Sequence[Node]) -> list[tuple[str, list[Node]]]:
     return [(", ".join(of[3]), [*each]) for of, each in groupby(sorted(nodes, key=key), key)]
 
 
+def _side(count: int) -> float:
+    """Return the side, in inches, of so many nodes of a kind."""
+    return min(NAMED if count <= LARGE else SMALL, math.sqrt(WIDE * HIGH / count))
+
+
 def _height(count: int) -> float:
     """Return the inches that the box of so many nodes of a kind takes."""
-    if count <= LARGE:
-        return 0.45 + 0.88 * math.ceil(count / 5)
-    side = min(SQUARE, math.sqrt(WIDE * HIGH / count))
+    side = _side(count)
     return 0.47 + side * math.ceil(count / int(WIDE / side))
 
 
@@ -153,18 +156,14 @@ def _kind(axes: Axes, partitions: str, nodes: list[Node], low: float, tall: floa
     title = f"{partitions}: {count} node{'s' * (count > 1)} of {hardware}{gpus}"
     box(axes, 0.05, low, 9.9, tall, title)
     if count > LARGE:
-        uses = sorted(map(_use, nodes), key=[*USE_COLOURS].index)
-        colours = [USE_COLOURS[use] for use in uses]
-        squares(axes, 0.17, low + 0.11, WIDE, tall - 0.47, colours, most=SQUARE)
-        return
-    for number, each in enumerate(sorted(nodes, key=lambda node: node.name)):
-        row, column = divmod(number, 5)
-        left, bottom = 0.17 + 1.94 * column, low + tall - 0.36 - (row + 1) * 0.87
-        colours = [BLUE] * each.gpus_used + [GREEN] * (each.gpus - each.gpus_used)
-        colours = colours if each.is_up else [LINE] * each.gpus
-        tile(axes, left, bottom, 1.86, 0.8, colours, USE_COLOURS[_use(each)])
-        words = f"{each.name}: {each.state}\n{each.cores_used} of {each.cores} cores used"
-        say(axes, left + 0.93, bottom + 0.53, words, points=8)
+        nodes = sorted(nodes, key=lambda node: [*USE_COLOURS].index(_use(node)))
+    colours = [USE_COLOURS[_use(node)] for node in nodes]
+    words = [
+        f"{node.name}\n{node.state}\n{node.cores_used}/{node.cores} cores"
+        + f"\n{node.gpus_used}/{node.gpus} GPUs" * (node.gpus > 0)
+        for node in nodes
+    ]
+    squares(axes, 0.17, low + 0.11, WIDE, tall - 0.47, colours, words, most=_side(count))
 
 
 def _use(node: Node) -> str:
@@ -189,7 +188,9 @@ def supercomputer() -> Picture:
     for row, (name, gpus) in enumerate((("CPUs", 0), ("4 GPUs a node", 4), ("8 GPUs a node", 8))):
         low = 3.6 - 0.72 * row
         for column in range(3):
-            tile(axes, 7.02 + 0.62 * column, low, 0.56, 0.56, [GREEN] * gpus)
+            left = 7.02 + 0.62 * column
+            axes.add_patch(Rectangle((left, low), 0.56, 0.56, facecolor="white", edgecolor=GREY))
+            squares(axes, left + 0.04, low + 0.06, 0.48, 0.25, [GREEN] * gpus, most=0.17)
         say(axes, 9.42, low + 0.28, name)
     axes.plot([2.2, 9.95], [1.62, 1.62], color=PURPLE, lw=4, solid_capstyle="round")
     say(axes, 4.6, 1.82, "fast network: all nodes see the same files", colour=PURPLE)

@@ -93,11 +93,7 @@ def beta(alphas: Sequence[float], draws: int = 400_000) -> Picture:
 
 
 def growing(runs: Mapping[str, pd.DataFrame], title: str = "") -> Picture:
-    """Draw the seconds of each epoch, with the size of its crops, a group of bars for each run.
-
-    Args:
-        runs: what `measured.epochs` returns, by name.
-    """
+    """Draw the seconds of each epoch and its crop size, by run (tables of `measured.epochs`)."""
     picture = Picture(9.5, 3.0)
     axes = picture.panel()
     seconds = {name: table["seconds"] for name, table in runs.items()}

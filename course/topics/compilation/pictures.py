@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from course.charts.base import ACCENT, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
+from course.charts.explain import bar_panels
 from course.charts.primitives import bars, describe, label, legend, lines, mark, stack
 from course.runs.run import Run
 from course.text import digits
@@ -26,11 +27,7 @@ GOES_ON = 1.25  # times as many steps as compiling takes to pay are shown
 
 
 def traffic(table: pd.DataFrame) -> Picture:
-    """Draw the megabytes that an image moves, eager and fused, by what moves them.
-
-    Args:
-        table: what `roofline.fused` returns.
-    """
+    """Draw the megabytes that an image moves, eager and fused (a table of `roofline.fused`)."""
     picture = Picture(9.5, 2.5)
     axes = picture.panel()
     kinds = {kind: table.reindex(names).sum() for kind, names in KINDS.items()}
@@ -40,23 +37,6 @@ def traffic(table: pd.DataFrame) -> Picture:
     stack(axes, ["eager", "fused"], parts, unit=" MB", inside="{value:.0f}", colours=colours)
     label(axes, xlabel="MB that an image of a training step moves")
     legend(picture, 5)
-    return picture
-
-
-def mended(table: pd.DataFrame) -> Picture:
-    """Draw graphs, and milliseconds per call, as break after break is fixed.
-
-    Args:
-        table: what `made.mended` returns.
-    """
-    picture = Picture(9.5, 2.8)
-    left, right = picture.panels(1, 2, sharey=True)
-    for axes, column, name, colour in (
-        (left, "graphs", "graphs", BLUE),
-        (right, "ms", "ms per call", ACCENT),
-    ):
-        bars(axes, list(table["version"]), table[column], colours=colour)
-        label(axes, xlabel=name)
     return picture
 
 
@@ -114,20 +94,12 @@ def paid(runs: Mapping[str, Run], eager: Run) -> Picture:
 
 
 def modes(table: pd.DataFrame) -> Picture:
-    """Draw images/s of each mode, a panel for each batch size.
-
-    Args:
-        table: what `measured.modes` returns.
-    """
+    """Draw images/s of each mode, a panel per batch size (a table of `measured.modes`)."""
     speeds = table.pivot(index="mode", columns="batch_size", values="images_per_s")
     speeds = speeds.loc[table["mode"].unique()]
-    picture = Picture(9.5, 2.8)
-    for axes, size in zip(picture.panels(1, len(speeds.columns), sharex=True, sharey=True), speeds):
-        colours = [MODE_COLOURS.get(mode, SKY) for mode in speeds.index]
-        bars(axes, list(speeds.index), speeds[size], colours=colours)
-        label(axes, f"batch {size}", xlabel="images/s", xlim=(0, 1.2 * speeds.max(axis=None)))
-    picture.suptitle(table["machine"].iloc[0], fontsize=9)
-    return picture
+    panels = {f"images/s, batch {size}": speeds[size] for size in speeds}
+    colours = [MODE_COLOURS.get(mode, SKY) for mode in speeds.index]
+    return bar_panels(panels, table["machine"].iloc[0], colours=colours, sharex=True)
 
 
 def losses(eager: Run, compiled: Run, differences: pd.DataFrame) -> Picture:

@@ -14,11 +14,7 @@ from course.topics.formats.stages import STAGES
 
 
 def costs(table: pd.DataFrame, title: str = "one core of this machine") -> Picture:
-    """Draw the milliseconds of one core for an image, stage by stage, a bar per format.
-
-    Args:
-        table: what `costs` returns.
-    """
+    """Draw the milliseconds of one core for an image, by stage and format (a table of `costs`)."""
     picture = Picture(9.5, 1.3 + 0.45 * len(table))
     axes = picture.panel()
     words = [
@@ -33,11 +29,7 @@ def costs(table: pd.DataFrame, title: str = "one core of this machine") -> Pictu
 
 
 def orders(places: Mapping[str, np.ndarray]) -> Picture:
-    """Draw a dot per image: its place in the epoch, and its place in the files.
-
-    Args:
-        places: what `orders` returns.
-    """
+    """Draw a dot per image: its place in the epoch, and in the files (see `formats.orders`)."""
     picture = Picture(10.5, 3.1)
     grid = picture.panels(1, len(places), sharey=True)
     for axes, (name, order) in zip(grid, places.items()):
@@ -48,11 +40,7 @@ def orders(places: Mapping[str, np.ndarray]) -> Picture:
 
 
 def disk(table: pd.DataFrame, folder: str = "") -> Picture:
-    """Draw the images per second that a disk reads, in each way, cold and warm (log scale).
-
-    Args:
-        table: what `measure_disk` returns.
-    """
+    """Draw a disk's images per second, cold and warm (a table of `measure_disk`)."""
     ways = list(table["way"].unique())
     picture = Picture(9.5, 1.2 + 0.6 * len(ways))
     axes = picture.panel()
@@ -95,11 +83,7 @@ def fed(table: pd.DataFrame, eats: float, title: str = "") -> Picture:
 
 
 def losses(runs: Mapping[str, pd.DataFrame]) -> Picture:
-    """Draw the training loss of runs, step by step.
-
-    Args:
-        runs: `run.steps` of each, by the name to show.
-    """
+    """Draw the training loss of runs (`run.steps` by the name to show), step by step."""
     picture = Picture(9.5, 3.4)
     axes = picture.panel()
     curves = {name: (steps["step"], steps["loss"]) for name, steps in runs.items()}

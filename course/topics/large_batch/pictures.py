@@ -89,11 +89,7 @@ def useful(measured: Critical, noises: Mapping[str, Noise]) -> Picture:
 
 
 def search(searches: Mapping[str, Search]) -> Picture:
-    """Draw the loss over a learning rate that grows, with two rates that it shows.
-
-    Args:
-        searches: what `trained.search` returned, by name.
-    """
+    """Draw the loss over a growing rate, and two rates that it shows (see `trained.search`)."""
     picture = Picture(9.5, 3.4)
     axes = picture.panel()
     for (name, each), colour in zip(searches.items(), COLOURS):
@@ -130,11 +126,7 @@ def schedules(configs: Sequence[Config]) -> Picture:
 
 
 def update_sizes(table: pd.DataFrame) -> Picture:
-    """Draw how far an update moves each layer, by optimizer.
-
-    Args:
-        table: what `trained.update_sizes` returns.
-    """
+    """Draw how far an update moves each layer (a table of `trained.update_sizes`)."""
     picture = Picture(9.5, 3.4)
     axes = picture.panel()
     layers = dict(list(table.groupby("optimizer", sort=False)))
@@ -151,11 +143,7 @@ def update_sizes(table: pd.DataFrame) -> Picture:
 
 
 def by_optimizer(table: pd.DataFrame) -> Picture:
-    """Draw the accuracy at the end by optimizer, a dot per seed, a colour per batch size.
-
-    Args:
-        table: rows of `trained.ends`.
-    """
+    """Draw the accuracy at the end, a dot per seed (rows of `trained.ends`)."""
     picture = Picture(9.5, 3.2)
     axes = picture.panel()
     for (size, rows), colour in zip(table.groupby("batch_size"), COLOURS):

@@ -20,11 +20,7 @@ NAMES = ["ZeRO-0 (DDP)", "ZeRO-1", "ZeRO-2", "ZeRO-3"]
 
 
 def kept(table: pd.DataFrame) -> Picture:
-    """Draw what each rank keeps, a bar for each stage or run.
-
-    Args:
-        table: of `formula.kept` (columns stage, kind, gib), or `measured.kept` (run, kind, mib).
-    """
+    """Draw what each rank keeps (a table of `formula.kept`, or of `measured.kept`)."""
     name, kind, value = table.columns
     wide = table.pivot_table(value, name, kind, sort=False)
     names = [NAMES[each] if name == "stage" else str(each) for each in wide.index]
@@ -37,11 +33,7 @@ def kept(table: pd.DataFrame) -> Picture:
 
 
 def ways(table: pd.DataFrame, title: str = "") -> Picture:
-    """Draw images/s and peak memory of each way; green is what the lab asks for.
-
-    Args:
-        table: what `measured.ways` returned.
-    """
+    """Draw images/s and peak memory of each way, and the lab's aim (a table of `measured.ways`)."""
     table = table[table["images_per_s"].notna()].sort_values("images_per_s", ascending=False)
     picture = Picture(9.5, 1.4 + 0.33 * len(table))
     left, right = picture.panels(1, 2, sharey=True)

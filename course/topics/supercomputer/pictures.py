@@ -41,11 +41,7 @@ LARGE = 10  # nodes of a kind
 
 
 def node(machine: Machine) -> Picture:
-    """Draw the node that this process is on: processors, memory, GPUs, and its disks.
-
-    Args:
-        machine: what `nodes.machine` returns.
-    """
+    """Draw the node that this process is on: processors, memory, GPUs, and its disks."""
     picture, axes = canvas(10, 4.9)
     job = f", inside Slurm job {machine.job_id}" if machine.job_id else ""
     box(axes, 0.05, 1.4, 9.9, 3.45, f"{machine.host}: the node that you are on{job}")
@@ -208,11 +204,7 @@ def supercomputer() -> Picture:
 
 
 def training_times(table: pd.DataFrame) -> Picture:
-    """Draw trainings of ResNet-50 on ImageNet: their time, device hours, and speed.
-
-    Args:
-        table: what `history.training_times` returns.
-    """
+    """Draw time, device hours and speed of trainings (a table of `history.training_times`)."""
     picture = Picture(10.5, 1.3 + 0.36 * len(table))
     time, cost, speed = picture.panels(1, 3, sharey=True, width_ratios=(5, 4, 4))
     who = [f"{row.who}, {row.date}\n{row.devices:,} {row.device}" for row in table.itertuples()]
@@ -232,11 +224,7 @@ def training_times(table: pd.DataFrame) -> Picture:
 
 
 def power(table: pd.DataFrame) -> Picture:
-    """Draw the watts of GPUs, idle and at most (left), and the performance for them (right).
-
-    Args:
-        table: what `history.power` returns.
-    """
+    """Draw the watts of GPUs, and the performance for them (a table of `history.power`)."""
     picture = Picture(9, 1.2 + 0.42 * len(table))
     watts, gain = picture.panels(1, 2, sharey=True, width_ratios=(3, 2))
     names, values = list(table["device"]), table["performance_per_kw"]

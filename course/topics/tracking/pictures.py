@@ -60,11 +60,7 @@ def _cells(axes: Axes, values: pd.Series, name: str) -> None:
 
 
 def grams(table: pd.DataFrame) -> Picture:
-    """Draw the CO2 of the same joules on each grid, by what uses them.
-
-    Args:
-        table: what `by_grid` returns.
-    """
+    """Draw the CO2 of the same joules on each grid, by what uses them (a table of `by_grid`)."""
     picture = Picture(10, 3.2)
     axes = picture.panel()
     parts = {words: table[part] for part, words in PARTS.items()}

@@ -52,7 +52,7 @@ def steps(runs: list[Run], machine: str) -> Picture:
 
 def best_distance(save_min: float, nodes: tuple[int, ...], broken_days: float) -> Picture:
     """Draw the time lost by saving too often, or too rarely, for several numbers of nodes."""
-    picture = Picture(10, 3.2, "")
+    picture = Picture(10, 3.2)
     axes = picture.panel()
     hours = np.geomspace(0.02, 24, 200)
     for count, colour in zip(nodes, (GREEN, BLUE, ORANGE)):

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
-from course.charts.base import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
+from course.charts.base import BLUE, GREEN, ORANGE, Picture
 from course.charts.primitives import label, legend, limit, stack
 from course.topics.sharding.measured import ENOUGH, SMALLER
 
-KINDS = {
-    "weights": BLUE,
-    "gradients": ORANGE,
-    "optimizer": GREEN,
-    "gathered": PURPLE,
-    "activations": SKY,
-    "other": GREY,
-}
+KINDS = {"weights": BLUE, "gradients": ORANGE, "optimizer": GREEN}
 NAMES = ["ZeRO-0 (DDP)", "ZeRO-1", "ZeRO-2", "ZeRO-3"]
 
 
@@ -26,7 +19,7 @@ def kept(table: pd.DataFrame) -> Picture:
     names = [NAMES[each] if name == "stage" else str(each) for each in wide.index]
     picture = Picture(9, 1.2 + 0.45 * len(wide))
     axes = picture.panel()
-    stack(axes, names, {each: wide[each] for each in KINDS if each in wide}, colours=KINDS)
+    stack(axes, names, {each: wide[each] for each in KINDS}, colours=KINDS)
     label(axes, f"{'MiB' if value == 'mib' else 'GiB'} that each rank keeps", size=10)
     legend(picture, 6)
     return picture

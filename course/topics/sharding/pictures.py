@@ -25,7 +25,7 @@ def kept(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def ways(table: pd.DataFrame, title: str = "") -> Picture:
+def ways(table: pd.DataFrame) -> Picture:
     """Draw images/s and peak memory of each way, and the lab's aim (a table of `measured.ways`)."""
     table = table[table["images_per_s"].notna()].sort_values("images_per_s", ascending=False)
     picture = Picture(9.5, 1.4 + 0.33 * len(table))
@@ -41,6 +41,5 @@ def ways(table: pd.DataFrame, title: str = "") -> Picture:
         if "ddp" in table.index:
             limit(axes, share * values["ddp"], along="x")
         label(axes, name, size=10, xlabel=f"dashed: {share:.0%} of DDP's")
-    picture.suptitle(title, x=0.01, ha="left", fontsize=9)
     legend(picture)
     return picture

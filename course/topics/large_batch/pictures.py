@@ -44,14 +44,8 @@ def grid(table: pd.DataFrame) -> Picture:
         axes.plot(places, rows, color=ACCENT, ls=style, label=f"{name} scaling")
     frame = {"s": 520, "marker": "s", "fc": "none", "ec": ORANGE, "lw": 2}
     axes.scatter(places, cells.index.get_indexer(chosen["lr"]), label="best of its batch", **frame)
-    describe(
-        axes,
-        "best",
-        [
-            f"{row.batch_size} images at {row.lr:g}: {row.val_top1:.2f}"
-            for row in chosen.itertuples()
-        ],
-    )
+    for row in chosen.itertuples():
+        describe(axes, "best", [f"{row.batch_size} images at {row.lr:g}: {row.val_top1:.2f}"])
     axes.set_xticks(places, [f"{size:,}" for size in cells.columns])
     axes.set_yticks(np.arange(len(cells)), [f"{rate:g}" for rate in cells.index])
     machines = "\n".join(dict.fromkeys(table["machine"]))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pandas as pd
-from matplotlib.patches import Rectangle
+from matplotlib.colors import ListedColormap
 
 from course.charts.base import BLUE, GREEN, GREY, ORANGE, SKY, Picture, words_on
 from course.charts.primitives import bars, label, legend, limit, timeline
@@ -32,14 +32,18 @@ NAMES = {
 }
 NARROW = 0.012  # of the picture's width: no number fits into such a bar
 COLUMNS = {"weights_m": "weights", "gflop": "GFLOP", "ms": "ms, measured here"}
-RANKS = (BLUE, ORANGE)
-# x → gelu(x A) B: left edge, width and height of each matrix, how it is cut, what is below it.
-MATRICES = {
-    "x": (0, 1.2, 1.6, "", "all of it on both"),
-    "A": (1.8, 2, 1.2, "columns", "columns"),
-    "hidden": (5.3, 2, 1.6, "columns", "columns: nothing is sent"),
-    "B": (7.9, 1.2, 2, "rows", "rows"),
-}
+# x → gelu(x A) B: of each matrix its name, left edge, width and height, the owner of its parts
+# (rank 0, rank 1, or both: 2), and the words below it.
+OWNERS = (BLUE, ORANGE, GREY)
+MATRICES = (
+    ("x", 0, 1.2, 1.6, [[2]], "all of it on both"),
+    ("A", 1.8, 2, 1.2, [[0, 1]], "columns"),
+    ("hidden", 5.3, 2, 1.6, [[0, 1]], "columns: nothing is sent"),
+    ("B", 7.9, 1.2, 2, [[0], [1]], "rows"),
+    ("", 9.7, 1.2, 1.6, [[0]], ""),
+    ("", 11.4, 1.2, 1.6, [[1]], ""),
+)
+SIGNS = {1.5: "×", 4.55: "→ gelu →", 7.6: "×", 9.4: "=", 11.15: "+"}
 
 
 def mlp() -> Picture:
@@ -48,22 +52,15 @@ def mlp() -> Picture:
     picture = Picture(9, 2.6, f"{alt}; an all-reduce adds the two products")
     axes = picture.panel()
     look = {"ha": "center", "va": "center"}
-    for name, (left, width, height, cut, words) in MATRICES.items():
-        axes.add_patch(
-            Rectangle((left, -height / 2), width, height, color=RANKS[0] if cut else GREY)
-        )
-        if cut == "columns":
-            half = Rectangle((left + width / 2, -height / 2), width / 2, height, color=RANKS[1])
-            axes.add_patch(half)
-        elif cut == "rows":
-            axes.add_patch(Rectangle((left, -height / 2), width, height / 2, color=RANKS[1]))
-        ink = words_on(RANKS[0] if cut else GREY)
+    for name, left, width, height, owners, words in MATRICES:
+        place = {"extent": (left, left + width, -height / 2, height / 2), "aspect": "auto"}
+        axes.imshow(owners, cmap=ListedColormap(OWNERS), vmin=0, vmax=2, **place)
+        ink = words_on(OWNERS[owners[0][0]])
         axes.text(left + width / 2, 0, name, fontsize=11, color=ink, **look)
         axes.text(left + width / 2, -1.3, words, fontsize=9, **look)
-    for rank, colour in enumerate(RANKS):
-        axes.add_patch(Rectangle((9.7 + 1.7 * rank, -0.8), 1.2, 1.6, color=colour))
+    for rank, colour in enumerate(OWNERS[:2]):
         axes.text(1.2 * rank, 1.3, f"rank {rank}", color=colour, fontsize=10, weight="bold")
-    for place, sign in ((1.5, "×"), (4.55, "→ gelu →"), (7.6, "×"), (9.4, "="), (11.15, "+")):
+    for place, sign in SIGNS.items():
         axes.text(place, 0, sign, fontsize=10, **look)
     axes.text(11.15, -1.3, "parts of a sum: one all-reduce", fontsize=9, **look)
     axes.set(xlim=(-0.3, 12.9), ylim=(-1.5, 1.6))

@@ -45,7 +45,7 @@ _FACES = {
 _HOME = {name: module for module, names in _FACES.items() for name in names.split()}
 _MODULES = {
     "models": "training.models",
-    "plots": "plots",
+    "plots": "charts",
     "doctor": "workshop.doctor",
     "default_set": "data.default_set",
     "race": "race",
@@ -72,7 +72,7 @@ def _lay_out_tables() -> None:
         shown = shell.display_formatter.formatters["text/html"]
 
         def as_html(frame):
-            return import_module("course.plots.tables").as_html(frame)
+            return import_module("course.charts.tables").as_html(frame)
 
         for module in ("pandas", "pandas.core.frame"):  # of pandas 3, and before
             shown.for_type_by_name(module, "DataFrame", as_html)

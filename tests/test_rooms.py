@@ -17,7 +17,7 @@ ROOMS = (
     "config",
     "runs",
     "data",
-    "plots",
+    "charts",
     "training",
     "jobs",
     "idr_pytools",

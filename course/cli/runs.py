@@ -246,13 +246,13 @@ def _same_as(configs: list[Config]) -> dict[str, str]:
 
 def _drawn(table: pd.DataFrame, rungs: list[str]) -> str:
     """Draw the ladder beside a recorded one: where the picture lies, in words."""
-    from course import plots
+    from course import charts
     from course.labs.ladder import BESIDE
     from course.runs import recordings
     from course.runs.run import runs_root
 
     path = runs_root() / "ladder.png"
-    plots.ladder(table, beside=recordings.large(BESIDE, rungs)).savefig(path)
+    charts.ladder(table, beside=recordings.large(BESIDE, rungs)).savefig(path)
     return f"drawn: {path}; a picture of each run: {runs_root()}/*/report.png"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from course import days, plots
+from course import charts, days
 from course.config import BEYOND, COMPILED, LADDER
 from course.labs.predictions import prediction
 from course.runs import recordings
@@ -34,8 +34,8 @@ class Ladder:
     recorded: str
 
     @property
-    def picture(self) -> plots.Picture:
-        return plots.climbed(self.table, self.machine, self.recorded)
+    def picture(self) -> charts.Picture:
+        return charts.climbed(self.table, self.machine, self.recorded)
 
     def __repr__(self) -> str:
         return "\n".join(_lines(self.table))

@@ -58,7 +58,7 @@ class Progress:
         return "\n".join(parts[:-1])
 
     def _repr_html_(self) -> str:
-        from course.plots.tables import as_html
+        from course.charts.tables import as_html
 
         parts = []
         for heading, table in self.sections():

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from course import days, plots
+from course import charts, days
+from course.charts.tables import as_html
 from course.config import Config
 from course.jobs.launch import JobError, explain, refresh
 from course.labs.exercises import open_todos, original_of
 from course.labs.predictions import prediction, settle, verdict
-from course.plots.tables import as_html
 from course.runs.ratio import Ratio, beside, held_by_host, ratio, told
 from course.runs.record import Record
 from course.runs.run import Run
@@ -29,7 +29,7 @@ class Report:
 
     table: pd.DataFrame
     sentences: tuple[str, ...]
-    picture: plots.Picture
+    picture: charts.Picture
 
     def __repr__(self) -> str:
         return "\n".join([self.table.to_string(), "", *self.sentences])
@@ -89,7 +89,7 @@ def report(run: Run, *, against: Run | None = None, predicted: float | None = No
     both = [partner or against, run] if against else [run]
     records = [_measured(each) for each in both]
     names = _names(both)
-    picture = plots.step_and_loss([(n, rec, r.steps) for n, rec, r in zip(names, records, both)])
+    picture = charts.step_and_loss([(n, rec, r.steps) for n, rec, r in zip(names, records, both)])
     found = ratio(run, against) if against else None
     _save(picture, run)
     sentences = tuple(_sentences(run, records, found))
@@ -283,7 +283,7 @@ def _loss_at(run: Run, step: int) -> str:
     return f"{value:.3f}" if math.isfinite(value) else "not finite"
 
 
-def _save(picture: plots.Picture, run: Run) -> None:
+def _save(picture: charts.Picture, run: Run) -> None:
     try:  # a recorded run is not the learner's to write to
         run.is_recorded or picture.savefig(run.folder / "report.png")
     except OSError as error:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from matplotlib.ticker import PercentFormatter
 
+from course.charts.base import ACCENT, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean
 from course.data.default_set import PHOTOGRAPHS
-from course.plots.base import ACCENT, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean
 from course.race.board import Entry, Trial, in_order
 from course.text import digits
 

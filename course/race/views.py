@@ -18,7 +18,7 @@ from course.runs.run import PROJECT
 if TYPE_CHECKING:
     import pandas as pd
 
-    from course.plots.base import Picture
+    from course.charts.base import Picture
 
 
 def tracks_table() -> pd.DataFrame:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.patches import Patch
 
-from course.plots.base import BLUE, DARK, GREY, ORANGE, PHASE_COLOURS, Picture, clean
+from course.charts.base import BLUE, GREY, ORANGE, PHASE_COLOURS, Picture
+from course.charts.primitives import bars, label, legend
+from course.charts.primitives import timeline as timeline_of
 from course.runs.record import PHASES
 from course.traces.tables import Trace, by_operator, steps
 
@@ -28,22 +28,31 @@ def timeline(trace: Trace, step: int | None = None) -> Picture:
     start, end, number = _window(trace, step)
     lanes = _lanes(trace, start, end)
     picture = Picture(10, 1.6 + 0.36 * len(lanes))
-    axes = picture.add_subplot()
-    for place, (_, rows, height) in enumerate(lanes):
-        for phase, group in rows.groupby("phase"):
-            spans = zip((group["start_s"] - start) * 1e3, group["duration_s"] * 1e3)
-            colour = PHASE_COLOURS.get(phase, GREY)
-            axes.broken_barh(list(spans), (place - height / 2, height), color=colour, lw=0)
-    axes.set_yticks(range(len(lanes)), [name for name, _, _ in lanes])
-    axes.set_ylim(len(lanes) - 0.4, -0.6)
-    axes.set_xlim(0, (end - start) * 1e3)
-    where = trace.device or "CPU"
-    axes.set_xlabel("milliseconds since the step began on the host", fontsize=9)
-    title = f"step {number}" if number >= 0 else "whole trace"
-    axes.set_title(f"{title}: {where}, {trace.source}{trace.recorded}", loc="left", fontsize=10)
-    _legend(axes, pd.concat([rows["phase"] for _, rows, _ in lanes]))
-    clean(axes)
+    axes = picture.panel()
+    spans = {
+        name: [
+            ((row.start_s - start) * 1e3, row.duration_s * 1e3, _phase_colour(row.phase), "")
+            for row in rows.itertuples()
+        ]
+        for name, rows, _ in lanes
+    }
+    timeline_of(axes, spans, heights=[height for *_, height in lanes])
+    where = f"{trace.device or 'CPU'}, {trace.source}{trace.recorded}"
+    label(
+        axes,
+        f"step {number}: {where}" if number >= 0 else f"whole trace: {where}",
+        size=10,
+        xlabel="milliseconds since the step began on the host",
+        xlim=(0, (end - start) * 1e3),
+    )
+    drawn = set(pd.concat([rows["phase"] for _, rows, _ in lanes]))
+    colours = {phase: PHASE_COLOURS[phase] for phase in PHASES if phase in drawn}
+    legend(picture, 6, colours | ({"outside any phase": GREY} if drawn - set(PHASES) else {}))
     return picture
+
+
+def _phase_colour(phase: str) -> str:
+    return PHASE_COLOURS.get(phase, GREY)
 
 
 def _window(trace: Trace, step: int | None) -> tuple[float, float, int]:
@@ -89,21 +98,6 @@ def _cut(rows: pd.DataFrame, start: float, end: float) -> pd.DataFrame:
     return rows[length > 0]
 
 
-def _legend(axes: Axes, phases: pd.Series) -> None:
-    shown = [phase for phase in PHASES if phase in set(phases)]
-    handles = [Patch(color=PHASE_COLOURS[phase], label=phase) for phase in shown]
-    if (~phases.isin(PHASES)).any():
-        handles.append(Patch(color=GREY, label="outside any phase"))
-    axes.legend(
-        handles=handles,
-        ncols=len(handles) or 1,
-        frameon=False,
-        fontsize=9,
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.2),
-    )
-
-
 def time_by(table: pd.DataFrame, top: int = 10) -> Picture:
     """What takes the time: horizontal bars with shares, the rest in one bar of its own.
 
@@ -111,28 +105,21 @@ def time_by(table: pd.DataFrame, top: int = 10) -> Picture:
         table: of `course.traces.tables.by_kernel`, `by_operator` or `layout_kernels`.
         top: how many bars.
     """
-    shown = table.head(top)
-    rest = table["seconds"].iloc[top:].sum()
-    labels = [_short(name) for name in shown["name"]]
-    seconds, shares = list(shown["seconds"] * 1e3), list(shown["share"])
-    if rest > 0:
-        labels.append(f"{len(table) - top} others")
-        seconds.append(rest * 1e3)
-        shares.append(table["share"].iloc[top:].sum())
-    picture = Picture(9, 1.0 + 0.32 * max(len(labels), 1))
-    axes = picture.add_subplot()
+    shown, rest = table.head(top), table.iloc[top:]
     on_cpu = "measured" in table and (table["measured"] == "CPU").any()
-    colours = [ORANGE if on_cpu else BLUE] * len(shown) + [GREY] * (len(labels) - len(shown))
-    axes.barh(range(len(labels)), seconds, color=colours, height=0.66)
-    for place, (value, share) in enumerate(zip(seconds, shares)):
-        axes.text(value, place, f" {share:.1%}", va="center", fontsize=9, color=DARK)
-    axes.set_yticks(range(len(labels)), labels)
-    axes.invert_yaxis()
-    axes.margins(x=0.1)
-    axes.set_xlim(left=0)
+    names, colours = [_short(name) for name in shown["name"]], [ORANGE if on_cpu else BLUE]
+    seconds, shares, colours = list(shown["seconds"]), list(shown["share"]), colours * len(shown)
+    if rest["seconds"].sum() > 0:
+        names.append(f"{len(rest)} others")
+        seconds.append(rest["seconds"].sum())
+        shares.append(rest["share"].sum())
+        colours.append(GREY)
+    picture = Picture(9, 1.0 + 0.32 * max(len(names), 1))
+    axes = picture.panel()
+    words = [f"{share:.1%}" for share in shares]
+    bars(axes, names, [each * 1e3 for each in seconds], words=words, colours=colours, room=1.12)
     clock = "CPU, the operator's own time" if on_cpu else "GPU"
-    axes.set_xlabel(f"milliseconds in the whole trace ({clock})")
-    clean(axes)
+    label(axes, xlabel=f"milliseconds in the whole trace ({clock})")
     return picture
 
 

@@ -15,7 +15,7 @@ from race_helpers import WELL, as_somebody, of
 from typer.testing import CliRunner
 
 from course.__main__ import app
-from course.plots.base import Picture
+from course.charts.base import Picture
 from course.race import again, board, entry, page, pictures, shared_files
 from course.runs.record import Record
 

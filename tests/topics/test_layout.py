@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from course.plots.base import Picture, contrast
+from course.charts.base import Picture, contrast
 from course.runs.recordings import trace_path
 from course.topics.layout import pictures, strides
 from course.traces import tables as trace
@@ -209,8 +209,6 @@ class TestPictures:
         assert [label.get_text() for label in axes.get_yticklabels()] == list(traces)
         assert "NVIDIA H100" in axes.get_xlabel()
         for place, table in enumerate(tables.values()):
-            bars = axes.patches[4 * place : 4 * place + 4]
+            bars = [container[place] for container in axes.containers]
             assert [bar.get_width() for bar in bars] == pytest.approx(list(table["ms"]))
-            ends = [bar.get_x() + bar.get_width() for bar in bars]
-            assert ends == pytest.approx(list(table["ms"].cumsum()))
         picture.savefig(tmp_path / "parts.png")

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 import torch
 
-from course.plots import Picture
+from course.charts import Picture
 from course.topics.numerics import learning, pictures
 
 PIXELS = 64 * 224 * 224

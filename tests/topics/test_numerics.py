@@ -9,8 +9,8 @@ from cases import for_all
 from torch import nn
 
 from course import rung
+from course.charts import Picture
 from course.data import default_set
-from course.plots import Picture
 from course.topics.numerics import pictures, rounding
 from course.training import models
 
@@ -229,6 +229,6 @@ def test_pictures_show_their_numbers(gradients: pd.DataFrame) -> None:
     words = [text.get_text() for text in drawn[2].axes[0].texts]
     of_weights = gradients.loc[gradients["of"] == "weights", "magnitude"]
     assert f"weights: {rounding.lost_share(of_weights)['zero']:.1%}" in words[0]
-    assert len(drawn[0].axes[0].patches) == FORMATS["bits"].sum() + 3  # and the legend's
+    assert len(drawn[0].axes[0].patches) == FORMATS["bits"].sum()
     legend = drawn[3].axes[0].get_legend().get_texts()[1].get_text()
     assert f"({course['skipped'].sum()} of 12)" in legend

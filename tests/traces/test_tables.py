@@ -21,7 +21,7 @@ from trace_files import (
     onednn_line,
 )
 
-from course.plots.base import PHASE_COLOURS
+from course.charts.base import PHASE_COLOURS
 from course.runs.record import PHASES, Record
 from course.traces import tables
 from course.traces.pictures import time_by, timeline

@@ -43,7 +43,7 @@ run"""
 RAISES = """# a comment first
 if 1 < 2:
     raise ValueError("<b>seven</b> & \\x1b[31mred")"""
-DRAWS = """from course.plots.base import Picture
+DRAWS = """from course.charts.base import Picture
 picture = Picture(2, 1, alt="nothing")
 picture.subplots()
 picture"""

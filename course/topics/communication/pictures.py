@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.patches import Patch
 
-from course.plots.base import (
+from course.charts.base import (
     ACCENT,
-    DARK,
     GREEN,
     GREY,
-    ON_LIGHT,
     ORANGE,
     PHASE_COLOURS,
     Picture,
-    clean,
 )
+from course.charts.primitives import label, legend, lines, mark, stack
+from course.charts.primitives import timeline as timeline_of
 from course.runs.record import PHASES
 from course.topics.communication.report import computing
 from course.traces.spans import Spans, exposed, stretches
@@ -29,7 +26,7 @@ SMALL = 5e5  # bytes below which a collective has no words
 
 
 def timeline(trace: Trace, step: int | None = None) -> Picture:
-    """One step: what the rank computes above, what it sends below; red where it only waits.
+    """Draw a step: what the rank computes above, what it sends below; red where it only waits.
 
     Args:
         step: the step's number; the first of the trace by default.
@@ -42,40 +39,40 @@ def timeline(trace: Trace, step: int | None = None) -> Picture:
     number = known[0] if step is None and known else step
     rows = sent[sent["step"] == number]
     if rows.empty:
-        raise ValueError(f"step={step}: there are collectives in steps {known or 'none'}")
+        raise ValueError(
+            f"step={step}: {trace.source} has collectives in steps {known or 'none'}; "
+            "launch with gpus=2 or more"
+        )
     start, end = _window(trace, rows, number)
-    lanes = _packed(rows)
-    picture = Picture(10, 1.9 + 0.42 * (2 + len(set(lanes))))
-    axes = picture.add_subplot()
-    _computed(axes, trace, start, end)
+    phases = trace.ranges[trace.ranges["name"].isin(PHASES)].groupby("name")
+    computed = [(computing(trace, phase), PHASE_COLOURS[phase], "") for phase in PHASES]
+    drawn = {
+        "host: phase": [(stretches(each), PHASE_COLOURS[name], "") for name, each in phases],
+        "GPU: computing" if len(trace.kernels) else "CPU: computing": computed,
+    }
     busy = computing(trace)
-    for (_, row), lane in zip(rows.iterrows(), lanes):
-        _bar(axes, row, 2 + lane, busy, start, end)
-    names = ["host: phase", "GPU: computing" if len(trace.kernels) else "CPU: computing"]
-    axes.set_yticks(range(3), [*names, "sending"])
-    axes.set_ylim(2.6 + max(lanes), -0.6)
-    axes.set_xlim(0, (end - start) * 1e3)
-    axes.set_xlabel("milliseconds since the step began on the host", fontsize=9)
-    axes.set_title(
-        f"step {number}: {trace.device or 'CPU'}{trace.recorded}", loc="left", fontsize=10
+    for operation, each in rows.groupby("operation", sort=False):
+        for (_, row), lane in zip(each.iterrows(), _packed(each)):
+            name = operation.replace("_", "-") + " " * lane
+            drawn.setdefault(name, []).extend(_sent(row, busy, end - start))
+    lanes = {
+        name: [piece for part in parts for piece in _pieces(*part, start, end)]
+        for name, parts in drawn.items()
+    }
+    picture = Picture(10, 1.9 + 0.42 * len(lanes))
+    axes = picture.panel()
+    timeline_of(axes, lanes, heights=(0.6, 0.8, 0.7))
+    axes.set_yticklabels("" if name.endswith(" ") else name for name in lanes)
+    label(
+        axes,
+        f"step {number}: {trace.device or 'CPU'}{trace.recorded}",
+        size=10,
+        xlabel="milliseconds since the step began on the host",
+        xlim=(0, (end - start) * 1e3),
     )
-    _timeline_legend(axes)
-    clean(axes)
+    colours = {name: PHASE_COLOURS[name] for name in PHASES}
+    legend(picture, 7, colours | {"sending, hidden": GREY, "exposed": ACCENT})
     return picture
-
-
-def _timeline_legend(axes: Axes) -> None:
-    handles = [Patch(color=PHASE_COLOURS[name], label=name) for name in PHASES]
-    handles += [Patch(color=GREY, label="sending, hidden"), Patch(color=ACCENT, label="exposed")]
-    axes.legend(
-        handles=handles,
-        ncols=len(handles),
-        frameon=False,
-        fontsize=9,
-        columnspacing=1.2,
-        loc="upper center",
-        bbox_to_anchor=(0.46, -0.22),
-    )
 
 
 def _window(trace: Trace, rows: pd.DataFrame, number: int) -> tuple[float, float]:
@@ -86,31 +83,24 @@ def _window(trace: Trace, rows: pd.DataFrame, number: int) -> tuple[float, float
     return row["start_s"], max(row["end_s"], ends.max())
 
 
-def _computed(axes: Axes, trace: Trace, start: float, end: float) -> None:
-    for name, rows in trace.ranges[trace.ranges["name"].isin(PHASES)].groupby("name"):
-        _spans(axes, stretches(rows), 0, 0.6, PHASE_COLOURS[name], start, end)
-    for phase in PHASES:
-        _spans(axes, computing(trace, phase), 1, 0.8, PHASE_COLOURS[phase], start, end)
-
-
-def _bar(axes: Axes, row: pd.Series, place: int, busy: Spans, start: float, end: float) -> None:
+def _sent(row: pd.Series, busy: Spans, whole_s: float) -> list[tuple[Spans, str, str]]:
+    """Return what to draw of a collective: all of it, and above that where it is exposed."""
     span = (row["start_s"], row["start_s"] + row["duration_s"])
-    _spans(axes, [span], place, 0.7, GREY, start, end)
-    _spans(axes, exposed(span, busy), place, 0.7, ACCENT, start, end)
-    if row["duration_s"] > NARROW * (end - start) and row["bytes"] > SMALL:
-        words = f"{row['bytes'] / 1e6:.0f} MB"
-        centre = (sum(span) / 2 - start) * 1e3
-        axes.text(
-            centre, place, words, ha="center", va="center", fontsize=8, color=ON_LIGHT, clip_on=True
-        )
+    readable = row["duration_s"] > NARROW * whole_s and row["bytes"] > SMALL
+    words = f"{row['bytes'] / 1e6:.0f} MB" if readable else ""
+    return [([span], GREY, words), (exposed(span, busy), ACCENT, "")]
 
 
-def _spans(
-    axes: Axes, spans: Spans, place: float, tall: float, colour: str, start: float, end: float
-) -> None:
+def _pieces(
+    spans: Spans, colour: str, words: str, start: float, end: float
+) -> list[tuple[float, float, str, str]]:
+    """Return milliseconds since the start of what lies within the window."""
     inside = [(max(begin, start), min(stop, end)) for begin, stop in spans]
-    bars = [((begin - start) * 1e3, (stop - begin) * 1e3) for begin, stop in inside if stop > begin]
-    axes.broken_barh(bars, (place - tall / 2, tall), color=colour, lw=0)
+    return [
+        ((begin - start) * 1e3, (stop - begin) * 1e3, colour, words)
+        for begin, stop in inside
+        if stop > begin
+    ]
 
 
 def _packed(rows: pd.DataFrame) -> list[int]:
@@ -130,31 +120,24 @@ def buckets(reports: Mapping[str, pd.DataFrame]) -> Picture:
     Args:
         reports: what `comm_report` returned, by the name that the row gets.
     """
-    picture = Picture(10, 1.3 + 0.5 * len(reports))
-    left, right = picture.subplots(1, 2, sharey=True, width_ratios=[3, 2])
-    for place, report in enumerate(reports.values()):
-        step = report["step"].min()
-        rows = report[(report["step"] == step) & report["phase"].eq("backward")]
-        at = 0.0
-        for size in rows["bytes"] / 1e6:
-            left.barh(place, size, left=at, color=PHASE_COLOURS["backward"], ec="white", height=0.6)
-            at += size
-        left.text(at, place, f"  {len(rows)}", va="center", fontsize=9, color=DARK)
-        hidden, rest = rows["overlapped_ms"].sum(), rows["exposed_ms"].sum()
-        right.barh(place, hidden, color=GREY, height=0.6)
-        right.barh(place, rest, left=hidden, color=ACCENT, height=0.6)
-    left.set_yticks(range(len(reports)), list(reports))
-    left.invert_yaxis()
+    picture = Picture(10, 1.5 + 0.5 * len(reports))
+    left, right = picture.panels(1, 2, sharey=True, width_ratios=[3, 2])
+    steps_of = [report[report["step"] == report["step"].min()] for report in reports.values()]
+    sent = [report[report["phase"].eq("backward")] for report in steps_of]
+    for place, rows in enumerate(sent):
+        sizes = rows["bytes"] / 1e6
+        look = {"color": PHASE_COLOURS["backward"], "ec": "white", "height": 0.6}
+        left.barh([place] * len(rows), sizes, left=sizes.cumsum() - sizes, **look)
+        mark(left, sizes.sum(), place, str(len(rows)))
+    times = {
+        "hidden": [rows["overlapped_ms"].sum() for rows in sent],
+        "exposed": [rows["exposed_ms"].sum() for rows in sent],
+    }
+    stack(right, list(reports), times, words=[""] * len(sent), colours=(GREY, ACCENT))
     left.margins(x=0.1)
-    left.set_xlabel("MB in each collective of backward, in order; their number", fontsize=9)
-    right.set_xlabel("milliseconds under way, in one step", fontsize=9)
-    right.legend(
-        handles=[Patch(color=GREY, label="hidden"), Patch(color=ACCENT, label="exposed")],
-        frameon=False,
-        fontsize=9,
-    )
-    for axes in (left, right):
-        clean(axes)
+    label(left, xlabel="MB in each collective of backward, in order; their number")
+    label(right, xlabel="milliseconds under way, in one step")
+    legend(picture, 2, {"hidden": GREY, "exposed": ACCENT})
     return picture
 
 
@@ -165,23 +148,16 @@ def statistics(spreads: Mapping[str, pd.DataFrame]) -> Picture:
         spreads: what `batchnorm.spread` returned, by the name of the line.
     """
     picture = Picture(9, 3.2)
-    axes = picture.add_subplot()
-    for (name, table), colour in zip(spreads.items(), (ACCENT, GREEN, ORANGE, GREY)):
-        axes.plot(table["depth"], table["spread"], "o-", color=colour, label=f"{name}: median")
-        axes.fill_between(
-            table["depth"],
-            table["spread"],
-            table["largest"],
-            color=colour,
-            alpha=0.15,
-            lw=0,
-            label=f"{name}: up to the largest",
-        )
+    axes = picture.panel()
+    curves = {f"{name}: median": (each["depth"], each["spread"]) for name, each in spreads.items()}
+    bands = {f"{name}: median": (each["spread"], each["largest"]) for name, each in spreads.items()}
+    lines(axes, curves, bands=bands, colours=(ACCENT, GREEN, ORANGE, GREY), marker="o")
     layers = max(spreads.values(), key=len)
     shown = layers[layers.index % max(1, len(layers) // 10) == 0]
     axes.set_xticks(shown["depth"], shown["layer"], rotation=35, ha="right", fontsize=8)
+    label(
+        axes, "pale: up to the largest", ylabel="running means: how far\napart, in std deviations"
+    )
     axes.set_ylim(bottom=0)
-    axes.set_ylabel("running means: how far\napart, in std deviations", fontsize=9)
     axes.legend(frameon=False, fontsize=9)
-    clean(axes)
     return picture

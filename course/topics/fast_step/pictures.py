@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from course.plots.base import ACCENT, BLUE, DARK, GREY, ORANGE, Picture, clean
+from course.charts.base import ACCENT, BLUE, DARK, GREY, ORANGE, Picture, clean
 
 COLOURS = {"eager": DARK, "compile": ORANGE, "fast": BLUE}
 

@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from matplotlib.axes import Axes
 
-from course.plots.base import (
+from course.charts.base import (
     ACCENT,
     BLUE,
     DARK,

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from course.plots.base import (
+from course.charts.base import (
     ACCENT,
     BLUE,
     DARK,
@@ -17,10 +17,9 @@ from course.plots.base import (
     PURPLE,
     SKY,
     Picture,
-    clean,
-    stacked_bar,
     words_on,
 )
+from course.charts.primitives import label, legend, lines, stack
 
 CHANNELS = (SKY, ORANGE, GREEN, PURPLE, ACCENT, BLUE)  # a channel's colour
 NEIGHBOURS = {"w": "next column", "h": "next row", "c": "next channel", "n": "next image"}
@@ -139,23 +138,16 @@ def parts(tables: dict[str, pd.DataFrame]) -> Picture:
     Args:
         tables: what `course.topics.layout.strides.parts` returns, by the name of the trace.
     """
-    picture = Picture(9, 0.9 + 0.55 * len(tables))
-    axes = picture.add_subplot()
-    for place, table in enumerate(tables.values()):
-        drawn = [
-            (row.part, row.ms, colour, f"{row.ms:.1f}" if row.share >= 0.05 else "")
-            for row, colour in zip(table.itertuples(), PARTS)
-        ]
-        end = stacked_bar(axes, place, drawn, height=0.66)
-        axes.text(end, place, f" {end:.1f}", va="center", fontsize=9, color=DARK)
-    axes.set_yticks(range(len(tables)), list(tables))
-    axes.invert_yaxis()
-    axes.margins(x=0.08)
-    axes.set_xlim(left=0)
+    picture = Picture(9, 1.0 + 0.55 * len(tables))
+    axes = picture.panel()
+    wide = pd.DataFrame({name: each.set_index("part")["ms"] for name, each in tables.items()})
+    parts = {part: wide.loc[part] for part in next(iter(tables.values()))["part"]}
+    words = [f"{each:.1f}" for each in wide.sum()]
+    stack(axes, list(tables), parts, words=words, inside="{value:.1f}", colours=PARTS, room=1.1)
     machines = {machine for table in tables.values() for machine in table["machine"]}
-    axes.set_xlabel(f"milliseconds of GPU time in the traced step ({', '.join(sorted(machines))})")
-    picture.legend(loc="outside upper center", ncols=len(PARTS), frameon=False, fontsize=9)
-    clean(axes)
+    where = ", ".join(sorted(machines))
+    label(axes, xlabel=f"milliseconds of GPU time in the traced step ({where})")
+    legend(picture, len(PARTS))
     return picture
 
 
@@ -172,32 +164,27 @@ def convolution_times(table: pd.DataFrame) -> Picture:
     if len(table[alike].drop_duplicates()) != 1:
         raise ValueError(f"rows must agree in {', '.join(alike)}: choose one of each")
     picture = Picture(8.5, 3.6)
-    axes = picture.add_subplot()
+    axes = picture.panel()
     first, channels = table.iloc[0], np.unique(table["channels"])
     scale, unit = (1, "TFLOP/s") if table["tflop_per_s"].max() >= 1 else (1e3, "GFLOP/s")
     for count in channels[channels % 8 == 0]:
         axes.axvline(count, color=GREY, lw=8, alpha=0.3)
-    for (layout, rows), colour in zip(table.groupby("layout"), (ORANGE, BLUE)):
-        _speeds(axes, rows, scale, color=colour, label=layout)
-    axes.set_ylim(bottom=0)
-    axes.set_xticks(channels if np.ptp(channels) <= 20 else channels[channels % 8 == 0])
-    axes.set_xlabel("channels, in and out (grey: multiples of 8)")
+    speeds, spreads = {}, {}
+    for layout, rows in table.groupby("layout"):
+        speed = rows["tflop_per_s"] * scale
+        speeds[layout] = rows["channels"], speed
+        # The least time is the highest speed.
+        spreads[layout] = [speed * rows["ms"] / rows[name] for name in ("ms_q3", "ms_q1")]
+    lines(axes, speeds, errors=spreads, colours=(ORANGE, BLUE), marker="o")
     spread = ", quartiles" if table["ms_q1"].notna().any() else ""
-    axes.set_ylabel(f"{unit}: median{spread}")
-    axes.set_title(
+    label(
+        axes,
         f"{first.machine.split(', with')[0]}\n3×3 convolution, {first.passes}, {first.precision}, "
         f"batch {first.batch_size}, {first.image_px} px",
-        loc="left",
-        fontsize=9,
+        xlabel="channels, in and out (grey: multiples of 8)",
+        ylabel=f"{unit}: median{spread}",
+        xticks=channels if np.ptp(channels) <= 20 else channels[channels % 8 == 0],
     )
+    axes.set_ylim(bottom=0)
     axes.legend(frameon=False)
-    clean(axes)
     return picture
-
-
-def _speeds(axes: Axes, rows: pd.DataFrame, scale: float, **look: str) -> None:
-    """A line over the channels, with quartiles: the least time is the highest speed."""
-    speed = rows["tflop_per_s"] * scale
-    fastest, slowest = (speed * rows["ms"] / rows[name] for name in ("ms_q1", "ms_q3"))
-    spread = [speed - slowest, fastest - speed]
-    axes.errorbar(rows["channels"], speed, yerr=spread, fmt="o-", capsize=3, lw=1.5, **look)

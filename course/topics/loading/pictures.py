@@ -1,4 +1,4 @@
-"""Pictures of loading: waiting beside computing, an image's cost, how many cores it takes."""
+"""Figures of loading: waiting and computing, the cost of an image, the cores that it takes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from course.plots.base import (
+from course.charts.base import (
     ACCENT,
     BLUE,
     DARK,
@@ -19,106 +19,91 @@ from course.plots.base import (
     PURPLE,
     SKY,
     Picture,
-    clean,
-    stacked_bar,
 )
+from course.charts.primitives import label, legend, limit, lines, scatter_fit, stack
 from course.text import digits
 
 STAGE_COLOURS = (GREY, ACCENT, ORANGE, PURPLE, SKY, BLUE, GREEN)
+STEP_COLOURS = {"waiting for the batch": ORANGE, "computing": BLUE}
 
 
 def waiting(runs: Sequence[tuple[str, pd.DataFrame]], warmup_steps: int = 0) -> Picture:
-    """Every step as a bar: waiting for its batch below, computing above; a line at each epoch.
+    """Draw each step as a bar: waiting for its batch below, computing above it.
 
     Args:
         runs: (name, steps) of each run, `run.steps` for instance.
         warmup_steps: drawn pale, as they are left out of every time.
     """
     picture = Picture(9.5, 1.0 + 1.55 * len(runs))
-    grid = picture.subplots(len(runs), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    grid = picture.panels(len(runs), sharex=True, sharey=True)
     for axes, (name, steps) in zip(grid, runs):
         _step_bars(axes, steps, warmup_steps)
-        axes.set_title(name, loc="left", fontsize=10)
-    # First steps, which pay for starting, may be taller than all others by far: they are cut.
-    usual = [(steps["load_s"] + _computing(steps))[warmup_steps:].max() for _, steps in runs]
+        label(axes, name, size=10)
+    # The first steps, which pay for starting, may be much taller than all others: they are cut.
+    usual = [steps["step_s"][warmup_steps:].max() for _, steps in runs]
     grid[0].set_ylim(0, 1.15e3 * max(usual))
-    handles = grid[0].get_legend_handles_labels()
-    picture.legend(*handles, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     grid[-1].set_xlabel("training step (pale: warm-up, may be cut; dashed: an epoch begins)")
     grid[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     picture.supylabel("milliseconds", fontsize=10)
+    legend(picture, 2, STEP_COLOURS)
     return picture
 
 
-def _computing(steps: pd.DataFrame) -> pd.Series:
-    return steps["step_s"] - steps["load_s"]
-
-
 def _step_bars(axes: Axes, steps: pd.DataFrame, warmup_steps: int) -> None:
-    load, computing = steps["load_s"] * 1e3, _computing(steps) * 1e3
-    opacity = np.where(steps["step"] < warmup_steps, 0.35, 1.0)
-    for bottom, height, colour, label in (
-        (0 * load, load, ORANGE, "waiting for the batch"),
-        (load, computing, BLUE, "computing"),
-    ):
-        bars = axes.bar(steps["step"], height, bottom=bottom, color=colour, width=0.85)
-        for bar, alpha in zip(bars, opacity):
-            bar.set_alpha(alpha)
-        axes.bar(steps["step"].iloc[:1], [0], color=colour, label=label)  # not pale, in the legend
+    load, step = steps["load_s"] * 1e3, steps["step_s"] * 1e3
+    for warm in (True, False):
+        rows = (steps["step"] < warmup_steps) == warm
+        look = {"width": 0.85, "alpha": 0.35 if warm else 1.0}
+        for bottom, height, colour in zip((0 * load, load), (load, step - load), (ORANGE, BLUE)):
+            axes.bar(steps["step"][rows], height[rows], bottom=bottom[rows], color=colour, **look)
     for border in steps.groupby("epoch")["step"].min():
-        axes.axvline(border - 0.5, color=DARK, lw=1, ls="--")
-    clean(axes)
+        limit(axes, border - 0.5, colour=DARK, along="x")
 
 
 def trials(table: pd.DataFrame) -> Picture:
-    """The mean step of each trial: waiting and computing, with images/s and host memory beside.
+    """Draw the mean step of each trial: waiting and computing, with images/s and host memory.
 
     Args:
         table: what `feeding.trials` returns.
     """
-    there = table[table["step_ms"].notna()]
-    picture = Picture(9.5, 1.3 + 0.42 * max(len(there), 1))
-    axes = picture.add_subplot()
-    places = np.arange(len(there))
-    load, step = there["load_ms"], there["step_ms"]
-    axes.barh(places, load, color=ORANGE, height=0.65, label="waiting for the batch")
-    axes.barh(places, step - load, left=load, color=BLUE, height=0.65, label="computing")
-    for place, row in zip(places, there.itertuples()):
-        memory = f", {row.host_gib:.2f} GiB" if pd.notna(row.host_gib) else ""
-        text = f" {digits(row.images_per_s)} images/s{memory}"
-        axes.text(row.step_ms, place, text, va="center", fontsize=9)
-    axes.set_yticks(places, there["run"], fontsize=9)
-    axes.invert_yaxis()
-    axes.set_xlim(0, step.max() * 1.3 if len(step) else 1)
-    axes.set_xlabel("milliseconds of a step, mean; memory of training process and workers")
-    axes.legend(ncols=2, frameon=False, fontsize=9, loc="lower right", bbox_to_anchor=(1, 0.99))
-    axes.set_title("\n".join(dict.fromkeys(there["machine"])), loc="left", fontsize=9)
-    clean(axes)
+    ran = table[table["step_ms"].notna()]
+    picture = Picture(9.5, 1.3 + 0.42 * max(len(ran), 1))
+    axes = picture.panel()
+    parts = {"waiting for the batch": ran["load_ms"], "computing": ran["step_ms"] - ran["load_ms"]}
+    memory = ran["host_gib"].map(lambda gib: f", {gib:.2f} GiB" if pd.notna(gib) else "")
+    words = list(ran["images_per_s"].map(digits) + " images/s" + memory)
+    stack(axes, list(ran["run"]), parts, words=words, colours=STEP_COLOURS, room=1.3)
+    label(
+        axes,
+        "\n".join(dict.fromkeys(ran["machine"])),
+        xlabel="milliseconds of a step, mean; memory of training process and workers",
+    )
+    legend(picture, 2)
     return picture
 
 
 def decoding(profiles: dict[str, pd.DataFrame]) -> Picture:
-    """What one image costs a core, stage after stage, one bar a profile.
+    """Draw the time that one core needs for one image, stage after stage, one bar per profile.
 
     Args:
         profiles: what `feeding.decode_profile` returns, by the name to show.
     """
     picture = Picture(9.5, 1.5 + 0.5 * len(profiles))
-    axes = picture.add_subplot()
-    for place, (_, profile) in enumerate(profiles.items()):
-        stages = [
-            (row.stage, row.ms, colour, f"{row.share:.0%}" if row.share > 0.07 else "")
-            for colour, row in zip(STAGE_COLOURS, profile.itertuples())
-        ]
-        end = stacked_bar(axes, place, stages, height=0.6)
-        said = f"  {end:.1f} ms: {digits(1e3 / end)} images/s a core"
-        axes.text(end, place, said, va="center", fontsize=9)
-    axes.set_yticks(range(len(profiles)), profiles)
-    axes.invert_yaxis()
-    axes.set_xlim(0, axes.get_xlim()[1] * 1.35)
-    axes.set_xlabel("milliseconds of one core for one image")
-    picture.legend(loc="outside lower center", ncols=7, frameon=False, fontsize=8.5)
-    clean(axes)
+    axes = picture.panel()
+    stages = pd.DataFrame({name: each.set_index("stage")["ms"] for name, each in profiles.items()})
+    words = [f"{ms:.1f} ms: {digits(1e3 / ms)} images/s a core" for ms in stages.sum()]
+    stack(
+        axes,
+        list(profiles),
+        {stage: stages.loc[stage] for stage in next(iter(profiles.values()))["stage"]},
+        words=words,
+        inside="{share:.0%}",
+        least=0.07,
+        colours=STAGE_COLOURS,
+        room=1.4,
+    )
+    label(axes, xlabel="milliseconds of one core for one image")
+    legend(picture, 7)
     return picture
 
 
@@ -129,7 +114,7 @@ def rule(
     measured: pd.DataFrame | None = None,
     title: str = "",
 ) -> Picture:
-    """What so many cores supply, against what each rung eats: where the lines cross, it is enough.
+    """Draw what a number of cores supplies, and what each rung needs: enough where they cross.
 
     Args:
         appetites: rung, precision, images_per_s: what `feeding.appetites` returns.
@@ -139,31 +124,27 @@ def rule(
         title: of what machine the numbers are.
     """
     picture = Picture(9.5, 4.6)
-    axes = picture.add_subplot()
+    axes = picture.panel()
     top = appetites["images_per_s"].max() * 1.12
     most = max(top / images_per_core, cores * 1.1)
-    axes.plot(
-        [0, most],
-        [0, most * images_per_core],
-        color=ORANGE,
-        lw=2.2,
-        label=f"supply: {digits(images_per_core)} images/s a core",
-    )
+    supply = f"supply: {digits(images_per_core)} images/s a core"
+    lines(axes, {supply: ([0, most], [0, most * images_per_core])}, colours=ORANGE)
     _appetite_lines(axes, appetites, images_per_core, top, most)
-    axes.axvline(cores, color=ACCENT, lw=1.2, ls="--", label=f"it has {cores} cores")
-    if measured is not None:
-        _measured_supply(axes, measured[measured["workers"] > 0])
-    axes.set(xlim=(0, most), ylim=(0, top), xlabel="cores that load", ylabel="images per second")
-    picture.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
-    axes.set_title(title, loc="left", fontsize=9)
-    clean(axes)
+    limit(axes, cores, f"it has {cores} cores", along="x")
+    if measured is not None and (measured["workers"] > 0).any():
+        rows = measured[measured["workers"] > 0]
+        points = {"measured, by number of workers": (rows["workers"], rows["images_per_s"])}
+        scatter_fit(axes, points, colours=GREEN, markers="D")
+    frame = {"xlabel": "cores that load", "ylabel": "images per second"}
+    label(axes, title, xlim=(0, most), ylim=(0, top), **frame)
+    legend(picture, 3)
     return picture
 
 
 def _appetite_lines(
     axes: Axes, appetites: pd.DataFrame, images_per_core: float, top: float, most: float
 ) -> None:
-    """A line from the left to the supply for each rung, and its words beyond the right edge."""
+    """Draw a line from the left to the supply for each rung, with words beyond the right edge."""
     for row, height in zip(appetites.itertuples(), _apart(appetites["images_per_s"], top)):
         needed = row.images_per_s / images_per_core
         axes.plot([0, needed], [row.images_per_s] * 2, color=BLUE, lw=1)
@@ -177,12 +158,6 @@ def _appetite_lines(
             fontsize=8.5,
             arrowprops={"arrowstyle": "-", "color": GREY, "lw": 0.6},
         )
-
-
-def _measured_supply(axes: Axes, trials: pd.DataFrame) -> None:
-    if len(trials):
-        said = "measured, by number of workers"
-        axes.plot(trials["workers"], trials["images_per_s"], "D", color=GREEN, ms=6, label=said)
 
 
 def _apart(heights: pd.Series, top: float) -> list[float]:

@@ -6,10 +6,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator
 
-from course.plots.base import (
+from course.charts.base import (
     ACCENT,
     BLUE,
     DARK,
@@ -20,8 +19,8 @@ from course.plots.base import (
     PURPLE,
     SKY,
     Picture,
-    clean,
 )
+from course.charts.primitives import label, legend, limit, lines, scatter_fit, stack
 from course.text import digits
 from course.topics.memory.batch_sizes import Fit
 
@@ -53,10 +52,11 @@ def batch_sweep(
             are drawn in any case.
     """
     picture = Picture(10, 3.8)
-    left, right = picture.subplots(1, 2)
+    left, right = picture.panels(1, 2)
     _peaks(left, table, fit, predicted)
-    for limit in sorted({limit_gib, *table["memory_gib"]} - {0}):
-        _limit(left, limit, fit)
+    for gib in sorted({limit_gib, *table["memory_gib"]} - {0}):
+        enough = f", enough for batch {fit.largest_batch(gib)}" if fit else ""
+        limit(left, gib, f"limit: {gib:g} GiB{enough}")
     if left.get_legend_handles_labels()[0]:
         left.legend(frameon=False, fontsize=8, loc="upper left")
     left.set_ylim(0, left.get_ylim()[1] * (1.35 if fit else 1.2))  # room for the legend
@@ -70,60 +70,38 @@ def batch_sweep(
 def _peaks(axes: Axes, table: pd.DataFrame, fit: Fit | None, predicted: pd.Series | None) -> None:
     ok, missing = table[table["status"] == "ok"], table[table["status"] != "ok"]
     edge = table["batch_size"].max() * 1.06
+    fits = {}
     if fit is not None:
         ends = np.array([0, edge])
         line = fit.fixed_gib + fit.per_image_gib * ends
-        axes.fill_between(
-            ends,
-            fit.fixed_gib,
-            line,
-            color=SKY,
-            alpha=0.45,
-            lw=0,
-            label=f"grows: {fit.per_image_gib * 1024:.1f} MiB an image",
-        )
-        axes.fill_between(
-            ends,
-            0,
-            fit.fixed_gib,
-            color=GREY,
-            alpha=0.6,
-            lw=0,
-            label=f"does not grow: {fit.fixed_gib:.2f} GiB",
-        )
-        near = f"within {max(fit.misfit, 0.001):.1%} of {fit.sizes} sizes"
-        said = "line through two sizes: no test" if fit.sizes == 2 else f"line: {near}"
-        axes.plot(ends, line, color=BLUE, lw=1, label=said)
-    if len(ok):
-        axes.plot(ok["batch_size"], ok["peak_gib"], "o", color=BLUE, label="measured")
+        grows = f"grows: {fit.per_image_gib * 1024:.1f} MiB an image"
+        fixed = f"does not grow: {fit.fixed_gib:.2f} GiB"
+        axes.fill_between(ends, fit.fixed_gib, line, color=SKY, alpha=0.45, lw=0, label=grows)
+        axes.fill_between(ends, 0, fit.fixed_gib, color=GREY, alpha=0.6, lw=0, label=fixed)
+        near = f"line: within {max(fit.misfit, 0.001):.1%} of {fit.sizes} sizes"
+        fits["line through two sizes: no test" if fit.sizes == 2 else near] = (ends, line)
+    points = {"measured": (ok["batch_size"], ok["peak_gib"])} if len(ok) else {}
+    scatter_fit(axes, points, fits, colours=BLUE)
     if predicted is not None:
-        axes.plot(
-            predicted.index, predicted, "D", mfc="none", color=ACCENT, ms=9, label="predicted"
-        )
+        points = {"predicted": (predicted.index, predicted)}
+        scatter_fit(axes, points, colours=ACCENT, markers="D", hollow=True, size=9)
     heights = missing["peak_gib"].fillna(ok["peak_gib"].max() if len(ok) else 1)
     _crosses(axes, missing, heights if fit is None else fit.at(missing["batch_size"]))
-    axes.set(xlim=(0, edge), xlabel="images in a batch", ylabel="GiB")
-    axes.set_ylim(bottom=0)
     kinds = " or ".join(dict.fromkeys(kind for kind in table["memory_kind"].dropna() if kind))
-    axes.set_title(f"peak memory ({kinds})" if kinds else "peak memory", loc="left", fontsize=10)
-    clean(axes)
-
-
-def _limit(axes: Axes, limit: float, fit: Fit | None) -> None:
-    """A dashed line; its label says up to which batch the fitted line stays below it."""
-    fits = f", enough for batch {fit.largest_batch(limit)}" if fit else ""
-    axes.axhline(limit, color=ACCENT, lw=1, ls="--", label=f"limit: {limit:g} GiB{fits}")
+    title = f"peak memory ({kinds})" if kinds else "peak memory"
+    label(axes, title, size=10, xlabel="images in a batch", ylabel="GiB", xlim=(0, edge))
+    axes.set_ylim(bottom=0)
 
 
 def _speeds(axes: Axes, table: pd.DataFrame) -> None:
     ok, missing = table[table["status"] == "ok"], table[table["status"] != "ok"]
-    speed = ok["images_per_s"]
-    spread = np.array([speed - ok["images_per_s_q1"], ok["images_per_s_q3"] - speed])
-    axes.errorbar(ok["batch_size"], speed, yerr=spread, fmt="o-", color=BLUE, capsize=3, lw=1.2)
+    speeds = {"": (ok["batch_size"], ok["images_per_s"])}
+    spread = {"": (ok["images_per_s_q1"], ok["images_per_s_q3"])}
+    lines(axes, speeds, errors=spread, marker="o", colours=BLUE)
     _crosses(axes, missing, pd.Series(0.0, index=missing.index))
     _batches(axes, table, "images in a batch")
+    label(axes, "images per second: median, quartiles", size=10)
     axes.set_ylim(bottom=0)
-    axes.set_title("images per second: median, quartiles", loc="left", fontsize=10)
 
 
 def _crosses(axes: Axes, missing: pd.DataFrame, heights: pd.Series) -> None:
@@ -151,33 +129,23 @@ def anatomy(table: pd.DataFrame) -> Picture:
     growing, fixed = wide[["batch", "activations"]], wide.drop(columns=["batch", "activations"])
     sums = pd.DataFrame({"grows": growing.sum(), "does not": fixed.sum()}).T
     picture = Picture(10, 3.9)
-    grid = picture.subplots(1, 3, width_ratios=(3, 3, 2))
-    _stack(grid[0], growing, "grows with the batch")
-    _stack(grid[1], fixed, "does not grow")
-    grid[1].sharey(grid[0])
-    grid[1].tick_params(labelleft=False)
-    _stack(grid[2], sums[list(KIND_COLOURS)].fillna(0), "in all")
-    there = [kind for kind in KIND_COLOURS if wide[kind].sum() > 0]
-    marks = [Patch(color=KIND_COLOURS[kind]) for kind in there]
-    picture.legend(marks, there, loc="outside lower center", ncols=6, frameon=False, fontsize=9)
+    left, middle, right = picture.panels(1, 3, width_ratios=(3, 3, 2))
+    _stack(left, growing, "grows with the batch")
+    _stack(middle, fixed, "does not grow")
+    middle.tick_params(labelleft=False)
+    _stack(right, sums[list(KIND_COLOURS)].fillna(0), "in all")
+    drawn = {kind: colour for kind, colour in KIND_COLOURS.items() if wide[kind].sum() > 0}
+    legend(picture, 6, drawn)
     return picture
 
 
 def _stack(axes: Axes, wide: pd.DataFrame, title: str) -> None:
-    """Bars of GiB, drawn in MiB where the largest is below one GiB."""
+    """Draw bars of GiB, or of MiB where the largest is below one GiB."""
     scale, unit = (1, "GiB") if wide.sum(axis=1).max() >= 1 else (1024, "MiB")
-    begin = np.zeros(len(wide))
-    for kind in wide:
-        width = wide[kind].to_numpy() * scale
-        axes.barh(wide.index, width, left=begin, color=KIND_COLOURS[kind], height=0.7)
-        begin += width
-    for place, total in enumerate(begin):
-        label = digits(total) if total >= 0.01 else "< 0.01"
-        axes.text(total, place, f" {label}", va="center", fontsize=8, color=DARK)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1.2 * max(begin))
-    axes.set_title(f"{title} ({unit})", loc="left", fontsize=10)
-    clean(axes)
+    sums = wide.sum(axis=1) * scale
+    words = [digits(each) if each >= 0.01 else "< 0.01" for each in sums]
+    stack(axes, list(wide.index), (wide * scale).to_dict("list"), words=words, colours=KIND_COLOURS)
+    label(axes, f"{title} ({unit})", size=10)
 
 
 def predicted_peaks(table: pd.DataFrame) -> Picture:
@@ -190,7 +158,7 @@ def predicted_peaks(table: pd.DataFrame) -> Picture:
         table: what `peaks.predicted` or `peaks.of_recorded` returns.
     """
     picture = Picture(10, 4.8)
-    left, right = picture.subplots(1, 2)
+    left, right = picture.panels(1, 2)
     groups = list(table.groupby("setting", sort=False))
     for place, (setting, rows) in enumerate(groups):
         colour, marker = _look(rows.iloc[0])
@@ -212,7 +180,7 @@ def predicted_peaks(table: pd.DataFrame) -> Picture:
     _peaks_frame(left, table)
     _errors_frame(right, table)
     right.set_xlim(left.get_xlim())
-    picture.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    legend(picture, 3)
     titles = dict.fromkeys(table["machine"] + "; predicted by PyTorch " + table["predictor"])
     inputs = ", ".join(dict.fromkeys(table["model"] + ", " + table["inputs"]))
     picture.suptitle("\n".join([*titles, inputs]), x=0.01, ha="left", fontsize=9)
@@ -228,52 +196,36 @@ def _look(row: pd.Series) -> tuple[str, str]:
 
 
 def _peaks_frame(axes: Axes, table: pd.DataFrame) -> None:
-    for limit in table["limit_gib"].dropna().unique():
-        axes.axhline(limit, color=DARK, lw=1, ls="--")
-        axes.annotate(
-            f"{limit:.1f} GiB: all there is",
-            (table["batch_size"].min(), limit),
-            (0, 4),
-            va="bottom",
-            textcoords="offset points",
-            fontsize=8,
-            color=DARK,
-        )
+    for gib in table["limit_gib"].dropna().unique():
+        limit(axes, gib, colour=DARK)
+        words = f"{gib:.1f} GiB: all there is"
+        axes.annotate(words, (0, gib), (4, 4), ("axes fraction", "data"), "offset points", size=8)
     marks = [
-        Line2D([], [], color=DARK, lw=1),
-        Line2D([], [], color=DARK, marker="o", ls="none"),
-        Line2D([], [], color=DARK, marker="X", ms=9, ls="none"),
+        Line2D([], [], color=DARK, lw=1, label="predicted"),
+        Line2D([], [], color=DARK, marker="o", ls="none", label="measured"),
+        Line2D([], [], color=DARK, marker="X", ms=9, ls="none", label="ran out of memory"),
     ]
-    axes.legend(
-        marks,
-        ["predicted", "measured", "ran out of memory"],
-        frameon=False,
-        fontsize=8,
-        loc="lower right",
-    )
-    axes.set(yscale="log", ylabel="GiB")
+    axes.legend(handles=marks, frameon=False, fontsize=8, loc="lower right")
+    label(axes, "peak memory", size=10, yscale="log", ylabel="GiB")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_title("peak memory", loc="left", fontsize=10)
     _batches(axes, table, "images in a batch")
 
 
 def _errors_frame(axes: Axes, table: pd.DataFrame) -> None:
     axes.axhline(0, color=DARK, lw=1)
-    axes.set_ylabel("predicted − measured, % of measured")
     sizes = table["error"].abs().dropna()
     said = (
         f"median {sizes.median():.1%}, largest {sizes.max():.1%}" if len(sizes) else "none fitted"
     )
-    axes.set_title(f"error: {said}", loc="left", fontsize=10)
+    label(axes, f"error: {said}", size=10, ylabel="predicted − measured, % of measured")
     _batches(axes, table, "images in a batch (points moved a little apart)")
 
 
-def _batches(axes: Axes, table: pd.DataFrame, label: str) -> None:
+def _batches(axes: Axes, table: pd.DataFrame, words: str) -> None:
     """The axis of batch sizes: evenly spaced where each is twice the last, and all with a tick."""
     batches = np.unique(table["batch_size"])
     axes.set_xscale("log", base=2)
     axes.set_xticks(batches, batches)
     axes.minorticks_off()
-    axes.set_xlabel(label)
-    clean(axes)
+    axes.set_xlabel(words)

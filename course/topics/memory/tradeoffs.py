@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from course.plots.base import (
+from course.charts.base import (
     ACCENT,
     BLUE,
     DARK,
     GREEN,
     GREY,
     ORANGE,
+    PURPLE,
     SKY,
     Picture,
-    clean,
-    stacked_bar,
 )
+from course.charts.primitives import bars, label, legend, lines, mark, stack
 from course.text import digits
 from course.topics.memory.traded import PLAIN, is_best
-from course.training.fake.step import Prediction
+
+if TYPE_CHECKING:
+    from course.topics.sharding.predicted import Share
+    from course.training.fake.step import Prediction
 
 KINDS = {
     "all kept": BLUE,
@@ -34,31 +37,30 @@ KINDS = {
 }
 NEAR = (6, 25)  # GiB and images/s: dots so near have their names on different sides
 PARTS = {
-    "weights_gib": ("weights", BLUE),
-    "gradients_gib": ("gradients", ORANGE),
-    "optimizer_gib": ("optimizer state", GREEN),
-    "activations_gib": ("activations", SKY),
-    "other_gib": ("batch, and backward's own", GREY),
+    "weights_gib": "weights",
+    "gradients_gib": "gradients",
+    "optimizer_gib": "optimizer state",
+    "gathered_gib": "gathered",
+    "activations_gib": "activations",
+    "other_gib": "batch, and backward's own",
 }
+PART_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, GREY)
 
 
-def held(told: Mapping[str, Prediction]) -> Picture:
-    """What holds the memory at its peak, a bar for each way.
+def held(told: Mapping[str, Prediction | Share]) -> Picture:
+    """Draw what holds the memory at its peak, a bar for each way.
 
     Args:
-        told: what `memory.predict` says of each, by its name.
+        told: what `memory.predict` or `sharding.predict` returns for each, by its name.
     """
     picture = Picture(10, 1.1 + 0.55 * len(told))
-    axes = picture.subplots()
-    for place, each in enumerate(told.values()):
-        parts = [(word, getattr(each, name), hue, "") for name, (word, hue) in PARTS.items()]
-        end = stacked_bar(axes, place, parts, height=0.65)
-        axes.text(end, place, f" {digits(end)} GiB", va="center", fontsize=9, color=DARK)
-    axes.set_yticks(range(len(told)), [*told])
-    axes.invert_yaxis()
-    axes.set(xlim=(0, 1.12 * max(each.peak_gib for each in told.values())), xlabel="GiB, predicted")
-    clean(axes)
-    picture.legend(loc="outside lower center", ncols=len(PARTS), frameon=False, fontsize=9)
+    axes = picture.panel()
+    parts = {
+        word: [getattr(each, name, 0) for each in told.values()] for name, word in PARTS.items()
+    }
+    stack(axes, list(told), parts, unit=" GiB", colours=PART_COLOURS, room=1.12)
+    label(axes, xlabel="GiB, predicted")
+    legend(picture, len(PARTS))
     return picture
 
 
@@ -70,29 +72,16 @@ def passes(table: pd.DataFrame, machine: str) -> Picture:
     """
     table = table.sort_values("at_once")
     picture = Picture(10, 3.6)
-    left, right = picture.subplots(1, 2)
-    places = np.arange(len(table))
-    left.bar(places, table["images_per_s"], color=BLUE, width=0.65)
-    for place, speed in zip(places, table["images_per_s"]):
-        left.text(place, speed, digits(speed), ha="center", va="bottom", fontsize=9, color=DARK)
-    left.set_title("images per second", loc="left", fontsize=10)
-    right.plot(places, table["pass_s"] * 1e3, "o-", color=ACCENT)
-    for place, took in zip(places, table["pass_s"] * 1e3):
-        right.annotate(
-            digits(took),
-            (place, took),
-            (0, 7),
-            textcoords="offset points",
-            ha="center",
-            fontsize=9,
-            color=DARK,
-        )
-    right.set_ylim(0, 1.2 * table["pass_s"].max() * 1e3)
-    right.set_title("milliseconds a pass", loc="left", fontsize=10)
-    for axes in (left, right):
-        axes.set_xticks(places, table["at_once"])
-        axes.set_xlabel("images in one pass")
-        clean(axes)
+    left, right = picture.panels(1, 2)
+    at_once = list(table["at_once"])
+    bars(left, at_once, table["images_per_s"], colours=BLUE, upright=True, room=1.1)
+    label(left, "images per second", size=10, xlabel="images in one pass")
+    took = table["pass_s"] * 1e3
+    lines(right, {"": (range(len(table)), took)}, colours=ACCENT, marker="o")
+    for place, each in enumerate(took):
+        mark(right, place, each, digits(each), "above")
+    label(right, "milliseconds a pass", size=10, xlabel="images in one pass")
+    right.set(xticks=range(len(table)), xticklabels=at_once, ylim=(0, 1.2 * took.max()))
     picture.suptitle(machine, x=0.01, ha="left", fontsize=9)
     return picture
 
@@ -105,7 +94,7 @@ def front(table: pd.DataFrame, machine: str) -> Picture:
     """
     ok = table[table["status"] == "ok"]
     picture = Picture(10, 5.2)
-    axes = picture.subplots()
+    axes = picture.panel()
     line = ok[is_best(ok)].sort_values("peak_gib")
     axes.step(line["peak_gib"], line["images_per_s"], where="post", color=GREY, lw=1.2, zorder=1)
     named: list[tuple[float, float]] = []
@@ -123,7 +112,6 @@ def front(table: pd.DataFrame, machine: str) -> Picture:
     axes.legend(handles=marks, frameon=False, fontsize=9, loc="lower right")
     axes.set(xlabel="GiB at the peak", ylabel="images per second", xlim=(0, None))
     axes.set_ylim(0, 1.1 * ok["images_per_s"].max())
-    clean(axes)
     picture.suptitle(machine, x=0.01, ha="left", fontsize=9)
     return picture
 

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from course.plots.base import (
+from course.charts.base import (
     ACCENT,
     BLUE,
     DARK,

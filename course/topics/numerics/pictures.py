@@ -2,81 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
 
-from course.plots.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, SKY, Picture, clean
+from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, SKY, Picture
+from course.charts.primitives import label, legend, limit, lines, scatter_fit, strip
 from course.topics.numerics.rounding import lost_share
 
 FORMAT_COLOURS = {"fp32": DARK, "TF32": GREEN, "fp16": ACCENT, "bf16": BLUE}
+BIT_COLOURS = {"sign": ACCENT, "exponent: the range": ORANGE, "mantissa: the precision": SKY}
 FP16_VANISHES, FP16_NORMAL, FP16_OVERFLOWS = -25, -14, 16  # powers of two
 
 
 def bits(table: pd.DataFrame) -> Picture:
-    """The bits of each format, side by side (a table of `numerics.formats`)."""
-    picture = Picture(9, 0.9 + 0.5 * len(table), "bits of " + "; ".join(_bits_in_words(table)))
-    axes = picture.add_subplot()
-    for place, row in enumerate(table.itertuples()):
-        parts = ((ACCENT, 1), (ORANGE, row.exponent_bits), (SKY, row.mantissa_bits))
-        begin = 0
-        for colour, count in parts:
-            for bit in range(begin, begin + count):
-                box = Rectangle((bit, place - 0.36), 0.92, 0.72, color=colour, lw=0)
-                axes.add_patch(box)
-            begin += count
-        said = " + ".join(str(count) for _, count in parts)
-        axes.text(begin + 0.4, place, said, va="center")  # beside the cells, whose borders cut it
-    axes.set_yticks(range(len(table)), table.index)
-    axes.set_xlim(-0.3, 36.5)
-    axes.set_ylim(len(table) - 0.4, -1.1)
-    legend = (
-        ("sign", ACCENT, 0),
-        ("exponent: the range", ORANGE, 2.5),
-        ("mantissa: the precision", SKY, 10.5),
-    )
-    for text, colour, begin in legend:
-        axes.add_patch(Rectangle((begin, -0.93), 0.5, 0.34, color=colour, lw=0))
-        axes.text(begin + 0.7, -0.76, text, va="center", fontsize=9)
-    axes.set_xticks([])
-    clean(axes)
-    axes.spines[["left", "bottom"]].set_visible(False)
-    axes.tick_params(length=0)
-    return picture
-
-
-def _bits_in_words(table: pd.DataFrame) -> Iterator[str]:
+    """Draw the bits of each format (a table of `numerics.formats`)."""
+    picture = Picture(9, 1.0 + 0.5 * len(table))
+    axes = picture.panel()
+    cells, words = {}, []
     for name, row in table.iterrows():
-        yield f"{name}: sign 1, exponent {row['exponent_bits']}, mantissa {row['mantissa_bits']}"
+        counts = [1, int(row["exponent_bits"]), int(row["mantissa_bits"])]
+        colours = np.repeat(list(BIT_COLOURS.values()), counts)
+        cells[name] = [(colour, "") for colour in colours]
+        words.append(" + ".join(map(str, counts)))
+    strip(axes, cells, words=words)
+    axes.set_xlim(-0.3, 36.5)
+    legend(picture, 3, BIT_COLOURS)
+    return picture
 
 
 def range_and_precision(table: pd.DataFrame) -> Picture:
     """How many bits of mantissa each format has at each size of number (`numerics.formats`)."""
-    picture = Picture(9, 3.4)
-    axes = picture.add_subplot()
+    curves, words = {}, []
     for name, row in table.iterrows():
-        low, normal, high = np.log2(
-            row[["smallest_subnormal", "smallest_normal", "largest"]].to_numpy(dtype=float)
-        )
-        axes.plot(
-            [low, low, normal, high, high],
-            [-0.6, 0, row.mantissa_bits, row.mantissa_bits, -0.6],
-            color=FORMAT_COLOURS[name],
-            lw=2.2,
-            label=name,
-            ls="--" if name == "TF32" else "-",
-        )
+        sizes = row[["smallest_subnormal", "smallest_normal", "largest"]].to_numpy(dtype=float)
+        low, normal, high = np.log2(sizes)
+        bits_there = [-0.6, 0, row["mantissa_bits"], row["mantissa_bits"], -0.6]
+        curves[name] = [low, low, normal, high, high], bits_there
+        words.append(f"{name}: {row['mantissa_bits']:.0f} from 2^{normal:.0f} to 2^{high:.0f}")
+    picture = Picture(9, 3.4, "Bits of mantissa by the size of the number. " + "; ".join(words))
+    axes = picture.panel()
+    styles = ["--" if name == "TF32" else "-" for name in curves]
+    lines(axes, curves, colours=[FORMAT_COLOURS[name] for name in curves], styles=styles)
     axes.axvline(0, color=GREY, lw=0.8, ls=":")
-    axes.set_ylim(-0.6, 25.5)
     powers = (-149, -126, -64, -24, 0, 16, 64, 128)
     axes.set_xticks(powers, [f"2$^{{{power}}}$" for power in powers])
-    axes.set_xlabel("size of the number (powers of two); slopes on the left: subnormal numbers")
-    axes.set_ylabel("bits of mantissa")
+    label(
+        axes,
+        xlabel="size of the number (powers of two); slopes on the left: subnormal numbers",
+        ylabel="bits of mantissa",
+        ylim=(-0.6, 25.5),
+    )
     axes.legend(frameon=False, ncols=4, loc="center", fontsize=9, bbox_to_anchor=(0.5, 0.68))
-    clean(axes)
     return picture
 
 
@@ -88,7 +65,7 @@ def gradient_histogram(table: pd.DataFrame, scale: float) -> Picture:
         scale: what the loss is multiplied by, a power of two.
     """
     picture = Picture(9.5, 5)
-    rows = picture.subplots(2, 1, sharex=True, sharey=True)
+    rows = picture.panels(2, sharex=True, sharey=True)
     positive = table[table["magnitude"] > 0]
     edges = np.arange(-50, 21)
     for axes, factor in zip(rows, (1.0, scale)):
@@ -98,8 +75,8 @@ def gradient_histogram(table: pd.DataFrame, scale: float) -> Picture:
             share = np.full(len(powers), 100 / max(len(powers), 1))
             axes.hist(powers, edges, weights=share, color=colour, alpha=0.6, label=kind)
         _shade_fp16(axes, positive, factor)
-    rows[0].set_title("gradients as they are", loc="left", fontsize=10)
-    rows[1].set_title(f"loss multiplied by 2$^{{{np.log2(scale):g}}}$", loc="left", fontsize=10)
+    label(rows[0], "gradients as they are", size=10)
+    label(rows[1], f"loss multiplied by 2$^{{{np.log2(scale):g}}}$", size=10)
     rows[0].legend(frameon=False, fontsize=9, loc="center right", title="gradients of")
     rows[1].set_xticks(range(-50, 21, 5), [f"2$^{{{power}}}$" for power in range(-50, 21, 5)])
     rows[1].set_xlabel("|gradient| (the outermost bars hold everything beyond)")
@@ -110,36 +87,38 @@ def gradient_histogram(table: pd.DataFrame, scale: float) -> Picture:
 def scale_course(table: pd.DataFrame) -> Picture:
     """The scale step by step, skipped steps marked (a table of `numerics.scaler_course`)."""
     picture = Picture(9, 3)
-    axes = picture.add_subplot()
+    axes = picture.panel()
     axes.step(table["step"], table["scale"], where="mid", color=BLUE, lw=1.8, label="scale")
     skipped = table[table["skipped"]]
-    text = f"gradient overflowed: step skipped ({len(skipped)} of {len(table)})"
-    axes.plot(skipped["step"], skipped["scale"], "X", color=ACCENT, ms=8, label=text)
+    words = f"gradient overflowed: step skipped ({len(skipped)} of {len(table)})"
+    points = {words: (skipped["step"], skipped["scale"])}
+    scatter_fit(axes, points, colours=ACCENT, markers="X", size=10)
+    label(axes, xlabel="step", ylabel="scale of the loss")
     axes.set_yscale("log", base=2)
     axes.set_ylim(table["scale"].min() / 1.5, table["scale"].max() * 1.5)
-    axes.set_xlabel("step")
-    axes.set_ylabel("scale of the loss")
     axes.legend(frameon=False, fontsize=9, loc="upper right")
-    clean(axes)
     return picture
 
 
 def learned(table: pd.DataFrame, divided_by: int) -> Picture:
-    """How many were right, step by step (a table of `numerics.learned_digits`)."""
+    """Draw the share of right answers, step by step (a table of `numerics.learned_digits`)."""
     picture = Picture(9, 3)
-    axes = picture.add_subplot()
+    axes = picture.panel()
     smooth = 100 * table.rolling(10, min_periods=1).mean()
-    lines = zip(table, (DARK, ACCENT, BLUE), ("-", "-", "--"))  # the last lies on the first
-    for name, colour, style in lines:
-        axes.plot(smooth.index, smooth[name], color=colour, ls=style, lw=2, label=name)
-    axes.set_title(f"the loss is divided by {divided_by:,}", loc="left", fontsize=10)
-    axes.axhline(10, color=GREY, lw=0.8, ls=":")
+    curves = {name: (smooth.index, smooth[name]) for name in table}
+    styles = ("-", "-", "--")  # the last line covers the first
+    lines(axes, curves, colours=(DARK, ACCENT, BLUE), styles=styles)
+    limit(axes, 10, colour=GREY)
     axes.text(len(table) * 0.99, 11, "guessing", ha="right", va="bottom", fontsize=9)
-    axes.set_ylim(0, 100)
-    axes.set_xlabel("step")
-    axes.set_ylabel("digits right (%, mean of 10 steps)")
+    label(
+        axes,
+        f"the loss is divided by {divided_by:,}",
+        size=10,
+        xlabel="step",
+        ylabel="digits right (%, mean of 10 steps)",
+        ylim=(0, 100),
+    )
     axes.legend(frameon=False, fontsize=9, loc="center right")
-    clean(axes)
     return picture
 
 
@@ -166,4 +145,3 @@ def _shade_fp16(axes: Axes, positive: pd.DataFrame, factor: float) -> None:
         )
     axes.set_xlim(-50, 20)
     axes.margins(y=0.55)
-    clean(axes)

@@ -7,11 +7,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from course.plots.base import DARK, FORMAT_COLOURS, Picture, clean
+from course.charts.base import DARK, FORMAT_COLOURS, Picture
+from course.charts.primitives import label, scatter_fit
 from course.text import digits
 from course.topics.roofline.bounds import Ceilings
 
 MARKERS = "osD^v<>PXph"
+OFFSET = {"textcoords": "offset points", "fontsize": 9, "color": DARK}
 LABEL_GAP = 1.35  # between the labels of two ceilings, as a factor
 
 
@@ -26,7 +28,7 @@ def roofline(ceilings: Ceilings, points: pd.DataFrame) -> Picture:
         points: what `roofline.points` returns.
     """
     picture = Picture(10, 4.4)
-    axes = picture.add_subplot()
+    axes = picture.panel()
     ridges = [rate / ceilings.bytes_per_s for rate in ceilings.flop_per_s.values()]
     left = min(*ridges, points["flop_per_byte"].min()) / 4
     right = max(*ridges, points["flop_per_byte"].max()) * 8
@@ -41,11 +43,8 @@ def roofline(ceilings: Ceilings, points: pd.DataFrame) -> Picture:
     _roofs(axes, ceilings, left, right)
     _points(axes, points)
     picture.legend(loc="outside right upper", frameon=False, fontsize=9, labelspacing=0.7)
-    axes.set_xlabel("FLOP for each byte that is moved")
-    axes.set_ylabel("FLOP per second")
     title = "\n".join([*dict.fromkeys(points["machine"]), f"ceilings: {ceilings.source}"])
-    axes.set_title(title, loc="left", fontsize=9)
-    clean(axes)
+    label(axes, title, xlabel="FLOP for each byte that is moved", ylabel="FLOP per second")
     return picture
 
 
@@ -55,16 +54,9 @@ def _roofs(axes: Axes, ceilings: Ceilings, left: float, right: float) -> None:
         by_rate.setdefault(rate, []).append(precision)
     slope = np.array([left, max(by_rate) / ceilings.bytes_per_s])
     axes.plot(slope, slope * ceilings.bytes_per_s, color=DARK, lw=2)
-    memory = f"memory: {_unit(ceilings.bytes_per_s, 'B/s')}"
-    axes.annotate(
-        memory,
-        (left * 1.3, left * 1.3 * ceilings.bytes_per_s),
-        (10, -4),
-        va="top",
-        textcoords="offset points",
-        fontsize=9,
-        color=DARK,
-    )
+    at = left * 1.3
+    words = f"memory: {_unit(ceilings.bytes_per_s, 'B/s')}"
+    axes.annotate(words, (at, at * ceilings.bytes_per_s), (10, -4), va="top", **OFFSET)
     higher, near = np.inf, False
     for rate in sorted(by_rate, reverse=True):  # a label under its line needs more room below it
         near = higher < rate * (LABEL_GAP**3 if near else LABEL_GAP)
@@ -84,21 +76,15 @@ def _roofs(axes: Axes, ceilings: Ceilings, left: float, right: float) -> None:
 
 def _points(axes: Axes, points: pd.DataFrame) -> None:
     points = points.assign(twice=points.duplicated(["rung", "precision"], keep=False))
-    rows = points.sort_values("flop_per_s", ascending=False).itertuples()
-    for number, row in enumerate(rows):
-        colour, bound = FORMAT_COLOURS[row.precision], row.flop_per_s / row.share
+    rows = list(points.sort_values("flop_per_s", ascending=False).itertuples())
+    places, colours = {}, [FORMAT_COLOURS[row.precision] for row in rows]
+    for row, colour in zip(rows, colours):
+        bound = row.flop_per_s / row.share
         axes.vlines(row.flop_per_byte, row.flop_per_s, bound, color=colour, lw=0.8, alpha=0.5)
         name = f"{row.rung}, {row.precision}" + f", batch {row.batch_size}" * row.twice
-        axes.plot(
-            row.flop_per_byte,
-            row.flop_per_s,
-            MARKERS[number % len(MARKERS)],
-            ms=8,
-            mec="white",
-            color=colour,
-            ls="none",
-            label=f"{name}:\n{row.share:.0%} of the {row.nearer} bound",
-        )
+        words = f"{name}:\n{row.share:.0%} of the {row.nearer} bound"
+        places[words] = [row.flop_per_byte], [row.flop_per_s]
+    scatter_fit(axes, places, colours=colours, markers=MARKERS, size=8)
 
 
 def _unit(value: float, unit: str) -> str:

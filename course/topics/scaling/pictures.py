@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.patches import Patch
 
-from course.plots.base import (
+from course.charts.base import (
     ACCENT,
     BLUE,
     DARK,
@@ -20,9 +19,9 @@ from course.plots.base import (
     SKY,
     UNDER_WHITE,
     Picture,
-    clean,
     words_on,
 )
+from course.charts.primitives import label, legend, lines, scatter_fit, timeline
 from course.text import digits
 from course.topics.scaling.ring import Link, all_reduce_s
 
@@ -39,20 +38,11 @@ def shares(tables: Mapping[str, pd.DataFrame]) -> Picture:
     """
     height = max(table["epoch"].max() + 1 for table in tables.values())
     picture = Picture(10, 0.9 + len(tables) * (0.45 + 0.34 * height))
-    grid = picture.subplots(len(tables), 1, squeeze=False)[:, 0]
-    for axes, (title, table) in zip(grid, tables.items()):
+    for axes, (title, table) in zip(picture.panels(len(tables)), tables.items()):
         _share_rows(axes, table)
-        axes.set_title(title, loc="left", fontsize=10)
+        label(axes, title, size=10)
     ranks = sorted(set(pd.concat(list(tables.values()))["rank"]))
-    marks = [Patch(color=RANK_COLOURS[rank % 8]) for rank in ranks]
-    picture.legend(
-        marks,
-        [f"rank {rank}" for rank in ranks],
-        loc="outside lower center",
-        ncols=8,
-        frameon=False,
-        fontsize=9,
-    )
+    legend(picture, 8, {f"rank {rank}": RANK_COLOURS[rank % 8] for rank in ranks})
     return picture
 
 
@@ -69,7 +59,6 @@ def _share_rows(axes: Axes, table: pd.DataFrame) -> None:
     axes.set_yticks(epochs, [f"epoch {epoch}" for epoch in epochs])
     axes.set(ylim=(max(epochs) + 0.5, -0.5), xlim=(-0.5, table["image"].max() + 0.5))
     axes.set_xlabel("number of the image in the set; in it, the step", fontsize=8)
-    clean(axes)
 
 
 def measured(table: pd.DataFrame, node: pd.DataFrame | None = None) -> Picture:
@@ -83,28 +72,30 @@ def measured(table: pd.DataFrame, node: pd.DataFrame | None = None) -> Picture:
     """
     table = table if node is None or node.empty else pd.concat([table, node], ignore_index=True)
     picture = Picture(10, 3.6)
-    speed, share, energy = picture.subplots(1, 3)
+    speed, share, energy = picture.panels(1, 3)
     sizes = list(dict.fromkeys(table["images_each"]))
     for colour, size in zip(RANK_COLOURS, sizes):
         rows = table[table["images_each"] == size]
         if "predicted_efficiency" in rows:
             _beside(speed, share, rows[rows["predicted_efficiency"].notna()], colour)
-        label = f"{size} images on each GPU"
+        name = f"{size} images on each GPU"
         gpus = rows["gpus"]
-        speed.plot(gpus, rows["images_per_s"], "o-", color=colour, label=label)
+        lines(speed, {name: (gpus, rows["images_per_s"])}, colours=colour, marker="o")
         alone = rows.loc[rows["gpus"] == 1, "images_per_s"]
         if len(alone):
             speed.plot(gpus, alone.iloc[0] * gpus, "--", color=colour, lw=1, alpha=0.6)
-        _efficiencies(share, rows, colour)
-        energy.plot(gpus, rows["joules_per_image"], "o-", color=colour)
-    speed.set_title("images per second (dashed: ideal)", loc="left", fontsize=10)
-    share.set_title("efficiency, %, with 95 % interval", loc="left", fontsize=10)
+        efficiency = {"": (gpus, rows["efficiency"] * 100)}
+        interval = {"": (rows["efficiency_low"] * 100, rows["efficiency_high"] * 100)}
+        lines(share, efficiency, errors=interval, colours=colour, marker="o")
+        lines(energy, {"": (gpus, rows["joules_per_image"])}, colours=colour, marker="o")
     share.axhline(100, color=GREY, lw=1, ls="--")
-    energy.set_title("joules per image, all GPUs", loc="left", fontsize=10)
-    for axes in (speed, share, energy):
-        axes.set_xticks(sorted(set(table["gpus"])))
-        axes.set_xlabel("GPUs")
-        clean(axes)
+    titles = (
+        "images per second (dashed: ideal)",
+        "efficiency, %, with 95 % interval",
+        "joules per image, all GPUs",
+    )
+    for axes, title in zip((speed, share, energy), titles):
+        label(axes, title, size=10, xlabel="GPUs", xticks=sorted(set(table["gpus"])))
     for axes in (speed, energy):
         axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
     speed.legend(frameon=False, fontsize=8)
@@ -121,47 +112,34 @@ def _beside(speed: Axes, share: Axes, rows: pd.DataFrame, colour: str) -> None:
         axes.errorbar(rows["gpus"] + 0.25, value, [value - low, high - value], label=label, **marks)
 
 
-def _efficiencies(axes: Axes, rows: pd.DataFrame, colour: str) -> None:
-    """A line over the GPUs, with the interval of each value where one is known."""
-    value, low, high = rows["efficiency"], rows["efficiency_low"], rows["efficiency_high"]
-    spread = np.nan_to_num(np.clip([value - low, high - value], 0, None)) * 100
-    axes.errorbar(rows["gpus"], value * 100, spread, fmt="o-", color=colour, capsize=3)
-
-
 def overlap(table: pd.DataFrame, backward_s: float, title: str = "") -> Picture:
     """Backward above, and under it when each bucket of gradients is ready, sent, and arrived.
 
     Args:
         table: what `course.topics.scaling.ring.timeline` returns.
     """
-    picture = Picture(10, 1.3 + 0.26 * min(len(table) + 1, 14))
-    axes = picture.add_subplot()
-    axes.broken_barh([(0, backward_s * 1e3)], (-0.4, 0.8), color=GREY, label="backward")
-    for place, row in enumerate(table.itertuples(), 1):
-        lasts, hidden = row.end_s - row.start_s, max(0.0, backward_s - row.start_s)
-        pieces = [
-            (row.start_s, min(lasts, hidden), SKY),
-            (max(row.start_s, backward_s), lasts - hidden, ACCENT),
+    picture = Picture(10, 1.6 + 0.26 * min(len(table) + 1, 14))
+    axes = picture.panel()
+    lanes = {"backward": [(0, backward_s * 1e3, GREY, "")]}
+    for number, row in enumerate(table.itertuples(), 1):
+        hidden_s = max(0.0, min(row.end_s, backward_s) - row.start_s)
+        begin = max(row.start_s, backward_s)
+        pieces = [(row.start_s, hidden_s, SKY), (begin, row.end_s - begin, ACCENT)]
+        lanes[f"{number}: {row.size / 1e6:.1f} MB"] = [
+            (start * 1e3, lasts * 1e3, colour, "") for start, lasts, colour in pieces if lasts > 0
         ]
-        for begin, width, colour in pieces:
-            if width > 0:
-                axes.broken_barh([(begin * 1e3, width * 1e3)], (place - 0.4, 0.8), color=colour)
-        axes.plot(row.ready_s * 1e3, place, "|", color=DARK, ms=8)
+        axes.plot(row.ready_s * 1e3, number, "|", color=DARK, ms=8)
+    timeline(axes, lanes, heights=[0.8])
+    axes.set_yticklabels(name.rpartition(": ")[2] for name in lanes)
     axes.axvline(backward_s * 1e3, color=GREY, lw=1, ls=":")
-    names = [f"{row.size / 1e6:.1f} MB" for row in table.itertuples()]
-    axes.set_yticks(range(len(table) + 1), ["backward", *names])
-    axes.invert_yaxis()
-    axes.set_xlabel("milliseconds since backward began; a dash: the bucket is ready", fontsize=9)
-    marks = [Patch(color=SKY), Patch(color=ACCENT)]
-    axes.legend(
-        marks,
-        ["sent under backward", "sent after it: the step is longer by this"],
-        frameon=False,
-        fontsize=8,
-        loc="lower left",
+    label(
+        axes,
+        title,
+        size=10,
+        xlabel="milliseconds since backward began; a dash: the bucket is ready",
     )
-    axes.set_title(title, loc="left", fontsize=10)
-    clean(axes)
+    late = "sent after it: the step is longer by this"
+    legend(picture, 2, {"sent under backward": SKY, late: ACCENT})
     return picture
 
 
@@ -172,34 +150,23 @@ def messages(table: pd.DataFrame, link: Link, title: str = "") -> Picture:
         table: the messages of a `course.topics.scaling.efficiency.Fit`, whose link it is.
     """
     picture = Picture(10, 3.9)
-    axes = picture.add_subplot()
-    for colour, (ranks, rows) in zip((BLUE, ORANGE, GREEN), table.groupby("ranks")):
+    axes = picture.panel()
+    points, fits = {}, {}
+    for ranks, rows in table.groupby("ranks"):
         sizes = np.geomspace(rows["bytes"].min(), rows["bytes"].max(), 99)
-        axes.plot(
-            rows["bytes"],
-            rows["duration_s"] * 1e6,
-            "o",
-            color=colour,
-            ms=4,
-            alpha=0.6,
-            label=f"{ranks} GPUs, as traced",
-        )
-        axes.plot(
-            sizes,
-            all_reduce_s(sizes, ranks, link) * 1e6,
-            "-",
-            color=colour,
-            label=f"{ranks} GPUs, α and β alone",
-        )
-    axes.set(
+        points[f"{ranks} GPUs, as traced"] = rows["bytes"], rows["duration_s"] * 1e6
+        fits[f"{ranks} GPUs, α and β alone"] = sizes, all_reduce_s(sizes, ranks, link) * 1e6
+    scatter_fit(axes, points, fits, colours=(BLUE, ORANGE, GREEN), size=5)
+    label(
+        axes,
+        title,
+        size=10,
         xscale="log",
         yscale="log",
         xlabel="bytes that each rank puts in",
         ylabel="µs under way, waiting included",
     )
     axes.legend(frameon=False, fontsize=8.5, loc="upper left")
-    axes.set_title(title, loc="left", fontsize=10)
-    clean(axes)
     return picture
 
 
@@ -212,18 +179,11 @@ def beyond(curves: Mapping[str, pd.DataFrame], published: pd.DataFrame) -> Pictu
         published: what `course.topics.scaling.efficiency.published` returns.
     """
     picture = Picture(10, 4.6)
-    axes = picture.add_subplot()
-    for colour, (name, table) in zip((BLUE, ACCENT, GREEN, PURPLE, SKY), curves.items()):
-        axes.plot(table["gpus"], table["efficiency"] * 100, "-", color=colour, label=name)
-        if "low" in table:
-            axes.fill_between(
-                table["gpus"],
-                table["low"] * 100,
-                table["high"] * 100,
-                color=colour,
-                alpha=0.2,
-                lw=0,
-            )
+    axes = picture.panel()
+    efficiencies = {name: (each["gpus"], each["efficiency"] * 100) for name, each in curves.items()}
+    known = {name: each for name, each in curves.items() if "low" in each}
+    bands = {name: (each["low"] * 100, each["high"] * 100) for name, each in known.items()}
+    lines(axes, efficiencies, bands=bands, colours=(BLUE, ACCENT, GREEN, PURPLE, SKY))
     for letter, row in zip("ABCDEFGHIJ", published.itertuples()):
         device = row.device if isinstance(row.device, str) else "GPUs"
         spot = (row.gpus, row.efficiency * 100)
@@ -236,5 +196,4 @@ def beyond(curves: Mapping[str, pd.DataFrame], published: pd.DataFrame) -> Pictu
     axes.minorticks_off()
     axes.set(ylim=(0, 104), xlabel="GPUs", ylabel="efficiency, % of as many times one GPU")
     axes.legend(frameon=False, fontsize=8.5, loc="lower left")
-    clean(axes)
     return picture

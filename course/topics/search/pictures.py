@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from course.plots.base import (
+from course.charts.base import (
     ACCENT,
     BLUE,
     DARK,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from course.plots.base import ACCENT, DARK, GREEN, GREY, ORANGE, Picture, clean
+from course.charts.base import ACCENT, DARK, GREEN, GREY, ORANGE, Picture
+from course.charts.primitives import label, legend, stack
 
 # Part of the time, what it means, colour.
 PARTS = (
@@ -26,23 +27,15 @@ def tensor_cores(table: pd.DataFrame, machine: str = "", top: int = 10) -> Pictu
     """
     parts = _parts(table, top)
     picture = Picture(9.5, 1.6 + 0.34 * len(parts))
-    axes = picture.add_subplot()
-    left = pd.Series(0.0, index=parts.index)
-    for column, label, colour in PARTS:
-        if parts[column].sum() > 0:
-            width = parts[column] * 1e3
-            axes.barh(range(len(parts)), width, left=left, color=colour, label=label, height=0.66)
-            left = left + width
-    for place, (total, used) in enumerate(zip(left, parts["tensor_core"] * 1e3)):
-        share = f" {used / total:.0%} on Tensor Cores"
-        axes.text(total, place, share, va="center", fontsize=9, color=DARK)
-    axes.set_yticks(range(len(parts)), list(parts.index))
-    axes.invert_yaxis()
-    axes.set_xlim(0, left.max() * 1.22 if len(parts) else 1)
-    axes.set_xlabel("milliseconds of GPU time in the whole trace", fontsize=9)
-    axes.set_title(machine or table.attrs.get("device", ""), loc="left", fontsize=10)
-    clean(axes)
-    picture.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    axes = picture.panel()
+    totals = parts.sum(axis=1)
+    words = [f"{share:.0%} on Tensor Cores" for share in parts["tensor_core"] / totals]
+    colours = {name: colour for _, name, colour in PARTS}
+    lengths = {name: parts[column] * 1e3 for column, name, _ in PARTS}
+    stack(axes, list(parts.index), lengths, words=words, colours=colours, room=1.22)
+    title = machine or table.attrs.get("device", "")
+    label(axes, title, size=10, xlabel="milliseconds of GPU time in the whole trace")
+    legend(picture, 3)
     return picture
 
 

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pandas as pd
 
-from course.plots.tables import BAD, GOOD, MIND, MOST_ROWS, as_html
+from course.charts.tables import BAD, GOOD, MIND, MOST_ROWS, as_html
 
 
 def test_a_status_has_its_colour_and_nothing_else_has() -> None:

@@ -10,8 +10,8 @@ from cases import for_all
 from matplotlib.colors import to_hex
 from matplotlib.image import imread
 
-from course.plots import base
-from course.plots.base import Picture
+from course.charts import base
+from course.charts.base import Picture
 from course.text import ON_PAPER
 
 

@@ -1,20 +1,22 @@
-"""Pictures of what goes in: data and model; and sketches, which measure nothing."""
+"""Figures of data and model, and sketches, which measure nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from course.charts.base import ACCENT, BLUE, GREY, SKY, Picture
+from course.charts.primitives import Colours, bars, label, limit, mark, timeline
 from course.data.folders import class_names, images_below
-from course.plots.base import ACCENT, GREY, ON_LIGHT, Picture, clean
 
 WIDE, HIGH, GAP = 168, 130, 8  # pixels: an image's place with what is between two, and that alone
 
 
 def samples(root: Path, classes: int = 16, per_class: int = 3) -> Picture:
-    """A few training images of each class of an ImageNet-style folder, as they lie on disk."""
+    """Show a few training images of each class of an ImageNet-style folder."""
     folders = [root / "train" / name for name in class_names(root / "train", [])][:classes]
     columns = min(8, len(folders))
     blocks = -(-len(folders) // columns)
@@ -48,54 +50,47 @@ def _side_by_side(folders: list[Path], columns: int, rows: int) -> np.ndarray:
 
 
 def layers(table: pd.DataFrame) -> Picture:
-    """Where a network's parameters and its arithmetic are (a table of `models.describe`)."""
-    table = table[table["parameters"] > 0]
-    picture = Picture(8, 2.6)
-    for axes, column, title, unit in zip(
-        picture.subplots(1, 2, sharey=True),
-        ("parameters", "forward_gflop"),
-        ("parameters (millions)", "arithmetic of one image (GFLOP, forward)"),
-        (1e6, 1),
-    ):
-        axes.barh(table["part"], table[column] / unit, color="#0072B2", height=0.65)
-        axes.set_title(title, loc="left", fontsize=10)
-        clean(axes)
-    axes.invert_yaxis()
+    """Draw where a network's parameters and its FLOPs are (a table of `models.describe`)."""
+    table = table[table["parameters"] > 0].set_index("part")
+    gflop = {"arithmetic of one image (GFLOP, forward)": table["forward_gflop"]}
+    return bar_panels({"parameters (millions)": table["parameters"] / 1e6} | gflop)
+
+
+def bar_panels(
+    panels: Mapping[str, pd.Series],
+    machine: str = "",
+    *,
+    colours: Colours = BLUE,
+    sharex: bool = False,
+) -> Picture:
+    """Draw values of the same names side by side: a bar for each index of each series."""
+    names = list(next(iter(panels.values())).index)
+    picture = Picture(9.5, 0.8 + 0.4 * len(names))
+    grid = picture.panels(1, len(panels), sharex=sharex, sharey=True)
+    for axes, (title, values) in zip(grid, panels.items()):
+        bars(axes, names, values, colours=colours)
+        label(axes, title, size=10)
+    if sharex:
+        grid[0].set_xlim(0, 1.2 * max(values.max() for values in panels.values()))
+    picture.suptitle(machine, x=0.01, ha="left", fontsize=9)
     return picture
 
 
 def queue_sketch() -> Picture:
-    """A sketch, not a measurement: a host that puts work into a device's queue and goes on."""
+    """Draw a sketch, not a measurement: a host that queues work for a device and goes on."""
     picture = Picture(9, 2.3)
-    axes = picture.add_subplot()
-    starts = [0.0, 0.5, 1.0, 1.5]
-    for number, start in enumerate(starts):
-        axes.barh(1, 0.4, left=start, color="#56B4E9", height=0.45)
-        axes.text(
-            start + 0.2,
-            1,
-            f"ask {number + 1}",
-            ha="center",
-            va="center",
-            fontsize=8,
-            color=ON_LIGHT,
-        )
-        axes.barh(0, 1.9, left=0.3 + 2 * number, color="#0072B2", height=0.45)
-        done, middle = f"compute {number + 1}", 1.25 + 2 * number
-        axes.text(middle, 0, done, ha="center", va="center", color="white", fontsize=8)
+    axes = picture.panel()
     end = 0.3 + 2 * 3 + 1.9
-    axes.barh(1, end - 2.0, left=2.0, color="white", edgecolor=GREY, hatch="///", height=0.45)
-    axes.text((2 + end) / 2, 1.36, "synchronize(): the host waits", ha="center", fontsize=8)
+    asks = [(0.5 * number, 0.4, SKY, f"ask {number + 1}") for number in range(4)]
+    work = [(0.3 + 2 * number, 1.9, BLUE, f"compute {number + 1}") for number in range(4)]
+    timeline(axes, {"host": asks, "device": work}, heights=[0.45])
+    axes.barh(0, end - 2, left=2, color="white", edgecolor=GREY, hatch="///", height=0.45)
+    mark(axes, (2 + end) / 2, -0.22, "synchronize(): the host waits", "above", size=8)
     for place, text in (
-        (2.0, "a clock read here times the asking"),
+        (2, "a clock read here times the asking"),
         (end, "read here, it times the work"),
     ):
-        axes.axvline(place, color=ACCENT, lw=1.2, ls="--")
-        axes.text(place + 0.06, 0.5, text, color=ACCENT, fontsize=8, va="center")
-    axes.set_yticks([0, 1], ["device", "host"])
-    axes.set_xlim(0, end + 2.4)
-    axes.set_ylim(-0.4, 1.6)
-    axes.set_xticks([])
-    axes.set_xlabel("time →   (a sketch)")
-    clean(axes)
+        limit(axes, place, along="x")
+        mark(axes, place, 0.5, text, colour=ACCENT, size=8)
+    label(axes, xlabel="time →   (a sketch)", xlim=(0, end + 2.4), xticks=[])
     return picture

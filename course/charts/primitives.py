@@ -1,0 +1,341 @@
+"""What figures are made of: `bars`, `stack`, `lines`, `scatter_fit`, `strip` and `timeline`.
+
+Each draws into a panel of a `Picture`, names its axis, writes values where they are readable,
+and adds them to the figure's alt text. `label` sets titles and axes, `mark` adds a note,
+`limit` a line across the panel, and `legend` a legend below the figure. What a figure draws
+with Matplotlib alone gets its alt text by `describe`, or as `Picture(..., alt)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+
+from course.charts.base import (
+    ACCENT,
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    Picture,
+    words_on,
+)
+from course.text import digits
+
+COLOURS = (BLUE, ACCENT, GREEN, PURPLE, ORANGE, SKY, DARK, GREY)
+Values = Sequence[float]
+Colours = str | Sequence[str]  # one for all, or one for each
+
+
+def label(axes: Axes, title: str = "", *, size: float = 9, **settings: Any) -> None:
+    """Set a panel's title, and whatever `Axes.set` takes: xlabel, ylim, xscale ..."""
+    axes.set_title(title, loc="left", fontsize=size)
+    axes.set(**settings)
+
+
+def legend(
+    picture: Picture,
+    columns: int = 3,
+    colours: Mapping[str, str] | None = None,
+    *,
+    handles: Sequence[Patch | Line2D] = (),
+) -> None:
+    """Put a legend below the figure, with each name once.
+
+    Args:
+        colours: the colour of each name; by default names are what the panels have drawn.
+        handles: marks with labels of their own, instead of both.
+    """
+    marks = {each.get_label(): each for each in handles}
+    if colours is not None:
+        marks |= {name: Patch(color=colour) for name, colour in colours.items()}
+    elif not marks:
+        for axes in picture.axes:
+            for handle, name in zip(*axes.get_legend_handles_labels()):
+                marks.setdefault(name, handle)
+    if marks:
+        place = {"loc": "outside lower center", "ncols": min(columns, len(marks))}
+        picture.legend(marks.values(), marks.keys(), frameon=False, fontsize=9, **place)
+
+
+def mark(
+    axes: Axes,
+    x: float,
+    y: float,
+    words: str,
+    side: str = "right",
+    *,
+    colour: str = DARK,
+    size: float = 9,
+) -> None:
+    """Write words next to a point: right, left, above or below."""
+    if not words:
+        return
+    shift, ha, va = {
+        "right": ((4, 0), "left", "center_baseline"),
+        "left": ((-4, 0), "right", "center_baseline"),
+        "above": ((0, 5), "center", "bottom"),
+        "below": ((0, -5), "center", "top"),
+    }[side]
+    look = {"ha": ha, "va": va, "fontsize": size, "color": colour}
+    axes.annotate(words, (x, y), shift, textcoords="offset points", **look)
+
+
+def limit(
+    axes: Axes, value: float, words: str = "", *, colour: str = ACCENT, along: str = "y"
+) -> None:
+    """Draw a dashed line at a value of one axis ("y": a level line); words go into the legend."""
+    draw = axes.axhline if along == "y" else axes.axvline
+    draw(value, color=colour, lw=1.2, ls="--", label=words or None)
+
+
+def describe(axes: Axes, title: str, values: Sequence[str]) -> None:
+    """Add values to the alt text of a panel; of more than eight only the first and the last."""
+    if not values:
+        return
+    shown = ", ".join(values) if len(values) <= 8 else f"{values[0]}, …, {values[-1]}"
+    axes.figure.values.setdefault(axes, []).append(f"{title}: {shown}" if title else shown)
+
+
+def bars(
+    axes: Axes,
+    names: Sequence[str],
+    values: Values | Mapping[str, Values],
+    *,
+    words: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
+    unit: str = "",
+    low: Values | None = None,
+    high: Values | None = None,
+    colours: Colours = COLOURS,
+    upright: bool = False,
+    room: float = 1.2,
+) -> None:
+    """Draw a bar for each name, from top to bottom, or from left to right if upright.
+
+    Args:
+        values: of each name; or several series by name, whose bars stand next to each other and
+            have names in the legend. What is missing (NaN) has no bar.
+        words: at the end of each bar, by the name of the series where there are several; by
+            default its value with three digits, and the unit.
+        low, high: the ends of an interval around each value.
+        colours: of each bar; of each series where there are several.
+        room: length of the axis, as a multiple of the longest bar, so that words fit in.
+    """
+    grouped = isinstance(values, Mapping)
+    series = values if grouped else {"": values}
+    size = (0.76 if grouped else 0.62) / len(series)
+    edge = max(np.nanmax([0.0, *each]) for each in [*series.values(), [] if high is None else high])
+    for number, (title, row) in enumerate(series.items()):
+        row = np.asarray(row, dtype=float)
+        shift = (number - (len(series) - 1) / 2) * size
+        places = np.arange(len(names)) + shift
+        colour = _each(colours, len(series))[number] if grouped else _each(colours, len(names))
+        spread = None if low is None else np.array([row - low, np.asarray(high) - row])
+        look = {"color": colour, "ecolor": DARK, "capsize": 3, "label": title or None}
+        if upright:
+            axes.bar(places, row, size * 0.96, yerr=spread, **look)
+        else:
+            axes.barh(places, row, size * 0.96, xerr=spread, **look)
+        values_of = [digits(each) + unit if np.isfinite(each) else "" for each in row]
+        texts = (words[title] if grouped else words) if words is not None else values_of
+        ends = np.nan_to_num(row if high is None else np.fmax(row, np.asarray(high, dtype=float)))
+        for place, end, text in zip(places, ends, texts):
+            mark(axes, *((place, end, text, "above") if upright else (end, place, text)))
+        known = zip(names, texts, values_of)
+        describe(axes, title, [f"{name}: {text or v}" for name, text, v in known if text or v])
+    _names(axes, names, upright=upright)
+    ends = (0, (edge or 1) * room)
+    axes.set(ylim=ends) if upright else axes.set(xlim=ends)
+
+
+def stack(
+    axes: Axes,
+    names: Sequence[str],
+    parts: Mapping[str, Values],
+    *,
+    words: Sequence[str] | None = None,
+    unit: str = "",
+    inside: str = "",
+    least: float = 0.05,
+    colours: Colours | Mapping[str, str] = COLOURS,
+    room: float = 1.2,
+) -> None:
+    """Draw a bar of parts for each name, from top to bottom.
+
+    Args:
+        parts: lengths of each part, one for each name; parts get names in the legend.
+        words: at the end of each bar; by default its length with three digits, and the unit.
+        inside: format of the words in a part, with {value} and its {share} of the bar; parts
+            shorter than `least` of the longest bar have none.
+    """
+    table = np.array([np.asarray(each, dtype=float) for each in parts.values()])
+    totals = np.nansum(table, axis=0)
+    hues = [colours[each] for each in parts] if isinstance(colours, Mapping) else colours
+    begin = np.zeros(len(names))
+    for title, row, colour in zip(parts, np.nan_to_num(table), _each(hues, len(parts))):
+        if not row.any():
+            continue
+        axes.barh(range(len(names)), row, 0.62, left=begin, color=colour, label=title)
+        for place, value in enumerate(row):
+            if inside and value > least * totals.max():
+                text = inside.format(value=value, share=value / totals[place])
+                look = {"ha": "center", "va": "center_baseline", "fontsize": 9}
+                axes.text(begin[place] + value / 2, place, text, color=words_on(colour), **look)
+        describe(axes, title, [f"{n}: {digits(v)}" for n, v in zip(names, row) if v])
+        begin += row
+    texts = [digits(total) + unit for total in totals] if words is None else words
+    for place, (total, text) in enumerate(zip(totals, texts)):
+        mark(axes, total, place, text)
+    describe(axes, "in all", [f"{name}: {text}" for name, text in zip(names, texts) if text])
+    _names(axes, names)
+    axes.set_xlim(0, (totals.max() if len(totals) else 1) * room or 1)
+
+
+def lines(
+    axes: Axes,
+    curves: Mapping[str, tuple[Values, Values]],
+    *,
+    bands: Mapping[str, tuple[Values, Values]] | None = None,
+    errors: Mapping[str, tuple[Values, Values]] | None = None,
+    colours: Colours = COLOURS,
+    styles: Sequence[str] = ("-",),
+    marker: str = "",
+    steps: bool = False,
+) -> None:
+    """Draw a line for each name: (x, y). Names go into the legend.
+
+    Args:
+        bands: low and high ends around a line, as a pale band; errors: the same as bars.
+        styles: of the lines, in turn; so that lines that cover each other can be seen.
+        steps: whether a value stays until the next one.
+    """
+    draw = "steps-post" if steps else "default"
+    for number, (name, (x, y)) in enumerate(curves.items()):
+        colour = _each(colours, len(curves))[number]
+        style = styles[number % len(styles)]
+        look = {"color": colour, "ls": style, "marker": marker, "ms": 5, "lw": 1.8}
+        x, y = np.asarray(x), np.asarray(y, dtype=float)
+        if errors and name in errors:
+            low, high = (np.asarray(each, dtype=float) for each in errors[name])
+            spread = np.nan_to_num(np.clip([y - low, high - y], 0, None))
+            axes.errorbar(x, y, spread, capsize=3, elinewidth=1.2, label=name or None, **look)
+        else:
+            axes.plot(x, y, drawstyle=draw, label=name or None, **look)
+        if bands and name in bands:
+            axes.fill_between(x, *bands[name], color=colour, alpha=0.2, lw=0)
+        if known := [value for value in y if np.isfinite(value)]:
+            describe(axes, name, [f"from {digits(known[0])} to {digits(known[-1])}"])
+
+
+def scatter_fit(
+    axes: Axes,
+    points: Mapping[str, tuple[Values, Values]],
+    fits: Mapping[str, tuple[Values, Values]] | None = None,
+    *,
+    colours: Colours = COLOURS,
+    markers: Sequence[str] = ("o",),
+    hollow: bool = False,
+    size: float = 6,
+    words: Mapping[str, Sequence[str]] | None = None,
+) -> None:
+    """Draw points by name: (x, y); and the line that was fitted to those, of the same colour.
+
+    Args:
+        fits: lines by their name in the legend, in the order of the points.
+        words: next to the points of a name, one for each.
+    """
+    for number, (name, (x, y)) in enumerate(points.items()):
+        colour, form = _each(colours, len(points))[number], markers[number % len(markers)]
+        look = {"mfc": "none", "mew": 1.6} if hollow else {"mec": "white", "mew": 0.4}
+        axes.plot(x, y, form, color=colour, ms=size, label=name or None, **look)
+        for at, height, text in zip(x, y, (words or {}).get(name, ())):
+            mark(axes, at, height, text, "above", colour=colour)
+        known = [(at, value) for at, value in zip(x, y) if np.isfinite(value)]
+        describe(axes, name, [f"{_short(at)}: {_short(value)}" for at, value in known])
+    for number, (name, (x, y)) in enumerate((fits or {}).items()):
+        axes.plot(x, y, color=_each(colours, number + 1)[number], lw=1.2, label=name or None)
+
+
+def strip(
+    axes: Axes,
+    rows: Mapping[str, Sequence[tuple[str, str]]],
+    *,
+    words: Sequence[str] = (),
+    size: float = 8,
+) -> None:
+    """Draw rows of cells from top to bottom, each cell a colour with words in it.
+
+    Args:
+        words: to the right of each row.
+    """
+    for place, (name, cells) in enumerate(rows.items()):
+        for column, (colour, text) in enumerate(cells):
+            axes.add_patch(Rectangle((column, place - 0.36), 0.92, 0.72, color=colour, lw=0))
+            look = {"ha": "center", "va": "center", "fontsize": size, "color": words_on(colour)}
+            if text:
+                axes.text(column + 0.46, place, text, **look)
+        if place < len(words):
+            mark(axes, len(cells), place, words[place])
+            describe(axes, name, [words[place]])
+    _names(axes, list(rows))
+    axes.set(xlim=(-0.3, max(map(len, rows.values())) + 0.3), ylim=(len(rows) - 0.5, -0.5))
+    axes.set_xticks([])
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+
+
+def timeline(
+    axes: Axes,
+    lanes: Mapping[str, Iterable[tuple[float, float, str, str]]],
+    *,
+    heights: Sequence[float] = (0.7,),
+) -> None:
+    """Draw what happens when, a lane for each name from top to bottom.
+
+    Args:
+        lanes: (begin, length, colour, words in it) of what happens in each.
+        heights: of the bars, lane by lane; the last one holds for all that follow.
+    """
+    for place, (name, spans) in enumerate(lanes.items()):
+        height = heights[min(place, len(heights) - 1)]
+        spans = list(spans)
+        if texts := [text for *_, text in spans if text]:
+            describe(axes, name, texts)
+        by_colour: dict[str, list[tuple[float, float]]] = {}
+        for begin, length, colour, text in spans:
+            by_colour.setdefault(colour, []).append((begin, length))
+            if text:
+                look = {"ha": "center", "va": "center_baseline", "fontsize": 8, "clip_on": True}
+                axes.text(begin + length / 2, place, text, color=words_on(colour), **look)
+        for colour, bars_of_it in by_colour.items():
+            axes.broken_barh(bars_of_it, (place - height / 2, height), color=colour, lw=0)
+    _names(axes, list(lanes))
+    axes.set_ylim(len(lanes) - 0.4, -0.6)
+
+
+def _names(axes: Axes, names: Sequence[str], *, upright: bool = False) -> None:
+    """Write names along the axis that has a place for each."""
+    if upright:
+        axes.set_xticks(range(len(names)), names)
+        return
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+
+
+def _each(colours: Colours, count: int) -> list[str]:
+    """Return a colour for each of so many."""
+    if isinstance(colours, str):
+        return [colours] * count
+    return [colours[number % len(colours)] for number in range(count)]
+
+
+def _short(value: float) -> str:
+    return digits(value) if abs(value) < 1e6 else f"{value:.3g}"

@@ -122,7 +122,7 @@ DAY1 = {
         seen=_amp_seen,
         limits=_amp_limits,
         word="autocast",
-        needed=lambda run: run.requested_config.precision in ("half", *HALF_FORMATS),
+        needed=lambda run: run.requested_config.is_half,
         emulated={"precision": "bf16"},
     ),
     "day1.scaler": Mechanism(

@@ -9,12 +9,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from course.config import LARGE, PARALLEL, RESTARTED, Config
+from course.config import Config
 from course.jobs import sites
 from course.jobs.engines import engine, engine_of
 from course.jobs.sites import Site
 from course.runs import run as runs
 from course.runs.run import ADDED, PROJECT, Run
+from course.valid import SCRIPT_FIELDS
 
 # Configs of which scripts each of the course's can train, too.
 KNOWN = {
@@ -159,13 +160,8 @@ def _check_script(source: Path, config: Config) -> None:
     ours = source.parent.name in ("exercises", "solutions")
     known = KNOWN.get(source.name) if ours else None
     if known and config.script not in known:
-        default = Config()
-        asked = [
-            name
-            for name in ("model", *LARGE, *PARALLEL, *RESTARTED)
-            if getattr(config, name) != getattr(default, name)
-        ]
-        said = ", ".join(f"{name}={getattr(config, name)!r}" for name in asked)
+        names = config.changed(" ".join(("model", *SCRIPT_FIELDS.values())))
+        said = ", ".join(f"{name}={getattr(config, name)!r}" for name in names)
         raise ValueError(
             f"{source.name} does not know {said}: launch {source.parent.name}/{config.script}"
         )

@@ -34,6 +34,7 @@ from course.runs.run import Run
 PASSED, FAILED = "passed", "failed"
 # Largest relative difference of a step's loss from the step before, by format: rounding grows
 # while training goes on. Chosen from runs of the solution, at two to four times what they showed.
+TOLERANCE, HALF_TOLERANCE = 0.05, 0.12
 COMPARED = 16  # steps, of those that both runs did
 SCALED = 100  # times another loss: so far only a loss scale takes it
 # Sizes of quick checks. That a ratio lies above 1 is sure sooner than the ratio itself. And where
@@ -42,7 +43,6 @@ SCALED = 100  # times another loss: so far only a loss scale takes it
 FASTER = {"budget_s": 5.0, "val_steps": 1}
 SMALL = {"model": "resnet18", "image_px": 48, "lr": 0.0003}
 SMALL |= {"batch_size": 4, "steps": 6, "val_steps": 1, "budget_s": 0.0}
-TOLERANCE = {"fp32": 0.05, "tf32": 0.05, "bf16": 0.12, "fp16": 0.12}
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ def _same_loss(run: Run, against: Run, within: float | None) -> tuple[str, str]:
         step = int(table["run"].isna().idxmax())
         return FAILED, f"{why}the loss is not finite from step {step} on"
     differences = (table["run"] / table["before"] - 1).abs()
-    tolerance = within or TOLERANCE[run.config.precision]
+    tolerance = within or (HALF_TOLERANCE if run.config.is_half else TOLERANCE)
     step, largest = int(differences.idxmax()), float(differences.max())
     factor = float((table["run"] / table["before"]).iloc[0])  # a scale may change afterwards
     if factor > SCALED:

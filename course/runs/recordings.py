@@ -17,12 +17,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from course.config import BEYOND, LADDER, Config
+from course.config import BEYOND, CHOICES, LADDER, Config, resolve_half
 from course.runs import rows
 from course.runs.files import write_atomically
 from course.runs.record import Record
 from course.runs.run import RECORDED, TRACES, Run
-from course.valid import CHOICES, SCALES_LOSS, half_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -261,7 +260,7 @@ def _fits(run: Run, name: str, wanted: Any) -> bool:
     """Whether the run computed what a setting asks for; `half` is its machine's own format."""
     if name == "precision" and wanted == "half":
         formats = run.record.hardware.get("half_units", [])
-        wanted = half_of(formats, scales_loss=run.config.script in SCALES_LOSS)
+        wanted = resolve_half(formats, scales_loss=run.config.scales_loss)
     return getattr(run.config, name) == wanted
 
 

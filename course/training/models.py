@@ -12,8 +12,8 @@ import torchvision
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from course.config import CHOICES
 from course.training.racing.patches import patches
-from course.valid import CHOICES
 
 if TYPE_CHECKING:
     import pandas as pd

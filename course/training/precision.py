@@ -14,8 +14,7 @@ from typing import TypeVar
 
 import torch
 
-from course.config import Config
-from course.valid import SCALES_LOSS, half_of
+from course.config import Config, resolve_half
 
 HALF: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}  # as HALF_FORMATS
 TensorOrModule = TypeVar("TensorOrModule", torch.Tensor, torch.nn.Module)
@@ -60,7 +59,7 @@ def default_device(config: Config) -> torch.device:
 
 def half_format(device: torch.device) -> str:
     """The 16-bit format that a device has hardware for: "bf16", else "fp16", else "fp32" (none)."""
-    return half_of(_formats(device), scales_loss=True)
+    return resolve_half(_formats(device), scales_loss=True)
 
 
 def _formats(device: torch.device) -> list[str]:
@@ -79,8 +78,8 @@ def resolve(config: Config, *, scales_loss: bool = True) -> Config:
         return config
     device, precision = default_device(config), config.precision
     if precision == "half":
-        scales_loss = scales_loss and config.script in SCALES_LOSS
-        precision = half_of(_formats(device), scales_loss=scales_loss)
+        scales_loss = scales_loss and config.scales_loss
+        precision = resolve_half(_formats(device), scales_loss=scales_loss)
     elif not has_units(device, "tf32"):
         precision = "fp32"
     return replace(config, precision=precision, policy=config.policy and precision == "bf16")

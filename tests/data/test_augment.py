@@ -112,22 +112,3 @@ def test_crops_grow_in_workers_too(tiny_set: Path, loading: dict) -> None:
     sizes = [{tuple(images.shape[2:]) for images, _ in train} for _ in range(cfg.epochs)]
     assert sizes == [{(32, 32)}, {(64, 64)}, {(96, 96)}]
     assert next(iter(val))[0].shape[2:] == (96, 96)
-
-
-@for_all(
-    "values, said",
-    [
-        ({"randaugment": "cpu", "data": "synthetic"}, "randaugment='cpu' changes how files become"),
-        ({"start_px": 64, "data": "synthetic"}, "start_px=64 changes how files become images"),
-        (
-            {"randaugment": "device", "uint8": False},
-            "changes images that come as bytes: uint8=True",
-        ),
-        ({"label_smoothing": 1.0}, "label_smoothing=1 leaves nothing of a label"),
-        ({"start_px": 100}, "start_px=100: it must be a multiple of 32"),
-        ({"start_px": 256}, "at most image_px=224"),
-    ],
-)
-def test_what_cannot_be_is_refused(values: dict, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        Config(**values)

@@ -206,22 +206,6 @@ def test_they_lie_beside_the_default_set(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert default_set.default_root() == tmp_path / "images"
 
 
-@for_all(
-    "changes, said",
-    [
-        ({"image_px": 64}, "set image_px=32"),
-        ({"format": "raw"}, "set format='files'"),
-        ({"workers": 2}, "set workers=0"),
-        ({"uint8": False}, "set uint8=True"),
-        ({"start_px": 32}, "set start_px=0"),
-        ({"randaugment": "cpu"}, 'data="crops" has none: set randaugment="device"'),
-    ],
-)
-def test_what_makes_no_sense_with_them_is_refused(changes: dict, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        of_crops(**changes)
-
-
 def test_a_rung_takes_their_size() -> None:
     assert rung("dataloader", quick=True, data="crops").image_px == CROPS_PX
     assert rung("channels_last", data="crops").workers == 0

@@ -112,23 +112,6 @@ def test_paths_are_those_of_the_index(stored: ImageSets, tiny_set: Path) -> None
     assert all(path.exists() for path in stored.shards)
 
 
-@for_all(
-    "changes, said",
-    [
-        ({"format": "shards", "data": "synthetic"}, "is stored nowhere: set format=.files."),
-        ({"format": "shards", "drop_last": False}, "is read without end: set drop_last=True"),
-        ({"format": "gpu_decode", "uint8": False}, "gives bytes on the device: set uint8=True"),
-        ({"format": "gpu_decode", "randaugment": "cpu"}, 'set randaugment="device"'),
-        ({"format": "shards", "start_px": 32}, "crops grow with format files, small or raw"),
-        ({"format": "tar"}, "choose files or shards or small or raw or gpu_decode"),
-        ({"shuffle_buffer": -1}, "shuffle_buffer=-1: it must be 0 or more"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(changes: dict, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        replace(CONFIG, **changes)
-
-
 def member(name: str, content: bytes) -> tuple[tarfile.TarInfo, io.BytesIO]:
     about = tarfile.TarInfo(name)
     about.size = len(content)

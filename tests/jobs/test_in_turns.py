@@ -294,7 +294,7 @@ def test_a_launch_that_fails_ends_no_other_run(monkeypatch, runs_root: Path) -> 
 def test_budgets_of_a_group_are_alike() -> None:
     with pytest.raises(ValueError, match="give all the same"):
         launch_pair(SLEEPY, replace(SLOWER, budget_s=3.0))
-    with pytest.raises(ValueError, match="set budget_s=0"):
+    with pytest.raises(ValueError, match="Set budget_s=0"):
         rung("baseline", quick=True, epochs=2, budget_s=3.0)
 
 

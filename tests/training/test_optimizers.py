@@ -9,10 +9,9 @@ import torch
 from cases import for_all
 from torch import nn
 
-from course.config import Config, rung
+from course.config import CHOICES, Config, rung
 from course.training import optimizers
 from course.training.fake.step import predict
-from course.valid import CHOICES
 
 NAMES = CHOICES["optimizer"]
 STATE = {  # numbers that an optimizer keeps for each weight, beside single ones
@@ -181,22 +180,3 @@ def test_schedule_free_is_validated_at_its_averages_and_goes_on_from_its_weights
     trained(config(optimizer="schedulefree"), net)
     assert not torch.allclose(net.validated["0.weight"], net[0].weight)
     assert net.optimizer.param_groups[0]["train_mode"]
-
-
-@for_all(
-    "changes, said",
-    [
-        (
-            {"optimizer": "lamb", "fused": True},
-            "PyTorch fuses sgd, nesterov, adamw; set fused=False",
-        ),
-        ({"lr_warmup": 20}, "lr_warmup=20 leaves none of the 20 updates"),
-        ({"optimizer": "schedulefree", "schedule": "cosine"}, 'set schedule=""'),
-        ({"schedule": "one_cycle", "lr_warmup": 2}, "set lr_warmup=0"),
-        ({"schedule": "linear", "budget_s": 9, "epochs": 1}, "set budget_s=0"),
-        ({"ema": 1.0}, "below 1"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(changes: dict, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        config(**changes)

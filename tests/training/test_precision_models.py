@@ -8,9 +8,9 @@ import torch
 from cases import for_all
 from torch import nn
 
-from course.config import rung
+from course.config import CHOICES, rung
 from course.training import models, precision
-from course.valid import CHOICES, HALF_FORMATS
+from course.valid import HALF_FORMATS
 
 CPU = torch.device("cpu")
 NCHW = torch.randn(2, 3, 8, 8)
@@ -122,11 +122,6 @@ def test_half_of_a_cpu_is_what_it_has_instructions_for(
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
     assert precision.half_format(CPU) == half
-
-
-def test_fp16_without_loss_scaling_is_refused() -> None:
-    with pytest.raises(ValueError, match="train_sharded.py does not scale the loss.*'half'"):
-        rung("sharded", precision="fp16")
 
 
 @pytest.mark.skipif(

@@ -49,24 +49,6 @@ def test_what_is_held_at_a_time_is_counted() -> None:
     assert 4 * 16 <= held.most <= 5 * 16 and len(kept) == 4
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"policy": True, "shard": ""}, "policy=True is of a network that is sharded"),
-        ({"prefetch": 1, "shard": ""}, "prefetch=1 is of a network that is sharded"),
-        ({"policy": True, "precision": "fp32"}, 'set precision="half" or "bf16", not \'fp32\''),
-        ({"micro_batch": 2}, "set micro_batch=0 with shard='zero3'"),
-        ({"prefetch": 1, "unit_blocks": 0}, "with unit_blocks=0 there is one unit"),
-        ({"resume": "a", "schedule": "cosine"}, "not where a learning rate was"),
-        ({"shard": "zero1"}, "choose  or zero2 or zero3 or hybrid"),
-        ({"clip": -1}, "clip=-1"),
-    ],
-)
-def test_a_config_refuses(values: dict, said: str) -> None:
-    with pytest.raises(ValueError, match=said.replace("(", r"\(")):
-        rung("sharded", quick=True, **values)
-
-
 @pytest.fixture
 def same(tmp_path: Path, runs_root: Path) -> Path:
     """The solution without random crops: all numbers of ranks see the same pixels."""

@@ -9,7 +9,7 @@ import torch
 from cases import for_all
 from torch import nn
 
-from course.config import Config, rung
+from course.config import Config
 from course.training import models
 from course.training.clocks import HostClock
 from course.training.evidence.actions import Actions
@@ -103,20 +103,6 @@ def test_a_run_that_was_broken_off_leaves_nothing_behind() -> None:
     assert Base.forward_one_chunk is not own
     second.stop()
     assert Base.forward_one_chunk is own and second.evidence() == {}
-
-
-@for_all(
-    ("values", "said"),
-    [
-        ({"pipeline": "2f2b"}, "choose  or gpipe or 1f1b or interleaved or zero_bubble"),
-        ({"cut": "half"}, "cut='half'"),
-        ({"cut": "weights", "pipeline": ""}, "cut='weights' is of a network in stages"),
-        ({"micro_batch": 3}, "micro_batch=3"),
-    ],
-)
-def test_a_config_refuses(values: dict, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        rung("pipeline", quick=True, **values)
 
 
 @for_all("channels_last", [False, True])

@@ -16,7 +16,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from course.config import Config
 from course.training.fake.step import fake_step
-from course.training.precision import HALF
 
 # Operators that must read some of their inputs a second time, by the places of those inputs:
 # training BatchNorm needs the mean over the batch before it can subtract it from anything, and
@@ -135,12 +134,11 @@ def plain(config: Config) -> Config:
 
     Steps that cost the same are counted once.
     """
-    is_half = config.precision in ("half", *HALF)
     return Config(
         model=config.model,
         image_px=config.image_px,
         batch_size=config.batch_size,
-        precision="bf16" if is_half else "fp32",  # both 16-bit formats have two bytes
+        precision="bf16" if config.is_half else "fp32",  # both 16-bit formats have two bytes
         channels_last=config.channels_last,
         data="synthetic",
         momentum=config.momentum,

@@ -189,7 +189,7 @@ def _check_values(cfg: Config) -> None:
     for name, (least, below) in BOUNDS.items():
         value = getattr(cfg, name)
         if not least <= value < below:  # which NaN is not, either
-            limit = f", and below {below:g}" if below < math.inf else ""
+            limit = f", and below {below:g}" if value >= below else ""
             raise ValueError(f"{name}={value}: it must be {least:g} or more{limit}")
 
 

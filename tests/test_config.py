@@ -34,6 +34,7 @@ BAD_VALUES = {
     "batch_size=0": "batch_size=0: it must be 1 or more",
     "image_px=31": "image_px=31: it must be 32 or more",
     "bucket_mb=0": "bucket_mb=0.0: it must be 0.001 or more",
+    "lr=inf": "lr=inf: it must be 0 or more, and below inf",
     "lr=nan": "lr=nan: it must be 0 or more",
     "label_smoothing=1": "label_smoothing=1.0: it must be 0 or more, and below 1",
     "batch_size=3.5": "batch_size='3.5': expected a whole number",

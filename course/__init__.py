@@ -11,38 +11,38 @@ from course.jobs.private import protect_compile_cache
 
 __version__ = "0.1.0"
 
-_FACES = {
+_EXPORTS = {
     "config": "Config LADDER rung vary",
     "jobs.launch": "launch launch_all wait cancel explain",
     "jobs.plan": "batch_script device_for",
     "widgets.queue": "queue",
     "widgets.quiz": "quiz",
-    "runs.run": "Run find runs_root PROJECT",
+    "runs.run": "Run find_runs runs_root PROJECT",
     "runs.logs": "search_log tail",
     "runs.trackers.export": "export",
     "runs.recordings": "recorded recorded_runs trace_path",
     "labs.report": "report compare",
     "labs.ladder": "ladder",
-    "labs.checks": "check begin",
+    "labs.checks": "check launch_check",
     "labs.written": "check_written",
     "labs.progress": "progress",
     "labs.predictions": "predict recall",
     "labs.todo": "show_todo",
-    "labs.exercises": "variant",
+    "labs.exercises": "script_variant",
     "training.precision": "autocast channels_last half_format has_units",
     "topics.communication.report": "comm_report",
-    "text": "wrapped",
-    "days.day2": "TRAINED FULL LOADED",
-    "days.day3": "STORED SPED GROWING",
-    "days.learning": "trained searched",
-    "days.day4": "traded",
-    "days.lab": "BUSY",
-    "days.sharded.ranks": "SPREAD",
-    "days.sharded.runs": "spread",
-    "days.parallel.piped": "staged",
-    "days.tuned": "tuned",
+    "text": "wrap_text",
+    "days.day2": "DDP_SETTINGS DDP_FULL_SIZE LOADER_SETTINGS",
+    "days.day3": "FORMAT_SETTINGS AUGMENTATION_CONFIG PROGRESSIVE_RESIZE",
+    "days.learning": "crops_config rate_search_config",
+    "days.day4": "memory_config",
+    "days.lab": "FULL_SIZE",
+    "days.sharded.ranks": "SMALL_VIT_SETTINGS",
+    "days.sharded.runs": "sharded_config",
+    "days.parallel.piped": "pipeline_config",
+    "days.tuned": "search_config",
 }
-_HOME = {name: module for module, names in _FACES.items() for name in names.split()}
+_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 _MODULES = {
     "models": "training.models",
     "plots": "charts",
@@ -50,15 +50,15 @@ _MODULES = {
     "default_set": "data.default_set",
     "race": "race",
 }
-__all__ = sorted(_HOME | _MODULES)
+__all__ = sorted(_MODULE_OF | _MODULES)
 
 
 def __getattr__(name: str):
     if name in _MODULES:
         return import_module(f"course.{_MODULES[name]}")
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'course' has no {name!r}; it offers {', '.join(__all__)}")
-    return getattr(import_module(f"course.{_HOME[name]}"), name)
+    return getattr(import_module(f"course.{_MODULE_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -69,7 +69,7 @@ def one_line(text: str) -> str:
     )
 
 
-def wrapped(text: str, width: int = 88) -> str:
+def wrap_text(text: str, width: int = 88) -> str:
     """A text in lines that JupyterLab shows whole: it would break longer ones within a word."""
     whole = TextWrapper(width, break_long_words=False, break_on_hyphens=False)
     return "\n".join(whole.fill(line) for line in text.splitlines())

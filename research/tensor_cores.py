@@ -25,7 +25,7 @@ import torch
 
 from course.config import Config, rung
 from course.data.loader import Synthetic
-from course.days.lab import BUSY
+from course.days.lab import FULL_SIZE
 from course.labs import exercises
 from course.runs.recordings import trace_name
 from course.runs.run import PROJECT
@@ -54,7 +54,7 @@ tensor_active  share of cycles in which the Tensor Cores' pipe was busy, in the 
 
 def settings(**changes: Any) -> dict[str, Config]:
     """The configs by the name of their recorded trace, what matters most first."""
-    few = BUSY | {"steps": WATCHED + 2, "warmup_steps": WATCHED} | changes
+    few = FULL_SIZE | {"steps": WATCHED + 2, "warmup_steps": WATCHED} | changes
     half = few | {"precision": "fp16"}
     configs = [
         rung("channels_last", **few),

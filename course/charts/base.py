@@ -22,7 +22,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Text
 
-from course.text import ON_PAPER, wrapped
+from course.text import ON_PAPER, wrap_text
 
 MARGIN = 6  # pixels between a title and the next panel
 SHORTEST_LINE = 12  # characters of a title that is broken into lines
@@ -114,7 +114,7 @@ class Picture(Figure):
                 length = max(map(len, text.splitlines()))
                 while title.get_window_extent().x1 > right and length > SHORTEST_LINE:
                     length -= 2
-                    title.set_text(wrapped(text, length))
+                    title.set_text(wrap_text(text, length))
                     broken = True
         return broken
 

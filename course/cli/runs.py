@@ -260,11 +260,11 @@ def _drawn(table: pd.DataFrame, rungs: list[str]) -> str:
 def runs(json_: AsJson = False) -> None:
     """List all runs with their status and what they measured."""
     from course.jobs import launch
-    from course.runs.run import all_runs, find
+    from course.runs.run import all_runs, find_runs
 
     for each in all_runs():
         launch.refresh(each)
-    table = find()
+    table = find_runs()
     if json_:
         tables.as_json(table)
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from course.config import rung
-from course.days.lab import BUSY, Lab, Looks, Recording, Written
+from course.days.lab import FULL_SIZE, Lab, Looks, Recording, Written
 
 
 def _carry() -> Looks:
@@ -201,7 +201,9 @@ LABS = (
         quiz="lab_fast_step",
         written=FAST_STEP,
         rungs=(("algebra", "bf16"), ("algebra", "fp16")),
-        recordings=(Recording("throughput", [rung("algebra", **BUSY, **half) for half in HALVES]),),
+        recordings=(
+            Recording("throughput", [rung("algebra", **FULL_SIZE, **half) for half in HALVES]),
+        ),
         prepare="nothing",
         stuck="the diagonal of W G W'; the mean's square",
     ),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.config import Config, rung
-from course.days.lab import BUSY, Mechanism, Place
+from course.days.lab import FULL_SIZE, Mechanism, Place
 from course.days.rehearsed import steps as rehearsals
 from course.runs.run import Run
 
@@ -85,7 +85,7 @@ TIMED_STEPS = {"steps": 80, "warmup_steps": 30}  # a mode with CUDA graphs recor
 def in_mode(mode: str, batch_size: int, again: bool = False) -> Config:
     """A step of ResNet-50 in one of the compiler's modes; "" leaves it to PyTorch's own kernels."""
     name = f"mode-{mode or 'eager'}-{batch_size}{AGAIN * again}"
-    own = BUSY | TIMED_STEPS | {"batch_size": batch_size}
+    own = FULL_SIZE | TIMED_STEPS | {"batch_size": batch_size}
     return rung("compile", **own, compile=mode, rung=name)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from course.config import Config, rung, vary
-from course.days.lab import BUSY, SYNTHETIC, Lab, Mechanism, Place, Recording, chosen
+from course.days.lab import FULL_SIZE, SYNTHETIC, Lab, Mechanism, Place, Recording, chosen
 from course.days.rehearsed import steps as rehearsals
 from course.runs.recordings import TRACE, trace_name
 from course.runs.run import Run
@@ -165,17 +165,17 @@ DAY1 = {
 }
 
 
-ON_CPU = BUSY | {"device": "cpu", "steps": 4, "warmup_steps": 1}  # where a step takes seconds
+ON_CPU = FULL_SIZE | {"device": "cpu", "steps": 4, "warmup_steps": 1}  # where a step takes seconds
 SWEPT = SYNTHETIC | {"steps": 20, "warmup_steps": 5}
 FEW = SYNTHETIC | {"steps": 3, "warmup_steps": 1}
 # The ladder as one GPU climbs it, and the same in the other formats, as their traces are named.
 LARGE = {
-    "device": rung("device", **BUSY),
-    "amp": rung("amp", **BUSY),
-    "channels_last": rung("channels_last", **BUSY),
-    "tf32": rung("device", precision="tf32", **BUSY),
-    "amp_fp16": rung("amp", precision="fp16", **BUSY),
-    "channels_last_fp16": rung("channels_last", precision="fp16", **BUSY),
+    "device": rung("device", **FULL_SIZE),
+    "amp": rung("amp", **FULL_SIZE),
+    "channels_last": rung("channels_last", **FULL_SIZE),
+    "tf32": rung("device", precision="tf32", **FULL_SIZE),
+    "amp_fp16": rung("amp", precision="fp16", **FULL_SIZE),
+    "channels_last_fp16": rung("channels_last", precision="fp16", **FULL_SIZE),
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.config import Config, rung
-from course.days.lab import BUSY, Lab, Mechanism, Place, Recording, chosen
+from course.days.lab import FULL_SIZE, Lab, Mechanism, Place, Recording, chosen
 from course.days.rehearsed import steps as rehearsals
 from course.days.several_gpus import scaling
 from course.days.several_gpus.scaling import FED
@@ -159,7 +159,7 @@ def _once_faults(run: Run, against: Run) -> Iterator[str]:
     elif wanted and wanted % run.record.gpus == 0:  # as many as shares with a repeat would have
         yield (
             f"{wanted} validation images make equal shares, in which a repeated one is not "
-            f"noticed: launch both runs with val_images={TRAINED['val_images']}"
+            f"noticed: launch both runs with val_images={DDP_SETTINGS['val_images']}"
         )
     yield from _told_otherwise(run, against)
     writers = [rank["rank"] for rank in run.ranks if rank.get("weights_by")]
@@ -195,7 +195,7 @@ def _once_seen(run: Run) -> str:
 # are odd in number, and more than one rank's share of val_steps batches: whoever repeats one, or
 # forgets a rank's, counts another number. Buckets of another size than DDP's own show whether the
 # script hands theirs on.
-TRAINED: dict[str, Any] = {
+DDP_SETTINGS: dict[str, Any] = {
     "model": "resnet18",
     "image_px": 64,
     "epochs": 2,
@@ -208,7 +208,13 @@ TRAINED: dict[str, Any] = {
     "bucket_mb": 10.0,
 }
 # On top, at full size.
-FULL = {"model": "resnet50", "image_px": 224, "steps": 16, "batch_size": 128, "val_images": 253}
+DDP_FULL_SIZE = {
+    "model": "resnet50",
+    "image_px": 224,
+    "steps": 16,
+    "batch_size": 128,
+    "val_images": 253,
+}
 
 
 def _is_parallel(run: Run) -> bool:
@@ -240,7 +246,7 @@ DAY2 = {
         needed=_is_parallel,
         faults=_rank_faults,
         rehearsed=rehearsals.joining,
-        settings=TRAINED,
+        settings=DDP_SETTINGS,
         gpus=RANKS,
         tolerance=SAME_LOSS,
         timed=False,
@@ -255,7 +261,7 @@ DAY2 = {
         word="sampler|DDP",
         needed=_is_parallel,
         faults=_parallel_faults,
-        settings=TRAINED,
+        settings=DDP_SETTINGS,
         gpus=RANKS,
         tolerance=SAME_LOSS,
     ),
@@ -269,7 +275,7 @@ DAY2 = {
         word="all_reduce|save_weights",
         needed=lambda run: False,  # it trains as well without; the lab comes to it later
         faults=_once_faults,
-        settings=TRAINED,
+        settings=DDP_SETTINGS,
         gpus=RANKS,
         tolerance=SAME_LOSS,
         timed=False,
@@ -279,13 +285,19 @@ DAY2 = {
 
 # The first epoch is warm-up, and so is the beginning of the second, where workers begin anew: in
 # an epoch of a million images it does not count.
-LOADED = {"batch_size": 256, "epochs": 2, "steps": 56, "warmup_steps": 64, "val_steps": 0}
+LOADER_SETTINGS = {
+    "batch_size": 256,
+    "epochs": 2,
+    "steps": 56,
+    "warmup_steps": 64,
+    "val_steps": 0,
+}
 
 
 def _loading() -> Iterator[Config]:
     """The trials of lab 2.1 at full size."""
-    yield rung("channels_last", **LOADED)
-    yield rung("dataloader", **LOADED)
+    yield rung("channels_last", **LOADER_SETTINGS)
+    yield rung("dataloader", **LOADER_SETTINGS)
     changes = {
         "four-workers": {"workers": 4},
         "persistent": {"persistent_workers": True},
@@ -295,13 +307,14 @@ def _loading() -> Iterator[Config]:
     changes["sixteen"] = changes["everything"] | {"workers": 16}
     changes["floats"] = changes["sixteen"] | {"uint8": False}
     yield from (
-        rung("dataloader", **LOADED, **change, rung=name) for name, change in changes.items()
+        rung("dataloader", **LOADER_SETTINGS, **change, rung=name)
+        for name, change in changes.items()
     )
 
 
 def _pair(gpus: int) -> Iterator[tuple[Config, int]]:
     """The run of lab 2.2 at full size, by one process and by two."""
-    yield from ((rung("device", **TRAINED | FULL), count) for count in (1, RANKS))
+    yield from ((rung("device", **DDP_SETTINGS | DDP_FULL_SIZE), count) for count in (1, RANKS))
 
 
 RECORDINGS = {
@@ -309,8 +322,8 @@ RECORDINGS = {
         Recording(  # the largest appetites
             "throughput",
             [
-                rung("fused", **BUSY),
-                *(rung("compile", precision=each, **BUSY) for each in ("bf16", "fp16")),
+                rung("fused", **FULL_SIZE),
+                *(rung("compile", precision=each, **FULL_SIZE) for each in ("bf16", "fp16")),
             ],
         ),
         Recording("loading", [*_loading()]),

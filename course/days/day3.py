@@ -10,7 +10,7 @@ from course.days import learning, updates
 from course.days.compiling import COMPILER_CHECKS, modes
 from course.days.day1 import ON_CPU
 from course.days.day2 import FED
-from course.days.lab import BUSY, Lab, Mechanism, Place, Recording, chosen
+from course.days.lab import FULL_SIZE, Lab, Mechanism, Place, Recording, chosen
 from course.days.rehearsed import mixing
 from course.days.rehearsed import steps as rehearsals
 from course.runs.run import Run
@@ -87,7 +87,7 @@ OTHER_RATES = 0.3  # of a step's loss: of small steps, with another learning rat
 
 # Batches that workers made ahead while the network was compiled are soon used up: warm-up is
 # twice as long as they last, and what is measured four times.
-STORED: dict[str, Any] = {
+FORMAT_SETTINGS: dict[str, Any] = {
     "batch_size": 256,
     "epochs": 1,
     "steps": 640,
@@ -100,15 +100,15 @@ CORE = {"steps": 28, "warmup_steps": 4, "workers": 0}  # of one that loads, and 
 
 def _formats() -> Iterator[Config]:
     """Each format beside synthetic images, with all cores and with few; and what a core loads."""
-    yield rung("compile", **BUSY | {"steps": 160, "warmup_steps": 40, "rung": "synthetic"})
-    fed = STORED | FED | {"workers": 15}  # of 16 cores: one is left to what feeds the GPU
+    yield rung("compile", **FULL_SIZE | {"steps": 160, "warmup_steps": 40, "rung": "synthetic"})
+    fed = FORMAT_SETTINGS | FED | {"workers": 15}  # of 16 cores: one is left to what feeds the GPU
     for name in FORMATS:
         yield rung("compile", **fed, format=name, rung=name)
     for name, workers in (("files", 16), ("raw", 4), ("gpu_decode", 4), ("small", 8)):
         own = {"workers": workers, "format": name, "rung": f"{name}-{workers}"}
         yield rung("compile", **fed | own)
     for name in ("files", "shards", "small", "raw"):
-        yield rung("channels_last", **STORED | CORE, format=name, rung=f"{name}-alone")
+        yield rung("channels_last", **FORMAT_SETTINGS | CORE, format=name, rung=f"{name}-alone")
 
 
 # Mixed labels leave a loss that no network goes below: at full size, whole images have little more
@@ -166,7 +166,7 @@ MIX_CHECKS = {
 
 # 32 batches may lie ready when measuring begins, which would feed the GPU for so many steps: twice
 # as many are left out, and six times as many measured.
-SPED = {
+AUGMENTATION_CONFIG = {
     "batch_size": 256,
     "epochs": 1,
     "steps": 256,
@@ -178,17 +178,22 @@ SPED = {
 ON_HOST = ("dataloader", "randaugment", "randaugment_device")
 ON_DEVICE = ("mixup", "cutmix", "label_smoothing")
 # Crops of 128, 160, 192 and 224 pixels, or of 224 in all epochs.
-GROWING = SPED | {"format": "raw", "epochs": 4, "steps": 64, "warmup_steps": 8}
+PROGRESSIVE_RESIZE = AUGMENTATION_CONFIG | {
+    "format": "raw",
+    "epochs": 4,
+    "steps": 64,
+    "warmup_steps": 8,
+}
 
 
 def sped(name: str, stored: str) -> Config:
     """A run that shows how fast a way of augmenting is, by its rung; images stored so."""
-    return rung(name, **SPED, format=stored, rung=f"{name}-{stored}")
+    return rung(name, **AUGMENTATION_CONFIG, format=stored, rung=f"{name}-{stored}")
 
 
 def grown(name: str) -> Config:
     """A run over four epochs, with crops that grow ("progressive") or not ("dataloader")."""
-    return rung(name, **GROWING, rung=f"{name}-epochs")
+    return rung(name, **PROGRESSIVE_RESIZE, rung=f"{name}-epochs")
 
 
 def _speeds() -> Iterator[Config]:

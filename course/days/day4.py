@@ -10,12 +10,12 @@ from course.config import Config, rung
 from course.days import parallel, practice, sharded, tuned
 from course.days.day2 import SAME_LOSS
 from course.days.lab import SYNTHETIC, Lab, Mechanism, Place, Recording, chosen
-from course.days.sharded.ranks import EQUAL, SPREAD
+from course.days.sharded.ranks import EQUAL, SMALL_VIT_SETTINGS
 from course.runs.run import Run
 
 # A transformer has no BatchNorm, so that a batch in parts gives the very losses of the whole. Ten
 # images make micro-batches of three, the last of one.
-WHOLE = SPREAD | {"batch_size": 10}
+WHOLE = SMALL_VIT_SETTINGS | {"batch_size": 10}
 SMALLER = 0.45  # of what was kept for backward: every second block keeps more than half
 
 
@@ -213,7 +213,7 @@ WAYS = ("every", "second", "selective")
 MICRO_BATCHES = (64, 32, 16, 8, 4)
 
 
-def traded(batch_size: int = 128, **own: Any) -> Config:
+def memory_config(batch_size: int = 128, **own: Any) -> Config:
     """A training of CoAtNet-3 that trades time for memory, labelled by how it does."""
     said = [f"{name}-{value}" for name, value in own.items()] or ["plain"]
     short = {"steps": 10, "warmup_steps": 4} if own.get("offload") else {}
@@ -222,19 +222,19 @@ def traded(batch_size: int = 128, **own: Any) -> Config:
 
 
 def _traded() -> Iterator[Config]:
-    yield traded()
-    yield from (traded(micro_batch=images) for images in MICRO_BATCHES)
-    yield from (traded(checkpointing=which) for which in WAYS)
-    yield traded(offload=True)
-    yield from (traded(checkpointing="every", micro_batch=images) for images in (64, 32, 16))
-    yield traded(checkpointing="selective", micro_batch=64)
-    yield traded(checkpointing="every", offload=True)
-    yield traded(96)
-    yield traded(**SMALL_GPU)
-    yield traded(FITTING, **SMALL_GPU)
-    yield traded(UPDATE, micro_batch=64, **SMALL_GPU)
-    yield from (traded(COUNTED, checkpointing=which, **SMALL_GPU) for which in WAYS)
-    yield traded(ABOVE, checkpointing="every", **SMALL_GPU)
+    yield memory_config()
+    yield from (memory_config(micro_batch=images) for images in MICRO_BATCHES)
+    yield from (memory_config(checkpointing=which) for which in WAYS)
+    yield memory_config(offload=True)
+    yield from (memory_config(checkpointing="every", micro_batch=images) for images in (64, 32, 16))
+    yield memory_config(checkpointing="selective", micro_batch=64)
+    yield memory_config(checkpointing="every", offload=True)
+    yield memory_config(96)
+    yield memory_config(**SMALL_GPU)
+    yield memory_config(FITTING, **SMALL_GPU)
+    yield memory_config(UPDATE, micro_batch=64, **SMALL_GPU)
+    yield from (memory_config(COUNTED, checkpointing=which, **SMALL_GPU) for which in WAYS)
+    yield memory_config(ABOVE, checkpointing="every", **SMALL_GPU)
 
 
 LABS = (

@@ -12,7 +12,7 @@ from course.runs.run import Run
 
 # Sizes at which machines are recorded.
 SYNTHETIC = {"data": "synthetic", "val_steps": 0, "epochs": 1}
-BUSY = SYNTHETIC | {"batch_size": 256, "steps": 60, "warmup_steps": 20}  # a large GPU is busy
+FULL_SIZE = SYNTHETIC | {"batch_size": 256, "steps": 60, "warmup_steps": 20}  # a large GPU is busy
 NODE = 8  # GPUs of a whole node, which is had for minutes
 
 

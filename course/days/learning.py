@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.config import Config, rung
-from course.days.lab import BUSY
+from course.days.lab import FULL_SIZE
 
 SEEDS = (0, 1, 2)
 # All of the crops six times, whatever the batch; the rate grows for a tenth of the updates, and
@@ -29,7 +29,7 @@ QUICK: dict[str, Any] = {
 }
 
 
-def trained(
+def crops_config(
     batch_size: int, lr: float, name: str = "sgd", *, quick: bool = False, **own: Any
 ) -> Config:
     """A training on the crops to its end.
@@ -62,7 +62,7 @@ def trained(
 
 def _grid() -> Iterator[Config]:
     """Stochastic gradient descent at each batch and each learning rate."""
-    yield from (trained(batch, lr) for batch in reversed(BATCHES) for lr in RATES)
+    yield from (crops_config(batch, lr) for batch in reversed(BATCHES) for lr in RATES)
 
 
 # AdamW and what resembles it pull at weights beside the gradient, by this and the learning rate.
@@ -98,13 +98,13 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 
 def by_optimizer(name: str, batch_size: int, lr: float, **own: Any) -> Config:
     """A training with another optimizer."""
-    return trained(batch_size, lr, name, optimizer=name, **OWN[name], **own)
+    return crops_config(batch_size, lr, name, optimizer=name, **OWN[name], **own)
 
 
-def searched(batch_size: int, *, quick: bool = False) -> Config:
+def rate_search_config(batch_size: int, *, quick: bool = False) -> Config:
     """A search for a learning rate."""
     own = {} if quick or batch_size == FEW_MANY[1] else {"epochs": 1}
-    return trained(batch_size, 10.0, "find", quick=quick, schedule="find", lr_warmup=0, **own)
+    return crops_config(batch_size, 10.0, "find", quick=quick, schedule="find", lr_warmup=0, **own)
 
 
 # Beside SGD at its best with few images.
@@ -119,19 +119,19 @@ BESIDE: dict[str, dict[str, Any]] = {
 def stepped(name: str) -> Config:
     """A run that shows how long a step takes with an optimizer, and what that keeps."""
     small = {"steps": 40, "warmup_steps": 10, "lr": 1e-4}
-    return rung("channels_last", **BUSY | small, optimizer=name, rung=f"step-{name}")
+    return rung("channels_last", **FULL_SIZE | small, optimizer=name, rung=f"step-{name}")
 
 
 def trainings() -> Iterator[Config]:
     """All of them, what matters most first."""
     few, many = FEW_MANY
     yield from _grid()
-    yield from map(searched, FEW_MANY)
-    yield from (trained(many, AT_MANY, name, **own) for name, own in SCHEDULES.items())
+    yield from map(rate_search_config, FEW_MANY)
+    yield from (crops_config(many, AT_MANY, name, **own) for name, own in SCHEDULES.items())
     for name, tried in TRIED.items():
         for batch, rates in zip(FEW_MANY, tried):
             yield from (by_optimizer(name, batch, lr) for lr in rates)
             yield from (by_optimizer(name, batch, rates[0], seed=seed) for seed in SEEDS[1:])
     for batch in FEW_MANY:  # 0.3 is the grid's best at either
-        yield from (trained(batch, 0.3, seed=seed) for seed in SEEDS[1:])
-    yield from (trained(few, 0.3, name, **own) for name, own in BESIDE.items())
+        yield from (crops_config(batch, 0.3, seed=seed) for seed in SEEDS[1:])
+    yield from (crops_config(few, 0.3, name, **own) for name, own in BESIDE.items())

@@ -7,7 +7,7 @@ from typing import Any
 
 from course.config import Config
 from course.days.lab import Lab, Recording
-from course.days.learning import trained
+from course.days.learning import crops_config
 
 # All of the crops six times, 1,024 at once: what an H100 trains in eight seconds. 1,024 crops
 # validate, so that as many as 7,168 are left which no search has seen.
@@ -40,7 +40,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
 }
 
 
-def tuned(*, quick: bool = False, **own: Any) -> Config:
+def search_config(*, quick: bool = False, **own: Any) -> Config:
     """What a search begins with: a training on crops, validated after each epoch.
 
     Args:
@@ -48,16 +48,16 @@ def tuned(*, quick: bool = False, **own: Any) -> Config:
         own: fields of a Config that are otherwise.
     """
     if quick:
-        found = trained(QUICK_BATCH, QUICK_RATE, "search", quick=True, **QUICK)
+        found = crops_config(QUICK_BATCH, QUICK_RATE, "search", quick=True, **QUICK)
     else:
-        found = trained(BATCH, RATE, "search", **FULL)
+        found = crops_config(BATCH, RATE, "search", **FULL)
     return replace(found, **own)
 
 
 def asked(name: str) -> dict[str, Any]:
     """The arguments of a search that is recorded: those of `topics.search.search`."""
     own = SHORT if name == "seeds" else {}
-    return SEARCHES[name] | {"config": tuned(**own), "name": name}
+    return SEARCHES[name] | {"config": search_config(**own), "name": name}
 
 
 LAB = Lab(

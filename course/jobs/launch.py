@@ -28,7 +28,7 @@ from course.runs.files import write_atomically
 from course.runs.record import write_record
 from course.runs.restarts import take_over
 from course.runs.run import Run, record_of
-from course.text import wrapped
+from course.text import wrap_text
 
 REUSED = ("queued", "running", "ok", "oom")  # launched again, a run in such a state is kept
 
@@ -326,7 +326,7 @@ def _start(folders: Sequence[Path], group: Sequence[Plan], earlier: dict[Path, R
         raise
     names = ", ".join(run.name for run in started if not run.is_repeat)
     turns = ", in turns" if len(started) > 1 else ""
-    print(wrapped(f"{names}: launched on {place.name} as job {job['job_id']}{turns}"))
+    print(wrap_text(f"{names}: launched on {place.name} as job {job['job_id']}{turns}"))
     return started
 
 

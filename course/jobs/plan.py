@@ -174,7 +174,7 @@ def _added(source: Path, text: str) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     if made["sha256"] != hashlib.sha256(text.encode()).hexdigest():
-        return {source.name: "edited since variant() made it"}
+        return {source.name: "edited since script_variant() made it"}
     return made["added"]
 
 

@@ -137,7 +137,7 @@ def _finish(*runs: Run) -> None:
     wait([each for each in runs if refresh(each) in ("queued", "running")], check=False)
 
 
-def begin(
+def launch_check(
     name: str, *, script: str = "", site: str = "local", quick: bool = True
 ) -> tuple[Run, Run]:
     """Launch what a check looks at, and do not wait for it: `check`, asked alike, finds these runs.

@@ -310,7 +310,7 @@ def _changed(items: Sequence[str | Seam], solved: bool, exercise: list[str]) -> 
     }
 
 
-def variant(name: str, after: Mapping[str, str], script: str = SOLUTION) -> Path:
+def script_variant(name: str, after: Mapping[str, str], script: str = SOLUTION) -> Path:
     """A copy of a script with lines put in, and a print of what differs. Launch it as any script.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Any
 from course.config import COMPILED, LADDER
 from course.labs.store import changing, now, read
 from course.runs.run import all_runs
-from course.text import digits, wrapped
+from course.text import digits, wrap_text
 
 CLOSE = 0.2  # of a number that was measured: a prediction within it counts as right
 BLANK = "replace ... by your number (a choice goes in quotes) and run the cell again"
@@ -42,10 +42,10 @@ class Prediction:
     def __repr__(self) -> str:
         said = f"You predicted {self.text} for {self.key}" + (f" ({self.note})" * bool(self.note))
         if self.late:
-            return wrapped(f"{said}, after a run of {self.rung} had been launched.")
+            return wrap_text(f"{said}, after a run of {self.rung} had been launched.")
         if self.stands:
-            return wrapped(f"{said}. That is kept, right or wrong.")
-        return wrapped(f"{said}. You can change it until a run of {self.rung} is launched.")
+            return wrap_text(f"{said}. That is kept, right or wrong.")
+        return wrap_text(f"{said}. You can change it until a run of {self.rung} is launched.")
 
 
 def predict(

@@ -14,7 +14,7 @@ from course import days
 from course.labs import exercises
 from course.labs.exercises import SOLUTIONS, Seam
 from course.labs.quizzes import as_html
-from course.text import wrapped
+from course.text import wrap_text
 
 END = re.compile(r"^\s*# (--- before|<<<|TODO \d)|^$")  # of a place
 MOST_LINES = 4  # of a place, as it is shown
@@ -44,7 +44,7 @@ class Todo:
         Raises:
             ValueError: another number.
         """
-        texts = {1: wrapped(self.nudge), 2: wrapped("\n".join(self.calls)), 3: self.lines}
+        texts = {1: wrap_text(self.nudge), 2: wrap_text("\n".join(self.calls)), 3: self.lines}
         if layer not in texts:
             raise ValueError(f"there is no hint {layer!r}: choose 1, 2 or 3")
         print(texts[layer])

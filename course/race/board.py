@@ -33,7 +33,7 @@ from typing import Any
 from course.race import shared_files, tracks
 from course.runs.files import write_atomically
 from course.runs.run import RECORDED, runs_root
-from course.text import digits, one_line, wrapped
+from course.text import digits, one_line, wrap_text
 
 SCRIPT, ABOUT = "script.py", "entry.json"
 SHIPPED_ENTRIES = ("plain", "one_cycle", "progressive", "fast")  # each a step from the one before
@@ -220,7 +220,7 @@ class Entry:
         )
 
     def __repr__(self) -> str:
-        return wrapped(self.said)
+        return wrap_text(self.said)
 
     def spread(self, name: str) -> tuple[float, float] | None:
         """The least and the most of "seconds", "joules", "ready_s" or "top1" over its runs."""

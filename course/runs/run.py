@@ -290,11 +290,11 @@ def rank_file(rank: int) -> str:
     return f"rank-{rank}.json"
 
 
-def find(**wanted: Any) -> pd.DataFrame:
+def find_runs(**wanted: Any) -> pd.DataFrame:
     """All runs as a table, newest last: one row a run, one column a field of `Record`.
 
     Args:
-        wanted: keep rows whose field equals the value, as in `find(rung="amp", status="ok")`.
+        wanted: keep rows whose field equals the value, as in `find_runs(rung="amp", status="ok")`.
 
     Raises:
         ValueError: a field that records do not have; the message lists those they have.

@@ -134,10 +134,10 @@ def test_a_check_that_begins_waits_for_the_step_before_where_both_would_share_th
     monkeypatch.setattr(checks, "_place", lambda config, site: Place("cpu", ("bf16",), site))
     monkeypatch.setattr(checks, "launch", lambda script, config, **_: config.rung)
     monkeypatch.setattr(checks, "wait", lambda runs, check: waited.append(runs))
-    assert checks.begin("day3.compile", site=site) == ("compile", "fused")
+    assert checks.launch_check("day3.compile", site=site) == ("compile", "fused")
     assert waited == alone
     with pytest.raises(ValueError, match="no check 'day3.kompile'"):
-        checks.begin("day3.kompile")
+        checks.launch_check("day3.kompile")
 
 
 def test_unknown_check_lists_the_known() -> None:

@@ -265,7 +265,7 @@ def test_ten_in_a_row_all_arrive_and_none_twice(runs_root: Path) -> None:
     assert len({run.launched["job_id"] for run in launched}) == 10
     jobs.wait(launched, timeout_s=400)
     assert {run.record.job_id for run in launched} == {run.launched["job_id"] for run in launched}
-    assert len(runs.find(status="ok")) == 10
+    assert len(runs.find_runs(status="ok")) == 10
 
 
 def test_a_wiped_controller_gives_numbers_anew_and_no_run_takes_another_for_its_own(

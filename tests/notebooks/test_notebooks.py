@@ -38,8 +38,8 @@ PATIENT = f"import course.jobs.warm.client\ncourse.jobs.warm.client.ANSWER_S = {
 SMALL = f"from course import config\nconfig.QUICK |= {QUICK!r}\n"
 # What a notebook trains of the solution itself, changed or not, has its narrow network.
 OF_THIS = """
-launched, varied = course.launch, course.variant
-course.variant = lambda name, lines: varied(name, lines, {script!r})
+launched, varied = course.launch, course.script_variant
+course.script_variant = lambda name, lines: varied(name, lines, {script!r})
 course.launch = lambda what, *how, **where: launched(
     {script!r} if what == "solutions/train.py" else what, *how, **where
 )
@@ -214,8 +214,8 @@ def test_compiler_from_recorded_runs_and_small_networks(
 # Fused as full runs are: otherwise PyTorch derives five operators on shards for each shape. Three
 # blocks are as many units as gather two ahead.
 FEW_UNITS = """
-from course.days.sharded.ranks import SPREAD
-SPREAD |= {"fused": True, "steps": 2}
+from course.days.sharded.ranks import SMALL_VIT_SETTINGS
+SMALL_VIT_SETTINGS |= {"fused": True, "steps": 2}
 """
 THREE_BLOCKS = "narrow.DEPTH = 3\n"
 
@@ -318,8 +318,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 from course.labs import exercises
 from course.topics import practice
 practice.threads = partial(practice.threads, steps=3)
-as_ever = exercises.variant
-exercises.variant = lambda name, after, script: as_ever(name, after, {script!r})
+as_ever = exercises.script_variant
+exercises.script_variant = lambda name, after, script: as_ever(name, after, {script!r})
 """
 
 

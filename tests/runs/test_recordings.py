@@ -19,7 +19,7 @@ from course.traces import tables
 
 SMALL, ALL_OF_IT = 600_000, 10_000_000  # bytes: of a trace, and of everything
 MACHINES = recordings.machines()
-BUSY = {"data": "synthetic", "batch_size": 256, "val_steps": 0, "epochs": 1}
+FULL_SIZE = {"data": "synthetic", "batch_size": 256, "val_steps": 0, "epochs": 1}
 
 
 def of(machine: str, name: str, **wanted: object) -> runs.Run:

@@ -45,7 +45,7 @@ def test_find_is_fast_over_a_thousand_runs_and_filters(runs_root):
         make_run(runs_root, f"{rung}-{number}", record)
 
     began = time.process_time()  # other processes may have the cores
-    table = runs.find(rung="amp")
+    table = runs.find_runs(rung="amp")
     took_s = time.process_time() - began
 
     assert took_s < 1.0
@@ -53,19 +53,19 @@ def test_find_is_fast_over_a_thousand_runs_and_filters(runs_root):
     assert table.started_at.is_monotonic_increasing
     row = table[table.run == "amp-40"].iloc[0]
     assert row.step_s == 0.04
-    assert len(runs.find()) == 1000
-    assert len(runs.find(rung="amp", step_s=0.04)) == 1
-    assert runs.find(status="oom").empty
+    assert len(runs.find_runs()) == 1000
+    assert len(runs.find_runs(rung="amp", step_s=0.04)) == 1
+    assert runs.find_runs(status="oom").empty
 
 
 def test_find_with_an_unknown_field_lists_the_fields(runs_root):
     with pytest.raises(ValueError, match=r"records have no \['speed'\].*images_per_s"):
-        runs.find(speed=3)
+        runs.find_runs(speed=3)
 
 
 def test_find_without_a_runs_folder_is_an_empty_table(runs_root):
     assert not runs_root.exists()
-    assert runs.find().empty and "step_s" in runs.find().columns
+    assert runs.find_runs().empty and "step_s" in runs.find_runs().columns
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_damaged_record_is_lost_and_left_as_it_is(runs_root, damaged):
     make_run(runs_root, "good", text_of(step_s=0.5))
     run = make_run(runs_root, "bad", damaged)
 
-    table = runs.find().set_index("run")
+    table = runs.find_runs().set_index("run")
 
     assert dict(table.status) == {"good": "ok", "bad": "lost"}
     assert str(run.folder / "record.json") in table.error["bad"]
@@ -96,7 +96,7 @@ def test_a_record_of_a_newer_version_is_read_without_its_new_fields(runs_root):
     newer = text_of(schema=RECORD_SCHEMA + 1, step_s=0.25, petaflop_s=3.5)
     record = make_run(runs_root, "newer", newer).record
     assert (record.status, record.step_s, record.schema) == ("ok", 0.25, RECORD_SCHEMA + 1)
-    assert list(runs.find().step_s) == [0.25]
+    assert list(runs.find_runs().step_s) == [0.25]
 
 
 def test_a_record_of_an_older_version_lacks_what_it_did_not_measure(runs_root):
@@ -182,7 +182,7 @@ def test_a_run_of_another_version_is_skipped_with_its_reason(runs_root, capsys):
         (folder / "launch.json").write_text("{}")
         (folder / "config.json").write_text(config)
     assert [run.name for run in runs.all_runs()] == ["mine-1"]
-    assert list(runs.find()["run"]) == ["mine-1"]
+    assert list(runs.find_runs()["run"]) == ["mine-1"]
     warnings = capsys.readouterr().err.splitlines()
     assert len(warnings) == 2 and warnings[0].startswith("skipped cut-3: Expecting property")
     assert warnings[1].startswith(

@@ -18,7 +18,7 @@ from torch import nn
 
 from course.config import rung, vary
 from course.jobs import launch
-from course.labs.exercises import variant
+from course.labs.exercises import script_variant
 from course.runs import recordings
 from course.runs.run import Run
 from course.topics.communication import batchnorm, pictures
@@ -383,7 +383,10 @@ def test_statistics_differ_unless_they_are_shared(runs_root: Path) -> None:
     shared = {made: "model = sync_batchnorm.convert(model)"}
     different = {'meter.lap("load")': "images = images + run.rank"}  # synthetic ones are alike
     warm_up()
-    scripts = [variant("plain", SAVING | different), variant("shared", SAVING | different | shared)]
+    scripts = [
+        script_variant("plain", SAVING | different),
+        script_variant("shared", SAVING | different | shared),
+    ]
     runs = [launch.launch(script, TINY, gpus=2) for script in scripts]
     launch.wait(runs, timeout_s=300)
     plain, same = (batchnorm.spread(batchnorm.statistics(run)) for run in runs)
@@ -402,7 +405,7 @@ def test_statistics_differ_unless_they_are_shared(runs_root: Path) -> None:
 
 
 def test_a_variant_keeps_all_lines_and_adds_some(runs_root: Path, capsys) -> None:
-    path = variant("more", {"loss = criterion(scores, labels)": "if True:\n    print(loss)"})
+    path = script_variant("more", {"loss = criterion(scores, labels)": "if True:\n    print(loss)"})
     text = path.read_text()
     assert (
         "                loss = criterion(scores, labels)\n"
@@ -419,12 +422,12 @@ def test_a_variant_keeps_all_lines_and_adds_some(runs_root: Path, capsys) -> Non
 @pytest.mark.parametrize("anchor, times", [("no_such_line()", 0), ("else:", 0), ("# <<<", 0)])
 def test_a_variant_of_a_line_that_is_not_there(anchor: str, times: int, runs_root: Path) -> None:
     with pytest.raises(ValueError, match=f"{times} times"):
-        variant("none", {anchor: "pass"})
+        script_variant("none", {anchor: "pass"})
 
 
 def test_a_variant_of_a_line_that_is_there_twice(runs_root: Path) -> None:
     with pytest.raises(ValueError, match="times: choose one"):
-        variant("twice", {"with autocast:": "pass"})
+        script_variant("twice", {"with autocast:": "pass"})
 
 
 def test_statistics_of_a_run_without(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_the_law_is_found_again() -> None:
         """A training that reaches the loss 1 after as many updates as the law says."""
 
         def __init__(self, size: int, lr: float, late: int = 0) -> None:
-            self.config = learning.trained(size, lr)
+            self.config = learning.crops_config(size, lr)
             updates = round(100 * (1 + 500 / size)) + late
             self.steps = pd.DataFrame({"step": range(2000)})
             self.steps["loss"] = [2.0 if step < updates - 1 else 0.0 for step in range(2000)]

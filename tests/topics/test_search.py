@@ -367,7 +367,10 @@ def test_the_lab_asks_for_what_can_be_searched() -> None:
         asked = tuned.asked(name)
         assert distributions(asked["space"], asked["config"])
         assert asked["sampler"] == "grid" or asked["trials"] >= 12
-    assert holds(tuned.SPACE, vars(tuned.tuned())) and tuned.tuned(quick=True).val_images == 512
+    assert (
+        holds(tuned.SPACE, vars(tuned.search_config()))
+        and tuned.search_config(quick=True).val_images == 512
+    )
 
 
 def test_what_is_never_looked_at_is_all_that_does_not_validate(
@@ -377,7 +380,7 @@ def test_what_is_never_looked_at_is_all_that_does_not_validate(
     monkeypatch.setattr(crop_set, "ensure", lambda: made)
     unseen._crops.cache_clear()
     own = {"batch_size": 16, "steps": 4, "val_images": 20, "model": "resnet18", "lr_warmup": 1}
-    config = replace(tuned.tuned(), **own, seed=3)
+    config = replace(tuned.search_config(), **own, seed=3)
     run = prepared(tmp_path / "run", "", config)
     left, looked_at = unseen.unseen(config).tolist(), image_sets(config).val.indices[:16]
     assert len(left) == 48 - 16 and sorted(left + looked_at) == [*range(48)]  # val_steps=1

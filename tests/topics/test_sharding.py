@@ -9,8 +9,8 @@ from job_helpers import only, warm_up
 from torch import distributed
 
 from course.config import rung
-from course.days.sharded.ranks import SPREAD
-from course.days.sharded.runs import spread
+from course.days.sharded.ranks import SMALL_VIT_SETTINGS
+from course.days.sharded.runs import sharded_config
 from course.topics import sharding
 from course.topics.sharding import ranks
 from course.topics.sharding.linear import STEPS
@@ -36,7 +36,7 @@ def forked(own_turns: None) -> None:
 @pytest.mark.slow
 def test_more_ranks_keep_less_and_activations_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "create", narrow.create)
-    config = rung("sharded", **SPREAD | {"device": "auto"})
+    config = rung("sharded", **SMALL_VIT_SETTINGS | {"device": "auto"})
     two, four = (sharding.predict(config, count) for count in (2, 4))
     assert four.weights_gib == pytest.approx(two.weights_gib / 2, rel=0.01)
     assert four.optimizer_gib == pytest.approx(two.optimizer_gib / 2, rel=0.01)
@@ -53,7 +53,9 @@ def test_more_ranks_keep_less_and_activations_stay(monkeypatch: pytest.MonkeyPat
 @pytest.mark.slow
 def test_the_predicted_peak_is_close_to_the_recorded_one() -> None:
     recorded = sharding.ways(sharding.recorded()).loc["zero3-bf16", "peak_gib"]
-    assert sharding.predict(spread(2, policy=True), 2).peak_gib == pytest.approx(recorded, rel=0.05)
+    assert sharding.predict(sharded_config(2, policy=True), 2).peak_gib == pytest.approx(
+        recorded, rel=0.05
+    )
 
 
 @pytest.mark.slow

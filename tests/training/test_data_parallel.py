@@ -26,7 +26,7 @@ from job_helpers import (
 
 from course.config import Config, rung
 from course.jobs import launch
-from course.labs.exercises import variant
+from course.labs.exercises import script_variant
 from course.runs.ranks import told
 from course.runs.run import FOLDER_VARIABLE, PROJECT, Run, rank_file
 from course.training import recorder
@@ -80,8 +80,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory, small_set: Path):
             'meter.lap("backward")': KEPT,
             "from course.training.recorder import recording": NARROW,
         }
-        still = variant("still", {**kept, "model.train()": "model.eval()"})
-        moving = variant("moving", kept)
+        still = script_variant("still", {**kept, "model.train()": "model.eval()"})
+        moving = script_variant("moving", kept)
         found = {
             (name, ranks): launch.launch(script, config(small_set), gpus=ranks)
             for name, script in (("eval", still), ("train", moving))
@@ -188,7 +188,7 @@ def test_a_skipped_collective_ends_with_what_to_look_for(
 ) -> None:
     _, lines = SKIPS[name]
     small = {"from course.training.recorder import recording": NARROW}
-    script = variant("skips", {"optimizer.zero_grad(set_to_none=True)": lines, **small})
+    script = script_variant("skips", {"optimizer.zero_grad(set_to_none=True)": lines, **small})
     run = over(launch.launch(script, config(small_set, collective_timeout_s=5), gpus=2))
     assert run.status == "failed"
     assert "rank " in run.record.error

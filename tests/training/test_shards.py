@@ -11,9 +11,9 @@ from job_helpers import (
 )
 
 from course.config import rung
-from course.days.sharded.ranks import SPREAD
+from course.days.sharded.ranks import SMALL_VIT_SETTINGS
 from course.jobs.launch import launch, wait
-from course.labs.exercises import variant
+from course.labs.exercises import script_variant
 from course.topics import sharding
 from course.training.evidence import shards
 from course.training.evidence.saving import Held
@@ -55,12 +55,12 @@ def same(tmp_path: Path, runs_root: Path) -> Path:
     warm_up()  # or the first of its runs would start cold, on four ranks
     lines = {"sets = image_sets(cfg)": "sets.train.transform = sets.val.dataset.transform"}
     script = narrow_solution(tmp_path, "narrow.DEPTH = 2\n", "train_sharded.py")
-    return variant("same-pixels", lines, str(script))
+    return script_variant("same-pixels", lines, str(script))
 
 
 @pytest.mark.slow
 def test_any_number_of_ranks_trains_alike_and_goes_on_alike(same: Path, tiny_set: Path) -> None:
-    size = SPREAD | {
+    size = SMALL_VIT_SETTINGS | {
         "device": "cpu",
         "data": "imagenet",
         "data_root": str(tiny_set),
@@ -94,7 +94,7 @@ def test_any_number_of_ranks_trains_alike_and_goes_on_alike(same: Path, tiny_set
 
 @pytest.mark.slow
 def test_a_checkpoint_that_is_not_there_is_named(same: Path, tiny_set: Path) -> None:
-    size = SPREAD | {"device": "cpu", "data": "imagenet", "data_root": str(tiny_set)}
+    size = SMALL_VIT_SETTINGS | {"device": "cpu", "data": "imagenet", "data_root": str(tiny_set)}
     config = rung("sharded", quick=True, **size, shard="", resume="none")
     run = wait(launch(same, config), check=False)
     assert run.status == "failed"

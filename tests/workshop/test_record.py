@@ -16,10 +16,10 @@ from recorded_helpers import copy_row, own_copy
 from course.config import Config, rung
 from course.data import default_set
 from course.days import compiling, tuned
-from course.days.lab import BUSY, Planned
+from course.days.lab import FULL_SIZE, Planned
 from course.days.several_gpus import scaling
 from course.jobs import launch, plan
-from course.labs.exercises import variant
+from course.labs.exercises import script_variant
 from course.runs import recordings, rows
 from course.runs import run as runs
 from course.runs.run import Run
@@ -143,10 +143,10 @@ def test_a_whole_node_is_recorded_in_one_call_of_less_than_ten_minutes() -> None
 
 def test_how_long_a_run_takes_is_told_where_it_is_known() -> None:
     one, again, other, slow = (
-        rung("compile", **BUSY),
-        rung("compile", **BUSY | {"steps": 120}),
-        rung("dataloader", **BUSY | {"data": "default"}),
-        rung("algebra", **BUSY, precision="fp16"),
+        rung("compile", **FULL_SIZE),
+        rung("compile", **FULL_SIZE | {"steps": 120}),
+        rung("dataloader", **FULL_SIZE | {"data": "default"}),
+        rung("algebra", **FULL_SIZE, precision="fp16"),
     )
     runs = [(one, 1), (again, 1), (replace(one, batch_size=512), 2), (other, 1), (slow, 1)]
     told = estimate.seconds(Planned(config, gpus, "scaling") for config, gpus in runs)
@@ -263,7 +263,7 @@ def test_variants_are_packed_and_answer_for_their_own_lines_alone(
     runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shipped, lines = tmp_path / "shipped", {CRITERION: "print('noted')"}
-    script = variant("noted", lines)
+    script = script_variant("noted", lines)
     run = launch.wait(launch.launch(script, PLAIN))
     _, repeat = plan.beside(plan.plan("solutions/train.py", PLAIN), run)
     assert repeat.name == run.name and repeat.request["added"] == lines
@@ -283,7 +283,7 @@ def test_variants_are_packed_and_answer_for_their_own_lines_alone(
     with pytest.raises(ValueError, match="this run was not recorded on here"):
         answered("solutions/train.py")
     with pytest.raises(ValueError, match="no script with these lines"):
-        answered(variant("other", {CRITERION: "print('another')"}))
+        answered(script_variant("other", {CRITERION: "print('another')"}))
     script.write_text(script.read_text() + "# one more\n")
     with pytest.raises(ValueError, match="edited since"):
         answered(script)

@@ -55,7 +55,7 @@ LIVE: dict[str, Any] = SYNTHETIC | {
 }
 
 
-def staged(pipeline: str = "1f1b", micro_batches: int = 8, **own: Any) -> Config:
+def pipeline_config(pipeline: str = "1f1b", micro_batches: int = 8, **own: Any) -> Config:
     """A short training in stages for two processes on any machine.
 
     Args:

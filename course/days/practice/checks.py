@@ -9,7 +9,7 @@ from typing import Any
 from course.config import Config
 from course.days.day2 import SAME_LOSS
 from course.days.lab import Mechanism, Place
-from course.days.sharded.ranks import SPREAD, of_ranks, seen_by_ranks
+from course.days.sharded.ranks import SMALL_VIT_SETTINGS, of_ranks, seen_by_ranks
 from course.runs.run import Run
 
 KEPT = 2
@@ -36,7 +36,7 @@ CHANGING: dict[str, Any] = {
 EVERY, KILLED_AFTER, ASKED_IN = 3, 5, 4
 
 # Of ranks the first one's loss is noted: with so low a rate images differ little in theirs.
-SAVED: dict[str, Any] = SPREAD | {"steps": 3, "deterministic": True, "lr": 1e-6}
+SAVED: dict[str, Any] = SMALL_VIT_SETTINGS | {"steps": 3, "deterministic": True, "lr": 1e-6}
 
 # What a step begins with, and what is to blame where it is not the same after a restart.
 LOST = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.config import Config, rung
-from course.days.lab import BUSY, SYNTHETIC, Recording
+from course.days.lab import FULL_SIZE, SYNTHETIC, Recording
 
 EVERY = 8  # steps between checkpoints, far more often than anybody would: to see what one costs
 # CoAtNet-3, whose weights and Adam's two numbers for each are 2 GB.
@@ -26,10 +26,10 @@ def repeated(time: str = "first", *, deterministic: bool = False, **own: Any) ->
         time: of the label alone, "first" or "again".
         own: fields of the config that are otherwise.
     """
-    config = rung("channels_last", **BUSY | own)
+    config = rung("channels_last", **FULL_SIZE | own)
     words = ["repeatable"] * deterministic + [config.precision, time]
     named = {"rung": "-".join(words), "deterministic": deterministic}
-    return rung("channels_last", **BUSY | own | named)
+    return rung("channels_last", **FULL_SIZE | own | named)
 
 
 # So seldom that the thread is done with one before the next is due.
@@ -47,7 +47,7 @@ def saving(how: str, *, large: bool = False, seldom: bool = False, **own: Any) -
     """
     ways = {"never": {}, "torch.save": {"save_every": EVERY}}
     ways["async_save"] = {"save_every": EVERY, "async_save": True}
-    size, base = (LARGE, "large") if large else (BUSY, "channels_last")
+    size, base = (LARGE, "large") if large else (FULL_SIZE, "channels_last")
     settings = size | ways[how] | (SELDOM if seldom else {}) | own
     named = f"saving-{how.replace('.', '-')}" + "-large" * large + "-seldom" * seldom
     return rung(base, **settings | {"rung": named})

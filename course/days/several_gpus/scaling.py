@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from course.config import Config, rung, vary
-from course.days.lab import BUSY
+from course.days.lab import FULL_SIZE
 from course.runs.recordings import SETUP
 
 FED = {"persistent_workers": True, "pin_memory": True, "non_blocking": True}
@@ -39,7 +39,7 @@ def counts(gpus: int) -> list[int]:
 
 def fastest(gpus: int) -> Runs:
     """The fastest rungs on synthetic images."""
-    yield from _by_importance(gpus, BUSY)
+    yield from _by_importance(gpus, FULL_SIZE)
 
 
 def from_files(gpus: int) -> Runs:
@@ -61,7 +61,7 @@ def _sized(name: str, gpus: int, sizes: dict[str, Any], behind: str) -> Config:
 
 def traced(gpus: int) -> Runs:
     """The same with one traced step, on all GPUs."""
-    sizes = BUSY | {"profile_steps": 1}
+    sizes = FULL_SIZE | {"profile_steps": 1}
     yield from ((_sized(name, gpus, sizes, TRACED), gpus) for name in FASTEST)
 
 
@@ -72,7 +72,7 @@ def larger(gpus: int) -> Runs:
     each = counts(gpus)
     yield from ((rung("dataloader", **files, batch_size=64 * count), count) for count in each)
     yield from (
-        (rung("compile", **BUSY | {"batch_size": 512 * count}), count) for count in (1, gpus)
+        (rung("compile", **FULL_SIZE | {"batch_size": 512 * count}), count) for count in (1, gpus)
     )
 
 
@@ -85,4 +85,4 @@ def communication(gpus: int) -> Runs:
 
 
 def _sent(gpus: int) -> Config:
-    return rung("channels_last", **BUSY | {"batch_size": EACH * gpus, "profile_steps": 1})
+    return rung("channels_last", **FULL_SIZE | {"batch_size": EACH * gpus, "profile_steps": 1})

@@ -10,7 +10,7 @@ from course.days.lab import Mechanism
 from course.runs.run import Run
 
 # A vision transformer of 12 blocks, of few pixels: what is looked for is the same.
-SPREAD: dict[str, Any] = {
+SMALL_VIT_SETTINGS: dict[str, Any] = {
     "model": "vit_tiny_patch16_224",
     "image_px": 64,
     "batch_size": 8,
@@ -59,7 +59,7 @@ def of_ranks(
         needed=needed,
         faults=faults,
         changes=changes,
-        settings=SPREAD,
+        settings=SMALL_VIT_SETTINGS,
         gpus=gpus,
         tolerance=tolerance,
         timed=False,

@@ -31,7 +31,7 @@ RESNET: dict[str, Any] = SYNTHETIC | {
 RESNET_SHARE = 256
 
 
-def spread(gpus: int, share: int = SHARE, **own: Any) -> Config:
+def sharded_config(gpus: int, share: int = SHARE, **own: Any) -> Config:
     """A training of CoAtNet-5 with so many images a GPU, labelled by how its state is shared out.
 
     Args:
@@ -83,10 +83,10 @@ def resnet(gpus: int, **own: Any) -> Config:
 
 
 def _sharded(gpus: int) -> Iterator[tuple[Config, int]]:
-    yield from ((spread(gpus, **way), gpus) for way in WAYS)
+    yield from ((sharded_config(gpus, **way), gpus) for way in WAYS)
     yield from ((resnet(gpus, shard=shard), gpus) for shard in ("", "zero2", "zero3"))
-    yield spread(gpus, 2 * SHARE, policy=True), gpus
-    yield from ((spread(gpus, **way), gpus) for way in COMPILED)
+    yield sharded_config(gpus, 2 * SHARE, policy=True), gpus
+    yield from ((sharded_config(gpus, **way), gpus) for way in COMPILED)
 
 
-RECORDINGS = (Recording("sharding", [spread(1, shard="")], several=_sharded),)
+RECORDINGS = (Recording("sharding", [sharded_config(1, shard="")], several=_sharded),)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from course.runs import recordings
-from course.text import wrapped
+from course.text import wrap_text
 from course.traces import tables
 from course.traces.collectives import NCCL
 from course.traces.spans import Spans, covered, exposed, joined, stretches
@@ -112,7 +112,7 @@ def _told(report: pd.DataFrame) -> str:
             for (operation, type_), (number, size) in zip(kinds.index, kinds.values)
         )
         lines.append(f"{phase or 'outside any phase'}: {said}")
-    return wrapped("\n".join(lines))
+    return wrap_text("\n".join(lines))
 
 
 def compared(reports: dict[str, pd.DataFrame]) -> pd.DataFrame:

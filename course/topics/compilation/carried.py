@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from course.runs import isolated
-from course.text import wrapped
+from course.text import wrap_text
 from course.topics.compilation.made import anew, middle_ms, told
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
@@ -86,7 +86,7 @@ def inferred(net: nn.Module, images: torch.Tensor) -> pd.DataFrame:
     try:
         rows.append(isolated.call(exported, net, images))
     except isolated.Crash as crash:
-        print(wrapped(f"{crash}\nThis PyTorch cannot run the exported network on this machine."))
+        print(wrap_text(f"{crash}\nThis PyTorch cannot run the exported network on this machine."))
     return pd.DataFrame(rows)
 
 

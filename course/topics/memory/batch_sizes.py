@@ -59,7 +59,7 @@ def rows(runs: Iterable[Run] | pd.DataFrame) -> list[dict[str, Any]]:
     """One dict a run, with the fields of its record and its `config` as a dict.
 
     Args:
-        runs: runs, or a table of records with a column `config`, such as `recorded` or `find`
+        runs: runs, or a table of records with a column `config`, such as `recorded` or `find_runs`
             returns.
     """
     if isinstance(runs, pd.DataFrame):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from course.text import wrapped
+from course.text import wrap_text
 from course.traces import tables
 from course.traces.tables import LAYOUT, Trace, onednn, onednn_summary
 from course.traces.tensor_cores.rules import NOT, UNKNOWN, USED, Verdict, classify, labelled, score
@@ -302,7 +302,7 @@ def kernels_of_run(run: Run) -> pd.DataFrame:
     table = tensor_core_report(tables.of_run(run))
     account = run.folder / ONEDNN_FILE
     kernels = onednn(account) if "gpu_s" not in table and account.exists() else None
-    text = wrapped(describe(table, kernels))
+    text = wrap_text(describe(table, kernels))
     table = kernels if kernels is not None and len(kernels) else table
     table.attrs["text"] = text
     return table

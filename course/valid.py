@@ -21,12 +21,12 @@ SCRIPT_FIELDS = {
         "micro_batch checkpointing offload shard policy prefetch clip save_shards resume"
     ),
 }
-# What a script ignores: fields that must keep their default, and single values.
+# What a script does not support: fields that must keep their default, and single values.
 _DAY_4 = (
     "algebra ema norm_decay sync_batchnorm find_unused randaugment=device schedule=find "
     "optimizer=schedulefree format=shards"
 )
-IGNORED = {
+UNSUPPORTED = {
     "train_sharded.py": f"{_DAY_4} mix",
     "train_parallel.py": (
         f"{_DAY_4} {SCRIPT_FIELDS['train_restarted.py']} mix save_weights compile "
@@ -45,12 +45,7 @@ RULES: list[tuple[str, Any, dict[str, Sequence[Any]], str]] = [
     ("data", ["synthetic"], {"randaugment": [""], "start_px": [0]}, "no file becomes an image"),
     ("format", ["shards"], {"data": ["default", "imagenet"]}, "only files are stored in shards"),
     ("format", ["shards"], {"drop_last": [True]}, "shards are read without end"),
-    (
-        "format",
-        ["shards", "gpu_decode"],
-        {"start_px": [0]},
-        "crops grow only with files, small or raw",
-    ),
+    ("format", ["shards", "gpu_decode"], {"start_px": [0]}, "crops cannot grow in this format"),
     ("format", ["gpu_decode"], {"uint8": [True]}, "the device decodes to bytes"),
     ("format", ["gpu_decode"], {"randaugment": ["device", ""]}, "workers do not decode the images"),
     ("randaugment", ["device"], {"uint8": [True]}, "it changes images that arrive as bytes"),
@@ -82,7 +77,7 @@ RULES: list[tuple[str, Any, dict[str, Sequence[Any]], str]] = [
 
 def check(cfg: Any) -> None:
     """Raise ValueError if this Config cannot be: which value, why not, and what to choose."""
-    for problem in (*_out_of_range(cfg), *_broken_rules(cfg), *_ignored(cfg)):
+    for problem in (*_out_of_range(cfg), *_broken_rules(cfg), *_unsupported(cfg)):
         raise ValueError(problem)
 
 
@@ -98,12 +93,12 @@ def _broken_rules(cfg: Any) -> Iterator[str]:
                 yield f"{pair}: {why}. Set {name}={choices}, or change {field}"
 
 
-def _ignored(cfg: Any) -> Iterator[str]:
-    for entry in IGNORED.get(cfg.script, "").split():
+def _unsupported(cfg: Any) -> Iterator[str]:
+    for entry in UNSUPPORTED.get(cfg.script, "").split():
         name, sign, value = entry.partition("=")
         if getattr(cfg, name) == value if sign else cfg.changed(name):
             cause = [*cfg.changed(SCRIPT_FIELDS[cfg.script]), "model"][0]
-            cause = f"{cause}={getattr(cfg, cause)!r} needs {cfg.script}, which ignores {name}"
+            cause = f"{cause}={getattr(cfg, cause)!r} needs {cfg.script}, which does not support it"
             yield f"{name}={getattr(cfg, name)!r}: {cause}. Set {name}={getattr(type(cfg), name)!r}"
 
 

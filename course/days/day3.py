@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from course.config import Config, rung
+from course.config import CHOICES, Config, rung
 from course.days import learning, updates
 from course.days.compiling import COMPILER_CHECKS, modes
 from course.days.day1 import ON_CPU
@@ -94,7 +94,6 @@ FORMAT_SETTINGS: dict[str, Any] = {
     "warmup_steps": 192,
     "val_steps": 0,
 }
-FORMATS = ("files", "shards", "small", "raw", "gpu_decode")
 CORE = {"steps": 28, "warmup_steps": 4, "workers": 0}  # of one that loads, and trains in turn
 
 
@@ -102,7 +101,7 @@ def _formats() -> Iterator[Config]:
     """Each format beside synthetic images, with all cores and with few; and what a core loads."""
     yield rung("compile", **FULL_SIZE | {"steps": 160, "warmup_steps": 40, "rung": "synthetic"})
     fed = FORMAT_SETTINGS | FED | {"workers": 15}  # of 16 cores: one is left to what feeds the GPU
-    for name in FORMATS:
+    for name in CHOICES["format"]:
         yield rung("compile", **fed, format=name, rung=name)
     for name, workers in (("files", 16), ("raw", 4), ("gpu_decode", 4), ("small", 8)):
         own = {"workers": workers, "format": name, "rung": f"{name}-{workers}"}

@@ -20,7 +20,6 @@ from course.runs.ratio import Ratio, beside, held_by_host, ratio, told
 from course.runs.record import Record
 from course.runs.run import Run
 from course.text import digits
-from course.valid import HALF_FORMATS
 
 
 @dataclass(frozen=True)
@@ -170,9 +169,8 @@ def _measured(run: Run) -> Record:
 
 def _emulated(record: Record, config: Config) -> str:
     """The format that software emulated where this ran; empty where the device has it."""
-    is_half = config.precision in HALF_FORMATS
     has = record.hardware.get("half_units", [])
-    return config.precision if is_half and config.precision not in has else ""
+    return config.precision if config.is_half and config.precision not in has else ""
 
 
 def _predicted(run: Run) -> float | None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from course.config import Config, from_dict
+from course.config import CHOICES, Config, from_dict
 from course.runs import recordings
 from course.runs.run import Run
 from course.topics.memory.batch_sizes import finished
@@ -22,7 +22,6 @@ SAVED = "predicted"  # in a machine's index: predictions for its recorded runs
 ASIDE = "memory"  # a purpose of recorded runs, whose peaks are told as well
 COUNTED = "device allocator"  # the kind of measured peak that can be predicted
 SETTINGS = ("batch_size", "model", "precision", "channels_last", "fused", "compile")
-FORMATS = ["fp32", "tf32", "fp16", "bf16", "half"]  # in the order of the table
 # Of a config, what its prediction does not depend on.
 IGNORED = {
     "rung",
@@ -171,7 +170,7 @@ def _beside(compared: list[dict[str, Any]], known: dict[Key, float], by: str) ->
 
 
 def _by_format(column: pd.Series) -> pd.Series:
-    return column.map(FORMATS.index) if column.name == "precision" else column
+    return column.map(CHOICES["precision"].index) if column.name == "precision" else column
 
 
 def _setting(config: Config) -> str:

@@ -195,8 +195,13 @@ def _darkened(colour: Any, paper: str) -> Any:
 
 
 def words_on(colour: str) -> str:
-    """Return the text colour, white or black in both themes, that is most readable on a colour."""
-    return max((PAPER, ON_LIGHT), key=lambda words: contrast(words, colour))
+    """Return the text colour, white or black in both themes, that is most readable on a colour.
+
+    On BOX, which is pale in the light theme and dark in the dark one, it is ink.
+    """
+    return (
+        DARK if colour == BOX else max((PAPER, ON_LIGHT), key=lambda words: contrast(words, colour))
+    )
 
 
 def contrast(one: str, other: str) -> float:

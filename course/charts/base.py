@@ -39,6 +39,7 @@ PHASE_COLOURS = {
 FORMAT_COLOURS = {"fp32": BLUE, "tf32": GREEN, "bf16": ACCENT, "fp16": PURPLE, "half": GREY}
 ON_LIGHT = "#101010"  # text on a light colour, in both themes
 UNDER_WHITE = "#6B6B6B"  # a grey below white text, in both themes
+PALE = GREY + "40"  # what is absent; the page shines through it
 
 # The dark theme has the same figure with ink made light and paper made dark or transparent.
 # One drawing for both themes is not enough: ink that is as readable on white as on JupyterLab's

@@ -198,11 +198,10 @@ def _darkened(colour: Any, paper: str) -> Any:
 def words_on(colour: str) -> str:
     """Return the text colour, white or black in both themes, that is most readable on a colour.
 
-    On BOX, which is pale in the light theme and dark in the dark one, it is ink.
+    On PALE, through which the page shines, it is ink.
     """
-    return (
-        DARK if colour == BOX else max((PAPER, ON_LIGHT), key=lambda words: contrast(words, colour))
-    )
+    inks = (DARK,) if colour == PALE else (PAPER, ON_LIGHT)
+    return max(inks, key=lambda words: contrast(words, colour))
 
 
 def contrast(one: str, other: str) -> float:

@@ -86,9 +86,10 @@ class Picture(Figure):
             return self._alt
         words = [self.get_suptitle()]
         for axes in self.axes:
-            words += [axes.get_title("left"), axes.get_title(), axes.get_ylabel()]
-            words += [axes.get_xlabel(), *self.values.get(axes, [])]
-        text = "; ".join(" ".join(each.split()) for each in dict.fromkeys(words) if each)
+            names = (axes.get_title("left"), axes.get_title(), axes.get_ylabel(), axes.get_xlabel())
+            words += [name for name in names if name not in words]
+            words += self.values.get(axes, [])
+        text = "; ".join(" ".join(each.split()) for each in words if each)
         return re.sub(r"[${}]", "", text)  # of formulas
 
     def _lay_out(self) -> None:

@@ -62,6 +62,8 @@ def test_lines_and_points_say_where_they_lead(picture: Picture) -> None:
     scatter_fit(right, {"run": ([1, 2], [10, 20])}, {"line": ([0, 3], [0, 30])})
     assert [line.get_color() for line in right.lines] == [BLUE, BLUE]  # points and their fit
     assert picture.alt == "loss: from 2.5 to 0.5; run: 1: 10, 2: 20"
+    lines(right, {"loss": ([0, 1], [2.5, 0.5])})  # as in the other panel
+    assert picture.alt.endswith("run: 1: 10, 2: 20; loss: from 2.5 to 0.5")
 
 
 def test_rows_of_cells_and_lanes_go_from_top_to_bottom(picture: Picture) -> None:

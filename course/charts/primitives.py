@@ -1,9 +1,10 @@
 """What figures are made of: `bars`, `stack`, `lines`, `scatter_fit`, `strip` and `timeline`.
 
 Each draws into a panel of a `Picture`, names its axis, writes values where they are readable,
-and adds them to the figure's alt text. `label` sets titles and axes, `mark` adds a note,
-`limit` a line across the panel, and `legend` a legend below the figure. What a figure draws
-with Matplotlib alone gets its alt text by `describe`, or as `Picture(..., alt)`.
+and adds them to the figure's alt text. `heading` sets a title of all panels, `label` titles and
+axes of one; `mark` adds a note, `limit` a line across the panel, and `legend` a legend below the
+figure. What a figure draws with Matplotlib alone gets its alt text by `describe`, or as
+`Picture(..., alt)`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,11 @@ def label(axes: Axes, title: str = "", *, size: float = 9, **settings: Any) -> N
     """Set a panel's title, and whatever `Axes.set` takes: xlabel, ylim, xscale ..."""
     axes.set_title(title, loc="left", fontsize=size)
     axes.set(**settings)
+
+
+def heading(picture: Picture, words: str) -> None:
+    """Write words above the figure: the machine, for instance."""
+    picture.suptitle(words, x=0.01, ha="left", fontsize=9)
 
 
 def legend(

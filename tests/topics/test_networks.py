@@ -470,7 +470,7 @@ class TestTables:
         assert files.index.tolist() == ["unet3d"]
         kept = of.loc["train", "fp16", "channels_last"]
         assert files.loc["unet3d", "kept"] == kept["photographs"] / kept["synthetic"]
-        assert f"({files.loc['unet3d', 'kept']:.0%})" in pictures.fed(files).alt
+        assert f": {files.loc['unet3d', 'kept']:.0%}: " in pictures.fed(files).alt
         assert all(
             set(each) == {"first_pass", "warm_up", "timed", "traced"} for each in rows["took_s"]
         )
@@ -558,7 +558,7 @@ class TestPictures:
         assert "3D U-Net; tf32 A100: 4.88 ×, fp16 P100: failed" in alt and "H100" not in alt
         assert "tf32 V100" not in alt
         alt = pictures.beside(published.ratios(networks.beside(rows, "H100"))).alt
-        assert "ResNet-50; tf32 A100: 1.77 ×, tf32 H100: 2.00 ×, fp16 P100" in alt
+        assert "ResNet-50; tf32 A100: 1.77 ×, tf32 H100: 2.00 ×, tf32 H100, at work: 2.00 ×" in alt
         alt = pictures.ladder(rows).alt
         assert "fp32: 100 to 125 (1.0 ×), TF32" in alt and "compiled: 700 to 875 (7.0 ×)" in alt
         assert "SSD300 (32), TF32: 40" in pictures.where(rows, "TF32").alt

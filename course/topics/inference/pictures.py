@@ -8,7 +8,16 @@ import torch
 from matplotlib.ticker import LogLocator
 
 from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
-from course.charts.primitives import bars, describe, label, legend, limit, lines, scatter_fit
+from course.charts.primitives import (
+    bars,
+    describe,
+    heading,
+    label,
+    legend,
+    limit,
+    lines,
+    scatter_fit,
+)
 from course.text import digits
 from course.topics.inference.int8 import MOST
 from course.topics.inference.latency import knee
@@ -44,7 +53,7 @@ def knees(curves: dict[str, pd.DataFrame], title: str = "") -> Picture:
     label(left, "ms per call: line p50, shade to p99", size=10)
     label(right, "images per second", size=10)
     legend(picture, 4)
-    picture.suptitle(title, x=0.01, ha="left", fontsize=10)
+    heading(picture, title)
     return picture
 
 

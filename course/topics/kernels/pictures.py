@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PALE, SKY, Picture
-from course.charts.primitives import bars, label, legend, limit, lines, stack, strip
+from course.charts.primitives import bars, heading, label, legend, limit, lines, stack, strip
 
 COLOURS = {
     "Triton": BLUE,
@@ -80,7 +80,7 @@ def fused(table: pd.DataFrame) -> Picture:
         colours = [COLOURS[by] for by in group["by"]]
         bars(axes, names, group["seconds"] * 1e3, colours=colours, room=1.25)
         label(axes, NAMES[kernel].format(size), size=10, xlabel="ms")
-    picture.suptitle(table["machine"].iloc[0], fontsize=9, x=0.01, ha="left")
+    heading(picture, table["machine"].iloc[0])
     return picture
 
 

@@ -18,7 +18,7 @@ from course.charts.base import (
     SKY,
     Picture,
 )
-from course.charts.primitives import bars, describe, label, legend, lines, scatter_fit
+from course.charts.primitives import bars, describe, heading, label, legend, lines, scatter_fit
 from course.text import digits
 from course.topics.microscope.given import waves, widest_load
 from course.topics.microscope.known import BYTES
@@ -45,7 +45,8 @@ def channels(*tables: pd.DataFrame) -> Picture:
         label(axes, title, size=10, xlabel="channels, in and out", ylim=(0, None))
     picture.axes[0].set_ylabel("TFLOP/s")
     legend(picture, 4)
-    return _of_machine(picture, tables[0])
+    heading(picture, tables[0]["machine"].iloc[0])
+    return picture
 
 
 def near(table: pd.DataFrame) -> Picture:
@@ -54,14 +55,16 @@ def near(table: pd.DataFrame) -> Picture:
     left, right = picture.panels(1, 2, width_ratios=[1.15, 1])
     _map(left, table, columns=slice(None, None, 4), rows=slice(None, None, 4))
     _by_load(right, table)
-    return _of_machine(picture, table)
+    heading(picture, table["machine"].iloc[0])
+    return picture
 
 
 def far(table: pd.DataFrame) -> Picture:
     """Draw a map of TFLOP/s in large steps: K by factors of two, N in steps of 256."""
     picture = Picture(10, 3.6)
     _map(picture.panel(), table, columns=slice(3, None, 4), rows=slice(None))
-    return _of_machine(picture, table)
+    heading(picture, table["machine"].iloc[0])
+    return picture
 
 
 def _map(axes: Axes, table: pd.DataFrame, columns: slice, rows: slice) -> None:
@@ -115,7 +118,8 @@ def line(table: pd.DataFrame, units: int = 132) -> Picture:
     label(lower, xlabel="N, of 4,096 × 4,096 times 4,096 × N", ylabel="% of turns filled")
     lower.xaxis.set_major_formatter("{x:,.0f}")
     legend(picture, 5)
-    return _of_machine(picture, rows)
+    heading(picture, rows["machine"].iloc[0])
+    return picture
 
 
 def filled(table: pd.DataFrame, units: int = 132) -> pd.Series:
@@ -140,7 +144,8 @@ def odd(table: pd.DataFrame) -> Picture:
     bars(axes, percent.index, series, **look)
     label(axes, xlabel="% of the even product's speed")
     legend(picture)
-    return _of_machine(picture, table)
+    heading(picture, table["machine"].iloc[0])
+    return picture
 
 
 def largest(table: pd.DataFrame) -> Picture:
@@ -157,9 +162,5 @@ def largest(table: pd.DataFrame) -> Picture:
         describe(axes, name, [f"{each} {digits(value)}" for each, value in values.items()])
     label(axes, xlabel="TFLOP/s: found (bar), with zeros (stroke), data sheet (pale)")
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    return _of_machine(picture, table)
-
-
-def _of_machine(picture: Picture, table: pd.DataFrame) -> Picture:
-    picture.suptitle(table["machine"].iloc[0], fontsize=9, x=0.01, ha="left")
+    heading(picture, table["machine"].iloc[0])
     return picture

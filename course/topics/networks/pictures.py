@@ -19,15 +19,14 @@ from course.charts.base import (
     SKY,
     Picture,
 )
-from course.charts.primitives import bars, label, legend, stack
+from course.charts.primitives import bars, heading, label, legend, stack
 from course.text import digits
 from course.topics.networks import boxes, volumes
 from course.topics.networks.catalogue import NETWORKS
-from course.topics.networks.measured import AT_WORK
 
 TITLES = {"ssd300": "SSD300", "unet3d": "3D U-Net", "resnet50": "ResNet-50"}
 MOSTLY = 0.95  # of a step: a GPU that is at work for longer does not wait
-GPU_COLOURS = {"P100": GREY, "V100": SKY, "A100": BLUE}
+GPU_COLOURS = {"P100": GREY, "V100": SKY, "A100": BLUE}  # another's: ACCENT
 # Rows of a ladder: its words, and which setting it is.
 RUNGS = {
     "fp32": ("fp32", "contiguous", False),
@@ -62,34 +61,23 @@ def costs(table: pd.DataFrame) -> Picture:
 
 
 def beside(ratios: pd.DataFrame) -> Picture:
-    """Draw ratios to fp32 on the same GPU, in TF32 and fp16; pale: if the GPU never waited.
+    """Draw ratios to fp32 on the same GPU, in TF32 and fp16.
 
     Args:
         ratios: of `published.ratios`, published ones alone or those of `measured.beside`.
     """
-    tables = {name: _ratios(ratios.loc[name]) for name in TITLES}
-    picture = Picture(9.5, 1.0 + 0.34 * max(map(len, tables.values())))
-    for axes, (name, table) in zip(picture.panels(1, len(TITLES)), tables.items()):
-        reached, at_work = table["reached"], table["at_work"]
-        words = [_span(*each, "{:.2f}".format) + " ×" for each in zip(reached, at_work)]
-        colours = [GPU_COLOURS.get(gpu, ACCENT) for _, gpu in table.index]
-        names = list(map(" ".join, table.index))
-        bars(axes, names, reached, words=words, colours=colours, pale=at_work, missing="failed")
-        most = 1.6 * np.nanmax(ratios)
-        label(axes, TITLES[name], size=10, xlabel="× fp32 on the same GPU", xlim=(0, most))
+    columns = ("tf32", "fp16")
+    table = pd.concat({each: ratios[each].unstack("network", sort=False) for each in columns})
+    table = table[table.notna().any(axis=1)]  # older GPUs have no TF32
+    names = list(map(" ".join, table.index))
+    colours = [GPU_COLOURS.get(gpu, ACCENT) for _, gpu in table.index]
+    picture = Picture(9.5, 1.0 + 0.3 * len(table))
+    for axes, (name, title) in zip(picture.panels(1, len(TITLES), sharey=True), TITLES.items()):
+        words = table[name].map("{:.2f} ×".format)
+        bars(axes, names, table[name], words=words, colours=colours, missing="failed")
+        most = 1.5 * table.max().max()
+        label(axes, title, size=10, xlabel="× fp32 on the same GPU", xlim=(0, most))
     return picture
-
-
-def _ratios(table: pd.DataFrame) -> pd.DataFrame:
-    """Return what was reached and what is possible, by precision and GPU.
-
-    GPUs without TF32 have no row for it; what failed has one.
-    """
-    table = table[["tf32", "fp16"]]
-    if_at_work = table.index.str.endswith(AT_WORK)
-    found = table[~if_at_work].unstack().to_frame("reached")
-    found["at_work"] = table[if_at_work].rename(lambda gpu: gpu.removesuffix(AT_WORK)).unstack()
-    return found[found["reached"].notna() | (found.index.get_level_values(0) == "fp16")]
 
 
 def _span(reached: float, at_work: float, form: Callable[[float], str] = digits) -> str:
@@ -128,7 +116,7 @@ def ladder(recorded: pd.DataFrame, mode: str = "train") -> Picture:
         axes.locator_params(axis="x", nbins=5)
         title = f"{TITLES[name]}, batch {NETWORKS[name].batch_size}"
         label(axes, title, size=10, xlabel="images per second")
-    picture.suptitle(recorded["machine"].iloc[0], fontsize=9, x=0.01, ha="left")
+    heading(picture, recorded["machine"].iloc[0])
     return picture
 
 
@@ -254,13 +242,15 @@ def _of_ms(seconds: float, step_s: float) -> str:
 
 def fed(table: pd.DataFrame) -> Picture:
     """Draw images per second of random numbers on the GPU and of files (`measured.from_files`)."""
-    picture = Picture(9.0, 1.9)
-    for axes, (name, row) in zip(picture.panels(1, len(table)), table.iterrows()):
-        speeds = row[["synthetic", "photographs"]].astype(float)
-        words = [digits(speeds.iloc[0]), f"{digits(speeds.iloc[1])} ({row['kept']:.0%})"]
-        names = ["random", f"files, {row['workers']:.0f} workers"]
-        bars(axes, names, speeds, words=words, colours=(GREY, BLUE), room=1.5)
-        label(axes, TITLES[name], size=10, xlabel="images per second")
+    names = [f"{TITLES[name]}, {row['workers']:.0f} workers" for name, row in table.iterrows()]
+    words = [
+        f"{row['kept']:.0%}: {digits(row['photographs'])} of {digits(row['synthetic'])}"
+        for _, row in table.iterrows()
+    ]
+    picture = Picture(9, 1.9)
+    axes = picture.panel()
+    bars(axes, names, 100 * table["kept"], words=words, colours=BLUE)
+    label(axes, xlabel="% of the images per second that random numbers on the GPU allow")
     return picture
 
 

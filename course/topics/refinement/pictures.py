@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps
-from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 
 from course.charts.base import (
@@ -37,33 +36,23 @@ PRECISION_COLOURS = {"fp64": DARK, "fp32": SKY, "tf32": GREEN} | {
 }
 
 
-def added(tables: dict[str, pd.DataFrame]) -> Picture:
-    """Draw a weight over its updates, stored in each way (tables of `refinement.adding`)."""
+def ways(tables: dict[str, pd.DataFrame], across: str, up: str) -> Picture:
+    """Draw what comes of weights that are stored in each way: a column each, a panel a table.
+
+    Args:
+        tables: of `refinement.adding`, or of `learned_in_bf16`, by their title.
+        across, up: words at the axes.
+    """
     picture = Picture(10, 3.5)
     for axes, (name, table) in zip(picture.panels(1, len(tables), sharey=True), tables.items()):
-        _ways(axes, table)
-        label(axes, name, size=10, xlabel="updates of 0.0001")
-    picture.axes[0].set_ylabel("weight")
+        curves = {way: (table.index, table[way]) for way in table}
+        # fp32's may be on the others.
+        styles = ["--" if way == "fp32 master" else "-" for way in table]
+        lines(axes, curves, colours=[WAY_COLOURS[way] for way in table], styles=styles)
+        label(axes, name, size=10, xlabel=across)
+    picture.axes[0].set_ylabel(up)
     legend(picture, 4)
     return picture
-
-
-def learned(table: pd.DataFrame) -> Picture:
-    """Draw the loss of a training, weights stored in each way (a table of `learned_in_bf16`)."""
-    picture = Picture(9, 3.2)
-    axes = picture.panel()
-    _ways(axes, table.rolling(25, min_periods=1).mean())
-    title = "bf16 weights, learning handwritten digits"
-    label(axes, title, size=10, xlabel="step", ylabel="loss (mean of 25 steps)")
-    legend(picture, 4)
-    return picture
-
-
-def _ways(axes: Axes, table: pd.DataFrame) -> None:
-    """Draw a line for each column; fp32's is dashed, as others may be below it."""
-    styles = ["--" if way == "fp32 master" else "-" for way in table]
-    curves = {way: (table.index, table[way]) for way in table}
-    lines(axes, curves, colours=[WAY_COLOURS[way] for way in table], styles=styles)
 
 
 def residuals(*tables: pd.DataFrame) -> Picture:

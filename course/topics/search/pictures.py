@@ -6,15 +6,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
 from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
-from course.charts.primitives import bars, label, legend, limit, lines, scatter_fit
+from course.charts.primitives import bars, heading, label, legend, limit, lines, scatter_fit
 from course.topics.search.chance import best_by_chance
 from course.topics.search.replay import Recorded
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, DARK)
 LINES = ("-", "--", "-.", ":")
 STATES = {"complete": (BLUE, "o"), "pruned": (ORANGE, "x")}
+OTHER = (GREY, ".")
 UNITS = {"device_s": ("device seconds, added up", 1), "joules": ("kilojoules, added up", 1e3)}
 RANGE = 20  # a field whose values differ by so large a factor is shown in factors
 
@@ -40,7 +42,8 @@ def looked(recorded: Recorded, searches: Mapping[str, pd.DataFrame]) -> Picture:
         label(axes, title, size=10, xlabel="images in a batch")
     panels[0].set_ylabel("learning rate")
     picture.colorbar(shown, ax=panels, label="accuracy")
-    return _of_machine(picture, recorded.machine)
+    heading(picture, recorded.machine)
+    return picture
 
 
 def curves(table: pd.DataFrame) -> Picture:
@@ -52,19 +55,25 @@ def curves(table: pd.DataFrame) -> Picture:
     searches = table.groupby("search", sort=False)
     picture = Picture(10, 3.5)
     for axes, (name, search) in zip(picture.panels(1, len(searches), sharey=True), searches):
+        for _, rows in search.groupby("trial"):
+            colour, _ = STATES.get(rows["state"].iloc[0], OTHER)
+            axes.plot(rows["epoch"], rows["val_top1"], color=colour, lw=1.2, alpha=0.75)
         ends = search.groupby("trial").last()
-        for state, (colour, form) in STATES.items():
-            for _, rows in search[search["state"] == state].groupby("trial"):
-                axes.plot(rows["epoch"], rows["val_top1"], color=colour, lw=1.2, alpha=0.75)
-            of = ends[ends["state"] == state]
-            if len(of):
-                points = {state: (of["epoch"], of["val_top1"])}
-                scatter_fit(axes, points, colours=colour, markers=form, hollow=True)
+        _by_state(axes, ends, "epoch")
         title = f"{name}: {(ends['state'] == 'pruned').sum()} of {len(ends)} pruned"
         label(axes, title, size=10, xlabel="epoch", xticks=range(1, table["epoch"].max() + 1))
     picture.axes[0].set_ylabel("accuracy in validation")
     legend(picture)
-    return _of_machine(picture, table)
+    heading(picture, _machines(table))
+    return picture
+
+
+def _by_state(axes: Axes, trials: pd.DataFrame, column: str) -> None:
+    """Draw the accuracy of trials over a column, with a mark for each state."""
+    for state, rows in trials.groupby("state"):
+        colour, form = STATES.get(state, OTHER)
+        points = {state: (rows[column], rows["val_top1"])}
+        scatter_fit(axes, points, colours=colour, markers=form, hollow=True)
 
 
 def progress(table: pd.DataFrame) -> Picture:
@@ -86,7 +95,8 @@ def progress(table: pd.DataFrame) -> Picture:
         label(axes, xlabel=words, xlim=(0, None))
     picture.axes[0].set_ylabel("best accuracy so far (cross: pruned)")
     legend(picture)
-    return _of_machine(picture, table)
+    heading(picture, _machines(table))
+    return picture
 
 
 def by_field(table: pd.DataFrame, fields: Sequence[str]) -> Picture:
@@ -99,11 +109,7 @@ def by_field(table: pd.DataFrame, fields: Sequence[str]) -> Picture:
     best = table["val_top1"].rank(ascending=False, method="first") <= 3
     picture = Picture(10, 3)
     for axes, field in zip(picture.panels(1, len(fields), sharey=True), fields):
-        for state, (colour, form) in STATES.items():
-            rows = table[~best & (table["state"] == state)]
-            if len(rows):
-                points = {state: (rows[field], rows["val_top1"])}
-                scatter_fit(axes, points, colours=colour, markers=form, hollow=True)
+        _by_state(axes, table[~best], field)
         top = {"three best": (table.loc[best, field], table.loc[best, "val_top1"])}
         scatter_fit(axes, top, colours=ACCENT, size=9)
         low, high = table[field].min(), table[field].max()
@@ -111,7 +117,8 @@ def by_field(table: pd.DataFrame, fields: Sequence[str]) -> Picture:
         label(axes, xlabel=field, xscale="log" if in_factors else "linear")
     picture.axes[0].set_ylabel("accuracy in validation")
     legend(picture)
-    return _of_machine(picture, table)
+    heading(picture, _machines(table))
+    return picture
 
 
 def importance(shares: pd.Series, machine: str = "") -> Picture:
@@ -162,11 +169,9 @@ def tested(table: pd.DataFrame) -> Picture:
     axes.set_xticks([0, 1], ["in validation", "on images not looked at"])
     label(axes, ylabel="accuracy", xlim=(-0.25, 1.25))
     legend(picture)
-    return _of_machine(picture, table)
-
-
-def _of_machine(picture: Picture, table: pd.DataFrame | str) -> Picture:
-    """Write above the figure on which machine it was, and when, where it was recorded."""
-    words = table if isinstance(table, str) else "; ".join(dict.fromkeys(table["machine"]))
-    picture.suptitle(words, x=0.01, ha="left", fontsize=9)
+    heading(picture, _machines(table))
     return picture
+
+
+def _machines(table: pd.DataFrame) -> str:
+    return "; ".join(dict.fromkeys(table["machine"]))

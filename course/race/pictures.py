@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.ticker import PercentFormatter
 
-from course.charts.base import ACCENT, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
-from course.charts.primitives import label, legend, limit, lines
+from course.charts.base import GREY, Picture
+from course.charts.primitives import COLOURS, label, legend, limit, lines
 from course.data.default_set import PHOTOGRAPHS
 from course.race.board import Entry, Trial, in_order
 from course.text import digits
 
-COLOURS = (ACCENT, BLUE, GREEN, PURPLE, ORANGE, SKY)
 GUESSED = 1 / len(PHOTOGRAPHS)  # of accuracy, before anything is learned
 # Of each measure: title, axis, words for what was needed.
 OVER = {
@@ -32,12 +31,7 @@ def ways(entries: Sequence[Entry], target: float) -> dict[str, Picture]:
 
 def _way(entries: Sequence[Entry], target: float, over: str, colours: Mapping[str, str]) -> Picture:
     title, across, needed = OVER[over]
-    ends = "; ".join(
-        f"{each.name} reaches {each.top1:.1%} {needed.format(digits(getattr(each, over)))}"
-        f"{'' if each.counts else ' and does not count'}"
-        for each in entries
-    )
-    picture = Picture(8.6, 4.8, f"{title}; {across}; the target is {target:.0%}. {ends}.")
+    picture = Picture(9.6, 4.8)
     axes = picture.panel()
     names = [each.name for each in entries]
     for entry in entries:
@@ -45,10 +39,11 @@ def _way(entries: Sequence[Entry], target: float, over: str, colours: Mapping[st
         for trial in entry.trials:
             axes.plot(*_points(trial, over), color=colour, lw=0.7, alpha=0.5)
         name = entry.id if names.count(entry.name) > 1 else f"{entry.name}, by {entry.by}"
-        name, style = (name, "-") if entry.counts else (f"{name}: does not count", ":")
+        name += f": {entry.top1:.1%} {needed.format(digits(getattr(entry, over)))}"
+        name, style = (name, "-") if entry.counts else (f"{name}, does not count", ":")
         middle = {name: _points(_middle(entry, over), over)}
         lines(axes, middle, colours=colour, styles=style, marker=".")
-    limit(axes, target, "target", colour=GREY)
+    limit(axes, target, f"target: {target:.0%}", colour=GREY)
     top = max(target, *(each.top1 for each in entries)) + 0.1
     label(axes, title, xlabel=across, ylabel="validation accuracy", xlim=(0, None), ylim=(0, top))
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))

@@ -70,15 +70,14 @@ def ladder(table: pd.DataFrame, title: str = "") -> Picture:
     return picture
 
 
-def channels(weight: torch.Tensor, channel: int | None = None) -> Picture:
+def channels(weight: torch.Tensor) -> Picture:
     """Draw the largest weight of each output channel, and the steps left to the smallest one.
 
     Args:
         weight: of a convolution.
-        channel: whose weights are drawn; by default the one whose largest weight is the smallest.
     """
     largest = weight.detach().abs().flatten(1).amax(dim=1).numpy()
-    chosen = int(largest.argmin()) if channel is None else channel
+    chosen = int(largest.argmin())
     own, top = float(largest[chosen]), float(largest.max())
     picture = Picture(10, 3)
     left, right = picture.panels(1, 2, width_ratios=[3, 2])

@@ -84,9 +84,9 @@ def fused(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def products(table: pd.DataFrame, dtype: str = "bf16") -> Picture:
-    """Draw TFLOP/s of a product over the matrices' size, by the tile (`recorded`)."""
-    rows = table[(table["kernel"] == "matmul") & (table["dtype"] == dtype)].sort_values("size")
+def products(table: pd.DataFrame) -> Picture:
+    """Draw TFLOP/s of a product in bf16 over the matrices' size, by the tile (`recorded`)."""
+    rows = table[(table["kernel"] == "matmul") & (table["dtype"] == "bf16")].sort_values("size")
     curves, colours = {}, []
     for (by, block), of in rows.fillna({"block": 0}).groupby(["by", "block"], sort=False):
         name = f"{by}, tiles of {block:.0f}" if block else by
@@ -99,6 +99,6 @@ def products(table: pd.DataFrame, dtype: str = "bf16") -> Picture:
     sizes = rows["size"].unique()
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
     title = table["machine"].iloc[0]
-    label(axes, title, xlabel=f"size of two square matrices, {dtype}", ylabel="TFLOP/s")
+    label(axes, title, xlabel="size of two square matrices, bf16", ylabel="TFLOP/s")
     legend(picture)
     return picture

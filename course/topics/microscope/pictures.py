@@ -101,7 +101,7 @@ def _by_load(axes: Axes, table: pd.DataFrame) -> None:
     label(axes, "each point a product", size=10, xlabel=words, ylim=(0, None))
 
 
-def line(table: pd.DataFrame, units: int = 132) -> Picture:
+def line(table: pd.DataFrame) -> Picture:
     """Draw TFLOP/s over N, coloured by the kernel's tile; it falls where a wave begins."""
     rows = table.sort_values("n")
     picture = Picture(10, 4.4)
@@ -114,7 +114,7 @@ def line(table: pd.DataFrame, units: int = 132) -> Picture:
         scatter_fit(upper, {name: (of["n"], of["tflop_per_s"])}, colours=colour, size=5)
     label(upper, "colour: tile of the kernel", size=10, ylabel="TFLOP/s")
     known = rows[rows["tile"] != ""]
-    lines(lower, {"": (known["n"], 100 * filled(known, units))}, colours=DARK)
+    lines(lower, {"": (known["n"], 100 * filled(known))}, colours=DARK)
     label(lower, xlabel="N, of 4,096 × 4,096 times 4,096 × N", ylabel="% of turns filled")
     lower.xaxis.set_major_formatter("{x:,.0f}")
     legend(picture, 5)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import pandas as pd
 from matplotlib.patches import Rectangle
+from PIL import Image
 
 from course.charts.base import (
     ACCENT,
@@ -89,19 +91,13 @@ def _span(reached: float, at_work: float, form: Callable[[float], str] = digits)
     return f"{form(reached)} to {form(at_work)}" if waits else form(reached)
 
 
-def of_network(recorded: pd.DataFrame, network: str, mode: str = "train") -> pd.DataFrame:
-    """Return a network's rows at the published batch, of synthetic images."""
-    rows = recorded[(recorded["network"] == network) & (recorded["mode"] == mode)]
-    return rows[(rows["batch"] == NETWORKS[network].batch_size) & (rows["data"] == "synthetic")]
-
-
 def ladder(recorded: pd.DataFrame, mode: str = "train") -> Picture:
     """Draw images per second of each network, from fp32 to a compiled fp16 (`recorded`).
 
     Pale: if the GPU never waited, where steps were traced. Rungs that were measured on no
     network are left out.
     """
-    tables = {name: rungs(recorded, name, mode) for name in TITLES}
+    tables = {name: _rungs(recorded, name, mode) for name in TITLES}
     there = [r for r in RUNGS if any(of.loc[r, "images_per_s"] > 0 for of in tables.values())]
     colours = [SKY if RUNGS[r][2] else FORMAT_COLOURS[RUNGS[r][0]] for r in there]
     picture = Picture(9.8, 1.0 + 0.3 * len(there))
@@ -120,11 +116,12 @@ def ladder(recorded: pd.DataFrame, mode: str = "train") -> Picture:
     return picture
 
 
-def rungs(recorded: pd.DataFrame, network: str, mode: str = "train") -> pd.DataFrame:
-    """Return images_per_s and at_work_per_s by rung of RUNGS; NaN: it was not measured."""
-    rows = of_network(recorded, network, mode).set_index(["precision", "layout", "compile"])
-    found = rows[["images_per_s", "at_work_per_s"]].reindex([*RUNGS.values()])
-    return found.set_axis([*RUNGS])
+def _rungs(recorded: pd.DataFrame, network: str, mode: str) -> pd.DataFrame:
+    """Return images_per_s and at_work_per_s by rung, at the published batch; NaN: not measured."""
+    rows = recorded[(recorded["network"] == network) & (recorded["mode"] == mode)]
+    rows = rows[(rows["batch"] == NETWORKS[network].batch_size) & (rows["data"] == "synthetic")]
+    rows = rows.set_index(["precision", "layout", "compile"])[["images_per_s", "at_work_per_s"]]
+    return rows.reindex([*RUNGS.values()]).set_axis([*RUNGS])
 
 
 def where(recorded: pd.DataFrame, *rungs: str) -> Picture:
@@ -184,14 +181,14 @@ def reached(recorded: pd.DataFrame, limits: pd.DataFrame) -> Picture:
     limits = limits.set_index(["network", "precision"])
     steps = _steps(recorded, LIMITED_RUNGS).join(limits, on=["network", "precision"])
     lower = steps[["memory", "arithmetic"]].min(axis=1)
-    shares = 100 * steps[["images_per_s", "at_work_per_s"]].div(lower, axis=0)
-    spans = [_span(*each, "{:.0f}".format) for each in shares.to_numpy()]
+    percent = 100 * steps[["images_per_s", "at_work_per_s"]].div(lower, axis=0)
+    spans = [_span(*each, "{:.0f}".format) for each in percent.to_numpy()]
     words = [f"{span} % of what the {each} allows" for span, each in zip(spans, steps["nearer"])]
     colours = [ORANGE if each == "memory" else BLUE for each in steps["nearer"]]
     picture = Picture(9.5, 1.2 + 0.3 * len(steps))
     axes = picture.panel()
-    look = {"words": words, "colours": colours, "pale": shares["at_work_per_s"]}
-    bars(axes, steps.index, shares["images_per_s"], **look)
+    look = {"words": words, "colours": colours, "pale": percent["at_work_per_s"]}
+    bars(axes, steps.index, percent["images_per_s"], **look)
     label(axes, xlabel="% of the lower limit, reached in training", xlim=(0, 130))
     return picture
 
@@ -242,24 +239,19 @@ def _of_ms(seconds: float, step_s: float) -> str:
 
 def fed(table: pd.DataFrame) -> Picture:
     """Draw images per second of random numbers on the GPU and of files (`measured.from_files`)."""
-    names = [f"{TITLES[name]}, {row['workers']:.0f} workers" for name, row in table.iterrows()]
-    words = [
-        f"{row['kept']:.0%}: {digits(row['photographs'])} of {digits(row['synthetic'])}"
-        for _, row in table.iterrows()
-    ]
+    rows = [*table.itertuples()]
+    names = [f"{TITLES[row.Index]}, {row.workers:.0f} workers" for row in rows]
+    counts = [f"{digits(row.photographs)} of {digits(row.synthetic)} images/s" for row in rows]
+    words = [f"{row.kept:.0%}: {count}" for row, count in zip(rows, counts)]
     picture = Picture(9, 1.9)
     axes = picture.panel()
-    bars(axes, names, 100 * table["kept"], words=words, colours=BLUE)
-    label(axes, xlabel="% of the images per second that random numbers on the GPU allow")
+    bars(axes, names, 100 * table["kept"], words=words, colours=BLUE, room=1.4)
+    label(axes, xlabel="from files, % of the images per second of random numbers on the GPU")
     return picture
 
 
 def samples() -> Picture:
     """Draw two images with their boxes, and a layer of a volume next to what its voxels are."""
-    import json
-
-    from PIL import Image
-
     root, parts = boxes.ensure(), volumes.ensure()
     known = json.loads((root / boxes.BOXES).read_text())
     alt = "two images with boxes around pasted photographs; a layer of a volume with ellipsoids"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from course.charts.base import ACCENT, BLUE, GREY, SKY, Picture
-from course.charts.primitives import bars, label, limit, mark, timeline
+from course.charts.primitives import Colours, bars, label, limit, mark, timeline
 from course.data.folders import class_names, images_below
 
 WIDE, HIGH, GAP = 168, 130, 8  # pixels: an image's place with what is between two, and that alone
@@ -50,13 +51,28 @@ def _side_by_side(folders: list[Path], columns: int, rows: int) -> np.ndarray:
 
 def layers(table: pd.DataFrame) -> Picture:
     """Draw where a network's parameters and its FLOPs are (a table of `models.describe`)."""
-    table = table[table["parameters"] > 0]
-    picture = Picture(8, 2.6)
-    left, right = picture.panels(1, 2, sharey=True)
-    bars(left, list(table["part"]), table["parameters"] / 1e6, colours=BLUE)
-    bars(right, list(table["part"]), table["forward_gflop"], colours=BLUE)
-    label(left, "parameters (millions)", size=10)
-    label(right, "arithmetic of one image (GFLOP, forward)", size=10)
+    table = table[table["parameters"] > 0].set_index("part")
+    gflop = {"arithmetic of one image (GFLOP, forward)": table["forward_gflop"]}
+    return bar_panels({"parameters (millions)": table["parameters"] / 1e6} | gflop)
+
+
+def bar_panels(
+    panels: Mapping[str, pd.Series],
+    machine: str = "",
+    *,
+    colours: Colours = BLUE,
+    sharex: bool = False,
+) -> Picture:
+    """Draw values of the same names side by side: a bar for each index of each series."""
+    names = list(next(iter(panels.values())).index)
+    picture = Picture(9.5, 0.8 + 0.4 * len(names))
+    grid = picture.panels(1, len(panels), sharex=sharex, sharey=True)
+    for axes, (title, values) in zip(grid, panels.items()):
+        bars(axes, names, values, colours=colours)
+        label(axes, title, size=10)
+    if sharex:
+        grid[0].set_xlim(0, 1.2 * max(values.max() for values in panels.values()))
+    picture.suptitle(machine, x=0.01, ha="left", fontsize=9)
     return picture
 
 

@@ -116,7 +116,7 @@ def bars(
     names: Sequence[str],
     values: Values | Mapping[str, Values],
     *,
-    words: Sequence[str] | None = None,
+    words: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
     unit: str = "",
     low: Values | None = None,
     high: Values | None = None,
@@ -131,7 +131,8 @@ def bars(
     Args:
         values: of each name; or several series by name, whose bars stand next to each other and
             have names in the legend. A missing one (NaN) has no bar.
-        words: at the end of each bar; by default its value with three digits, and the unit.
+        words: at the end of each bar, by the name of the series where there are several; by
+            default its value with three digits, and the unit.
         low, high: the ends of an interval around each value.
         colours: of each bar; of each series where there are several.
         room: length of the axis, as a multiple of the longest bar, so that words fit in.
@@ -155,7 +156,7 @@ def bars(
             draw(places, np.nan_to_num(pale), size * 0.96, color=colour, alpha=0.4)
         draw(places, row, size * 0.96, **{along: spread}, **look)
         values_of = [digits(each) + unit if np.isfinite(each) else missing for each in row]
-        texts = values_of if words is None or grouped else words
+        texts = (words[title] if grouped else words) if words is not None else values_of
         if missing:
             texts = [text if np.isfinite(each) else missing for text, each in zip(texts, row)]
         ends = np.nan_to_num(row if outer is None else np.fmax(row, np.asarray(outer, dtype=float)))
@@ -201,10 +202,12 @@ def stack(
                 text = inside.format(value=value, share=value / totals[place])
                 look = {"ha": "center", "va": "center_baseline", "fontsize": 9}
                 axes.text(begin[place] + value / 2, place, text, color=words_on(colour), **look)
-        describe(axes, title, [f"{n}: {digits(v)}" for n, v in zip(names, row)])
+        describe(axes, title, [f"{n}: {digits(v)}" for n, v in zip(names, row) if v])
         begin += row
-    for place, total in enumerate(totals):
-        mark(axes, total, place, digits(total) + unit if words is None else words[place])
+    texts = [digits(total) + unit for total in totals] if words is None else words
+    for place, (total, text) in enumerate(zip(totals, texts)):
+        mark(axes, total, place, text)
+    describe(axes, "in all", [f"{name}: {text}" for name, text in zip(names, texts) if text])
     _names(axes, names)
     axes.set_xlim(0, (totals.max() if len(totals) else 1) * room or 1)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -13,6 +13,14 @@ from course.charts.base import ACCENT, BLUE, GREEN, GREY, PHASE_COLOURS, Picture
 from course.charts.primitives import bars, describe, label, legend, lines, mark, stack
 from course.runs.record import Record
 from course.text import digits
+
+# What the columns of a table of learning are called in a figure.
+LEARNED = {
+    "epoch": "epoch",
+    "updates": "updates of the weights (log scale)",
+    "loss": "loss in training",
+    "val_top1": "accuracy in validation",
+}
 
 
 def ladder(table: pd.DataFrame, beside: pd.DataFrame | None = None) -> Picture:
@@ -145,4 +153,31 @@ def step_and_loss(runs: Sequence[tuple[str, Record, pd.DataFrame]]) -> Picture:
         right.margins(y=0.35)  # room for the names: two runs that compute the same have one line
         right.legend(frameon=False, fontsize=9)
     legend(picture, 5, PHASE_COLOURS)
+    return picture
+
+
+def learning_curves(
+    tables: Mapping[str, pd.DataFrame], panels: Sequence[tuple[str, str]]
+) -> Picture:
+    """Draw means over seeds, epoch by epoch, with bands from the lowest to the highest seed.
+
+    Args:
+        tables: by the name of the line; a row for each epoch of each seed, with its machine.
+        panels: the columns along x and y of each.
+    """
+    picture = Picture(9.5, 3.8)
+    for axes, (x, y) in zip(picture.panels(1, len(panels)), panels):
+        seeds = {name: table.groupby("epoch") for name, table in tables.items()}
+        places = {name: each[x].first() for name, each in seeds.items()}
+        means = {name: (places[name], each[y].mean()) for name, each in seeds.items()}
+        bands = {name: (each[y].min(), each[y].max()) for name, each in seeds.items()}
+        lines(axes, means, bands=bands, styles=("-", "--", "-.", ":"))
+        label(axes, LEARNED[y], size=10, xlabel=LEARNED[x], ylim=(0, None))
+        if x == "epoch":
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        else:
+            axes.set_xscale("log")
+    machines = dict.fromkeys(each for table in tables.values() for each in table["machine"])
+    picture.suptitle("\n".join(machines), x=0.01, ha="left", fontsize=9)
+    legend(picture, 6)
     return picture

@@ -53,7 +53,7 @@ def test_stacks_add_up(picture: Picture) -> None:
     ends = [bar.get_x() + bar.get_width() for bar in axes.containers[1]]
     assert ends == [10, 1]
     assert [text.get_text() for text in axes.texts] == ["10%", "100%", "90%", "10", "1"]
-    assert picture.alt == "load: eager: 1, fused: 1; rest: eager: 9, fused: 0"
+    assert picture.alt == "load: eager: 1, fused: 1; rest: eager: 9; in all: eager: 10, fused: 1"
 
 
 def test_lines_and_points_say_where_they_lead(picture: Picture) -> None:

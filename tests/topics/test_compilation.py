@@ -13,10 +13,8 @@ import pytest
 import torch
 from cases import for_all
 
-from course.charts import Picture
 from course.config import rung
 from course.runs import isolated, recordings
-from course.runs.run import Run
 from course.topics import compilation, roofline
 from course.topics.compilation import made
 from course.topics.compilation.carried import exported
@@ -147,8 +145,6 @@ def test_breaks_that_are_mended_one_by_one(monkeypatch: pytest.MonkeyPatch, caps
     table = compilation.mended({"prints": printing, "whole": whole}, IMAGES)
     assert [*table["graphs"]] == [2, 1] and (table["ms"] > 0).all()
     assert capsys.readouterr().out == ""
-    alt = compilation.pictures.mended(table).alt
-    assert alt.startswith("prints: 2 graphs, ") and "whole: 1 graphs" in alt
 
 
 def test_an_exported_network_answers_as_the_one_it_was_made_of(
@@ -223,38 +219,24 @@ def test_new_shapes_are_those_of_an_empty_cache() -> None:
     assert {*map(str, growing["dynamic"])} == {"None", "False"}
 
 
-@pytest.mark.slow
-def test_pictures_show_in_both_themes_and_say_what_they_show() -> None:
-    eager, compiled = RECORDED["mode-eager-256"], RECORDED["mode-default-256"]
+def test_pictures_say_what_they_show() -> None:
+    pictures = compilation.pictures
     bytes_of = pd.DataFrame(
         {"eager": [6.0, 3.0, 1.0], "least": [6.0, 0.0, 1.0]},
         index=["convolution", "relu_", "copy_"],
     )
-    pictures: dict[str, Picture] = {
-        "eager: 10 MB an image; fused: 7 MB": compilation.pictures.traffic(bytes_of),
-        "160 px, dynamic=None: 50.4 s": compilation.pictures.shapes(
-            compilation.shapes("nvidia-h200"), "a machine"
-        ),
-        "cold: paid after 2,768 steps": compilation.pictures.paid({"cold": compiled}, eager),
-        "default, batch 256: 6,796 images/s": compilation.pictures.modes(
-            compilation.modes([eager, compiled])
-        ),
-        "differ by at most 0.08%": compilation.pictures.losses(
-            eager, compiled, compilation.losses(compiled, eager)
-        ),
-    }
-    for said, picture in pictures.items():
-        assert said in picture.alt
-        assert picture._repr_html_().count("<img") == 2
-
-
-def test_what_never_pays_is_drawn_all_the_same() -> None:
-    slower: Run = RECORDED["mode-default-64"]
-    ways = {"slower": slower, "graphs": RECORDED["mode-reduce-overhead-64"]}
-    picture = compilation.pictures.paid(ways, RECORDED["mode-eager-64"])
-    assert "slower: paid after never" in picture.alt
-    only = compilation.pictures.paid({"slower": slower}, RECORDED["mode-eager-64"])
-    assert only.axes[0].get_lines()
+    alt = pictures.traffic(bytes_of).alt
+    assert "ReLU: eager: 3; other: eager: 1, fused: 1; in all: eager: 10 MB, fused: 7 MB" in alt
+    assert "160 px: 50.4" in pictures.shapes(compilation.shapes("nvidia-h200"), "a machine").alt
+    eager, compiled = RECORDED["mode-eager-256"], RECORDED["mode-default-256"]
+    alt = pictures.modes(compilation.modes([eager, compiled])).alt
+    assert "images/s, batch 256; eager: 4,701, default: 6,796" in alt
+    alt = pictures.losses(eager, compiled, compilation.losses(compiled, eager)).alt
+    assert "they differ by at most 0.08 %" in alt
+    slower = RECORDED["mode-default-64"]
+    assert "cold: paid after 2,768 steps" in pictures.paid({"cold": compiled}, eager).alt
+    never = pictures.paid({"slower": slower}, RECORDED["mode-eager-64"])
+    assert "slower: paid after never" in never.alt
 
 
 def test_fusing_moves_no_more_bytes() -> None:

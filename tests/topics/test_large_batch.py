@@ -8,6 +8,7 @@ import torch
 from cases import for_all
 from torch import nn
 
+from course import plots
 from course.config import rung
 from course.days import learning
 from course.runs import recordings
@@ -150,3 +151,7 @@ def test_pictures_say_what_they_show() -> None:
     measured = large_batch.critical([run for run in runs if "sgd" in run.config.rung], 1.8)
     shown = large_batch.pictures.useful(measured, {"new": Noise(200, 1, 4)})
     assert "new: 200 images" in shown.alt
+    seeds = large_batch.learned(run for run in runs if run.config.rung.startswith("sgd-256-0.3"))
+    (axes,) = plots.learning_curves({"256": seeds}, [("epoch", "val_top1")]).axes
+    means = seeds.groupby("epoch")["val_top1"].mean()
+    assert [*axes.lines[0].get_ydata()] == pytest.approx([*means])

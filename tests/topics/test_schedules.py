@@ -110,5 +110,5 @@ def test_pictures_say_what_is_idle() -> None:
     tables = {name: parallel.ideal(name, 2, 2) for name in ("gpipe", "zero_bubble")}
     picture = parallel.pictures.steps(tables)
     assert "gpipe: 33% of the ranks' time idle" in picture.alt
-    assert [axes.get_yticklabels()[1].get_text() for axes in picture.axes] == ["rank 1"] * 2
+    assert "rank 1: 0, 1, 0, 1" in picture.alt
     assert schedules.idle(tables["zero_bubble"]) < 0.1

@@ -12,6 +12,7 @@ from course.config import rung
 from course.topics import memory
 from course.training import models
 from course.training.evidence.kept import Kept
+from course.training.fake.step import Prediction
 
 
 def run(speed: float, gib: float, status: str = "ok", **own: object) -> SimpleNamespace:
@@ -78,7 +79,7 @@ MODEL = narrow.SHALLOW["vit_tiny_patch16_224"]  # of two blocks: one of them is 
 SMALL = {"model": MODEL, "image_px": 64, "batch_size": 32, "data": "synthetic"}
 
 
-def told(**own: object) -> memory.tradeoffs.Prediction:
+def told(**own: object) -> Prediction:
     return memory.predict(rung("large", **SMALL | own))
 
 

@@ -26,7 +26,7 @@ SMALL = 5e5  # bytes below which a collective has no words
 
 
 def timeline(trace: Trace, step: int | None = None) -> Picture:
-    """One step: what the rank computes above, what it sends below; red where it only waits.
+    """Draw a step: what the rank computes above, what it sends below; red where it only waits.
 
     Args:
         step: the step's number; the first of the trace by default.
@@ -39,27 +39,30 @@ def timeline(trace: Trace, step: int | None = None) -> Picture:
     number = known[0] if step is None and known else step
     rows = sent[sent["step"] == number]
     if rows.empty:
-        raise ValueError(f"step={step}: there are collectives in steps {known or 'none'}")
+        raise ValueError(
+            f"step={step}: {trace.source} has collectives in steps {known or 'none'}; "
+            "launch with gpus=2 or more"
+        )
     start, end = _window(trace, rows, number)
-    lanes = _packed(rows)
-    picture = Picture(10, 1.9 + 0.42 * (2 + len(set(lanes))))
-    axes = picture.panel()
     phases = trace.ranges[trace.ranges["name"].isin(PHASES)].groupby("name")
-    host = [(stretches(rows), PHASE_COLOURS[name], "") for name, rows in phases]
     computed = [(computing(trace, phase), PHASE_COLOURS[phase], "") for phase in PHASES]
     drawn = {
-        "host: phase": host,
+        "host: phase": [(stretches(each), PHASE_COLOURS[name], "") for name, each in phases],
         "GPU: computing" if len(trace.kernels) else "CPU: computing": computed,
     }
     busy = computing(trace)
-    for (_, row), lane in zip(rows.iterrows(), lanes):
-        drawn.setdefault(f"sending {lane}", []).extend(_sent(row, busy, end - start))
-    pieces = {
+    for operation, each in rows.groupby("operation", sort=False):
+        for (_, row), lane in zip(each.iterrows(), _packed(each)):
+            name = operation.replace("_", "-") + " " * lane
+            drawn.setdefault(name, []).extend(_sent(row, busy, end - start))
+    lanes = {
         name: [piece for part in parts for piece in _pieces(*part, start, end)]
         for name, parts in drawn.items()
     }
-    timeline_of(axes, pieces, heights=(0.6, 0.8, 0.7))
-    axes.set_yticks(range(3), [*drawn][:2] + ["sending"])
+    picture = Picture(10, 1.9 + 0.42 * len(lanes))
+    axes = picture.panel()
+    timeline_of(axes, lanes, heights=(0.6, 0.8, 0.7))
+    axes.set_yticklabels("" if name.endswith(" ") else name for name in lanes)
     label(
         axes,
         f"step {number}: {trace.device or 'CPU'}{trace.recorded}",

@@ -1,4 +1,4 @@
-"""Pictures of large batches: what is learned with them, learning rates, the size of updates."""
+"""Figures of large batches: learning rates, batch sizes, the size of updates, optimizers."""
 
 from __future__ import annotations
 
@@ -6,33 +6,20 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
-from course.charts.base import (
-    ACCENT,
-    BLUE,
-    DARK,
-    GREEN,
-    GREY,
-    ON_LIGHT,
-    ORANGE,
-    PURPLE,
-    SKY,
-    Picture,
-    clean,
-)
+from course.charts.base import ACCENT, DARK, GREY, ON_LIGHT, ORANGE, Picture
+from course.charts.primitives import COLOURS, describe, label, legend, lines, mark, scatter_fit
 from course.config import Config
 from course.topics.large_batch.noise import Noise
 from course.topics.large_batch.trained import Critical, Search, best, rates
 
-COLOURS = (BLUE, ACCENT, GREEN, PURPLE, ORANGE, SKY, GREY, DARK)
-LINES = ("-", "--", "-.", ":")
+STYLES = ("-", "--", "-.", ":")
 RULES = {"linear": (1.0, "-"), "square root": (0.5, "--")}
 
 
 def grid(table: pd.DataFrame) -> Picture:
-    """Accuracy at the end over batch size and learning rate, and two rules to choose the rate.
+    """Draw the accuracy at the end by batch size and learning rate, and two rules for the rate.
 
     Both lines begin at the learning rate that is best for the smallest batch. A frame shows the
     best of each batch.
@@ -42,203 +29,124 @@ def grid(table: pd.DataFrame) -> Picture:
     """
     cells = table.pivot_table("val_top1", "lr", "batch_size")
     chosen = best(table)
-    alt = "Accuracy by batch size and learning rate; best: " + "; ".join(
-        f"{row.batch_size} images at {row.lr:g}: {row.val_top1:.2f}" for row in chosen.itertuples()
-    )
-    picture = Picture(9.5, 1.4 + 0.5 * len(cells), alt)
-    axes = picture.add_subplot()
+    picture = Picture(9.5, 1.4 + 0.5 * len(cells))
+    axes = picture.panel()
     image = axes.imshow(cells, origin="lower", aspect="auto", cmap="YlGnBu", vmin=0, vmax=1)
-    middle = 0.55  # from there on the colour is dark
-    for row, column in np.ndindex(cells.shape):
-        value = cells.iloc[row, column]
-        colour = "white" if value > middle else ON_LIGHT
-        axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=9)
+    for (row, column), value in np.ndenumerate(cells):
+        look = {"ha": "center", "va": "center", "fontsize": 9}
+        ink = "white" if value > 0.55 else ON_LIGHT  # from there on the colour is dark
+        axes.text(column, row, f"{value:.2f}", color=ink, **look)
     places = np.arange(cells.shape[1])
     first = chosen.iloc[0]
-    for name, (power, line) in RULES.items():
-        due = first["lr"] * (cells.columns.to_numpy() / first["batch_size"]) ** power
-        at = np.interp(np.log(due), np.log(cells.index), np.arange(len(cells)), right=np.nan)
-        axes.plot(places, at, color=ACCENT, ls=line, lw=1.6, label=f"{name} scaling")
-    marked = [cells.index.get_loc(lr) for lr in chosen["lr"]]
-    axes.scatter(
-        places, marked, s=520, marker="s", fc="none", ec=ORANGE, lw=2, label="best of its batch"
-    )
+    for name, (power, style) in RULES.items():
+        due = first["lr"] * (cells.columns / first["batch_size"]) ** power
+        rows = np.interp(np.log(due), np.log(cells.index), np.arange(len(cells)), right=np.nan)
+        axes.plot(places, rows, color=ACCENT, ls=style, label=f"{name} scaling")
+    frame = {"s": 520, "marker": "s", "fc": "none", "ec": ORANGE, "lw": 2}
+    axes.scatter(places, cells.index.get_indexer(chosen["lr"]), label="best of its batch", **frame)
+    for row in chosen.itertuples():
+        describe(axes, "best", [f"{row.batch_size} images at {row.lr:g}: {row.val_top1:.2f}"])
     axes.set_xticks(places, [f"{size:,}" for size in cells.columns])
     axes.set_yticks(np.arange(len(cells)), [f"{rate:g}" for rate in cells.index])
-    axes.set(xlabel="images in a batch", ylabel="learning rate")
-    axes.set_title("\n".join(dict.fromkeys(table["machine"])), loc="left", fontsize=9)
+    machines = "\n".join(dict.fromkeys(table["machine"]))
+    label(axes, machines, xlabel="images in a batch", ylabel="learning rate")
     picture.colorbar(image, label="accuracy in validation")
-    picture.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
-    return picture
-
-
-def curves(tables: Mapping[str, pd.DataFrame]) -> Picture:
-    """Accuracy in validation over images seen, and over updates.
-
-    Args:
-        tables: rows of `trained.learned` by name; of several seeds the mean, and their range.
-    """
-    picture = Picture(9.5, 3.6)
-    left, right = picture.subplots(1, 2, sharey=True)
-    for (name, table), colour, line in zip(tables.items(), COLOURS, LINES * 2):
-        seeds = table.groupby("epoch")["val_top1"]
-        updates = table.groupby("epoch")["updates"].first()
-        for axes, places in ((left, seeds.mean().index), (right, updates)):
-            axes.plot(places, seeds.mean(), color=colour, ls=line, marker=".", label=name)
-            axes.fill_between(places, seeds.min(), seeds.max(), color=colour, alpha=0.15)
-    left.set(xlabel="epochs", ylabel="accuracy in validation", ylim=(0, 1))
-    right.set(xlabel="updates of the weights", xscale="log")
-    for axes in (left, right):
-        clean(axes)
-    machines = dict.fromkeys(each for table in tables.values() for each in table["machine"])
-    left.set_title("\n".join(machines), loc="left", fontsize=9)
-    handles = left.get_legend_handles_labels()
-    picture.legend(*handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    legend(picture)
     return picture
 
 
 def useful(measured: Critical, noises: Mapping[str, Noise]) -> Picture:
-    """Updates and images until a loss is reached, by batch size, beside what the noise predicts.
+    """Draw updates and images until a loss is reached, by batch size, and what noise predicts.
 
     Args:
         measured: what `trained.critical` returned.
         noises: what `noise` returned, by name.
     """
-    sizes = measured.table["batch_size"].to_numpy()
+    sizes, updates = measured.table["batch_size"], measured.table["updates"]
     scales = {"as measured": measured.size} | {name: each.scale for name, each in noises.items()}
-    alt = "; ".join(f"{name}: {scale:.0f} images" for name, scale in scales.items())
-    picture = Picture(9.5, 3.6, alt)
+    picture = Picture(9.5, 3.6)
     at = np.geomspace(sizes.min(), sizes.max(), 200)
-    updates = measured.table["updates"].to_numpy()
-    axes_of = zip(picture.subplots(1, 2), ("updates", "images"), (np.ones(len(at)), at))
-    for axes, what, factor in axes_of:
-        shown = updates if what == "updates" else updates * sizes
-        axes.plot(sizes, shown, "o", color=DARK, label="measured")
-        for (name, scale), colour, line in zip(scales.items(), COLOURS, LINES):
-            label = f"{name}: {scale:,.0f} images"
-            due = measured.least * (1 + scale / at) * factor
-            axes.plot(at, due, color=colour, ls=line, label=label)
-        axes.set(xscale="log", yscale="log", xlabel="images in a batch")
-        axes.set_title(f"{what} until the loss is reached", loc="left", fontsize=9)
-        _plain_ticks(axes, sizes)
-        clean(axes)
-    handles = axes.get_legend_handles_labels()
-    picture.legend(*handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    for axes, what in zip(picture.panels(1, 2), ("updates", "images")):
+        images, images_at = (sizes, at) if what == "images" else (1, 1)
+        scatter_fit(axes, {"measured": (sizes, updates * images)}, colours=DARK)
+        fits = {
+            f"{name}: {scale:,.0f} images": (at, measured.least * (1 + scale / at) * images_at)
+            for name, scale in scales.items()
+        }
+        lines(axes, fits, styles=STYLES)
+        label(axes, f"{what} until the loss is reached", xscale="log", yscale="log")
+        axes.set_xticks(sizes, [f"{size:,}" for size in sizes], fontsize=8)
+        axes.set_xticks([], minor=True)
+        axes.set_xlabel("images in a batch")
+    legend(picture, 4)
     return picture
 
 
-def _plain_ticks(axes: Axes, sizes: Sequence[int]) -> None:
-    axes.set_xticks(sizes, [f"{size:,}" for size in sizes], fontsize=8)
-    axes.xaxis.set_minor_locator(NullLocator())
-
-
 def search(searches: Mapping[str, Search]) -> Picture:
-    """The loss over a learning rate that grows, with two rates that it shows.
-
-    Args:
-        searches: what `trained.search` returned, by name.
-    """
-    alt = "; ".join(
-        f"{name}: steepest at {each.steepest:.2g}, lowest at {each.lowest:.2g}"
-        for name, each in searches.items()
-    )
-    picture = Picture(9.5, 3.4, alt)
-    axes = picture.add_subplot()
+    """Draw the loss over a growing rate, and two rates that it shows (see `trained.search`)."""
+    picture = Picture(9.5, 3.4)
+    axes = picture.panel()
     for (name, each), colour in zip(searches.items(), COLOURS):
         table = each.table
         axes.plot(table["lr"], table["loss"], color=colour, alpha=0.25, lw=1)
         axes.plot(table["lr"], table["smoothed"], color=colour, label=name)
         for rate, marker in ((each.steepest, "o"), (each.lowest, "x")):
-            loss = float(np.interp(rate, table["lr"], table["smoothed"]))
+            loss = np.interp(rate, table["lr"], table["smoothed"])
             axes.plot(rate, loss, marker, color=colour, ms=8)
-            axes.annotate(
-                f"{rate:.2g}",
-                (rate, loss),
-                (0, 9),
-                textcoords="offset points",
-                ha="center",
-                fontsize=9,
-                color=colour,
-            )
+            mark(axes, rate, loss, f"{rate:.2g}", "above", colour=colour)
+        describe(axes, name, [f"steepest at {each.steepest:.2g}, lowest at {each.lowest:.2g}"])
     axes.plot([], [], "o", color=GREY, label="falls fastest")
     axes.plot([], [], "x", color=GREY, label="is lowest")
-    axes.set(xscale="log", xlabel="learning rate", ylabel="loss of the batch")
-    axes.set_ylim(0, 1.6 * max(each.table["smoothed"].iloc[0] for each in searches.values()))
+    top = 1.6 * max(each.table["smoothed"].iloc[0] for each in searches.values())
+    frame = {"xlabel": "learning rate", "ylabel": "loss of the batch"}
+    label(axes, xscale="log", ylim=(0, top), **frame)
     axes.legend(frameon=False, fontsize=9, ncols=2, loc="lower left")
-    clean(axes)
     return picture
 
 
 def schedules(configs: Sequence[Config]) -> Picture:
-    """The learning rate of each update, as the configs have it."""
+    """Draw the learning rate of each update, as the configs have it."""
     picture = Picture(9.5, 2.8)
-    axes = picture.add_subplot()
-    for cfg, colour, line in zip(configs, COLOURS, LINES * 2):
-        name = cfg.schedule.replace("_", "-") or "stays"
-        warm = f"warm-up of {cfg.lr_warmup}, " if cfg.lr_warmup else ""
-        axes.plot(rates(cfg), color=colour, ls=line, label=warm + name)
-    axes.set(xlabel="update", ylabel="learning rate")
-    axes.set_ylim(bottom=0)
-    picture.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=9)
-    clean(axes)
+    axes = picture.panel()
+    curves = {}
+    for cfg in configs:
+        warm_up = f"warm-up of {cfg.lr_warmup}, " if cfg.lr_warmup else ""
+        course = rates(cfg)
+        curves[warm_up + (cfg.schedule.replace("_", "-") or "stays")] = range(len(course)), course
+    lines(axes, curves, styles=STYLES)
+    label(axes, xlabel="update", ylabel="learning rate", ylim=(0, None))
+    legend(picture)
     return picture
 
 
 def update_sizes(table: pd.DataFrame) -> Picture:
-    """How far an update moves each layer, by optimizer.
-
-    Args:
-        table: what `trained.update_sizes` returns.
-    """
-    spans = table.groupby("optimizer", sort=False)["ratio"].agg(["min", "max"])
-    alt = "Update over weights, smallest and largest layer: " + "; ".join(
-        f"{name} {row['min']:.1e} to {row['max']:.1e}" for name, row in spans.iterrows()
-    )
-    picture = Picture(9.5, 3.4, alt)
-    axes = picture.add_subplot()
-    for (name, rows), colour, line in zip(
-        table.groupby("optimizer", sort=False), COLOURS, LINES * 2
-    ):
-        axes.plot(rows["layer"], rows["ratio"], color=colour, ls=line, marker=".", label=name)
-    axes.set(yscale="log", xlabel="layer, from the images on", ylabel="‖update‖ ÷ ‖weights‖")
+    """Draw how far an update moves each layer (a table of `trained.update_sizes`)."""
+    picture = Picture(9.5, 3.4)
+    axes = picture.panel()
+    layers = dict(list(table.groupby("optimizer", sort=False)))
+    curves = {name: (rows["layer"], rows["ratio"]) for name, rows in layers.items()}
+    lines(axes, curves, styles=STYLES, marker=".")
+    for name, rows in layers.items():
+        ends = f"{rows['ratio'].min():.1e} to {rows['ratio'].max():.1e}"
+        describe(axes, f"{name}, smallest and largest layer", [ends])
+    frame = {"xlabel": "layer, from the images on", "ylabel": "‖update‖ ÷ ‖weights‖"}
+    label(axes, yscale="log", **frame)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    picture.legend(loc="outside right center", frameon=False, fontsize=9)
-    clean(axes)
+    legend(picture, 5)
     return picture
 
 
 def by_optimizer(table: pd.DataFrame) -> Picture:
-    """Accuracy at the end, a dot for each seed: optimizers beside each other, a colour a batch.
-
-    Args:
-        table: rows of `trained.ends`.
-    """
-    names = [*dict.fromkeys(table["optimizer"])]
-    means = table.groupby(["batch_size", "optimizer"], sort=False)["val_top1"].mean()
-    alt = "Mean accuracy: " + "; ".join(
-        f"{name} at {size}: {mean:.2f}" for (size, name), mean in means.items()
-    )
-    picture = Picture(9.5, 3.2, alt)
-    axes = picture.add_subplot()
-    sizes = sorted({*table["batch_size"]})
-    for number, (size, colour) in enumerate(zip(sizes, COLOURS)):
-        rows = table[table["batch_size"] == size]
-        shift = 0.16 * (number - (len(sizes) - 1) / 2)
-        places = [names.index(name) + shift for name in rows["optimizer"]]
-        axes.plot(places, rows["val_top1"], "o", color=colour, alpha=0.6, ms=5)
-        of_size = [means[size, name] for name in names]
-        axes.plot(
-            np.arange(len(names)) + shift,
-            of_size,
-            "_",
-            color=colour,
-            ms=14,
-            mew=2,
-            label=f"{size:,} images",
-        )
-    axes.set_xticks(range(len(names)), names)
-    axes.set(ylabel="accuracy in validation")
-    axes.set_title("\n".join(dict.fromkeys(table["machine"])), loc="left", fontsize=9)
-    picture.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
-    clean(axes)
+    """Draw the accuracy at the end, a dot per seed (rows of `trained.ends`)."""
+    picture = Picture(9.5, 3.2)
+    axes = picture.panel()
+    for (size, rows), colour in zip(table.groupby("batch_size"), COLOURS):
+        axes.plot(rows["optimizer"], rows["val_top1"], "o", color=colour, alpha=0.6, ms=5)
+        means = rows.groupby("optimizer", sort=False)["val_top1"].mean()
+        axes.plot(means, "_", color=colour, ms=20, mew=2, label=f"{size:,} images, mean")
+        each = [f"{name} {mean:.2f}" for name, mean in means.items()]
+        describe(axes, f"{size:,} images, mean", each)
+    machines = "\n".join(dict.fromkeys(table["machine"]))
+    label(axes, machines, ylabel="accuracy in validation")
+    legend(picture)
     return picture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -15,13 +16,17 @@ from course.charts.base import (
     GREEN,
     GREY,
     ORANGE,
+    PURPLE,
     SKY,
     Picture,
 )
 from course.charts.primitives import bars, label, legend, lines, mark, stack
 from course.text import digits
 from course.topics.memory.traded import PLAIN, is_best
-from course.training.fake.step import Prediction
+
+if TYPE_CHECKING:
+    from course.topics.sharding.predicted import Share
+    from course.training.fake.step import Prediction
 
 KINDS = {
     "all kept": BLUE,
@@ -35,21 +40,24 @@ PARTS = {
     "weights_gib": "weights",
     "gradients_gib": "gradients",
     "optimizer_gib": "optimizer state",
+    "gathered_gib": "gathered",
     "activations_gib": "activations",
     "other_gib": "batch, and backward's own",
 }
-PART_COLOURS = (BLUE, ORANGE, GREEN, SKY, GREY)
+PART_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, GREY)
 
 
-def held(told: Mapping[str, Prediction]) -> Picture:
-    """What holds the memory at its peak, a bar for each way.
+def held(told: Mapping[str, Prediction | Share]) -> Picture:
+    """Draw what holds the memory at its peak, a bar for each way.
 
     Args:
-        told: what `memory.predict` says of each, by its name.
+        told: what `memory.predict` or `sharding.predict` returns for each, by its name.
     """
     picture = Picture(10, 1.1 + 0.55 * len(told))
     axes = picture.panel()
-    parts = {word: [getattr(each, name) for each in told.values()] for name, word in PARTS.items()}
+    parts = {
+        word: [getattr(each, name, 0) for each in told.values()] for name, word in PARTS.items()
+    }
     stack(axes, list(told), parts, unit=" GiB", colours=PART_COLOURS, room=1.12)
     label(axes, xlabel="GiB, predicted")
     legend(picture, len(PARTS))

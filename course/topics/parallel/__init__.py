@@ -21,7 +21,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no {name!r}")
     import course.topics.parallel.pictures as pictures
     import course.topics.parallel.timelines as timelines
-    from course.topics.parallel.drawing import mlp
 
-    others = {"pictures": pictures, "mlp": mlp, "ideal_of": timelines.ideal}
+    others = {"pictures": pictures, "mlp": pictures.mlp, "ideal_of": timelines.ideal}
     return others[name] if name in others else getattr(timelines, name)

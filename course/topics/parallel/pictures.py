@@ -1,4 +1,4 @@
-"""Pictures of a pipeline: what ranks do when, and where a network is cut."""
+"""Figures of a network on several ranks: who has what, who does what when, where it is cut."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.patches import Patch
+from matplotlib.colors import ListedColormap
 
-from course.charts.base import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, clean, words_on
+from course.charts.base import BLUE, GREEN, GREY, ORANGE, SKY, Picture, words_on
+from course.charts.primitives import bars, label, legend, limit, timeline
 from course.topics.parallel import schedules, timelines
 from course.topics.parallel.balance import stages_of
 from course.training.evidence.actions import BACKWARD, FORWARD, INPUT, WEIGHT
@@ -32,96 +32,93 @@ NAMES = {
 }
 NARROW = 0.012  # of the picture's width: no number fits into such a bar
 COLUMNS = {"weights_m": "weights", "gflop": "GFLOP", "ms": "ms, measured here"}
+# x → gelu(x A) B: of each matrix its name, left edge, width and height, the owner of its parts
+# (rank 0, rank 1, or both: 2), and the words below it.
+OWNERS = (BLUE, ORANGE, GREY)
+MATRICES = (
+    ("x", 0, 1.2, 1.6, [[2]], "all of it on both"),
+    ("A", 1.8, 2, 1.2, [[0, 1]], "columns"),
+    ("hidden", 5.3, 2, 1.6, [[0, 1]], "columns: nothing is sent"),
+    ("B", 7.9, 1.2, 2, [[0], [1]], "rows"),
+    ("", 9.7, 1.2, 1.6, [[0]], ""),
+    ("", 11.4, 1.2, 1.6, [[1]], ""),
+)
+SIGNS = {1.5: "×", 4.55: "→ gelu →", 7.6: "×", 9.4: "=", 11.15: "+"}
+
+
+def mlp() -> Picture:
+    """Draw which numbers of x → gelu(x A) B each of two ranks has, and where they are added."""
+    alt = "Both ranks have x; each has half of the columns of A and of hidden, and half of B's rows"
+    picture = Picture(9, 2.6, f"{alt}; an all-reduce adds the two products")
+    axes = picture.panel()
+    look = {"ha": "center", "va": "center"}
+    for name, left, width, height, owners, words in MATRICES:
+        place = {"extent": (left, left + width, -height / 2, height / 2), "aspect": "auto"}
+        axes.imshow(owners, cmap=ListedColormap(OWNERS), vmin=0, vmax=2, **place)
+        ink = words_on(OWNERS[owners[0][0]])
+        axes.text(left + width / 2, 0, name, fontsize=11, color=ink, **look)
+        axes.text(left + width / 2, -1.3, words, fontsize=9, **look)
+    for rank, colour in enumerate(OWNERS[:2]):
+        axes.text(1.2 * rank, 1.3, f"rank {rank}", color=colour, fontsize=10, weight="bold")
+    for place, sign in SIGNS.items():
+        axes.text(place, 0, sign, fontsize=10, **look)
+    axes.text(11.15, -1.3, "parts of a sum: one all-reduce", fontsize=9, **look)
+    axes.set(xlim=(-0.3, 12.9), ylim=(-1.5, 1.6))
+    axes.set_axis_off()
+    return picture
 
 
 def run(one: Run) -> Picture:
-    """A run's step above what its order alone would give, on one axis of time."""
-    found, due = timelines.timeline(one), timelines.ideal(one)
-    return steps({f"{one.config.pipeline}, measured{_machine(one)}": found, "ideal": due})
-
-
-def _machine(one: Run) -> str:
-    return f": {one.record.machine}" if one.is_recorded else ""
+    """Draw a run's step above what its order alone would give, on one axis of time."""
+    machine = f": {one.record.machine}" if one.is_recorded else ""
+    measured = f"{one.config.pipeline}, measured{machine}"
+    return steps({measured: timelines.timeline(one), "ideal": timelines.ideal(one)})
 
 
 def steps(tables: Mapping[str, pd.DataFrame]) -> Picture:
-    """Steps one below the other, on one axis of time: a row a rank, a bar a pass.
+    """Draw steps one below the other, on one axis of time: a row per rank, a bar per pass.
 
     Args:
         tables: by their titles, as `timelines.timeline` and `schedules.ideal` return them.
     """
     ranks = [table["rank"].nunique() for table in tables.values()]
     picture = Picture(10, 0.75 + 0.55 * len(ranks) + 0.36 * sum(ranks))
-    panels = picture.subplots(len(ranks), sharex=True, squeeze=False, height_ratios=ranks)[:, 0]
+    panels = picture.panels(len(ranks), sharex=True, height_ratios=ranks)
     end = max(table["end_ms"].max() for table in tables.values())
-    for axes, (title, table) in zip(panels, tables.items()):
-        _step(axes, table, end)
-        axes.set_title(
-            f"{title}: {schedules.idle(table):.0%} of the ranks' time idle", loc="left", fontsize=10
-        )
-    measured = "milliseconds since the step's first pass began"
-    of_one = "time, in forward passes of a micro-batch"
-    unitless = all(table.attrs.get("is_unitless") for table in tables.values())
-    panels[-1].set_xlabel(of_one if unitless else measured, fontsize=9)
-    kinds = [
-        kind for kind in NAMES if any((table["what"] == kind).any() for table in tables.values())
-    ]
-    handles = [Patch(color=COLOURS[kind][0], label=NAMES[kind]) for kind in kinds]
-    picture.legend(
-        handles=handles, frameon=False, fontsize=9, ncols=len(kinds), loc="outside lower center"
-    )
+    for axes, (title, table), count in zip(panels, tables.items(), ranks):
+        lanes: dict[str, list] = {f"rank {rank}": [] for rank in range(count)}
+        for row in table.itertuples():
+            lasts = row.end_ms - row.begin_ms
+            colour = COLOURS[row.what][int(row.stage >= count)]
+            words = str(row.micro_batch) if lasts > NARROW * end else ""
+            piece = (row.begin_ms, lasts - 0.0015 * end, colour, words)  # a gap between passes
+            lanes[f"rank {row.rank}"].append(piece)
+        timeline(axes, lanes, heights=[0.8])
+        idle = f"{title}: {schedules.idle(table):.0%} of the ranks' time idle"
+        label(axes, idle, size=10, xlim=(0, 1.01 * end))
+    is_unitless = all(table.attrs.get("is_unitless") for table in tables.values())
+    unit = "in forward passes of a micro-batch" if is_unitless else "in ms since the first pass"
+    panels[-1].set_xlabel(f"time, {unit}", fontsize=9)
+    kinds = set(pd.concat(tables.values())["what"])
+    legend(picture, 4, {name: COLOURS[kind][0] for kind, name in NAMES.items() if kind in kinds})
     return picture
 
 
-def _step(axes: Axes, table: pd.DataFrame, end: float) -> None:
-    ranks = table["rank"].nunique()
-    for rank, rows in table.groupby("rank"):
-        spans = zip(rows["begin_ms"], rows["end_ms"] - rows["begin_ms"])
-        colours = [
-            COLOURS[what][int(stage >= ranks)] for what, stage in zip(rows["what"], rows["stage"])
-        ]
-        style = {"facecolors": colours, "edgecolor": "white", "lw": 0.6}
-        axes.broken_barh([*spans], (rank - 0.4, 0.8), **style)  # one thing to draw, not a hundred
-        for row, colour in zip(rows.itertuples(), colours):
-            if row.end_ms - row.begin_ms > NARROW * end:
-                middle = (row.begin_ms + row.end_ms) / 2
-                words = {"ha": "center", "va": "center", "color": words_on(colour)}
-                number = axes.text(middle, rank, str(row.micro_batch), fontsize=7.5, **words)
-                number.set_in_layout(False)  # it lies in its bar
-    axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
-    axes.set_ylim(ranks - 0.5, -0.5)
-    axes.set_xlim(0, 1.01 * end)
-    clean(axes)
-
-
 def cuts(table: pd.DataFrame, chosen: Mapping[str, str]) -> Picture:
-    """What each piece has of all weights, GFLOP and milliseconds, and where stages begin.
+    """Draw what each piece has of all weights, GFLOP and milliseconds, and where stages begin.
 
     Args:
         table: of `balance.pieces`. chosen: the cuts by their names, as `balance.cut_by` gives them.
     """
     picture = Picture(10, 4.2)
-    panels = picture.subplots(len(COLUMNS), sharex=True)
+    panels = picture.panels(len(COLUMNS), sharex=True)
     for axes, (column, name) in zip(panels, COLUMNS.items()):
         share = 100 * table[column] / table[column].sum()
-        axes.bar(range(len(table)), share, color=GREY, width=0.75)
-        axes.set_title(f"{name}, % of all", loc="left", fontsize=10)
-        axes.margins(x=0.01)
-        clean(axes)
-    for (name, cut), colour in zip(chosen.items(), (BLUE, ORANGE, GREEN, PURPLE)):
-        for begin, *_ in stages_of(table, cut)[1:]:
-            for axes in panels:
-                axes.axvline(begin - 0.5, color=colour, lw=2, label=name)
-    handles, labels = panels[0].get_legend_handles_labels()
-    by_name = dict(zip(labels, handles))
-    picture.legend(
-        by_name.values(),
-        [f"cut by {name}" for name in by_name],
-        frameon=False,
-        fontsize=9,
-        ncols=len(by_name),
-        loc="outside lower center",
-    )
-    panels[-1].set_xticks(range(len(table)), table["piece"], fontsize=9)
+        bars(axes, table["piece"], share, words=[""] * len(table), colours=GREY, upright=True)
+        for (way, cut), colour in zip(chosen.items(), (BLUE, ORANGE, GREEN)):
+            for begin, *_ in stages_of(table, cut)[1:]:
+                limit(axes, begin - 0.5, f"cut by {way}", colour=colour, along="x")
+        label(axes, f"{name}, % of all", size=10)
     panels[-1].set_xlabel("block, in the order in which images pass", fontsize=9)
+    legend(picture)
     return picture

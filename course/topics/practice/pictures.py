@@ -1,11 +1,11 @@
-"""Pictures of a training that is stopped, and of what saving costs it."""
+"""Figures of a training that is stopped, and of what saving costs it."""
 
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
-from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, Picture, clean
+from course.charts.base import BLUE, DARK, GREEN, GREY, ORANGE, Picture
+from course.charts.primitives import describe, label, legend, limit, lines
 from course.runs.run import Run
 from course.text import digits
 from course.topics.practice.saving import NEVER, joined, lost, steps_of, way_of
@@ -14,78 +14,61 @@ HUES = {"never": GREY, "torch.save": ORANGE, "async_save": BLUE}
 
 
 def stopped(run: Run, whole: Run) -> Picture:
-    """The losses of a run that was stopped, on those of the same training that was not."""
+    """Draw the losses of a run that was stopped, on those of the same training that was not."""
     table = joined(run, whole)
     at = run.record.evidence.get("began_at", 0)
+    picture = Picture(10, 3.2)
+    axes = picture.panel()
+    axes.plot(table.index, table["whole"], color=GREY, lw=5, label="never stopped")
+    parts = {f"stopped, process {number}": part for number, part in table.groupby("process")}
+    curves = {name: (part.index, part["stopped"]) for name, part in parts.items()}
+    lines(axes, curves, colours=(ORANGE, BLUE), marker="o")
+    limit(axes, at - 0.5, "goes on", colour=DARK, along="x")
     same = f"{table['same'].sum()} of {len(table)} steps have the same loss to the bit"
-    picture = Picture(
-        10, 3.2, f"a stopped training goes on at step {at}, and {same} as a whole one"
-    )
-    axes = picture.subplots()
-    axes.plot(table.index, table["whole"], color=GREY, linewidth=5, label="never stopped")
-    for process, hue in ((1, ORANGE), (2, BLUE)):
-        part = table[table["process"] == process]
-        name = f"stopped, process {process}"
-        axes.plot(part.index, part["stopped"], "o-", color=hue, label=name, markersize=5)
-    axes.axvline(at - 0.5, color=ACCENT, linestyle=":")
-    axes.text(at - 0.45, axes.get_ylim()[1], " goes on", va="top", fontsize=9, color=DARK)
-    axes.set(xlabel="step", ylabel="loss")
-    clean(axes)
+    describe(axes, "", [f"it goes on at step {at}; {same}"])
+    label(axes, xlabel="step", ylabel="loss")
     axes.legend(frameon=False, fontsize=9)
     return picture
 
 
 def steps(runs: list[Run], machine: str) -> Picture:
-    """How long each step took, one row a run: those behind a save stand out."""
-    told = "; ".join(_told(run) for run in runs)
-    picture = Picture(10, 1.0 + 1.3 * len(runs), f"ms of each step, {machine}. {told}")
-    rows = np.atleast_1d(picture.subplots(len(runs), 1, sharex=True, sharey=True))
+    """Draw how long each step took, one row per run: steps after a save stand out."""
+    picture = Picture(10, 1.0 + 1.3 * len(runs))
+    rows = picture.panels(len(runs), sharex=True, sharey=True)
     for axes, run in zip(rows, runs):
         table = run.steps[run.steps["step"] >= run.config.warmup_steps]
         way = way_of(run.config)
-        axes.bar(table["step"], table["step_s"] * 1e3, color=HUES[way], width=0.8)
-        axes.set_title(way, loc="left", fontsize=10)
-        axes.set_ylabel("ms")
-        clean(axes)
+        axes.bar(table["step"], table["step_s"] * 1e3, color=HUES[way])
+        label(axes, way, size=10, ylabel="ms")
+        row = steps_of(run)
+        text = f"{digits(row['step_ms'])} ms"
+        if way != NEVER:
+            behind = digits(row["behind_ms"])
+            text += f", after a save (every {row['every']} steps) {behind} ms"
+        describe(axes, way, [text])
     rows[-1].set_xlabel(f"step; {machine}")
     return picture
 
 
-def _told(run: Run) -> str:
-    """The steps of a run, in words."""
-    row = steps_of(run)
-    usual = f"{row['saved']}: {digits(row['step_ms'])} ms"
-    if row["saved"] == NEVER:
-        return usual
-    return f"{usual}, behind a save (every {row['every']} steps) {digits(row['behind_ms'])} ms"
-
-
 def best_distance(save_min: float, nodes: tuple[int, ...], broken_days: float) -> Picture:
-    """What is lost by saving too often, and too rarely, on so many nodes."""
-    hours, found = np.geomspace(0.02, 24, 200), {}
-    for count in nodes:
-        shares = pd.Series([lost(save_min, each, count, broken_days) for each in hours])
-        found[count] = shares, int(shares.idxmin())
-    told = [
-        f"{_named(count)} every {_apart(hours[best])}, {digits(100 * shares[best])} % lost"
-        for count, (shares, best) in found.items()
-    ]
-    picture = Picture(10, 3.2, f"the best distance between two checkpoints: {'; '.join(told)}")
-    axes = picture.subplots()
-    for (count, (shares, best)), hue in zip(found.items(), (GREEN, BLUE, ORANGE)):
-        axes.plot(hours, 100 * shares, color=hue, label=_named(count))
-        axes.plot(hours[best], 100 * shares[best], "o", color=hue)
-    axes.set(xscale="log", yscale="log", ylim=(0.1, 100))
+    """Draw the time lost by saving too often, or too rarely, for several numbers of nodes."""
+    picture = Picture(10, 3.2)
+    axes = picture.panel()
+    hours = np.geomspace(0.02, 24, 200)
+    for count, colour in zip(nodes, (GREEN, BLUE, ORANGE)):
+        shares = 100 * np.array([lost(save_min, each, count, broken_days) for each in hours])
+        best = shares.argmin()
+        name = f"{count:,} node{'s' * (count > 1)}"
+        axes.plot(hours, shares, color=colour, label=name)
+        axes.plot(hours[best], shares[best], "o", color=colour)
+        describe(axes, name, [f"best every {_apart(hours[best])}, {digits(shares[best])} % lost"])
+    axes.set(xscale="log", yscale="log")
     axes.set_xticks([0.05, 0.25, 1, 4, 24], ["3 min", "15 min", "1 h", "4 h", "1 day"])
     axes.set_yticks([0.1, 1, 10, 100], ["0.1 %", "1 %", "10 %", "100 %"])
-    axes.set(xlabel="between two checkpoints", ylabel="of the time is lost")
-    clean(axes)
-    axes.legend(frameon=False, fontsize=9)
+    frame = {"xlabel": "between two checkpoints", "ylabel": "of the time is lost"}
+    label(axes, ylim=(0.1, 100), **frame)
+    legend(picture)
     return picture
-
-
-def _named(nodes: int) -> str:
-    return f"{nodes:,} node{'s' * (nodes > 1)}"
 
 
 def _apart(hours: float) -> str:

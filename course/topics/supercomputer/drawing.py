@@ -1,4 +1,4 @@
-"""What drawings of machines are made of: boxes, gauges, arrows and words, in inches."""
+"""Parts of drawings of machines: boxes, squares, gauges, arrows and words, in inches."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from course.charts.base import BOX, DARK, GREY, SKY, Picture
+from course.charts.base import BOX, DARK, GREY, SKY, Picture, words_on
+from course.charts.primitives import describe
 
 LINE = "#C9C9C5"
 
 
-def canvas(width: float, height: float) -> tuple[Picture, Axes]:
-    """Axes whose units are inches, so that text fits its box."""
-    picture = Picture(width, height)
-    axes = picture.add_subplot()
+def canvas(width: float, height: float, below: float = 0) -> tuple[Picture, Axes]:
+    """Return axes whose units are inches, so that text fits its box, and a room for a legend."""
+    picture = Picture(width, height + below)
+    axes = picture.panel()
     axes.set(xlim=(0, width), ylim=(0, height), aspect="equal")
     axes.axis("off")
     return picture, axes
@@ -29,48 +30,54 @@ def box(
     wide: float,
     tall: float,
     title: str,
+    words: str = "",
     *,
-    dashed: bool = False,
+    points: float = 8.5,
 ) -> None:
-    """A rounded box with its title in the upper left corner; dashed for what is not there."""
-    shape = FancyBboxPatch(
-        (left + 0.06, low + 0.06),
-        wide - 0.12,
-        tall - 0.12,
-        boxstyle="round,pad=0.06",
-        facecolor="white" if dashed else BOX,
-        edgecolor=GREY,
-        ls="--" if dashed else "-",
-        lw=0.9,
-    )
-    axes.add_patch(shape)
+    """Draw a rounded box with its title in the upper left corner, and words in it."""
+    look = {"facecolor": BOX, "edgecolor": GREY, "lw": 0.9, "boxstyle": "round,pad=0.06"}
+    axes.add_patch(FancyBboxPatch((left + 0.06, low + 0.06), wide - 0.12, tall - 0.12, **look))
     axes.text(left + 0.12, low + tall - 0.1, title, va="top", fontsize=9, color=DARK, weight="bold")
+    describe(axes, "", [title])
+    say(axes, left + wide / 2, low + 0.4 * tall, words, points=points)
 
 
-def tile(
+def squares(
     axes: Axes,
     left: float,
     low: float,
     wide: float,
     tall: float,
-    squares: Sequence[str],
-    edge: str = GREY,
+    colours: Sequence[str],
+    words: Sequence[str] = (),
+    *,
+    most: float = 0.75,
 ) -> None:
-    """One node, with a small square of a colour for each of its GPUs along its lower edge."""
-    shape = Rectangle((left, low), wide, tall, facecolor="white", edgecolor=edge, lw=1.4)
-    axes.add_patch(shape)
-    rows = 2 if len(squares) > 4 and wide < 1 else 1
-    columns = max(1, math.ceil(len(squares) / rows))
-    side = min(0.17, (wide - 0.08) / columns)
-    begin = left + (wide - side * columns) / 2
-    for number, colour in enumerate(squares):
+    """Draw a square of each colour in the middle of a place, as large as fits, at most `most`.
+
+    Args:
+        words: in the squares, where these are large enough.
+    """
+    count = len(colours)
+
+    def fit(columns: int) -> tuple[float, int, int]:
+        side = min(wide / columns, tall / math.ceil(count / columns), most)
+        return round(side, 3), -(-count % columns), columns  # large, then with a full last row
+
+    side, _, columns = max(map(fit, range(1, count + 1)), default=(most, 0, 1))
+    top = low + (tall + side * math.ceil(count / columns)) / 2
+    left += (wide - side * columns) / 2
+    for number, colour in enumerate(colours):
         row, column = divmod(number, columns)
-        spot = (begin + (column + 0.08) * side, low + 0.08 + row * side)
+        spot = left + (column + 0.08) * side, top - (row + 0.92) * side
         axes.add_patch(Rectangle(spot, side * 0.84, side * 0.84, color=colour, lw=0))
+        if words and side > 0.5:
+            middle = spot[0] + 0.42 * side, spot[1] + 0.42 * side
+            say(axes, *middle, words[number], colour=words_on(colour), points=7.5)
 
 
 def gauge(axes: Axes, left: float, low: float, wide: float, tall: float, used: float) -> None:
-    """A vessel, filled as far as it is used (0 to 1): upwards if it is tall, else to the right."""
+    """Draw a bar, filled as far as it is used (0 to 1): upwards if it is tall, else rightwards."""
     used = min(max(used, 0), 1)
     axes.add_patch(Rectangle((left, low), wide, tall, facecolor="white", edgecolor=GREY, lw=0.9))
     shape = (wide, tall * used) if tall > wide else (wide * used, tall)
@@ -78,7 +85,7 @@ def gauge(axes: Axes, left: float, low: float, wide: float, tall: float, used: f
 
 
 def arrow(axes: Axes, begin: tuple[float, float], end: tuple[float, float], words: str) -> None:
-    """An arrow, with words beside its middle."""
+    """Draw an arrow, with words above its middle."""
     axes.annotate("", end, begin, arrowprops={"arrowstyle": "->", "color": DARK})
     say(axes, (begin[0] + end[0]) / 2, (begin[1] + end[1]) / 2 + 0.13, words, points=8)
 
@@ -86,14 +93,14 @@ def arrow(axes: Axes, begin: tuple[float, float], end: tuple[float, float], word
 def say(
     axes: Axes, x: float, y: float, words: str, *, colour: str = DARK, points: float = 8.5
 ) -> None:
-    """Words around a point."""
-    axes.text(
-        x, y, words, ha="center", va="center", fontsize=points, color=colour, linespacing=1.35
-    )
+    """Write words around a point, and add them to the alt text."""
+    look = {"ha": "center", "va": "center", "linespacing": 1.35}
+    axes.text(x, y, words, fontsize=points, color=colour, **look)
+    describe(axes, "", [words])
 
 
 def size(gib: float) -> str:
-    """GiB for people: 24 GiB, 4.1 TiB."""
+    """Return GiB for people: 24 GiB, 4.1 TiB."""
     for unit in ("GiB", "TiB"):
         if gib < 1000:
             return f"{gib:.0f} {unit}" if gib >= 10 else f"{gib:.1f} {unit}"

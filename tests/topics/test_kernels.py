@@ -163,7 +163,9 @@ def test_pictures_say_what_they_show() -> None:
     alt = kernels.pictures.grid(size=22, block=8).alt
     assert alt.endswith("program 2: 2·8 + 0 … 7: 16, 17, 18, 19, 20, 21, ✗, ✗")
     table = pd.DataFrame({"way": ["one"], "read": [2**21], "written": [2**20]})
-    assert kernels.pictures.moved(table).alt.endswith("read: one: 2; written: one: 1")
+    assert kernels.pictures.moved(table).alt.endswith(
+        "read: one: 2; written: one: 1; in all: one: 3"
+    )
 
 
 @pytest.mark.skipif(cuda.nvcc() is None, reason="nvcc is not here")

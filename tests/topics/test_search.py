@@ -354,7 +354,6 @@ def test_pictures_say_what_they_show() -> None:
         (search.pictures.curves(told), "a: 1 of 3 pruned"),
         (search.pictures.progress(search.progress(table)), "device seconds, added up; a: from 0.5"),
         (search.pictures.by_field(table.assign(val_top1=0.6), ["lr"]), "three best: 0.01: 0.6, "),
-        (search.pictures.importance(pd.Series({"lr": 0.9, "momentum": 0.1})), "lr: 90%"),
         (search.pictures.chance(values), "the best: 2: 0.6; "),
         (search.pictures.tested(table), "chosen for its validation: from 0.6 to 0.52"),
     ):

@@ -21,6 +21,7 @@ from course.charts.base import (
     SKY,
     Picture,
 )
+from course.charts.explain import bar_panels
 from course.charts.primitives import bars, heading, label, legend, stack
 from course.text import digits
 from course.topics.networks import boxes, volumes
@@ -51,15 +52,9 @@ PARTS = {
 
 def costs(table: pd.DataFrame) -> Picture:
     """Draw operations and bytes of one image in training (`networks()`)."""
-    picture = Picture(9.5, 1.9)
-    columns = {
-        "gflop": "GFLOP for one image, in training",
-        "megabytes_half": "MB moved for it, in 16 bits",
-    }
-    for axes, (column, title) in zip(picture.panels(1, 2, sharey=True), columns.items()):
-        bars(axes, [TITLES[name] for name in table.index], table[column], colours=BLUE)
-        label(axes, title, size=10)
-    return picture
+    table = table.rename(index=TITLES)
+    gflop = {"GFLOP for one image, in training": table["gflop"]}
+    return bar_panels(gflop | {"MB moved for it, in 16 bits": table["megabytes_half"]})
 
 
 def beside(ratios: pd.DataFrame) -> Picture:

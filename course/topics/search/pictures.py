@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
-from course.charts.primitives import bars, heading, label, legend, limit, lines, scatter_fit
+from course.charts.primitives import heading, label, legend, limit, lines, scatter_fit
 from course.topics.search.chance import best_by_chance
 from course.topics.search.replay import Recorded
 
@@ -118,21 +118,6 @@ def by_field(table: pd.DataFrame, fields: Sequence[str]) -> Picture:
     picture.axes[0].set_ylabel("accuracy in validation")
     legend(picture)
     heading(picture, _machines(table))
-    return picture
-
-
-def importance(shares: pd.Series, machine: str = "") -> Picture:
-    """Draw a bar for each field: the share of what trials differ in.
-
-    Args:
-        shares: what `importance` returns.
-        machine: on which trials were made.
-    """
-    picture = Picture(8, 1.1 + 0.42 * len(shares))
-    axes = picture.panel()
-    bars(axes, shares.index, shares, words=[f"{each:.0%}" for each in shares], colours=BLUE)
-    words = "share of the differences between trials"
-    label(axes, machine, xlabel=words, xlim=(0, 1.1), xticks=[])
     return picture
 
 

@@ -7,7 +7,7 @@ import html
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -220,19 +220,3 @@ def clean(axes: Axes) -> None:
     """Remove the upper and right edge of the frame, and make the labels small."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=9)
-
-
-def stacked_bar(
-    axes: Axes, place: int, parts: Iterable[tuple[str, float, str, str]], height: float
-) -> float:
-    """Draw a horizontal bar of parts; for figures that `primitives.stack` does not draw yet."""
-    begin = 0.0
-    for label, width, colour, words in parts:
-        shown = label if place == 0 else None
-        axes.barh(place, width, left=begin, color=colour, height=height, label=shown)
-        if words:
-            middle = begin + width / 2
-            ink = words_on(colour)
-            axes.text(middle, place, words, ha="center", va="center", color=ink, fontsize=9)
-        begin += width
-    return begin

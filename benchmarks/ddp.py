@@ -1,12 +1,10 @@
 """What does DDP itself cost? Every rank alone, and all of them under DDP, in turns in one job.
 
     torchrun --standalone --nproc-per-node 4 benchmarks/ddp.py --compile --out FILE
-    torchrun --standalone --nproc-per-node 2 benchmarks/ddp.py --algebra --out FILE
     torchrun --standalone --nproc-per-node 2 benchmarks/ddp.py --model resnet18 --image-px 64 \
         --batch-size 8 --steps 2
 
-All variants train ResNet-50 as rung `fused` does, or as rung `algebra`, which sends its gradients
-in pieces of its own and can leave them to DDP, on one synthetic batch a rank. They take turns,
+All variants train ResNet-50 as rung `fused` does, on one synthetic batch a rank. They take turns,
 a block of steps each, so all see the same seconds of the machine. "alone" runs on all ranks at
 once, without a message: what is slower than that is DDP's doing, and not that GPUs are unequal or
 that two draw more power than one. A block lasts until its slowest rank is done, the device
@@ -21,21 +19,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import distributed, nn
-from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-import fast_resnet
 from course.data.loader import SYNTHETIC_CLASSES
 from course.training import models
 from course.training.recorder import cpu_name, device_name
-from fast_resnet.ddp import Shared
 
-NOT_FOR_DDP = "_ddp_params_and_buffers_to_ignore"  # what a network keeps from DDP
 VIEW, STILL = {"gradient_as_bucket_view": True}, {"broadcast_buffers": False}
 VARIANTS = {
     "alone": None,
@@ -43,56 +36,7 @@ VARIANTS = {
     "gradients stay in the buckets": VIEW,
     "and no broadcast of buffers": VIEW | STILL,
 }
-# Of the algebra: "own" are the pieces in which it makes gradients; "sends" says which of them, and
-# when; "first" are messages that go before kernels which wait for the same GPU.
-ALGEBRA = {
-    "alone": None,
-    "in DDP's buckets": VIEW,
-    "in its own pieces": VIEW | {"own": True},
-    "in its own pieces, first": VIEW | {"own": True, "first": True},
-    "all when backward has ended": VIEW | {"own": True, "sends": "late"},
-    "the last layer's alone": VIEW | {"own": True, "sends": "none"},
-}
 WARMUP = 10  # steps before the first turn; the first of a compiled model takes a minute
-
-
-class Late(Shared):
-    """Sends all gradients when backward has ended, while nothing else computes."""
-
-    def send(self, *piece: Any) -> None:
-        self.__dict__.setdefault("_kept", []).append(piece)
-
-    def _receive(self, statistics: torch.Tensor) -> None:
-        for piece in self.__dict__.pop("_kept", []):
-            super().send(*piece)
-        super()._receive(statistics)
-
-
-class Nothing(Shared):
-    """Sends the statistics alone: each rank keeps its own gradients, but for the last layer's."""
-
-    def send(self, parameters: list[nn.Parameter], flat: torch.Tensor, views: list) -> None:
-        done = Future()
-        done.set_result(None)
-        self._sent.append((done, flat, parameters, views))
-
-
-SENDS = {"late": Late, "none": Nothing}
-
-
-def under_ddp(
-    model: nn.Module, own: bool = False, sends: str = "", first: bool = False, **options: Any
-) -> nn.Module:
-    """The network on all ranks; the last layer's gradients are DDP's own in any case."""
-    if first and "cuda:nccl" in distributed.get_backend_config():
-        nccl = distributed.ProcessGroupNCCL.Options(is_high_priority_stream=True)
-        options["process_group"] = distributed.new_group(pg_options=nccl)
-    if not own:
-        model.__class__ = type("LeavesAll", (type(model),), {NOT_FOR_DDP: []})
-    ddp = DDP(model, **options)
-    if sends:
-        model._shared = SENDS[sends](model, ddp)
-    return ddp
 
 
 def training(options: dict | None, form: str, args: argparse.Namespace) -> Iterator[None]:
@@ -101,10 +45,8 @@ def training(options: dict | None, form: str, args: argparse.Namespace) -> Itera
     torch.manual_seed(0)
     model = models.create(args.model, SYNTHETIC_CLASSES)
     model = model.to(device, memory_format=torch.channels_last).train()
-    if form == "algebra":
-        model = fast_resnet.convert(model)
     if options is not None:
-        model = under_ddp(model, **options)
+        model = DDP(model, **options)
     if form == "compiled":
         model = torch.compile(model)
     criterion = nn.CrossEntropyLoss()
@@ -138,8 +80,7 @@ def measure(form: str, args: argparse.Namespace) -> list[dict]:
     """All variants, in turns: what is printed of each."""
     on_cpu = args.device.type == "cpu"
     wait = (lambda: None) if on_cpu else torch.accelerator.synchronize
-    variants = ALGEBRA if form == "algebra" else VARIANTS
-    running = {name: training(options, form, args) for name, options in variants.items()}
+    running = {name: training(options, form, args) for name, options in VARIANTS.items()}
     for steps in running.values():
         block_s(steps, 1 if on_cpu else WARMUP, wait)
     took = [
@@ -159,7 +100,7 @@ def measure(form: str, args: argparse.Namespace) -> list[dict]:
             "turns": args.turns,
             "steps_a_turn": args.steps,
         }
-        for at, name in enumerate(variants)
+        for at, name in enumerate(VARIANTS)
     ]
 
 
@@ -175,9 +116,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=256, help="of each rank")
     parser.add_argument("--steps", type=int, default=20, help="of a turn")
     parser.add_argument("--turns", type=int, default=5)
-    also = parser.add_mutually_exclusive_group()
-    also.add_argument("--compile", action="store_true", help="the compiled variants, too")
-    also.add_argument("--algebra", action="store_true", help="the algebra's variants alone")
+    parser.add_argument("--compile", action="store_true", help="the compiled variants, too")
     parser.add_argument("--out", type=Path, help="also write the lines into this file")
     args = parser.parse_args()
     if "LOCAL_RANK" not in os.environ:
@@ -196,8 +135,7 @@ def main() -> None:
         "batch_size": args.batch_size,
         "torch": torch.__version__,
     }
-    forms = ["algebra"] if args.algebra else ["eager", "compiled"][: 1 + args.compile]
-    for form in forms:
+    for form in ["eager", "compiled"][: 1 + args.compile]:
         lines = [json.dumps(found | where) for found in measure(form, args)]
         if rank == 0:
             print(*lines, sep="\n", flush=True)

@@ -4,7 +4,7 @@ DDP copies each gradient into a bucket, and gathers, sends and spreads BatchNorm
 small tensors, before each forward pass. A segment's gradients lie in one piece as they are. It is
 sent when the segment has gone back, while the one below it computes, and rank 0's piece of
 statistics at the end. DDP is left with the last layer; whether ranks share a step at all is its own
-decision, as ever (`no_sync`). It more than halves what sharing costs a step: docs/performance.md.
+decision, as ever (`no_sync`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import torch
 
 from fast_resnet import _compat
 from fast_resnet.model import HEAD
-from fast_resnet.segments import Segments
+from fast_resnet.network import Segments
 
 
 class Graphs:

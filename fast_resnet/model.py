@@ -21,11 +21,9 @@ from fast_resnet import _compat, structure
 from fast_resnet.ddp import Shared, left_by, ours
 
 if TYPE_CHECKING:
-    from fast_resnet.forward import Tape
     from fast_resnet.graphs import Graphs
-    from fast_resnet.kernels.compiling import Report
+    from fast_resnet.network import Tape
 
-PRECOMPILE = True  # compile all kernels at once before the first step, not each at its launch
 EAGER_STEPS = 3  # steps on images of one shape before CUDA graphs are captured
 STRIDE = 32  # an image's height must be a multiple: it is halved five times
 MOST = 2**31  # elements of a tensor: kernels count in 32 bits
@@ -55,7 +53,7 @@ class FastResNet(ResNet):
         """Logits [n, classes] of images [n, 3, h, w]."""
         # Also in evaluation mode: training with fixed statistics calls `model.eval()`.
         shared = self._sharing() if self.training or torch.is_grad_enabled() else None
-        modules = list(self.modules())
+        modules = list(_compat.modules_of(self))
         norms = [m for m in modules if isinstance(m, nn.BatchNorm2d)]
         if not (norms and self.training and all(norm.training for norm in norms)):
             return self._torchvisions(images, shared)
@@ -64,7 +62,7 @@ class FastResNet(ResNet):
         if not reason and (self._step is None or self._step.is_outdated(dtype, modules)):
             self._step = None
             if not (reason := structure.difference(self) or _wrong_weights(self)):
-                self._step = Step(self, dtype, modules)
+                self._step = Step(self, dtype)
         if reason:
             self._warn(reason)
             return self._torchvisions(images, shared)
@@ -94,7 +92,7 @@ class FastResNet(ResNet):
         if reason not in self._warned:
             self._warned |= {reason}
             text = f"fast_resnet trains by torchvision's own code: {reason}"
-            warnings.warn(text, stacklevel=4)
+            warnings.warn(text, stacklevel=6)  # the line that calls the network
 
     def _sharing(self) -> Shared | None:
         """With which ranks this pass shares its gradients: DDP, which called it, knows."""
@@ -200,6 +198,12 @@ def _wrong_weights(model: nn.Module) -> str:
         return "its weights are not in fp32"
     if len({weight.device for weight in weights}) > 1:
         return "its weights are on several devices"
+    if is_interpreted():
+        return ""
+    products = [m for m in model.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (1, 1)]
+    for channels in (n for conv in products for n in (conv.in_channels, conv.out_channels)):
+        if channels != 64 and channels % 128:
+            return f"a layer has {channels} channels: the kernels take 64 or a multiple of 128"
     return ""
 
 
@@ -221,28 +225,20 @@ class _Segment(torch.autograd.Function):
 class Step:
     """What a network's steps share: its segments, the tape of the last one, and graphs."""
 
-    def __init__(
-        self, model: nn.Module, dtype: torch.dtype, modules: list[nn.Module] | None = None
-    ) -> None:
-        from fast_resnet.segments import Segments  # only here: it needs Triton
-        from fast_resnet.tuning import Saved
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+        from fast_resnet.network import Segments  # only here: it needs Triton
 
         self.device = model.conv1.weight.device
-        is_gpu = self.device.type == "cuda"
-        self.saved = Saved(torch.cuda.get_device_name(self.device) if is_gpu else "interpreted")
-        self.segments = Segments(model, dtype, self.saved.chosen)
+        self.segments = Segments(model, dtype)
         self.parameters = [self.segments.parameters(number) for number in range(HEAD + 1)]
-        self._modules = list(model.modules()) if modules is None else modules
+        self._modules = list(_compat.modules_of(model))
         self._places, self._settings_of_norms = places(self._modules), norm_settings(self._modules)
         self.count, self._due = 0, -1
         self._tape: Tape | None = None
         self._graphs: Graphs | None = None
         self._shape, self._seen = torch.Size(), 0
         self._captured = False  # whether the current step runs by graphs
-        self._may_capture = is_gpu
-        self._may_compile = is_gpu and PRECOMPILE
-        self._compiled: set[torch.Size] = set()  # for images of these shapes
-        self.reports: list[Report] = []
+        self._may_capture = self.device.type == "cuda"
         self.shared: Shared | None = None  # with other ranks, in the current step
 
     def is_outdated(self, dtype: torch.dtype, modules: list[nn.Module]) -> bool:
@@ -267,8 +263,6 @@ class Step:
         """Images in half precision, with a fourth channel of zeros for the first layer."""
         self.count += 1
         n, _, height, width = images.shape
-        if self._may_compile and images.shape not in self._compiled:
-            self._compile(images.shape)
         self._seen = self._seen + 1 if images.shape == self._shape else 1
         self._shape = images.shape
         self._captured = self._graphs is not None and len(self._graphs.images) == n
@@ -284,26 +278,11 @@ class Step:
             self._capture(x)
         return x
 
-    def _compile(self, shape: torch.Size) -> None:
-        """Compile all kernels that steps on images of this shape will launch."""
-        from fast_resnet import segments
-        from fast_resnet.kernels import compiling
-
-        self._compiled.add(shape)
-        try:
-            with self._settings(), _compat.without_dispatch_modes():
-                noted = segments.launches(self.segments, shape)
-            self.reports.append(compiling.compile_at_once(noted, self.device))
-        except Exception as error:  # Triton compiles each when it is launched, as it always does
-            self._may_compile = False
-            print(f"fast_resnet compiles kernel by kernel: {error}", file=sys.stderr, flush=True)
-
     def _capture(self, images: torch.Tensor) -> None:
         """From here on images of this shape go through graphs, which look for them here."""
         from fast_resnet.graphs import Graphs
 
         self._graphs = self._tape = None  # only one shape's at a time: they hold memory
-        self.saved.write()
         try:
             with self._settings():
                 self._graphs = Graphs(self.segments, images)
@@ -375,11 +354,7 @@ class Settings:
 
 def places(modules: list[nn.Module]) -> list[int]:
     """Where in memory parameters and statistics are: kernels have noted it."""
-    return [
-        each.data_ptr()
-        for module in modules
-        for each in (*module.parameters(recurse=False), *module.buffers(recurse=False))
-    ]
+    return [each.data_ptr() for each in _compat.tensors_of(modules)]
 
 
 def norm_settings(modules: list[nn.Module]) -> list[tuple[float, float]]:

@@ -1,61 +1,234 @@
-"""The 1x1 convolutions as products of matrices, forward and backward; formulas.py derives them.
+"""The 1x1 convolutions, as products of matrices with all that surrounds them in one kernel.
 
-Tensors are [M, K] and [M, N]: pixels x channels; W is [N, K].
+formulas.py derives them; M, K, N, s, G, P, k1, k2, k3 are named as there. Tensors are [M, K] and
+[M, N]: pixels x channels; W is [N, K]. A program makes a tile of BM rows and BN columns, and walks
+over the depth in steps of BK. A function that a kernel calls becomes a part of it: a tile never
+leaves the registers in between.
 """
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
 import triton
+import triton.language as tl
 from torch import nn
 
-from fast_resnet.kernels.products import (
-    conv3_kernel,
-    dgrad1_kernel,
-    dz_kernel,
-    gram_bwd_kernel,
-    gram_stats_kernel,
+from fast_resnet.formulas import product
+from fast_resnet.rows import (
+    BETA,
+    DBETA,
+    DGAMMA,
+    GAMMA,
+    IS_INTERPRETED,
+    TOTAL,
+    affine,
+    corrections,
+    launch,
+    pack,
+    relu,
+    unpack,
+    update_running,
 )
-from fast_resnet.state import Norm, State
-from fast_resnet.tuning import SPLITS, Choices
+from fast_resnet.state import ROWS, Norm, State
+
+CONSTANT, SCALE, SHIFT, OWN_MEAN, RSTD = (
+    tl.constexpr(ROWS.index(n)) for n in ("constant", "scale", "shift", "mean", "rstd")
+)
 
 
-def tall_product(choices: Choices, kind: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a' b in fp32 [n, k], of [M, n] and [M, k] in half precision.
+@triton.jit
+def tile(M, N, BM: tl.constexpr, BN: tl.constexpr):
+    """Of this program's tile the rows and columns, which rows exist, and where it is in [M, N].
 
-    The result is small and M large: split over M, more processors find work.
+    Columns first: the programs that run together share rows of the left factor.
     """
-
-    def whole():
-        if a.dtype == torch.float32:
-            return a.t() @ b
-        if not a.is_cuda:  # torch's products on the CPU know no other type of result
-            return a.t().float() @ b.float()
-        return torch.mm(a.t(), b, out_dtype=torch.float32)
-
-    def in_parts(parts):
-        x, y = a.view(parts, -1, a.shape[1]), b.view(parts, -1, b.shape[1])
-        return torch.bmm(x.transpose(1, 2), y, out_dtype=torch.float32).sum(0)
-
-    candidates = {"mm": whole}
-    for parts in SPLITS if a.is_cuda and a.dtype != torch.float32 else ():
-        if a.shape[0] % parts == 0:
-            candidates[f"bmm{parts}"] = lambda parts=parts: in_parts(parts)
-    return choices.run(kind, a.shape[0], (a.shape[1], b.shape[1]), candidates)
+    rows = (tl.program_id(0) // (N // BN)) * BM + tl.arange(0, BM)
+    cols = (tl.program_id(0) % (N // BN)) * BN + tl.arange(0, BN)
+    return rows, cols, rows[:, None] < M, rows[:, None] * N + cols[None, :]
 
 
-def weight_gradient(choices: Choices, dy: torch.Tensor, x: torch.Tensor, out: torch.Tensor) -> None:
-    """out [N, K] = dy' x, in half precision; the sum over M in fp32."""
+@triton.jit
+def bits_at(rows, N, N8, BN: tl.constexpr):
+    """Where a tile's bits are in a mask [M, N8 = N/8]. Triton looks at the divisors of arguments:
+    it would not know that a quotient in here is a multiple of 16, and access byte by byte."""
+    cols8 = (tl.program_id(0) % (N // BN)) * (BN // 8) + tl.arange(0, BN // 8)
+    return rows[:, None] * N8 + cols8[None, :]
 
-    def in_parts(parts):
-        p, q = dy.view(parts, -1, dy.shape[1]), x.view(parts, -1, x.shape[1])
-        out.copy_(torch.bmm(p.transpose(1, 2), q, out_dtype=torch.float32).sum(0))
 
-    candidates = {"mm": lambda: torch.mm(dy.t(), x, out=out)}
-    for parts in SPLITS if dy.is_cuda and dy.dtype != torch.float32 else ():
-        if dy.shape[0] % parts == 0:
-            candidates[f"bmm{parts}"] = lambda parts=parts: in_parts(parts)
-    choices.run("wgrad1", dy.shape[0], (dy.shape[1], x.shape[1]), candidates)
+@triton.jit
+def multiply(acc, A, B, rows, cols, keep, DEPTH, N, TRANSPOSED: tl.constexpr, BK: tl.constexpr):
+    """acc + A B of a tile: A [.., DEPTH], B [DEPTH, N]; TRANSPOSED: B is stored as [N, DEPTH]."""
+    for k0 in range(0, DEPTH, BK):
+        k = k0 + tl.arange(0, BK)
+        a = tl.load(A + rows[:, None] * DEPTH + k[None, :], mask=keep, other=0.0)
+        if TRANSPOSED:
+            b = tl.load(B + k[:, None] + cols[None, :] * DEPTH)
+        else:
+            b = tl.load(B + k[:, None] * N + cols[None, :])
+        acc = tl.dot(a, b, acc)
+    return acc
+
+
+@triton.jit
+def conv3_kernel(
+    X, W, NORM, IDENTITY, OUT, BITS, T, M, K, N, N8,
+    JOINS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """OUT = relu((X W') * scale + shift + IDENTITY) [M, N] and the ReLU's mask in BITS [M, N/8].
+
+    Without JOINS (the shortcut's convolution) there is neither identity nor ReLU.
+    """
+    rows, cols, keep, at = tile(M, N, BM, BN)
+    if JOINS:  # asked for before the loop, so that it arrives during it
+        identity = tl.load(IDENTITY + at, mask=keep, other=0.0)
+    acc = tl.zeros((BM, BN), tl.float32)
+    acc = multiply(acc, X, W, rows, cols, keep, K, N, True, BK)
+    scale, shift = tl.load(NORM + SCALE * T + cols), tl.load(NORM + SHIFT * T + cols)
+    v = acc * scale[None, :] + shift[None, :]
+    if JOINS:
+        v = relu(v + identity.to(tl.float32))
+        tl.store(BITS + bits_at(rows, N, N8, BN), pack(v > 0.0, BM, BN), mask=keep)
+    tl.store(OUT + at, v.to(OUT.dtype.element_ty), mask=keep)
+
+
+@triton.jit
+def load_strided(SMALL, rows, cols, keep, N, H):
+    """Rows of H x H images of which SMALL holds every second pixel, down and right; 0 elsewhere."""
+    h = (rows // H) % H
+    w = rows % H
+    small = ((rows // (H * H)) * (H // 2) + h // 2) * (H // 2) + w // 2
+    even = keep & ((h % 2 == 0) & (w % 2 == 0))[:, None]
+    return tl.load(SMALL + small[:, None] * N + cols[None, :], mask=even, other=0.0)
+
+
+@triton.jit
+def dgrad1_kernel(
+    DY, W, SHORTCUT, BITS, NORM, D, T, M, K, N, N8, H,
+    STRIDED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """D = mask * (DY W + SHORTCUT) [M, N]; the table's DBETA += its column sums.
+
+    The gradient of a block's input, through its conv1 and its shortcut, behind the ReLU of the
+    block below. STRIDED: SHORTCUT holds every second pixel of the H x H images only.
+    """
+    rows, cols, keep, at = tile(M, N, BM, BN)
+    if STRIDED:
+        shortcut = load_strided(SHORTCUT, rows, cols, keep, N, H)
+    else:
+        shortcut = tl.load(SHORTCUT + at, mask=keep, other=0.0)
+    byte = tl.load(BITS + bits_at(rows, N, N8, BN), mask=keep, other=0)
+    acc = tl.zeros((BM, BN), tl.float32)
+    acc = multiply(acc, DY, W, rows, cols, keep, K, N, False, BK)
+    v = acc + shortcut.to(tl.float32)
+    d = tl.where(unpack(byte, BM, BN) > 0, v, 0.0).to(D.dtype.element_ty)
+    tl.store(D + at, d, mask=keep)
+    tl.atomic_add(NORM + DBETA * T + cols, tl.sum(d.to(tl.float32), 0))
+
+
+@triton.jit
+def dz_kernel(
+    D, A, Z, B, NORM, Y, OUT, T, M, N, K, eps,
+    WITH_NORM: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """OUT = D A + Z B + c [M, K], rounded once: both products go into one accumulator.
+
+    NORM made Z. WITH_NORM: Z = relu(bn(Y)), and the gradients of its gamma and beta are added up
+    while the tile is there.
+    """
+    rows, cols, keep, at = tile(M, K, BM, BN)
+    if WITH_NORM:
+        y = tl.load(Y + at, mask=keep, other=0.0)
+    acc = multiply(tl.zeros((BM, BN), tl.float32), D, A, rows, cols, keep, N, K, False, BK)
+    acc = multiply(acc, Z, B, rows, cols, keep, K, K, False, BK)
+    o = (acc + tl.load(NORM + CONSTANT * T + cols)[None, :]).to(OUT.dtype.element_ty)
+    tl.store(OUT + at, o, mask=keep)
+    if WITH_NORM:
+        mean, var, rstd, scale, shift = affine(NORM, T, cols, M, eps)
+        yf = y.to(tl.float32)
+        positive = keep & (yf * scale[None, :] + shift[None, :] > 0.0)
+        g = tl.where(positive, o.to(tl.float32), 0.0)
+        tl.atomic_add(NORM + DBETA * T + cols, tl.sum(g, 0))
+        tl.atomic_add(NORM + DGAMMA * T + cols, tl.sum(g * (yf - mean[None, :]), 0) * rstd)
+
+
+@triton.jit
+def row_products(W, OTHER, c, K, BN: tl.constexpr, BK: tl.constexpr):
+    """Of rows c the sums over k of W OTHER, both [N, K]: the diagonal of W OTHER'."""
+    total = tl.zeros((BN,), tl.float32)
+    for k0 in range(0, K, BK):
+        at = c[:, None] * K + (k0 + tl.arange(0, BK))[None, :]
+        total += tl.sum(tl.load(W + at).to(tl.float32) * tl.load(OTHER + at), 1)
+    return total
+
+
+@triton.jit
+def gram_stats_kernel(
+    W, WG, NORM, BELOW, T, M, K, eps, momentum, BN: tl.constexpr, BK: tl.constexpr
+):
+    """Statistics of y = z W' from s = sum(z), BELOW's TOTAL, and WG = W (z'z), before y exists."""
+    c = tl.program_id(0) * BN + tl.arange(0, BN)
+    m = tl.zeros((BN,), tl.float32)
+    for k0 in range(0, K, BK):
+        k = k0 + tl.arange(0, BK)
+        w = tl.load(W + c[:, None] * K + k[None, :]).to(tl.float32)
+        m += tl.sum(w * tl.load(BELOW + TOTAL * T + k)[None, :], 1)
+    mean = m / M
+    var = relu(row_products(W, WG, c, K, BN, BK) / M - mean * mean)
+    rstd = 1.0 / tl.sqrt(var + eps)
+    scale = tl.load(NORM + GAMMA * T + c) * rstd
+    tl.store(NORM + SCALE * T + c, scale)
+    tl.store(NORM + SHIFT * T + c, tl.load(NORM + BETA * T + c) - mean * scale)
+    tl.store(NORM + OWN_MEAN * T + c, mean)
+    tl.store(NORM + RSTD * T + c, rstd)
+    update_running(NORM, T, c, mean, var, M, momentum)
+
+
+@triton.jit
+def gram_bwd_kernel(
+    P, W, WG, NORM, D_NORM, BELOW, DW, A, KW, T, M, K, BN: tl.constexpr, BK: tl.constexpr
+):
+    """From P = d'z and sum(d), D_NORM's DBETA, all but dz = d A + z (W' KW) + BELOW's CONSTANT.
+
+    CONSTANT stays fp32: rounded, it would be off by the same amount in every row.
+    """
+    c = tl.program_id(0) * BN + tl.arange(0, BN)
+    mean, rstd = tl.load(NORM + OWN_MEAN * T + c), tl.load(NORM + RSTD * T + c)
+    k1, total = tl.load(NORM + SCALE * T + c), tl.load(D_NORM + DBETA * T + c)
+    dgamma = rstd * (row_products(W, P, c, K, BN, BK) - mean * total)
+    k2, k3 = corrections(k1, rstd, mean, total, dgamma, M)
+    tl.store(NORM + DBETA * T + c, total)
+    tl.store(NORM + DGAMMA * T + c, dgamma)
+    for k0 in range(0, K, BK):
+        k = k0 + tl.arange(0, BK)
+        at = c[:, None] * K + k[None, :]
+        w = tl.load(W + at).to(tl.float32)
+        dw = k1[:, None] * tl.load(P + at) - k3[:, None] * tl.load(WG + at)
+        dw -= k2[:, None] * tl.load(BELOW + TOTAL * T + k)[None, :]
+        tl.store(DW + at, dw.to(DW.dtype.element_ty))
+        tl.store(A + at, (k1[:, None] * w).to(A.dtype.element_ty))
+        tl.store(KW + at, (-k3[:, None] * w).to(KW.dtype.element_ty))
+        tl.atomic_add(BELOW + CONSTANT * T + k, tl.sum(-k2[:, None] * w, 0))
+
+
+def product_launch(kernel, rows: int, depth: int, columns: int, *arguments) -> None:
+    """A kernel that makes tiles of [., columns]; all of its `arguments` but the size of a tile.
+
+    rows: of a tile: 128, or 64 where the epilogue needs many registers, too. On an H100 this was
+    the fastest of eight kinds of tile for most shapes, and at most a tenth slower for the others.
+    """
+    BM, BN, BK = (1024, 256, 256) if IS_INTERPRETED else (rows, 128, 64)
+    BN, BK = min(BN, columns), min(BK, depth, columns)
+    M = arguments[0].shape[0]
+    grid = (triton.cdiv(M, BM) * (columns // BN),)
+    launch(kernel, grid, *arguments, BM, BN, BK, num_warps=4, num_stages=3)
+
+
+def small_tile(W: torch.Tensor) -> tuple[int, int]:
+    """Rows and columns of a block, of a kernel that passes over weights [N, K] once."""
+    rows, depth = (64, 256) if IS_INTERPRETED else (16, 64)
+    return rows, min(W.shape[1], depth)
 
 
 @dataclass
@@ -65,177 +238,76 @@ class Linear:
     conv: nn.Conv2d
     norm: Norm
     z: torch.Tensor  # [M, K], the input
-    total: torch.Tensor  # [K], its column sums
+    below: Norm  # which has z's column sums in its row "total"
     WG: torch.Tensor  # [N, K], fp32: weights x Gram matrix
-
-
-def _find_statistics(
-    choices: Choices,
-    W: torch.Tensor,
-    WG: torch.Tensor,
-    total: torch.Tensor,
-    norm: Norm,
-    M: int,
-) -> None:
-    """Mean, deviation, scale and shift of y = z W', into its norm; the running ones, too."""
-    (N, K), (BN, BK) = W.shape, choices.small_tile(W)
-    choices.launch(
-        gram_stats_kernel,
-        (N // BN,),
-        W,
-        WG,
-        total,
-        norm.gamma,
-        norm.beta,
-        norm.running_mean,
-        norm.running_var,
-        norm.scale,
-        norm.shift,
-        norm.mean,
-        norm.rstd,
-        M,
-        norm.eps,
-        norm.momentum,
-        K,
-        BN,
-        BK,
-        num_warps=4,
-    )
 
 
 def linear_norm(
     state: State,
-    choices: Choices,
     z: torch.Tensor,
-    total: torch.Tensor,
+    below: Norm,
     conv: nn.Conv2d,
     norm: Norm,
     identity: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor | None, Linear]:
     """relu(bn(z W') + identity) [M, N] and its mask [M, N/8]; without identity bn(z W') alone."""
     W = state.weight[conv].flatten(1)
-    (N, K), M = W.shape, z.shape[0]
-    G = tall_product(choices, "gram", z, z)
-    WG = state.rounded[conv] @ G  # statistics of the weights that are used, not of unrounded ones
-    _find_statistics(choices, W, WG, total, norm, M)
+    (N, K), M, T = W.shape, z.shape[0], norm.stride
+    # Statistics of the weights that are used, not of unrounded ones.
+    WG = state.rounded[conv] @ product(z, z)
+    BN, BK = small_tile(W)
+    arguments = W, WG, norm.table, below.table, T, M, K, norm.eps, norm.momentum, BN, BK
+    launch(gram_stats_kernel, (N // BN,), *arguments, num_warps=4)
     out = torch.empty(M, N, device=z.device, dtype=z.dtype)
     joins = identity is not None
     bits = torch.empty(M, N // 8, device=z.device, dtype=torch.uint8) if joins else None
-
-    def launch(BM, BN, BK, options):
-        choices.launch(
-            conv3_kernel,
-            (triton.cdiv(M, BM) * (N // BN),),
-            *(z, W, norm.scale, norm.shift),
-            *(identity if joins else out, out, bits if joins else out),
-            *(M, K, N, BM, BN, BK, joins),
-            **options,
-        )
-
-    choices.run("conv3", M, (K, N, joins), choices.product_candidates(K, N, launch))
-    return out, bits, Linear(conv, norm, z, total, WG)
-
-
-def _norm_gradients(
-    state: State, choices: Choices, P: torch.Tensor, linear: Linear, d_total: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The gradients of conv and norm, into the state; A, B and c of dz = d A + z B + c."""
-    conv, norm = linear.conv, linear.norm
-    W = state.weight[conv].flatten(1)
-    (N, K), M = W.shape, linear.z.shape[0]
-    BN, BK = choices.small_tile(W)
-    A, KW = torch.empty_like(W), torch.empty_like(W)
-    constant = state.workspace.named((conv, "constant"), K)
-    choices.launch(
-        gram_bwd_kernel,
-        (N // BN,),
-        P,
-        W,
-        linear.WG,
-        linear.total,
-        d_total,
-        norm.mean,
-        norm.rstd,
-        norm.scale,
-        norm.gradients,
-        norm.gradients[N:],
-        state.weight_gradient[conv],
-        A,
-        KW,
-        constant,
-        M,
-        K,
-        BN,
-        BK,
-        num_warps=4,
+    inputs = z, W, norm.table, identity if joins else out
+    results = out, bits if joins else out
+    product_launch(
+        conv3_kernel, 64 if joins else 128, K, N, *inputs, *results, T, M, K, N, N // 8, joins
     )
-    return A, W.t() @ KW, constant
+    return out, bits, Linear(conv, norm, z, below, WG)
 
 
 def linear_norm_backward(
-    state: State,
-    choices: Choices,
-    d: torch.Tensor,
-    d_total: torch.Tensor,
-    linear: Linear,
-    below: tuple[torch.Tensor, Norm] | None = None,
+    state: State, d: torch.Tensor, d_norm: Norm, linear: Linear, y: torch.Tensor | None = None
 ) -> torch.Tensor:
     """The gradient of z [M, K]; those of conv and norm go into the state.
 
-    d [M, N] is the gradient of bn(z W'), d_total [N] its column sums. below = (y, norm) says that
-    z = relu(bn(y)): the gradients of that norm are then made on the way.
+    d [M, N] is the gradient of bn(z W'), its column sums are the dbeta of d_norm. With y,
+    z = relu(bn(y)): the gradients of the norm below are then added up on the way.
     """
-    norm, z = linear.norm, linear.z
-    (M, K), N = z.shape, d.shape[1]
-    P = tall_product(choices, "dwgram", d, z)
-    A, B, constant = _norm_gradients(state, choices, P, linear, d_total)
+    conv, norm, below, z = linear.conv, linear.norm, linear.below, linear.z
+    W = state.weight[conv].flatten(1)
+    (N, K), M, T = W.shape, z.shape[0], norm.stride
+    P = product(d, z)
+    A, KW, (BN, BK) = torch.empty_like(W), torch.empty_like(W), small_tile(W)
+    norms = norm.table, d_norm.table, below.table
+    results = state.weight_gradient[conv], A, KW
+    arguments = P, W, linear.WG, *norms, *results, T, M, K, BN, BK
+    launch(gram_bwd_kernel, (N // BN,), *arguments, num_warps=4)
     dz = torch.empty_like(z)
-    y, under = below or (z, norm)
-    norm_below = y, under.sums, under.gamma, under.beta, under.gradients
-
-    def launch(BM, BN, BK, options):
-        choices.launch(
-            dz_kernel,
-            (triton.cdiv(M, BM) * (K // BN),),
-            *(d, A, z, B, constant, dz),
-            *norm_below,
-            *(M, under.eps, N, K, BM, BN, BK, min(BK, K)),
-            below is not None,
-            **options,
-        )
-
-    touched = (under.gradients,) if below else ()
-    candidates = choices.product_candidates(N, K, launch)
-    choices.run("dz", M, (N, K, below is not None), candidates, touched)
+    inputs = d, A, z, W.t() @ KW, below.table, z if y is None else y
+    rows, sizes = 128 if y is None else 64, (T, M, N, K)
+    product_launch(dz_kernel, rows, N, K, *inputs, dz, *sizes, below.eps, y is not None)
     return dz
 
 
 def input_gradient(
-    choices: Choices,
     dy: torch.Tensor,
     W: torch.Tensor,
     shortcut: torch.Tensor,
     bits: torch.Tensor,
-    total: torch.Tensor,
+    norm: Norm,
     height: int,
     strided: bool,
 ) -> torch.Tensor:
-    """mask * (dy W + shortcut) [M, N] for dy [M, K], W [K, N]; total [N] += its column sums.
+    """mask * (dy W + shortcut) [M, N] for dy [M, K], W [K, N]; norm's dbeta += its column sums.
 
     strided: shortcut holds every second pixel of images of height x height.
     """
     (M, K), N = dy.shape, W.shape[1]
     d = torch.empty(M, N, device=dy.device, dtype=dy.dtype)
-
-    def launch(BM, BN, BK, options):
-        choices.launch(
-            dgrad1_kernel,
-            (triton.cdiv(M, BM) * (N // BN),),
-            *(dy, W, shortcut, bits, d, total),
-            *(M, K, N, BM, BN, BK, strided, height),
-            **options,
-        )
-
-    candidates = choices.product_candidates(K, N, launch)
-    choices.run("dgrad1", M, (K, N, strided), candidates, (total,))
+    arguments = dy, W, shortcut, bits, norm.table, d, norm.stride, M, K, N, N // 8, height, strided
+    product_launch(dgrad1_kernel, 64, K, N, *arguments)
     return d

@@ -1,213 +1,345 @@
-"""Launches of the kernels that pass over rows. Tensors are [M, C]: pixels x channels."""
+"""BatchNorm with ReLU, and the stem's max pooling, as Triton kernels that pass over rows.
+
+Tensors are channels last and seen as [M, C]: M = batch x height x width rows of C channels. A
+program walks over blocks of BR rows and keeps BC columns in fp32. Sums over all rows are added with
+atomics, so they differ in their last bits from run to run: the order of additions is not fixed.
+NORM is the address of a BatchNorm's first column in the table of state.py, T the length of a row.
+"""
+
+import os
 
 import torch
 import triton
+import triton.language as tl
 
-from fast_resnet.kernels.rows import (
-    bn_relu_bwd_kernel,
-    bn_relu_bwd_sums_kernel,
-    bn_relu_kernel,
-    stats_kernel,
-    unpool_mask_kernel,
-)
-from fast_resnet.kernels.stem import (
-    stem_bwd_kernel,
-    stem_bwd_sums_kernel,
-    stem_pool_kernel,
-)
-from fast_resnet.state import Norm
-from fast_resnet.tuning import Choices
+from fast_resnet.state import ROWS, Norm
 
-UNPOOL_TILE = (4096, 8, 4)  # elements, warps, per multiprocessor; no other is tried
+DBETA, DGAMMA, SUM, SQUARES = (tl.constexpr(ROWS.index(n)) for n in ROWS[:4])
+TOTAL, GAMMA, BETA = (tl.constexpr(ROWS.index(n)) for n in ("total", "gamma", "beta"))
+MEAN, VAR = (tl.constexpr(ROWS.index(n)) for n in ("running_mean", "running_var"))
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # a program costs, an element does not
 
 
-def add_sums(choices: Choices, y: torch.Tensor, sums: torch.Tensor) -> None:
-    """sums [2 C] += sum(y), sum(y*y)."""
-    M, C = y.shape
-
-    def launch(grid, BR, BC, warps):
-        choices.launch(stats_kernel, grid, y, sums, M, C, BR, BC, num_warps=warps)
-
-    choices.run("stats", M, (C,), choices.row_candidates(M, C, launch), (sums,))
+def launch(kernel, grid: tuple, *arguments, **options) -> None:
+    """kernel[grid](...); a product and the sum behind it are rounded once."""
+    kernel[grid](*arguments, enable_fp_fusion=True, **options)
 
 
-def norm_relu(
-    choices: Choices, y: torch.Tensor, norm: Norm, total: torch.Tensor | None = None
-) -> torch.Tensor:
-    """z = relu(bn(y)) [M, C] from norm.sums; total [C] += sum(z), where it is given."""
-    M, C = y.shape
-    z = torch.empty_like(y)
-    wanted = total is not None
-    added = total if wanted else norm.sums  # a kernel takes a pointer, wanted or not
+@triton.jit
+def relu(v):
+    """max(v, 0), and NaN of NaN as torch has it: a network that is lost must not look sound."""
+    return tl.maximum(v, 0.0, propagate_nan=tl.PropagateNan.ALL)
 
-    def launch(grid, BR, BC, warps):
-        choices.launch(
-            bn_relu_kernel,
-            grid,
-            y,
-            norm.sums,
-            norm.gamma,
-            norm.beta,
-            norm.running_mean,
-            norm.running_var,
-            z,
-            added,
-            M,
-            norm.eps,
-            norm.momentum,
-            C,
-            BR,
-            BC,
-            wanted,
-            num_warps=warps,
-        )
 
-    touched = (norm.running_mean, norm.running_var, *([total] if wanted else []))
-    choices.run("bn_relu", M, (C, wanted), choices.row_candidates(M, C, launch), touched)
+@triton.jit
+def affine(NORM, T, col, M, eps):
+    """Mean, variance, 1/std, scale and shift of BatchNorm, from the sums of y and of y*y."""
+    mean = tl.load(NORM + SUM * T + col) / M
+    var = relu(tl.load(NORM + SQUARES * T + col) / M - mean * mean)
+    rstd = 1.0 / tl.sqrt(var + eps)
+    scale = tl.load(NORM + GAMMA * T + col) * rstd
+    return mean, var, rstd, scale, tl.load(NORM + BETA * T + col) - mean * scale
+
+
+@triton.jit
+def corrections(k1, rstd, mean, dbeta, dgamma, M):
+    """k2 and k3 of BatchNorm's backward, dy = k1 d - k2 - k3 y (formulas.py derives them)."""
+    k3 = k1 * rstd * dgamma / M
+    return k1 * dbeta / M - k3 * mean, k3
+
+
+@triton.jit
+def update_running(NORM, T, col, mean, var, M, momentum):
+    """Running mean and variance as torch keeps them: the variance unbiased, M / (M - 1)."""
+    at = NORM + MEAN * T + col
+    tl.store(at, tl.load(at) * (1 - momentum) + mean * momentum)
+    at = NORM + VAR * T + col
+    tl.store(at, tl.load(at) * (1 - momentum) + var * (M / (M - 1.0)) * momentum)
+
+
+@triton.jit
+def block(i, col, M, C, BR: tl.constexpr):
+    """Of the i-th block of rows their numbers, where they are in memory, and which exist."""
+    rows = i * BR + tl.arange(0, BR)
+    return rows, rows[:, None] * C + col[None, :], rows[:, None] < M
+
+
+@triton.jit
+def stats_kernel(Y, NORM, T, M, C, FIRST: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr):
+    """Add sum(y) and sum(y*y) over the rows of Y [M, C] to the table's rows FIRST and FIRST + 1."""
+    col = tl.program_id(1) * BC + tl.arange(0, BC)
+    a = tl.zeros((BR, BC), tl.float32)
+    b = tl.zeros((BR, BC), tl.float32)
+    for i in range(tl.program_id(0), tl.cdiv(M, BR), tl.num_programs(0)):
+        rows, at, keep = block(i, col, M, C, BR)
+        y = tl.load(Y + at, mask=keep, other=0.0).to(tl.float32)
+        a += y
+        b += y * y
+    tl.atomic_add(NORM + FIRST * T + col, tl.sum(a, 0))
+    tl.atomic_add(NORM + (FIRST + 1) * T + col, tl.sum(b, 0))
+
+
+@triton.jit
+def bn_relu_kernel(
+    Y, NORM, Z, T, M, C, eps, momentum, WITH_TOTAL: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr
+):
+    """Z = relu(bn(Y)) [M, C]; running statistics; WITH_TOTAL: the table's TOTAL += sum(z)."""
+    col = tl.program_id(1) * BC + tl.arange(0, BC)
+    mean, var, rstd, scale, shift = affine(NORM, T, col, M, eps)
+    if tl.program_id(0) == 0:
+        update_running(NORM, T, col, mean, var, M, momentum)
+    a = tl.zeros((BR, BC), tl.float32)
+    for i in range(tl.program_id(0), tl.cdiv(M, BR), tl.num_programs(0)):
+        rows, at, keep = block(i, col, M, C, BR)
+        y = tl.load(Y + at, mask=keep, other=0.0).to(tl.float32)
+        z = relu(y * scale[None, :] + shift[None, :]).to(Z.dtype.element_ty)
+        tl.store(Z + at, z, mask=keep)
+        if WITH_TOTAL:  # of the rounded z: the product that follows reads no other
+            a += tl.where(keep, z.to(tl.float32), 0.0)
+    if WITH_TOTAL:
+        tl.atomic_add(NORM + TOTAL * T + col, tl.sum(a, 0))
+
+
+@triton.jit
+def unpool(DP, WINNER, pixel, col, M, H, C, BR: tl.constexpr, BC: tl.constexpr):
+    """The pooled gradient at input pixels [BR, BC]: at most four windows hold a pixel.
+
+    Gathering needs no atomics, and the gradient of the ReLU's output is never written.
+    """
+    half = H // 2
+    n = pixel // (H * H)
+    h = (pixel // H) % H
+    w = pixel % H
+    g = tl.zeros((BR, BC), tl.float32)
+    for a in tl.static_range(2):
+        for b in tl.static_range(2):
+            ph = (h + 1) // 2 - a
+            pw = (w + 1) // 2 - b
+            dh = h - 2 * ph + 1
+            dw = w - 2 * pw + 1
+            ok = (pixel < M) & (ph >= 0) & (pw >= 0) & (ph < half) & (pw < half)
+            ok = (ok & (dh <= 2) & (dw <= 2))[:, None]
+            at = ((n * half + ph) * half + pw)[:, None] * C + col[None, :]
+            winner = tl.load(WINNER + at, mask=ok, other=9).to(tl.int32)
+            dp = tl.load(DP + at, mask=ok, other=0.0).to(tl.float32)
+            g += tl.where(winner == (dh * 3 + dw)[:, None], dp, 0.0)
+    return g
+
+
+@triton.jit
+def behind_relu(
+    DZ, WINNER, y, scale, shift, rows, col, at, keep, M, C, H, BR: tl.constexpr, BC: tl.constexpr
+):
+    """The gradient of BatchNorm's output where relu(bn(y)) lets it pass; 0 elsewhere.
+
+    The mask is computed from y, which is read anyway: cheaper than a stored one. With H, DZ is the
+    gradient behind the max pooling of H x H images.
+    """
+    if H > 0:
+        g = unpool(DZ, WINNER, rows, col, M, H, C, BR, BC)
+    else:
+        g = tl.load(DZ + at, mask=keep, other=0.0).to(tl.float32)
+        g = tl.where(y * scale[None, :] + shift[None, :] > 0.0, g, 0.0)
+    return g
+
+
+@triton.jit
+def bn_relu_bwd_sums_kernel(
+    DZ, WINNER, Y, NORM, T, M, C, eps, H: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr
+):
+    """The table's DBETA += sum(d) and DGAMMA += sum(d xhat), for d behind the ReLU."""
+    col = tl.program_id(1) * BC + tl.arange(0, BC)
+    mean, var, rstd, scale, shift = affine(NORM, T, col, M, eps)
+    a = tl.zeros((BR, BC), tl.float32)
+    b = tl.zeros((BR, BC), tl.float32)
+    last = tl.cdiv(M, BR) - 1
+    for i in range(tl.program_id(0), last + 1, tl.num_programs(0)):
+        # From the last block: the end of DZ was written last and may still be in the L2 cache.
+        rows, at, keep = block(last - i, col, M, C, BR)
+        y = tl.load(Y + at, mask=keep, other=0.0).to(tl.float32)
+        g = behind_relu(DZ, WINNER, y, scale, shift, rows, col, at, keep, M, C, H, BR, BC)
+        a += g
+        b += g * (y - mean[None, :])
+    tl.atomic_add(NORM + DBETA * T + col, tl.sum(a, 0))
+    tl.atomic_add(NORM + DGAMMA * T + col, tl.sum(b, 0) * rstd)
+
+
+@triton.jit
+def bn_relu_bwd_kernel(
+    DZ, WINNER, Y, NORM, DY, T, M, C, eps, H: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr
+):
+    """DY = k1 d - k2 - k3 y [M, C], from the sums of the kernel above."""
+    col = tl.program_id(1) * BC + tl.arange(0, BC)
+    mean, var, rstd, scale, shift = affine(NORM, T, col, M, eps)
+    dbeta, dgamma = tl.load(NORM + DBETA * T + col), tl.load(NORM + DGAMMA * T + col)
+    k2, k3 = corrections(scale, rstd, mean, dbeta, dgamma, M)
+    for i in range(tl.program_id(0), tl.cdiv(M, BR), tl.num_programs(0)):
+        rows, at, keep = block(i, col, M, C, BR)
+        y = tl.load(Y + at, mask=keep, other=0.0).to(tl.float32)
+        g = behind_relu(DZ, WINNER, y, scale, shift, rows, col, at, keep, M, C, H, BR, BC)
+        dy = g * scale[None, :] - k2[None, :] - y * k3[None, :]
+        tl.store(DY + at, dy.to(DY.dtype.element_ty), mask=keep)
+
+
+@triton.jit
+def pack(positive, BR: tl.constexpr, BC: tl.constexpr):
+    """[BR, BC] booleans as [BR, BC/8] bytes: the ReLU's mask in one bit an element."""
+    bits = tl.reshape(positive.to(tl.int32), (BR, BC // 8, 8)) << tl.arange(0, 8)[None, None, :]
+    return tl.sum(bits, 2).to(tl.uint8)
+
+
+@triton.jit
+def unpack(byte, BR: tl.constexpr, BC: tl.constexpr):
+    """[BR, BC/8] bytes as [BR, BC] zeros and ones."""
+    bits = (byte.to(tl.int32)[:, :, None] >> tl.arange(0, 8)[None, None, :]) & 1
+    return tl.reshape(bits, (BR, BC))
+
+
+@triton.jit
+def unpool_mask_kernel(
+    G, BITS, NORM, D, T, M, C, POOL: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr
+):
+    """D = mask * G / POOL [M, C]; the table's DBETA += its column sums.
+
+    G [M / POOL, C] is the gradient of the average pool: one row for the POOL pixels of an image.
+    """
+    col = tl.program_id(1) * BC + tl.arange(0, BC)
+    col8 = tl.program_id(1) * (BC // 8) + tl.arange(0, BC // 8)
+    a = tl.zeros((BR, BC), tl.float32)
+    for i in range(tl.program_id(0), tl.cdiv(M, BR), tl.num_programs(0)):
+        rows, at, keep = block(i, col, M, C, BR)
+        of_image = (rows // POOL)[:, None] * C + col[None, :]
+        g = tl.load(G + of_image, mask=keep, other=0.0).to(tl.float32) / POOL
+        byte = tl.load(BITS + rows[:, None] * (C // 8) + col8[None, :], mask=keep, other=0)
+        d = tl.where(unpack(byte, BR, BC) > 0, g, 0.0).to(D.dtype.element_ty)
+        a += d.to(tl.float32)
+        tl.store(D + at, d, mask=keep)
+    tl.atomic_add(NORM + DBETA * T + col, tl.sum(a, 0))
+
+
+@triton.jit
+def stem_pool_kernel(
+    Y,
+    NORM,
+    P,
+    WINNER,
+    T,
+    M,
+    pooled,
+    eps,
+    momentum,
+    H: tl.constexpr,
+    C: tl.constexpr,
+    BP: tl.constexpr,
+):
+    """P = maxpool3x3 stride 2 (relu(bn(Y))) [pooled, C]; the table's TOTAL += its column sums.
+
+    Y [M, C] are H x H images. WINNER holds the tap 0..8 that won, or 9 where P is 0 and no
+    gradient flows.
+    """
+    col = tl.arange(0, C)
+    mean, var, rstd, scale, shift = affine(NORM, T, col, M, eps)
+    if tl.program_id(0) == 0:
+        update_running(NORM, T, col, mean, var, M, momentum)
+    half: tl.constexpr = H // 2
+    pixel, at, keep = block(tl.program_id(0), col, pooled, C, BP)
+    n = pixel // (half * half)
+    best = tl.full((BP, C), -1e30, tl.float32)
+    winner = tl.full((BP, C), 9, tl.int32)
+    for tap in tl.static_range(9):
+        h = 2 * ((pixel // half) % half) + (tap // 3 - 1)
+        w = 2 * (pixel % half) + (tap % 3 - 1)
+        ok = keep & ((h >= 0) & (w >= 0) & (h < H) & (w < H))[:, None]
+        y = tl.load(Y + ((n * H + h) * H + w)[:, None] * C + col[None, :], mask=ok, other=0.0)
+        v = tl.where(ok, y.to(tl.float32) * scale[None, :] + shift[None, :], -1e30)
+        win = (v > best) | (v != v)  # the first of equals, and NaN, as torch's max pool has it
+        best = tl.where(win, v, best)
+        winner = tl.where(win, tap, winner)
+    winner = tl.where(best <= 0.0, 9, winner)
+    p = relu(best).to(P.dtype.element_ty)
+    tl.store(P + at, p, mask=keep)
+    tl.store(WINNER + at, winner.to(tl.uint8), mask=keep)
+    tl.atomic_add(NORM + TOTAL * T + col, tl.sum(tl.where(keep, p.to(tl.float32), 0.0), 0))
+
+
+def launch_over_rows(kernel, x: torch.Tensor, *arguments) -> None:
+    """A kernel that walks over x [M, C], in blocks of 32 rows and 64 columns: on an H100 no other
+    size was faster for many shapes. `arguments` are all but the size of a block."""
+    M, C = x.shape
+    BR, BC = (max(2**16 // C, 1), C) if IS_INTERPRETED else (32, min(C, 64))
+    processors = 1
+    if x.is_cuda:
+        processors = torch.cuda.get_device_properties(x.device).multi_processor_count
+    walkers = max(1, min(triton.cdiv(M, BR), processors * 8 // (C // BC)))
+    launch(kernel, (walkers, C // BC), *arguments, BR, BC, num_warps=4)
+
+
+def add_sums(y: torch.Tensor, norm: Norm, first: str = "sum") -> None:
+    """Add sum(y) and sum(y*y) of y [M, C] to the norm's row `first`, and the one behind it."""
+    arguments = y, norm.table, norm.stride, *y.shape, ROWS.index(first)
+    launch_over_rows(stats_kernel, y, *arguments)
+
+
+def norm_relu(y: torch.Tensor, norm: Norm, with_total: bool) -> torch.Tensor:
+    """z = relu(bn(y)) [M, C], from the norm's sums; with_total: z's column sums, too."""
+    z, numbers = torch.empty_like(y), (norm.eps, norm.momentum, with_total)
+    launch_over_rows(bn_relu_kernel, y, y, norm.table, z, norm.stride, *y.shape, *numbers)
     return z
 
 
-def add_norm_gradients(choices: Choices, dz: torch.Tensor, y: torch.Tensor, norm: Norm) -> None:
-    """norm.gradients [2 C] += those of beta and gamma, for z = relu(bn(y))."""
-    M, C = y.shape
+def add_norm_gradients(
+    dz: torch.Tensor,
+    y: torch.Tensor,
+    norm: Norm,
+    winner: torch.Tensor | None = None,
+    height: int = 0,
+) -> None:
+    """The gradients of beta and gamma for z = relu(bn(y)), y [M, C].
 
-    def launch(grid, BR, BC, warps):
-        choices.launch(
-            bn_relu_bwd_sums_kernel,
-            grid,
-            dz,
-            y,
-            norm.sums,
-            norm.gamma,
-            norm.beta,
-            norm.gradients,
-            M,
-            norm.eps,
-            C,
-            BR,
-            BC,
-            num_warps=warps,
-        )
-
-    candidates = choices.row_candidates(M, C, launch)
-    choices.run("bwd_sums", M, (C,), candidates, (norm.gradients,))
+    With a winner (of `stem_pool`), dz is the gradient of max pooled images of height².
+    """
+    inputs = dz, dz if winner is None else winner, y, norm.table
+    sizes = norm.stride, *y.shape, norm.eps, height
+    launch_over_rows(bn_relu_bwd_sums_kernel, y, *inputs, *sizes)
 
 
 def norm_relu_backward(
-    choices: Choices, dz: torch.Tensor, y: torch.Tensor, norm: Norm
+    dz: torch.Tensor,
+    y: torch.Tensor,
+    norm: Norm,
+    winner: torch.Tensor | None = None,
+    height: int = 0,
 ) -> torch.Tensor:
-    """The gradient of y [M, C] for z = relu(bn(y)), once norm.gradients are complete."""
-    M, C = y.shape
-    dy = torch.empty_like(y)
-
-    def launch(grid, BR, BC, warps):
-        choices.launch(
-            bn_relu_bwd_kernel,
-            grid,
-            dz,
-            y,
-            norm.sums,
-            norm.gamma,
-            norm.beta,
-            norm.gradients,
-            dy,
-            M,
-            norm.eps,
-            C,
-            BR,
-            BC,
-            num_warps=warps,
-        )
-
-    choices.run("bwd", M, (C,), choices.row_candidates(M, C, launch))
+    """The gradient of y [M, C], in dz's type, once those of beta and gamma are complete."""
+    dy = torch.empty_like(y, dtype=dz.dtype)
+    inputs = dz, dz if winner is None else winner, y, norm.table
+    sizes = norm.stride, *y.shape, norm.eps, height
+    launch_over_rows(bn_relu_bwd_kernel, y, *inputs, dy, *sizes)
     return dy
 
 
-def unpool_masked(
-    choices: Choices, gradient: torch.Tensor, bits: torch.Tensor, total: torch.Tensor, pool: int
-) -> torch.Tensor:
-    """The gradient [n pool, C] behind ReLU and average pool, from that of the pooled [n, C].
+def unpool_masked(gradient: torch.Tensor, bits: torch.Tensor, norm: Norm) -> torch.Tensor:
+    """The gradient [M, C] behind ReLU and average pool, from that of the pooled [n, C].
 
-    bits [n pool, C/8] is the ReLU's mask; total [C] += the column sums.
+    bits [M, C/8] is the ReLU's mask; the norm's dbeta gets the column sums.
     """
-    M, C = bits.shape[0], gradient.shape[1]
+    M, (n, C) = bits.shape[0], gradient.shape
     d = torch.empty(M, C, device=gradient.device, dtype=gradient.dtype)
-    elements, warps, per_sm = UNPOOL_TILE
-    grid, BR, BC = choices.row_grid(M, C, elements, per_sm)
-    choices.launch(
-        unpool_mask_kernel, grid, gradient, bits, d, total, M, C, BR, BC, pool, num_warps=warps
-    )
+    arguments = gradient, bits, norm.table, d, norm.stride, M, C, M // n
+    launch_over_rows(unpool_mask_kernel, d, *arguments)
     return d
 
 
 def stem_pool(
-    choices: Choices,
-    y: torch.Tensor,
-    norm: Norm,
-    total: torch.Tensor,
-    n: int,
-    height: int,
-    dtype: torch.dtype,
+    y: torch.Tensor, norm: Norm, height: int, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """maxpool(relu(bn(y))) [n height²/4, C], and which tap won (uint8); total [C] += its sums."""
-    M, C = y.shape
-    pooled = n * (height // 2) ** 2
-    p, winner = (y.new_empty(pooled, C, dtype=each) for each in (dtype, torch.uint8))
-
-    def launch(BP, warps):
-        choices.launch(
-            stem_pool_kernel,
-            (triton.cdiv(pooled, BP),),
-            y,
-            norm.sums,
-            norm.gamma,
-            norm.beta,
-            norm.running_mean,
-            norm.running_var,
-            p,
-            winner,
-            total,
-            M,
-            n,
-            norm.eps,
-            norm.momentum,
-            height,
-            C,
-            BP,
-            num_warps=warps,
-        )
-
-    touched = (total, norm.running_mean, norm.running_var)
-    choices.run("pool", M, (C,), choices.stem_candidates(launch), touched)
+    """maxpool(relu(bn(y))) [M/4, C] of images of height², y [M, C], and which tap won (uint8)."""
+    (M, C), BP = y.shape, 1024 if IS_INTERPRETED else 32
+    p, winner = (y.new_empty(M // 4, C, dtype=each) for each in (dtype, torch.uint8))
+    launch(
+        stem_pool_kernel,
+        (triton.cdiv(M // 4, BP),),
+        *(y, norm.table, p, winner, norm.stride, M, M // 4, norm.eps, norm.momentum, height, C, BP),
+        num_warps=4,
+    )
     return p, winner
-
-
-def stem_rows_backward(
-    choices: Choices,
-    dp: torch.Tensor,
-    winner: torch.Tensor,
-    y: torch.Tensor,
-    norm: Norm,
-    height: int,
-) -> torch.Tensor:
-    """The gradient of the stem's y [n height², C] from that of the pooled; fills norm.gradients."""
-    M, C = y.shape
-    dy = torch.empty_like(y, dtype=dp.dtype)
-    shared = dp, winner, y, norm.sums, norm.gamma, norm.beta, norm.gradients
-
-    def sums(BP, warps):
-        grid = (min(triton.cdiv(M, BP), choices.processors * 32 // warps),)
-        choices.launch(
-            stem_bwd_sums_kernel, grid, *shared, M, norm.eps, height, C, BP, num_warps=warps
-        )
-
-    def gradient(BP, warps):
-        grid = (min(triton.cdiv(M, BP), choices.processors * 64 // warps),)
-        choices.launch(
-            stem_bwd_kernel, grid, *shared, dy, M, norm.eps, height, C, BP, num_warps=warps
-        )
-
-    candidates = choices.stem_candidates(sums)
-    choices.run("stem sums", M, (C,), candidates, (norm.gradients,))
-    choices.run("stem bwd", M, (C,), choices.stem_candidates(gradient))
-    return dy

@@ -59,10 +59,6 @@ TOGETHER = {
         "training/test_memory.py",
         "topics/test_anatomy.py",
         "topics/test_roofline.py",
-        "notebooks/test_claims_day1_1_gpu.py",
-        "notebooks/test_claims_day1_4_profiler.py",
-        "notebooks/test_claims_day3_4_compile.py",
-        "notebooks/test_claims_lab_microscope.py",
     ),
     "timm": (  # is imported
         "training/test_optimizers.py",
@@ -70,20 +66,13 @@ TOGETHER = {
         "topics/test_large_batch.py",
         "topics/test_parallel.py",
         "topics/test_schedules.py",
-        "notebooks/test_claims_day3_3_large_batch.py",
-        "notebooks/test_claims_day4_1_memory.py",
-        "notebooks/test_claims_day4_2_fsdp.py",
-        "notebooks/test_claims_day4_3_model_parallel.py",
-        "notebooks/test_claims_day4_3_pipelines.py",
     ),
     "scipy": (  # is imported, by scikit-learn or for a chance
-        "benchmarks/test_parity.py",
         "race/test_boards.py",
         "race/test_race.py",
         "topics/test_learning.py",
         "topics/test_numerics.py",
         "topics/test_refinement.py",
-        "notebooks/test_claims_lab_numerics.py",
     ),
 }
 # Files whose tests compute in 16 bits, or depend on which 16-bit hardware the CPU has. `make

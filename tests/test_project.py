@@ -16,12 +16,11 @@ from packaging.requirements import Requirement
 
 import course
 from course.labs import exercises
-from course.runs.run import PROJECT, RECORDED
+from course.runs.run import PROJECT
 
 SUBJECTS = [path.parent.name for path in (PROJECT / "course" / "topics").glob("*/__init__.py")]
 NOTEBOOKS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
 MODULES = sorted((PROJECT / "course").glob("**/*.py"))
-MODULES = [path for path in MODULES if RECORDED not in path.parents]  # what ran there, as it was
 
 
 def pyproject() -> dict:

@@ -29,11 +29,11 @@ def as_json(value: Any) -> None:
 
 
 def run_as_dict(run: Run) -> dict[str, Any]:
-    """A run's name, folder and record, for `--json`."""
-    record = run.record
+    """A run's name, folder (of a recorded one, that of its machine) and record, for `--json`."""
+    record, folder = run.record, run.folder
     return {
         "run": run.name,
-        "folder": str(run.folder),
+        "folder": str(folder.parent.parent if run.is_recorded else folder),
         **(asdict(record) if record else {"status": run.status}),
     }
 

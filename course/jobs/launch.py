@@ -297,7 +297,8 @@ def explain(run: Run) -> str:
     if run.is_command:
         advice = "Fix the cause, and submit it again."
     folder = run.logs[0].parent if run.is_command else run.folder / "logs"
-    return f"{run.name}: {record.status}. {record.error}\n{advice} Logs: {folder}"
+    logs = "" if run.is_recorded else f" Logs: {folder}"  # no log is recorded
+    return f"{run.name}: {record.status}. {record.error}\n{advice}{logs}"
 
 
 def _start(folders: Sequence[Path], group: Sequence[Plan], earlier: dict[Path, Run]) -> list[Run]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from platformdirs import user_config_path
 
-from course.runs.recordings import SITE, machines
+from course.runs.recordings import SITE, check_shipped, machines
 from course.runs.run import EXECUTORS
 from course.text import closest
 
@@ -137,6 +137,8 @@ def get(name: str) -> Site:
     for key, entry in (_read(own) if own.exists() else {}).items():
         entries[key] = {**entries.get(key, {}), **entry}
     if name not in entries:
+        if name.startswith(SITE):
+            check_shipped()
         known = ", ".join(entries)
         near = closest(name, entries)
         raise ValueError(f"no site {name!r}{near}: choose {known}, or add it to {own}")

@@ -164,16 +164,6 @@ def render(text: str, solved: int, name: str = "text") -> str:
     return "\n".join(lines) + "\n"
 
 
-def diff(text: str, solved: int) -> list[str]:
-    """Lines added or taken away from the view before to the one with `solved` TODOs filled.
-
-    The TODOs' marks themselves are left out.
-    """
-    before, after = (render(text, k).splitlines() for k in (solved - 1, solved))
-    changed = difflib.unified_diff(before, after, lineterm="", n=0)
-    return [line for line in changed if re.match(r"[+-](?![+-])(?!\s*# TODO \d)", line)]
-
-
 def read(script: str | Path) -> str:
     """The text of a script, by its path from the project's root.
 

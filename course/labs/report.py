@@ -100,14 +100,19 @@ def report(run: Run, *, against: Run | None = None, predicted: float | None = No
 
 
 def compare(a: Run, b: Run) -> Comparison:
-    """What differs between two runs: settings, source (as a diff), and the ratio of speeds."""
+    """What differs between two runs: settings, source (as a diff), and the ratio of speeds.
+
+    Of recorded runs only the settings are compared.
+    """
     left, right = vars(a.config), vars(b.config)
     names = tuple(_names([a, b]))
     differing = {key: (left[key], right[key]) for key in left if left[key] != right[key]}
     settings = pd.DataFrame.from_dict(differing, orient="index", columns=list(names))
-    diff = difflib.unified_diff(
-        a.script.read_text().splitlines(), b.script.read_text().splitlines(), *names, lineterm=""
-    )
+    if a.is_recorded or b.is_recorded:
+        diff = ["no script is kept of a recorded run: it was the solution of its day"]
+    else:
+        texts = [each.script.read_text().splitlines() for each in (a, b)]
+        diff = difflib.unified_diff(*texts, *names, lineterm="")
     measured = all(refresh(r) == "ok" and r.record.images_per_s for r in (a, b))
     return Comparison(settings, "\n".join(diff), ratio(b, a) if measured else None, names)
 
@@ -183,8 +188,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
     if len(set(names)) < len(runs):
         names = [run.name for run in runs]
     return [
-        name + f" (recorded, {run.folder.parent.name})" * run.is_recorded
-        for name, run in zip(names, runs)
+        name + f" (recorded, {run.recorded_on})" * run.is_recorded for name, run in zip(names, runs)
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from course.runs.recordings import load, machines, origin
+from course.runs import recordings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,10 +18,6 @@ def table(machine: str, part: str) -> pd.DataFrame:
     """
     import pandas as pd
 
-    saved = load(machine)
-    if part not in saved:
-        there = [each for each in machines() if part in load(each)]
-        raise ValueError(f"no {part} is recorded for {machine!r}: {', '.join(there) or 'nobody'}")
-    found = saved[part]
-    when = origin({"date": found["date"], "versions": {"torch": found["torch"]}})
+    found = recordings.part(machine, part)
+    when = recordings.origin({"date": found["date"], "versions": {"torch": found["torch"]}})
     return pd.DataFrame(found["rows"]).assign(machine=f"{found['machine']} ({when})")

@@ -89,7 +89,11 @@ class Record:
         Raises:
             ValueError: the text is no record, cut short for instance.
         """
-        values = json.loads(text)
+        return cls.from_values(json.loads(text))
+
+    @classmethod
+    def from_values(cls, values: Any) -> Record:
+        """As `from_json`, of the object that the text has."""
         if not isinstance(values, dict) or values.get("status") not in STATUSES:
             raise ValueError(f"a record needs a status, one of {', '.join(STATUSES)}")
         return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})

@@ -1,10 +1,11 @@
-"""What other machines measured: real runs that the course ships, each a run folder as any.
+"""What other machines measured: real runs that the course ships, as tables.
 
-recorded/MACHINE/index.json   machine, date, driver, versions, git_sha, command, and what else was
-                              measured there once: ceilings, convolutions
-recorded/scripts/             the versions of the script that they ran, one copy for all machines
-recorded/MACHINE/RUN/         config, launch with the run's purpose, record, steps, and the thin
-                              trace of a traced run
+recordings/MACHINE/index.json       machine, date, driver, versions, git_sha, command, and what else
+                                    was measured there once: ceilings, convolutions
+recordings/MACHINE/runs.jsonl       one line per run, and
+recordings/MACHINE/steps.jsonl.gz   the steps of each (`course.runs.rows`)
+recordings/MACHINE/traces/          a folder for each run that left a thin trace or another file;
+                                    counters of Nsight Compute
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from course.config import BEYOND, LADDER, Config
+from course.runs import rows
+from course.runs.files import write_atomically
 from course.runs.record import Record
-from course.runs.run import RECORDED, Run
+from course.runs.run import RECORDED, TRACES, Run
 from course.valid import CHOICES, SCALES_LOSS, half_of
 
 if TYPE_CHECKING:
@@ -79,13 +82,44 @@ def machines() -> list[str]:
 
 
 def load(machine: str) -> dict[str, Any]:
-    """The index of a machine, with "records": what its runs measured, in their order.
+    """The index of a machine.
 
     Raises:
         ValueError: nothing was recorded there; the message lists the machines.
     """
-    saved = json.loads((_folder(machine) / INDEX).read_text())
-    return saved | {"records": [vars(run.record) for run in recorded_runs(machine)]}
+    return json.loads((_folder(machine) / INDEX).read_text())
+
+
+def part(machine: str, name: str) -> Any:
+    """A part of a machine's index: what was measured there once.
+
+    Raises:
+        ValueError: nothing was recorded there, or no such part; the message lists who has it.
+    """
+    saved = load(machine)
+    if name not in saved:
+        others = ", ".join(each for each in machines() if name in load(each)) or "nobody"
+        raise ValueError(f"no {name} is recorded for {machine!r}: {others}")
+    return saved[name]
+
+
+def save(machine: str, parts: dict[str, Any]) -> None:
+    """Add parts to a machine's index, or replace them; the others stay.
+
+    Raises:
+        ValueError: nothing was recorded there; the message lists the machines.
+    """
+    text = json.dumps(load(machine) | parts, indent=1) + "\n"
+    write_atomically(_folder(machine) / INDEX, text)
+
+
+def trace_folder(machine: str) -> Path:
+    """The folder of what profilers left on a machine.
+
+    Raises:
+        ValueError: nothing was recorded there; the message lists the machines.
+    """
+    return _folder(machine) / TRACES
 
 
 def recorded_runs(machine: str, *purposes: str) -> list[Run]:
@@ -99,26 +133,16 @@ def recorded_runs(machine: str, *purposes: str) -> list[Run]:
     """
     for purpose in purposes:
         check_purpose(purpose)
-    found = []
-    for path in _folder(machine).glob("*/record.json"):
-        purpose, moment = _asked(path.parent, _version(path), _version(path.parent / "launch.json"))
-        if not purposes or purpose in purposes:
-            found.append((moment, path.parent.name, Run(path.parent)))
-    return [run for *_, run in sorted(found, key=lambda each: each[:2])]
+    table = _folder(machine) / rows.RUNS
+    known = _runs(table, rows.version(table))
+    return [run for run in known if not purposes or run.purpose in purposes]
 
 
-def _version(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:  # it is not there, of which Run makes something
-        return 0
-
-
-@lru_cache(maxsize=4096)  # each question about a machine goes through all its runs
-def _asked(folder: Path, *versions: int) -> tuple[str, str]:
-    """Why and when a run was recorded, as its files were then."""
-    run = Run(folder)
-    return run.purpose, run.record.started_at
+@lru_cache(maxsize=32)  # each question about a machine goes through all its runs
+def _runs(table: Path, _version: tuple[int, ...]) -> list[Run]:
+    """The runs of a table in the order in which they ran, as the table is now."""
+    found = [Run(table.parent / TRACES / name) for name in rows.names(table)]
+    return sorted(found, key=lambda run: (run.record.started_at, run.name))
 
 
 def check_purpose(purpose: str) -> None:
@@ -325,7 +349,17 @@ def _differences(
     return found + ([f"gpus={launched['gpus']}"] if launched["gpus"] != gpus else [])
 
 
+def check_shipped() -> None:
+    """Raise ValueError if the folder of all recordings is missing."""
+    if not RECORDED.is_dir():
+        raise ValueError(
+            f"{RECORDED} is missing: the recordings are part of the project's clone. Restore them "
+            f"(git checkout {RECORDED.name}), or install the course from a clone (pip install -e .)"
+        )
+
+
 def _folder(machine: str) -> Path:
+    check_shipped()
     if machine not in machines():
         known = ", ".join(machines())
         raise ValueError(f"nothing is recorded for {machine!r}: there are {known}")

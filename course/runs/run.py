@@ -11,13 +11,15 @@ record.json    written once, atomically, when the run is over: the source of eve
 beside/        a run that was repeated for this one to take turns with: a folder like this one
 logs/          standard output and error
 
+A recorded run is a row of its machine's tables instead (`course.runs.rows`). Its folder,
+recordings/MACHINE/traces/RUN, is there only if the run left a trace or another file.
+
 A job that runs a script of anybody's instead, command.sh, has such a folder too, with launch.json,
 started.json and record.json (`course.idr_pytools.commands`); it has no config and measures nothing.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import subprocess
@@ -30,6 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from course.config import Config, from_dict
+from course.runs import rows
 from course.runs.record import Record
 
 if TYPE_CHECKING:
@@ -47,8 +50,9 @@ GROUP = "#group"  # behind the folder in that variable: what serves several runs
 COMMAND = "command.sh"  # the script of a job that is no training run
 ADDED = ".variant.json"  # in place of .py, beside a variant: what was put in, the text's hash
 PROJECT = Path(__file__).resolve().parents[2]
-SCRIPTS = "scripts"  # in RECORDED: the versions of the script that recorded runs ran
-RECORDED = PROJECT / "course" / "recorded"  # a folder a machine, a folder a run
+RECORDED = PROJECT / "recordings"  # a folder for each machine, and the race's entries
+TEST_FILE = "test.json"  # in a run's folder: its accuracy on images that no search looked at
+TRACES = "traces"  # in a machine's folder: a folder for each recorded run that left files
 
 
 def runs_root() -> Path:
@@ -92,9 +96,9 @@ class Run:
 
     @property
     def script(self) -> Path:
-        """The snapshot that ran; recorded runs share one copy of each version."""
+        """The snapshot that ran. Of a recorded run none is kept: the solution as it is today."""
         if self.is_recorded:
-            return RECORDED / SCRIPTS / self.launched["snapshot"]
+            return PROJECT / "solutions" / self.requested_config.script
         return self.folder / (COMMAND if self.is_command else "train.py")
 
     @property
@@ -104,8 +108,22 @@ class Run:
 
     @property
     def is_recorded(self) -> bool:
-        """Is it a run of another machine, which the course ships?"""
-        return self.folder.parent.parent == RECORDED
+        """Is it a run of another machine, a row of that machine's tables?"""
+        return bool(self._row)
+
+    @property
+    def recorded_on(self) -> str:
+        """The machine that a recorded run is of, say nvidia-h100; "": it is not recorded."""
+        return self.folder.parent.parent.name if self.is_recorded else ""
+
+    @cached_property
+    def _row(self) -> dict[str, Any]:
+        """Its row in the machine's table of runs; {} of a run that is not recorded."""
+        return self._read_row(rows.RUNS)
+
+    def _read_row(self, table: str) -> dict[str, Any]:
+        folder = self.folder.parent
+        return rows.read(folder.parent / table, self.name) if folder.name == TRACES else {}
 
     @property
     def purpose(self) -> str:
@@ -120,6 +138,8 @@ class Run:
     @cached_property
     def requested_config(self) -> Config:
         """The config as it was launched; `precision` may be "half"."""
+        if row := self._row:
+            return _config(json.dumps(row["config"]))
         return _config((self.folder / "config.json").read_text())
 
     @property
@@ -147,7 +167,7 @@ class Run:
     @property
     def launched(self) -> dict[str, Any]:
         """What was asked for, with the job id once there is one."""
-        return _read_json(self.folder / "launch.json")
+        return dict(self._row.get("request") or _read_json(self.folder / "launch.json"))
 
     @property
     def together(self) -> list[Run]:
@@ -187,6 +207,9 @@ class Run:
     @property
     def record(self) -> Record | None:
         """The record, or None while the run is not over."""
+        if row := self._row:  # of the config, the record has only what the machine changed
+            config = row["config"] | row["record"]["config"]
+            return Record.from_values(row["record"] | {"config": config})
         path = self.folder / "record.json"
         try:
             return Record.from_json(path.read_text())
@@ -225,18 +248,25 @@ class Run:
         """As `steps`, of one rank: its own times, and the loss on its own share of the batch."""
         import pandas as pd
 
+        if self.is_recorded:
+            ranks = self._read_row(rows.STEPS).get("ranks", [])
+            return pd.DataFrame(ranks[rank] if rank < len(ranks) else [])
         path = self.folder / steps_file(rank)
-        packed = path.with_name(f"{path.name}.gz")  # of a recorded run
         lines = path.read_text().splitlines() if path.exists() else []
-        if packed.exists():
-            lines = gzip.decompress(packed.read_bytes()).decode().splitlines()
         return pd.DataFrame([row for row in map(_step, lines) if row])
 
     @property
     def ranks(self) -> list[dict[str, Any]]:
         """What each rank alone knew at its end, in order; empty for a run of one process."""
+        if row := self._row:
+            return row.get("ranks", [])
         every = range(self.launched.get("gpus", 1))
         return [own for rank in every if (own := _read_json(self.folder / rank_file(rank)))]
+
+    @property
+    def test(self) -> dict[str, Any]:
+        """What it got right of images that its search had not looked at; {}: never tested."""
+        return self._row.get("test") or _read_json(self.folder / TEST_FILE)
 
     @property
     def logs(self) -> list[Path]:

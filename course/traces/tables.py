@@ -28,7 +28,6 @@ __all__ = [
     "TraceError",
     "by_kernel",
     "by_operator",
-    "by_phase",
     "copies",
     "idle",
     "layout_kernels",
@@ -106,28 +105,6 @@ def steps(trace: Trace) -> pd.DataFrame:
         .drop_duplicates("step")
         .reset_index(drop=True)
     )
-
-
-def by_phase(trace: Trace) -> pd.DataFrame:
-    """Time by phase of the step: phase, host_s, gpu_s, kernels, share.
-
-    `gpu_s` is the time of the kernels launched in the phase; they may run after it. `share` is
-    of the GPU's time, or of the host's where there was no GPU. All steps of the trace together.
-    """
-    host = trace.ranges.groupby("name")["duration_s"].sum()
-    gpu = trace.kernels.groupby("phase")["duration_s"].agg(["sum", "count"])
-    names = [name for name in PHASES if name in host or name in gpu.index]
-    rest = [""] if "" in gpu.index else []
-    table = pd.DataFrame(
-        {
-            "phase": [*names, *("(outside)" for _ in rest)],
-            "host_s": host.reindex([*names, *rest]).to_numpy(float),
-            "gpu_s": gpu["sum"].reindex([*names, *rest], fill_value=0).to_numpy(float),
-            "kernels": gpu["count"].reindex([*names, *rest], fill_value=0).to_numpy(int),
-        }
-    )
-    column = table["gpu_s"] if len(trace.kernels) else table["host_s"]
-    return table.assign(share=column / column.sum())
 
 
 def copies(trace: Trace) -> pd.DataFrame:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import json
 import re
 import shutil
@@ -12,13 +10,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock
 
 from course import days
 from course.config import Config
 from course.days import tuned
 from course.days.lab import Planned
 from course.jobs.launch import launch, wait
+from course.runs import rows
 from course.runs.files import write_atomically
 from course.runs.recordings import (
     INDEX,
@@ -29,8 +30,11 @@ from course.runs.recordings import (
     check_purpose,
     origin,
 )
-from course.runs.run import SCRIPTS, Run, all_runs, git_sha, rank_file, runs_root
+from course.runs.run import TRACES, Run, all_runs, git_sha, runs_root
 from course.traces import thin as trace_thin
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TRACE_BYTES = 600_000  # no trace that is shipped is larger
 TIMED = re.compile(r".*(_s|_s_q\d|_gib|watts|joules_per_image)$")  # fields of a record
@@ -157,11 +161,17 @@ def _pack_all(runs: Iterable[tuple[Run, str]], target: Path, machine: str) -> Pa
     return target
 
 
-def pack(run: Run, target: Path, machine: str, purpose: str) -> Path:
-    """Copy a run into a machine's folder, without this machine's paths, its trace thinned.
+def pack(run: Run, target: Path, machine: str, purpose: str) -> Run:
+    """Add a run to a machine's tables, without this machine's paths, its trace thinned.
+
+    A run of the same name is replaced; all others stay as they are.
 
     Args:
+        target: the machine's folder.
         purpose: why it was made, by which it will be chosen: one of `PURPOSES`.
+
+    Returns:
+        The recorded run.
 
     Raises:
         ValueError: the run is not over, its trace is too large even so, or no such purpose.
@@ -173,71 +183,73 @@ def pack(run: Run, target: Path, machine: str, purpose: str) -> Path:
     if len(run.together) > 1:
         raise ValueError(f"{run} took turns with others, which would be lost: record it by itself")
     target.mkdir(parents=True, exist_ok=True)
-    text = run.script.read_text()
-    version = f"train-{hashlib.sha256(text.encode()).hexdigest()[:8]}.py"
+    row = {"run": run.name} | _row(run, machine, purpose)
+    steps = [_columns(run.rank_steps(rank), purpose) for rank in range(run.launched["gpus"])]
+    packed = Run(target / TRACES / run.name)
     with tempfile.TemporaryDirectory(dir=target) as draft:
-        _copy(run, Path(draft), machine, version, purpose)
-        (target.parent / SCRIPTS).mkdir(exist_ok=True)
-        write_atomically(target.parent / SCRIPTS / version, text)
-        shutil.rmtree(target / run.name, ignore_errors=True)
-        shutil.copytree(draft, target / run.name)
-    _write_index(run, target)
-    return target / run.name
+        _copy_files(run, Path(draft))
+        with FileLock(target / ".lock"):  # two can record at once, each with a GPU of its own
+            for path in Path(draft).iterdir():
+                packed.folder.mkdir(parents=True, exist_ok=True)
+                path.replace(packed.folder / path.name)
+            rows.write(target / rows.STEPS, {"run": run.name, "ranks": steps})
+            rows.write(target / rows.RUNS, row)  # last, so that what it refers to is there
+            _write_index(run, target)
+    return packed
 
 
-def _copy(run: Run, draft: Path, machine: str, version: str, purpose: str) -> None:
-    asked = run.launched
-    kept = {"rung": asked["rung"], "purpose": purpose}
-    kept |= {key: asked[key] for key in ("gpus", "executor", "git_sha", "launched_at")}
-    kept |= {key: asked[key] for key in ("added", "trial") if key in asked}
-    kept |= {"site": SITE + machine, "script": run.source, "snapshot": version}
-    values = asdict(run.record) | {"site": SITE + machine, "logs": []}
+def _row(run: Run, machine: str, purpose: str) -> dict[str, Any]:
+    """Config, request, record, ranks and test of a run; what a run does not have is left out."""
+    launched = run.launched
+    request = {"rung": launched["rung"], "purpose": purpose}
+    request |= {key: launched[key] for key in ("gpus", "executor", "git_sha", "launched_at")}
+    request |= {key: launched[key] for key in ("added", "trial") if key in launched}
+    request |= {"site": SITE + machine, "script": run.source}
+    record = asdict(run.record) | {"site": SITE + machine, "logs": []}
     # In the data itself, so that no table and no picture can show it unlabelled.
-    values["machine"] += f" ({origin({'date': _day(run), 'versions': run.record.versions})})"
-    values["error"] = values["error"].replace(str(run.folder), "RUN")
+    record["machine"] += f" ({origin({'date': _day(run), 'versions': run.record.versions})})"
+    record["error"] = record["error"].replace(str(run.folder), "RUN")
     if purpose == SEARCH:
-        values |= {"evidence": {}}
+        record |= {"evidence": {}}
     if purpose == LEARNING:
-        values |= {name: None for name in values if TIMED.match(name)} | {"evidence": {}}
+        record |= {name: None for name in record if TIMED.match(name)} | {"evidence": {}}
+    config = asdict(run.requested_config)
+    record["config"] = {
+        name: value for name, value in run.record.config.items() if config.get(name) != value
+    }
+    hosts = list(dict.fromkeys(rank["host"] for rank in run.ranks))
+    ranks = [  # which ranks shared a node matters, and not what it was called
+        rank | {"host": f"node-{hosts.index(rank['host'])}"} for rank in run.ranks
+    ]
+    parts = {"config": config, "request": request, "record": record}
+    return parts | ({"ranks": ranks} if ranks else {}) | ({"test": run.test} if run.test else {})
+
+
+def _columns(steps: pd.DataFrame, purpose: str) -> dict[str, list]:
+    """The columns of a rank's steps: times to 0.1 µs and losses to 1e-6, for the rest is noise.
+
+    Where times say nothing, only how the loss and the learning rate went, of some steps.
+    """
+    if purpose in (LEARNING, SEARCH) and len(steps):
+        steps = steps[["step", "epoch", "loss", "lr"]].iloc[:: -(-len(steps) // COURSE_STEPS)]
+        steps = steps.assign(loss=[float(f"{loss:.5g}") for loss in steps["loss"]])
+    else:
+        digits = {name: 7 for name in steps if name.endswith("_s")}
+        steps = steps.round(digits | {"loss": 6})
+    return {
+        name: [None if value != value else value for value in column.tolist()]  # JSON has no NaN
+        for name, column in steps.items()
+    }
+
+
+def _copy_files(run: Run, draft: Path) -> None:
+    """The files of a run that are no table: its trace, thinned, and BatchNorm's statistics."""
     if run.record.trace:
         thin = trace_thin.thin(run.folder / run.record.trace, draft / run.record.trace)
         if (size := thin.stat().st_size) > TRACE_BYTES:
             raise ValueError(f"{run}: its trace has {size:,} bytes, more than {TRACE_BYTES:,}")
-    (draft / "launch.json").write_text(json.dumps(kept, indent=1) + "\n")
-    (draft / "record.json").write_text(json.dumps(values, indent=1) + "\n")
-    for pattern in ("config.json", "batchnorm-*.pt", "test.json"):
-        for path in run.folder.glob(pattern):
-            shutil.copy(path, draft / path.name)
-    for path in run.folder.glob("steps*.jsonl"):
-        text = _course_of(run) if purpose in (LEARNING, SEARCH) else rounded(path.read_text())
-        # Without a time of writing in it, so that the same steps are the same file.
-        (draft / f"{path.name}.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
-    hosts = list(dict.fromkeys(rank["host"] for rank in run.ranks))
-    for rank in run.ranks:  # which ranks shared a node matters, and not what it was called
-        shown = rank | {"host": f"node-{hosts.index(rank['host'])}"}
-        (draft / rank_file(rank["rank"])).write_text(json.dumps(shown, indent=1) + "\n")
-
-
-def rounded(lines: str) -> str:
-    """The lines of a steps.jsonl with times to 0.1 µs and losses to 1e-6: the rest is noise."""
-    rows = [json.loads(line) for line in lines.splitlines() if line]
-    for row in rows:
-        for name in row:
-            if name.endswith("_s"):
-                row[name] = round(row[name], 7)
-        if row.get("loss") is not None:
-            row["loss"] = round(row["loss"], 6)
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
-def _course_of(run: Run) -> str:
-    """How a training went, as lines of steps.jsonl: loss and learning rate, of some steps."""
-    rows = run.steps[["step", "epoch", "loss", "lr"]]
-    rows = rows.iloc[:: -(-len(rows) // COURSE_STEPS)]
-    return "".join(
-        json.dumps({"step": step, "epoch": epoch, "loss": float(f"{loss:.5g}"), "lr": rate}) + "\n"
-        for step, epoch, loss, rate in rows.itertuples(index=False)
-    )
+    for path in run.folder.glob("batchnorm-*.pt"):
+        shutil.copy(path, draft)
 
 
 def _write_index(run: Run, target: Path) -> None:

@@ -131,12 +131,7 @@ def measure(network: str, batch: int, dtype: str, arguments: argparse.Namespace)
     for _ in range(arguments.windows):
         for way in ways:
             way.window(arguments.seconds)
-    rows += [way.result() for way in ways]
-    del ways
-    torch._dynamo.reset()  # or compiled networks would keep their memory
-    gc.collect()
-    torch.cuda.empty_cache()
-    return rows
+    return rows + [way.result() for way in ways]
 
 
 def main() -> None:
@@ -159,7 +154,12 @@ def main() -> None:
     for network in arguments.networks:
         for batch in arguments.batches:
             for dtype in arguments.dtypes:
-                for row in measure(network, batch, dtype, arguments):
+                rows = measure(network, batch, dtype, arguments)
+                gc.collect()
+                torch.compiler.reset()  # or compiled networks would keep their memory
+                gc.collect()
+                torch.cuda.empty_cache()
+                for row in rows:
                     line = json.dumps(row | machine)
                     print(line, flush=True)
                     if arguments.out:

@@ -1,8 +1,7 @@
-"""The algebra's kernels, compiled: gradients, graphs, weights, learning rates and overflows.
+"""The kernels, compiled: gradients, graphs, weights, learning rates and overflows.
 
-tests/training/algebra has the same network's formulas and kernels on the CPU, in an interpreter
-that knows neither graphs nor bf16. A block or two of each layer are enough: every kind of launch is
-there, and nothing in it takes a second.
+test_ranks.py and test_uses.py have the kernels on the CPU, in an interpreter that knows neither
+graphs nor bf16. A block or two of each layer are enough: every kind of launch is there.
 """
 
 from __future__ import annotations
@@ -37,12 +36,6 @@ SIZE, CLASSES = 16, 8
 BLOCKS = [2, 1, 1, 1]
 STEPS = EAGER_STEPS + 4  # the last four by graphs
 LR = 2e-4  # the first step's loss falls by 0.04
-
-
-@pytest.fixture(autouse=True)
-def own_choices(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles for these sizes are timed and kept here, not among the user's."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "algebra"))
 
 
 def stock() -> ResNet:

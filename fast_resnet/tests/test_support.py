@@ -8,7 +8,7 @@ from torch import nn
 from torchvision.models import resnet18, resnet50, resnext50_32x4d, vit_b_16, wide_resnet50_2
 
 from fast_resnet import convert, fallback_reason, last_conversion, unsupported_reason
-from fast_resnet.model import is_interpreted
+from fast_resnet.model import _wrong_weights, is_interpreted
 
 
 def on_meta(make: Any) -> nn.Module:
@@ -31,6 +31,13 @@ def on_meta(make: Any) -> nn.Module:
 def test_another_network_is_refused_with_the_reason(make: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=f"{reason}.* It converts torchvision's bottleneck"):
         convert(on_meta(make))
+
+
+@pytest.mark.skipif(is_interpreted(), reason="the interpreter takes any number of channels")
+def test_other_numbers_of_channels_are_left_to_torchvision() -> None:
+    assert _wrong_weights(on_meta(resnet50)) == ""
+    narrow = on_meta(lambda: resnet50(width_per_group=48))
+    assert _wrong_weights(narrow).startswith("a layer has 48 channels")
 
 
 @pytest.mark.parametrize("make", [resnext50_32x4d, wide_resnet50_2])

@@ -7,10 +7,7 @@ import copy
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from small import gradients, median, quiet, relative
@@ -22,30 +19,6 @@ from torchvision.models.resnet import ResNet
 from fast_resnet import convert, plain
 
 SHARE = 2  # images of a rank
-
-
-@contextmanager
-def recorded() -> Iterator[list[str]]:
-    """The launches that are made meanwhile."""
-    from fast_resnet.kernels.compiling import Launch
-    from fast_resnet.tuning import Choices
-
-    made, launch = [], Choices.launch
-
-    def make(choices: Choices, kernel: Any, grid: tuple, *arguments: Any, **options: Any) -> None:
-        made.append(str(Launch(kernel, grid, arguments, options).key))
-        launch(choices, kernel, grid, *arguments, **options)
-
-    Choices.launch = make
-    yield made
-    Choices.launch = launch
-
-
-def noted(net: ResNet, images: torch.Tensor) -> list[str]:
-    """The launches that are compiled for before a step."""
-    from fast_resnet.segments import launches
-
-    return [str(each.key) for each in launches(net._step.segments, images.shape)]
 
 
 def by_kernels(net: ResNet, twin: ResNet, images: torch.Tensor, labels: torch.Tensor) -> dict:
@@ -184,9 +157,7 @@ def of_rank(
             told["lost"] = lost(net, *own)
         net = convert(net)
         if rank == 0:
-            with recorded() as made:
-                told["fp32"] = by_kernels(net, twins[rank], *own)
-            told |= {"made": made, "noted": noted(net, images)}
+            told["fp32"] = by_kernels(net, twins[rank], *own)
         told["kernels"] = under_ddp(net, wanted, *own)
         told["shared"] = shared(net, wanted, *own)
     return told

@@ -103,12 +103,6 @@ def test_before_keeps_depth_and_empty_lines() -> None:
     assert exercises.render(text, 0) == "  # TODO 1: a\n  if x:\n      y = 1\n\n  z = 2\n"
 
 
-def test_diff_of_the_small_solution() -> None:
-    assert exercises.diff(SMALL, 2) == [
-        "+print(f())",
-    ]
-
-
 def test_todos_are_numbered_over_all_scripts() -> None:
     """In the order in which labs come to them, so that a number names one."""
     of_scripts = [exercises.numbers(path.read_text()) for path in exercises.solutions()]
@@ -136,11 +130,6 @@ def test_each_todo_names_the_day_of_the_lab_that_checks_it() -> None:
         check.todo: lab.number.split(".")[0] for lab in days.LABS for check in lab.checks.values()
     }
     assert seams == labs
-
-
-@for_all("todo", range(1, TOTAL + 1))
-def test_diff_of_a_todo_is_short(todo: int) -> None:
-    assert 0 < len(exercises.diff(TEXT, todo)) <= 12
 
 
 @pytest.mark.parametrize("solved", (-1, TOTAL + 1))

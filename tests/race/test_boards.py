@@ -1,5 +1,6 @@
 """Boards as a class has them: odd entries, folders of several people, interrupted entries."""
 
+import ast
 import html
 import json
 import os
@@ -243,6 +244,16 @@ def test_a_board_where_anyone_replaces_entries_is_refused(shared: Path) -> None:
     shared.chmod(0o777)
     with pytest.raises(ValueError, match=r"no sticky bit. .* sets it with: chmod \+t"):
         posted(shared, "alice")
+
+
+def test_the_scripts_of_the_shipped_entries_are_the_ones_that_ran() -> None:
+    def code(script: str) -> str:
+        return ast.dump(ast.Module(ast.parse(script).body[1:], []))  # without its docstring
+
+    for made in board.entries(board.SHIPPED, shipped=False):
+        ran = board.script_of(made, board.SHIPPED)
+        assert board.digest(ran) == made.sha256
+        assert code(ran) == code(entry.shipped(made.name).read_text())
 
 
 def test_a_shipped_entry_is_verified_on_the_board(

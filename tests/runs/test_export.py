@@ -3,7 +3,6 @@
 import json
 import math
 import shlex
-import shutil
 import struct
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 from browser import ask, free_port, page, serving
+from recorded_helpers import own_copy
 from typer.testing import CliRunner
 
 from course import __main__
@@ -62,10 +62,7 @@ def timed_steps(run: Run) -> list[float]:
 
 
 def test_what_is_no_number_is_no_value(tmp_path: Path, runs: list[Run]) -> None:
-    folder = tmp_path / "diverged"
-    folder.mkdir()
-    for name in ("record.json", "launch.json", "config.json"):
-        (folder / name).write_text((runs[0].folder / name).read_text())
+    folder = own_copy(runs[0], tmp_path / "diverged").folder
     lines = [{"step": at, "epoch": 0, "loss": each} for at, each in enumerate([1.0, math.inf])]
     (folder / "steps.jsonl").write_text("\n".join(map(json.dumps, lines)))
     assert [row.values.get("step/loss") for row in content(Run(folder)).rows] == [1.0, None]
@@ -173,7 +170,7 @@ def test_no_tool_is_let_into_the_network(monkeypatch: pytest.MonkeyPatch, tmp_pa
 @pytest.mark.parametrize("inside", ["", "{name}", "{name}/logs", "link"])
 def test_a_run_is_never_written_over(runs: list[Run], tmp_path: Path, to: str, inside: str) -> None:
     """Into the folder of all runs, or into a run's own, nothing is handed on."""
-    own = Run(shutil.copytree(runs[0].folder, tmp_path / "runs" / runs[0].name))
+    own = own_copy(runs[0], tmp_path / "runs" / runs[0].name)
     (tmp_path / "runs/link").symlink_to(tmp_path / "runs")
     before = {path: path.read_bytes() for path in own.folder.rglob("*") if path.is_file()}
     with pytest.raises(ValueError, match=f"holds {own.name} itself: choose a folder"):

@@ -7,15 +7,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from cases import for_all
+from recorded_helpers import copy_row
 
-from course import plots, recorded, report, rung
+from course import compare, plots, recorded, report, rung
 from course.jobs import launch, plan, sites
-from course.runs import recordings
+from course.runs import recordings, rows
 from course.runs import run as runs
 from course.runs.run import RECORDED
 from course.topics.loading import feeding
 from course.traces import tables
-from tools.pages import readme
 
 SMALL, ALL_OF_IT = 600_000, 10_000_000  # bytes: of a trace, and of everything
 MACHINES = recordings.machines()
@@ -50,20 +50,31 @@ def test_every_run_is_whole_and_says_where_it_ran(machine: str) -> None:
     for key in ("machine", "date", "versions", "git_sha", "command"):
         assert saved[key]
     for run in recordings.recorded_runs(machine):
-        assert run.is_recorded and run.script.is_file()
+        assert run.is_recorded and run.recorded_on == machine and run.script.is_file()
         assert run.purpose in recordings.PURPOSES
         assert run.record.site == run.launched["site"] == f"recorded-{machine}"
         assert run.record.machine and run.record.versions["torch"]
-        assert run.record.config == json.loads((run.folder / "config.json").read_text())
 
 
 def test_it_stays_small_and_names_no_place() -> None:
     files = [path for path in RECORDED.rglob("*") if path.is_file()]
     assert {path.suffix for path in files} <= {".json", ".jsonl", ".py", ".gz", ".csv", ".pt"}
+    assert len(files) < 100
     assert sum(path.stat().st_size for path in files) < ALL_OF_IT
     for path in files:
         if path.suffix != ".gz":
             assert not any(word in path.read_bytes() for word in (b"/work/", b"/tmp/", b"/root"))
+
+
+def test_a_missing_folder_or_a_damaged_table_is_told(copied: Path, monkeypatch) -> None:
+    (copied / rows.RUNS).write_text('{"run": "amp-1", "record"')
+    with pytest.raises(ValueError, match="runs.jsonl is damaged .*: git checkout"):
+        recorded("nvidia-h100")
+    monkeypatch.setattr(recordings, "RECORDED", copied / "gone")
+    for call in (lambda: recorded("nvidia-h100"), lambda: sites.get("recorded-nvidia-h100")):
+        with pytest.raises(ValueError, match="gone is missing: .*Restore.*git checkout gone"):
+            call()
+    assert sites.get("local").executor == "local"
 
 
 @pytest.mark.slow
@@ -106,6 +117,8 @@ def test_a_launch_is_answered_at_once_and_nothing_is_written(runs_root: Path, ca
     assert run.folder == known.folder and run.status == "ok"
     assert "NVIDIA H100" in (said := capsys.readouterr().out) and "(recorded 20" in said
     assert launch.wait(run) is run and launch.cancel(run).status == "ok"
+    too_large = of("nvidia-h100", "channels_last", batch_size=2048)
+    assert "lower batch_size" in (why := launch.explain(too_large)) and "Logs" not in why
     assert not runs_root.exists()
 
 
@@ -149,24 +162,24 @@ def test_a_report_of_recorded_runs_names_the_machine() -> None:
     amp, device = of("nvidia-h100", "amp", precision="bf16"), of("nvidia-h100", "device")
     text = repr(report(amp, against=device))
     assert "NVIDIA H100" in text and "recorded" in text
+    both = compare(device, amp)
+    assert set(both.settings.index) == {"rung", "precision"}
+    for text in (repr(both), both._repr_html_()):
+        assert "no script is kept of a recorded run" in text and "2.6" in text
 
 
 @pytest.fixture
 def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the H100's recordings, to be changed, in place of all that are shipped."""
     shutil.copytree(RECORDED / "nvidia-h100", tmp_path / "nvidia-h100")
-    monkeypatch.setattr(runs, "RECORDED", tmp_path)
     monkeypatch.setattr(recordings, "RECORDED", tmp_path)
     return tmp_path / "nvidia-h100"
 
 
 def pretend(folder: Path, model: runs.Run, name: str, purpose: str = "", **changed: object) -> None:
     """A later run beside others: a copy of one, with other figures, or another purpose."""
-    shutil.copytree(model.folder, folder / name)
-    launched = model.launched | {"purpose": purpose or model.purpose}
-    (folder / name / "launch.json").write_text(json.dumps(launched))
-    path = folder / name / "record.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changed | {"started_at": "2999"}))
+    record, request = changed | {"started_at": "2999"}, {"purpose": purpose or model.purpose}
+    copy_row(model, folder, name, record=record, request=request)
 
 
 def test_the_processors_ladder_is_apart_from_the_gpus() -> None:
@@ -190,31 +203,6 @@ def test_a_launch_is_answered_by_the_run_on_the_asked_device() -> None:
         for run in asked
     ]
     assert [run.record.device for run in found] == ["cpu", "cuda"]
-
-
-def row(text: str, beginning: str) -> list[str]:
-    """The cells of the one row of a table that begins so."""
-    lines = text.replace("\u00a0", " ").splitlines()
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
-    (found,) = [cells for cells in rows if cells[:1] == [beginning]]
-    return found
-
-
-@pytest.mark.slow
-def test_a_table_has_both_ladders_and_a_dash_for_what_is_missing(copied: Path) -> None:
-    for run in recordings.recorded_runs("nvidia-h100"):
-        if run.config.rung == "fused":  # on the GPU, and on the processor beside it
-            shutil.rmtree(copied / run.name)
-    text, on = readme.table("nvidia-h100"), recordings.ladders("nvidia-h100")
-    assert row(text, "fused bf16") == ["fused bf16", *["–"] * 7, "3.4"]
-    baseline, amp = row(text, "baseline fp32"), row(text, "amp bf16")
-    assert baseline[1:] == ["–"] * 5 + ["22.1 ± 0.7", "1.00", "1.1"]
-    assert amp[1:6] == ["2,236 ± 0.3", "2.61", "11.0", "0.204", "18%"]
-    there = on["CPU"]["amp", "bf16"].images_per_s
-    assert amp[6].startswith(f"{there:.1f} ± ")
-    assert amp[7] == f"{there / on['CPU']['baseline', 'fp32'].images_per_s:.2f}"
-    assert row(text, "amp fp16")[6:8] == ["–", "–"]
-    assert "GPU: NVIDIA H100 80GB HBM3 (recorded 20" in text and "CPU: Intel" in text
 
 
 def test_of_runs_on_several_gpus_none_is_taken_for_a_rung(copied: Path) -> None:

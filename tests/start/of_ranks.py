@@ -39,13 +39,3 @@ def narrow_row(rank: int, count: int, setting: dict, log: str, device: str) -> d
 
     narrow_networks.use()
     return bench._of_rank(rank, count, setting, log, device)
-
-
-def row_that_fails_on_one(rank: int, count: int, setting: dict, log: str, device: str) -> dict:
-    """Such a row; of three images rank 1 fails behind its warm-up, while the other waits for its
-    gradients."""
-    from course.topics.networks import bench
-
-    if rank == 1 and setting["batch"] == 3:
-        bench._timed = lambda *_: 1 / 0
-    return narrow_row(rank, count, setting, log, device)

@@ -107,7 +107,6 @@ def test_no_grad_frees_most_of_the_forward_pass():
     config = rung("device", **LARGE)
     found = kept_without_grad(config)
     assert found.no_grad_gib < 0.2 * found.grad_gib
-    assert found.freed_gib == found.grad_gib - found.no_grad_gib
     held = anatomy(config).groupby("kind")["gib"].sum()
     kept = found.grad_gib - held["weights"] - held["batch"]  # no step was made, so no momentum
     assert kept == pytest.approx(held["activations"], rel=0.01)

@@ -20,7 +20,6 @@ from course.config import rung, vary
 from course.jobs import launch
 from course.labs.exercises import variant
 from course.runs import recordings
-from course.runs import run as course_runs
 from course.runs.run import Run
 from course.topics.communication import batchnorm, pictures
 from course.topics.communication import report as communication
@@ -280,8 +279,7 @@ def test_a_thin_gloo_trace_tells_the_same(swept: dict[float, Run], tmp_path: Pat
 def test_recorded_runs_answer_as_ones_own(
     swept: dict[float, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    for module in (recordings, course_runs):
-        monkeypatch.setattr(module, "RECORDED", tmp_path)
+    monkeypatch.setattr(recordings, "RECORDED", tmp_path)
     assert communication.recorded_runs("two") == {}
     assert "nothing to show" in capsys.readouterr().out
     for run in swept.values():

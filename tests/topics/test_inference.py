@@ -1,6 +1,5 @@
 """A network answers: timed, folded, exported, with eight bits; right, and wrong."""
 
-import gc
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 from torch import nn
 
 from course.topics import inference
-from course.topics.inference import export, latency, measured, written
+from course.topics.inference import export, latency, written
 from course.topics.inference.int8 import scale_of, to_int8
 from course.topics.inference.ways import images_for, ready
 from course.training import models
@@ -106,14 +105,6 @@ def test_a_way_is_what_it_says(net: nn.Module) -> None:
     assert 0 < (scores.float() - right).abs().max() < 0.05 * right.abs().max()
 
 
-def test_modes_and_what_is_left_of_them(net: nn.Module) -> None:
-    before = [each.clone() for each in net.buffers()]
-    table = inference.modes(net, budget_s=0.01)
-    assert table["way"].tolist() == ["training", "evaluation", "no_grad", "inference_mode"]
-    assert table["peak_gib"].isna().all()  # of a CPU it is not known
-    assert all(torch.equal(*pair) for pair in zip(before, net.buffers())) and not net.training
-
-
 def test_whole_numbers_lose_half_a_step(net: nn.Module) -> None:
     weight = next(net.parameters()).detach()
     for most in (127, 7):
@@ -183,24 +174,6 @@ def test_tensorrt_is_said_to_be_missing_or_asked(
     assert told.startswith("[I] Throughput: 9 qps, --onnx=") and "images:4x3x32x32" in told
     tool.write_text('#!/bin/sh\necho "no GPU" >&2\nexit 3\n')
     assert inference.tensorrt(tmp_path / "a.onnx", images) == "trtexec ended with 3: no GPU"
-
-
-def test_what_a_device_measures(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    """The whole of it on a processor, but what it compiles; a part that fails is told."""
-    monkeypatch.setattr(latency, "LEAST", 2)
-    monkeypatch.setattr(torch, "compile", lambda network, **how: network)
-    monkeypatch.setattr(gc, "collect", lambda: 0)  # of all tests' objects, after each way
-    monkeypatch.setattr(measured, "_batches", lambda *how: 1 / 0)
-    found = measured.measure("cpu", "resnet8_patches", 32, (1, 2), (1,), budget_s=0)
-    rows = found["rows"]
-    assert {each["part"] for each in rows} == {"mode", "ladder", "batch"}
-    assert rows[-1]["failed"] == "ZeroDivisionError: division by zero"
-    ladder = [each for each in rows if each["part"] == "ladder"]
-    assert len(ladder) == 2 * (len(inference.LADDER) - 1 + len(measured.FLOATS))  # no graph here
-    assert all(each["error"] < 0.05 for each in ladder)
-    assert '"part": "mode"' in capsys.readouterr().out
 
 
 def test_pictures_say_what_they_show(net: nn.Module) -> None:

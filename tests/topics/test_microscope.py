@@ -12,7 +12,6 @@ import pytest
 import torch
 from cases import for_all
 
-from benchmarks import microscope as benchmark
 from course.runs import recordings
 from course.topics import microscope
 from course.topics.microscope import (
@@ -85,11 +84,6 @@ def test_kernels_are_told_apart_by_the_markers_between() -> None:
     seen = ["fill", spin, "gemm", "splitK", spin, "fill", spin, "Memset (Device)", "conv", spin]
     parts = looked.between([(name, float(at)) for at, name in enumerate(seen)])
     assert parts == [(("gemm", 2.0), ("splitK", 3.0)), (("conv", 8.0),)]
-    rows = [{"kernel": each, "duration_s": 2e-6, "tensor_active": 0.5} for each in seen[1:5]]
-    (row,) = benchmark.by_case([Product(1, 2, 3)], rows, found := measured.Names())
-    assert row["kernels"] == [0, 1] and row["us"] == [2.0, 2.0] and found.all == ["gemm", "splitK"]
-    with pytest.raises(ValueError, match="shorter"):
-        benchmark.by_case([Product(1, 2, 3)] * 2, rows, found)
 
 
 def test_shapes_vary_one_side_at_a_time() -> None:
@@ -109,24 +103,6 @@ def test_the_largest_is_the_fastest_of_all_that_were_tried(monkeypatch: pytest.M
     assert max(rates, key=rates.get) == (found["m"], found["n"], found["k"])
     assert {(16, 16, 48), (48, 48, 48)} < {*rates} and len(rates) > 8
     assert found["normal"]["us"] > 0 and found["zeros"]["iqr_us"] >= 0 and found["cold_us"] > 0
-
-
-def test_each_part_is_saved_and_what_fails_is_noted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(measured, "BASE", Product(16, 16, 16))
-    monkeypatch.setattr(measured, "LINE", (16, 24))
-    monkeypatch.setattr(measured, "MORE", (1,))
-    monkeypatch.setattr(benchmark.shutil, "which", lambda *_, **__: None)
-    out = tmp_path / "out.json"
-    benchmark.main(str(out), "products", "line", "counters")
-    (found,) = json.loads(out.read_text()).values()
-    assert found["line"]["n"] == [16, 24] and found["line"]["m"] == [16, 16]
-    assert "no ncu on this machine" in found["failed"]["counters"] and "counters" not in found
-    done = [row for row in found["products"] if "us" in row]
-    assert {row["dtype"] for row in done} >= {"bf16", "fp32", "fp64"}
-    (tf32, *_) = [row for row in found["products"] if row["dtype"] == "tf32"]
-    assert "tf32" in tf32["said"] and "us" not in tf32
 
 
 def test_the_kernel_that_multiplies_is_found_among_helpers() -> None:

@@ -21,11 +21,10 @@ from torchvision.ops import box_iou
 from typer.testing import CliRunner
 from written_helpers import cell_of, defined, filled
 
-from benchmarks import networks as networks_benchmark
 from course import __main__
 from course.cli import bench as command
 from course.labs.written import check_written
-from course.runs import once, recordings
+from course.runs import recordings
 from course.topics import networks
 from course.topics.networks import (
     bench,
@@ -300,7 +299,9 @@ class TestBench:
 
 class TestOfGpus:
     def test_where_the_time_of_a_traced_step_goes(self) -> None:
-        (path, *_) = (recordings.RECORDED / "nvidia-h100").glob("trace-amp_fp16*/trace.json.gz")
+        (path, *_) = (recordings.RECORDED / "nvidia-h100").glob(
+            "traces/trace-amp_fp16*/trace.json.gz"
+        )
         trace = read(path)
         found = seen.told(trace)
         report = tensor_core_report(trace)
@@ -310,64 +311,6 @@ class TestOfGpus:
         assert found["kinds"]["normalisation"] == pytest.approx(norm) and norm > 0.2
         assert found["kinds"]["products"] > found["tensor_core_share"]
         assert len(found["kernels"]) == seen.KERNELS
-
-    def test_the_plan_has_every_setting_of_the_table(self) -> None:
-        plan = [*measured.plan()]
-        assert len(plan) == len(set(plan))
-        for name, batch in measured.BATCHES:
-            assert batch == catalogue.get(name).batch_size
-            own = [each for each in plan if (each.network, each.batch) == (name, batch)]
-            for mode in bench.MODES:
-                rows = [each for each in own if each.mode == mode and each.data == "synthetic"]
-                assert {"fp32", "fp16"} <= {each.precision for each in rows}
-                assert [each for each in rows if each.compile]
-            train = {(e.precision, e.layout, e.compile) for e in own if e.mode == "train"}
-            assert train == set(pictures.RUNGS.values())
-        assert {e.batch for e in plan if e.network == "resnet50"} == {64, 256}
-        assert all(each.tries for each in plan)
-
-    def test_the_plan_begins_with_what_was_published_and_tries_kernels_once(self) -> None:
-        plan = [*measured.plan()]
-        assert {(e.precision, e.compile) for e in plan[:9]} == {
-            (name, False) for name in published.PRECISIONS
-        }
-        tried = set()
-        for each in plan:
-            of = (each.network, each.batch, each.precision, each.layout)
-            if measured.expected_s(each) >= measured.TRIES_S and not each.compile:
-                assert of not in tried
-                tried.add(of)
-            assert of in tried  # compiled, in inference and from files: cuDNN has tried before
-
-    def test_from_files_more_is_timed_than_workers_loaded_ahead(self) -> None:
-        rows = [each for each in measured.plan() if each.data == "photographs"]
-        assert [each.network for each in rows] == ["ssd300", "unet3d"]
-        for each in rows:
-            assert each.warmup > 2 * each.workers and each.iterations % each.workers == 0
-
-    def test_what_fails_is_noted_and_what_is_late_left_out(
-        self, capsys: pytest.CaptureFixture
-    ) -> None:
-        kept: list[int] = []
-        plan = [Setting("unet3d", "tf32", **TINY), Setting("unet3d", **TINY)]
-        found = measured.measure_all(
-            lambda each: kept.append(len(each["rows"])), 60, plan, device="cpu"
-        )
-        assert kept == [0, 1, 1] and "on CUDA alone" in found["errors"][0]["error"]
-        assert "images/s of 2 steps" in capsys.readouterr().out
-        found = measured.measure_all(lambda each: None, -1, plan, device="cpu")
-        assert len(found["left_out"]) == 2 and not found["rows"]
-
-    def test_what_may_end_too_late_is_left_out_and_a_shorter_one_follows(self) -> None:
-        plan = [
-            Setting("unet3d", compile=True, **TINY),
-            Setting("unet3d", **TINY),
-            Setting("unet3d", tries=False, **TINY),
-        ]
-        assert [measured.expected_s(each) for each in plan] == [60, 29, 4]
-        found = measured.measure_all(lambda each: None, 20, plan, device="cpu")
-        assert [each["compile"] for each in found["left_out"]] == [True, False]
-        assert not found["rows"][0]["tries"]
 
     def test_a_peak_is_reset_when_the_device_is_in_use(
         self, monkeypatch: pytest.MonkeyPatch
@@ -385,7 +328,9 @@ class TestOfGpus:
         assert order == ["work", "reset"]
 
     def test_what_comes_before_the_measured_step_does_not_count(self) -> None:
-        (path,) = (recordings.RECORDED / "nvidia-h100-x2").glob("tensor-traced-24*/trace.json.gz")
+        (path,) = (recordings.RECORDED / "nvidia-h100-x2").glob(
+            "traces/tensor-traced-24*/trace.json.gz"
+        )
         trace = read(path)
         begin = trace.kernels["start_s"].median()
         range_ = pd.DataFrame([{"name": seen.MEASURED, "start_s": begin, "duration_s": 1.0}])
@@ -406,7 +351,9 @@ class TestOfGpus:
             copies=rows(("", 5.5, 7)),
         )
         assert seen.busy(trace) == {"busy_s": 6, "communication_s": 3, "exposed_s": 2}
-        (path,) = (recordings.RECORDED / "nvidia-h100-x2").glob("tensor-traced-24*/trace.json.gz")
+        (path,) = (recordings.RECORDED / "nvidia-h100-x2").glob(
+            "traces/tensor-traced-24*/trace.json.gz"
+        )
         found = seen.busy(read(path))
         assert 0 < found["communication_s"] < found["busy_s"]
         # Tensor parallelism: what is sent is waited for.
@@ -426,22 +373,22 @@ class TestTables:
     measured_rows: ClassVar[list[dict[str, Any]]] = []
 
     def measure_rows(self) -> None:
-        brief = {"warmup": 1, "iterations": 2, "seconds": 0.0, "workers": 0, "px": 8}
-        plan = [
-            replace(each, **brief)
-            for each in measured.plan()
-            if each.network == "unet3d" and each.precision != "tf32" and not each.compile
+        brief = {"batch": 2, "warmup": 1, "iterations": 2, "px": 8}
+        fast = {"precision": "fp16", "layout": "channels_last"}
+        layouts = [("fp32", "contiguous"), ("fp16", "contiguous"), ("fp16", "channels_last")]
+        settings = [
+            Setting("unet3d", precision, mode, layout, **brief)
+            for mode in bench.MODES
+            for precision, layout in layouts
         ]
-        found = measured.measure_all(lambda each: None, 600, plan, device="cpu")
-        assert not found["errors"] and not found["left_out"]
-        assert "busy_s" not in found["rows"][0]  # nothing is traced on a processor
-        for row in found["rows"]:
+        settings += [Setting("unet3d", data="photographs", **fast, **brief)]
+        rows = [bench.bench(each, device="cpu") for each in settings]
+        assert "busy_s" not in rows[0]  # nothing is traced on a processor
+        for row in rows:
             waits = {"contiguous": 0.8, "channels_last": 0.5}[row["layout"]]
-            if row["traced"] and row["precision"] != "fp32":
-                row["busy_s"] = waits * row["step_s"]
-            elif row["traced"]:
-                row["busy_s"] = row["step_s"]
-        self.measured_rows += found["rows"]
+            if row["mode"] == "train" and row["data"] == "synthetic":
+                row["busy_s"] = row["step_s"] * (1 if row["precision"] == "fp32" else waits)
+        self.measured_rows += rows
 
     @pytest.fixture
     def rows(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
@@ -452,7 +399,7 @@ class TestTables:
             self.measure_rows()
         rows = self.measured_rows
         saved = {"machine": "small", "date": "2026-01-01", "torch": "2", "rows": rows}
-        monkeypatch.setattr(once, "load", lambda _: {"networks": saved})
+        monkeypatch.setattr(recordings, "load", lambda _: {"networks": saved})
         return measured.recorded("small")
 
     @pytest.mark.slow
@@ -508,32 +455,6 @@ class TestTables:
         alt = pictures.scaled(found).alt
         assert "SSD300 (32), 1 GPU: 75, SSD300 (32), 2 GPUs: 65" in alt
         assert "2 GPUs: 26 of 40 ms; efficiency 80%" in alt
-
-    @pytest.mark.slow
-    def test_together_keeps_each_row(self, narrow_ranks: None) -> None:
-        kept: list[int] = []
-        own = {"warmup": 1, "iterations": 2, "px": 32}
-        found = networks_benchmark.together(
-            lambda each: kept.append(len(each["rows"])), 2, (("resnet50", 2, "contiguous"),), own
-        )
-        assert kept == [1, 2] and [row["gpus"] for row in found["rows"]] == [1, 2]
-        assert found["rows"][1]["weights_apart"] == 0
-
-    @pytest.mark.slow
-    def test_where_one_rank_fails_the_next_row_follows(
-        self, narrow_ranks: None, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The other rank waits for its gradients, and would until the group's time limit."""
-        monkeypatch.setattr(bench, "measure", lambda *_, **__: {"error": "left out"})
-        monkeypatch.setattr(measured, "told", str)
-        monkeypatch.setattr(bench, "_of_rank", of_ranks.row_that_fails_on_one)
-        asked = (("resnet50", 3, "contiguous"), ("resnet50", 2, "contiguous"))
-        own = {"warmup": 1, "iterations": 2, "px": 32}
-        found = networks_benchmark.together(lambda _: None, 2, asked, own)
-        error = "RuntimeError: rank 1 of 2 failed: ZeroDivisionError: division by zero"
-        failed = next(row for row in found["errors"] if row.get("gpus") == 2)
-        assert failed["error"] == error and failed["batch"] == 3
-        assert [(row["gpus"], row["batch"]) for row in found["rows"]] == [(2, 2)]
 
 
 class TestPictures:

@@ -7,7 +7,7 @@ import torch
 from cases import for_all
 
 from course.topics import gpus, refinement
-from course.topics.refinement import cusolver, factors, refined, updates
+from course.topics.refinement import factors, refined, updates
 
 
 @for_all("precision", factors.FORMATS)
@@ -132,11 +132,3 @@ def test_what_a_gpu_measured_is_read_and_drawn() -> None:
     assert "fp64: from 1 to 1; fp32: from 1.09 to 0.986; " in drawn.alt
     with pytest.raises(ValueError, match="no refinement is recorded for 'nvidia-h200-x2': nvidia"):
         refinement.recorded("nvidia-h200-x2")
-
-
-def test_cusolver_says_what_it_takes() -> None:
-    a = torch.eye(3, dtype=torch.float64)
-    with pytest.raises(ValueError, match="precision='fp8': choose fp64, fp32, tf32, fp16, bf16"):
-        cusolver.solve(a, a[0], "fp8")
-    with pytest.raises(ValueError, match="A and b must be fp64 on a GPU"):
-        cusolver.solve(a, a[0], "fp16")

@@ -10,6 +10,7 @@ from torch import distributed
 
 from course.config import rung
 from course.days.sharded.ranks import SPREAD
+from course.days.sharded.runs import spread
 from course.topics import sharding
 from course.topics.sharding import ranks
 from course.topics.sharding.linear import STEPS
@@ -47,6 +48,12 @@ def test_more_ranks_keep_less_and_activations_stay(monkeypatch: pytest.MonkeyPat
     assert same.peak_gib == pytest.approx(sum(astuple(same)[1:]), rel=1e-6)
     with pytest.raises(ValueError, match="batch_size=8 is no multiple of 3 ranks"):
         sharding.predict(config, 3)
+
+
+@pytest.mark.slow
+def test_the_predicted_peak_is_close_to_the_recorded_one() -> None:
+    recorded = sharding.ways(sharding.recorded()).loc["zero3-bf16", "peak_gib"]
+    assert sharding.predict(spread(2, policy=True), 2).peak_gib == pytest.approx(recorded, rel=0.05)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from job_helpers import eventually, slurm_says
+from recorded_helpers import own_copy
 
 from course.jobs import slurm as slurm_jobs
 from course.jobs.cluster import control
@@ -18,7 +19,6 @@ from course.runs.run import PROJECT, Run
 from course.topics import tracking
 
 HABITS = tracking.habits().set_index("habit")["command"]
-FILES = ("config.json", "launch.json", "record.json", "steps.jsonl.gz")
 
 
 @pytest.fixture(scope="module")
@@ -54,22 +54,12 @@ def test_shares_tell_what_goes_along() -> None:
     assert [*shares.index] == ["batch_size", "seed"]
 
 
-def copied(run: Run, root: Path, **changes: object) -> Run:
-    folder = root / run.name
-    folder.mkdir(parents=True)
-    for name in FILES:
-        (folder / name).write_bytes((run.folder / name).read_bytes())
-    record = json.loads((folder / "record.json").read_text()) | changes
-    (folder / "record.json").write_text(json.dumps(record))
-    return Run(folder)
-
-
 def test_joules_are_of_all_gpus_and_unknown_where_nobody_counted(
     searched: list[Run], tmp_path: Path
 ) -> None:
-    run = copied(searched[0], tmp_path, watts=500.0, wall_s=36.0, gpus=4)
+    run = own_copy(searched[0], tmp_path / "one", watts=500.0, wall_s=36.0, gpus=4)
     assert tracking.joules(run) == 72_000
-    uncounted = copied(searched[1], tmp_path, watts=None)
+    uncounted = own_copy(searched[1], tmp_path / "other", watts=None)
     assert math.isnan(tracking.joules(uncounted))
     bill = tracking.bill([run, uncounted]).set_index("for")
     assert bill.loc["all", ["runs", "counted", "kWh"]].tolist() == [2, 1, 0.02]
@@ -82,7 +72,7 @@ def test_grams_follow_from_the_grid_the_building_and_the_node(
 ) -> None:
     assert tracking.carbon(3.6e6, g_per_kwh=56) == 56
     assert tracking.carbon(3.6e6, g_per_kwh=50, pue=1.2, host=1.5) == pytest.approx(90)
-    run = copied(searched[0], tmp_path, watts=1000.0, wall_s=3600.0, gpus=1)
+    run = own_copy(searched[0], tmp_path / "one", watts=1000.0, wall_s=3600.0, gpus=1)
     assert tracking.carbon(run, g_per_kwh=381) == pytest.approx(381)
     table = tracking.by_grid(run, pue=1.5, host=1.2)
     assert (table["gpus"] + table["host"] + table["building"]).tolist() == pytest.approx(
@@ -110,7 +100,7 @@ def test_pictures_say_what_is_to_be_seen(searched: list[Run]) -> None:
 def shell(tmp_path: Path, searched: list[Run]) -> Path:
     """A folder as a learner's: two runs of theirs, and the scripts of the course."""
     for name, run in zip(("FIRST", "SECOND"), searched):
-        copied(run, tmp_path / "runs").folder.rename(tmp_path / "runs" / name)
+        own_copy(run, tmp_path / "runs" / name)
         (tmp_path / "runs" / name / "train.py").write_text(f"print({name!r})\n")
     weights = tmp_path / "runs" / "FIRST" / "weights.pt"
     weights.write_bytes(b"0" * 5000)

@@ -106,3 +106,18 @@ def test_what_is_kept_is_counted_once_and_without_weights() -> None:
     with torch.autograd.graph.save_on_cpu(), Kept() as never:
         pass
     assert never.gib == 0
+
+
+def test_only_weighed_micro_batches_give_the_gradient_of_the_batch() -> None:
+    apart = memory.gradients_apart([3, 3, 3, 1]).set_index("norm")
+    assert apart.loc["LayerNorm", "weighed"] < 1e-5 < 0.1 < apart.loc["LayerNorm", "mean_of_means"]
+    assert apart.loc["BatchNorm", "weighed"] > 0.1
+
+
+def test_a_block_that_runs_twice_has_its_side_effects_twice() -> None:
+    table = memory.done_twice().set_index("what")
+    mean, dropout = table.loc["running mean"], table.loc["gradient behind dropout"]
+    assert mean["again"] == pytest.approx(1.9 * mean["whole"])  # the second step has momentum 0.1
+    assert dropout["again"] == dropout["whole"]
+    dropout = memory.done_twice(keep_random=False).set_index("what").loc["gradient behind dropout"]
+    assert dropout["again"] != dropout["whole"]

@@ -13,7 +13,6 @@ from job_helpers import run_forked
 
 from course.config import GIB, rung
 from course.runs.recordings import recorded
-from course.runs.run import RECORDED
 from course.topics.memory import peaks
 from course.topics.memory.pictures import predicted_peaks
 from course.training import memory
@@ -206,8 +205,7 @@ def test_runs_on_a_cpu_have_nothing_to_compare() -> None:
 
 
 def test_a_recorded_run_without_a_saved_prediction_says_how_to_make_one(monkeypatch) -> None:
-    assert (RECORDED / H100 / peaks.SAVED).exists()
-    monkeypatch.setattr(peaks, "SAVED", "absent.json")
+    monkeypatch.setattr(peaks, "SAVED", "absent")
     with pytest.raises(ValueError, match=r"no prediction is saved.*peaks.save\('nvidia-h100'\)"):
         peaks.of_recorded(H100)
 

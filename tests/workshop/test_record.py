@@ -2,13 +2,16 @@
 
 import json
 import math
-import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from cases import for_all
 from job_helpers import SCRIPTS, narrow_solution, prepared, warm_up
+from recorded_helpers import copy_row, own_copy
 
 from course.config import Config, rung
 from course.data import default_set
@@ -17,7 +20,7 @@ from course.days.lab import BUSY, Planned
 from course.days.several_gpus import scaling
 from course.jobs import launch, plan
 from course.labs.exercises import variant
-from course.runs import recordings
+from course.runs import recordings, rows
 from course.runs import run as runs
 from course.runs.run import Run
 from course.topics import search
@@ -169,9 +172,7 @@ def test_what_ended_is_kept_where_recording_is_cut_off(
     with pytest.raises(KeyboardInterrupt):
         record.record("here", planned, tmp_path)
     launch.wait(waited[1])
-    assert [path.parent.name for path in (tmp_path / "here").glob("*/record.json")] == [
-        waited[0].name
-    ]
+    assert rows.names(tmp_path / "here" / rows.RUNS) == [waited[0].name]
 
 
 @pytest.mark.slow
@@ -199,13 +200,14 @@ def test_a_nodes_plan_runs_on_two_processes(
     ]
     assert {each.config.rung for each in planned} == {*kinds}
     folder = record.record("two", planned, tmp_path)
-    found = [Run(path.parent) for path in folder.glob("*/record.json")]
+    monkeypatch.setattr(recordings, "RECORDED", tmp_path)
+    found = recordings.recorded_runs("two")
     assert len(found) == len(planned) == 4 and {run.status for run in found} == {"ok"}
     synthetic = [run for run in found if run.config.rung == "algebra"]
     assert efficiency.scaling(synthetic)["efficiency"].notna().all()
     (traced,) = (run for run in found if run.record.trace)
     assert set(report.messages([traced])["ranks"]) == {2}
-    assert not any(str(runs_root) in path.read_text() for path in folder.rglob("*.json"))
+    assert not any(str(runs_root) in path.read_text() for path in folder.glob("*.json*[!z]"))
 
 
 @pytest.mark.slow
@@ -220,20 +222,28 @@ def test_recorded_packed_and_answered_from(
         Planned(TRACED, 1, "trace"),
         Planned(too_much, 1, "batch sizes"),
     ]
-    for _ in range(2):  # a second time finds the runs, and packs the same again
-        folder = record.record("here", planned, shipped)
-    monkeypatch.setattr(runs, "RECORDED", shipped)
+    other = recordings.recorded_runs("nvidia-h100", "throughput")[0]
+    (shipped / "here").mkdir(parents=True)
+    copy_row(other, shipped / "here", other.name)
+    before = (shipped / "here" / rows.RUNS).read_text()
+    folder = record.record("here", planned, shipped)
+    once = (folder / rows.RUNS).read_text()
+    assert once.startswith(before)
+    record.record("here", planned, shipped)  # finds the runs, and packs the same again
+    assert (folder / rows.RUNS).read_text() == once
     monkeypatch.setattr(recordings, "RECORDED", shipped)
 
-    found = {run.config.rung: run for run in recordings.recorded_runs("here")}
+    known = {run.name: run for run in recordings.recorded_runs("here")}
+    untouched = known.pop(other.name)
+    assert untouched.record == other.record and untouched.steps.equals(other.steps)
+    found = {run.config.rung: run for run in known.values()}
     assert {name: run.status for name, run in found.items()} == {
         "device": "ok",
         "trace-device": "ok",
         "edge": "oom",
     }
-    for path in folder.rglob("*.json*"):
-        if path.suffix != ".gz":
-            assert str(runs_root) not in path.read_text()
+    for path in (folder / rows.RUNS, folder / "index.json"):
+        assert str(runs_root) not in path.read_text()
     assert [run.config.rung for run in recordings.recorded_runs("here", "batch sizes")] == ["edge"]
     index = json.loads((folder / "index.json").read_text())
     assert index["command"] == "course record here" and index["versions"]["torch"]
@@ -242,7 +252,7 @@ def test_recorded_packed_and_answered_from(
     assert answered.folder == found["device"].folder and len(answered.steps) == 4
     assert "(recorded 20" in answered.record.machine and answered.record.images_per_s > 0
     assert len(tables.read(recordings.trace_path("here", "device")).operators) > 100
-    assert "optimizers.create(" in answered.script.read_text()
+    assert answered.script == runs.PROJECT / "solutions" / "train.py"
 
 
 CRITERION = "criterion = nn.CrossEntropyLoss()"
@@ -264,13 +274,12 @@ def test_variants_are_packed_and_answer_for_their_own_lines_alone(
         record.pack_variants("here", shipped)
     index = json.loads((shipped / "here" / "index.json").read_text())
     assert index["command"] == "course record here --variants"
-    monkeypatch.setattr(runs, "RECORDED", shipped)
     monkeypatch.setattr(recordings, "RECORDED", shipped)
 
     def answered(path: str | Path) -> runs.Run:
         return launch.launch(path, PLAIN, site="recorded-here")
 
-    assert answered(script).folder.parent == shipped / "here"
+    assert answered(script).recorded_on == "here"
     with pytest.raises(ValueError, match="this run was not recorded on here"):
         answered("solutions/train.py")
     with pytest.raises(ValueError, match="no script with these lines"):
@@ -287,13 +296,13 @@ def test_searches_are_made_and_packed_with_what_they_drew(
     two = {"sampler": "grid", "space": {"lr": [0.1, 1.0]}, "script": SCRIPTS / "trial_light.py"}
     monkeypatch.setattr(tuned, "SEARCHES", {"tiny": two, "other": two})
     shipped = record.record_searches("here", tmp_path, "t*")
-    packed = [Run(path.parent) for path in sorted(shipped.glob("*/record.json"))]
+    monkeypatch.setattr(recordings, "RECORDED", tmp_path)
+    packed = recordings.recorded_runs("here")
     assert [run.launched["trial"]["params"] for run in packed] == [{"lr": 0.1}, {"lr": 1.0}]
     assert {run.purpose for run in packed} == {"search"}
     assert search.trials(packed)["state"].tolist() == ["complete", "complete"]
     assert search.tested(packed)["search"].tolist() == ["tiny", "tiny"]
-    texts = [path.read_text() for path in shipped.rglob("*.json")]
-    assert not any(str(runs_root) in text for text in texts)
+    assert str(runs_root) not in (shipped / rows.RUNS).read_text()
     with pytest.raises(ValueError, match="no search fits 'moon': there are tiny, other"):
         record.record_searches("here", tmp_path, "moon")
 
@@ -310,28 +319,27 @@ def test_what_cannot_be_packed_leaves_no_half(
     assert not list((tmp_path / "small").iterdir())
 
 
-def test_a_run_of_another_version_keeps_the_script_that_it_ran(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = next(run for run in recordings.recorded_runs("nvidia-h100") if not run.record.trace)
-    shipped, packed = tmp_path / "recorded", []
-    for name, text in {"one": "what ran before", "other": "what ran now"}.items():
-        run = runs.Run(tmp_path / "runs" / name)
-        shutil.copytree(known.folder, run.folder)
-        run.script.write_text(text)
-        packed += [
-            record.pack(run, shipped / machine, machine, "notebook")
-            for machine in ("here", "there")
+def test_two_that_record_at_once_lose_nothing(tmp_path: Path) -> None:
+    known = recordings.recorded_runs("nvidia-h100", "throughput")[:6]
+    own = [own_copy(run, tmp_path / "runs" / run.name) for run in known]
+    with ThreadPoolExecutor() as pool:
+        pack = partial(record.pack, target=tmp_path / "here", machine="here", purpose="throughput")
+        packed = [*pool.map(pack, own)]
+    assert {*rows.names(tmp_path / "here" / rows.RUNS)} == {run.name for run in known}
+    for run, copy in zip(known, packed):
+        assert copy.steps.equals(run.steps) and copy.config == run.config
+        assert copy.record.step_s == run.record.step_s and copy.recorded_on == "here"
+
+
+def test_steps_are_stored_without_what_is_noise() -> None:
+    """Times to a tenth of a microsecond, losses to a millionth."""
+    steps = pd.DataFrame(
+        [
+            {"step": 3, "load_s": 0.00019843199849128724, "step_s": 1 / 3, "loss": 2.72238159179},
+            {"step": 4, "load_s": 0.0, "step_s": 0.5, "loss": None},
         ]
-    monkeypatch.setattr(runs, "RECORDED", shipped)
-    texts = [runs.Run(folder).script.read_text() for folder in packed]
-    assert texts == ["what ran before"] * 2 + ["what ran now"] * 2
-    assert len([*shipped.rglob("train*.py")]) == 2  # a copy of each version, for both machines
-
-
-def test_times_are_kept_to_a_tenth_of_a_microsecond() -> None:
-    row = {"step": 3, "load_s": 0.00019843199849128724, "step_s": 1 / 3, "loss": 2.722381591796875}
-    text = record.rounded(json.dumps(row) + "\n\n" + '{"step": 4, "loss": null}\n')
-    first, second = map(json.loads, text.splitlines())
-    assert first == {"step": 3, "load_s": 0.0001984, "step_s": 0.3333333, "loss": 2.722382}
-    assert second == {"step": 4, "loss": None} and record.rounded(text) == text
+    )
+    packed = record._columns(steps, "throughput")
+    assert packed["loss"] == [2.722382, None] and packed["load_s"] == [0.0001984, 0.0]
+    assert json.loads(json.dumps(packed)) == packed
+    assert record._columns(pd.DataFrame(packed), "throughput") == packed

@@ -507,12 +507,3 @@ def test_the_guides_example_is_a_site(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "sites.toml").write_text("\n".join(examples))
     monkeypatch.setenv("COURSE_SITES", str(tmp_path / "sites.toml"))
     assert sites.get("my-cluster").shape(8) == (2, 4) and sites.get("local").shared
-
-
-def test_the_guides_links_resolve() -> None:
-    heads = re.findall(r"^#+ (.*)$", GUIDE, re.M)
-    anchors = {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
-    for target in re.findall(r"\]\(([^)\s]+)\)", GUIDE):
-        path, _, anchor = target.partition("#")
-        assert (runs.PROJECT / "docs" / path).exists(), target
-        assert not anchor or anchor in anchors, target

@@ -81,7 +81,7 @@ def signature() -> str:
     """What the server has imported: the course's source, and PyTorch's version."""
     files = []
     for folder, inside, names in os.walk(SOURCE):
-        inside[:] = {*inside} - {"recorded", "__pycache__"}  # the first has a thousand folders
+        inside[:] = {*inside} - {"__pycache__"}
         files += [Path(folder, each) for each in names if each.endswith(".py")]
     files.sort()
     for package in ("torch", "torchvision"):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 
-from course.runs.run import RECORDED, Run
+from course.runs import recordings
+from course.runs.run import Run
 from course.topics.compilation.made import Kernel
 
-FOLDER = "compile"  # of a machine's recordings: what benchmarks/compile.py wrote there
+PART = "compile"  # of a machine's index: what research/compile.py measured there
 
 
 def compile_s(run: Run) -> float:
@@ -70,19 +70,15 @@ def losses(run: Run, other: Run) -> pd.DataFrame:
 
 
 def recorded_part(machine: str, part: str) -> dict[str, Any]:
-    """What benchmarks/compile.py measured on another machine.
+    """What research/compile.py measured on another machine.
 
     Args:
         part: "tail", one residual block's end, or "shapes", steps with new shapes.
 
     Raises:
-        ValueError: nothing of the kind is recorded there; the message lists what there is.
+        ValueError: nothing of the kind is recorded there; the message lists who has it.
     """
-    path = RECORDED / machine / FOLDER / f"{part}.json"
-    if not path.exists():
-        known = [str(each.relative_to(RECORDED)) for each in RECORDED.glob(f"*/{FOLDER}/*.json")]
-        raise ValueError(f"no {part!r} is recorded of {machine!r}: there are {', '.join(known)}")
-    return json.loads(path.read_text())
+    return recordings.part(machine, PART)[part]
 
 
 def recorded_kernel(machine: str) -> Kernel:

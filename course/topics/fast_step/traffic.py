@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import pandas as pd
 
 from course.runs import recordings
 from course.runs.run import PROJECT
 
-MEASURED = PROJECT / "benchmarks" / "fast_step" / "measured_h100.jsonl"
-WAYS = ("eager", "compile", "fast")  # as measured_h100.jsonl names them
+MEASURED = PROJECT / "fast_resnet" / "benchmarks" / "measured_h100.jsonl"
+WAYS = ("eager", "compile", "fast")  # as that file names them
 HALF_BYTES = 2
 H100_WATTS = 700  # what the card may draw: NVIDIA's data sheet of the H100 SXM
 # Of ResNet-50 at 224 pixels: blocks, narrow channels, and pixels a side, of each layer.
@@ -51,16 +49,14 @@ def megabytes() -> pd.Series:
 
 
 def measured() -> pd.DataFrame:
-    """What benchmarks/fast_step/measure.py measured on an H100, in fp16: a row a way.
+    """ResNet-50 in fp16 at batch 256 on an H100, as fast_resnet's benchmark measured it.
 
-    Where a way was measured more than once, the median.
-
-    Columns: images_per_s, joules_per_image, watts.
+    One row for each of `WAYS`. Columns: images_per_s, joules_per_image, watts.
     """
-    rows = [json.loads(line) for line in MEASURED.read_text().splitlines()]
-    table = pd.DataFrame([row for row in rows if row["record"] == "speed"])
-    halves = table[table["dtype"].eq("fp16")].groupby("way")
-    return halves[["images_per_s", "joules_per_image", "watts"]].median().loc[[*WAYS]]
+    table = pd.read_json(MEASURED, lines=True).set_index("way")
+    table = table.query("network == 'resnet50' and dtype == 'fp16' and batch == 256").loc[[*WAYS]]
+    table = table[["images_per_s", "joules_per_image"]]
+    return table.assign(watts=table["images_per_s"] * table["joules_per_image"])
 
 
 def ceilings() -> dict[str, float]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import tarfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +20,6 @@ from course.data.images import RandomCrop, decoded, one_thread
 STAGES = ("read", "decode", "crop and resize")
 ROUNDS = 4
 Image = torch.Tensor
-Open = Iterable[Any]  # of each image what `read` gives
 
 
 def costs(images: int = 64, image_px: int = 224, seed: int = 0) -> pd.DataFrame:

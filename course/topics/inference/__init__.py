@@ -17,6 +17,6 @@ from course.topics.inference.int8 import by_bits, by_calibration, quantized
 from course.topics.inference.ladder import ladder
 from course.topics.inference.latency import curve, knee, waiting
 from course.topics.inference.measured import recorded
-from course.topics.inference.modes import forgotten, modes
+from course.topics.inference.modes import forgotten
 from course.topics.inference.trained import images_of, top1, train
 from course.topics.inference.ways import LADDER, Way

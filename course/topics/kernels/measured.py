@@ -1,4 +1,4 @@
-"""How fast the four kernels are on a GPU, beside PyTorch's own: measured there, read anywhere."""
+"""How fast the four kernels are on a GPU, beside PyTorch's own; and the recorded table of it."""
 
 from __future__ import annotations
 
@@ -13,35 +13,11 @@ from course.runs.recordings import load
 from course.topics.kernels import cuda
 from course.topics.kernels.launch import Kernel, power_of_two
 
-COMMAND = (
-    "python -m benchmarks.side_labs: triton.testing.do_bench, median; bytes are those that must be "
-    "moved, each input read and each output written once"
-)
-ADDED = tuple(2**power for power in range(12, 29, 2))
+ADDED, COLUMNS, ROWS, PRODUCT = 2**28, 4096, 16384, 4096  # the sizes of a learner's kernel
 BLOCKS = tuple(2**power for power in range(5, 15))
-COLUMNS = (256, 1000, 1024, 4096, 16384)
-ROWS = 16384
 IMAGES = (256, 256, 56, 56)  # of ResNet-50's first stage, at batch 256
-PRODUCTS = (512, 1024, 2048, 4096, 8192)
 SIDES = {2: (16, 32, 64, 128), 4: (16, 32, 64)}  # of a first kernel's tiles, as fit; by bytes
 TILES = {2: (128, 256, 64, 8, 3), 4: (128, 128, 32, 8, 3)}  # M, N, K, warps, stages; by bytes
-
-
-def measure() -> dict[str, Any]:
-    """Time all of it on this machine's GPU; what a machine's index keeps as "kernels"."""
-    from course.topics.kernels import given
-
-    rows = [*_added(given.add), *_softmax(given.softmax), *_norm_relu(given.norm_relu)]
-    return {"command": COMMAND, "rows": rows + [*_products(given.matmul)]}
-
-
-# How a learner's own kernel is timed: at one large size.
-OF_LEARNERS: dict[str, Callable[[Kernel], Iterable[dict[str, Any]]]] = {
-    "add": lambda kernel: _added(kernel, ADDED[-1:]),
-    "softmax": lambda kernel: _softmax(kernel, (4096,)),
-    "norm_relu": lambda kernel: _norm_relu(kernel),
-    "matmul": lambda kernel: _products(kernel, (4096,)),
-}
 
 
 def recorded(machine: str) -> pd.DataFrame:
@@ -82,12 +58,13 @@ def _row(kernel: str, by: str, size: int, dtype: str, **more: Any) -> dict[str, 
     return {"kernel": kernel, "by": by, "size": size, "dtype": dtype, **rest, **more}
 
 
-def _added(kernel: Kernel, sizes: tuple[int, ...] = ADDED) -> Iterator[dict[str, Any]]:
+def add_rows(kernel: Kernel, sizes: tuple[int, ...] = (ADDED,)) -> Iterator[dict[str, Any]]:
+    """Additions of each size, of the largest in each block size."""
     compiled = cuda.loaded()
     for size in sizes:
         x, y = torch.randn(2, size, device="cuda")
         out, moved = torch.empty_like(x), 12 * size
-        for block in BLOCKS if size == ADDED[-1] else (1024,):
+        for block in BLOCKS if size == ADDED else (1024,):
             grid = (-(-size // block),)
             took = bench(lambda: kernel[grid](x, y, out, size, BLOCK=block))  # noqa: B023
             yield _row("add", "Triton", size, "fp32", block=block, bytes=moved, seconds=took)
@@ -99,7 +76,9 @@ def _added(kernel: Kernel, sizes: tuple[int, ...] = ADDED) -> Iterator[dict[str,
             yield _row("add", "CUDA C++", size, "fp32", block=256, bytes=moved, seconds=took)
 
 
-def _softmax(kernel: Kernel, columns: tuple[int, ...] = COLUMNS) -> Iterator[dict[str, Any]]:
+def softmax_rows(kernel: Kernel, columns: tuple[int, ...] = (COLUMNS,)) -> Iterator[dict[str, Any]]:
+    """ROWS rows of each length."""
+
     def by_hand(x: torch.Tensor) -> torch.Tensor:
         powers = (x - x.amax(1, keepdim=True)).exp()
         return powers / powers.sum(1, keepdim=True)
@@ -122,7 +101,8 @@ def _softmax(kernel: Kernel, columns: tuple[int, ...] = COLUMNS) -> Iterator[dic
         assert torch.allclose(out, x.softmax(1), atol=1e-6)
 
 
-def _norm_relu(kernel: Kernel) -> Iterator[dict[str, Any]]:
+def norm_relu_rows(kernel: Kernel) -> Iterator[dict[str, Any]]:
+    """BatchNorm in evaluation and ReLU, on IMAGES."""
     norm = torch.nn.BatchNorm2d(IMAGES[1]).cuda().eval()
     norm.running_mean.normal_()
     norm.running_var.uniform_(0.5, 2)
@@ -145,7 +125,8 @@ def _norm_relu(kernel: Kernel) -> Iterator[dict[str, Any]]:
         assert torch.allclose(out, eager(), rtol=0.02, atol=0.02)
 
 
-def _products(kernel: Kernel, sizes: tuple[int, ...] = PRODUCTS) -> Iterator[dict[str, Any]]:
+def matmul_rows(kernel: Kernel, sizes: tuple[int, ...] = (PRODUCT,)) -> Iterator[dict[str, Any]]:
+    """Products of square matrices of each size in bf16, fp16 and TF32."""
     for size in sizes:
         for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16), ("tf32", None)):
             a, b = torch.randn(2, size, size, device="cuda", dtype=dtype)
@@ -182,3 +163,12 @@ def folded(norm: torch.nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:
     """A BatchNorm in evaluation as a scale and a shift for each channel."""
     scale = norm.weight / (norm.running_var + norm.eps).sqrt()
     return scale.detach(), (norm.bias - norm.running_mean * scale).detach()
+
+
+# By name a kernel's measurement at one large size, beside PyTorch's own.
+MEASUREMENTS: dict[str, Callable[[Kernel], Iterable[dict[str, Any]]]] = {
+    "add": add_rows,
+    "softmax": softmax_rows,
+    "norm_relu": norm_relu_rows,
+    "matmul": matmul_rows,
+}

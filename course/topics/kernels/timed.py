@@ -53,7 +53,7 @@ def main(file: str, name: str) -> None:
     spec = importlib.util.spec_from_file_location("kernel", file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    print(json.dumps([*measured.OF_LEARNERS[name](getattr(module, name))]))
+    print(json.dumps([*measured.MEASUREMENTS[name](getattr(module, name))]))
 
 
 if __name__ == "__main__":

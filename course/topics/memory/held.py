@@ -25,11 +25,6 @@ class ForwardPeaks:
     grad_gib: float
     no_grad_gib: float
 
-    @property
-    def freed_gib(self) -> float:
-        """What `no_grad` saves."""
-        return self.grad_gib - self.no_grad_gib
-
 
 def anatomy(config: Config) -> pd.DataFrame:
     """What a training step holds, by part of the network: columns part, kind, gib.

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import date
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,12 +13,12 @@ import pandas as pd
 
 from course.config import Config, from_dict
 from course.runs import recordings
-from course.runs.run import RECORDED, Run
+from course.runs.run import Run
 from course.topics.memory.batch_sizes import finished
 from course.topics.memory.traded import PLAIN, way_of
 
 MACHINE = "nvidia-h100"
-SAVED = "predicted.json"  # predictions beside the recorded runs of a machine
+SAVED = "predicted"  # in a machine's index: predictions for its recorded runs
 ASIDE = "memory"  # a purpose of recorded runs, whose peaks are told as well
 COUNTED = "device allocator"  # the kind of measured peak that can be predicted
 SETTINGS = ("batch_size", "model", "precision", "channels_last", "fused", "compile")
@@ -77,8 +75,7 @@ def of_recorded(machine: str = MACHINE, purpose: str = "") -> pd.DataFrame:
         ValueError: nothing was recorded there, or a run has no saved prediction.
     """
     compared = _comparable(_recorded(machine, purpose))
-    path = RECORDED / machine / SAVED
-    saved = json.loads(path.read_text()) if path.exists() else {"torch": "", "peaks": []}
+    saved = recordings.load(machine).get(SAVED, {"torch": "", "peaks": []})
     known = {_key(from_dict(each["config"])): each["peak_gib"] for each in saved["peaks"]}
     for config in (from_dict(row["config"]) for row in compared):
         if _key(config) not in known:
@@ -89,16 +86,14 @@ def of_recorded(machine: str = MACHINE, purpose: str = "") -> pd.DataFrame:
     return _beside(compared, known, saved["torch"])
 
 
-def save(machine: str = MACHINE) -> Path:
+def save(machine: str = MACHINE) -> None:
     """Predict the peaks of a machine's recorded runs anew and save them; some minutes."""
     known = _told(_comparable(_recorded(machine, "")))
     if aside := recordings.recorded_runs(machine, ASIDE):
         known |= _told(_comparable(aside))
     peaks = [{"config": dict(sorted(key)), "peak_gib": peak} for key, peak in known.items()]
     saved = {"torch": _torch(), "date": date.today().isoformat(), "peaks": peaks}
-    path = RECORDED / machine / SAVED
-    path.write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
-    return path
+    recordings.save(machine, {SAVED: saved})
 
 
 def median_error(table: pd.DataFrame) -> float:

@@ -12,10 +12,6 @@ import torch
 from course.topics.microscope import libraries, looked
 from course.topics.microscope.cases import STORED, Case, Convolution, Product, row
 
-COMMAND = (
-    "python -m benchmarks.microscope: triton.testing.do_bench, median, cold cache; the largest "
-    "rates without a pause; normal random numbers; kernels as PyTorch's profiler names them"
-)
 BASE = Product(4096, 4096, 4096)
 FORMATS = ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8")
 MORE = (1, 2, 4, 8)

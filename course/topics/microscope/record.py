@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from course.runs.recordings import load, machines, origin
+from course.runs.recordings import origin, part
 from course.topics.microscope.cases import Convolution, Product
 from course.topics.microscope.given import widest_load
 from course.topics.microscope.known import BYTES, COLUMN, published
@@ -61,15 +61,11 @@ def recorded(machine: str = MACHINE) -> Seen:
     Raises:
         ValueError: nothing of the kind was recorded there; the message says who has it.
     """
-    saved = load(machine)
-    if KEY not in saved:
-        there = [each for each in machines() if KEY in load(each)]
-        raise ValueError(f"no {KEY} is recorded for {machine!r}: {', '.join(there) or 'nobody'}")
-    return seen(saved[KEY])
+    return seen(part(machine, KEY))
 
 
 def seen(found: dict[str, Any]) -> Seen:
-    """The tables of what `benchmarks.microscope` wrote."""
+    """The tables of what research/microscope.py measured."""
     names, when = found["names"], {"date": found["date"], "versions": {"torch": found["torch"]}}
     parts = ("products", "convolutions", "cublas", "cudnn")
     tables = {part: _cases(found.get(part, []), names) for part in parts}

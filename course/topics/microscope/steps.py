@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from course.runs.recordings import RECORDED, load, origin, trace_path
+from course.runs.recordings import load, origin, trace_folder, trace_path
 from course.topics.microscope.names import brief, main_kernel
 from course.traces.tables import Trace, read
 from course.traces.tensor_cores import truth
@@ -99,7 +99,7 @@ def _forward(trace: Trace, images: tuple[int, ...], weights: tuple[int, ...]) ->
 
 @cache
 def _counters() -> pd.DataFrame:
-    return truth.read_counters(RECORDED / MACHINE / truth.FILE)
+    return truth.read_counters(trace_folder(MACHINE) / truth.FILE)
 
 
 def _counted(setting: str, kernel: str) -> float:

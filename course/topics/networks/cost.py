@@ -10,7 +10,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from course.topics.networks import catalogue
 from course.topics.networks.bench import Setting, Work
-from course.topics.networks.seen import kind
 from course.topics.roofline.bounds import Ceilings
 from course.topics.roofline.cost import counted
 from course.training.models import parameter_count
@@ -85,10 +84,3 @@ def bounds(ceilings: Ceilings) -> pd.DataFrame:
             nearer = min(found, key=found.__getitem__)
             rows.append({"network": name, "precision": precision, **found, "nearer": nearer})
     return pd.DataFrame(rows)
-
-
-def moved_by(network: str, precision: str = "bf16") -> pd.Series:
-    """Shares of the bytes that training moves, by what operators do (`seen.KINDS`)."""
-    table = operators(network, precision)
-    by = table["megabytes"].groupby([kind(name) for name in table["operator"]]).sum()
-    return by / by.sum()

@@ -1,164 +1,23 @@
-"""The benchmark's whole table on a GPU, as one command measures it; and read anywhere."""
+"""What research/networks.py measured on a GPU, as tables."""
 
 from __future__ import annotations
 
-import gc
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
-from typing import Any
-
 import numpy as np
 import pandas as pd
-import torch
 
 from course.runs import once
-from course.topics.networks.bench import Setting, bench
 from course.topics.networks.published import GPUS, PRECISIONS, ratios, speeds
 
-COMMAND = (
-    "python -m benchmarks.networks: 5 steps of warm-up, then 8 to 60 timed ones, as many as fit "
-    "into 0.6 s (0.3 s in inference); cuDNN chooses its kernels by trying; of training one further "
-    "step traced; from files 30 steps of warm-up and 60 timed ones, means of 10"
-)
 BATCHES = (("resnet50", 64), ("ssd300", 32), ("unet3d", 2))
-LARGE = ("resnet50", 256)
-PUBLISHED = (("fp32", "contiguous"), ("tf32", "contiguous"), ("fp16", "contiguous"))
 BEST = {"precision": "fp16", "layout": "channels_last"}
-FEW = (PUBLISHED[0], PUBLISHED[2], ("fp16", "channels_last"))  # of inference
-# The settings of inference, each a step from the one before.
-ONE_BY_ONE = (*((*each, False) for each in FEW), (*BEST.values(), True))
-BF16 = (("bf16", "channels_last"), ("bf16", "contiguous"))
-BRIEF = {"warmup": 5, "iterations": 60}
-SECONDS = {"train": 0.6, "infer": 0.3}
-WORKERS = 10  # of 16 cores: training, and the thread that pins, have some to themselves
-FROM_FILES = {
-    "data": "photographs",
-    "workers": WORKERS,
-    "traced": False,
-    # Longer than what workers have loaded ahead, two batches each, by the time the first is asked.
-    "warmup": 3 * WORKERS,
-    "iterations": 6 * WORKERS,
-    **BEST,
-}
-# What a row takes at most, as far as is known: to try kernels for each layer, and to compile.
-TRIES_S, COMPILES_S, ELSE_S = 25.0, {"train": 60.0, "infer": 30.0}, 4.0
-# Of each GPU, and in the layout in which eager steps are faster.
-TOGETHER = (
-    ("resnet50", 64, "channels_last"),
-    ("ssd300", 32, "channels_last"),
-    ("unet3d", 2, "contiguous"),
-    ("resnet50", 256, "channels_last"),
-    ("ssd300", 128, "channels_last"),
+# The settings of inference, each a step from the one before: precision, layout, compiled.
+INFERENCE = (
+    ("fp32", "contiguous", False),
+    ("fp16", "contiguous", False),
+    ("fp16", "channels_last", False),
+    ("fp16", "channels_last", True),
 )
 AT_WORK = ", at work"  # after a GPU's name: if it never waited for the host
-STEPS_TOGETHER = {"warmup": 10, "iterations": 30, "precision": "fp16"}
-
-
-def plan() -> Iterator[Setting]:
-    """What one GPU measures, the most important first: time may not suffice for the last.
-
-    Rows that need the kernels of an earlier one follow it, in one process: cuDNN knows them then.
-    """
-    for precision, layout in (*PUBLISHED, tuple(BEST.values())):
-        yield from _of_networks("train", precision=precision, layout=layout)
-    for precision, layout in FEW:
-        yield from _of_networks("infer", precision=precision, layout=layout)
-    for name, batch in BATCHES[1:]:
-        yield Setting(name, batch=batch, **FROM_FILES)
-    yield _brief(*LARGE, "train", **BEST)
-    for mode in ("train", "infer"):
-        yield from _of_networks(mode, compile=True, **BEST)
-    for precision, layout in PUBLISHED[1::-1]:
-        yield _brief(*LARGE, "train", precision=precision, layout=layout)
-    for precision, layout in BF16:
-        yield from _of_networks("train", precision=precision, layout=layout)
-    yield _brief(*LARGE, "train", compile=True, **BEST)
-
-
-def expected_s(setting: Setting) -> float:
-    """What a row of the plan takes at most."""
-    if setting.compile:
-        return COMPILES_S[setting.mode]
-    tried = setting.mode == "infer" or setting.data != "synthetic"
-    return ELSE_S + TRIES_S * (setting.tries and not tried)
-
-
-def _of_networks(mode: str, **own: Any) -> Iterator[Setting]:
-    for name, batch in BATCHES:
-        yield _brief(name, batch, mode, **own)
-
-
-def _brief(name: str, batch: int, mode: str, **own: Any) -> Setting:
-    traced, seconds = mode == "train", SECONDS[mode]
-    return Setting(name, mode=mode, batch=batch, seconds=seconds, traced=traced, **BRIEF, **own)
-
-
-def measure_all(
-    keep: Callable[[dict[str, Any]], None],
-    limit_s: float,
-    settings: list[Setting] | None = None,
-    device: str = "",
-) -> dict[str, Any]:
-    """Measure the plan: {"command", "rows", "errors", "left_out"}, kept after each row.
-
-    A setting that fails is noted with its error, and the next one follows. One that may not end
-    within `limit_s` (`expected_s`) is left out; a shorter one may follow.
-    """
-    begin = time.perf_counter()
-    _start_compilers()
-    found: dict[str, Any] = {"command": COMMAND, "rows": [], "errors": [], "left_out": []}
-    for setting in settings or plan():
-        if time.perf_counter() - begin + expected_s(setting) > limit_s:
-            found["left_out"].append(asdict(setting))
-            continue
-        row = attempted(setting, device)
-        found["errors" if "error" in row else "rows"].append(row)
-        keep(found)
-        passed = time.perf_counter() - begin
-        print(f"{passed:5.0f} s  {told(row)}", flush=True)
-    keep(found)
-    return found
-
-
-def _start_compilers() -> None:
-    """The compiler's processes import PyTorch while the first rows, which wait for the GPU alone,
-    are measured."""
-    if torch.cuda.is_available():
-        from torch._inductor.async_compile import maybe_warm_pool
-
-        maybe_warm_pool()
-
-
-def attempted(setting: Setting, device: str = "") -> dict[str, Any]:
-    """The row of a setting, or the setting with its "error"; nothing of it stays on the GPU.
-
-    On several GPUs it has processes of its own: where one fails the others would wait for it, so
-    they are ended, and the next row begins anew.
-    """
-    try:
-        row = bench(setting, device=device)
-    except Exception as error:  # one that fails must not take the others with it
-        row = asdict(setting) | {"error": f"{type(error).__name__}: {error}"[:500]}
-    torch._dynamo.reset()
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    return row
-
-
-def told(row: dict[str, Any]) -> str:
-    """A row in words, for whoever waits."""
-    what = f"{row['network']} {row['mode']} {row['batch']} {row['precision']} {row['layout']}"
-    what += f" on {row['gpus']} GPUs" * (row["gpus"] > 1)
-    what += " compiled" * row["compile"] + f" {row['data']}" * (row["data"] != "synthetic")
-    if "error" in row:
-        return f"{what}: {row['error']}"
-    share = row.get("tensor_core_share")
-    cores = f", {share:.0%} on Tensor Cores" if share is not None else ""
-    took = ", ".join(f"{name} {each:.1f} s" for name, each in row["took_s"].items())
-    speed = f"{row['images_per_s']:.1f} images/s of {row['timed']} steps"
-    return f"{what}: {speed}{cores} ({took})"
 
 
 def recorded(machine: str) -> pd.DataFrame:
@@ -273,7 +132,7 @@ def inference(table: pd.DataFrame) -> pd.DataFrame:
         table: of `recorded`.
     """
     found = _of_mode(table, "infer") / _of_mode(table, "train", "at_work_per_s")
-    found = found[[each for each in ONE_BY_ONE if each in found]].dropna(axis=1, how="all")
+    found = found[[each for each in INFERENCE if each in found]].dropna(axis=1, how="all")
     names = [f"{p} {layout}" + " compiled" * compiled for p, layout, compiled in found.columns]
     return found.set_axis(names, axis=1)
 

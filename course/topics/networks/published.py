@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pandas as pd
 
-SOURCE = "GPU Benchmark Project, github.com/daovietanh190499/Custom_Benchmarking"
 FILE = Path(__file__).with_name("published.csv")
 GPUS = ("P100", "V100", "A100")
 PRECISIONS = ("fp32", "tf32", "fp16")

@@ -1,8 +1,7 @@
 """What the eight GPUs of a node bring: as it was predicted, and then measured.
 
 predicted_x8.json is what was written down before a node was to be had, with the day and the
-recorded runs that it was fitted to: `prediction.fitted` of those still gives these numbers, and
-whatever is recorded later changes none.
+recorded runs that it was fitted to. research/predict_node.py computes it.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from course.runs import recordings
 from course.topics.scaling import efficiency
-from course.topics.scaling.prediction import EACH, GPUS
 
 if TYPE_CHECKING:
     import pandas as pd
 
 NODE = "nvidia-h200-x8"
+GPUS, EACH = 8, recordings.SETUP["batch_size"]  # of a node; images of each in a step
 PREDICTED = Path(__file__).with_name("predicted_x8.json")
 
 
@@ -40,13 +39,17 @@ PUBLISHED = (
 
 def written() -> dict[str, Any]:
     """The prediction's file: date, device, gpus, images_each; fitted_to, names of recorded runs by
-    machine; replaced_run, what a run measured that another has replaced since; and rungs, rows as
-    of `prediction.fitted`."""
+    machine; replaced_run, what a run measured that another has replaced since; and rungs, the
+    rows of `predicted`."""
     return json.loads(PREDICTED.read_text())
 
 
 def predicted() -> pd.DataFrame:
-    """What was written down, a row a rung; columns as of `prediction.fitted`."""
+    """What was written down, a row a rung.
+
+    Columns: rung, alone_images_per_s (of one GPU), own_ms (DDP's own work), exposed_ms (sent after
+    backward), images_per_s, efficiency; each but exposed_ms with _low and _high behind it.
+    """
     import pandas as pd
 
     return pd.DataFrame(written()["rungs"])

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from course.jobs.trials.taking import is_pruned
-from course.runs.files import read_dict
 from course.runs.run import Run
 from course.topics.search.studies import Search
 
 if TYPE_CHECKING:
     from optuna import Study
 
-TEST = "test.json"  # in a run's folder: what images said that no search had looked at
 TOLD = ("search", "trial", "state", "val_top1", "epochs", "device_s", "joules", "machine")
 FEWEST = 4  # trials to tell from which fields matter
 
@@ -171,11 +169,6 @@ def _in_memory(runs: Iterable[Run]) -> Study:
     return study
 
 
-def test_of(run: Run) -> dict[str, Any]:
-    """What was told of images that the run's search had not looked at; {}: nobody did."""
-    return read_dict(run.folder / TEST)
-
-
 def tested(source: Search | Iterable[Run]) -> pd.DataFrame:
     """Of each trial that was tested: search, trial, seed, val_top1, test_top1, machine."""
     rows = [
@@ -184,10 +177,10 @@ def tested(source: Search | Iterable[Run]) -> pd.DataFrame:
             "trial": run.launched["trial"]["number"],
             "seed": run.config.seed,
             "val_top1": run.record.val_top1,
-            **test_of(run),
+            **run.test,
             "machine": run.record.machine,
         }
         for run in runs_of(source)
-        if test_of(run)
+        if run.test
     ]
     return pd.DataFrame(rows)

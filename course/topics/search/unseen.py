@@ -13,8 +13,7 @@ from course.data import crop_set
 from course.data.crop_set import Crops
 from course.data.loader import normalised, to_validate
 from course.runs.files import write_atomically
-from course.runs.run import Run
-from course.topics.search.tables import TEST, test_of
+from course.runs.run import TEST_FILE, Run
 from course.training import models
 
 AT_ONCE = 1024  # images
@@ -26,7 +25,7 @@ def tested(run: Run) -> float:
     Raises:
         ValueError: the run has written no weights, and nobody else has tested it.
     """
-    if known := test_of(run):
+    if known := run.test:
         return known["test_top1"]
     path = run.folder / "weights.pt"
     if not path.exists():
@@ -38,7 +37,7 @@ def tested(run: Run) -> float:
     model.load_state_dict(weights)
     right = _right(model.eval(), _crops(), chosen, device)
     write_atomically(
-        run.folder / TEST,
+        run.folder / TEST_FILE,
         json.dumps({"test_top1": right / len(chosen), "test_images": len(chosen)}, indent=1) + "\n",
     )
     return right / len(chosen)

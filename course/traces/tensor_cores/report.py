@@ -28,7 +28,6 @@ __all__ = [
     "tensor_core_kernels",
     "tensor_core_report",
     "tensor_core_summary",
-    "unknown",
 ]
 
 # Operators that are a matrix product inside, by whatever library: Tensor Cores could do them.
@@ -88,12 +87,6 @@ def tensor_core_kernels(source: Trace | pd.DataFrame) -> pd.DataFrame:
             "why",
         ]
     ]
-
-
-def unknown(source: Trace | pd.DataFrame) -> pd.DataFrame:
-    """The kernels that no rule decides, by GPU time: columns as `tensor_core_kernels`."""
-    table = tensor_core_kernels(source)
-    return table[table["verdict"] == UNKNOWN].reset_index(drop=True)
 
 
 def _kernels(source: Trace | pd.DataFrame) -> pd.DataFrame:

@@ -159,10 +159,3 @@ def _counts(table: pd.DataFrame) -> dict[str, float]:
 
 def _share(part: int, whole: int) -> float:
     return part / whole if whole else np.nan
-
-
-def wrong(kernels: pd.DataFrame | None = None) -> pd.DataFrame:
-    """The labelled kernels whose verdict is not the truth, unknown ones too: what to mend next."""
-    table = labelled() if kernels is None else kernels
-    table = table.assign(verdict=[classify(name).verdict for name in table["kernel"]])
-    return table[table["verdict"] != table["truth"]].reset_index(drop=True)

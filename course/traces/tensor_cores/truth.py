@@ -1,8 +1,8 @@
 """The verdict by name held against counters and machine code, for whole steps of a machine.
 
-recorded/MACHINE/ncu.csv has what Nsight Compute counted in one training step of each setting
-(benchmarks/tensor_core_truth.py makes it), sass.csv beside it what the kernels' machine code
-holds (benchmarks/tensor_core_sass.py). `compare` puts the verdict of each name beside both.
+recordings/MACHINE/traces/ncu.csv has what Nsight Compute counted in one training step of each
+setting (research/tensor_cores.py makes it), sass.csv beside it what the kernels' machine code holds
+(research/machine_code.py). `compare` puts the verdict of each name beside both.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from course.runs.recordings import trace_path
-from course.runs.run import RECORDED
+from course.runs.recordings import trace_folder, trace_path
 from course.traces import tables
 from course.traces.tensor_cores.rules import NONE, NOT, SURE, UNKNOWN, USED, classify
 
@@ -47,7 +46,7 @@ def read_counters(path: Path) -> pd.DataFrame:
     if not path.is_file():
         raise ValueError(
             f"{path}: no such file; make one on a machine with a GPU and ncu: "
-            f"python benchmarks/tensor_core_truth.py FOLDER"
+            f"python -m research.tensor_cores OUT.jsonl"
         )
     table = _read(path, COLUMNS)
     table["kernel"] = table["kernel"].ffill()
@@ -102,7 +101,7 @@ def compare(machine: str = "nvidia-h100", path: Path | None = None) -> pd.DataFr
     Raises:
         ValueError: the machine has none, or it is no such file.
     """
-    path = path or RECORDED / machine / FILE
+    path = path or trace_folder(machine) / FILE
     counted = read_counters(path)
     traces = pd.concat([_trace_shares(machine, name) for name in counted["setting"].unique()])
     table = counted.merge(traces, on=["setting", "kernel"], how="outer")

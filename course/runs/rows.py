@@ -1,0 +1,76 @@
+"""Tables of a machine's recorded runs: files with one JSON object per line, one line per run.
+
+runs.jsonl       run (its name), config, request (its launch.json), record, ranks, test
+steps.jsonl.gz   run, and for each rank the columns of its steps
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from course.runs.files import whole_file
+
+RUNS, STEPS = "runs.jsonl", "steps.jsonl.gz"
+
+
+def names(table: Path) -> list[str]:
+    """The runs of a table, in its order; none where there is no such file.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    return list(_parse_once(table, version(table)))
+
+
+def read(table: Path, run: str) -> dict[str, Any]:
+    """The row of a run, or {}. It is a new dict each time, so the caller may change it.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    return json.loads(_parse_once(table, version(table)).get(run, "{}"))
+
+
+def write(table: Path, row: dict[str, Any]) -> None:
+    """Add a row, or replace that of the same run. All other rows stay as they are.
+
+    A reader sees the old table or the new one, never a part.
+    """
+    lines = _parse(table) | {row["run"]: json.dumps(row)}
+    data = "".join(f"{line}\n" for line in lines.values()).encode()
+    with whole_file(table) as file:
+        # No time of writing goes into a gzip file, so the same rows are the same file.
+        file.write(gzip.compress(data, mtime=0) if table.suffix == ".gz" else data)
+
+
+def version(table: Path) -> tuple[int, ...]:
+    """What differs whenever a table was written; () where there is no such file."""
+    try:
+        status = table.stat()
+    except FileNotFoundError:
+        return ()
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+@lru_cache(maxsize=32)  # two files of each machine
+def _parse_once(table: Path, _version: tuple[int, ...]) -> dict[str, str]:
+    return _parse(table)
+
+
+def _parse(table: Path) -> dict[str, str]:
+    """The lines of a file by the name of their run."""
+    if not table.exists():
+        return {}
+    data = table.read_bytes()
+    try:
+        text = (gzip.decompress(data) if table.suffix == ".gz" else data).decode()
+        return {json.loads(line)["run"]: line for line in text.splitlines()}
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{table} is damaged ({error}): expected one JSON object per line, each with a run. "
+            f"Restore it: git checkout {table}"
+        ) from error

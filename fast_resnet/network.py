@@ -1,0 +1,228 @@
+"""Both passes of a bottleneck ResNet, written by hand, in six segments: stem, four layers, head.
+
+Forward, each block keeps its input, y and z around its 3x3 convolution (before and behind BatchNorm
+and ReLU), and the last ReLU's mask, one bit an element. The outputs of conv3 and of the shortcut's
+convolution, four times as wide, are never written. Backward, one tensor goes from block to block:
+d, the gradient behind the ReLU of the block below. Its column sums are in that block's bn3, row
+"dbeta".
+
+Segments, not the whole network at once: while one goes back, the gradients of the segment above it
+travel to other ranks (ddp.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fast_resnet import _compat
+from fast_resnet.formulas import as_images, as_rows
+from fast_resnet.model import HEAD, STEM
+from fast_resnet.products import Linear, input_gradient, linear_norm, linear_norm_backward
+from fast_resnet.rows import (
+    add_norm_gradients,
+    add_sums,
+    norm_relu,
+    norm_relu_backward,
+    stem_pool,
+    unpool_masked,
+)
+from fast_resnet.state import Norm, State
+
+# The type that the first layer multiplies in, of the network's. cuDNN has no kernel in bf16 for so
+# few channels, and takes several times as long as in fp16, whose range normalised images are far
+# from. Gradients may be anywhere, so backward stays in bf16.
+FIRST = {torch.bfloat16: torch.float16}
+
+
+@dataclass
+class BlockTape:
+    """What one block's backward needs. Rows are pixels; height is that of an image."""
+
+    block: nn.Module
+    x: torch.Tensor  # [n height², C], the input
+    height: int
+    y1: torch.Tensor
+    z1: torch.Tensor
+    y2: torch.Tensor
+    height2: int  # behind the 3x3 convolution, which may have stride 2
+    bits: torch.Tensor  # the mask of the last ReLU, [n height2², C_out / 8]
+    conv3: Linear
+    shortcut: Linear | None
+
+
+@dataclass
+class Tape:
+    """What a network's backward needs."""
+
+    images: torch.Tensor  # [n, 4, h, w]
+    stem_y: torch.Tensor  # [n stem_height², 64], in the type of `FIRST`
+    stem_winner: torch.Tensor  # [n stem_height²/4, 64], uint8
+    stem_height: int
+    blocks: list[BlockTape]
+    pooled: torch.Tensor | None = None  # [n, C]
+
+    @property
+    def height(self) -> int:
+        """Of an image as far as forward has come."""
+        return self.blocks[-1].height2 if self.blocks else self.stem_height // 2
+
+
+class Segments:
+    """The segments of a torchvision bottleneck ResNet, and their buffers.
+
+    Forward, what goes from one to the next are rows of pixels [n h w, C]; backward, their gradient
+    behind the ReLU that made them.
+    """
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+        self.model, self.dtype = model, dtype
+        self.state = State(model, dtype)
+        self.layers = [model.layer1, model.layer2, model.layer3, model.layer4]
+        parts = [[model.conv1, model.bn1], *self.layers, [model.fc]]
+        known = {*self.state.weight, *self.state.norms}
+        self.modules = [[m for p in part for m in p.modules() if m in known] for part in parts]
+
+    def parameters(self, number: int) -> list[nn.Parameter]:
+        """Those of a segment, in the order of `gradients`."""
+        return [p for module in self.modules[number] for p in module.parameters(recurse=False)]
+
+    def gradients(self, number: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """What `backward` has made for its parameters: a flat piece of memory, and views of it."""
+        return self.state.gradients(self.modules[number])
+
+    def forward(self, number: int, x: torch.Tensor, tape: Tape | None) -> tuple[torch.Tensor, Tape]:
+        """What a segment makes of x; of the stem, images [n, 4, h, w], which begin a new tape."""
+        if number == STEM:
+            self.state.begin()
+            return self._stem_forward(x)
+        if number == HEAD:
+            tape.pooled = x.view(len(tape.images), tape.height**2, -1).mean(1)
+            fc = self.model.fc
+            return torch.addmm(fc.bias.to(x.dtype), tape.pooled, self.state.weight[fc].t()), tape
+        for block in self.layers[number - 1]:
+            x = self._block_forward(block, x, tape)
+        return x, tape
+
+    def backward(self, number: int, d: torch.Tensor, tape: Tape) -> torch.Tensor | None:
+        """From the gradient of a segment's output to that of its input; None for images."""
+        if number == STEM:
+            return self._stem_backward(d, tape)
+        if number == HEAD:
+            return self._head_backward(d, tape)
+        begin = sum(len(layer) for layer in self.layers[: number - 1])
+        copies: list[tuple[torch.Tensor, torch.Tensor]] = []  # (where to, what)
+        for at in reversed(range(begin, begin + len(self.layers[number - 1]))):
+            d = self._block_backward(tape, at, d, copies)
+        _compat.copy_all(*map(list, zip(*copies)))  # one launch for all
+        return d
+
+    def rehearse(self, images: torch.Tensor) -> None:
+        """Both passes over images [n, 4, h, w]; the gradient of the logits is 0."""
+        x, tape = images, None
+        for number in range(HEAD + 1):
+            x, tape = self.forward(number, x, tape)
+        d = torch.zeros_like(x)
+        for number in reversed(range(HEAD + 1)):
+            d = self.backward(number, d, tape)
+
+    def _stem_forward(self, images: torch.Tensor) -> tuple[torch.Tensor, Tape]:
+        dtype = FIRST.get(images.dtype, images.dtype)
+        weight = self.state.weight[self.model.conv1].to(dtype)
+        images_y = F.conv2d(images.to(dtype), weight, stride=2, padding=3)
+        y, norm, height = as_rows(images_y), self.state.norms[self.model.bn1], images_y.shape[2]
+        add_sums(y, norm)
+        x, winner = stem_pool(y, norm, height, images.dtype)
+        return x, Tape(images, y, winner, height, [])
+
+    def _stem_backward(self, d: torch.Tensor, tape: Tape) -> None:
+        norm, conv, height = self.state.norms[self.model.bn1], self.model.conv1, tape.stem_height
+        add_norm_gradients(d, tape.stem_y, norm, tape.stem_winner, height)
+        dy = norm_relu_backward(d, tape.stem_y, norm, tape.stem_winner, height)
+        dy, weight = as_images(dy, len(tape.images), height), self.state.weight[conv]
+        dw = _compat.convolution_backward(dy, tape.images, weight, (2, 2), 3, 1, False)[1]
+        self.state.weight_gradient[conv].copy_(dw)
+
+    def _head_backward(self, d: torch.Tensor, tape: Tape) -> torch.Tensor:
+        """From the gradient of the logits [n, classes] to that behind the last block's mask."""
+        fc, last = self.model.fc, tape.blocks[-1]
+        self.state.bias_gradient.copy_(d.sum(0, dtype=torch.float32))
+        torch.mm(d.t(), tape.pooled, out=self.state.weight_gradient[fc])
+        return unpool_masked(d @ self.state.weight[fc], last.bits, self._norm3(last))
+
+    def _norm3(self, tape: BlockTape) -> Norm:
+        return self.state.norms[tape.block.bn3]
+
+    def _block_forward(self, block: nn.Module, x: torch.Tensor, tape: Tape) -> torch.Tensor:
+        """A bottleneck of x [n height², C]; what it keeps is added to the tape."""
+        state, n, height = self.state, len(tape.images), tape.height
+        norm1, norm2, norm3 = (state.norms[m] for m in (block.bn1, block.bn2, block.bn3))
+        y1 = x @ state.weight[block.conv1].flatten(1).t()
+        add_sums(y1, norm1)
+        z1 = norm_relu(y1, norm1, with_total=False)
+        y2 = F.conv2d(
+            as_images(z1, n, height),
+            state.weight[block.conv2],
+            stride=block.conv2.stride,
+            padding=1,
+            groups=block.conv2.groups,
+        )
+        height2, y2 = y2.shape[2], as_rows(y2)
+        add_sums(y2, norm2)
+        z2 = norm_relu(y2, norm2, with_total=True)
+        identity, shortcut = x, None
+        if block.downsample is not None:
+            identity, shortcut = self._shortcut_forward(block, x, tape)
+        out, bits, conv3 = linear_norm(state, z2, norm2, block.conv3, norm3, identity)
+        kept = BlockTape(block, x, height, y1, z1, y2, height2, bits, conv3, shortcut)
+        tape.blocks.append(kept)
+        return out
+
+    def _shortcut_forward(
+        self, block: nn.Module, x: torch.Tensor, tape: Tape
+    ) -> tuple[torch.Tensor, Linear]:
+        """bn(x W') on the shortcut, with or without stride."""
+        conv, norm = block.downsample[0], self.state.norms[block.downsample[1]]
+        if is_strided(block):
+            x = as_rows(as_images(x, len(tape.images), tape.height)[:, :, ::2, ::2]).contiguous()
+        if tape.blocks:
+            below = self._norm3(tape.blocks[-1])
+            add_sums(x, below, "total")
+        else:
+            below = self.state.norms[self.model.bn1]  # the max pool has added them up
+        out, _, linear = linear_norm(self.state, x, below, conv, norm, None)
+        return out, linear
+
+    def _block_backward(self, tapes: Tape, at: int, d: torch.Tensor, copies: list) -> torch.Tensor:
+        """From d of this block's output to d of its input; of the first block, of the max pool."""
+        tape, state, n = tapes.blocks[at], self.state, len(tapes.images)
+        block, x, height = tape.block, tape.x, tape.height
+        norm1, norm2, norm3 = (state.norms[m] for m in (block.bn1, block.bn2, block.bn3))
+        dz2 = linear_norm_backward(state, d, norm3, tape.conv3, tape.y2)
+        dy2 = as_images(norm_relu_backward(dz2, tape.y2, norm2), n, tape.height2)
+        z1, conv, weight = as_images(tape.z1, n, height), block.conv2, state.weight[block.conv2]
+        kind = conv.stride, 1, conv.groups, True
+        dz1, dw2 = _compat.convolution_backward(dy2, z1, weight, *kind)
+        copies.append((state.weight_gradient[conv], dw2))
+        dz1 = as_rows(dz1)
+        add_norm_gradients(dz1, tape.y1, norm1)
+        dy1 = norm_relu_backward(dz1, tape.y1, norm1)
+        torch.mm(dy1.t(), x, out=state.weight_gradient[block.conv1].flatten(1))
+        shortcut = d  # the identity hands its gradient on as it is
+        if tape.shortcut is not None:
+            shortcut = linear_norm_backward(state, d, norm3, tape.shortcut)
+        w1 = state.weight[block.conv1].flatten(1)
+        if not at:  # the max pool has no mask: the stem's backward knows what was 0
+            return shortcut.addmm_(dy1, w1)
+        below = tapes.blocks[at - 1]
+        strided = is_strided(block)
+        norm = self._norm3(below)
+        return input_gradient(dy1, w1, shortcut, below.bits, norm, height, strided)
+
+
+def is_strided(block: nn.Module) -> bool:
+    """Whether the block's shortcut reads every second pixel only."""
+    return block.downsample is not None and block.downsample[0].stride == (2, 2)

@@ -1,0 +1,1 @@
+"""Measurements that ran once on a borrowed machine; README.md lists them."""

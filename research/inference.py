@@ -1,0 +1,124 @@
+"""The recorded part of lab_inference: ResNet-50's latency in each mode, each way and each batch.
+
+    python -m research.inference OUT.jsonl [--limit SECONDS]
+
+ResNet-50 with 1,000 classes, random weights and images; seconds from a call until the device is
+done, one call after the other; cudnn.benchmark on; images are on the device, cast and laid out.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from course.topics.inference.ladder import of_way
+from course.topics.inference.latency import timed
+from course.topics.inference.ways import LADDER, Way, images_for, prepared, ready
+from course.training import models
+from course.training.precision import set_tf32
+from research.sweep import command, device
+
+NETWORK, PX, BUDGET_S = "resnet50", 224, 0.5
+TWO = (1, 256)  # one image, and many
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+COMPILED = (1, 16, 256)  # each is compiled again, which takes its time
+FLOATS = {
+    "TF32": Way(),
+    "fp16": Way("fp16"),
+    "bf16": Way("bf16"),
+    "fp16, channels_last": Way("fp16", channels_last=True),
+}
+BY_BATCH = {
+    "eager": Way("bf16", channels_last=True, folded=True),
+    "CUDA graph": Way("bf16", channels_last=True, folded=True, graph=True),
+    "compiled": LADDER["+ CUDA graph"],
+}
+# Each mode, and what autograd does in it.
+GRADIENTS = {
+    "training": torch.enable_grad,
+    "evaluation": torch.enable_grad,
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+}
+
+
+def plan() -> Iterator[dict[str, Any]]:
+    """Modes, then the lab's ladder and other formats, then latency by batch."""
+    for batch in TWO:
+        for way in GRADIENTS:
+            yield {"part": "mode", "way": way, "batch": batch}
+    for batch in TWO:
+        for way in LADDER | FLOATS:
+            yield {"part": "ladder", "way": way, "batch": batch}
+    for way in BY_BATCH:
+        for batch in COMPILED if way == "compiled" else BATCHES:
+            yield {"part": "batch", "way": way, "batch": batch}
+
+
+def measure(part: str, way: str, batch: int) -> dict[str, Any]:
+    """A row of the plan: p50_s, p99_s, calls and, by part, peak_gib, error or made_s."""
+    torch.backends.cudnn.benchmark = True
+    right = scores(batch) if part == "ladder" else None
+    set_tf32(way == "TF32")  # fp32 is fp32 elsewhere
+    images = images_for(model(), batch, PX)
+    if part == "mode":
+        return in_mode(way, images)
+    ways = BY_BATCH if part == "batch" else LADDER | FLOATS
+    return of_way(model(), images, ways[way], right, BUDGET_S)
+
+
+@cache
+def model() -> nn.Module:
+    """The network with statistics of random images, so that its scores are neither 0 nor huge."""
+    torch.manual_seed(0)
+    net = models.create(NETWORK, 1000)
+    for part in net.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            nn.init.ones_(part.weight)  # the last of each block begins at zero
+            part.momentum = None  # the mean of all batches
+    with torch.no_grad():
+        net.train()(images_for(net, 8, PX, seed=1))
+    return net.eval().to(device())
+
+
+@cache
+def scores(batch: int) -> torch.Tensor:
+    """The scores in fp32."""
+    set_tf32(False)
+    return ready(model(), images_for(model(), batch, PX), Way())().double().cpu()
+
+
+def in_mode(mode: str, images: torch.Tensor) -> dict[str, Any]:
+    """A bf16, channels-last network in one mode; peak_gib is above what the network takes."""
+    network = prepared(deepcopy(model()), Way("bf16", channels_last=True))
+    network.train(mode == "training")
+    images = images.bfloat16().to(memory_format=torch.channels_last)
+
+    def call() -> torch.Tensor:
+        with GRADIENTS[mode]():
+            return network(images)
+
+    return {"peak_gib": _peak_gib(call, images.device), **timed(call, images.device, BUDGET_S)}
+
+
+def _peak_gib(call: Callable[[], Any], place: torch.device) -> float | None:
+    if place.type != "cuda":
+        return None
+    call()
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / 2**30
+
+
+if __name__ == "__main__":
+    command(__doc__, plan(), measure)

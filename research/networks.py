@@ -1,0 +1,106 @@
+"""The table of lab_networks: SSD300, 3D U-Net and ResNet-50 on one GPU, or on one and on all.
+
+    python -m research.networks OUT.jsonl [--limit 550]
+
+On a machine with one GPU: 5 steps of warm-up, then 8 to 60 timed ones, as many as fit into 0.6 s
+(0.3 s in inference), and one traced step of training; from files 30 steps of warm-up and 60 timed
+ones. With several GPUs: 10 steps of warm-up, 30 timed ones and a traced one, on one GPU and on all.
+cuDNN chooses its kernels by trying. Nothing else may run on that machine: eager steps of small
+batches wait for the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from course.topics.networks.bench import Setting, bench
+from course.topics.networks.measured import BATCHES, BEST, INFERENCE
+from research.sweep import command
+
+LARGE = ("resnet50", 256)
+PUBLISHED = (("fp32", "contiguous"), ("tf32", "contiguous"), ("fp16", "contiguous"))
+BF16 = (("bf16", "channels_last"), ("bf16", "contiguous"))
+SECONDS = {"train": 0.6, "infer": 0.3}
+WORKERS = 10  # of 16 cores: training, and the thread that pins, have some to themselves
+FROM_FILES = {
+    "data": "photographs",
+    "workers": WORKERS,
+    "traced": False,
+    "warmup": 3 * WORKERS,  # longer than the two batches that each worker has loaded ahead
+    "iterations": 6 * WORKERS,
+    **BEST,
+}
+# A row's longest time: to try kernels for each layer, to compile, and the rest.
+TRIES_S, COMPILES_S, REST_S = 25.0, {"train": 60.0, "infer": 30.0}, 4.0
+# Network, batch of each GPU, and the layout in which eager steps are faster.
+SEVERAL = (
+    ("resnet50", 64, "channels_last"),
+    ("ssd300", 32, "channels_last"),
+    ("unet3d", 2, "contiguous"),
+    ("resnet50", 256, "channels_last"),
+    ("ssd300", 128, "channels_last"),
+)
+
+
+def plan(gpus: int) -> Iterator[Setting]:
+    """The settings, the most important first.
+
+    Rows that need the kernels of an earlier one follow it, in one process: cuDNN knows them then.
+    """
+    if gpus > 1:
+        for count in (1, gpus):
+            for name, batch, layout in SEVERAL:
+                own = {"warmup": 10, "iterations": 30, "precision": "fp16"}
+                yield Setting(name, batch=batch, layout=layout, gpus=count, **own)
+        return
+    for precision, layout in (*PUBLISHED, tuple(BEST.values())):
+        yield from _all_networks("train", precision=precision, layout=layout)
+    for precision, layout, compiled in INFERENCE:
+        if not compiled:
+            yield from _all_networks("infer", precision=precision, layout=layout)
+    for name, batch in BATCHES[1:]:
+        yield Setting(name, batch=batch, **FROM_FILES)
+    yield _brief(*LARGE, "train", **BEST)
+    for mode in ("train", "infer"):
+        yield from _all_networks(mode, compile=True, **BEST)
+    for precision, layout in PUBLISHED[1::-1]:
+        yield _brief(*LARGE, "train", precision=precision, layout=layout)
+    for precision, layout in BF16:
+        yield from _all_networks("train", precision=precision, layout=layout)
+    yield _brief(*LARGE, "train", compile=True, **BEST)
+
+
+def _all_networks(mode: str, **own: Any) -> Iterator[Setting]:
+    for name, batch in BATCHES:
+        yield _brief(name, batch, mode, **own)
+
+
+def _brief(name: str, batch: int, mode: str, **own: Any) -> Setting:
+    steps = {"warmup": 5, "iterations": 60, "seconds": SECONDS[mode], "traced": mode == "train"}
+    return Setting(name, mode=mode, batch=batch, **steps, **own)
+
+
+def measure(**setting: Any) -> dict[str, Any]:
+    """The numbers of a setting."""
+    return bench(Setting(**setting))
+
+
+def longest_s(**setting: Any) -> float:
+    """The longest that a row may take. cuDNN tries kernels in synthetic training alone."""
+    if setting["compile"]:
+        return COMPILES_S[setting["mode"]]
+    tries = setting["mode"] == "train" and setting["data"] == "synthetic" and setting["tries"]
+    return REST_S + TRIES_S * tries
+
+
+if __name__ == "__main__":
+    if torch.cuda.is_available():
+        from torch._inductor.async_compile import maybe_warm_pool
+
+        maybe_warm_pool()  # the compiler's processes import PyTorch during the first rows
+    rows = map(asdict, plan(torch.cuda.device_count()))
+    command(__doc__, rows, measure, longest_s=longest_s)

@@ -1,0 +1,146 @@
+"""The recorded part of lab_numerics: solving A·x = b on a GPU, by the format of the factors.
+
+    python -m research.refinement OUT.jsonl [--limit SECONDS]
+
+A: normal random numbers ("random"); the same with 3 sqrt(n) added to its diagonal, so that its
+condition number is at most 5 ("easy"); of size 8,192 with a condition number ("given"). One right
+side. Solved by cuSOLVER's `cusolverDnD?gesv`, and by course/topics/refinement ("ours").
+
+PyTorch loads cuSOLVER for its linear algebra but has no name for these functions, so they are
+called as from C. They take and return fp64; the letter names the format of the factors. Where
+refinement does not converge they factor again in fp64, and return a negative number of iterations.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from course.topics.refinement.factors import factor, matrix_of
+from course.topics.refinement.refined import backward_error, refine
+from course.topics.roofline.timing import quartiles, seconds
+from research.sweep import command
+
+SIZES = (2048, 4096, 8192, 16384, 32768)
+CONDITIONS = tuple(10.0**power for power in range(1, 9))
+CONDITIONED_SIZE = 8192
+REPEATS = 3
+OUR_BLOCK, OUR_LARGEST = 256, 16384
+LETTERS = {"fp64": "D", "fp32": "S", "tf32": "X", "fp16": "H", "bf16": "B"}
+
+
+def plan() -> Iterator[dict[str, Any]]:
+    """The matrices."""
+    for size in SIZES:
+        for kind in ("random", "easy"):
+            yield {"matrix": kind, "size": size, "condition": None}
+    for condition in CONDITIONS:
+        yield {"matrix": "given", "size": CONDITIONED_SIZE, "condition": condition}
+
+
+def measure(matrix: str, size: int, condition: float | None) -> Iterator[dict[str, Any]]:
+    """One matrix solved in each format: seconds with quartiles, corrections, backward error."""
+    if condition is None:
+        draw = torch.Generator("cuda").manual_seed(0)
+        a = torch.randn(size, size, generator=draw, dtype=torch.float64, device="cuda")
+        a.diagonal().add_(3 * size**0.5 * (matrix == "easy"))
+    else:
+        a = matrix_of(condition, size, device=torch.device("cuda"))
+    b, columns = a @ torch.ones_like(a[0]), a.t().contiguous().t()
+    for precision in LETTERS:
+        yield {"by": "cuSOLVER", "precision": precision} | _by_cusolver(columns, b, precision)
+    if condition is None and size <= OUR_LARGEST:
+        yield {"by": "ours", "precision": "fp16"} | _by_ours(a, b)
+
+
+def _by_cusolver(columns: torch.Tensor, b: torch.Tensor, precision: str) -> dict[str, Any]:
+    times, corrections, error = [], 0, 0.0
+    for _ in range(1 + REPEATS):
+        work = columns.t().clone().t()  # may be overwritten
+        found: list[Any] = []
+        times.append(
+            seconds(lambda: found.extend(solve(work, b, precision)), b.device)  # noqa: B023
+        )
+        x, corrections = found
+        error = backward_error(columns, x, b)
+    return _row(times[1:]) | {"corrections": corrections, "error": error}
+
+
+def _by_ours(a: torch.Tensor, b: torch.Tensor) -> dict[str, Any]:
+    times, factoring = [], []
+    for _ in range(1 + REPEATS):
+        kept: list[Any] = []
+        scale = a.abs().max()
+        factoring.append(
+            seconds(lambda: kept.append(factor(a / scale, "fp16", OUR_BLOCK)), b.device)  # noqa: B023
+        )
+        rest = seconds(lambda: kept.append(refine(a / scale, b / scale, kept[0])), b.device)  # noqa: B023
+        times.append(factoring[-1] + rest)
+    _, solved = kept
+    return _row(times[1:]) | {
+        "factor_s": quartiles(factoring[1:])[1],
+        "corrections": solved.corrections if solved.done else -solved.corrections,
+        "error": solved.residuals[-1],
+    }
+
+
+def _row(times: list[float]) -> dict[str, float]:
+    low, middle, high = quartiles(times)
+    return {"seconds": middle, "seconds_q1": low, "seconds_q3": high}
+
+
+def solve(a: torch.Tensor, b: torch.Tensor, precision: str) -> tuple[torch.Tensor, int]:
+    """x of A·x = b, factored in a precision, and the number of corrections; negative: none helped.
+
+    Args:
+        a: fp64 on a GPU, its columns one after the other in memory (`a.t().contiguous().t()`). It
+            may be overwritten.
+        b: fp64, one vector.
+    """
+    name, size = f"cusolverDnD{LETTERS[precision]}gesv", len(b)
+    x, pivots = torch.empty_like(b), torch.empty(size, dtype=torch.int32, device=a.device)
+    info = torch.zeros(1, dtype=torch.int32, device=a.device)
+    n, p = ctypes.c_int(size), ctypes.c_void_p
+    system = [
+        *(_handle(), n, ctypes.c_int(1), p(a.data_ptr()), n, p(pivots.data_ptr())),
+        *(p(b.data_ptr()), n, p(x.data_ptr()), n),
+    ]
+    needed, iterations = ctypes.c_size_t(), ctypes.c_int()
+    _call(f"{name}_bufferSize", *system, p(0), ctypes.byref(needed))
+    room = torch.empty(needed.value, dtype=torch.uint8, device=a.device)
+    counted = ctypes.byref(iterations)
+    _call(name, *system, p(room.data_ptr()), needed, counted, p(info.data_ptr()))
+    if info.item():
+        raise RuntimeError(f"{name} found no solution (info {info.item()}): is A singular?")
+    return x, iterations.value
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    """The very file that PyTorch has loaded."""
+    torch.linalg.lu_factor(torch.eye(2, device="cuda", dtype=torch.float64))
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return ctypes.CDLL(next(line.split()[-1] for line in maps if "libcusolver.so" in line))
+
+
+@cache
+def _handle() -> ctypes.c_void_p:
+    handle = ctypes.c_void_p()
+    _call("cusolverDnCreate", ctypes.byref(handle))
+    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    _call("cusolverDnSetStream", handle, stream)
+    return handle
+
+
+def _call(name: str, *arguments: object) -> None:
+    if status := getattr(_library(), name)(*arguments):
+        raise RuntimeError(f"{name} says {status} (cusolverStatus_t)")
+
+
+if __name__ == "__main__":
+    command(__doc__, plan(), measure)

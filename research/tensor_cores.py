@@ -1,0 +1,204 @@
+"""How busy Tensor Cores were in each kernel of a training step, by Nsight Compute's counters.
+
+    python -m research.tensor_cores OUT.jsonl --limit 540
+    python -m research.tensor_cores OUT.jsonl --csv ncu.csv     # as the recorded machine has it
+
+It needs a GPU whose counters may be read, and Nsight Compute (`ncu`). Each setting is a process of
+its own, which trains as solutions/train.py does on one synthetic batch; ncu watches a single step.
+`course.traces.tensor_cores.truth` compares the result with the verdicts by the kernels' names.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from course.config import Config, rung
+from course.data.loader import Synthetic
+from course.days.lab import BUSY
+from course.labs import exercises
+from course.runs.recordings import trace_name
+from course.runs.run import PROJECT
+from course.traces.tables import read_ncu
+from course.traces.tensor_cores.truth import COLUMNS
+from course.training.recorder import Recorder
+from research.sweep import as_part, command, device, lines
+
+METRICS = {
+    "duration_s": "gpu__time_duration.sum",
+    "tensor_active": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+}
+# Both take one pass. The pipe also takes HFMA2.MMA, which is no product; to count it separately
+# takes three, between which memory is saved and restored: minutes per step on an H100.
+# research/machine_code.py reads the machine code instead.
+WATCHED = (
+    5  # the step that ncu watches, counted from 0: libraries have chosen their kernels by then
+)
+LONGEST = 1024
+NOTES = """\
+What ncu counted in one training step of ResNet-50, by kernel and setting (batch 256, 224 px).
+kernel         as PyTorch's profiler names it; empty: that of the line above
+count, seconds launches, and their time under ncu, one after another; share: of its setting's step
+tensor_active  share of cycles in which the Tensor Cores' pipe was busy, in the busiest launch"""
+
+
+def settings(**changes: Any) -> dict[str, Config]:
+    """The configs by the name of their recorded trace, what matters most first."""
+    few = BUSY | {"steps": WATCHED + 2, "warmup_steps": WATCHED} | changes
+    half = few | {"precision": "fp16"}
+    configs = [
+        rung("channels_last", **few),
+        rung("amp", **few),
+        rung("device", **few),
+        rung("device", **few | {"precision": "tf32"}),
+        rung("channels_last", **half),
+        rung("amp", **half),
+        rung("compile", **few),
+        rung("fused", **few),
+    ]
+    return {trace_name(config): config for config in configs}
+
+
+def longest_s(setting: str) -> float:
+    """The most that a setting gets."""
+    return 240.0 if setting == "compile" else 120.0
+
+
+class Batches:
+    """Synthetic batches, with ncu watching from one batch to the next."""
+
+    def __init__(self, cfg: Config) -> None:
+        self.batches = Synthetic(cfg, device())
+
+    def __iter__(self):
+        for number, batch in enumerate(self.batches):
+            if number == WATCHED:
+                self.watch(on=True)
+            yield batch
+            if number == WATCHED:
+                self.watch(on=False)
+
+    def watch(self, *, on: bool) -> None:
+        """Turn ncu's watching on or off, with nothing left in the device's queue."""
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+            (torch.cuda.profiler.start if on else torch.cuda.profiler.stop)()
+
+
+def train(cfg: Config) -> None:
+    """Train with the course's script; its batches turn ncu on and off.
+
+    TODO 5, which starts PyTorch's own profiler, stays open: a process has one profiler.
+    """
+    text = (PROJECT / "solutions" / "train.py").read_text()
+    script = {"__name__": "train"}
+    exec(compile(exercises.render(text, 4), "train.py", "exec"), script)
+    batches = Batches(cfg)
+    script["loaders"] = lambda *_, **__: (batches, batches)
+    run = Recorder(None)
+    run.config = cfg
+    script["main"](run)
+
+
+def measure(setting: str) -> list[dict[str, Any]]:
+    """The kernels of a setting's step, the launches of one kernel summed up.
+
+    Raises:
+        RuntimeError: there is no ncu, or it read nothing in time; the message has its last lines.
+    """
+    ncu = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
+    if ncu is None:
+        raise RuntimeError("no ncu on this machine")
+    asked = [ncu, "--csv", "--page", "raw", "--print-units", "base"]
+    asked += ["--print-kernel-base", "mangled", "--metrics", ",".join(METRICS.values())]
+    asked += ["--profile-from-start", "off", "--replay-mode", "kernel"]
+    asked += ["--cache-control", "none", "--clock-control", "none"]
+    asked += ["--target-processes", "application-only"]
+    asked += [sys.executable, "-m", "research.tensor_cores", "--step", setting]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ncu.csv"
+        with path.open("w") as file:
+            # In a session of its own, so that all that it started can be ended.
+            process = subprocess.Popen(
+                asked, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+            )
+            try:
+                process.wait(longest_s(setting))
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        try:
+            rows = read_ncu(path).kernels
+        except ValueError as error:
+            raise RuntimeError(f"{error}: {path.read_text()[-400:]}") from None
+    return by_kernel(rows).to_dict("records")
+
+
+def by_kernel(rows: pd.DataFrame) -> pd.DataFrame:
+    """Launches (of `read_ncu`, names mangled) summed up by kernel: COLUMNS without the setting."""
+    groups = rows.assign(kernel=rows["kernel"].map(demangled)).groupby("kernel", sort=False)
+    table = groups.agg(
+        count=("duration_s", "size"),
+        seconds=("duration_s", "sum"),
+        tensor_active=("tensor_active", "max"),
+    ).reset_index()
+    return table.assign(share=table["seconds"] / table["seconds"].sum())
+
+
+def demangled(name: str) -> str:
+    """A kernel's name as PyTorch's profiler writes it on Linux: as the C++ library spells it.
+
+    The profiler leaves names of more than `LONGEST` characters as they are.
+    """
+    if len(name) > LONGEST:
+        return name
+    library = ctypes.CDLL("libstdc++.so.6")
+    library.__cxa_demangle.restype = ctypes.c_void_p
+    status = ctypes.c_int()
+    found = library.__cxa_demangle(name.encode(), None, None, ctypes.byref(status))
+    if not found:  # it was no mangled name
+        return name
+    text = ctypes.string_at(found).decode()
+    ctypes.CDLL(None).free(ctypes.c_void_p(found))
+    return text
+
+
+def write_counters(path: Path, known: list[dict[str, Any]]) -> None:
+    """Write a sweep's lines as a machine's ncu.csv."""
+    part = as_part(known)
+    table = pd.DataFrame(part["rows"]).sort_values(["kernel", "setting"], kind="stable")[COLUMNS]
+    # Names are most of the bytes, and settings share many of them.
+    table["kernel"] = table["kernel"].mask(table["kernel"].eq(table["kernel"].shift()), "")
+    metrics = [f"{key}: {metric}" for key, metric in METRICS.items()]
+    write(path, table, [*NOTES.splitlines(), *origin(part), *metrics])
+
+
+def origin(part: dict[str, Any]) -> list[str]:
+    """Where a sweep's lines are from."""
+    return [f"{part['machine']}, PyTorch {part['torch']}, {part['date']}", part["command"]]
+
+
+def write(path: Path, table: pd.DataFrame, head: list[str]) -> None:
+    """Write a table below lines about its contents and origin."""
+    comments = "".join(f"# {line}\n" for line in head)
+    path.write_text(comments + table.to_csv(index=False, float_format="%.4g"))
+
+
+if __name__ == "__main__":
+    if "--step" in sys.argv:
+        train(settings()[sys.argv[-1]])
+    elif "--csv" in sys.argv:
+        write_counters(Path(sys.argv[-1]), lines(Path(sys.argv[1])))
+    else:
+        plan = [{"setting": name} for name in settings()]
+        command(__doc__, plan, measure, longest_s=longest_s)

@@ -1,0 +1,52 @@
+"""The names that expressions in `facts.toml` may use.
+
+Besides the functions below: all names of `course`, the subjects of `course.topics` by their names,
+`days`, `math`, `pd` and `torch`.
+"""
+
+# ruff: noqa: F401, F403
+
+import math
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+
+import pandas as pd
+import torch
+
+from course import *
+from course import PROJECT, Run, days, models, recorded_runs, topics
+
+globals().update(
+    {
+        each.name: import_module(f"course.topics.{each.name}")
+        for each in iter_modules(topics.__path__)
+    }
+)
+
+
+@cache
+def runs(machine: str, *purposes: str, **config: object) -> list[Run]:
+    """Return the successful recorded runs of these purposes whose config has these values."""
+    return [
+        each
+        for each in recorded_runs(machine, *purposes)
+        if each.status == "ok" and config.items() <= vars(each.config).items()
+    ]
+
+
+def run(machine: str, name: str, *purposes: str, **config: object) -> Run:
+    """Return the newest recorded run of the rung `name` whose config has these values."""
+    return runs(machine, *purposes, rung=name, **config)[-1]
+
+
+def ratio(new: Run, old: Run, field: str = "images_per_s") -> float:
+    """Divide a field of one run's record by the same field of the other's."""
+    return getattr(new.record, field) / getattr(old.record, field)
+
+
+@cache
+def network(name: str, classes: int = 1000, image_px: int = 224) -> torch.nn.Module:
+    """Create a network that has shapes but no weights."""
+    with torch.device("meta"):
+        return models.create(name, classes, image_px)

@@ -1,0 +1,403 @@
+"""Write README's and docs' tables from recorded runs: python -m tools.pages [--check].
+
+A table is a head, a format string for its rows, and two marking lines in a page.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import string
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from math import nan
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+from PIL import Image
+
+from course.config import BEYOND, LADDER, from_dict, rung
+from course.days import LABS
+from course.race import board, published, tracks
+from course.runs import recordings
+from course.runs.record import Record
+from course.runs.run import PROJECT, Run
+from course.text import digits
+from course.topics.loading import feeding
+from course.topics.memory import peaks
+from course.topics.roofline.bounds import points, recorded_ceilings
+from course.topics.roofline.cost import fused, operators, plain
+from course.topics.scaling import efficiency, node
+from course.traces import tables as traces
+from course.traces.tensor_cores import report as tensor_cores
+
+RUNGS = {key: lab.number for lab in LABS for key in lab.rungs}  # (rung, precision): lab
+SCALED = {"channels_last": "2.3", "compile": "3.4", "algebra": "A", "dataloader": "2.3"}
+DECODERS = {"raw": "none", "gpu_decode": "the GPU"}  # other formats: workers
+REHEARSAL = PROJECT / "benchmarks" / "rehearsal_2_cores.jsonl"
+PICTURE = PROJECT / "docs" / "ladder-nvidia-h100.png"
+DIGEST = "Data"  # the PNG field with a digest of what was drawn
+
+
+class Formatter(string.Formatter):
+    """Format strings that know `!d`: three significant digits, no exponent."""
+
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        return digits(value) if conversion == "d" else super().convert_field(value, conversion)
+
+
+def markdown(head: str, row: str, values: Iterable[dict], *notes: str) -> str:
+    """Return a table: its head, and the row formatted for each dict. A cell with NaN is a dash."""
+    lines = [Formatter().vformat(row, (), each) for each in values]
+    lines = [re.sub(r"(?<=\| )[^|]*\bnan\b[^|]*(?= \|)", "–", line) for line in lines]
+    rule = f"|{'---|' * (head.count('|') - 1)}"
+    return "\n".join([head, rule, *lines, *(f"\n{note}" for note in notes), ""])
+
+
+def ladder(machine: str) -> str:
+    """Every rung on a machine's GPU and CPU: speed, memory, energy, use of the Tensor Cores."""
+    found, rows, names = recordings.ladders(machine), [], {"GPU": {}, "CPU": {}}
+    for key, lab in RUNGS.items():
+        row = {"rung": " ".join(key), "lab": lab, "peak": nan, "joules": nan, "share": nan}
+        for device, first in (("GPU", ("device", "fp32")), ("CPU", ("baseline", "fp32"))):
+            record = found[device].get(key)
+            row[device] = _speed(record, found[device].get(first))
+            if record:
+                driver = record.versions.get("driver")
+                names[device][record.machine + (f", driver {driver}" if driver else "")] = record
+        if gpu := found["GPU"].get(key):
+            row |= {"peak": gpu.peak_gib, "joules": gpu.joules_per_image or nan}
+            row["share"] = _tensor_core_share(gpu, machine)
+        rows.append(row)
+    where = ". ".join(f"{device}: {'; '.join(found)}" for device, found in names.items() if found)
+    return markdown(
+        "| rung | GPU images/s | × device | peak GiB | J/image | Tensor Cores | CPU images/s "
+        "| × baseline | lab |",
+        "| {rung} | {GPU} | {peak:.1f} | {joules:.3f} | {share:.0%} | {CPU} | {lab} |",
+        rows,
+        f"*ResNet-50, {from_dict(recordings.SETUP).setup}; medians, ± half the distance of the "
+        f"quartiles. Tensor Cores: the share of the GPU's time in which they computed; lab 1.2 "
+        f"explains why bf16 is so close to TF32. {where}. Recorded by "
+        f"`{recordings.load(machine)['command']}`.*",
+    )
+
+
+def _speed(record: Record | None, first: Record | None) -> str:
+    """Return two cells: images/s with half the distance of the quartiles, ratio to the first."""
+    if record is None:
+        return "nan | nan"
+    half = (record.images_per_s_q3 - record.images_per_s_q1) / 2
+    spread = f"{half:.0f}" if half >= 1 else f"{half:.1g}"
+    ratio = record.images_per_s / first.images_per_s if first else nan
+    return f"{digits(record.images_per_s)}\u00a0±\u00a0{spread} | {ratio:.2f}"
+
+
+def _tensor_core_share(record: Record, machine: str) -> float:
+    """Return the share of a traced step's GPU time in Tensor Core kernels, if one was traced."""
+    name = recordings.trace_name(replace(from_dict(record.config), rung=record.rung))
+    try:
+        path = recordings.trace_path(machine, name)
+    except ValueError:
+        return nan
+    report = tensor_cores.tensor_core_report(traces.read(path))
+    return report["tensor_core_s"].sum() / report["gpu_s"].sum()
+
+
+def day_2(one: str, several: str) -> str:
+    """Day 2 in short: one GPU that is fed from files, then several GPUs."""
+    fed, scaled = _loaded(one), _scaled(several)
+    rows = [*fed, *scaled]
+    sources = [f"Lab 2.1: {fed[0]['machine']}, {fed[0]['cores']} cores"]
+    sources.append(_source(several, {row["date"] for row in scaled}))
+    if node.NODE in recordings.machines():
+        eight = node.measured().to_dict("records")
+        rows += [row | {"data": "synthetic", "lab": SCALED[row["rung"]]} for row in eight]
+        sources.append(_source(node.NODE, {recordings.load(node.NODE)["date"]}))
+    for row in rows:
+        row["card"] = row["machine"].split()[1]
+        row["share"] = "100%" if row["lab"] != "2.1" and row["gpus"] == 1 else ""
+        row["share"] = row["share"] or f"{row['efficiency']:.1%}"
+    return markdown(
+        "| rung | data | GPUs | images/s | efficiency | W, all GPUs | J/image | lab |",
+        "| {rung} | {data} | {gpus} × {card} | {images_per_s!d} | {share} | {watts:,.0f} "
+        "| {joules_per_image:.3f} | {lab} |",
+        rows,
+        f"*ResNet-50, bf16, 224 px. Synthetic rows: 256 images a GPU and step, median of the "
+        f"steps. JPEG rows: mean of all steps; of lab 2.1 256 images, of 2.3 64 a GPU, and an "
+        f"earlier loader. Efficiency: against that many single GPUs; of lab 2.1, against "
+        f"synthetic data. {'. '.join(sources)}.*",
+    )
+
+
+def _loaded(machine: str) -> list[dict]:
+    """Return one GPU's runs from JPEG files, without workers and with them."""
+    speeds = feeding.appetites(machine).set_index(["rung", "precision"])["images_per_s"]
+    rows = [
+        _fed(run) | {"gpus": 1, "lab": "2.1"}
+        for run in recordings.recorded_runs(machine, "loading")
+        if run.config.rung in ("channels_last", "dataloader")
+    ]
+    for row in rows:
+        row["efficiency"] = row["images_per_s"] / speeds["channels_last", "bf16"]
+    return sorted(rows, key=lambda row: row["images_per_s"])
+
+
+def _fed(run: Run) -> dict[str, Any]:
+    """Return the row of `feeding.trials`, with data, energy and cores."""
+    row, watts = feeding.trials([run]).iloc[0].to_dict(), run.record.watts or nan
+    row |= {"rung": run.config.rung, "data": _data(run), "watts": watts}
+    row |= {"joules_per_image": watts / row["images_per_s"]}
+    return row | {"cores": run.record.hardware["cores"], "batch": run.config.batch_size}
+
+
+def _scaled(machine: str) -> list[dict]:
+    """Return the rows of `efficiency.scaling`: all GPUs of channels_last, of others the most."""
+    rows, runs = [], {run.name: run for run in recordings.recorded_runs(machine, "scaling")}
+    for name, lab in SCALED.items():
+        table = efficiency.scaling(efficiency.recorded_runs(machine, name))
+        for row in table.to_dict("records"):
+            run = runs[row["run"]]
+            row |= {"rung": name, "lab": lab, "data": _data(run)}
+            row["date"] = run.record.started_at[:10]
+            if name == "channels_last" or row["gpus"] == table["gpus"].max():
+                rows += [row] if row["images_each"] == 256 or name == "dataloader" else []
+    return rows
+
+
+def _data(run: Run) -> str:
+    if run.config.data == "synthetic":
+        return "synthetic"
+    return f"JPEG, {run.config.workers or 'no'} workers{' each' * (run.record.gpus > 1)}"
+
+
+def _source(machine: str, dates: set[str]) -> str:
+    saved = recordings.load(machine)
+    origin = recordings.origin(saved | {"date": " and ".join(sorted(dates))})
+    return f"{saved['machine']}: {origin}, by `{saved['command']}`"
+
+
+def formats(machine: str) -> str:
+    """A compiled step that is fed from each format, and from synthetic images."""
+    rows = {}  # by rung: of a run that was repeated the last counts
+    for run in recordings.recorded_runs(machine, "formats"):
+        if run.status == "ok" and run.config.compile:
+            row = rows[run.config.rung] = _fed(run) | {"format": run.config.format}
+            row["decoder"] = DECODERS.get(run.config.format, "workers")
+            row["rest_ms"] = row["step_ms"] - row["load_ms"]
+    synthetic = rows["synthetic"]
+    synthetic |= {"format": "synthetic", "decoder": nan, "workers": nan}
+    for row in rows.values():
+        row["share"] = row["images_per_s"] / synthetic["images_per_s"]
+    return markdown(
+        "| format | decoded by | workers | images/s | of synthetic | waits, ms | computes, ms "
+        "| host, GiB | J/image |",
+        "| {format} | {decoder} | {workers} | {images_per_s!d} | {share:.1%} | {load_ms:.1f} "
+        "| {rest_ms:.1f} | {host_gib:.1f} | {joules_per_image:.3f} |",
+        sorted(rows.values(), key=lambda row: -row["images_per_s"]),
+        "*Lab 3.1. {machine}, {cores} cores; ResNet-50, compiled, bf16, 224 px, batch {batch}; "
+        "mean of all measured steps. The files are in the page cache.*".format_map(synthetic),
+    )
+
+
+def eight_gpus() -> str:
+    """The prediction for a node of eight GPUs."""
+    saved = node.written()
+    return markdown(
+        "| rung | predicted images/s | predicted efficiency |",
+        "| {rung} | {images_per_s!d} ({images_per_s_low!d} to {images_per_s_high!d}) "
+        "| {efficiency:.1%} ({efficiency_low:.1%} to {efficiency_high:.1%}) |",
+        saved["rungs"],
+        f"*ResNet-50, bf16, 224 px, {saved['images_each']} images per GPU. Predicted "
+        f"{saved['date']} for {saved['device']} from runs on {', '.join(saved['fitted_to'])}.*",
+    )
+
+
+def memory(machine: str, other: str) -> str:
+    """Predicted and measured peaks of a machine, and how well another's were predicted."""
+    both = [peaks.of_recorded(name) for name in (machine, other)]
+    errors = [f"{peaks.median_error(table):.1%}" for table in both]
+    oom = pd.concat(both).query("status == 'oom'")
+    return markdown(
+        "| setting | batch | predicted GiB | measured GiB | error |",
+        "| {setting} | {batch_size} | {predicted_gib:.2f} | {measured_gib:.2f} | {error:+.1%} |",
+        both[0].to_dict("records"),
+        f"*{both[0]['machine'][0]}.* A dash is a run that did not fit. Median error: {errors[0]}, "
+        f"and {errors[1]} for the same runs on {both[1]['machine'][0]}. On both, "
+        f"{peaks.told_rightly(oom).sum()} of {len(oom)} runs that did not fit were predicted not "
+        f"to fit.",
+    )
+
+
+def labs() -> str:
+    """The instructors' table of labs, with the seconds of a recorded rehearsal."""
+    first, *lines = [json.loads(line) for line in REHEARSAL.read_text().splitlines()]
+    seconds = {line["notebook"]: line["seconds"] for line in lines}
+    rows = [vars(lab) | {"s": seconds.get(lab.notebook, nan)} for lab in LABS]
+    return markdown(
+        "| lab | plan, min | jobs of each learner | rehearsed, s | prepare "
+        "| where people get stuck |",
+        "| {number} {title} | {minutes} | {jobs} | {s:.0f} | {prepare} | {stuck} |",
+        [row | {"jobs": row["jobs"] or "none"} for row in rows],
+        f"*{first['machine']}, {first['date']}, recorded by `{first['command']}`.*",
+    )
+
+
+def race_tracks() -> str:
+    """The tracks of the race."""
+    return markdown(
+        "| track | on | target | budget of a run | seeds, at least |",
+        "| {name} | {title} | {target:.0%} | {budget_s:g} s | {seeds} |",
+        map(vars, tracks.TRACKS.values()),
+    )
+
+
+def race_entries() -> str:
+    """The race's shipped entries, by track and machine."""
+    order, rows = list(tracks.TRACKS), []
+    entries = board.entries(board.SHIPPED, shipped=False)
+    for entry in sorted(entries, key=lambda entry: (order.index(entry.track), entry.machine)):
+        row = vars(entry) | {"top1": entry.top1, "p": entry.p}
+        row["note"] = "" if entry.counts else ", does not count"
+        for name in ("seconds", "ready_s", "joules"):
+            low, high = entry.spread(name) or (nan, nan)
+            middle = entry.middle(name) if low == low else nan
+            row[name] = f"{digits(middle)} ({digits(low)} to {digits(high)})"
+        rows.append(row)
+    days = " and ".join(sorted({entry.entered_at[:10] for entry in entries}))
+    return markdown(
+        "| entry | seconds | of these before step one | joules | accuracy | p | machine |",
+        "| {track}: {name}{note} | {seconds} | {ready_s} | {joules} | {top1:.2%} | {p:.1g} "
+        "| {machine} |",
+        rows,
+        f"*Medians over the seeds, and their range; recorded {days}.*",
+    )
+
+
+def race_anchors() -> str:
+    """What published trainings reached."""
+    return markdown(
+        "| what | accuracy | machine | time | energy |",
+        "| [{what}]({source}) | {target} | {machine} | {time} | {energy} |",
+        [anchor._asdict() for anchor in published.ANCHORS],
+        "*As published; 2026-11-22.*",
+    )
+
+
+def waterfall(machine: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the picture's bars (a rung each) and ceilings (images/s, low and high)."""
+    found, ceilings = recordings.ladders(machine), recorded_ceilings(machine)
+    configs = (LADDER | BEYOND).items()
+    keys = [(name, config.precision.replace("half", "bf16")) for name, config in configs]
+    records = [found["CPU"].get(("baseline", "fp32")), *map(found["GPU"].get, keys)]
+    bars = pd.DataFrame([vars(record) for record in records if record])
+    bars = bars.merge(points(bars, ceilings)[["rung", "nearer", "share"]], on="rung", how="left")
+    bars["precision"] = [config["precision"] for config in bars["config"]]
+    bars["before"] = bars["images_per_s"].shift(fill_value=0.0)
+    image = operators(plain(rung("channels_last", **recordings.SETUP))).set_index("operator")
+    eager, least, most = fused(image)[["eager", "least", "most"]].sum()
+    gflop, megabytes = image["gflop"].sum(), ceilings.bytes_per_s / 1e6
+    flops = ceilings.flop_per_s["bf16"] / 1e9 / gflop
+    walls = [
+        ("memory, eager", megabytes / eager, megabytes / eager, f"{eager:.0f} MB"),
+        ("memory, compiled", megabytes / most, megabytes / least, f"{least:.0f} to {most:.0f} MB"),
+        ("arithmetic, bf16", flops, flops, f"{gflop:.1f} GFLOP"),
+    ]
+    compiled = bars["rung"] == "compile"  # `points` counts the bytes of eager steps only
+    bars.loc[compiled, "share"] = bars["images_per_s"] / walls[1][1]
+    bars.loc[compiled, "nearer"] = "memory"
+    columns = ["rung", "precision", "images_per_s", "before", "share", "nearer", "machine"]
+    return bars[columns], pd.DataFrame(walls, columns=["name", "low", "high", "cost"])
+
+
+def draw(bars: pd.DataFrame, walls: pd.DataFrame) -> Figure:
+    """Draw the ladder as a waterfall under the machine's ceilings."""
+    figure = Figure(figsize=(8.5, 5.4), dpi=110, layout="constrained")
+    axes, top = figure.subplots(), 1.22 * bars["images_per_s"].max()
+    axes.bar(bars.index, bars["images_per_s"] - bars["before"], 0.8, bars["before"])
+    for at, row in enumerate(bars.itertuples()):
+        ratio = row.images_per_s / row.before if row.before else 0
+        label = digits(row.images_per_s) + (f", ×{digits(ratio)}" if ratio else "")
+        label += f"\n{row.share:.0%} of\n{row.nearer}" if row.share > 0 else ""
+        axes.text(at, row.images_per_s + 0.01 * top, label, ha="center", va="bottom", fontsize=9)
+    for row, colour in zip(walls.itertuples(), ("#cc79a7", "#e69f00", "#888888")):
+        speeds = " to ".join(dict.fromkeys(f"{round(at, -2):,.0f}" for at in (row.low, row.high)))
+        arrow = "↑ " if row.low > top else ""
+        text = f"{arrow}{row.name}: {row.cost} an image, {speeds} images/s"
+        axes.axhspan(row.low, row.high, color=colour, alpha=0.3)
+        axes.axhline(row.low, color=colour)
+        axes.text(-0.45, min(row.low, top) - 0.01 * top, text, va="top", fontsize=9)
+    axes.set(xlim=(-0.55, len(bars) - 0.45), ylim=(0, top), ylabel="images per second")
+    axes.set_xticks(bars.index, bars["rung"] + "\n" + bars["precision"])
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.spines[["top", "right"]].set_visible(False)
+    where = bars.groupby("machine", sort=False)["rung"].agg(", ".join)
+    lines = [f"{names}: {machine}" for machine, names in where.items()]
+    setup = f"ResNet-50, {from_dict(recordings.SETUP).setup}"
+    axes.set_title("\n".join([setup, *lines]), loc="left", fontsize=9)
+    return figure
+
+
+PAGES = {
+    "README.md": {
+        "ladder": partial(ladder, "nvidia-h100"),
+        "ladder of Day 2": partial(day_2, "nvidia-h200", "nvidia-h200-x4"),
+        "formats of Day 3": partial(formats, "nvidia-h200"),
+    },
+    "docs/performance.md": {
+        "ladder": partial(ladder, "nvidia-h200"),
+        "eight GPUs": eight_gpus,
+    },
+    "docs/memory.md": {"peaks": partial(memory, "nvidia-h100", "nvidia-h200")},
+    "docs/instructors.md": {"labs": labs},
+    "docs/race.md": {
+        "tracks of the race": race_tracks,
+        "entries of the race": race_entries,
+        "anchors of the race": race_anchors,
+    },
+}
+
+
+def write(*, check: bool = False) -> list[str]:
+    """Write the tables and the picture, unless `check`. Return the names of stale ones.
+
+    Raises:
+        ValueError: a page lacks the two marking lines of a table.
+    """
+    stale = []
+    for page, tables in PAGES.items():
+        path = PROJECT / page
+        text = path.read_text(encoding="utf-8")
+        for name, make in tables.items():
+            begin = f"<!-- {name}: python -m tools.pages writes it -->\n"
+            end = f"<!-- end of the {name} -->"
+            before, found, rest = text.partition(begin)
+            shown, closed, after = rest.partition(end)
+            if not (found and closed):
+                raise ValueError(f"{page} needs the lines {begin.strip()!r} and {end!r}")
+            if shown != (made := make()):
+                stale.append(f"the {name} in {page}")
+                text = before + begin + made + end + after
+        if not check:
+            path.write_text(text, encoding="utf-8")
+    parts = waterfall("nvidia-h100")
+    values = "".join(part.to_csv(float_format="%.5g") for part in parts)
+    digest = hashlib.sha256(values.encode()).hexdigest()[:16]
+    with Image.open(PICTURE) as picture:
+        drawn = picture.info.get(DIGEST)
+    if drawn != digest:
+        stale.append(PICTURE.name)
+        if not check:
+            draw(*parts).savefig(PICTURE, metadata={DIGEST: digest})
+    return stale
+
+
+if __name__ == "__main__":
+    check = "--check" in sys.argv[1:]
+    stale = ", ".join(write(check=check))
+    if check and stale:
+        sys.exit(f"These differ from the recorded runs: {stale}. Run: python -m tools.pages")
+    print(f"Written: {stale}" if stale else "The pages show what was recorded.")

@@ -1,1 +1,0 @@
-"""The parts of README and docs that are written from recorded runs."""

@@ -7,7 +7,7 @@ import html
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,6 +39,7 @@ PHASE_COLOURS = {
 FORMAT_COLOURS = {"fp32": BLUE, "tf32": GREEN, "bf16": ACCENT, "fp16": PURPLE, "half": GREY}
 ON_LIGHT = "#101010"  # text on a light colour, in both themes
 UNDER_WHITE = "#6B6B6B"  # a grey below white text, in both themes
+PALE = GREY + "40"  # what is absent; the page shines through it
 
 # The dark theme has the same figure with ink made light and paper made dark or transparent.
 # One drawing for both themes is not enough: ink that is as readable on white as on JupyterLab's
@@ -85,9 +86,10 @@ class Picture(Figure):
             return self._alt
         words = [self.get_suptitle()]
         for axes in self.axes:
-            words += [axes.get_title("left"), axes.get_title(), axes.get_ylabel()]
-            words += [axes.get_xlabel(), *self.values.get(axes, [])]
-        text = "; ".join(" ".join(each.split()) for each in dict.fromkeys(words) if each)
+            names = (axes.get_title("left"), axes.get_title(), axes.get_ylabel(), axes.get_xlabel())
+            words += [name for name in names if name not in words]
+            words += self.values.get(axes, [])
+        text = "; ".join(" ".join(each.split()) for each in words if each)
         return re.sub(r"[${}]", "", text)  # of formulas
 
     def _lay_out(self) -> None:
@@ -195,8 +197,12 @@ def _darkened(colour: Any, paper: str) -> Any:
 
 
 def words_on(colour: str) -> str:
-    """Return the text colour, white or black in both themes, that is most readable on a colour."""
-    return max((PAPER, ON_LIGHT), key=lambda words: contrast(words, colour))
+    """Return the text colour, white or black in both themes, that is most readable on a colour.
+
+    On PALE, through which the page shines, it is ink.
+    """
+    inks = (DARK,) if colour == PALE else (PAPER, ON_LIGHT)
+    return max(inks, key=lambda words: contrast(words, colour))
 
 
 def contrast(one: str, other: str) -> float:
@@ -214,19 +220,3 @@ def clean(axes: Axes) -> None:
     """Remove the upper and right edge of the frame, and make the labels small."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=9)
-
-
-def stacked_bar(
-    axes: Axes, place: int, parts: Iterable[tuple[str, float, str, str]], height: float
-) -> float:
-    """Draw a horizontal bar of parts; for figures that `primitives.stack` does not draw yet."""
-    begin = 0.0
-    for label, width, colour, words in parts:
-        shown = label if place == 0 else None
-        axes.barh(place, width, left=begin, color=colour, height=height, label=shown)
-        if words:
-            middle = begin + width / 2
-            ink = words_on(colour)
-            axes.text(middle, place, words, ha="center", va="center", color=ink, fontsize=9)
-        begin += width
-    return begin

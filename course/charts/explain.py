@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from course.charts.base import ACCENT, BLUE, GREY, SKY, Picture
-from course.charts.primitives import Colours, bars, label, limit, mark, timeline
+from course.charts.primitives import Colours, bars, heading, label, limit, mark, timeline
 from course.data.folders import class_names, images_below
 
 WIDE, HIGH, GAP = 168, 130, 8  # pixels: an image's place with what is between two, and that alone
@@ -72,7 +72,7 @@ def bar_panels(
         label(axes, title, size=10)
     if sharex:
         grid[0].set_xlim(0, 1.2 * max(values.max() for values in panels.values()))
-    picture.suptitle(machine, x=0.01, ha="left", fontsize=9)
+    heading(picture, machine)
     return picture
 
 

@@ -1,9 +1,10 @@
 """What figures are made of: `bars`, `stack`, `lines`, `scatter_fit`, `strip` and `timeline`.
 
 Each draws into a panel of a `Picture`, names its axis, writes values where they are readable,
-and adds them to the figure's alt text. `label` sets titles and axes, `mark` adds a note,
-`limit` a line across the panel, and `legend` a legend below the figure. What a figure draws
-with Matplotlib alone gets its alt text by `describe`, or as `Picture(..., alt)`.
+and adds them to the figure's alt text. `heading` sets a title of all panels, `label` titles and
+axes of one; `mark` adds a note, `limit` a line across the panel, and `legend` a legend below the
+figure. What a figure draws with Matplotlib alone gets its alt text by `describe`, or as
+`Picture(..., alt)`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,11 @@ def label(axes: Axes, title: str = "", *, size: float = 9, **settings: Any) -> N
     """Set a panel's title, and whatever `Axes.set` takes: xlabel, ylim, xscale ..."""
     axes.set_title(title, loc="left", fontsize=size)
     axes.set(**settings)
+
+
+def heading(picture: Picture, words: str) -> None:
+    """Write words above the figure: the machine, for instance."""
+    picture.suptitle(words, x=0.01, ha="left", fontsize=9)
 
 
 def legend(
@@ -98,10 +104,10 @@ def limit(
 
 
 def describe(axes: Axes, title: str, values: Sequence[str]) -> None:
-    """Add values to the alt text of a panel; of more than eight only the first and the last."""
+    """Add values to the alt text of a panel; of more than 16 only the first and the last."""
     if not values:
         return
-    shown = ", ".join(values) if len(values) <= 8 else f"{values[0]}, …, {values[-1]}"
+    shown = ", ".join(values) if len(values) <= 16 else f"{values[0]}, …, {values[-1]}"
     axes.figure.values.setdefault(axes, []).append(f"{title}: {shown}" if title else shown)
 
 
@@ -117,22 +123,27 @@ def bars(
     colours: Colours = COLOURS,
     upright: bool = False,
     room: float = 1.2,
+    pale: Values | None = None,
+    missing: str = "",
 ) -> None:
     """Draw a bar for each name, from top to bottom, or from left to right if upright.
 
     Args:
         values: of each name; or several series by name, whose bars stand next to each other and
-            have names in the legend. What is missing (NaN) has no bar.
+            have names in the legend. A missing one (NaN) has no bar.
         words: at the end of each bar, by the name of the series where there are several; by
             default its value with three digits, and the unit.
         low, high: the ends of an interval around each value.
         colours: of each bar; of each series where there are several.
         room: length of the axis, as a multiple of the longest bar, so that words fit in.
+        pale: where a pale bar behind each bar ends.
+        missing: words where a value is missing, whatever `words` has for it.
     """
     grouped = isinstance(values, Mapping)
     series = values if grouped else {"": values}
     size = (0.76 if grouped else 0.62) / len(series)
-    edge = max(np.nanmax([0.0, *each]) for each in [*series.values(), [] if high is None else high])
+    outer = high if pale is None else pale
+    edge = max(np.nanmax([0, *each]) for each in [*series.values(), [] if outer is None else outer])
     for number, (title, row) in enumerate(series.items()):
         row = np.asarray(row, dtype=float)
         shift = (number - (len(series) - 1) / 2) * size
@@ -140,13 +151,15 @@ def bars(
         colour = _each(colours, len(series))[number] if grouped else _each(colours, len(names))
         spread = None if low is None else np.array([row - low, np.asarray(high) - row])
         look = {"color": colour, "ecolor": DARK, "capsize": 3, "label": title or None}
-        if upright:
-            axes.bar(places, row, size * 0.96, yerr=spread, **look)
-        else:
-            axes.barh(places, row, size * 0.96, xerr=spread, **look)
-        values_of = [digits(each) + unit if np.isfinite(each) else "" for each in row]
+        draw, along = (axes.bar, "yerr") if upright else (axes.barh, "xerr")
+        if pale is not None:
+            draw(places, np.nan_to_num(pale), size * 0.96, color=colour, alpha=0.4)
+        draw(places, row, size * 0.96, **{along: spread}, **look)
+        values_of = [digits(each) + unit if np.isfinite(each) else missing for each in row]
         texts = (words[title] if grouped else words) if words is not None else values_of
-        ends = np.nan_to_num(row if high is None else np.fmax(row, np.asarray(high, dtype=float)))
+        if missing:
+            texts = [text if np.isfinite(each) else missing for text, each in zip(texts, row)]
+        ends = np.nan_to_num(row if outer is None else np.fmax(row, np.asarray(outer, dtype=float)))
         for place, end, text in zip(places, ends, texts):
             mark(axes, *((place, end, text, "above") if upright else (end, place, text)))
         known = zip(names, texts, values_of)
@@ -284,7 +297,8 @@ def strip(
                 axes.text(column + 0.46, place, text, **look)
         if place < len(words):
             mark(axes, len(cells), place, words[place])
-            describe(axes, name, [words[place]])
+        texts = words[place : place + 1] or [text for _, text in cells if text]
+        describe(axes, name, texts)
     _names(axes, list(rows))
     axes.set(xlim=(-0.3, max(map(len, rows.values())) + 0.3), ylim=(len(rows) - 0.5, -0.5))
     axes.set_xticks([])

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from course.charts.base import ACCENT, BLUE, GREEN, GREY, PHASE_COLOURS, Picture
-from course.charts.primitives import bars, describe, label, legend, lines, mark, stack
+from course.charts.primitives import bars, describe, heading, label, legend, lines, mark, stack
 from course.runs.record import Record
 from course.text import digits
 
@@ -178,6 +178,6 @@ def learning_curves(
         else:
             axes.set_xscale("log")
     machines = dict.fromkeys(each for table in tables.values() for each in table["machine"])
-    picture.suptitle("\n".join(machines), x=0.01, ha="left", fontsize=9)
+    heading(picture, "\n".join(machines))
     legend(picture, 6)
     return picture

@@ -117,7 +117,7 @@ def _table(place: Path, of: tuple[str, str], some: list[Entry]) -> dict[str, Any
         "fast": fast,
         "lean": lean,
         "others": others,
-        "pictures": [picture._repr_html_() for picture in pictures.ways(drawn, target)],
+        "pictures": [each._repr_html_() for each in pictures.ways(drawn, target).values()],
         "details": [_detail(place, each, before[each.id]) for each in [*fast, *others]],
     }
 

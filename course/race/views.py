@@ -95,12 +95,7 @@ def ways(
     from course.race import pictures
 
     found = board.judged(_entries(track, to, shipped_only, machine), over)
-    target = tracks.get(track).target
-    wanted = "time" if over == "seconds" else over
-    drawn = pictures.ways(found, target)
-    return next(
-        (each for each in drawn if f"over {wanted}" in each.axes[0].get_title("left")), None
-    )
+    return pictures.ways(found, tracks.get(track).target).get(over)
 
 
 def settings(script: str | Path, track: str) -> dict[str, Any]:

@@ -101,6 +101,10 @@ def test_words_on_a_colour_can_be_read_in_both_themes(colour: str) -> None:
         assert to_hex(text.get_color()) == words  # no ink, which would turn pale there
 
 
+def test_words_on_a_pale_colour_are_ink() -> None:
+    assert base.words_on(base.PALE) in base.INK
+
+
 def test_contrast_is_that_of_the_standard() -> None:
     assert base.contrast("#000000", "#ffffff") == base.contrast("#ffffff", "#000000") == 21
     assert base.contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.005)

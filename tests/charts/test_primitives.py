@@ -29,6 +29,14 @@ def test_bars_have_lengths_words_and_alt_text(picture: Picture) -> None:
     assert picture.alt == "a step; ms; amp: 20 ms, far: 30 ms"
 
 
+def test_bars_have_pale_ones_behind_them_and_words_for_what_is_missing(picture: Picture) -> None:
+    axes = picture.panel()
+    bars(axes, ["fp16", "fp8"], [20, np.nan], pale=[30, np.nan], missing="failed")
+    assert [bar.get_width() for bar in axes.patches[::2]] == [30, 20]
+    assert [text.xy[0] for text in axes.texts] == [30, 0]  # at the end of the longer bar
+    assert picture.alt == "fp16: 20, fp8: failed"
+
+
 def test_groups_of_bars_do_not_cover_each_other(picture: Picture) -> None:
     axes = picture.panel()
     bars(axes, ["64", "96"], {"cold": [1, 2], "warm": [3, 4]}, upright=True)
@@ -54,17 +62,17 @@ def test_lines_and_points_say_where_they_lead(picture: Picture) -> None:
     scatter_fit(right, {"run": ([1, 2], [10, 20])}, {"line": ([0, 3], [0, 30])})
     assert [line.get_color() for line in right.lines] == [BLUE, BLUE]  # points and their fit
     assert picture.alt == "loss: from 2.5 to 0.5; run: 1: 10, 2: 20"
+    lines(right, {"loss": ([0, 1], [2.5, 0.5])})  # as in the other panel
+    assert picture.alt.endswith("run: 1: 10, 2: 20; loss: from 2.5 to 0.5")
 
 
 def test_rows_of_cells_and_lanes_go_from_top_to_bottom(picture: Picture) -> None:
     cells, lanes = picture.panels(1, 2)
-    strip(
-        cells, {"fp16": [(BLUE, "s"), (ORANGE, "e")], "bf16": [(BLUE, "s")]}, words=["1 + 1", "1"]
-    )
+    strip(cells, {"fp16": [(BLUE, "s"), (ORANGE, "e")], "bf16": [(BLUE, "s")]}, words=["1 + 1"])
     timeline(lanes, {"host": [(0, 2, BLUE, "ask")], "device": [(1, 3, ORANGE, "compute")]})
     for axes, names in ((cells, ["fp16", "bf16"]), (lanes, ["host", "device"])):
         assert [text.get_text() for text in axes.get_yticklabels()] == names
         assert axes.yaxis_inverted()
     assert len(cells.patches) == 3
-    assert picture.alt == "fp16: 1 + 1; bf16: 1; host: ask; device: compute"
+    assert picture.alt == "fp16: 1 + 1; bf16: s; host: ask; device: compute"
     assert picture._repr_png_()

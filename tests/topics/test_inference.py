@@ -182,12 +182,12 @@ def test_pictures_say_what_they_show(net: nn.Module) -> None:
         frame({"batch": [1, 2, 4], "p50_s": [1e-3, 1.1e-3, 2.2e-3], "p99_s": [2e-3] * 3})
     )
     drawn = inference.pictures.knees({"fp32": table}, "a machine")
-    assert "fp32: knee at 2 images, 1.1 ms, 1,818 images a second" in drawn.alt
+    assert "knee, fp32: 2: 1.1; images per second" in drawn.alt
     rows = frame({"way": ["fp32", "+ bf16"], "batch": [1, 1], "p50_s": [4e-3, 1e-3]})
     drawn = inference.pictures.ladder(inference.measured.compared(rows))
-    assert "+ bf16: 4.0 with 1" in drawn.alt
+    assert "images at once: 1: fp32: 1, + bf16: 4" in drawn.alt
     weight = torch.ones(2, 3, 1, 1)
     weight[1] /= 8
     assert "channel 1 has 16 of 127 steps" in inference.pictures.channels(weight).alt
     told = frame({"bits": [8, 4], "scales": ["a channel"] * 2, "top1": [0.5, 0.25], "fp32": 0.5})
-    assert "a channel: 8 bits 0.500, 4 bits 0.250" in inference.pictures.bits(told).alt
+    assert "a scale for each channel: from 0.5 to 0.25" in inference.pictures.bits(told).alt

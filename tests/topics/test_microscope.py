@@ -215,10 +215,10 @@ def test_what_is_measured_is_read(seen: record.Seen) -> None:
 
 def test_what_is_measured_is_drawn(seen: record.Seen) -> None:
     draw = microscope.pictures
-    assert "around 15: from" in draw.near(seen.near).alt
-    assert "at K = " in draw.far(seen.far).alt
-    assert draw.line(seen.line).alt.endswith("tiles of the kernels: 128 x 256 (3)")
-    assert "of 989" in draw.largest(seen.largest).alt
+    assert " TFLOP/s, at K = " in draw.near(seen.near).alt
+    assert " TFLOP/s, at K = " in draw.far(seen.far).alt
+    assert "; 128 x 256: 16: " in draw.line(seen.line).alt
+    assert "data sheet: bf16 989" in draw.largest(seen.largest).alt
 
 
 def test_turns_are_filled_as_tiles_fit(seen: record.Seen) -> None:
@@ -269,9 +269,9 @@ def test_the_ceiling_is_the_largest_rate_that_was_found() -> None:
 def test_records_are_drawn() -> None:
     draw = microscope.pictures
     both = [microscope.channels(each) for each in ("bf16", "tf32")]
-    assert draw.channels(*both).alt.startswith("TFLOP/s in bf16, by the widest load: 2 bytes 67.3")
+    assert "widest load: 2 bytes: 57: 88.6, " in draw.channels(*both).alt
     odd = draw.odd(microscope.odd(microscope.recorded().products)).alt
-    assert "fp8: M 103, N refused, K refused" in odd
+    assert "fp8: 103, int8: 87; N = 4,097" in odd and "fp8: refused, int8: refused" in odd
 
 
 def test_kernels_say_for_whom_they_were_written() -> None:

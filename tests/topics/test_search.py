@@ -351,12 +351,11 @@ def test_pictures_say_what_they_show() -> None:
     told = table.loc[[0, 0, 1, 2, 2]].assign(epoch=[1, 2, 1, 1, 2])
     values = table["val_top1"].tolist()
     for picture, words in (
-        (search.pictures.curves(told), "a: 2 complete; a: 1 pruned"),
-        (search.pictures.progress(search.progress(table)), "a: 0.600 after 5 s"),
-        (search.pictures.parallel(table, ["lr"]), "the best: lr 1"),
-        (search.pictures.importance(pd.Series({"lr": 0.9, "momentum": 0.1})), "lr: 90%"),
-        (search.pictures.chance(values), "mean 0.433, best 0.600"),
-        (search.pictures.tested(table), "has 0.520 on new images; the mean of all there is 0.440"),
+        (search.pictures.curves(told), "a: 1 of 3 pruned"),
+        (search.pictures.progress(search.progress(table)), "device seconds, added up; a: from 0.5"),
+        (search.pictures.by_field(table.assign(val_top1=0.6), ["lr"]), "three best: 0.01: 0.6, "),
+        (search.pictures.chance(values), "the best: 2: 0.6; "),
+        (search.pictures.tested(table), "chosen for its validation: from 0.6 to 0.52"),
     ):
         assert words in picture.alt
     assert len(search.pictures.progress(search.progress(table)).axes) == 1  # no joules, no panel

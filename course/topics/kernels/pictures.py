@@ -1,25 +1,11 @@
-"""Pictures of kernels: who computes what, what is moved, and how near a GPU's ceiling it comes."""
+"""Figures of kernels: who computes what, what is moved, and how near a GPU's ceiling it comes."""
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
 
-from course.charts.base import (
-    ACCENT,
-    BLUE,
-    DARK,
-    GREEN,
-    GREY,
-    ORANGE,
-    SKY,
-    Picture,
-    clean,
-    words_on,
-)
-from course.text import digits
+from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PALE, SKY, Picture
+from course.charts.primitives import bars, heading, label, legend, limit, lines, stack, strip
 
 COLOURS = {
     "Triton": BLUE,
@@ -30,154 +16,89 @@ COLOURS = {
     "PyTorch, compiled": GREEN,
 }
 PROGRAM_COLOURS = (BLUE, ORANGE, GREEN, SKY)
+TILE_COLOURS = {16: f"{BLUE}59", 32: f"{BLUE}80", 64: f"{BLUE}BF"}  # paler for smaller tiles
 NAMES = {"softmax": "softmax, rows of {:,}", "norm_relu": "BatchNorm + ReLU"}
 
 
 def grid(size: int, block: int) -> Picture:
-    """Which program adds which numbers of a vector, and what a mask keeps away."""
-    programs = -(-size // block)
-    beyond = programs * block - size
-    alt = f"{size} numbers in {programs} programs of {block}; {beyond} places are masked"
-    picture = Picture(10, 1.9, alt)
-    axes = picture.add_subplot()
-    for at in range(programs * block):
-        program = at // block
-        there = at < size
-        hue = PROGRAM_COLOURS[program % len(PROGRAM_COLOURS)] if there else GREY
-        x = at + 0.6 * program
-        axes.add_patch(Rectangle((x, 0), 0.9, 0.9, color=hue, lw=0, alpha=1 if there else 0.3))
-        said = str(at) if there else "✗"
-        axes.text(
-            x + 0.45,
-            0.45,
-            said,
-            ha="center",
-            va="center",
-            fontsize=8,
-            color=words_on(hue) if there else DARK,
-        )
-    for program in range(programs):
-        begin = program * (block + 0.6)
-        axes.text(begin, 1.3, f"program {program}", fontsize=9, color=DARK)
-        ends = f"{program}·{block} + 0 … {block - 1}"
-        axes.text(begin, -0.7, ends, fontsize=9, color=DARK)
-    axes.set(xlim=(-0.3, programs * (block + 0.6)), ylim=(-1.1, 1.9))
-    axes.axis("off")
+    """Draw which program adds which numbers of a vector; ✗: a mask keeps it away."""
+    rows = {}
+    for program in range(-(-size // block)):
+        places = range(program * block, (program + 1) * block)
+        colour = PROGRAM_COLOURS[program % len(PROGRAM_COLOURS)]
+        cells = [(colour, str(at)) if at < size else (PALE, "✗") for at in places]
+        rows[f"program {program}: {program}·{block} + 0 … {block - 1}"] = cells
+    picture = Picture(8, 0.3 + 0.45 * len(rows))
+    strip(picture.panel(), rows)
     return picture
 
 
 def moved(table: pd.DataFrame) -> Picture:
-    """MiB that each way moves, read and written (columns way, read, written: bytes)."""
-    told = ", ".join(
-        f"{row.way} {(row.read + row.written) / 2**20:.1f}" for row in table.itertuples()
-    )
-    picture = Picture(9, 0.9 + 0.45 * len(table), f"MiB moved: {told}")
-    axes = picture.add_subplot()
-    places = np.arange(len(table))
-    read, written = table["read"] / 2**20, table["written"] / 2**20
-    axes.barh(places, read, color=BLUE, height=0.6, label="read")
-    axes.barh(places, written, left=read, color=ORANGE, height=0.6, label="written")
-    for place, total in zip(places, read + written):
-        axes.text(total, place, f" {digits(total)}", va="center", fontsize=9, color=DARK)
-    axes.set_yticks(places, table["way"])
-    axes.invert_yaxis()
-    axes.set_xlabel("MiB through the GPU's memory")
-    axes.set_xlim(0, 1.12 * (read + written).max())
-    axes.legend(frameon=False, fontsize=9, loc="lower right")
-    clean(axes)
+    """Draw MiB that each way moves, read and written (columns way, read, written: bytes)."""
+    picture = Picture(9, 1.1 + 0.45 * len(table))
+    axes = picture.panel()
+    parts = {name: table[name] / 2**20 for name in ("read", "written")}
+    stack(axes, table["way"], parts, colours=(BLUE, ORANGE))
+    label(axes, xlabel="MiB through the GPU's memory")
+    legend(picture)
     return picture
 
 
 def adding(table: pd.DataFrame) -> Picture:
-    """How near the memory's ceiling an addition comes, over sizes and over blocks (`recorded`)."""
-    added = table[table["kernel"] == "add"]
-    picture = Picture(10, 3.5, _nearest(added))
-    left, right = picture.subplots(1, 2, sharey=True)
-    largest = added["size"].max()
+    """Draw how near the memory's ceiling an addition comes, over sizes and blocks (`recorded`)."""
+    table = table.assign(percent=100 * table["share"])
+    added = table[table["kernel"] == "add"].sort_values(["size", "block"])
+    picture = Picture(10, 3.7)
+    left, right = picture.panels(1, 2, sharey=True)
     usual = added[(added["by"] != "Triton") | (added["block"] == 1024)]
-    for by, rows in usual.groupby("by", sort=False):
-        rows = rows.sort_values("size")
-        style = "o--" if by == "PyTorch" else "o-"  # it lies on Triton's
-        left.plot(rows["size"], 100 * rows["share"], style, color=COLOURS[by], ms=4, label=by)
-    blocks = added[(added["by"] == "Triton") & (added["size"] == largest)].sort_values("block")
-    right.plot(blocks["block"], 100 * blocks["share"], "o-", color=BLUE, ms=4)
-    for axes, words in ((left, "numbers in a vector"), (right, "numbers a program (BLOCK)")):
-        axes.axhline(100, color=GREY, lw=0.8, ls=":")
+    by = {name: usual[usual["by"] == name] for name in COLOURS if name in {*usual["by"]}}
+    curves = {name: (rows["size"], rows["percent"]) for name, rows in by.items()}
+    # PyTorch's line is on Triton's.
+    styles = ["--" if name == "PyTorch" else "-" for name in by]
+    lines(left, curves, colours=[COLOURS[name] for name in by], styles=styles, marker="o")
+    largest = added["size"].max()
+    blocks = added[(added["by"] == "Triton") & (added["size"] == largest)]
+    lines(right, {"": (blocks["block"], blocks["percent"])}, colours=BLUE, marker="o")
+    for axes in (left, right):
+        limit(axes, 100, colour=GREY)
         axes.set_xscale("log", base=2)
-        axes.set_xlabel(words)
-        axes.set_ylim(bottom=0)
-        clean(axes)
+    label(left, table["machine"].iloc[0], size=10, xlabel="numbers in a vector", ylim=(0, None))
     left.set_ylabel("% of the copy's bandwidth")
-    left.set_title(table["machine"].iloc[0], loc="left", fontsize=10)
-    right.set_title(f"{largest:,} numbers", loc="left", fontsize=10)
-    left.legend(frameon=False, fontsize=9)
+    label(right, f"{largest:,} numbers", size=10, xlabel="numbers per program (BLOCK)")
+    legend(picture)
     return picture
-
-
-def _nearest(added: pd.DataFrame) -> str:
-    best = added.loc[added["share"].idxmax()]
-    return (
-        f"addition of vectors on {added['machine'].iloc[0]}: at most {best['share']:.0%} of the "
-        f"bandwidth of a copy, by {best['by']} with {best['size']:,} numbers"
-    )
 
 
 def fused(table: pd.DataFrame) -> Picture:
-    """Softmax and BatchNorm + ReLU: bandwidth of what must be moved (`recorded`)."""
+    """Draw the time of softmax and of BatchNorm + ReLU in each way (`recorded`)."""
     rows = table[table["kernel"].isin(NAMES) & table["flop"].isna()]
-    kinds = rows[rows["size"].isin([1024, 16384]) | (rows["kernel"] == "norm_relu")]
-    groups = [*kinds.groupby(["kernel", "size"], sort=False)]
-    picture = Picture(10, 3.2, "; ".join(_times(group) for _, group in groups))
-    panels = picture.subplots(1, len(groups))
-    for axes, ((kernel, size), group) in zip(np.atleast_1d(panels), groups):
-        _bars(axes, group, group["seconds"] * 1e3)
-        axes.set_title(NAMES[kernel].format(size), loc="left", fontsize=10)
-        axes.set_xlabel("ms")
-    picture.suptitle(table["machine"].iloc[0], fontsize=9, x=0.01, ha="left")
+    rows = rows[rows["size"].isin([1024, 16384]) | (rows["kernel"] == "norm_relu")]
+    groups = rows.groupby(["kernel", "size"], sort=False)
+    picture = Picture(10, 3.2)
+    for axes, ((kernel, size), group) in zip(picture.panels(1, len(groups)), groups):
+        names = [by.replace(", ", ",\n") for by in group["by"]]
+        colours = [COLOURS[by] for by in group["by"]]
+        bars(axes, names, group["seconds"] * 1e3, colours=colours, room=1.25)
+        label(axes, NAMES[kernel].format(size), size=10, xlabel="ms")
+    heading(picture, table["machine"].iloc[0])
     return picture
 
 
-def _times(group: pd.DataFrame) -> str:
-    told = ", ".join(f"{row.by} {digits(row.seconds * 1e3)} ms" for row in group.itertuples())
-    return f"{group['kernel'].iloc[0]}: {told}"
-
-
-def _bars(axes: Axes, group: pd.DataFrame, values: pd.Series) -> None:
-    places = np.arange(len(group))
-    axes.barh(places, values, color=[COLOURS[by] for by in group["by"]], height=0.65)
-    for place, value in zip(places, values):
-        axes.text(value, place, f" {digits(value)}", va="center", fontsize=9, color=DARK)
-    axes.set_yticks(places, [by.replace(", ", ",\n") for by in group["by"]])
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1.25 * values.max())
-    clean(axes)
-
-
-def products(table: pd.DataFrame, dtype: str = "bf16") -> Picture:
-    """TFLOP/s of a product over the matrices' size, by the tile (`recorded`)."""
-    rows = table[(table["kernel"] == "matmul") & (table["dtype"] == dtype)]
-    largest = rows[rows["size"] == rows["size"].max()]
-    told = ", ".join(f"{_way(row)} {digits(row.tflop_per_s)}" for row in largest.itertuples())
-    picture = Picture(9, 3.6, f"TFLOP/s at size {largest['size'].iloc[0]:,}: {told}")
-    axes = picture.add_subplot()
-    shades = {16: 0.35, 32: 0.5, 64: 0.75, 128: 1.0}
-    ways = rows.assign(way=[_way(row) for row in rows.itertuples()])
-    for way, each in ways.groupby("way", sort=False):
-        each = each.sort_values("size")
-        block = each["block"].iloc[0]
-        shade = shades.get(block, 1.0) if pd.notna(block) else 1.0
-        hue = COLOURS[each["by"].iloc[0]]
-        axes.plot(each["size"], each["tflop_per_s"], "o-", color=hue, alpha=shade, ms=4, label=way)
+def products(table: pd.DataFrame) -> Picture:
+    """Draw TFLOP/s of a product in bf16 over the matrices' size, by the tile (`recorded`)."""
+    rows = table[(table["kernel"] == "matmul") & (table["dtype"] == "bf16")].sort_values("size")
+    curves, colours = {}, []
+    for (by, block), of in rows.fillna({"block": 0}).groupby(["by", "block"], sort=False):
+        name = f"{by}, tiles of {block:.0f}" if block else by
+        curves[name] = (of["size"], of["tflop_per_s"])
+        colours.append(TILE_COLOURS.get(block, COLOURS[by]))
+    picture = Picture(9, 3.9)
+    axes = picture.panel()
+    lines(axes, curves, colours=colours, marker="o")
     axes.set_xscale("log", base=2)
-    sizes = sorted(rows["size"].unique())
+    sizes = rows["size"].unique()
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
-    axes.set_xlabel(f"size of two square matrices, {dtype}")
-    axes.set_ylabel("TFLOP/s")
-    axes.set_title(table["machine"].iloc[0], loc="left", fontsize=10)
-    axes.legend(frameon=False, fontsize=9)
-    clean(axes)
+    title = table["machine"].iloc[0]
+    label(axes, title, xlabel="size of two square matrices, bf16", ylabel="TFLOP/s")
+    legend(picture)
     return picture
-
-
-def _way(row: object) -> str:
-    return row.by if pd.isna(row.block) else f"{row.by}, tiles of {row.block:.0f}"

@@ -20,7 +20,7 @@ from course.charts.base import (
     SKY,
     Picture,
 )
-from course.charts.primitives import label, legend, limit, lines, scatter_fit, stack
+from course.charts.primitives import heading, label, legend, limit, lines, scatter_fit, stack
 from course.text import digits
 from course.topics.memory.batch_sizes import Fit
 
@@ -63,7 +63,7 @@ def batch_sweep(
     _speeds(right, table)
     known = table[table["machine"].fillna("") != ""]
     titles = known["machine"] + "; " + known["model"] + ", " + known["inputs"]
-    picture.suptitle("\n".join(dict.fromkeys(titles)), x=0.01, ha="left", fontsize=9)
+    heading(picture, "\n".join(dict.fromkeys(titles)))
     return picture
 
 
@@ -183,7 +183,7 @@ def predicted_peaks(table: pd.DataFrame) -> Picture:
     legend(picture, 3)
     titles = dict.fromkeys(table["machine"] + "; predicted by PyTorch " + table["predictor"])
     inputs = ", ".join(dict.fromkeys(table["model"] + ", " + table["inputs"]))
-    picture.suptitle("\n".join([*titles, inputs]), x=0.01, ha="left", fontsize=9)
+    heading(picture, "\n".join([*titles, inputs]))
     return picture
 
 

@@ -20,7 +20,7 @@ from course.charts.base import (
     SKY,
     Picture,
 )
-from course.charts.primitives import bars, label, legend, lines, mark, stack
+from course.charts.primitives import bars, heading, label, legend, lines, mark, stack
 from course.text import digits
 from course.topics.memory.traded import PLAIN, is_best
 
@@ -82,7 +82,7 @@ def passes(table: pd.DataFrame, machine: str) -> Picture:
         mark(right, place, each, digits(each), "above")
     label(right, "milliseconds a pass", size=10, xlabel="images in one pass")
     right.set(xticks=range(len(table)), xticklabels=at_once, ylim=(0, 1.2 * took.max()))
-    picture.suptitle(machine, x=0.01, ha="left", fontsize=9)
+    heading(picture, machine)
     return picture
 
 
@@ -112,7 +112,7 @@ def front(table: pd.DataFrame, machine: str) -> Picture:
     axes.legend(handles=marks, frameon=False, fontsize=9, loc="lower right")
     axes.set(xlabel="GiB at the peak", ylabel="images per second", xlim=(0, None))
     axes.set_ylim(0, 1.1 * ok["images_per_s"].max())
-    picture.suptitle(machine, x=0.01, ha="left", fontsize=9)
+    heading(picture, machine)
     return picture
 
 

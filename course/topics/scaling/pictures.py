@@ -21,7 +21,7 @@ from course.charts.base import (
     Picture,
     words_on,
 )
-from course.charts.primitives import label, legend, lines, scatter_fit, timeline
+from course.charts.primitives import heading, label, legend, lines, scatter_fit, timeline
 from course.text import digits
 from course.topics.scaling.ring import Link, all_reduce_s
 
@@ -99,7 +99,7 @@ def measured(table: pd.DataFrame, node: pd.DataFrame | None = None) -> Picture:
     for axes in (speed, energy):
         axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
     speed.legend(frameon=False, fontsize=8)
-    picture.suptitle("\n".join(dict.fromkeys(table["machine"])), x=0.01, ha="left", fontsize=9)
+    heading(picture, "\n".join(dict.fromkeys(table["machine"])))
     return picture
 
 

@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from IPython import get_ipython
 from IPython.display import clear_output
 
 from course.jobs import queue, sites, slurm_commands
@@ -112,10 +113,9 @@ def slurm_file_creator(
     options = locals() | {"time_max": time}
     gpus = n_gpu_per_node or 0
     check_counts(n_nodes=n_nodes, n_tasks_per_node=n_tasks_per_node, n_gpu_per_node=gpus or 1)
-    if gpus:
-        site = _site(account, partition, constraint)
-    else:
-        site = replace(_site(), partition="", constraint="", modules=(), cpus_per_gpu=1)
+    site = _site(account, partition, constraint) if gpus else _site()
+    if not gpus:
+        site = replace(site, partition="", constraint="", modules=(), cpus_per_gpu=1)
     cpus = cpus_per_task or site.cpus_per_gpu * max(1, gpus // n_tasks_per_node)
     options = _without_foreign_names(site, options)
     job = BatchJob(site, srun_command, n_nodes, n_tasks_per_node, gpus, cpus, options)
@@ -131,14 +131,12 @@ def display_slurm_queue(name: str | None = None, timestep: float = 5) -> None:
             if clock.monotonic() > answered + PATIENCE_S:
                 print("Slurm has not answered for long: stopped looking. Its jobs may continue.")
                 return
-            clear_output(wait=True)
-            print(text or "Slurm does not answer just now: waiting for it.", flush=True)
+            _show(text or "Slurm does not answer just now: waiting for it.")
             clock.sleep(pause_s)
     except KeyboardInterrupt:
         print("Stopped looking: the jobs continue.")
         return
-    clear_output(wait=True)
-    print(f"No job{f' named {name}' if name else ''} waits or runs any more.")
+    _show(f"No job{f' named {name}' if name else ''} waits or runs any more.")
 
 
 display_slurm_queue_jupyter = display_slurm_queue  # the original has both names
@@ -249,10 +247,9 @@ def _without_foreign_names(site: Site, options: dict[str, Any]) -> dict[str, Any
 
 def _sbatch(job: BatchJob) -> str:
     """Hand a job to Slurm and return its id."""
-    _, text, _ = job.write()
-    # Through standard input: another job with this name may write the file meanwhile.
+    # The text, not the file: another job with this name may overwrite it meanwhile.
     command, env = [_program("sbatch"), "--parsable"], job_environment() | control.environment()
-    done = subprocess.run(command, input=text, env=env, capture_output=True, text=True)
+    done = subprocess.run(command, input=job.write()[1], env=env, capture_output=True, text=True)
     if done.returncode:
         words = " ".join(line.partition("error: ")[2] or line for line in done.stderr.splitlines())
         raise ValueError(f"Slurm refused the job {job}: {words}")
@@ -272,7 +269,13 @@ def _queue(site: Site, name: str | None) -> str | None:
     done = slurm_commands.ask("squeue", "--me", columns, *names)
     if done is None or done.returncode:
         return None
-    return done.stdout if done.stdout.count("\n") > 1 else ""  # its first line is the header
+    return done.stdout.rstrip() if done.stdout.count("\n") > 1 else ""  # more than the header
+
+
+def _show(text: str) -> None:
+    if get_ipython():  # a notebook, where the text replaces the one before
+        clear_output(wait=True)
+    print(text, flush=True)
 
 
 def _program(name: str) -> str:

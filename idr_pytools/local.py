@@ -11,8 +11,6 @@ from course.jobs.local import has_gpu
 from course.jobs.processes import usable_cores
 from idr_pytools.script import BatchJob, minutes, render
 
-NODE_GPUS = 8  # notebooks request a cluster's node, so this many processes may share a few cores
-
 
 def submit(job: BatchJob) -> str:
     """Put the job into this machine's queue, and return its id at once."""
@@ -32,7 +30,7 @@ def submit(job: BatchJob) -> str:
 def shape(gpus: int) -> tuple[int, int]:
     """Return 1 node and its tasks. Raise ValueError if this machine has not so many GPUs."""
     available, cores = gpu_count(), os.cpu_count() or 1
-    most = available or max(cores, NODE_GPUS)
+    most = available or max(cores, 8)  # notebooks request a cluster's node: 8 processes
     if gpus > most:
         devices = f"{available} GPUs" if available else f"no GPU and {cores} cores"
         raise ValueError(f"n_gpu={gpus}: this machine has {devices}: choose 1 to {most}")

@@ -11,6 +11,7 @@ from typing import Any
 
 import jinja2
 
+from course.jobs import slurm_commands
 from course.jobs.sites import Site
 from course.runs.files import write_atomically
 
@@ -109,15 +110,14 @@ def shell_words(command: str) -> str:
 
 def minutes(time_max: str) -> float:
     """Read a time limit as Slurm does: minutes, hours:minutes:seconds, days-hours …"""
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+(?::\d+){0,2})", str(time_max), re.ASCII)
-    days, clock = (match[1], match[2].split(":")) if match else (None, [])
-    units = (3600, 60, 1) if days or len(clock) == 3 else (60, 1)
-    total = int(days or 0) * 86400 + sum(int(part) * unit for part, unit in zip(clock, units))
-    if not total:
+    text = str(time_max)
+    text += ":0" * ((2 if "-" in text else 1) - text.count(":"))  # hours, or minutes, come first
+    is_time = re.fullmatch(r"(\d+-)?\d+(:\d+){1,2}", text, re.ASCII)
+    if not is_time or not slurm_commands.seconds(text):
         raise ValueError(
             f"time_max={time_max!r}: expected a time above 0, such as 02:00:00 or 1-12"
         )
-    return total / 60
+    return slurm_commands.seconds(text) / 60
 
 
 def check_options(options: dict[str, Any]) -> None:

@@ -26,7 +26,12 @@ NAMES = [
     "LAUNCH_NODE_IPADDR",
     "ARRAY_TASK_ID",
 ]
-wanted = ["SLURMD_NODENAME", "NCCL_DEBUG", *(f"SLURM_{name}" for name in NAMES)]
+wanted = [
+    "SLURMD_NODENAME",
+    "NCCL_DEBUG",
+    "CUDA_VISIBLE_DEVICES",
+    *(f"SLURM_{name}" for name in NAMES),
+]
 kept = {name: os.environ[name] for name in wanted if name in os.environ}
 line = json.dumps({"arguments": sys.argv[1:], "python": sys.executable, **kept})
 # At once, since print writes a line's end by itself; and short: srun mixes those above 1 KB.

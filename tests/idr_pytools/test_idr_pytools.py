@@ -205,7 +205,6 @@ exit $status
 @pytest.mark.parametrize(
     "options, gpus, expected",
     [
-        ({"account": "xyz@v100"}, 8, ("jean-zay-v100", 2, 4, 10)),
         ({"account": "xyz@v100", "n_gpu_per_task": 4}, 8, ("jean-zay-v100", 2, 1, 40)),
         ({"constraint": "v100-16g|v100-32g"}, 3, ("jean-zay-v100", 1, 3, 10)),
         ({"cpus_per_task": 5}, 1, ("jean-zay-v100", 1, 1, 5)),
@@ -253,7 +252,6 @@ COMMANDS = ("", "a 'b", 'a "b', "a \\", "--chdir=/ a", "a\0b", "''", None, [TELL
     [
         ("n_gpu", 6, "gpus=6.*1 to 4, or a multiple of 4"),
         ("n_gpu", 0, "n_gpu=0: .*above 0"),
-        ("n_gpu", "4", "n_gpu='4'"),
         ("n_gpu", [], "nothing to submit"),
         ("n_gpu_per_task", 2, "n_gpu=1.*multiples of 2 per task"),
         ("cpus_per_task", -1, "cpus_per_task=-1"),
@@ -501,31 +499,30 @@ def test_a_job_whose_supervisor_was_killed_is_lost_and_the_next_runs(here: None)
     expect_no_process(runs_root())
 
 
-def test_jobs_and_runs_wait_in_one_queue(here: None, folder: Path) -> None:
+def test_jobs_and_runs_wait_in_one_queue(
+    here: None, folder: Path, capsys: pytest.CaptureFixture
+) -> None:
     run = launch_running("holds.py")
-    numbers = gpu_jobs_submitter([TELLS] * 3)
+    (first, last) = gpu_jobs_submitter([TELLS, "bash -c 'sleep 2'"])
     waiting = idr_pytools._queue(idr_pytools._site(), "idr_tells")
-    assert waiting.count(f"one job at a time: {run.name} computes") == 3
-    (last,) = gpu_jobs_submitter(TELLS, name="last")
-    shutil.rmtree(folder / "slurm")
-    release(run)
-    assert status(last) == "failed"
-    assert job(last).record.error.endswith("log: gone since the job was submitted")
-    assert [status(number) for number in numbers] == ["failed"] * 3
-    assert launch.refresh(run) == "ok"
-
-
-# The queue
-
-
-def test_the_queue_is_shown_until_it_is_empty(here: None, capsys: pytest.CaptureFixture) -> None:
-    (number, _) = gpu_jobs_submitter([TELLS, "bash -c 'sleep 2'"])
-    display_slurm_queue(timestep=0)
-    text = capsys.readouterr().out
-    assert f"idr_tells-{number}" in text and re.search(r"bash-\d+ +local +running", text)
-    assert text.endswith("No job waits or runs any more.\n")
+    assert f"{first} idr_tells-{first} local pending one job at a time: {run.name}" in waiting
     display_slurm_queue("nobody")
     assert capsys.readouterr().out.endswith("No job named nobody waits or runs any more.\n")
+    release(run)
+    display_slurm_queue(timestep=0)
+    text = capsys.readouterr().out
+    assert re.search(rf"bash-{last} +local +running", text)
+    assert text.endswith("No job waits or runs any more.\n")
+    assert [status(first), status(last), launch.refresh(run)] == ["ok"] * 3
+
+
+def test_a_folder_that_disappears_is_named(here: None, folder: Path) -> None:
+    run = launch_running("holds.py")
+    (number,) = gpu_jobs_submitter(TELLS)
+    shutil.rmtree(folder / "slurm")
+    release(run)
+    assert status(number) == "failed"
+    assert job(number).record.error.endswith("log: gone since the job was submitted")
 
 
 # The slides of DLO-JZ

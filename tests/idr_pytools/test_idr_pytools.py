@@ -21,7 +21,6 @@ from job_helpers import (
     eventually,
     expect_no_process,
     launch_running,
-    processes_of,
     release,
     slurm_says,
     start_python,
@@ -89,13 +88,6 @@ def status(number: str) -> str:
     """How a job of this machine ended, once it has."""
     eventually(lambda: launch.refresh(job(number)) not in ("queued", "running"), "it is over")
     return job(number).status
-
-
-def running(command: str = SLEEPS, **options: Any) -> str:
-    """The id of a job, once its tasks run."""
-    (number,) = gpu_jobs_submitter(command, **options)
-    eventually(lambda: sum("sleep" in each.name() for each in processes_of(runs_root())), "it runs")
-    return number
 
 
 def output(number: str) -> str:
@@ -480,23 +472,18 @@ def test_the_time_limit_is_kept(here: None) -> None:
     expect_no_process(runs_root())
 
 
-def test_cancelling_ends_all_of_a_job(here: None) -> None:
-    first = running(n_gpu=2)
-    (second,) = gpu_jobs_submitter(SLEEPS)
-    result = CliRunner().invoke(app, ["cancel", f"bash-{second}", f"bash-{first}"])
+def test_cancelling_ends_all_of_a_job_and_no_tasks_outlive_its_supervisor(here: None) -> None:
+    ids = gpu_jobs_submitter([SLEEPS, "bash -c 'trap : TERM; sleep 300; sleep 300'", SLEEPS], 2)
+    first, second, third = ids
+    eventually(lambda: job(first).started and "+ srun" in errors(first), "it runs")
+    result = CliRunner().invoke(app, ["cancel", f"bash-{third}", f"bash-{first}"])
     assert result.exit_code == 0, result
-    assert [status(first), status(second)] == ["cancelled", "cancelled"]
     assert f"course: job bash-{first} is ended: cancelled on request" in errors(first)
+    eventually(lambda: job(second).started, "the next one runs")
+    alive(job(second).started["supervisor"]).kill()
+    assert [status(number) for number in ids] == ["cancelled", "lost", "cancelled"]
     expect_no_process(runs_root())
-    assert not all_runs()  # it never counts as a training run
-
-
-def test_a_job_whose_supervisor_was_killed_is_lost_and_the_next_runs(here: None) -> None:
-    number = running("bash -c 'trap : TERM; sleep 300; sleep 300'")
-    (second,) = gpu_jobs_submitter(TELLS)
-    alive(job(number).started["supervisor"]).kill()
-    assert [status(second), status(number)] == ["ok", "lost"]
-    expect_no_process(runs_root())
+    assert not all_runs()  # none counts as a training run
 
 
 def test_jobs_and_runs_wait_in_one_queue(

@@ -443,9 +443,9 @@ class SupervisedCommand(SupervisedRun):
 
     def _start_process(self, in_turns: bool) -> Popen:
         asked = self.run.launched
-        dropped = (FOLDER_VARIABLE, "SUBMITIT_", *asked["without"])  # it is no run of the course
+        dropped = (FOLDER_VARIABLE, "SUBMITIT_", "SLURM")  # it is no run of the course
         env = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
-        env |= asked["variables"] | {COMMAND_VARIABLE: str(self.run.folder)}
+        env |= {COMMAND_VARIABLE: str(self.run.folder)}
         out, err = self.run.logs
         for place in (Path(asked["cwd"]), out.parent):
             if not place.is_dir():

@@ -15,7 +15,7 @@ A recorded run is a row of its machine's tables instead (`course.runs.rows`). It
 recordings/MACHINE/traces/RUN, is there only if the run left a trace or another file.
 
 A job that runs a script of anybody's instead, command.sh, has such a folder too, with launch.json,
-started.json and record.json (`course.idr_pytools.commands`); it has no config and measures nothing.
+started.json and record.json (`course.jobs.commands`); it has no config and measures nothing.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 import sys
 
-from course.idr_pytools import display_slurm_queue
+from idr_pytools import display_slurm_queue
 
 display_slurm_queue(*sys.argv[1:], timestep=1)
 print("and the program goes on")

@@ -2,32 +2,16 @@
 
 import json
 import os
+import re
 import sys
 
-NAMES = [
-    "JOB_ID",
-    "JOBID",
-    "PROCID",
-    "LOCALID",
-    "NODEID",
-    "NTASKS",
-    "NPROCS",
-    "NNODES",
-    "JOB_NUM_NODES",
-    "NTASKS_PER_NODE",
-    "TASKS_PER_NODE",
-    "CPUS_PER_TASK",
-    "JOB_NODELIST",
-    "NODELIST",
-    "JOB_NAME",
-    "GPUS_ON_NODE",
-    "STEP_GPUS",
-    "SUBMIT_DIR",
-    "LAUNCH_NODE_IPADDR",
-    "ARRAY_TASK_ID",
-]
-wanted = ["SLURMD_NODENAME", "NCCL_DEBUG", *(f"SLURM_{name}" for name in NAMES)]
-kept = {name: os.environ[name] for name in wanted if name in os.environ}
+OTHERS = ("SLURMD_NODENAME", "NCCL_DEBUG", "CUDA_VISIBLE_DEVICES")
+NAMES = re.compile(
+    "SLURM_(JOB_?ID|PROCID|LOCALID|NODEID|NTASKS|NPROCS|(JOB_NUM_)?N?NODES|N?TASKS_PER_NODE|"
+    "CPUS_PER_TASK|(JOB_)?NODELIST|JOB_NAME|(STEP_GPUS|GPUS_ON_NODE)|SUBMIT_DIR|"
+    "LAUNCH_NODE_IPADDR|ARRAY_TASK_ID)"
+)
+kept = {k: v for k, v in os.environ.items() if k in OTHERS or NAMES.fullmatch(k)}
 line = json.dumps({"arguments": sys.argv[1:], "python": sys.executable, **kept})
 # At once, since print writes a line's end by itself; and short: srun mixes those above 1 KB.
 sys.stdout.write(f"{line}\n")

@@ -31,6 +31,11 @@ def has_hooks(modules: Iterable[nn.Module]) -> bool:
     return any(each.__dict__[name] for each in modules for name in HOOKS)
 
 
+def has_tensor_hooks(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether any of these leaves has a hook on its gradient."""
+    return any(each._backward_hooks or each._post_accumulate_grad_hooks for each in tensors)
+
+
 def modules_of(module: nn.Module) -> Iterator[nn.Module]:
     """As `module.modules()`, which takes ten times as long: a millisecond for ResNet-50."""
     yield module
@@ -82,7 +87,8 @@ def convolution_backward(
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
     """The gradients of x (unless not wanted) and of w, by cuDNN; no bias or dilation.
 
-    torch.nn.grad has a function for each; with them, steps of ResNet-50 were slower (README.md).
+    torch.nn.grad has a function for each. With these two a step of ResNet-50 took 33.9 ms instead
+    of 29.7 on an H100 (fp16, batch 256).
     """
     dx, dw, _ = torch.ops.aten.convolution_backward(
         *(dy, x, w, None, stride, (padding, padding), (1, 1), False, (0, 0), groups),

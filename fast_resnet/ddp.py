@@ -25,21 +25,24 @@ FIRST_RANK = 0  # of a group: whose weights and statistics all have
 def ours(model: nn.Module) -> list[str]:
     """The names of parameters and buffers that DDP is to leave to us: all but the last layer's.
 
-    None where the last layer does not train: DDP takes no network of which nothing is its own.
+    None where the last layer does not train: DDP takes no network of which nothing is its own. None
+    where a parameter has a hook, which would not be called.
     """
     if not any(weight.requires_grad for weight in model.fc.parameters()):
+        return []
+    if _compat.has_tensor_hooks(model.parameters()):
         return []
     names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
     return [each for each in names if not of_last(each)]
 
 
 def left_by(ddp: DDP) -> bool:
-    """Has it left them, when it was made? Where not, it shares all gradients itself."""
+    """Whether DDP left them to us when it was made. If not, it shares all gradients itself."""
     return bool(getattr(ddp, "parameters_to_ignore", None))
 
 
 def of_last(name: str) -> bool:
-    """Is this parameter DDP's?"""
+    """Whether this parameter is DDP's."""
     return name.startswith("fc.")
 
 
@@ -59,13 +62,13 @@ class Shared:
                 self._from_first(each)
 
     def is_for(self, ddp: DDP) -> bool:
-        """Not of another one, which was around the network before?"""
+        """Whether it was made for this DDP, not for an earlier one around the same network."""
         return self._ddp() is ddp
 
     def begin(self, statistics: torch.Tensor) -> None:
         """A backward pass begins. When it is over, whichever segment was its last, ranks receive.
 
-        What is left of a pass before it, which an error broke off, is nobody's any more.
+        Gradients of an earlier pass, which an error broke off, are dropped.
         """
         self._sent.clear()
         _compat.after_backward(partial(self._receive, statistics))

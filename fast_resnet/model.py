@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 EAGER_STEPS = 3  # steps on images of one shape before CUDA graphs are captured
 STRIDE = 32  # an image's height must be a multiple: it is halved five times
-MOST = 2**31  # elements of a tensor: kernels count in 32 bits
+MOST = 2**30  # elements of the stem's output; others have up to twice as many, counted in 32 bits
 CAPABILITY = (8, 0)  # an A100's
 HALF = (torch.float16, torch.bfloat16)
 STEM, HEAD = 0, 5  # the first and last segment
@@ -55,7 +55,8 @@ class FastResNet(ResNet):
         shared = self._sharing() if self.training or torch.is_grad_enabled() else None
         modules = list(_compat.modules_of(self))
         norms = [m for m in modules if isinstance(m, nn.BatchNorm2d)]
-        if not (norms and self.training and all(norm.training for norm in norms)):
+        trains = norms and self.training and all(norm.training for norm in norms)
+        if not trains or torch.is_inference_mode_enabled():
             return self._torchvisions(images, shared)
         dtype = step_dtype(images)
         reason = self._why_not(images, dtype, modules)
@@ -83,6 +84,8 @@ class FastResNet(ResNet):
             return "its weights are not parameters, as in a replica of DataParallel"
         if _compat.has_hooks(modules[1:]):  # kernels call no layer; the network's own hooks run
             return "one of its layers has a hook"
+        if "_forward_impl" in self.__dict__ or any("forward" in m.__dict__ for m in modules[1:]):
+            return "a forward method is replaced"
         if _compat.is_transformed(images) or _compat.is_transformed(self.conv1.weight):
             return "torch.func transforms it"
         return unavailable(images.device) or _wrong_images(self, images, dtype)
@@ -187,6 +190,8 @@ def _wrong_images(model: nn.Module, images: torch.Tensor, dtype: torch.dtype) ->
         return f"images of {height} x {width} pixels are not square, or not a multiple of {STRIDE}"
     if n * (height // 2) ** 2 * model.conv1.out_channels >= MOST:
         return f"a batch of {n} images of {height} pixels is too large for 32-bit indices"
+    if n * (height // STRIDE) ** 2 < 2:
+        return "the last layer would get a single pixel"  # torchvision raises an error
     if images.requires_grad:
         return "images require gradients"
     return _wrong_dtype(dtype)
@@ -198,6 +203,13 @@ def _wrong_weights(model: nn.Module) -> str:
         return "its weights are not in fp32"
     if len({weight.device for weight in weights}) > 1:
         return "its weights are on several devices"
+    last = torch.channels_last
+    for weight in weights:
+        if not (
+            weight.is_contiguous()
+            or (weight.dim() == 4 and weight.is_contiguous(memory_format=last))
+        ):
+            return "a weight is not contiguous in memory"
     if is_interpreted():
         return ""
     products = [m for m in model.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (1, 1)]
@@ -218,7 +230,8 @@ class _Segment(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, d: torch.Tensor):
-        below, gradients = ctx.step.backward(ctx.number, d, ctx.count)
+        is_last = not ctx.needs_input_grad[2]
+        below, gradients = ctx.step.backward(ctx.number, d, ctx.count, is_last)
         return None, None, below, *gradients
 
 
@@ -232,7 +245,7 @@ class Step:
         self.segments = Segments(model, dtype)
         self.parameters = [self.segments.parameters(number) for number in range(HEAD + 1)]
         self._modules = list(_compat.modules_of(model))
-        self._places, self._settings_of_norms = places(self._modules), norm_settings(self._modules)
+        self._places, self._attributes = places(self._modules), settings(self._modules)
         self.count, self._due = 0, -1
         self._tape: Tape | None = None
         self._graphs: Graphs | None = None
@@ -248,7 +261,7 @@ class Step:
             or len(modules) != len(self._modules)
             or any(a is not b for a, b in zip(modules, self._modules))
             or places(modules) != self._places
-            or norm_settings(modules) != self._settings_of_norms
+            or settings(modules) != self._attributes
         )
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
@@ -302,11 +315,11 @@ class Step:
                 out = self._graphs.forward(number)
             else:
                 tape = None if number == STEM else self._tape
-                out, self._tape = self.segments.forward(number, x, tape)
-        return out.detach()  # kept by the tape, it must not keep the step before it
+                out, self._tape = self.segments.forward(number, x.detach(), tape)
+        return out.detach()  # what the tape keeps must not keep autograd's graph
 
     def backward(
-        self, number: int, d: torch.Tensor, count: int
+        self, number: int, d: torch.Tensor, count: int, is_last: bool
     ) -> tuple[torch.Tensor | None, list[torch.Tensor | None]]:
         """One segment's, for autograd: the gradients of its input, and of its parameters, unless
         these get the mean of all ranks' when backward ends.
@@ -331,25 +344,28 @@ class Step:
             if self.shared and number != HEAD:
                 self.shared.send(self.parameters[number], flat, found)
                 found = [None] * len(found)
-            if number == STEM:
+            if is_last:
                 self._tape = None
             return below, found
 
 
 class Settings:
-    """While kernels run: no autocast, which the types here need none of, and cuDNN's fastest."""
+    """While kernels run: their GPU, cuDNN's fastest, and no autocast, for types are chosen here."""
 
     def __init__(self, device: torch.device) -> None:
         self._autocast = torch.autocast(device.type, enabled=False)
+        self._device = torch.cuda.device(device if device.type == "cuda" else -1)  # -1: none
         self._benchmark = torch.backends.cudnn.benchmark
 
     def __enter__(self) -> None:
+        self._device.__enter__()
         self._autocast.__enter__()
         torch.backends.cudnn.benchmark = True
 
     def __exit__(self, *error: Any) -> None:
         torch.backends.cudnn.benchmark = self._benchmark
         self._autocast.__exit__(*error)
+        self._device.__exit__(*error)
 
 
 def places(modules: list[nn.Module]) -> list[int]:
@@ -357,6 +373,16 @@ def places(modules: list[nn.Module]) -> list[int]:
     return [each.data_ptr() for each in _compat.tensors_of(modules)]
 
 
-def norm_settings(modules: list[nn.Module]) -> list[tuple[float, float]]:
-    """What graphs have fixed of each BatchNorm."""
-    return [(m.eps, m.momentum) for m in modules if isinstance(m, nn.BatchNorm2d)]
+ATTRIBUTES = {
+    nn.BatchNorm2d: ("eps", "momentum", "track_running_stats"),
+    nn.Conv2d: ("stride", "padding", "dilation", "groups", "padding_mode"),
+    nn.MaxPool2d: ("kernel_size", "stride", "padding", "dilation", "ceil_mode"),
+    nn.AdaptiveAvgPool2d: ("output_size",),
+}
+
+
+def settings(modules: list[nn.Module]) -> list[Any]:
+    """Attributes of layers that kernels have fixed, or that no kernel knows."""
+    return [
+        getattr(module, name) for module in modules for name in ATTRIBUTES.get(type(module), ())
+    ]

@@ -80,11 +80,13 @@ class Segments:
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         self.model, self.dtype = model, dtype
-        self.state = State(model, dtype)
         self.layers = [model.layer1, model.layer2, model.layer3, model.layer4]
         parts = [[model.conv1, model.bn1], *self.layers, [model.fc]]
-        known = {*self.state.weight, *self.state.norms}
-        self.modules = [[m for p in part for m in p.modules() if m in known] for part in parts]
+        kinds = nn.Conv2d, nn.BatchNorm2d, nn.Linear
+        self.modules = [
+            [m for p in part for m in p.modules() if isinstance(m, kinds)] for part in parts
+        ]
+        self.state = State([m for part in self.modules for m in part], dtype)
 
     def parameters(self, number: int) -> list[nn.Parameter]:
         """Those of a segment, in the order of `gradients`."""

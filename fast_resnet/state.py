@@ -52,19 +52,21 @@ class Norm:
 class State:
     """The parameters of a torchvision bottleneck ResNet, as one training step wants them.
 
+    modules: its convolutions and BatchNorms from input to output, and the last layer.
+
     By module: `weight` and `weight_gradient` in dtype, views of flat buffers; `rounded` (1x1 only:
     the weights that the convolution uses, in fp32 [N, K]); and `norms`. The first layer's weights
     have four input channels. Gradients of vectors (gamma, beta, the last bias) stay fp32.
     """
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
-        self.device = model.conv1.weight.device
-        self.first, self.last = model.conv1, model.fc
+    def __init__(self, modules: list[nn.Module], dtype: torch.dtype) -> None:
+        self.first, self.last = modules[0], modules[-1]
+        self.device = self.first.weight.device
         self._at: dict[nn.Module, slice] = {}  # in the flat buffers, or in the table's rows
-        norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+        norms = [m for m in modules if isinstance(m, nn.BatchNorm2d)]
         self._counters = [m.num_batches_tracked for m in norms]
         self._arrange_norms(norms)
-        self._arrange_weights([m for m in model.modules() if isinstance(m, nn.Conv2d)], dtype)
+        self._arrange_weights([m for m in modules if isinstance(m, nn.Conv2d)], dtype)
         self.bias_gradient = torch.zeros(self.last.out_features, device=self.device)
 
     def _arrange_norms(self, norms: list[nn.BatchNorm2d]) -> None:

@@ -11,20 +11,23 @@ LAYERS = ("layer1", "layer2", "layer3", "layer4")
 KNOWN = "torchvision's bottleneck ResNets: resnet50, 101 and 152, wide_resnet and resnext"
 
 
-def blocks(model: nn.Module) -> list[nn.Module]:
-    """The bottleneck blocks from input to output."""
-    return [block for name in LAYERS for block in getattr(model, name)]
-
-
 def difference(model: nn.Module) -> str:
     """What a network has that the kernels do not know; "" if they know all of it."""
     if not isinstance(model, ResNet):
         return f"{type(model).__name__} is not a ResNet"
     if type(model) is not ResNet and not getattr(model, "is_fast_resnet", False):
         return f"{type(model).__name__} is a subclass of ResNet, and would lose its methods"
-    return _outside_blocks(model) or next(
-        (text for name, block in _named_blocks(model) if (text := _in_block(name, block))), ""
-    )
+    if reason := _outside_blocks(model):
+        return reason
+    blocks = _named_blocks(model)
+    if len({block for _, block in blocks}) < len(blocks):
+        return "a block is used twice"
+    for name, block in blocks:
+        if reason := _in_block(name, block):
+            return reason
+    if model.layer1[0].conv2.stride != (1, 1):  # its shortcut's sums come from the max pool
+        return "layer1.0.conv2 has a stride"
+    return ""
 
 
 def _named_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -33,6 +33,15 @@ def test_another_network_is_refused_with_the_reason(make: Any, reason: str) -> N
         convert(on_meta(make))
 
 
+def test_a_block_that_is_used_twice_or_begins_with_a_stride_is_refused() -> None:
+    net = on_meta(resnet50)
+    net.layer2[2] = net.layer2[1]
+    assert unsupported_reason(net) == "a block is used twice"
+    net = on_meta(resnet50)
+    net.layer1[0].conv2.stride = net.layer1[0].downsample[0].stride = (2, 2)
+    assert unsupported_reason(net) == "layer1.0.conv2 has a stride"
+
+
 @pytest.mark.skipif(is_interpreted(), reason="the interpreter takes any number of channels")
 def test_other_numbers_of_channels_are_left_to_torchvision() -> None:
     assert _wrong_weights(on_meta(resnet50)) == ""

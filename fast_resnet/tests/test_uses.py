@@ -9,8 +9,10 @@ The kernels run in Triton's interpreter, which computes in fp32 as well:
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import warnings
+import weakref
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -233,6 +235,39 @@ def another_momentum_of_batchnorm(net):
     return all_of(net)
 
 
+@use("has dilation=(2, 2), not 1")
+def an_attribute_changed_after_a_step(net):
+    step(net)
+    net.layer1[0].conv2.padding = net.layer1[0].conv2.dilation = (2, 2)
+    step(net)
+    return all_of(net)
+
+
+@use("a forward method is replaced")
+def a_replaced_forward_method(net):
+    plain = net.layer1[0].forward
+    net.layer1[0].forward = lambda x: 2 * plain(x)
+    step(net)
+    return all_of(net)
+
+
+@use("not contiguous in memory")
+def a_transposed_weight(net):
+    conv = net.layer1[0].conv1
+    other = conv.weight.detach()[:, :, 0, 0].t().contiguous().t()
+    conv.weight = nn.Parameter(other[:, :, None, None])
+    step(net)
+    return all_of(net)
+
+
+@use()
+def inference_mode_before_the_first_step(net):
+    with torch.inference_mode():
+        net(images_and_labels()[0])
+    step(net)
+    return all_of(net)
+
+
 @use("has a hook")
 def pruning(net):
     step(net)
@@ -381,6 +416,19 @@ def test_fsdp_trains_torchvisions_code(tmp_path: Path) -> None:
     finally:
         distributed.destroy_process_group()
     assert relative(ours, theirs) < OFF
+
+
+@pytest.mark.parametrize("frozen", [[], ["conv1", "bn1", "layer1"]])
+def test_nothing_of_a_step_stays_in_memory(frozen: list[str]) -> None:
+    net = convert(copy.deepcopy(quiet_network()[0]))
+    for name in frozen:
+        net.get_submodule(name).requires_grad_(False)
+    step(net)
+    activations = weakref.ref(net._step.segments)
+    assert net._step._tape is None
+    del net
+    gc.collect()
+    assert activations() is None
 
 
 def test_converting_twice_changes_nothing() -> None:

@@ -1,10 +1,9 @@
-"""The mean of all ranks' gradients, in the flat pieces in which they are made.
+"""Averages gradients over ranks in place of DDP, without copying them into buckets.
 
-DDP copies each gradient into a bucket, and gathers, sends and spreads BatchNorm's statistics, 159
-small tensors, before each forward pass. A segment's gradients lie in one piece as they are. It is
-sent when the segment has gone back, while the one below it computes, and rank 0's piece of
-statistics at the end. DDP is left with the last layer; whether ranks share a step at all is its own
-decision, as ever (`no_sync`).
+A segment's gradients are one contiguous tensor. Its all-reduce starts when the segment's backward
+has ended, and runs while the segment below computes. Rank 0's BatchNorm statistics, one tensor
+instead of 159, follow at the end. DDP keeps the last layer, and decides as usual whether ranks
+synchronise in a step (`no_sync`).
 """
 
 from __future__ import annotations
@@ -19,54 +18,54 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from fast_resnet import _compat
 
-FIRST_RANK = 0  # of a group: whose weights and statistics all have
+FIRST_RANK = 0  # of a group: all ranks get its weights and statistics
 
 
-def ours(model: nn.Module) -> list[str]:
-    """The names of parameters and buffers that DDP is to leave to us: all but the last layer's.
+def names_without_ddp(model: nn.Module) -> list[str]:
+    """Names of the parameters and buffers that DDP must ignore: all but the last layer's.
 
-    None where the last layer does not train: DDP takes no network of which nothing is its own. None
-    where a parameter has a hook, which would not be called.
+    Empty if the last layer is frozen, since DDP needs a parameter of its own, and if a parameter
+    has a hook, which would not be called.
     """
     if not any(weight.requires_grad for weight in model.fc.parameters()):
         return []
     if _compat.has_tensor_hooks(model.parameters()):
         return []
     names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
-    return [each for each in names if not of_last(each)]
+    return [each for each in names if not in_last_layer(each)]
 
 
-def left_by(ddp: DDP) -> bool:
-    """Whether DDP left them to us when it was made. If not, it shares all gradients itself."""
+def ignores_parameters(ddp: DDP) -> bool:
+    """Whether DDP ignores our parameters. If not, it averages all gradients itself."""
     return bool(getattr(ddp, "parameters_to_ignore", None))
 
 
-def of_last(name: str) -> bool:
-    """Whether this parameter is DDP's."""
+def in_last_layer(name: str) -> bool:
+    """Whether a parameter belongs to the last layer, which DDP handles."""
     return name.startswith("fc.")
 
 
-class Shared:
-    """What DDP would do for a network's other layers, on the ranks of its process group."""
+class GradientAverage:
+    """Does for the other layers what DDP would do, on the ranks of its process group."""
 
     def __init__(self, model: nn.Module, ddp: DDP) -> None:
         self._group, self._ranks = ddp.process_group, ddp.process_group.size()
-        # NCCL divides while it adds; others leave it to us, in one more pass over all gradients.
+        # NCCL can average; other backends can only add, and dividing costs one more pass.
         by_nccl = f"{model.conv1.weight.device.type}:nccl"
         self._divides = by_nccl in distributed.get_backend_config(self._group)
         self._how = distributed.ReduceOp.AVG if self._divides else distributed.ReduceOp.SUM
         self._model, self._ddp = model, weakref.ref(ddp)
         self._sent: list[tuple] = []
-        with torch.no_grad():  # as DDP does: all begin with the same
+        with torch.no_grad():  # as DDP does: all ranks start with the same values
             for each in (*model.parameters(), *model.buffers()):
-                self._from_first(each)
+                self._broadcast(each)
 
     def is_for(self, ddp: DDP) -> bool:
         """Whether it was made for this DDP, not for an earlier one around the same network."""
         return self._ddp() is ddp
 
     def begin(self, statistics: torch.Tensor) -> None:
-        """A backward pass begins. When it is over, whichever segment was its last, ranks receive.
+        """Call when a backward pass starts; `_receive` then runs when it has ended.
 
         Gradients of an earlier pass, which an error broke off, are dropped.
         """
@@ -74,9 +73,9 @@ class Shared:
         _compat.after_backward(partial(self._receive, statistics))
 
     def send(self, parameters: list[nn.Parameter], flat: torch.Tensor, views: list) -> None:
-        """Begin to add up a segment's gradients: views, one a parameter, lie in a flat piece."""
+        """Start the all-reduce of a segment's gradients: `views` of `flat`, one per parameter."""
         for parameter, view in zip(parameters, views):
-            if parameter.grad is not None:  # of passes before it, shared or not
+            if parameter.grad is not None:  # of earlier passes, averaged or not
                 view += parameter.grad
                 parameter.grad = None
         work = distributed.all_reduce(flat, self._how, group=self._group, async_op=True)
@@ -84,42 +83,44 @@ class Shared:
 
     @torch.no_grad()
     def _receive(self, statistics: torch.Tensor) -> None:
-        """Give all parameters whose gradients were sent their mean, and all ranks one's statistics.
+        """Set the averaged gradients, and rank 0's statistics on all ranks.
 
-        On a GPU its stream waits, not the host.
+        On a GPU the stream waits, not the host.
         """
-        self._from_first(statistics)
+        self._broadcast(statistics)
         for work, flat, parameters, views in self._sent:
             work.wait()
             self._divide(flat)
             for parameter, view in zip(parameters, views):
-                if parameter.stride() != view.stride():  # the first layer's, of four channels
+                if (
+                    parameter.stride() != view.stride()
+                ):  # the first layer's: it has four channels in here
                     view = torch.empty_like(parameter).copy_(view)
                 if parameter.requires_grad:
                     parameter.grad = view
         self._sent.clear()
 
-    def share_later(self, scores: torch.Tensor) -> None:
-        """Of a step that autograd makes: when its backward pass is over, one by one."""
-        scores.register_hook(lambda _: _compat.after_backward(self._share_one_by_one))
+    def average_later(self, scores: torch.Tensor) -> None:
+        """For a step by torchvision's code: average when its backward pass has ended."""
+        scores.register_hook(lambda _: _compat.after_backward(self._average_one_by_one))
 
     @torch.no_grad()
-    def _share_one_by_one(self) -> None:
+    def _average_one_by_one(self) -> None:
         for name, parameter in self._model.named_parameters():
-            if not of_last(name) and parameter.grad is not None:
+            if not in_last_layer(name) and parameter.grad is not None:
                 distributed.all_reduce(parameter.grad, self._how, group=self._group)
                 self._divide(parameter.grad)
         for each in self._model.buffers():
-            self._from_first(each)
+            self._broadcast(each)
 
     def _divide(self, summed: torch.Tensor) -> None:
-        """Where the backend did not."""
+        """Turn a sum into a mean where the backend did not."""
         if not self._divides:
             summed /= self._ranks
 
-    def _from_first(self, tensor: torch.Tensor) -> None:
+    def _broadcast(self, tensor: torch.Tensor) -> None:
         distributed.broadcast(tensor, group=self._group, group_src=FIRST_RANK)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        """None: a copy of the network is in no group."""
+        """None: a copy of the network belongs to no process group."""
         return

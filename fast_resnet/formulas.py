@@ -136,20 +136,20 @@ def differences(
         "gamma": random(wide),
         "beta": random(wide),
     }
-    given = [*inputs.values(), random(pixels, wide) if joins else None]
     if joins:
-        inputs["identity"] = given[-1]
-    ours, *_ = LinearBatchNormAddReLU.apply(*given, EPS)
-    theirs = plain(*given, EPS)
-    seed = torch.randn(ours.shape, dtype=torch.float64, generator=generator)
-    found = {"output": (ours - theirs).abs().max().item()}
+        inputs["identity"] = random(pixels, wide)
+    arguments = [*inputs.values(), *([] if joins else [None]), EPS]
+    output, *_ = LinearBatchNormAddReLU.apply(*arguments)
+    expected = plain(*arguments)
+    seed = torch.randn(output.shape, dtype=torch.float64, generator=generator)
+    result = {"output": (output - expected).abs().max().item()}
     pairs = zip(
-        torch.autograd.grad(ours, inputs.values(), seed),
-        torch.autograd.grad(theirs, inputs.values(), seed),
+        torch.autograd.grad(output, inputs.values(), seed),
+        torch.autograd.grad(expected, inputs.values(), seed),
     )
     for name, (a, b) in zip(inputs, pairs):
-        found[f"gradient of {name}"] = (a - b).abs().max().item()
-    return found
+        result[f"gradient of {name}"] = (a - b).abs().max().item()
+    return result
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A step's launches as CUDA graphs, one for each segment and direction: a launch instead of 50."""
+"""A step as CUDA graphs, one for each segment and direction: one launch instead of 50."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from fast_resnet.network import Segments
 
 
 class Graphs:
-    """Both passes over images of one shape, captured; the kernels must have run on it before.
+    """Both passes for images of one shape, captured; kernels must have run on this shape before.
 
-    Nothing that changes from step to step is in them: the learning rate, the loss and its scale are
-    the script's. Images, and the gradient of the logits, are copied to where the graphs look.
+    They contain nothing that changes from step to step, such as the learning rate or the loss
+    scale. Images, and the gradient of the logits, are copied to where the graphs read them.
     """
 
     def __init__(self, segments: Segments, images: torch.Tensor) -> None:
-        self.images = images  # here each step's have to lie
+        self.images = images  # each step copies its images here
         self._outputs: list[torch.Tensor] = []
         self._inputs: dict[int, torch.Tensor] = {}  # gradients, of what each segment makes
         self._forward = [torch.cuda.CUDAGraph() for _ in range(HEAD + 1)]
         self._backward = [torch.cuda.CUDAGraph() for _ in range(HEAD + 1)]
         self._pool, self._stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
-        with (
-            _compat.without_dispatch_modes()
-        ):  # whoever watches operators might wait for one's result
+        # A dispatch mode that reads results would wait for the device, which capture forbids.
+        with _compat.without_dispatch_modes():
             self._rehearse(segments, images)
             self._capture(segments, images)
 
@@ -54,20 +53,20 @@ class Graphs:
                 d = segments.backward(number, d, self._tape)
 
     def _captured(self, graph: torch.cuda.CUDAGraph) -> torch.cuda.graph:
-        # Other threads, as those of NCCL and of loaders, may go on meanwhile.
+        # Threads of NCCL and of data loaders may go on meanwhile.
         return torch.cuda.graph(
             graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
         )
 
     def forward(self, number: int) -> torch.Tensor:
-        """As `Segments.forward`, of what the segment before has made, or of the images."""
+        """As `Segments.forward`, on the previous segment's output, or on the images."""
         self._forward[number].replay()
         return self._outputs[number].clone() if number == HEAD else self._outputs[number]
 
     def backward(self, number: int, d: torch.Tensor) -> torch.Tensor | None:
         """As `Segments.backward`."""
         place = self._inputs[number]
-        if d.data_ptr() != place.data_ptr():  # of the logits; of others, if someone changed it
+        if d.data_ptr() != place.data_ptr():  # the logits' gradient, or one that a hook replaced
             place.copy_(d)
         self._backward[number].replay()
         return self._inputs.get(number - 1)

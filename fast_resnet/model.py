@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from torchvision.models.resnet import ResNet
 
 from fast_resnet import _compat, structure
-from fast_resnet.ddp import Shared, left_by, ours
+from fast_resnet.ddp import GradientAverage, ignores_parameters, names_without_ddp
 
 if TYPE_CHECKING:
     from fast_resnet.graphs import Graphs
@@ -40,24 +40,24 @@ class FastResNet(ResNet):
 
     is_fast_resnet = True
     _step: Step | None = None
-    _shared: Shared | None = None  # since DDP is around it
+    _average: GradientAverage | None = None  # if DDP wraps it
     _warned: frozenset[str] = frozenset()
 
     @property
     def _ddp_params_and_buffers_to_ignore(self) -> list[str]:
         """DDP reads this of the network that it wraps (pytorch/pytorch, issue 43690)."""
-        return [] if unavailable(self.conv1.weight.device) else ours(self)
+        return [] if unavailable(self.conv1.weight.device) else names_without_ddp(self)
 
     @torch.compiler.disable
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Logits [n, classes] of images [n, 3, h, w]."""
-        # Also in evaluation mode: training with fixed statistics calls `model.eval()`.
-        shared = self._sharing() if self.training or torch.is_grad_enabled() else None
+        # Also in evaluation mode, in which one may train with frozen statistics.
+        average = self._gradient_average() if self.training or torch.is_grad_enabled() else None
         modules = list(_compat.modules_of(self))
         norms = [m for m in modules if isinstance(m, nn.BatchNorm2d)]
         trains = norms and self.training and all(norm.training for norm in norms)
         if not trains or torch.is_inference_mode_enabled():
-            return self._torchvisions(images, shared)
+            return self._by_torchvision(images, average)
         dtype = step_dtype(images)
         reason = self._why_not(images, dtype, modules)
         if not reason and (self._step is None or self._step.is_outdated(dtype, modules)):
@@ -66,14 +66,16 @@ class FastResNet(ResNet):
                 self._step = Step(self, dtype)
         if reason:
             self._warn(reason)
-            return self._torchvisions(images, shared)
-        self._step.shared = shared
+            return self._by_torchvision(images, average)
+        self._step.average = average
         return self._step(images)
 
-    def _torchvisions(self, images: torch.Tensor, shared: Shared | None) -> torch.Tensor:
+    def _by_torchvision(
+        self, images: torch.Tensor, average: GradientAverage | None
+    ) -> torch.Tensor:
         scores = super().forward(images)
-        if shared and scores.requires_grad:
-            shared.share_later(scores)
+        if average and scores.requires_grad:
+            average.average_later(scores)
         return scores
 
     def _why_not(self, images: torch.Tensor, dtype: torch.dtype, modules: list[nn.Module]) -> str:
@@ -97,19 +99,18 @@ class FastResNet(ResNet):
             text = f"fast_resnet trains by torchvision's own code: {reason}"
             warnings.warn(text, stacklevel=6)  # the line that calls the network
 
-    def _sharing(self) -> Shared | None:
-        """With which ranks this pass shares its gradients: DDP, which called it, knows."""
+    def _gradient_average(self) -> GradientAverage | None:
+        """What averages this step's gradients over ranks; None without DDP, or under `no_sync`."""
         ddp = _compat.active_ddp()
-        if ddp is None or ddp.module is not self or not left_by(ddp):
+        if ddp is None or ddp.module is not self or not ignores_parameters(ddp):
             return None
-        if self._shared is None or not self._shared.is_for(ddp):
-            self._shared = Shared(self, ddp)
-        return self._shared if ddp.require_backward_grad_sync else None
+        if self._average is None or not self._average.is_for(ddp):
+            self._average = GradientAverage(self, ddp)
+        return self._average if ddp.require_backward_grad_sync else None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without graphs and buffers of a step: a copy makes its own when it trains."""
-        left_out = ("_step", "_shared")
-        return {key: value for key, value in self.__dict__.items() if key not in left_out}
+        """Without a step's graphs and buffers: a copy makes its own when it trains."""
+        return {k: v for k, v in self.__dict__.items() if k not in ("_step", "_average")}
 
 
 def convert(model: nn.Module) -> nn.Module:
@@ -236,7 +237,7 @@ class _Segment(torch.autograd.Function):
 
 
 class Step:
-    """What a network's steps share: its segments, the tape of the last one, and graphs."""
+    """What the training steps of a network need: its segments, the last tape, and CUDA graphs."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         from fast_resnet.network import Segments  # only here: it needs Triton
@@ -252,10 +253,10 @@ class Step:
         self._shape, self._seen = torch.Size(), 0
         self._captured = False  # whether the current step runs by graphs
         self._may_capture = self.device.type == "cuda"
-        self.shared: Shared | None = None  # with other ranks, in the current step
+        self.average: GradientAverage | None = None  # over ranks, in the current step
 
     def is_outdated(self, dtype: torch.dtype, modules: list[nn.Module]) -> bool:
-        """Whether the network is in another type, place or shape than kernels have noted."""
+        """Whether types, addresses, layers or their attributes have changed since this was made."""
         return (
             dtype != self.segments.dtype
             or len(modules) != len(self._modules)
@@ -292,15 +293,15 @@ class Step:
         return x
 
     def _capture(self, images: torch.Tensor) -> None:
-        """From here on images of this shape go through graphs, which look for them here."""
+        """Capture graphs that read `images`; images of this shape use them from now on."""
         from fast_resnet.graphs import Graphs
 
-        self._graphs = self._tape = None  # only one shape's at a time: they hold memory
+        self._graphs = self._tape = None  # for one shape at a time: they hold memory
         try:
             with self._settings():
                 self._graphs = Graphs(self.segments, images)
             self._captured = True
-        except RuntimeError as error:  # what else runs in this process may forbid it
+        except RuntimeError as error:  # other work in this process may forbid it
             self._may_capture = False
             print(f"fast_resnet goes on without CUDA graphs: {error}", file=sys.stderr, flush=True)
 
@@ -321,8 +322,8 @@ class Step:
     def backward(
         self, number: int, d: torch.Tensor, count: int, is_last: bool
     ) -> tuple[torch.Tensor | None, list[torch.Tensor | None]]:
-        """One segment's, for autograd: the gradients of its input, and of its parameters, unless
-        these get the mean of all ranks' when backward ends.
+        """One segment's, for autograd: the gradients of its input and of its parameters (None if
+        these are averaged over ranks when backward ends).
 
         Raises:
             RuntimeError: another forward pass, or this backward pass, has used up what is needed.
@@ -333,20 +334,20 @@ class Step:
                 "one backward pass: call backward before the next forward, and once"
             )
         self._due -= 1
-        if self.shared and number == HEAD:
-            self.shared.begin(self.segments.state.statistics)
+        if self.average and number == HEAD:
+            self.average.begin(self.segments.state.statistics)
         with self._settings():
             if self._captured:
                 below = self._graphs.backward(number, d)
             else:
                 below = self.segments.backward(number, d.contiguous(), self._tape)
-            flat, found = self.segments.gradients(number)
-            if self.shared and number != HEAD:
-                self.shared.send(self.parameters[number], flat, found)
-                found = [None] * len(found)
+            flat, gradients = self.segments.gradients(number)
+            if self.average and number != HEAD:
+                self.average.send(self.parameters[number], flat, gradients)
+                gradients = [None] * len(gradients)
             if is_last:
                 self._tape = None
-            return below, found
+            return below, gradients
 
 
 class Settings:
@@ -369,7 +370,7 @@ class Settings:
 
 
 def places(modules: list[nn.Module]) -> list[int]:
-    """Where in memory parameters and statistics are: kernels have noted it."""
+    """Addresses of parameters and statistics, which kernels use."""
     return [each.data_ptr() for each in _compat.tensors_of(modules)]
 
 

@@ -8,6 +8,7 @@ first two are recorded, the third is the model's (`course.topics.scaling.ring`).
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -175,6 +176,7 @@ def _newer(run: dict[str, Any], old: Ladder, new: Ladder, eager: _Step, compiled
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     said = node.written()
     table = fitted(said["fitted_to"], said["replaced_run"])
     print(table.to_json(orient="records", indent=1))

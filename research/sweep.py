@@ -1,5 +1,8 @@
 """The loop of all measurements here: a plan of rows, a time limit, lines of JSON after each row.
 
+A line has the plan's fields, their names as "plan", what was measured, and machine, date, torch
+and command.
+
 python -m research.sweep OUT.jsonl prints a script's output as one JSON object: machine, date,
 torch, command and rows. A recorded machine's index.json has it under the name of the measurement.
 """
@@ -19,6 +22,7 @@ from typing import Any
 
 import torch
 
+from course.runs.files import write_atomically
 from course.training.recorder import Recorder
 
 Row = dict[str, Any]
@@ -40,6 +44,7 @@ def sweep(
 
     A row that raises is written with the error as "failed", and the next one follows. A row that
     `out` has without "failed" is not measured again: the same call continues after an interruption.
+    A last line that is cut short is dropped.
 
     Args:
         plan: the rows, the most important first.
@@ -49,17 +54,32 @@ def sweep(
 
     Returns:
         All lines of the file.
+
+    Raises:
+        SystemExit: `out` cannot be written, or has rows of a different machine.
     """
-    begin, known = time.monotonic(), lines(out)
+    begin = time.monotonic()
     origin = {
         "machine": Recorder(None).describe(device())["machine"],
         "date": date.today().isoformat(),
         "torch": torch.__version__,
         "command": f"python -m research.{Path(sys.argv[0]).stem}",
     }
+    try:
+        known = _open(out)
+    except OSError as error:
+        raise SystemExit(
+            f"{out} cannot be written: {error.strerror}. Choose another file"
+        ) from None
+    if strangers := {line.get("machine") for line in known} - {origin["machine"]}:
+        raise SystemExit(
+            f"{out} has rows of {', '.join(map(str, strangers))}, but this machine is "
+            f"{origin['machine']}: choose another file"
+        )
     for row in plan:
-        written = json.loads(json.dumps(row)).items()
-        if any(written <= line.items() for line in _good(known)):
+        names, written = {"plan": [*row]}, json.loads(json.dumps(row))
+        done = ({name: line[name] for name in line.get("plan", [])} for line in _good(known))
+        if written in done:
             continue
         passed_s = time.monotonic() - begin
         if passed_s + longest_s(**row) > limit_s:
@@ -68,9 +88,10 @@ def sweep(
         try:
             found = measure(**row)
             found = [found] if isinstance(found, dict) else [*found]
+            text = "".join(json.dumps(row | each | names | origin) + "\n" for each in found)
         except Exception as error:  # one row's failure must not end the others
             found = [{"failed": f"{type(error).__name__}: {error}"[:500]}]
-        text = "".join(json.dumps(row | each | origin) + "\n" for each in found)
+            text = json.dumps(row | found[0] | names | origin) + "\n"
         with out.open("a") as file:
             file.write(text)
         for each in found:
@@ -84,9 +105,35 @@ def sweep(
     return known
 
 
+def _open(out: Path) -> list[Row]:
+    """Make a sweep's file ready for new lines, and return the lines that it has.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.open("a").close()
+    known = lines(out)
+    text = out.read_text()
+    if text and not text.endswith("\n"):
+        write_atomically(out, "".join(json.dumps(line) + "\n" for line in known))
+    return known
+
+
 def lines(out: Path) -> list[Row]:
-    """The lines of a sweep's file; none if there is no such file."""
-    return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    """The lines of a sweep's file, without a last one that is cut short; [] without a file.
+
+    Raises:
+        SystemExit: another line is not JSON.
+    """
+    texts, rows = out.read_text().splitlines() if out.exists() else [], []
+    for number, text in enumerate(texts, 1):
+        try:
+            rows.append(json.loads(text))
+        except ValueError:
+            if number < len(texts):
+                raise SystemExit(f"{out}, line {number} is not JSON: remove it") from None
+    return rows
 
 
 def _good(known: list[Row]) -> list[Row]:
@@ -107,12 +154,15 @@ def command(doc: str, plan: Iterable[Row], measure: Callable[..., Any], **how: A
 def as_part(known: list[Row]) -> Row:
     """A sweep's lines as a recorded machine's index has them, those of failures left out."""
     names = ("machine", "date", "torch", "command")
+    left_out = {*names, "plan"}
     good = _good(known)
     if not good:
         raise SystemExit("no row was measured: run the script first, and look at what failed")
-    rows = [{name: value for name, value in row.items() if name not in names} for row in good]
+    rows = [{name: value for name, value in row.items() if name not in left_out} for row in good]
     return {name: good[-1][name] for name in names} | {"rows": rows}
 
 
 if __name__ == "__main__":
-    print(json.dumps(as_part(lines(Path(sys.argv[1])))))
+    parser = argparse.ArgumentParser(description="Print a script's output as one JSON object.")
+    parser.add_argument("out", type=Path, metavar="OUT.jsonl")
+    print(json.dumps(as_part(lines(parser.parse_args().out))))

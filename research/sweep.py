@@ -10,6 +10,7 @@ torch, command and rows. A recorded machine's index.json has it under the name o
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import json
 import math
@@ -40,7 +41,7 @@ def sweep(
     limit_s: float = math.inf,
     longest_s: Callable[..., float] = lambda **row: 0.0,
 ) -> list[Row]:
-    """Measure each row of a plan, and append it to `out` as lines of JSON before the next begins.
+    """Measure each row of a plan, and add it to `out` as lines of JSON before the next begins.
 
     A row that raises is written with the error as "failed", and the next one follows. A row that
     `out` has without "failed" is not measured again: the same call continues after an interruption.
@@ -65,17 +66,13 @@ def sweep(
         "torch": torch.__version__,
         "command": f"python -m research.{Path(sys.argv[0]).stem}",
     }
-    try:
-        known = _open(out)
-    except OSError as error:
-        raise SystemExit(
-            f"{out} cannot be written: {error.strerror}. Choose another file"
-        ) from None
+    known = lines(out)
     if strangers := {line.get("machine") for line in known} - {origin["machine"]}:
         raise SystemExit(
             f"{out} has rows of {', '.join(map(str, strangers))}, but this machine is "
             f"{origin['machine']}: choose another file"
         )
+    _write(out, known)  # before the first measurement, or its result could be lost
     for row in plan:
         names, written = {"plan": [*row]}, json.loads(json.dumps(row))
         done = ({name: line[name] for name in line.get("plan", [])} for line in _good(known))
@@ -88,16 +85,15 @@ def sweep(
         try:
             found = measure(**row)
             found = [found] if isinstance(found, dict) else [*found]
-            text = "".join(json.dumps(row | each | names | origin) + "\n" for each in found)
+            new = json.loads(json.dumps([row | each | names | origin for each in found]))
         except Exception as error:  # one row's failure must not end the others
             found = [{"failed": f"{type(error).__name__}: {error}"[:500]}]
-            text = json.dumps(row | found[0] | names | origin) + "\n"
-        with out.open("a") as file:
-            file.write(text)
+            new = [row | found[0] | names | origin]
+        known += new
+        _write(out, known)
         for each in found:
-            new = {name: value for name, value in each.items() if name not in row}
-            print(f"{time.monotonic() - begin:5.0f} s  {row} -> {new}", flush=True)
-        known += map(json.loads, text.splitlines())
+            values = {name: value for name, value in each.items() if name not in row}
+            print(f"{time.monotonic() - begin:5.0f} s  {row} -> {values}", flush=True)
         torch.compiler.reset()
         gc.collect()
         if torch.cuda.is_available():
@@ -105,19 +101,19 @@ def sweep(
     return known
 
 
-def _open(out: Path) -> list[Row]:
-    """Make a sweep's file ready for new lines, and return the lines that it has.
+def _write(out: Path, known: list[Row]) -> None:
+    """Replace the file by one with these lines: a kill or a full disk leaves it as it was.
 
     Raises:
-        OSError: it cannot be written.
+        SystemExit: it cannot be written.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.open("a").close()
-    known = lines(out)
-    text = out.read_text()
-    if text and not text.endswith("\n"):
+    try:
+        if out.exists() and not out.is_file():  # /dev/null must stay what it is
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, "".join(json.dumps(line) + "\n" for line in known))
-    return known
+    except OSError as error:
+        raise SystemExit(f"cannot write {out}: {error.strerror}. Choose another file") from None
 
 
 def lines(out: Path) -> list[Row]:
@@ -126,7 +122,7 @@ def lines(out: Path) -> list[Row]:
     Raises:
         SystemExit: another line is not JSON.
     """
-    texts, rows = out.read_text().splitlines() if out.exists() else [], []
+    texts, rows = out.read_text().splitlines() if out.is_file() else [], []
     for number, text in enumerate(texts, 1):
         try:
             rows.append(json.loads(text))

@@ -1,10 +1,13 @@
-"""Write README's and docs' tables from recorded runs: python -m tools.pages [--check].
+"""Write the tables of README and docs from recorded runs.
+
+    python -m tools.pages [--check]
 
 A table is a head, a format string for its rows, and two marking lines in a page.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import re
@@ -51,9 +54,9 @@ class Formatter(string.Formatter):
 
 
 def markdown(head: str, row: str, values: Iterable[dict], *notes: str) -> str:
-    """Return a table: its head, and the row formatted for each dict. A cell with NaN is a dash."""
+    """Return a table: its head, and the row formatted for each dict. NaN cells become dashes."""
     lines = [Formatter().vformat(row, (), each) for each in values]
-    lines = [re.sub(r"(?<=\| )[^|]*\bnan\b[^|]*(?= \|)", "–", line) for line in lines]
+    lines = [re.sub(r"(?<=\| )\+?nan%?( \(nan to nan\))?(?= \|)", "–", line) for line in lines]
     rule = f"|{'---|' * (head.count('|') - 1)}"
     return "\n".join([head, rule, *lines, *(f"\n{note}" for note in notes), ""])
 
@@ -396,7 +399,11 @@ def write(*, check: bool = False) -> list[str]:
 
 
 if __name__ == "__main__":
-    check = "--check" in sys.argv[1:]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail if a table is old"
+    )
+    check = parser.parse_args().check
     stale = ", ".join(write(check=check))
     if check and stale:
         sys.exit(f"These differ from the recorded runs: {stale}. Run: python -m tools.pages")

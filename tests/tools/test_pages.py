@@ -1,5 +1,6 @@
 """The tables that README and docs show of recorded runs."""
 
+import math
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,12 @@ from tools import pages
 
 def test_pages_show_what_was_recorded() -> None:
     assert pages.write(check=True) == [], "run: python -m tools.pages"
+
+
+def test_a_cell_that_is_nan_is_a_dash_and_text_stays() -> None:
+    values = [{"name": "nan guard (nan)", "share": math.nan, "error": math.nan}]
+    table = pages.markdown("| a | b | c |", "| {name} | {share:.0%} | {error:+.1%} |", values)
+    assert table.splitlines()[-1] == "| nan guard (nan) | – | – |"
 
 
 @pytest.mark.slow

@@ -101,7 +101,8 @@ def report(run: Run, *, against: Run | None = None, predicted: float | None = No
 def compare(a: Run, b: Run) -> Comparison:
     """What differs between two runs: settings, source (as a diff), and the ratio of speeds.
 
-    Of recorded runs only the settings are compared.
+    No script is kept of a recorded run: its settings are compared, and if it was a variant of the
+    script, the lines that were added are shown.
     """
     left, right = vars(a.config), vars(b.config)
     names = tuple(_names([a, b]))
@@ -109,6 +110,9 @@ def compare(a: Run, b: Run) -> Comparison:
     settings = pd.DataFrame.from_dict(differing, orient="index", columns=list(names))
     if a.is_recorded or b.is_recorded:
         diff = ["no script is kept of a recorded run: it was the solution of its day"]
+        for name, each in zip(names, (a, b)):
+            for line, new in each.launched.get("added", {}).items():
+                diff += [f"added in {name}:", f" {line}", *(f"+{text}" for text in new.split("\n"))]
     else:
         texts = [each.script.read_text().splitlines() for each in (a, b)]
         diff = difflib.unified_diff(*texts, *names, lineterm="")

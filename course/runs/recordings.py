@@ -17,16 +17,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from filelock import FileLock
+
 from course.config import BEYOND, CHOICES, LADDER, Config, resolve_half
 from course.runs import rows
 from course.runs.files import write_atomically
 from course.runs.record import Record
-from course.runs.run import RECORDED, TRACES, Run
+from course.runs.run import PROJECT, RECORDED, TRACES, Run
 
 if TYPE_CHECKING:
     import pandas as pd
 
 INDEX = "index.json"
+LOCK = ".lock"  # held by whatever changes a machine's files
 SITE = "recorded-"  # in front of a machine's name: the site that answers from its recordings
 TRACE = "trace-"  # in front of the label of a run that was made for its trace
 # Why a run was recorded, which is stored with it and is what runs are chosen by. What matters most
@@ -103,13 +106,15 @@ def part(machine: str, name: str) -> Any:
 
 
 def save(machine: str, parts: dict[str, Any]) -> None:
-    """Add parts to a machine's index, or replace them; the others stay.
+    """Add parts to a machine's index, or replace them; the others stay. Two can save at once.
 
     Raises:
         ValueError: nothing was recorded there; the message lists the machines.
     """
-    text = json.dumps(load(machine) | parts, indent=1) + "\n"
-    write_atomically(_folder(machine) / INDEX, text)
+    folder = _folder(machine)
+    with FileLock(folder / LOCK):
+        text = json.dumps(load(machine) | parts, indent=1) + "\n"
+        write_atomically(folder / INDEX, text)
 
 
 def trace_folder(machine: str) -> Path:
@@ -351,9 +356,11 @@ def _differences(
 def check_shipped() -> None:
     """Raise ValueError if the folder of all recordings is missing."""
     if not RECORDED.is_dir():
+        is_clone = (PROJECT / ".git").exists()
+        fix = f"git checkout {RECORDED.name}" if is_clone else "pip install -e . in a clone"
         raise ValueError(
-            f"{RECORDED} is missing: the recordings are part of the project's clone. Restore them "
-            f"(git checkout {RECORDED.name}), or install the course from a clone (pip install -e .)"
+            f"{RECORDED} is missing: the recordings are part of the project's clone. Restore them: "
+            f"{fix}"
         )
 
 

@@ -24,6 +24,7 @@ from course.runs.files import write_atomically
 from course.runs.recordings import (
     INDEX,
     LEARNING,
+    LOCK,
     PURPOSES,
     SEARCH,
     SITE,
@@ -164,7 +165,7 @@ def _pack_all(runs: Iterable[tuple[Run, str]], target: Path, machine: str) -> Pa
 def pack(run: Run, target: Path, machine: str, purpose: str) -> Run:
     """Add a run to a machine's tables, without this machine's paths, its trace thinned.
 
-    A run of the same name is replaced; all others stay as they are.
+    A run of the same name is replaced, with its files; all others stay as they are.
 
     Args:
         target: the machine's folder.
@@ -187,12 +188,16 @@ def pack(run: Run, target: Path, machine: str, purpose: str) -> Run:
     steps = [_columns(run.rank_steps(rank), purpose) for rank in range(run.launched["gpus"])]
     packed = Run(target / TRACES / run.name)
     with tempfile.TemporaryDirectory(dir=target) as draft:
-        _copy_files(run, Path(draft))
-        with FileLock(target / ".lock"):  # two can record at once, each with a GPU of its own
-            for path in Path(draft).iterdir():
-                packed.folder.mkdir(parents=True, exist_ok=True)
-                path.replace(packed.folder / path.name)
+        new, old = Path(draft, "new"), Path(draft, "old")
+        new.mkdir()
+        _copy_files(run, new)
+        with FileLock(target / LOCK):  # two can record at once, each with a GPU of its own
             rows.write(target / rows.STEPS, {"run": run.name, "ranks": steps})
+            if packed.folder.exists():
+                packed.folder.replace(old)
+            if any(new.iterdir()):
+                packed.folder.parent.mkdir(exist_ok=True)
+                new.replace(packed.folder)
             rows.write(target / rows.RUNS, row)  # last, so that what it refers to is there
             _write_index(run, target)
     return packed

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pandas as pd
@@ -74,6 +75,9 @@ def test_a_missing_folder_or_a_damaged_table_is_told(copied: Path, monkeypatch) 
     for call in (lambda: recorded("nvidia-h100"), lambda: sites.get("recorded-nvidia-h100")):
         with pytest.raises(ValueError, match="gone is missing: .*Restore.*git checkout gone"):
             call()
+    monkeypatch.setattr(recordings, "PROJECT", copied)  # installed without a clone
+    with pytest.raises(ValueError, match="gone is missing: .*: pip install -e . in a clone$"):
+        recorded("nvidia-h100")
     assert sites.get("local").executor == "local"
 
 
@@ -166,6 +170,21 @@ def test_a_report_of_recorded_runs_names_the_machine() -> None:
     assert set(both.settings.index) == {"rung", "precision"}
     for text in (repr(both), both._repr_html_()):
         assert "no script is kept of a recorded run" in text and "2.6" in text
+
+
+def test_a_comparison_shows_the_lines_that_a_recorded_variant_added() -> None:
+    run = recordings.recorded_runs("nvidia-h200-x4", "variant")[0]
+    text = repr(compare(of("nvidia-h200", "device"), run))
+    assert ":\n import torch\n+from torchmetrics" in text
+    assert "\n criterion = nn.CrossEntropyLoss()\n+accuracy = " in text
+
+
+def test_two_that_save_at_once_lose_nothing(copied: Path) -> None:
+    parts = [{f"part {number}": number} for number in range(20)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda part: recordings.save("nvidia-h100", part), parts))
+    saved = recordings.load("nvidia-h100")
+    assert all(saved.items() >= part.items() for part in parts)
 
 
 @pytest.fixture

@@ -317,6 +317,10 @@ def test_what_cannot_be_packed_leaves_no_half(
         with pytest.raises(ValueError, match="its trace has [0-9,]+ bytes, more than 100"):
             record.pack(traced, tmp_path / "small", "here", "trace")
     assert not list((tmp_path / "small").iterdir())
+    packed = record.pack(traced, tmp_path / "again", "here", "trace")
+    (packed.folder / "old-trace.json.gz").touch()
+    assert record.pack(traced, tmp_path / "again", "here", "trace").folder == packed.folder
+    assert [path.name for path in packed.folder.iterdir()] == [traced.record.trace]
 
 
 def test_two_that_record_at_once_lose_nothing(tmp_path: Path) -> None:

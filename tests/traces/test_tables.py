@@ -500,7 +500,9 @@ def test_timeline_of_a_cpu_step_shows_operators(cpu_file) -> None:
     found = tables.read(cpu_file)
     axes = timeline(found, step=1).axes[0]
     lanes = [label.get_text() for label in axes.get_yticklabels()]
-    assert lanes[0] == "host: phase" and lanes[1] == tables.by_operator(found)["name"].iloc[0]
+    name = tables.by_operator(found)["name"].iloc[0]
+    begin, _, end = lanes[1].partition("…")  # a long name is cut in its middle
+    assert lanes[0] == "host: phase" and name.startswith(begin) and name.endswith(end)
     with pytest.raises(ValueError, match="holds these steps: 1, 2"):
         timeline(found, step=7)
 

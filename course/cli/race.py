@@ -57,6 +57,8 @@ def race(
             outcome = again.verify(verify, seeds=seeds, site=site, to=place)
             typer.echo(outcome.said)
             raise typer.Exit(not outcome.holds)
+        if entry:
+            entries.shipped(entry)  # a name that is wrong lists the entries, not scripts
         if script or entry:
             own = {"seeds": seeds, "gpus": gpus, "site": site, "to": place, "by": by}
             typer.echo(entries.enter(track, script or entry, name=name, **own).said)

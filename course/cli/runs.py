@@ -305,12 +305,31 @@ def cancel(
         typer.echo(run)
 
 
-@app.command()
-def show(name: RunName, json_: AsJson = False) -> None:
-    """Show one run or batch job: its record, and where its files are."""
+def _find(name: str) -> Run:
+    """The run or job of this name, or the recorded run: NAME, or MACHINE/NAME."""
+    from course.runs import recordings
     from course.runs.run import all_jobs, get
 
-    found = get(name, of=all_jobs())
+    machine, _, own_name = name.rpartition("/")
+    recorded = [
+        run
+        for each in recordings.machines()
+        for run in recordings.recorded_runs(each)
+        if run.name == own_name and machine in ("", each)
+    ]
+    jobs = all_jobs()
+    if not recorded or name in [job.name for job in jobs]:
+        return get(name, of=jobs)
+    if len(recorded) > 1:
+        names = ", ".join(f"{run.recorded_on}/{run.name}" for run in recorded)
+        raise ValueError(f"several recorded runs are called {name!r}: choose {names}")
+    return recorded[0]
+
+
+@app.command()
+def show(name: RunName, json_: AsJson = False) -> None:
+    """Show one run, recorded run or batch job: its record, and where its files are."""
+    found = _find(name)
     if json_:
         tables.as_json(tables.run_as_dict(found))
     else:
@@ -326,9 +345,10 @@ def logs(
 ) -> None:
     """Print the end of what a run printed."""
     from course.runs.logs import text
-    from course.runs.run import all_jobs, get
 
-    found = get(name, of=all_jobs())
+    found = _find(name)
+    if found.is_recorded:
+        raise ValueError(f"{name} is a recorded run, which has no logs: course show {name}")
     ending = text(found, err=err, lines=lines)
     if json_:
         tables.as_json({"run": found.name, "files": [str(p) for p in found.logs], "text": ending})

@@ -111,8 +111,10 @@ def compare(a: Run, b: Run) -> Comparison:
     if a.is_recorded or b.is_recorded:
         diff = ["no script is kept of a recorded run: it was the solution of its day"]
         for name, each in zip(names, (a, b)):
-            for line, new in each.launched.get("added", {}).items():
-                diff += [f"added in {name}:", f" {line}", *(f"+{text}" for text in new.split("\n"))]
+            added = each.launched.get("added", {})
+            diff += [f"added in {name}:"] * bool(added)
+            for line, new in added.items():
+                diff += [f" {line}", *(f"+{text}" for text in new.split("\n"))]
     else:
         texts = [each.script.read_text().splitlines() for each in (a, b)]
         diff = difflib.unified_diff(*texts, *names, lineterm="")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from course.config import BEYOND, CHOICES, LADDER, Config, resolve_half
+from course.config import BEYOND, CHOICES, LADDER, QUICK, Config, resolve_half
 from course.runs import rows
 from course.runs.files import write_atomically
 from course.runs.record import Record
@@ -325,8 +325,10 @@ def answer(machine: str, config: Config, gpus: int = 1, added: dict[str, str] | 
     nearest = "\n".join(
         f"  {run.config.rung}: {', '.join(differences)}" for differences, _, run in known[:NEAREST]
     )
-    advice = f"\nrecorded({machine!r}) lists all. In a notebook, quick = False asks for these"
-    advice *= added is None  # variants were recorded small
+    advice = f"\nrecorded({machine!r}) lists all"
+    different = {each.partition("=")[0] for each in known[0][0]} if known else set()
+    if added is None and different & {*QUICK}:  # variants were recorded at the quick size
+        advice += ". In a notebook, quick = False requests the recorded sizes"
     raise ValueError(
         f"this run was not recorded on {machine}. Those that come nearest, and where they differ:\n"
         f"{nearest}{advice}"

@@ -48,6 +48,13 @@ def test_every_command_has_help(command: str) -> None:
     assert (result.exit_code, "Usage" in result.stdout) == (0, True)
 
 
+def test_a_recorded_run_is_shown_by_the_name_that_run_prints(runs_root: Path) -> None:
+    site = ("--rung", "amp", "--site", "recorded-nvidia-h100", "--json")
+    answer = json.loads(in_process("run", "solutions/train.py", *site))
+    for name in (answer["run"], f"nvidia-h100/{answer['run']}"):
+        assert json.loads(in_process("show", name, "--json")) == answer
+
+
 @pytest.mark.slow
 def test_run_is_launched_shown_listed_and_its_log_printed(runs_root: Path) -> None:
     launched = json.loads(course("run", LIGHT, "--json").stdout)
@@ -137,6 +144,8 @@ def test_bad_input_ends_the_process_with_1(runs_root: Path) -> None:
         (("run", "README.md"), "expected a Python script"),
         (("show", "nothing"), "no run is called"),
         (("run", LIGHT, "--dry-run", "--site", "jean-zay-a100", "--gpus", "12"), "a multiple of 8"),
+        (("show", "algebra-ae2a6d0b"), "choose nvidia-h100/algebra-ae2a6d0b, nvidia-h200/"),
+        (("race", "quick", "--entry", "nope"), "choose plain, one_cycle, progressive, fast"),
         (("cancel",), "--all"),
         (("notebooks", "day9*"), "day1_1_gpu"),
         (("exercises", "--upto", "99"), "there is no TODO 99: train.py has 1 to 16"),

@@ -158,8 +158,11 @@ def test_what_was_not_recorded_names_what_comes_nearest(runs_root: Path) -> None
         ValueError, match=r"not recorded on nvidia-h100.*\n +amp: batch_size=256, lr="
     ):
         launch.launch("solutions/train.py", asked, site="recorded-nvidia-h100")
-    with pytest.raises(ValueError, match="amp: gpus=1"):
+    with pytest.raises(ValueError, match="amp: gpus=1") as error:
         launch.launch("solutions/train.py", known.config, gpus=4, site="recorded-nvidia-h100")
+    assert "quick" not in str(error.value)
+    with pytest.raises(ValueError, match="quick = False"):
+        launch.launch("solutions/train.py", rung("amp", quick=True), site="recorded-nvidia-h100")
 
 
 def test_a_report_of_recorded_runs_names_the_machine() -> None:

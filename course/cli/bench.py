@@ -11,20 +11,22 @@ from course.cli.runs import AsJson, Quick, app, prints_to_stderr
 from course.text import digits
 
 Several = list[str] | None
-Network = Annotated[Several, typer.Option(help="ssd300, unet3d or resnet50; without: all. Repeat.")]
-Precision = Annotated[
-    Several, typer.Option(help="fp32, tf32, fp16 or bf16; without: those with units. Repeat.")
+Network = Annotated[
+    Several, typer.Option(help="ssd300, unet3d or resnet50; all by default. Repeat.")
 ]
-Mode = Annotated[Several, typer.Option(help="train or infer; without: train. Repeat.")]
+Precision = Annotated[
+    Several, typer.Option(help="fp32, tf32, fp16 or bf16; by default, supported ones. Repeat.")
+]
+Mode = Annotated[Several, typer.Option(help="train (the default) or infer. Repeat.")]
 Layout = Annotated[Several, typer.Option(help="contiguous or channels_last. Repeat.")]
 Compile = Annotated[bool, typer.Option("--compile", help="Let torch.compile write the kernels.")]
-Batch = Annotated[int, typer.Option(help="Of each GPU; without: the published one.")]
-Side = Annotated[int, typer.Option("--px", help="Pixels, or voxels, a side.")]
-Data = Annotated[str, typer.Option(help="synthetic, or photographs: from files, by a loader.")]
+Batch = Annotated[int, typer.Option(help="Per GPU; the published size by default.")]
+Side = Annotated[int, typer.Option("--px", help="Pixels, or voxels, per side.")]
+Data = Annotated[str, typer.Option(help="synthetic, or photographs (loaded from files).")]
 Workers = Annotated[int, typer.Option(help="Processes that load photographs.")]
-Gpus = Annotated[int, typer.Option(min=1, help="Each trains a batch of its own; averages by DDP.")]
-Warmup = Annotated[int | None, typer.Option(help="Steps before; without: 100, on a CPU 1.")]
-Iterations = Annotated[int | None, typer.Option(help="Timed steps; without: 300, on a CPU 3.")]
+Gpus = Annotated[int, typer.Option(min=1, help="Number of GPUs; DDP averages the gradients.")]
+Warmup = Annotated[int | None, typer.Option(help="Untimed steps; by default 100, on a CPU 1.")]
+Iterations = Annotated[int | None, typer.Option(help="Timed steps; by default 300, on a CPU 3.")]
 
 
 @app.command()
@@ -44,7 +46,7 @@ def bench(
     quick: Quick = False,
     json_: AsJson = False,
 ) -> None:
-    """Time SSD300, 3D U-Net and ResNet-50, and say in which format they really computed."""
+    """Time SSD300, 3D U-Net and ResNet-50, and report in which format they really computed."""
     from course.topics.networks import bench as benchmark
     from course.topics.networks.catalogue import NETWORKS
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Tool(StrEnum):
-    """What runs are handed on to."""
+    """The tools that runs can be exported to."""
 
     TENSORBOARD, TRACKIO, WANDB = "tensorboard", "trackio", "wandb"
 
@@ -24,16 +24,16 @@ class Tool(StrEnum):
 def export(
     to: Annotated[Tool, typer.Option(help="The tool; wandb writes offline runs.")],
     names: Annotated[
-        list[str] | None, typer.Argument(help="Runs; without any: all that are over.")
+        list[str] | None, typer.Argument(help="Names of runs; by default, all finished ones.")
     ] = None,
     search: Annotated[str, typer.Option(help="Only the trials of this search.")] = "",
     recorded: Annotated[
-        str, typer.Option(help="Runs that were recorded on a machine, as nvidia-h100.")
+        str, typer.Option(help="Export runs recorded on this machine, such as nvidia-h100.")
     ] = "",
-    folder: Annotated[str, typer.Option(help="Where its files go; runs/exports/TOOL.")] = "",
+    folder: Annotated[str, typer.Option(help="Output folder; runs/exports/TOOL by default.")] = "",
     json_: AsJson = False,
 ) -> None:
-    """Hand runs that are over on to TensorBoard, Trackio or Weights & Biases (offline)."""
+    """Export finished runs to TensorBoard, Trackio or Weights & Biases (offline)."""
     from course.runs.trackers import export as handing
 
     done = handing.export(_chosen(names or [], search, recorded), to.value, folder)

@@ -64,14 +64,18 @@ def update() -> None:
 
 @app.command()
 def check(
-    names: Annotated[list[str] | None, typer.Argument(help="Checks; without any: all.")] = None,
-    script: Annotated[str, typer.Option(help="Another script than yours in exercises/.")] = "",
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Names of checks; all by default.")
+    ] = None,
+    script: Annotated[str, typer.Option(help="A different script than exercises/.")] = "",
     site: SiteName = "local",
-    full: Annotated[bool, typer.Option("--full", help="Full size instead of quick.")] = False,
-    rerun: Annotated[bool, typer.Option("--rerun", help="Measure anew what is there.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Run at full size, not the quick one.")
+    ] = False,
+    rerun: Annotated[bool, typer.Option("--rerun", help="Measure again, even if it ran.")] = False,
     json_: AsJson = False,
 ) -> None:
-    """Run your script and the step before it, and say what of a TODO holds."""
+    """Run your script and the step before it, and report what each TODO changed."""
     from course import days
     from course.labs import checks
 
@@ -100,16 +104,16 @@ def progress(json_: AsJson = False) -> None:
 
 @app.command()
 def notebooks(
-    pattern: Annotated[str, typer.Argument(help="A shell pattern for their names.")] = "*",
+    pattern: Annotated[str, typer.Argument(help="A shell pattern for the names.")] = "*",
     script: Script = "solutions/train.py",
     site: SiteName = "local",
     quick: Quick = False,
     cell_minutes: Annotated[
         float,
-        typer.Option(help="A notebook fails whose cell takes longer, in the queue or computing."),
+        typer.Option(help="Fail a notebook if a cell takes longer, waiting time included."),
     ] = 60,
     minutes: Annotated[
-        float, typer.Option(help="A notebook fails that takes longer; 0: no limit.")
+        float, typer.Option(help="Fail a notebook if it takes longer; 0: no limit.")
     ] = 0,
     json_: AsJson = False,
 ) -> None:
@@ -136,17 +140,17 @@ def notebooks(
 
 
 class Action(StrEnum):
-    """What to do with this machine's own Slurm."""
+    """Actions on this machine's own Slurm."""
 
     UP, STATUS, DOWN = "up", "status", "down"
 
 
 @app.command()
 def slurm(
-    action: Annotated[Action, typer.Argument(help="Start it, look at it, or end it.")],
+    action: Annotated[Action, typer.Argument(help="Start it, show its state, or stop it.")],
     json_: AsJson = False,
 ) -> None:
-    """A real Slurm on this machine: two nodes with four fake GPUs each, in a folder of its own."""
+    """Run a real Slurm on this machine: two nodes with four fake GPUs each, in its own folder."""
     from course.jobs.cluster import control
 
     if action is Action.UP:
@@ -163,34 +167,32 @@ def slurm(
 
 @app.command()
 def record(
-    machine: Annotated[str, typer.Argument(help="The recordings' name, as nvidia-h100.")],
-    out: Annotated[
-        str, typer.Option(help="The folder to pack into; without: the course's own.")
-    ] = "",
+    machine: Annotated[str, typer.Argument(help="Name of the recordings, such as nvidia-h100.")],
+    out: Annotated[str, typer.Option(help="Folder to write to; the course's own by default.")] = "",
     only: Annotated[
-        str, typer.Option(help="A shell pattern for the rungs, as --list shows them.")
+        str, typer.Option(help="A shell pattern for the rungs that --list shows.")
     ] = "*",
     gpus: Annotated[
-        int, typer.Option(min=1, help="GPUs here; with several, how rungs scale is recorded.")
+        int, typer.Option(min=1, help="GPUs here; with several, record how rungs scale.")
     ] = 1,
-    list_: Annotated[bool, typer.Option("--list", help="Show it; run nothing.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="Show the plan; run nothing.")] = False,
     variants: Annotated[
-        bool, typer.Option("--variants", help="Pack what notebooks ran of scripts with lines in.")
+        bool, typer.Option("--variants", help="Pack the modified scripts that notebooks ran.")
     ] = False,
     searches: Annotated[
-        bool, typer.Option("--searches", help="Search here as lab 4.4 does, and pack the trials.")
+        bool, typer.Option("--searches", help="Run the searches of lab 4.4, and pack the trials.")
     ] = False,
 ) -> None:
-    """Run rungs, sweeps and traces on this machine, and pack them for learners without it."""
+    """Record rungs, sweeps and traces on this machine, for learners who do not have it."""
     from pathlib import Path
 
     from course.runs.run import RECORDED
     from course.workshop import record as packing
 
     if variants and (list_ or only != "*"):
-        raise ValueError("--variants packs what notebooks ran: leave --list and --only out")
+        raise ValueError("--variants packs what notebooks ran: leave out --list and --only")
     if searches and (list_ or gpus > 1):
-        raise ValueError("--searches takes one GPU and begins at once: leave --list, --gpus out")
+        raise ValueError("--searches uses one GPU and starts at once: leave out --list and --gpus")
     place = Path(out) if out else RECORDED
     if variants:
         typer.echo(packing.pack_variants(machine, place))

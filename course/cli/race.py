@@ -11,19 +11,19 @@ import typer
 from course.cli import tables
 from course.cli.runs import AsJson, SiteName, app, prints_to_stderr
 
-Track = Annotated[str, typer.Argument(help="quick, cpu, gpu or node; without: the board alone.")]
+Track = Annotated[str, typer.Argument(help="quick, cpu, gpu or node; without it, show the board.")]
 Mine = Annotated[str, typer.Option("--script", help="Enter this script, with SETTINGS in it.")]
-Shipped = Annotated[str, typer.Option(help="Enter one that the course ships: plain, fast, …")]
-Name = Annotated[str, typer.Option(help="What the board shows; without: the script's.")]
-By = Annotated[str, typer.Option(help="Who enters it; without: your user's name.")]
-Verify = Annotated[str, typer.Option(help="Run an entry of the board again, with other seeds.")]
-Seeds = Annotated[int | None, typer.Option(help="Runs; without: as few as count.")]
-Gpus = Annotated[int, typer.Option(min=1, help="Of track node: how many.")]
+Shipped = Annotated[str, typer.Option(help="Enter a script of the course: plain, fast, …")]
+Name = Annotated[str, typer.Option(help="Name on the board; the script's by default.")]
+By = Annotated[str, typer.Option(help="Who enters it; your user name by default.")]
+Verify = Annotated[str, typer.Option(help="Run an entry again, with new seeds.")]
+Seeds = Annotated[int | None, typer.Option(help="Number of runs; the track's minimum by default.")]
+Gpus = Annotated[int, typer.Option(min=1, help="Number of GPUs, for track node.")]
 Board = Annotated[
-    str, typer.Option(help="The board's folder; without: COURSE_BOARD, or race/ in the runs.")
+    str, typer.Option(help="Folder of the board; COURSE_BOARD or RUNS/race by default.")
 ]
-Machine = Annotated[str, typer.Option(help="Show those whose machine is called so.")]
-Live = Annotated[bool, typer.Option("--live", help="Write the page anew as entries come.")]
+Machine = Annotated[str, typer.Option(help="Show only entries from this machine.")]
+Live = Annotated[bool, typer.Option("--live", help="Update the page as entries arrive.")]
 
 
 @app.command()
@@ -50,7 +50,7 @@ def race(
     if track:
         tracks.get(track)  # or a name that is wrong would show an empty board
     if script and entry:
-        raise ValueError("--script enters yours, --entry one of the course's: give one of them")
+        raise ValueError("--script and --entry exclude each other: choose one")
     place = boards.folder(board or None)
     with prints_to_stderr(json_):
         if verify:

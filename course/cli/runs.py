@@ -39,7 +39,7 @@ DryRun = Annotated[
         "--dry-run", help="Print the batch script that would be submitted; submit nothing."
     ),
 ]
-RunName = Annotated[str, typer.Argument(help="A run's name, or a part that only it has.")]
+RunName = Annotated[str, typer.Argument(help="The name of a run, or a unique part of it.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Set a field of the config: key=value. Repeat.")
 ]
@@ -53,10 +53,10 @@ def prints_to_stderr(on: bool) -> AbstractContextManager:
 @app.command()
 def doctor(
     json_: AsJson = False,
-    job: Annotated[bool, typer.Option(help="Also launch a job of ten seconds.")] = True,
+    job: Annotated[bool, typer.Option(help="Also launch a ten-second job.")] = True,
     site: SiteName = "local",
 ) -> None:
-    """Is this machine ready? Each failure names its fix; the exit code is 1 if any failed."""
+    """Check that this machine is ready. Each failure names its fix, and the exit code is 1."""
     from course.workshop.doctor import examine
 
     found = []
@@ -73,17 +73,18 @@ def doctor(
 @app.command()
 def data(
     as_: Annotated[
-        str, typer.Option("--as", help="Also convert it: shards, small or raw; or make the crops.")
+        str,
+        typer.Option("--as", help="Also convert it to shards, small or raw; or make the crops."),
     ] = "files",
     data_root: Annotated[
-        str | None, typer.Option(help="Another set: a folder with train/ and val/, as ImageNet's.")
+        str | None, typer.Option(help="A different data set: a folder with train/ and val/.")
     ] = None,
     skip_damaged: Annotated[
         bool, typer.Option("--skip-damaged", help="Leave out images that cannot be decoded.")
     ] = False,
     json_: AsJson = False,
 ) -> None:
-    """Make the default data set, or convert a set of images, if it is not there whole."""
+    """Make the default data set, or convert a set of images, unless it is already complete."""
     from course.data import crop_set, default_set
 
     if data_root is not None and not data_root.strip():
@@ -135,18 +136,18 @@ def _convert(kind: str, data_root: str | None, skip_damaged: bool, json_: bool) 
 def run(
     script: Annotated[str, typer.Argument(help="The training script to run.")],
     rung: Annotated[str, typer.Option(help="The rung of the ladder.")] = "baseline",
-    gpus: Annotated[int, typer.Option(help="Devices, a process each.")] = 1,
+    gpus: Annotated[int, typer.Option(help="Number of GPUs, with one process each.")] = 1,
     site: SiteName = "local",
     set_: Settings = None,
     quick: Quick = False,
-    time_min: Annotated[float | None, typer.Option(help="End it after so many minutes.")] = None,
-    rerun: Annotated[bool, typer.Option(help="Run again even if this run exists.")] = False,
-    against: Annotated[str, typer.Option(help="A run to repeat beside it, in turns.")] = "",
+    time_min: Annotated[float | None, typer.Option(help="Stop the run after N minutes.")] = None,
+    rerun: Annotated[bool, typer.Option(help="Run again, even if this run exists.")] = False,
+    against: Annotated[str, typer.Option(help="A run to repeat in turns with it.")] = "",
     wait: Annotated[bool, typer.Option(help="Follow the run until it is over.")] = True,
     dry_run: DryRun = False,
     json_: AsJson = False,
 ) -> None:
-    """Launch one run of SCRIPT, follow it, print what it measured."""
+    """Launch one run of SCRIPT, follow it, and print what it measured."""
     from course.config import parse_settings
     from course.config import rung as rung_of
     from course.jobs import launch, plan
@@ -195,10 +196,10 @@ def ladder(
     rerun: Annotated[bool, typer.Option(help="Measure again.")] = False,
     compile_: Annotated[
         bool,
-        typer.Option("--compile", help="Also fused and compile, which takes a processor minutes."),
+        typer.Option("--compile", help="Also run fused and compile (minutes on a CPU)."),
     ] = False,
     picture: Annotated[
-        bool, typer.Option("--picture", help="Also draw it, beside a GPU's.")
+        bool, typer.Option("--picture", help="Also draw it, next to a recorded GPU.")
     ] = False,
     json_: AsJson = False,
 ) -> None:
@@ -245,7 +246,7 @@ def _same_as(configs: list[Config]) -> dict[str, str]:
 
 
 def _drawn(table: pd.DataFrame, rungs: list[str]) -> str:
-    """Draw the ladder beside a recorded one: where the picture lies, in words."""
+    """Draw the ladder next to a recorded one, and return a sentence with the picture's path."""
     from course import charts
     from course.labs.ladder import BESIDE
     from course.runs import recordings
@@ -274,7 +275,7 @@ def runs(json_: AsJson = False) -> None:
 
 @app.command()
 def queue(json_: AsJson = False) -> None:
-    """List the runs that wait or compute, and why they wait."""
+    """List the runs that are queued or running, and why they are queued."""
     from course.jobs import queue as queues
 
     table = queues.table()
@@ -289,15 +290,17 @@ def queue(json_: AsJson = False) -> None:
 
 @app.command()
 def cancel(
-    names: Annotated[list[str] | None, typer.Argument(help="Runs to end.")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="End all that wait or compute.")] = False,
+    names: Annotated[list[str] | None, typer.Argument(help="Runs to cancel.")] = None,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Cancel every queued or running run.")
+    ] = False,
 ) -> None:
-    """End runs that wait or compute; runs that are over stay as they are."""
+    """Cancel queued or running runs; finished runs stay as they are."""
     from course.jobs import launch
     from course.runs.run import all_jobs, get
 
     if not names and not all_:
-        raise ValueError("name the runs to end, or say --all; course queue lists them")
+        raise ValueError("name the runs to cancel, or use --all; course queue lists them")
     jobs = all_jobs()
     runs = [get(name, of=jobs) for name in names or []]
     runs += [run for run in jobs if all_ and run.record is None and run not in runs]
@@ -339,11 +342,11 @@ def show(name: RunName, json_: AsJson = False) -> None:
 @app.command()
 def logs(
     name: RunName,
-    err: Annotated[bool, typer.Option("--err", help="Standard error instead of output.")] = False,
+    err: Annotated[bool, typer.Option("--err", help="Standard error, not output.")] = False,
     lines: Annotated[int, typer.Option(min=1, help="How many lines from the end.")] = 40,
     json_: AsJson = False,
 ) -> None:
-    """Print the end of what a run printed."""
+    """Print the last lines of a run's log."""
     from course.runs.logs import text
 
     found = _find(name)

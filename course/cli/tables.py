@@ -119,7 +119,7 @@ def _how(table: pd.DataFrame) -> str:
 
 
 def show_check(check: Check) -> None:
-    """Print one finding of the doctor, and how to mend it."""
+    """Print one finding of the doctor, and how to fix it."""
     colour = {"ok": "green", "note": "yellow"}.get(check.status, "red")
     typer.secho(f"{check.status:5}", fg=colour, bold=True, nl=False)
     typer.echo(f"{check.name:16}{check.found}")
@@ -128,7 +128,7 @@ def show_check(check: Check) -> None:
 
 
 def show_outcome(outcome: Outcome) -> None:
-    """Print how a notebook's execution went, and where its output lies."""
+    """Print how a notebook's execution went, and where its output is."""
     typer.echo(f"{outcome.notebook}: {outcome.status} in {outcome.seconds:.0f} s")
     if outcome.error:
         typer.echo(f"  {printable(outcome.error)}", err=True)

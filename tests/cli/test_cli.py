@@ -150,7 +150,7 @@ def test_bad_input_ends_the_process_with_1(runs_root: Path) -> None:
         (("notebooks", "day9*"), "day1_1_gpu"),
         (("exercises", "--upto", "99"), "there is no TODO 99: train.py has 1 to 16"),
         (("record", "moon", "--gpus", "2", "--only", "mars"), "there are device, channels_last"),
-        (("record", "moon", "--variants", "--list"), "leave --list and --only out"),
+        (("record", "moon", "--variants", "--list"), "leave out --list and --only"),
     ],
 )
 def test_bad_input_is_a_message_and_not_a_traceback(

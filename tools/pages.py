@@ -230,8 +230,8 @@ def memory(machine: str, other: str) -> str:
         both[0].to_dict("records"),
         f"*{both[0]['machine'][0]}.* A dash is a run that did not fit. Median error: {errors[0]}, "
         f"and {errors[1]} for the same runs on {both[1]['machine'][0]}. On both, "
-        f"{peaks.told_rightly(oom).sum()} of {len(oom)} runs that did not fit were predicted not "
-        f"to fit.",
+        f"{peaks.fit_predicted_correctly(oom).sum()} of {len(oom)} runs that did not fit were "
+        f"predicted not to fit.",
     )
 
 

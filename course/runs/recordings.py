@@ -1,7 +1,7 @@
-"""What other machines measured: real runs that the course ships, as tables.
+"""Recorded machines: tables of real runs on other machines, which the course ships.
 
-recordings/MACHINE/index.json       machine, date, driver, versions, git_sha, command, and what else
-                                    was measured there once: ceilings, convolutions
+recordings/MACHINE/index.json       machine, date, driver, versions, git_sha, command, and other
+                                    measurements: ceilings, convolutions
 recordings/MACHINE/runs.jsonl       one line per run, and
 recordings/MACHINE/steps.jsonl.gz   the steps of each (`course.runs.rows`)
 recordings/MACHINE/traces/          a folder for each run that left a thin trace or another file;
@@ -30,39 +30,39 @@ if TYPE_CHECKING:
 
 INDEX = "index.json"
 LOCK = ".lock"  # held by whatever changes a machine's files
-SITE = "recorded-"  # in front of a machine's name: the site that answers from its recordings
-TRACE = "trace-"  # in front of the label of a run that was made for its trace
-# Why a run was recorded, which is stored with it and is what runs are chosen by. What matters most
-# comes first, and `course record` runs them in this order, should the time run out.
+SITE = "recorded-"  # prefix of a site that answers from a machine's recordings, before its name
+TRACE = "trace-"  # prefix of the rung of a run that was recorded for its trace
+# Why a run was recorded. It is stored with the run, and runs are selected by it. `course record`
+# runs them in this order, the most important first, because the time may run out.
 PURPOSES = {
-    "throughput": "a rung at a batch that keeps a large device busy",
-    "trace": "a short run of such a rung, made for the trace of one step",
+    "throughput": "a rung at a batch size that keeps a large device busy",
+    "trace": "a short run of such a rung, for the trace of one step",
     "scaling": "a rung on one GPU and on several",
-    "communication": "one traced step on several GPUs, to see what they send each other",
-    "feeding": "a rung on one GPU and on several, fed from files that they decode",
-    "batch sizes": "a rung at other batch sizes, until memory is out",
+    "communication": "one traced step on several GPUs, which shows what they send each other",
+    "feeding": "a rung on one GPU and on several, with images from files",
+    "batch sizes": "a rung at different batch sizes, up to running out of memory",
     "notebook": "what a notebook launches at full size",
     "loading": "ways of loading files for one GPU",
-    "formats": "ways of storing images, and of decoding them, for one GPU",
-    "augmentation": "ways of augmenting, how fast they are and what they bring, over seeds",
-    "compiler": "a compiled step in each mode, at two batch sizes, and what compiling it takes",
+    "formats": "ways of storing and decoding images for one GPU",
+    "augmentation": "ways of augmenting: speed, and accuracy over seeds",
+    "compiler": "a compiled step in each mode, at two batch sizes, and how long compiling takes",
     "optimizers": "a step with each optimizer",
-    "memory": "a network that hardly fits, in ways that trade time for memory",
-    "sharding": "a large network on several GPUs, whole on each or in shards",
-    "parallel": "a large network on several GPUs, its layers shared out, or one after the other",
-    "learning": "trainings to their end, several at a time on one GPU: their times say nothing",
+    "memory": "a network that barely fits, with ways of trading time for memory",
+    "sharding": "a large network on several GPUs, replicated or sharded",
+    "parallel": "a large network on several GPUs, with tensor or pipeline parallelism",
+    "learning": "complete trainings, several at a time on one GPU, so their times mean nothing",
     "search": "the trials of a search, one after another on one GPU",
-    "practice": "the same bits again, and checkpoints: what either costs",
-    "variant": "a script with lines put in, which a notebook launches to show what they do",
+    "practice": "what reproducibility and checkpoints cost",
+    "variant": "a script with added lines, which a notebook launches to show what they do",
 }
-LEARNING = "learning"  # a purpose of which no time is kept
+LEARNING = "learning"  # no times are stored of these runs
 SEARCH = "search"
 PRACTICE = "practice"
-FULL_BATCH = ("throughput", "scaling")  # on one GPU, either tells how fast a rung is at its best
-LABELS = ("rung", "data_root")  # of a config: they change nothing that is computed
-HANDED_ON = ("uint8",)  # nor do these, but how fast files come, which is asked of FED alone
-FED = ("loading", "formats", "augmentation", "feeding")  # how images come: no part of the ladder
-ASIDE = (
+FULL_BATCH = ("throughput", "scaling")  # on one GPU, both measure a rung at full speed
+LABELS = ("rung", "data_root")  # config fields that change nothing that is computed
+LOADING_FIELDS = ("uint8",)  # config fields that only matter for LOADING_PURPOSES
+LOADING_PURPOSES = ("loading", "formats", "augmentation", "feeding")
+OFF_LADDER = (  # purposes of runs that are not part of the ladder
     "trace",
     "variant",
     "optimizers",
@@ -72,14 +72,14 @@ ASIDE = (
     "parallel",
     PRACTICE,
     SEARCH,
-    *FED,
-)  # nor are these
+    *LOADING_PURPOSES,
+)
 SETUP = {"model": "resnet50", "data": "synthetic", "image_px": 224, "batch_size": 256}
-NEAREST = 4  # so many recorded runs are named where none fits
+NEAREST = 4  # how many recorded runs an error names if none matches
 
 
 def machines() -> list[str]:
-    """The machines of which there are recordings."""
+    """The names of the recorded machines."""
     return sorted(path.parent.name for path in RECORDED.glob(f"*/{INDEX}"))
 
 
@@ -93,14 +93,14 @@ def load(machine: str) -> dict[str, Any]:
 
 
 def part(machine: str, name: str) -> Any:
-    """A part of a machine's index: what was measured there once.
+    """A part of a machine's index: one measurement.
 
     Raises:
-        ValueError: nothing was recorded there, or no such part; the message lists who has it.
+        ValueError: nothing was recorded there, or no such part; the message lists where it is.
     """
     saved = load(machine)
     if name not in saved:
-        others = ", ".join(each for each in machines() if name in load(each)) or "nobody"
+        others = ", ".join(each for each in machines() if name in load(each)) or "no machine has it"
         raise ValueError(f"no {name} is recorded for {machine!r}: {others}")
     return saved[name]
 
@@ -118,7 +118,7 @@ def save(machine: str, parts: dict[str, Any]) -> None:
 
 
 def trace_folder(machine: str) -> Path:
-    """The folder of what profilers left on a machine.
+    """The folder of a machine's profiler output.
 
     Raises:
         ValueError: nothing was recorded there; the message lists the machines.
@@ -130,7 +130,7 @@ def recorded_runs(machine: str, *purposes: str) -> list[Run]:
     """The recorded runs of a machine, in the order in which they ran.
 
     Args:
-        purposes: only those that were recorded for one of these; without any: all.
+        purposes: return only runs that were recorded for these; all runs by default.
 
     Raises:
         ValueError: nothing was recorded there, or no such purpose; the message lists what there is.
@@ -142,31 +142,31 @@ def recorded_runs(machine: str, *purposes: str) -> list[Run]:
     return [run for run in known if not purposes or run.purpose in purposes]
 
 
-@lru_cache(maxsize=32)  # each question about a machine goes through all its runs
+@lru_cache(maxsize=32)  # every query reads all runs of a machine
 def _runs(table: Path, _version: tuple[int, ...]) -> list[Run]:
-    """The runs of a table in the order in which they ran, as the table is now."""
+    """The runs of a table, in the order in which they ran."""
     found = [Run(table.parent / TRACES / name) for name in rows.names(table)]
     return sorted(found, key=lambda run: (run.record.started_at, run.name))
 
 
 def check_purpose(purpose: str) -> None:
-    """Raise ValueError, with a list of them, if there is no such purpose."""
+    """Raise ValueError, with a list of all purposes, if this is not one."""
     if purpose not in PURPOSES:
         raise ValueError(f"no purpose {purpose!r} of a recorded run: choose {', '.join(PURPOSES)}")
 
 
 def origin(saved: dict[str, Any]) -> str:
-    """When and with what it was recorded, in words: no recorded number is shown without."""
+    """Date and PyTorch version of a recording, in words, to show next to its numbers."""
     torch_version = saved["versions"]["torch"].partition("+")[0]
     return f"recorded {saved['date']}, PyTorch {torch_version}"
 
 
 def ladders(machine: str) -> dict[str, dict[tuple[str, str], Record]]:
-    """The rungs of the ladder as recorded in SETUP, those on the GPU and those on the CPU apart.
+    """The rungs of the ladder as recorded in SETUP, by device.
 
     Returns:
-        "GPU" and "CPU": what a rung measured there, by its name and its precision. Of several the
-        last; of those that measured nothing, none.
+        "GPU" and "CPU", each with records by rung and precision. The last of several runs counts;
+        runs that measured nothing are left out.
 
     Raises:
         ValueError: nothing was recorded there; the message lists the machines.
@@ -175,7 +175,7 @@ def ladders(machine: str) -> dict[str, dict[tuple[str, str], Record]]:
 
 
 def ladder_of(runs: Iterable[Run]) -> dict[str, dict[tuple[str, str], Record]]:
-    """`ladders`, of some runs of a machine in the order in which they ran."""
+    """`ladders` for these runs of a machine, in the order in which they ran."""
     found: dict[str, dict[tuple[str, str], Record]] = {"GPU": {}, "CPU": {}}
     for record in (run.record for run in runs):
         config, is_rung = record.config, record.rung in LADDER | BEYOND and record.gpus == 1
@@ -186,19 +186,19 @@ def ladder_of(runs: Iterable[Run]) -> dict[str, dict[tuple[str, str], Record]]:
 
 
 def recorded(machine: str, data: str = "synthetic", device: str = "auto") -> pd.DataFrame:
-    """The runs as they were recorded on another machine, shaped as by `ladder_table`.
+    """The runs that were recorded on a machine, as a table like that of `ladder_table`.
 
-    Runs made for their trace, for ways of loading, or for other optimizers are left out:
-    `trace_path` and `recorded_runs` have those. Column `ratio` is that to the first baseline.
+    Runs of the purposes OFF_LADDER are left out: see `trace_path` and `recorded_runs`. Column
+    `ratio` is relative to the first baseline.
 
     Args:
-        data: what the runs were fed with, as in a Config.
-        device: "auto": each rung where the ladder has it, the baseline on the processor and the
-            others on the accelerator; "cpu": the rungs on that machine's processor alone.
+        data: the data of the runs, as in a Config.
+        device: "auto": the baseline on the CPU and all other rungs on the accelerator, as in the
+            ladder; "cpu": all rungs on that machine's CPU.
 
     Raises:
-        ValueError: nothing was recorded on that machine, or with that data there, or another
-            device; the message lists what there is.
+        ValueError: nothing was recorded on that machine, or with that data, or the device is
+            unknown; the message lists what there is.
     """
     if device not in CHOICES["device"]:
         raise ValueError(f"device={device!r}: choose {' or '.join(CHOICES['device'])}")
@@ -206,9 +206,9 @@ def recorded(machine: str, data: str = "synthetic", device: str = "auto") -> pd.
 
 
 def _on_device(machine: str, data: str, device: str) -> list[Run]:
-    """The runs of the ladder on this device and data. The baseline begins those on either, also
-    where the processor was recorded after the GPU."""
-    known = [run for run in recorded_runs(machine) if run.purpose not in ASIDE]
+    """The runs of the ladder on this device and data. The baseline comes first, even if the CPU
+    was recorded after the GPU."""
+    known = [run for run in recorded_runs(machine) if run.purpose not in OFF_LADDER]
     found = [
         run
         for run in known
@@ -227,7 +227,7 @@ def _on_device(machine: str, data: str, device: str) -> list[Run]:
 def _table(runs: Iterable[Run]) -> pd.DataFrame:
     import pandas as pd
 
-    # The machine of each record says that it is recorded, and when.
+    # Each record's machine includes when it was recorded.
     table = pd.DataFrame([vars(run.record) for run in runs])
     for setting in ("precision", "channels_last", "batch_size", "workers"):
         table[setting] = [config[setting] for config in table["config"]]
@@ -238,10 +238,10 @@ def _table(runs: Iterable[Run]) -> pd.DataFrame:
 
 
 def large(machine: str, rungs: Iterable[str]) -> pd.DataFrame:
-    """The ladder's own rungs as recorded on a GPU that is kept busy: `recorded`, at batch 256.
+    """The ladder's rungs as recorded at batch 256, which keeps a GPU busy. See `recorded`.
 
     Args:
-        rungs: names of the ladder; those that were not recorded so are left out.
+        rungs: names of rungs; those that were not recorded at batch 256 are left out.
     """
     runs, wanted = _on_device(machine, "synthetic", "auto"), set(rungs)
     large = [
@@ -255,14 +255,14 @@ def large(machine: str, rungs: Iterable[str]) -> pd.DataFrame:
 
 
 def _computes_rung(run: Run) -> bool:
-    """Whether a run computes what the rung of its name does, whatever its sizes."""
+    """Whether a run computes what the rung of its name computes, regardless of sizes."""
     wanted = (LADDER | BEYOND).get(run.config.rung, Config())
     names = ("precision", "channels_last", "compile")
     return all(_fits(run, name, getattr(wanted, name)) for name in names)
 
 
 def _fits(run: Run, name: str, wanted: Any) -> bool:
-    """Whether the run computed what a setting asks for; `half` is its machine's own format."""
+    """Whether the run computed with this setting; `half` is its machine's own format."""
     if name == "precision" and wanted == "half":
         formats = run.record.hardware.get("half_units", [])
         wanted = resolve_half(formats, scales_loss=run.config.scales_loss)
@@ -270,7 +270,7 @@ def _fits(run: Run, name: str, wanted: Any) -> bool:
 
 
 def trace_path(machine: str, name: str) -> Path:
-    """The trace of a recorded run: a thin one of one training step.
+    """The path of a recorded run's trace, which contains one training step.
 
     Raises:
         ValueError: no traced run of this name; the message lists those of the machine.
@@ -287,32 +287,30 @@ def trace_path(machine: str, name: str) -> Path:
 
 
 def trace_name(config: Config) -> str:
-    """What a trace of a run with this config is called: after what tells it from others."""
+    """The name of the trace of a run with this config."""
     name = "tf32" if config.precision == "tf32" else config.rung
     return name + "_fp16" * (config.precision == "fp16") + "_cpu" * (config.device == "cpu")
 
 
 def answer(machine: str, config: Config, gpus: int = 1, added: dict[str, str] | None = None) -> Run:
-    """The last run on so many GPUs that was recorded with this config; its labels may differ.
+    """The last run that was recorded with this config on this number of GPUs.
 
-    Of several, one of this rung comes first: the same may have been recorded for another purpose.
-
-    The script is not compared: what ran is solutions/train.py of the recorded commit, or a
-    variant of it.
+    Its LABELS may differ, but a run of this rung is preferred. The script is not compared: the
+    recorded script is solutions/train.py of the recorded commit, or a variant of it.
 
     Args:
-        added: of a variant, the lines that were put into the solution, by the line before them.
+        added: the lines that a variant adds to the solution, by the line before them.
 
     Raises:
-        ValueError: no such run was recorded; the message names those that come nearest.
+        ValueError: no such run was recorded; the message names the most similar runs.
     """
     wanted = _computed(config)
-    newest = ((run, run.launched) for run in reversed(recorded_runs(machine)))  # a file, read once
+    newest = ((run, run.launched) for run in reversed(recorded_runs(machine)))  # each read once
     same = [(run, asked) for run, asked in newest if asked.get("added") == added]
     if added and not same:
         raise ValueError(
-            f"no script with these lines put in was recorded on {machine}: {added}. Launch it on "
-            f"another site, as site='local'"
+            f"no script with these added lines was recorded on {machine}: {added}. Launch it on a "
+            f"different site, such as site='local'"
         )
     known = [
         (_differences(run, asked, wanted, gpus), _nearness(run, asked, config), run)
@@ -330,14 +328,14 @@ def answer(machine: str, config: Config, gpus: int = 1, added: dict[str, str] | 
     if added is None and different & {*QUICK}:  # variants were recorded at the quick size
         advice += ". In a notebook, quick = False requests the recorded sizes"
     raise ValueError(
-        f"this run was not recorded on {machine}. Those that come nearest, and where they differ:\n"
+        f"this run was not recorded on {machine}. The most similar runs, and how they differ:\n"
         f"{nearest}{advice}"
     )
 
 
 def _nearness(run: Run, launched: dict[str, Any], config: Config) -> tuple[bool, bool]:
-    """What is compared where two runs computed the same; the smaller answers."""
-    # What was trained once more, to be compared with itself, answers for nothing that is there.
+    """Sort key of runs that computed the same: the smallest is the answer."""
+    # A run for PRACTICE repeats a different run, so it answers only if there is no other.
     return run.config.rung != config.rung, launched.get("purpose", "") == PRACTICE
 
 
@@ -348,7 +346,8 @@ def _computed(config: Config) -> dict[str, Any]:
 def _differences(
     run: Run, launched: dict[str, Any], wanted: dict[str, Any], gpus: int
 ) -> list[str]:
-    left_out = () if launched.get("purpose", "") in FED else HANDED_ON
+    is_loading = launched.get("purpose", "") in LOADING_PURPOSES
+    left_out = () if is_loading else LOADING_FIELDS
     names = [name for name in wanted if name not in left_out]
     differing = [name for name in names if not _fits(run, name, wanted[name])]
     found = [f"{name}={getattr(run.config, name)!r}" for name in differing]

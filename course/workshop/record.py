@@ -1,4 +1,4 @@
-"""Record a machine: run a list of configs on it, and pack what they leave into the course."""
+"""Record a machine: run a list of configs on it, and pack the results into the course."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ from course.traces import thin as trace_thin
 if TYPE_CHECKING:
     import pandas as pd
 
-TRACE_BYTES = 600_000  # no trace that is shipped is larger
+TRACE_BYTES = 600_000  # the largest trace that may be shipped
 TIMED = re.compile(r".*(_s|_s_q\d|_gib|watts|joules_per_image)$")  # fields of a record
-COURSE_STEPS = 128  # so many are kept of a run whose times say nothing
+COURSE_STEPS = 128  # how many steps are stored of a run whose times mean nothing
 TIME_MIN = 5  # for each run
 
 
 def plan(only: str = "*", gpus: int = 1) -> list[Planned]:
     """What `course record` runs: the recordings of all labs, purpose by purpose, lab by lab.
 
-    What matters most comes first, should the time run out, in the order of `PURPOSES`.
+    The most important come first, in the order of `PURPOSES`, because the time may run out.
 
     Args:
         only: a shell pattern for the configs' labels (`label`).
-        gpus: as many as the machine has.
+        gpus: how many the machine has.
 
     Raises:
         ValueError: no label fits; the message lists them.
@@ -69,24 +69,24 @@ def plan(only: str = "*", gpus: int = 1) -> list[Planned]:
 
 
 def label(config: Config) -> str:
-    """A config's rung, with -cpu behind it where it runs on the processor beside a GPU's run."""
-    beside = config.device == "cpu" and config.rung != "baseline"
-    return config.rung + "-cpu" * beside
+    """A config's rung, followed by -cpu for a rung that usually runs on a GPU."""
+    is_cpu = config.device == "cpu" and config.rung != "baseline"
+    return config.rung + "-cpu" * is_cpu
 
 
 def record(machine: str, planned: Iterable[Planned], folder: Path) -> Path:
-    """Run configs here one after another, and pack each as soon as it is over.
+    """Run configs here one after another, and pack each as soon as it ends.
 
     Args:
-        machine: the name that the recordings will have, say nvidia-h100.
-        planned: each with the number of GPUs to run it on, and why.
-        folder: where the machine's own folder is made, or added to.
+        machine: the name of the recordings, such as nvidia-h100.
+        planned: configs, each with its number of GPUs and its purpose.
+        folder: where the machine's folder is created or extended.
 
     Returns:
         The machine's folder.
 
     Raises:
-        ValueError: runs that could not be packed; all others were, those after them too.
+        ValueError: some runs could not be packed; all others were.
     """
 
     def ran() -> Iterator[tuple[Run, str]]:
@@ -102,10 +102,10 @@ def record(machine: str, planned: Iterable[Planned], folder: Path) -> Path:
 
 
 def pack_variants(machine: str, folder: Path) -> Path:
-    """Pack what a notebook has run here, live, of scripts with lines put in.
+    """Pack the runs of scripts with added lines, which a notebook launched on this machine.
 
-    Such lines stand in the notebook alone, so it is what launches them. Of several runs of the
-    same the last is packed.
+    Only notebooks contain such lines, so they must run first. The last of several equal runs is
+    packed.
 
     Raises:
         ValueError: there is no such run, or some could not be packed; all others were.
@@ -119,9 +119,9 @@ def pack_variants(machine: str, folder: Path) -> Path:
 
 
 def record_searches(machine: str, folder: Path, only: str = "*") -> Path:
-    """Search on this machine, and pack each trial of a search as soon as it is over.
+    """Run searches on this machine, and pack each trial as soon as its search ends.
 
-    What the networks say of images that no search looked at is packed with them.
+    Each network's accuracy on images that no search used is packed with it.
 
     Args:
         only: a shell pattern for the searches' names.
@@ -150,7 +150,7 @@ def _asked(run: Run) -> str:
 
 
 def _pack_all(runs: Iterable[tuple[Run, str]], target: Path, machine: str) -> Path:
-    """Pack each run as soon as it is there, with its purpose; say at the end what was refused."""
+    """Pack each run with its purpose as soon as it ends; report the refused ones at the end."""
     refused = []
     for run, purpose in runs:
         try:
@@ -163,19 +163,19 @@ def _pack_all(runs: Iterable[tuple[Run, str]], target: Path, machine: str) -> Pa
 
 
 def pack(run: Run, target: Path, machine: str, purpose: str) -> Run:
-    """Add a run to a machine's tables, without this machine's paths, its trace thinned.
+    """Add a run to a machine's tables, without this machine's paths and with a thin trace.
 
     A run of the same name is replaced, with its files; all others stay as they are.
 
     Args:
         target: the machine's folder.
-        purpose: why it was made, by which it will be chosen: one of `PURPOSES`.
+        purpose: why it was run, one of `PURPOSES`; runs are selected by it.
 
     Returns:
         The recorded run.
 
     Raises:
-        ValueError: the run is not over, its trace is too large even so, or no such purpose.
+        ValueError: the run is not over, its thin trace is too large, or no such purpose.
     """
     check_purpose(purpose)
     if run.record is None or not run.record.machine:
@@ -204,7 +204,7 @@ def pack(run: Run, target: Path, machine: str, purpose: str) -> Run:
 
 
 def _row(run: Run, machine: str, purpose: str) -> dict[str, Any]:
-    """Config, request, record, ranks and test of a run; what a run does not have is left out."""
+    """Config, request, record, ranks and test of a run, if it has them."""
     launched = run.launched
     request = {"rung": launched["rung"], "purpose": purpose}
     request |= {key: launched[key] for key in ("gpus", "executor", "git_sha", "launched_at")}
@@ -223,7 +223,7 @@ def _row(run: Run, machine: str, purpose: str) -> dict[str, Any]:
         name: value for name, value in run.record.config.items() if config.get(name) != value
     }
     hosts = list(dict.fromkeys(rank["host"] for rank in run.ranks))
-    ranks = [  # which ranks shared a node matters, and not what it was called
+    ranks = [  # which ranks shared a node matters, not the node's name
         rank | {"host": f"node-{hosts.index(rank['host'])}"} for rank in run.ranks
     ]
     parts = {"config": config, "request": request, "record": record}
@@ -231,9 +231,9 @@ def _row(run: Run, machine: str, purpose: str) -> dict[str, Any]:
 
 
 def _columns(steps: pd.DataFrame, purpose: str) -> dict[str, list]:
-    """The columns of a rank's steps: times to 0.1 µs and losses to 1e-6, for the rest is noise.
+    """The columns of a rank's steps: times to 0.1 µs and losses to 1e-6, because the rest is noise.
 
-    Where times say nothing, only how the loss and the learning rate went, of some steps.
+    If times mean nothing, only loss and learning rate, of some steps.
     """
     if purpose in (LEARNING, SEARCH) and len(steps):
         steps = steps[["step", "epoch", "loss", "lr"]].iloc[:: -(-len(steps) // COURSE_STEPS)]
@@ -248,7 +248,7 @@ def _columns(steps: pd.DataFrame, purpose: str) -> dict[str, list]:
 
 
 def _copy_files(run: Run, draft: Path) -> None:
-    """The files of a run that are no table: its trace, thinned, and BatchNorm's statistics."""
+    """Copy a run's files into a folder: its thin trace, and BatchNorm's statistics."""
     if run.record.trace:
         thin = trace_thin.thin(run.folder / run.record.trace, draft / run.record.trace)
         if (size := thin.stat().st_size) > TRACE_BYTES:
@@ -258,12 +258,12 @@ def _copy_files(run: Run, draft: Path) -> None:
 
 
 def _write_index(run: Run, target: Path) -> None:
-    """What holds for the machine; figures of other tools that stand there already stay."""
+    """Write the machine's own fields of the index; measurements of other tools stay."""
     path, record = target / INDEX, run.record
     saved: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    if saved and (record.device == "cpu" or "added" in run.launched):  # it is of the rungs there
+    if saved and (record.device == "cpu" or "added" in run.launched):  # rungs decide
         return
-    gpus = max(run.launched["gpus"], saved.get("gpus", 1))  # the first run there may have had one
+    gpus = max(run.launched["gpus"], saved.get("gpus", 1))  # the first run may have had one
     saved |= {
         "machine": f"{record.machine}, with {record.hardware.get('cores', '?')} cores",
         "gpus": gpus,

@@ -109,9 +109,9 @@ def test_each_run_that_did_not_fit_was_told_so(told: pd.DataFrame) -> None:
     oom = told[told["status"] == "oom"]
     assert set(oom["batch_size"]) == {1024, 2048} and oom["measured_gib"].isna().all()
     assert (oom["predicted_gib"] > oom["limit_gib"]).all() and set(oom["limit_gib"]) == {79.2}
-    assert peaks.told_rightly(told).all()
+    assert peaks.fit_predicted_correctly(told).all()
     wrong = told.assign(predicted_gib=80.0)
-    assert list(peaks.told_rightly(wrong)) == list(wrong["status"] == "oom")
+    assert list(peaks.fit_predicted_correctly(wrong)) == list(wrong["status"] == "oom")
 
 
 @pytest.mark.slow

@@ -282,7 +282,7 @@ def test_variants_are_packed_and_answer_for_their_own_lines_alone(
     assert answered(script).recorded_on == "here"
     with pytest.raises(ValueError, match="this run was not recorded on here"):
         answered("solutions/train.py")
-    with pytest.raises(ValueError, match="no script with these lines"):
+    with pytest.raises(ValueError, match="no script with these added lines"):
         answered(script_variant("other", {CRITERION: "print('another')"}))
     script.write_text(script.read_text() + "# one more\n")
     with pytest.raises(ValueError, match="edited since"):

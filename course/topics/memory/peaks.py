@@ -1,4 +1,4 @@
-"""Peaks that `predict` tells beside peaks that runs measured: how far to trust it."""
+"""Peaks that `predict` predicts next to peaks that runs measured: how far to trust it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from course.topics.memory.traded import PLAIN, way_of
 
 MACHINE = "nvidia-h100"
 SAVED = "predicted"  # in a machine's index: predictions for its recorded runs
-ASIDE = "memory"  # a purpose of recorded runs, whose peaks are told as well
+PURPOSE = "memory"  # runs recorded for this purpose are predicted, too
 COUNTED = "device allocator"  # the kind of measured peak that can be predicted
 SETTINGS = ("batch_size", "model", "precision", "channels_last", "fused", "compile")
 # Of a config, what its prediction does not depend on.
@@ -52,7 +52,7 @@ def predicted(runs: Iterable[Run] | pd.DataFrame) -> pd.DataFrame:
     fused, compile, inputs, status, measured_gib (NaN for a run that ran out of memory: it never
     reached its peak), predicted_gib, error (predicted over measured, minus 1), reserved_gib (what
     the allocator had taken from the device), limit_gib (what the run could have had; NaN: not
-    recorded), machine, and predictor, the PyTorch that told.
+    recorded), machine, and predictor, the PyTorch version of the prediction.
 
     Args:
         runs: runs that are over, or a table of records as `recorded` returns.
@@ -61,7 +61,7 @@ def predicted(runs: Iterable[Run] | pd.DataFrame) -> pd.DataFrame:
         ValueError: a run that is not over, or none that measured a device's allocator.
     """
     compared = _comparable(runs)
-    return _beside(compared, _told(compared), _torch())
+    return _beside(compared, _predict(compared), _torch())
 
 
 def of_recorded(machine: str = MACHINE, purpose: str = "") -> pd.DataFrame:
@@ -80,16 +80,16 @@ def of_recorded(machine: str = MACHINE, purpose: str = "") -> pd.DataFrame:
         if _key(config) not in known:
             raise ValueError(
                 f"no prediction is saved for {config.rung}, {config.setup}, which {machine} "
-                f"recorded: make them anew by course.topics.memory.peaks.save({machine!r})"
+                f"recorded: predict again by course.topics.memory.peaks.save({machine!r})"
             )
     return _beside(compared, known, saved["torch"])
 
 
 def save(machine: str = MACHINE) -> None:
-    """Predict the peaks of a machine's recorded runs anew and save them; some minutes."""
-    known = _told(_comparable(_recorded(machine, "")))
-    if aside := recordings.recorded_runs(machine, ASIDE):
-        known |= _told(_comparable(aside))
+    """Predict the peaks of a machine's recorded runs again, and save them; takes minutes."""
+    known = _predict(_comparable(_recorded(machine, "")))
+    if runs := recordings.recorded_runs(machine, PURPOSE):
+        known |= _predict(_comparable(runs))
     peaks = [{"config": dict(sorted(key)), "peak_gib": peak} for key, peak in known.items()]
     saved = {"torch": _torch(), "date": date.today().isoformat(), "peaks": peaks}
     recordings.save(machine, {SAVED: saved})
@@ -100,8 +100,8 @@ def median_error(table: pd.DataFrame) -> float:
     return float(table["error"].abs().median())
 
 
-def told_rightly(table: pd.DataFrame) -> pd.Series:
-    """For each run: did the prediction say rightly whether it fits into what it could have?"""
+def fit_predicted_correctly(table: pd.DataFrame) -> pd.Series:
+    """Whether, for each run, the prediction was right about fitting into `limit_gib`."""
     return (table["predicted_gib"] <= table["limit_gib"]) == (table["status"] == "ok")
 
 
@@ -115,7 +115,7 @@ def _comparable(runs: Iterable[Run] | pd.DataFrame) -> list[dict[str, Any]]:
         for row in finished(runs)
         if row["status"] in ("ok", "oom")
         and row.get("memory_kind") == COUNTED
-        and not row["config"].get("algebra")  # told of its form in PyTorch, which keeps more
+        and not row["config"].get("algebra")  # predictions are of PyTorch's form
     ]
     if not found:
         raise ValueError(
@@ -132,7 +132,7 @@ def _key(config: Config) -> Key:
     return frozenset((name, value) for name, value in vars(config).items() if name not in IGNORED)
 
 
-def _told(compared: list[dict[str, Any]]) -> dict[Key, float]:
+def _predict(compared: list[dict[str, Any]]) -> dict[Key, float]:
     from course.training.fake.step import predict
 
     configs = {_key(config): config for config in (from_dict(row["config"]) for row in compared)}

@@ -67,7 +67,8 @@ def problems(entry: dict[str, str], prose: str, names: dict[str, Any]) -> list[s
     for each in values:
         match = find(each, text, end)
         if not match:
-            return [f"the value is {each!r}, but the prose says {text!r}, at or after {end}"]
+            rest = text[end:]  # the values are in the order of the prose
+            return [f"the value is {each!r}, but the prose says {rest!r}, in {text!r}"]
         end = match.end()
     return []
 

@@ -1,7 +1,7 @@
 """A torchvision ResNet whose training steps run as Triton kernels, below autograd.
 
-Autograd sees six functions, one for each segment of the network. So criterion, loss scale,
-optimizer, schedule, weight averages, checkpoints and DDP remain the user's own.
+For autograd, the network is six functions, one per segment. So criterion, loss scale, optimizer,
+schedule, weight averages, checkpoints and DDP work as in any other training loop.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from fast_resnet.network import Tape
 
 EAGER_STEPS = 3  # steps on images of one shape before CUDA graphs are captured
-STRIDE = 32  # an image's height must be a multiple: it is halved five times
-MOST = 2**30  # elements of the stem's output; others have up to twice as many, counted in 32 bits
-CAPABILITY = (8, 0)  # an A100's
+STRIDE = 32  # an image's height must be a multiple of this, because it is halved five times
+MOST = 2**30  # elements in the stem's output; other tensors have up to 2x as many; 32-bit indices
+CAPABILITY = (8, 0)  # compute capability of an A100
 HALF = (torch.float16, torch.bfloat16)
 STEM, HEAD = 0, 5  # the first and last segment
 
@@ -35,8 +35,8 @@ _last_conversion: dict[str, str] = {}
 
 
 class FastResNet(ResNet):
-    """torchvision's network, with its weights. Training steps run as kernels where these can
-    compute them, and as torchvision's own code elsewhere."""
+    """torchvision's network, with its weights. Training steps run as kernels if the kernels
+    support them, and as torchvision's own code otherwise."""
 
     is_fast_resnet = True
     _step: Step | None = None
@@ -45,13 +45,13 @@ class FastResNet(ResNet):
 
     @property
     def _ddp_params_and_buffers_to_ignore(self) -> list[str]:
-        """DDP reads this of the network that it wraps (pytorch/pytorch, issue 43690)."""
+        """DDP reads this attribute of the network that it wraps (pytorch/pytorch, issue 43690)."""
         return [] if unavailable(self.conv1.weight.device) else names_without_ddp(self)
 
     @torch.compiler.disable
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Logits [n, classes] of images [n, 3, h, w]."""
-        # Also in evaluation mode, in which one may train with frozen statistics.
+        """Return logits [n, classes] of images [n, 3, h, w]."""
+        # Also in evaluation mode, because users may train with frozen statistics.
         average = self._gradient_average() if self.training or torch.is_grad_enabled() else None
         modules = list(_compat.modules_of(self))
         norms = [m for m in modules if isinstance(m, nn.BatchNorm2d)]
@@ -79,12 +79,12 @@ class FastResNet(ResNet):
         return scores
 
     def _why_not(self, images: torch.Tensor, dtype: torch.dtype, modules: list[nn.Module]) -> str:
-        """Why the kernels cannot compute this step; "" if they can."""
-        if type(self) is not FastResNet:  # FSDP2 made a class of its own, and moves the weights
+        """Return why the kernels cannot compute this step; "" if they can."""
+        if type(self) is not FastResNet:  # FSDP2 replaces the class, and moves the weights
             return f"{type(self).__name__} manages its weights"
         if next(self.parameters(), None) is None:
             return "its weights are not parameters, as in a replica of DataParallel"
-        if _compat.has_hooks(modules[1:]):  # kernels call no layer; the network's own hooks run
+        if _compat.has_hooks(modules[1:]):  # kernels call no layers; hooks of the network still run
             return "one of its layers has a hook"
         if "_forward_impl" in self.__dict__ or any("forward" in m.__dict__ for m in modules[1:]):
             return "a forward method is replaced"
@@ -100,7 +100,7 @@ class FastResNet(ResNet):
             warnings.warn(text, stacklevel=6)  # the line that calls the network
 
     def _gradient_average(self) -> GradientAverage | None:
-        """What averages this step's gradients over ranks; None without DDP, or under `no_sync`."""
+        """Return the average over ranks for this step; None without DDP, or under `no_sync`."""
         ddp = _compat.active_ddp()
         if ddp is None or ddp.module is not self or not ignores_parameters(ddp):
             return None
@@ -109,22 +109,22 @@ class FastResNet(ResNet):
         return self._average if ddp.require_backward_grad_sync else None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without a step's graphs and buffers: a copy makes its own when it trains."""
+        """Leave out a step's graphs and buffers: a copy creates new ones when it trains."""
         return {k: v for k, v in self.__dict__.items() if k not in ("_step", "_average")}
 
 
 def convert(model: nn.Module) -> nn.Module:
-    """The same network, whose training steps run as kernels; weights keep their names and places.
+    """Return the same network, with training steps that run as kernels; its weights do not change.
 
     Args:
-        model: a bottleneck ResNet of torchvision's, before or after it moves to a GPU. It is
+        model: a bottleneck ResNet from torchvision, before or after it moves to a GPU. It is
             changed in place; convolutions become channels last.
 
-    Precision follows autocast. Where the kernels cannot compute a step, torchvision's code does,
-    with one warning.
+    Precision follows autocast. If the kernels cannot compute a step, torchvision's code computes
+    it, with one warning.
 
     Raises:
-        ValueError: another network; the message names the difference.
+        ValueError: a different network; the message names the difference.
     """
     if reason := unsupported_reason(model):
         raise ValueError(f"fast_resnet: {reason}. It converts {structure.KNOWN}")
@@ -135,12 +135,12 @@ def convert(model: nn.Module) -> nn.Module:
 
 
 def unsupported_reason(model: nn.Module) -> str:
-    """What of a network `convert` does not support; "" if it can be converted."""
+    """Return what `convert` does not support in a network; "" if it can be converted."""
     return structure.difference(model)
 
 
 def fallback_reason(model: nn.Module, dtype: torch.dtype) -> str:
-    """Why training steps in this dtype would run as torchvision's code; "": they run as kernels."""
+    """Return why training steps in dtype would run torchvision's code; "" if kernels run."""
     if not isinstance(model, FastResNet):
         return "it is not converted"
     reason = unavailable(model.conv1.weight.device) or _wrong_weights(model)
@@ -148,17 +148,17 @@ def fallback_reason(model: nn.Module, dtype: torch.dtype) -> str:
 
 
 def last_conversion() -> dict[str, str]:
-    """For logs: the "form" that this process trains by, kernels or torchvision, and "why"."""
+    """Return, for logs, the "form" of this process's steps (kernels or torchvision) and "why"."""
     return dict(_last_conversion)
 
 
 def is_interpreted() -> bool:
-    """Whether kernels run in Triton's interpreter, which computes on the CPU in any precision."""
+    """Return whether kernels run in Triton's interpreter: on the CPU, in any precision."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def unavailable(device: torch.device) -> str:
-    """Why kernels do not run on this device; "" if they do."""
+    """Return why kernels do not run on this device; "" if they do."""
     if find_spec("triton") is None:
         return "the kernels are written in Triton, which is not installed"
     if is_interpreted():
@@ -171,7 +171,7 @@ def unavailable(device: torch.device) -> str:
 
 
 def step_dtype(images: torch.Tensor) -> torch.dtype:
-    """The type that convolutions would compute in: autocast's, or that of the images."""
+    """Return the type that convolutions would use: autocast's type, or the images' type."""
     kind = images.device.type
     on = torch.is_autocast_enabled(kind)
     return torch.get_autocast_dtype(kind) if on else images.dtype
@@ -237,10 +237,10 @@ class _Segment(torch.autograd.Function):
 
 
 class Step:
-    """What the training steps of a network need: its segments, the last tape, and CUDA graphs."""
+    """State of a network's training steps: its segments, the last tape, and CUDA graphs."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
-        from fast_resnet.network import Segments  # only here: it needs Triton
+        from fast_resnet.network import Segments  # imported here because it needs Triton
 
         self.device = model.conv1.weight.device
         self.segments = Segments(model, dtype)
@@ -251,12 +251,12 @@ class Step:
         self._tape: Tape | None = None
         self._graphs: Graphs | None = None
         self._shape, self._seen = torch.Size(), 0
-        self._captured = False  # whether the current step runs by graphs
+        self._captured = False  # whether the current step runs as graphs
         self._may_capture = self.device.type == "cuda"
         self.average: GradientAverage | None = None  # over ranks, in the current step
 
     def is_outdated(self, dtype: torch.dtype, modules: list[nn.Module]) -> bool:
-        """Whether types, addresses, layers or their attributes have changed since this was made."""
+        """Return whether dtype, addresses, layers or their attributes have changed."""
         return (
             dtype != self.segments.dtype
             or len(modules) != len(self._modules)
@@ -266,7 +266,7 @@ class Step:
         )
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        """Logits [n, classes] of images [n, 3, h, w]."""
+        """Return logits [n, classes] of images [n, 3, h, w]."""
         x = self._prepared(images)
         for number in range(HEAD + 1):
             x = _Segment.apply(self, number, x, *self.parameters[number])
@@ -274,7 +274,7 @@ class Step:
 
     @torch.no_grad()
     def _prepared(self, images: torch.Tensor) -> torch.Tensor:
-        """Images in half precision, with a fourth channel of zeros for the first layer."""
+        """Return images in half precision, with a fourth channel of zeros for the first layer."""
         self.count += 1
         n, _, height, width = images.shape
         self._seen = self._seen + 1 if images.shape == self._shape else 1
@@ -293,15 +293,15 @@ class Step:
         return x
 
     def _capture(self, images: torch.Tensor) -> None:
-        """Capture graphs that read `images`; images of this shape use them from now on."""
+        """Capture graphs that read `images`; later images of this shape use them."""
         from fast_resnet.graphs import Graphs
 
-        self._graphs = self._tape = None  # for one shape at a time: they hold memory
+        self._graphs = self._tape = None  # keep graphs for one shape only, to save memory
         try:
             with self._settings():
                 self._graphs = Graphs(self.segments, images)
             self._captured = True
-        except RuntimeError as error:  # other work in this process may forbid it
+        except RuntimeError as error:  # other work in this process may prevent a capture
             self._may_capture = False
             print(f"fast_resnet goes on without CUDA graphs: {error}", file=sys.stderr, flush=True)
 
@@ -309,7 +309,7 @@ class Step:
         return Settings(self.device)
 
     def forward(self, number: int, x: torch.Tensor) -> torch.Tensor:
-        """One segment's, for autograd."""
+        """Run one segment's forward pass, for autograd."""
         self._due = number
         with self._settings():
             if self._captured:
@@ -317,16 +317,16 @@ class Step:
             else:
                 tape = None if number == STEM else self._tape
                 out, self._tape = self.segments.forward(number, x.detach(), tape)
-        return out.detach()  # what the tape keeps must not keep autograd's graph
+        return out.detach()  # the tape must not keep autograd's graph alive
 
     def backward(
         self, number: int, d: torch.Tensor, count: int, is_last: bool
     ) -> tuple[torch.Tensor | None, list[torch.Tensor | None]]:
-        """One segment's, for autograd: the gradients of its input and of its parameters (None if
-        these are averaged over ranks when backward ends).
+        """Run one segment's backward pass, for autograd. Return the gradient of its input and the
+        gradients of its parameters (None if they are averaged over ranks when backward ends).
 
         Raises:
-            RuntimeError: another forward pass, or this backward pass, has used up what is needed.
+            RuntimeError: a later forward pass, or an earlier backward pass, used the tape.
         """
         if (count, number) != (self.count, self._due):
             raise RuntimeError(
@@ -351,7 +351,7 @@ class Step:
 
 
 class Settings:
-    """While kernels run: their GPU, cuDNN's fastest, and no autocast, for types are chosen here."""
+    """Settings while kernels run: their GPU, cuDNN's fastest algorithms, and no autocast."""
 
     def __init__(self, device: torch.device) -> None:
         self._autocast = torch.autocast(device.type, enabled=False)
@@ -370,7 +370,7 @@ class Settings:
 
 
 def places(modules: list[nn.Module]) -> list[int]:
-    """Addresses of parameters and statistics, which kernels use."""
+    """Return the addresses of parameters and statistics that kernels use."""
     return [each.data_ptr() for each in _compat.tensors_of(modules)]
 
 
@@ -383,7 +383,7 @@ ATTRIBUTES = {
 
 
 def settings(modules: list[nn.Module]) -> list[Any]:
-    """Attributes of layers that kernels have fixed, or that no kernel knows."""
+    """Return the layers' attributes that a step has fixed, or that kernels do not support."""
     return [
         getattr(module, name) for module in modules for name in ATTRIBUTES.get(type(module), ())
     ]

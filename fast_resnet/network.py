@@ -1,13 +1,14 @@
-"""Both passes of a bottleneck ResNet, written by hand, in six segments: stem, four layers, head.
+"""Hand-written forward and backward passes of a bottleneck ResNet, in six segments.
 
-Forward, each block keeps its input, y and z around its 3x3 convolution (before and behind BatchNorm
-and ReLU), and the last ReLU's mask, one bit an element. The outputs of conv3 and of the shortcut's
-convolution, four times as wide, are never written. Backward, one tensor goes from block to block:
-d, the gradient behind the ReLU of the block below. Its column sums are in that block's bn3, row
-"dbeta".
+The segments are the stem, four layers and the head. In the forward pass, each block keeps its
+input, y and z around its 3x3 convolution (before and after BatchNorm and ReLU), and the mask of the
+last ReLU, one bit per element. The outputs of conv3 and of the shortcut's convolution, which are
+four times as wide, are never written. In the backward pass, blocks pass on one tensor d: the
+gradient of the last ReLU's input in the block below. The "dbeta" row of that block's bn3 contains
+d's column sums.
 
-Segments, not the whole network at once: while one goes back, the gradients of the segment above it
-travel to other ranks (ddp.py).
+The network is split into segments so that, while one segment runs its backward pass, the gradients
+of the segment above it are sent to other ranks (ddp.py).
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from fast_resnet.rows import (
 )
 from fast_resnet.state import Norm, State
 
-# The type that the first layer multiplies in, of the network's. cuDNN has no kernel in bf16 for so
-# few channels, and takes several times as long as in fp16, whose range normalised images are far
-# from. Gradients may be anywhere, so backward stays in bf16.
+# The first layer's forward type, by the network's type. cuDNN has no bf16 kernel for four channels,
+# and would take several times as long as in fp16. Normalised images are well within fp16's range.
+# Gradients may not be, so the backward pass stays in bf16.
 FIRST = {torch.bfloat16: torch.float16}
 
 
 @dataclass
 class BlockTape:
-    """What one block's backward needs. Rows are pixels; height is that of an image."""
+    """Tensors for one block's backward pass. Rows are pixels; height is the height of an image."""
 
     block: nn.Module
     x: torch.Tensor  # [n height², C], the input
@@ -48,7 +49,7 @@ class BlockTape:
     y1: torch.Tensor
     z1: torch.Tensor
     y2: torch.Tensor
-    height2: int  # behind the 3x3 convolution, which may have stride 2
+    height2: int  # after the 3x3 convolution, which may have stride 2
     bits: torch.Tensor  # the mask of the last ReLU, [n height2², C_out / 8]
     conv3: Linear
     shortcut: Linear | None
@@ -56,7 +57,7 @@ class BlockTape:
 
 @dataclass
 class Tape:
-    """What a network's backward needs."""
+    """Tensors for a network's backward pass."""
 
     images: torch.Tensor  # [n, 4, h, w]
     stem_y: torch.Tensor  # [n stem_height², 64], in the type of `FIRST`
@@ -67,15 +68,16 @@ class Tape:
 
     @property
     def height(self) -> int:
-        """Of an image as far as forward has come."""
+        """Height of an image after the blocks that have run so far."""
         return self.blocks[-1].height2 if self.blocks else self.stem_height // 2
 
 
 class Segments:
     """The segments of a torchvision bottleneck ResNet, and their buffers.
 
-    Forward, what goes from one to the next are rows of pixels [n h w, C]; backward, their gradient
-    behind the ReLU that made them.
+    In the forward pass, a segment passes rows of pixels [n h w, C] to the next one. In the backward
+    pass, it passes down the gradient of the input of the ReLU that computed these rows; the stem
+    takes the gradient of the max pool's output.
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
@@ -89,15 +91,18 @@ class Segments:
         self.state = State([m for part in self.modules for m in part], dtype)
 
     def parameters(self, number: int) -> list[nn.Parameter]:
-        """Those of a segment, in the order of `gradients`."""
+        """Return a segment's parameters, in the order of `gradients`."""
         return [p for module in self.modules[number] for p in module.parameters(recurse=False)]
 
     def gradients(self, number: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """What `backward` has made for its parameters: a flat piece of memory, and views of it."""
+        """Return a segment's parameter gradients: one flat tensor, and views of it."""
         return self.state.gradients(self.modules[number])
 
     def forward(self, number: int, x: torch.Tensor, tape: Tape | None) -> tuple[torch.Tensor, Tape]:
-        """What a segment makes of x; of the stem, images [n, 4, h, w], which begin a new tape."""
+        """Return a segment's output for x, and the tape.
+
+        The stem takes images [n, 4, h, w] and begins a new tape.
+        """
         if number == STEM:
             self.state.begin()
             return self._stem_forward(x)
@@ -110,20 +115,20 @@ class Segments:
         return x, tape
 
     def backward(self, number: int, d: torch.Tensor, tape: Tape) -> torch.Tensor | None:
-        """From the gradient of a segment's output to that of its input; None for images."""
+        """Return the gradient of a segment's input, from that of its output; None for images."""
         if number == STEM:
             return self._stem_backward(d, tape)
         if number == HEAD:
             return self._head_backward(d, tape)
         begin = sum(len(layer) for layer in self.layers[: number - 1])
-        copies: list[tuple[torch.Tensor, torch.Tensor]] = []  # (where to, what)
+        copies: list[tuple[torch.Tensor, torch.Tensor]] = []  # (destination, source)
         for at in reversed(range(begin, begin + len(self.layers[number - 1]))):
             d = self._block_backward(tape, at, d, copies)
         _compat.copy_all(*map(list, zip(*copies)))  # one launch for all
         return d
 
     def rehearse(self, images: torch.Tensor) -> None:
-        """Both passes over images [n, 4, h, w]; the gradient of the logits is 0."""
+        """Run both passes over images [n, 4, h, w], with 0 as the gradient of the logits."""
         x, tape = images, None
         for number in range(HEAD + 1):
             x, tape = self.forward(number, x, tape)
@@ -149,7 +154,7 @@ class Segments:
         self.state.weight_gradient[conv].copy_(dw)
 
     def _head_backward(self, d: torch.Tensor, tape: Tape) -> torch.Tensor:
-        """From the gradient of the logits [n, classes] to that behind the last block's mask."""
+        """Return the gradient of the last ReLU's input, from that of the logits [n, classes]."""
         fc, last = self.model.fc, tape.blocks[-1]
         self.state.bias_gradient.copy_(d.sum(0, dtype=torch.float32))
         torch.mm(d.t(), tape.pooled, out=self.state.weight_gradient[fc])
@@ -159,7 +164,7 @@ class Segments:
         return self.state.norms[tape.block.bn3]
 
     def _block_forward(self, block: nn.Module, x: torch.Tensor, tape: Tape) -> torch.Tensor:
-        """A bottleneck of x [n height², C]; what it keeps is added to the tape."""
+        """Return a block's output for x [n height², C], and add its tensors to the tape."""
         state, n, height = self.state, len(tape.images), tape.height
         norm1, norm2, norm3 = (state.norms[m] for m in (block.bn1, block.bn2, block.bn3))
         y1 = x @ state.weight[block.conv1].flatten(1).t()
@@ -186,7 +191,7 @@ class Segments:
     def _shortcut_forward(
         self, block: nn.Module, x: torch.Tensor, tape: Tape
     ) -> tuple[torch.Tensor, Linear]:
-        """bn(x W') on the shortcut, with or without stride."""
+        """Return bn(x W') of the shortcut, with or without stride."""
         conv, norm = block.downsample[0], self.state.norms[block.downsample[1]]
         if is_strided(block):
             x = as_rows(as_images(x, len(tape.images), tape.height)[:, :, ::2, ::2]).contiguous()
@@ -194,12 +199,15 @@ class Segments:
             below = self._norm3(tape.blocks[-1])
             add_sums(x, below, "total")
         else:
-            below = self.state.norms[self.model.bn1]  # the max pool has added them up
+            below = self.state.norms[self.model.bn1]  # stem_pool has already added the sums
         out, _, linear = linear_norm(self.state, x, below, conv, norm, None)
         return out, linear
 
     def _block_backward(self, tapes: Tape, at: int, d: torch.Tensor, copies: list) -> torch.Tensor:
-        """From d of this block's output to d of its input; of the first block, of the max pool."""
+        """Return d for this block's input, from d for its output.
+
+        For the first block, return the gradient of the max pool's output.
+        """
         tape, state, n = tapes.blocks[at], self.state, len(tapes.images)
         block, x, height = tape.block, tape.x, tape.height
         norm1, norm2, norm3 = (state.norms[m] for m in (block.bn1, block.bn2, block.bn3))
@@ -213,11 +221,11 @@ class Segments:
         add_norm_gradients(dz1, tape.y1, norm1)
         dy1 = norm_relu_backward(dz1, tape.y1, norm1)
         torch.mm(dy1.t(), x, out=state.weight_gradient[block.conv1].flatten(1))
-        shortcut = d  # the identity hands its gradient on as it is
+        shortcut = d  # the identity passes its gradient on unchanged
         if tape.shortcut is not None:
             shortcut = linear_norm_backward(state, d, norm3, tape.shortcut)
         w1 = state.weight[block.conv1].flatten(1)
-        if not at:  # the max pool has no mask: the stem's backward knows what was 0
+        if not at:  # no mask here: in the stem's backward, `winner` marks where the ReLU gave 0
             return shortcut.addmm_(dy1, w1)
         below = tapes.blocks[at - 1]
         strided = is_strided(block)
@@ -226,5 +234,5 @@ class Segments:
 
 
 def is_strided(block: nn.Module) -> bool:
-    """Whether the block's shortcut reads every second pixel only."""
+    """Return whether the block's shortcut reads only every second pixel."""
     return block.downsample is not None and block.downsample[0].stride == (2, 2)

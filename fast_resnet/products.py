@@ -1,9 +1,9 @@
-"""The 1x1 convolutions, as products of matrices with all that surrounds them in one kernel.
+"""The 1x1 convolutions as matrix products, each fused with the operations around it.
 
-formulas.py derives them; M, K, N, s, G, P, k1, k2, k3 are named as there. Tensors are [M, K] and
-[M, N]: pixels x channels; W is [N, K]. A program makes a tile of BM rows and BN columns, and walks
-over the depth in steps of BK. A function that a kernel calls becomes a part of it: a tile never
-leaves the registers in between.
+formulas.py derives the formulas and defines M, K, N, s, G, P, k1, k2 and k3. Tensors are [M, K] and
+[M, N]: pixels x channels; W is [N, K]. Each program computes a tile of BM rows and BN columns, and
+loops over the depth in steps of BK. Triton inlines the functions that a kernel calls, so a tile
+stays in registers.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ CONSTANT, SCALE, SHIFT, OWN_MEAN, RSTD = (
 
 @triton.jit
 def tile(M, N, BM: tl.constexpr, BN: tl.constexpr):
-    """Of this program's tile the rows and columns, which rows exist, and where it is in [M, N].
+    """Return the rows and columns of this program's tile, a mask of rows, and offsets in [M, N].
 
-    Columns first: the programs that run together share rows of the left factor.
+    Consecutive programs compute neighbouring columns, so they share rows of the left factor.
     """
     rows = (tl.program_id(0) // (N // BN)) * BM + tl.arange(0, BM)
     cols = (tl.program_id(0) % (N // BN)) * BN + tl.arange(0, BN)
@@ -51,15 +51,15 @@ def tile(M, N, BM: tl.constexpr, BN: tl.constexpr):
 
 @triton.jit
 def bits_at(rows, N, N8, BN: tl.constexpr):
-    """Where a tile's bits are in a mask [M, N8 = N/8]. Triton looks at the divisors of arguments:
-    it would not know that a quotient in here is a multiple of 16, and access byte by byte."""
+    """Return the offsets of a tile's bits in a mask [M, N8 = N/8]. N8 is an argument because Triton
+    checks only arguments for divisibility by 16; with N // 8 it would access single bytes."""
     cols8 = (tl.program_id(0) % (N // BN)) * (BN // 8) + tl.arange(0, BN // 8)
     return rows[:, None] * N8 + cols8[None, :]
 
 
 @triton.jit
 def multiply(acc, A, B, rows, cols, keep, DEPTH, N, TRANSPOSED: tl.constexpr, BK: tl.constexpr):
-    """acc + A B of a tile: A [.., DEPTH], B [DEPTH, N]; TRANSPOSED: B is stored as [N, DEPTH]."""
+    """Return acc + A B for a tile: A [.., DEPTH], B [DEPTH, N] (TRANSPOSED: stored [N, DEPTH])."""
     for k0 in range(0, DEPTH, BK):
         k = k0 + tl.arange(0, BK)
         a = tl.load(A + rows[:, None] * DEPTH + k[None, :], mask=keep, other=0.0)
@@ -78,10 +78,10 @@ def conv3_kernel(
 ):  # fmt: skip
     """OUT = relu((X W') * scale + shift + IDENTITY) [M, N] and the ReLU's mask in BITS [M, N/8].
 
-    Without JOINS (the shortcut's convolution) there is neither identity nor ReLU.
+    Without JOINS (for the shortcut's convolution), there is no identity and no ReLU.
     """
     rows, cols, keep, at = tile(M, N, BM, BN)
-    if JOINS:  # asked for before the loop, so that it arrives during it
+    if JOINS:  # start this load before the loop, so that it overlaps with the loop
         identity = tl.load(IDENTITY + at, mask=keep, other=0.0)
     acc = tl.zeros((BM, BN), tl.float32)
     acc = multiply(acc, X, W, rows, cols, keep, K, N, True, BK)
@@ -95,7 +95,7 @@ def conv3_kernel(
 
 @triton.jit
 def load_strided(SMALL, rows, cols, keep, N, H):
-    """Rows of H x H images of which SMALL holds every second pixel, down and right; 0 elsewhere."""
+    """Load rows of H x H images: SMALL stores every second row and column; the rest is 0."""
     h = (rows // H) % H
     w = rows % H
     small = ((rows // (H * H)) * (H // 2) + h // 2) * (H // 2) + w // 2
@@ -110,8 +110,8 @@ def dgrad1_kernel(
 ):  # fmt: skip
     """D = mask * (DY W + SHORTCUT) [M, N]; the table's DBETA += its column sums.
 
-    The gradient of a block's input, through its conv1 and its shortcut, behind the ReLU of the
-    block below. STRIDED: SHORTCUT holds every second pixel of the H x H images only.
+    D is the gradient of a block's input, through conv1 and the shortcut, times the ReLU mask of the
+    block below. STRIDED: SHORTCUT stores only every second pixel of the H x H images.
     """
     rows, cols, keep, at = tile(M, N, BM, BN)
     if STRIDED:
@@ -132,10 +132,10 @@ def dz_kernel(
     D, A, Z, B, NORM, Y, OUT, T, M, N, K, eps,
     WITH_NORM: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """OUT = D A + Z B + c [M, K], rounded once: both products go into one accumulator.
+    """OUT = D A + Z B + c [M, K], rounded once: one accumulator sums both products.
 
-    NORM made Z. WITH_NORM: Z = relu(bn(Y)), and the gradients of its gamma and beta are added up
-    while the tile is there.
+    NORM is the BatchNorm below, whose output is Z. WITH_NORM: Z = relu(bn(Y)), and the kernel also
+    adds the gradients of gamma and beta while the tile is in registers.
     """
     rows, cols, keep, at = tile(M, K, BM, BN)
     if WITH_NORM:
@@ -155,7 +155,7 @@ def dz_kernel(
 
 @triton.jit
 def row_products(W, OTHER, c, K, BN: tl.constexpr, BK: tl.constexpr):
-    """Of rows c the sums over k of W OTHER, both [N, K]: the diagonal of W OTHER'."""
+    """Return the sums over k of W * OTHER, both [N, K], in rows c: the diagonal of W OTHER'."""
     total = tl.zeros((BN,), tl.float32)
     for k0 in range(0, K, BK):
         at = c[:, None] * K + (k0 + tl.arange(0, BK))[None, :]
@@ -167,7 +167,7 @@ def row_products(W, OTHER, c, K, BN: tl.constexpr, BK: tl.constexpr):
 def gram_stats_kernel(
     W, WG, NORM, BELOW, T, M, K, eps, momentum, BN: tl.constexpr, BK: tl.constexpr
 ):
-    """Statistics of y = z W' from s = sum(z), BELOW's TOTAL, and WG = W (z'z), before y exists."""
+    """Compute the statistics of y = z W' without y, from BELOW's TOTAL, s = sum(z), and WG."""
     c = tl.program_id(0) * BN + tl.arange(0, BN)
     m = tl.zeros((BN,), tl.float32)
     for k0 in range(0, K, BK):
@@ -189,9 +189,10 @@ def gram_stats_kernel(
 def gram_bwd_kernel(
     P, W, WG, NORM, D_NORM, BELOW, DW, A, KW, T, M, K, BN: tl.constexpr, BK: tl.constexpr
 ):
-    """From P = d'z and sum(d), D_NORM's DBETA, all but dz = d A + z (W' KW) + BELOW's CONSTANT.
+    """From P = d'z and D_NORM's DBETA, sum(d), compute dgamma, dbeta, dW, and dz's factors.
 
-    CONSTANT stays fp32: rounded, it would be off by the same amount in every row.
+    dz = d A + z (W' KW) + BELOW's CONSTANT. CONSTANT stays in fp32, because rounding would shift
+    every row by the same amount.
     """
     c = tl.program_id(0) * BN + tl.arange(0, BN)
     mean, rstd = tl.load(NORM + OWN_MEAN * T + c), tl.load(NORM + RSTD * T + c)
@@ -213,10 +214,10 @@ def gram_bwd_kernel(
 
 
 def product_launch(kernel, rows: int, depth: int, columns: int, *arguments) -> None:
-    """A kernel that makes tiles of [., columns]; all of its `arguments` but the size of a tile.
+    """Launch a kernel that computes tiles of [., columns]. `arguments` exclude the tile size.
 
-    rows: of a tile: 128, or 64 where the epilogue needs many registers, too. On an H100 this was
-    the fastest of eight kinds of tile for most shapes, and at most a tenth slower for the others.
+    `rows` is a tile's height: 128, or 64 if the epilogue needs many registers. On an H100, this was
+    the fastest of eight tile shapes for most sizes, and at most a tenth slower for the others.
     """
     BM, BN, BK = (1024, 256, 256) if IS_INTERPRETED else (rows, 128, 64)
     BN, BK = min(BN, columns), min(BK, depth, columns)
@@ -226,19 +227,19 @@ def product_launch(kernel, rows: int, depth: int, columns: int, *arguments) -> N
 
 
 def small_tile(W: torch.Tensor) -> tuple[int, int]:
-    """Rows and columns of a block, of a kernel that passes over weights [N, K] once."""
+    """Return the rows and columns of a block, for a kernel that reads weights [N, K] once."""
     rows, depth = (64, 256) if IS_INTERPRETED else (16, 64)
     return rows, min(W.shape[1], depth)
 
 
 @dataclass
 class Linear:
-    """A 1x1 convolution with its BatchNorm, and what their backward needs of one step."""
+    """A 1x1 convolution with its BatchNorm, and the tensors for their backward in one step."""
 
     conv: nn.Conv2d
     norm: Norm
     z: torch.Tensor  # [M, K], the input
-    below: Norm  # which has z's column sums in its row "total"
+    below: Norm  # its row "total" contains z's column sums
     WG: torch.Tensor  # [N, K], fp32: weights x Gram matrix
 
 
@@ -250,10 +251,13 @@ def linear_norm(
     norm: Norm,
     identity: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor | None, Linear]:
-    """relu(bn(z W') + identity) [M, N] and its mask [M, N/8]; without identity bn(z W') alone."""
+    """Return relu(bn(z W') + identity) [M, N] and its mask [M, N/8].
+
+    Without identity, return bn(z W') and no mask.
+    """
     W = state.weight[conv].flatten(1)
     (N, K), M, T = W.shape, z.shape[0], norm.stride
-    # Statistics of the weights that are used, not of unrounded ones.
+    # Compute the statistics from the rounded weights that the convolution uses.
     WG = state.rounded[conv] @ product(z, z)
     BN, BK = small_tile(W)
     arguments = W, WG, norm.table, below.table, T, M, K, norm.eps, norm.momentum, BN, BK
@@ -272,10 +276,10 @@ def linear_norm(
 def linear_norm_backward(
     state: State, d: torch.Tensor, d_norm: Norm, linear: Linear, y: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The gradient of z [M, K]; those of conv and norm go into the state.
+    """Return the gradient of z [M, K], and store the gradients of conv and norm in the state.
 
-    d [M, N] is the gradient of bn(z W'), its column sums are the dbeta of d_norm. With y,
-    z = relu(bn(y)): the gradients of the norm below are then added up on the way.
+    d [M, N] is the gradient of bn(z W'); d_norm's dbeta contains its column sums. With y,
+    z = relu(bn(y)), and the same kernel adds the gradients of the norm below.
     """
     conv, norm, below, z = linear.conv, linear.norm, linear.below, linear.z
     W = state.weight[conv].flatten(1)
@@ -302,9 +306,10 @@ def input_gradient(
     height: int,
     strided: bool,
 ) -> torch.Tensor:
-    """mask * (dy W + shortcut) [M, N] for dy [M, K], W [K, N]; norm's dbeta += its column sums.
+    """Return mask * (dy W + shortcut) [M, N] for dy [M, K], W [K, N]; add column sums to norm's
+    dbeta.
 
-    strided: shortcut holds every second pixel of images of height x height.
+    strided: shortcut stores only every second pixel of images of height x height.
     """
     (M, K), N = dy.shape, W.shape[1]
     d = torch.empty(M, N, device=dy.device, dtype=dy.dtype)

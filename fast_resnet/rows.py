@@ -1,9 +1,9 @@
 """BatchNorm with ReLU, and the stem's max pooling, as Triton kernels that pass over rows.
 
-Tensors are channels last and seen as [M, C]: M = batch x height x width rows of C channels. A
-program walks over blocks of BR rows and keeps BC columns in fp32. Sums over all rows are added with
-atomics, so they differ in their last bits from run to run: the order of additions is not fixed.
-NORM is the address of a BatchNorm's first column in the table of state.py, T the length of a row.
+Tensors are channels last and are treated as [M, C]: M = batch x height x width rows of C channels.
+Each program loops over blocks of BR rows and accumulates BC columns in fp32. Sums over all rows use
+atomic additions in no fixed order, so their last bits differ from run to run. NORM is the address
+of a BatchNorm's first column in the table of state.py, and T is the length of a row of that table.
 """
 
 import os
@@ -17,23 +17,23 @@ from fast_resnet.state import ROWS, Norm
 DBETA, DGAMMA, SUM, SQUARES = (tl.constexpr(ROWS.index(n)) for n in ROWS[:4])
 TOTAL, GAMMA, BETA = (tl.constexpr(ROWS.index(n)) for n in ("total", "gamma", "beta"))
 MEAN, VAR = (tl.constexpr(ROWS.index(n)) for n in ("running_mean", "running_var"))
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # a program costs, an element does not
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # then use few, large programs
 
 
 def launch(kernel, grid: tuple, *arguments, **options) -> None:
-    """kernel[grid](...); a product and the sum behind it are rounded once."""
+    """Launch kernel[grid](...) with fused multiply-adds, which round once."""
     kernel[grid](*arguments, enable_fp_fusion=True, **options)
 
 
 @triton.jit
 def relu(v):
-    """max(v, 0), and NaN of NaN as torch has it: a network that is lost must not look sound."""
+    """max(v, 0). Like torch, return NaN for NaN: a diverged network must not look healthy."""
     return tl.maximum(v, 0.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def affine(NORM, T, col, M, eps):
-    """Mean, variance, 1/std, scale and shift of BatchNorm, from the sums of y and of y*y."""
+    """Compute BatchNorm's mean, variance, 1/std, scale and shift from the sums of y and y*y."""
     mean = tl.load(NORM + SUM * T + col) / M
     var = relu(tl.load(NORM + SQUARES * T + col) / M - mean * mean)
     rstd = 1.0 / tl.sqrt(var + eps)
@@ -43,14 +43,14 @@ def affine(NORM, T, col, M, eps):
 
 @triton.jit
 def corrections(k1, rstd, mean, dbeta, dgamma, M):
-    """k2 and k3 of BatchNorm's backward, dy = k1 d - k2 - k3 y (formulas.py derives them)."""
+    """Compute k2 and k3 of BatchNorm's backward, dy = k1 d - k2 - k3 y (see formulas.py)."""
     k3 = k1 * rstd * dgamma / M
     return k1 * dbeta / M - k3 * mean, k3
 
 
 @triton.jit
 def update_running(NORM, T, col, mean, var, M, momentum):
-    """Running mean and variance as torch keeps them: the variance unbiased, M / (M - 1)."""
+    """Update running mean and variance as torch does: the variance is unbiased, M / (M - 1)."""
     at = NORM + MEAN * T + col
     tl.store(at, tl.load(at) * (1 - momentum) + mean * momentum)
     at = NORM + VAR * T + col
@@ -59,7 +59,7 @@ def update_running(NORM, T, col, mean, var, M, momentum):
 
 @triton.jit
 def block(i, col, M, C, BR: tl.constexpr):
-    """Of the i-th block of rows their numbers, where they are in memory, and which exist."""
+    """Return the i-th block's row numbers, its offsets in memory, and a mask of existing rows."""
     rows = i * BR + tl.arange(0, BR)
     return rows, rows[:, None] * C + col[None, :], rows[:, None] < M
 
@@ -83,7 +83,7 @@ def stats_kernel(Y, NORM, T, M, C, FIRST: tl.constexpr, BR: tl.constexpr, BC: tl
 def bn_relu_kernel(
     Y, NORM, Z, T, M, C, eps, momentum, WITH_TOTAL: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr
 ):
-    """Z = relu(bn(Y)) [M, C]; running statistics; WITH_TOTAL: the table's TOTAL += sum(z)."""
+    """Z = relu(bn(Y)) [M, C]; update running statistics; WITH_TOTAL: table's TOTAL += sum(z)."""
     col = tl.program_id(1) * BC + tl.arange(0, BC)
     mean, var, rstd, scale, shift = affine(NORM, T, col, M, eps)
     if tl.program_id(0) == 0:
@@ -94,7 +94,7 @@ def bn_relu_kernel(
         y = tl.load(Y + at, mask=keep, other=0.0).to(tl.float32)
         z = relu(y * scale[None, :] + shift[None, :]).to(Z.dtype.element_ty)
         tl.store(Z + at, z, mask=keep)
-        if WITH_TOTAL:  # of the rounded z: the product that follows reads no other
+        if WITH_TOTAL:  # sum the rounded z, because the next product reads the rounded z
             a += tl.where(keep, z.to(tl.float32), 0.0)
     if WITH_TOTAL:
         tl.atomic_add(NORM + TOTAL * T + col, tl.sum(a, 0))
@@ -102,9 +102,9 @@ def bn_relu_kernel(
 
 @triton.jit
 def unpool(DP, WINNER, pixel, col, M, H, C, BR: tl.constexpr, BC: tl.constexpr):
-    """The pooled gradient at input pixels [BR, BC]: at most four windows hold a pixel.
+    """Gather max pooling's gradient at input pixels [BR, BC]; up to four windows contain a pixel.
 
-    Gathering needs no atomics, and the gradient of the ReLU's output is never written.
+    Gathering needs no atomics, and the gradient of the ReLU's output is never written to memory.
     """
     half = H // 2
     n = pixel // (H * H)
@@ -130,10 +130,10 @@ def unpool(DP, WINNER, pixel, col, M, H, C, BR: tl.constexpr, BC: tl.constexpr):
 def behind_relu(
     DZ, WINNER, y, scale, shift, rows, col, at, keep, M, C, H, BR: tl.constexpr, BC: tl.constexpr
 ):
-    """The gradient of BatchNorm's output where relu(bn(y)) lets it pass; 0 elsewhere.
+    """Return the gradient of BatchNorm's output: 0 where the ReLU of relu(bn(y)) blocks it.
 
-    The mask is computed from y, which is read anyway: cheaper than a stored one. With H, DZ is the
-    gradient behind the max pooling of H x H images.
+    The mask is computed from y, which the kernel reads anyway, so it is cheaper than a stored mask.
+    If H > 0, DZ is the gradient of the output of max pooling over H x H images.
     """
     if H > 0:
         g = unpool(DZ, WINNER, rows, col, M, H, C, BR, BC)
@@ -147,14 +147,14 @@ def behind_relu(
 def bn_relu_bwd_sums_kernel(
     DZ, WINNER, Y, NORM, T, M, C, eps, H: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr
 ):
-    """The table's DBETA += sum(d) and DGAMMA += sum(d xhat), for d behind the ReLU."""
+    """The table's DBETA += sum(d), DGAMMA += sum(d xhat); d is the gradient of bn(Y)."""
     col = tl.program_id(1) * BC + tl.arange(0, BC)
     mean, var, rstd, scale, shift = affine(NORM, T, col, M, eps)
     a = tl.zeros((BR, BC), tl.float32)
     b = tl.zeros((BR, BC), tl.float32)
     last = tl.cdiv(M, BR) - 1
     for i in range(tl.program_id(0), last + 1, tl.num_programs(0)):
-        # From the last block: the end of DZ was written last and may still be in the L2 cache.
+        # Start at the last block: the end of DZ was written last and may still be in the L2 cache.
         rows, at, keep = block(last - i, col, M, C, BR)
         y = tl.load(Y + at, mask=keep, other=0.0).to(tl.float32)
         g = behind_relu(DZ, WINNER, y, scale, shift, rows, col, at, keep, M, C, H, BR, BC)
@@ -183,14 +183,14 @@ def bn_relu_bwd_kernel(
 
 @triton.jit
 def pack(positive, BR: tl.constexpr, BC: tl.constexpr):
-    """[BR, BC] booleans as [BR, BC/8] bytes: the ReLU's mask in one bit an element."""
+    """Pack [BR, BC] booleans into [BR, BC/8] bytes: the ReLU's mask, one bit per element."""
     bits = tl.reshape(positive.to(tl.int32), (BR, BC // 8, 8)) << tl.arange(0, 8)[None, None, :]
     return tl.sum(bits, 2).to(tl.uint8)
 
 
 @triton.jit
 def unpack(byte, BR: tl.constexpr, BC: tl.constexpr):
-    """[BR, BC/8] bytes as [BR, BC] zeros and ones."""
+    """Unpack [BR, BC/8] bytes into [BR, BC] zeros and ones."""
     bits = (byte.to(tl.int32)[:, :, None] >> tl.arange(0, 8)[None, None, :]) & 1
     return tl.reshape(bits, (BR, BC))
 
@@ -201,7 +201,7 @@ def unpool_mask_kernel(
 ):
     """D = mask * G / POOL [M, C]; the table's DBETA += its column sums.
 
-    G [M / POOL, C] is the gradient of the average pool: one row for the POOL pixels of an image.
+    G [M / POOL, C] is the gradient of average pooling: one row for the POOL pixels of an image.
     """
     col = tl.program_id(1) * BC + tl.arange(0, BC)
     col8 = tl.program_id(1) * (BC // 8) + tl.arange(0, BC // 8)
@@ -234,8 +234,8 @@ def stem_pool_kernel(
 ):
     """P = maxpool3x3 stride 2 (relu(bn(Y))) [pooled, C]; the table's TOTAL += its column sums.
 
-    Y [M, C] are H x H images. WINNER holds the tap 0..8 that won, or 9 where P is 0 and no
-    gradient flows.
+    Y [M, C] contains H x H images. WINNER stores which tap 0..8 had the maximum, or 9 where P is 0
+    and no gradient flows.
     """
     col = tl.arange(0, C)
     mean, var, rstd, scale, shift = affine(NORM, T, col, M, eps)
@@ -252,7 +252,7 @@ def stem_pool_kernel(
         ok = keep & ((h >= 0) & (w >= 0) & (h < H) & (w < H))[:, None]
         y = tl.load(Y + ((n * H + h) * H + w)[:, None] * C + col[None, :], mask=ok, other=0.0)
         v = tl.where(ok, y.to(tl.float32) * scale[None, :] + shift[None, :], -1e30)
-        win = (v > best) | (v != v)  # the first of equals, and NaN, as torch's max pool has it
+        win = (v > best) | (v != v)  # like torch's max pool: the first of equal taps, or NaN
         best = tl.where(win, v, best)
         winner = tl.where(win, tap, winner)
     winner = tl.where(best <= 0.0, 9, winner)
@@ -263,8 +263,8 @@ def stem_pool_kernel(
 
 
 def launch_over_rows(kernel, x: torch.Tensor, *arguments) -> None:
-    """A kernel that walks over x [M, C], in blocks of 32 rows and 64 columns: on an H100 no other
-    size was faster for many shapes. `arguments` are all but the size of a block."""
+    """Launch a kernel that loops over x [M, C] in blocks of 32 rows and 64 columns. On an H100, no
+    other size was faster for many shapes. `arguments` are all arguments except the block size."""
     M, C = x.shape
     BR, BC = (max(2**16 // C, 1), C) if IS_INTERPRETED else (32, min(C, 64))
     processors = 1
@@ -275,13 +275,13 @@ def launch_over_rows(kernel, x: torch.Tensor, *arguments) -> None:
 
 
 def add_sums(y: torch.Tensor, norm: Norm, first: str = "sum") -> None:
-    """Add sum(y) and sum(y*y) of y [M, C] to the norm's row `first`, and the one behind it."""
+    """Add sum(y) and sum(y*y) of y [M, C] to the norm's row `first` and to the row after it."""
     arguments = y, norm.table, norm.stride, *y.shape, ROWS.index(first)
     launch_over_rows(stats_kernel, y, *arguments)
 
 
 def norm_relu(y: torch.Tensor, norm: Norm, with_total: bool) -> torch.Tensor:
-    """z = relu(bn(y)) [M, C], from the norm's sums; with_total: z's column sums, too."""
+    """Return z = relu(bn(y)) [M, C] from the norm's sums; with_total: also add z's column sums."""
     z, numbers = torch.empty_like(y), (norm.eps, norm.momentum, with_total)
     launch_over_rows(bn_relu_kernel, y, y, norm.table, z, norm.stride, *y.shape, *numbers)
     return z
@@ -294,9 +294,10 @@ def add_norm_gradients(
     winner: torch.Tensor | None = None,
     height: int = 0,
 ) -> None:
-    """The gradients of beta and gamma for z = relu(bn(y)), y [M, C].
+    """Add the gradients of beta and gamma for z = relu(bn(y)), y [M, C].
 
-    With a winner (of `stem_pool`), dz is the gradient of max pooled images of height².
+    With a winner (from `stem_pool`), dz is the gradient of the max-pooled images; y has height²
+    pixels per image.
     """
     inputs = dz, dz if winner is None else winner, y, norm.table
     sizes = norm.stride, *y.shape, norm.eps, height
@@ -310,7 +311,7 @@ def norm_relu_backward(
     winner: torch.Tensor | None = None,
     height: int = 0,
 ) -> torch.Tensor:
-    """The gradient of y [M, C], in dz's type, once those of beta and gamma are complete."""
+    """Return the gradient of y [M, C] in dz's type. dbeta and dgamma must be complete."""
     dy = torch.empty_like(y, dtype=dz.dtype)
     inputs = dz, dz if winner is None else winner, y, norm.table
     sizes = norm.stride, *y.shape, norm.eps, height
@@ -319,9 +320,9 @@ def norm_relu_backward(
 
 
 def unpool_masked(gradient: torch.Tensor, bits: torch.Tensor, norm: Norm) -> torch.Tensor:
-    """The gradient [M, C] behind ReLU and average pool, from that of the pooled [n, C].
+    """Return the gradient [M, C] before ReLU and average pooling, from the pooled one [n, C].
 
-    bits [M, C/8] is the ReLU's mask; the norm's dbeta gets the column sums.
+    bits [M, C/8] is the ReLU's mask; the column sums are added to the norm's dbeta.
     """
     M, (n, C) = bits.shape[0], gradient.shape
     d = torch.empty(M, C, device=gradient.device, dtype=gradient.dtype)
@@ -333,7 +334,10 @@ def unpool_masked(gradient: torch.Tensor, bits: torch.Tensor, norm: Norm) -> tor
 def stem_pool(
     y: torch.Tensor, norm: Norm, height: int, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """maxpool(relu(bn(y))) [M/4, C] of images of height², y [M, C], and which tap won (uint8)."""
+    """Return maxpool(relu(bn(y))) [M/4, C] and the tap of each maximum (uint8).
+
+    y [M, C] contains images of height x height pixels.
+    """
     (M, C), BP = y.shape, 1024 if IS_INTERPRETED else 32
     p, winner = (y.new_empty(M // 4, C, dtype=each) for each in (dtype, torch.uint8))
     launch(

@@ -1,7 +1,8 @@
-"""What a training step keeps between kernels, in few flat buffers.
+"""Buffers that a training step keeps between kernels.
 
-Few buffers mean few launches: one memset clears all sums, one copy rounds all weights. The module's
-own parameters stay where they are: they are the optimizer's, in fp32.
+There are only a few flat buffers, because few buffers need few launches: one memset clears all
+sums, and one copy rounds all weights. The module's fp32 parameters do not move, because the
+optimizer updates them.
 """
 
 from __future__ import annotations
@@ -13,26 +14,26 @@ from torch import nn
 
 from fast_resnet import _compat
 
-# A network's BatchNorms share one table in fp32, [rows, channels of all BatchNorms]. A kernel gets
-# the address of a BatchNorm's first column, and the length of a row.
+# All BatchNorms of a network share one fp32 table, [rows, channels of all BatchNorms]. A kernel
+# takes the address of a BatchNorm's first column, and the length of a row.
 ROWS = (
-    "dbeta",  # gradients; also the column sums of the gradient behind the block's last ReLU
+    "dbeta",  # gradients; in bn3 also the column sums of the gradient of the last ReLU's input
     "dgamma",
-    "sum",  # over all pixels, of BatchNorm's input y
-    "squares",  # of y * y
-    "total",  # of its output z = relu(bn(y)), or of every second pixel of it
+    "sum",  # sum of BatchNorm's input y over all pixels
+    "squares",  # sum of y * y
+    "total",  # sum of the output z = relu(bn(y)), over all pixels or every second one
     "total_squares",
-    "constant",  # of dz = d A + z B + constant
+    "constant",  # in dz = d A + z B + constant
     "gamma",
     "beta",
     "running_mean",
     "running_var",
-    "scale",  # these four only where the statistics come from the Gram matrix
+    "scale",  # this row and the next three: only if the statistics come from the Gram matrix
     "shift",
     "mean",
     "rstd",
 )
-CLEARED = ROWS.index("gamma")  # rows that a step adds to, from 0
+CLEARED = ROWS.index("gamma")  # each step clears the rows before this one, then adds to them
 
 
 @dataclass
@@ -45,18 +46,19 @@ class Norm:
     momentum: float
 
     def row(self, name: str) -> torch.Tensor:
-        """One of `ROWS` [C]."""
+        """Return the row [C] with this name from `ROWS`."""
         return self.table[ROWS.index(name)]
 
 
 class State:
-    """The parameters of a torchvision bottleneck ResNet, as one training step wants them.
+    """The parameters of a torchvision bottleneck ResNet, in the form that a training step uses.
 
-    modules: its convolutions and BatchNorms from input to output, and the last layer.
+    modules: the network's convolutions and BatchNorms from input to output, and the last layer.
 
-    By module: `weight` and `weight_gradient` in dtype, views of flat buffers; `rounded` (1x1 only:
-    the weights that the convolution uses, in fp32 [N, K]); and `norms`. The first layer's weights
-    have four input channels. Gradients of vectors (gamma, beta, the last bias) stay fp32.
+    These dictionaries have modules as keys: `weight` and `weight_gradient`, in dtype, are views of
+    flat buffers; `rounded` (only 1x1 convolutions) contains the weights that the convolution uses,
+    in fp32 [N, K]; `norms` contains the BatchNorms. The first layer's weights have four input
+    channels. Gradients of vectors (gamma, beta, the last bias) stay in fp32.
     """
 
     def __init__(self, modules: list[nn.Module], dtype: torch.dtype) -> None:
@@ -73,7 +75,7 @@ class State:
         width, begin = sum(m.num_features for m in norms), 0
         self._table = torch.zeros(len(ROWS), width, device=self.device)
         at = ROWS.index("running_mean")
-        self.statistics = self._table[at : at + 2]  # in one piece: ranks share it
+        self.statistics = self._table[at : at + 2]  # contiguous: one message sends it
         self.norms: dict[nn.Module, Norm] = {}
         for module in norms:
             columns = slice(begin, begin + module.num_features)
@@ -81,8 +83,8 @@ class State:
             norm = Norm(self._table[:, columns], width, module.eps, module.momentum)
             self.norms[module] = norm
             for name in ("running_mean", "running_var"):
-                # As data, which count their changes alone: autograd would take another layer's
-                # for theirs.
+                # .data has a separate version counter. Otherwise autograd would treat an update of
+                # one layer's statistics as a change of every layer's.
                 setattr(module, name, norm.row(name).copy_(getattr(module, name)).data)
         self._vectors = [p.data for m in norms for p in (m.weight, m.bias)]
         self._vector_rows = [n.row(k) for n in self.norms.values() for k in ("gamma", "beta")]
@@ -108,14 +110,14 @@ class State:
         }
 
     def _view(self, module: nn.Module, flat: torch.Tensor) -> torch.Tensor:
-        """A piece of a flat buffer in the shape of a weight, and in its order in memory."""
+        """View a part of a flat buffer with the shape and memory order of a weight."""
         if module is self.first:  # [64, 4, 7, 7], channels last
             n, _, height, width = module.weight.shape
             return flat.view(n, height, width, 4).permute(0, 3, 1, 2)
         return flat.as_strided(module.weight.shape, module.weight.stride(), flat.storage_offset())
 
     def begin(self) -> None:
-        """Before a step: clear the sums, round the weights, and count the batch."""
+        """Prepare a step: clear the sums, round the weights, and count the batch."""
         self._table[:CLEARED].zero_()
         _compat.copy_all(self._vector_rows, self._vectors)
         self.weight[self.first][:, :3].copy_(self.first.weight.data)
@@ -124,8 +126,8 @@ class State:
         _compat.add_one(self._counters)
 
     def gradients(self, modules: list[nn.Module]) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Those of the parameters of modules that follow each other, and the flat piece that they
-        lie in: fp32, in memory of its own, so that a parameter may keep its gradient."""
+        """Return the gradients of consecutive modules: one flat fp32 tensor, and views of it. Both
+        use new memory, so a parameter can keep its gradient after the step."""
         norms = [self._at[m] for m in modules if m in self.norms]
         others = [self._at[m] for m in modules if m in self.weight]
         vectors = self.bias_gradient
@@ -137,10 +139,10 @@ class State:
         own_weights, own_vectors = flat.split(sizes)
         own_weights.copy_(weights)
         own_vectors.view(vectors.shape).copy_(vectors)
-        # All views by two calls: one by one they would take longer than the launch of a segment.
+        # Two calls create all views: one by one, they would take longer than launching a segment.
         pieces = iter(own_weights.split([at.stop - at.start for at in others]))
         rows = own_vectors.split([at.stop - at.start for at in norms] * 2 or sizes[1])
-        by_norm = iter(zip(rows[len(norms) :], rows))  # dgamma, dbeta: as weight, bias
+        by_norm = iter(zip(rows[len(norms) :], rows))  # dgamma, dbeta: the order of weight, bias
         views = []
         for module in modules:
             if module in self.norms:

@@ -1,4 +1,4 @@
-"""Which networks the kernels know: torchvision's bottleneck ResNets, layer by layer."""
+"""Check that the kernels support a network: a torchvision bottleneck ResNet, layer by layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KNOWN = "torchvision's bottleneck ResNets: resnet50, 101 and 152, wide_resnet an
 
 
 def difference(model: nn.Module) -> str:
-    """What a network has that the kernels do not know; "" if they know all of it."""
+    """Return what the kernels do not support in a network; "" if they support all of it."""
     if not isinstance(model, ResNet):
         return f"{type(model).__name__} is not a ResNet"
     if type(model) is not ResNet and not getattr(model, "is_fast_resnet", False):
@@ -94,7 +94,7 @@ def _convolution(name: str, conv: nn.Module, **expected: Any) -> str:
 
 
 def _norm(name: str, norm: nn.Module) -> str:
-    """BatchNorm over this process's own images, with a running mean by a fixed share."""
+    """Check for a BatchNorm over only this process's images, with a fixed momentum."""
     expected = {"affine": True, "track_running_stats": True}
     return (
         _layer(name, norm, nn.BatchNorm2d)

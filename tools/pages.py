@@ -130,9 +130,9 @@ def day_2(one: str, several: str) -> str:
         "| {joules_per_image:.3f} | {lab} |",
         rows,
         f"*ResNet-50, bf16, 224 px. Synthetic rows: 256 images a GPU and step, median of the "
-        f"steps. JPEG rows: mean of all steps; of lab 2.1 256 images, of 2.3 64 a GPU, and an "
-        f"earlier loader. Efficiency: against that many single GPUs; of lab 2.1, against "
-        f"synthetic data. {'. '.join(sources)}.*",
+        f"steps. JPEG rows: mean of all steps, with 256 images per step in lab 2.1, and 64 per GPU "
+        f"and an older loader in lab 2.3. Efficiency compares with as many single GPUs, in lab 2.1 "
+        f"with synthetic data. Lab A is the elective on the fast step. {'. '.join(sources)}.*",
     )
 
 

@@ -47,7 +47,7 @@ def show(run: Run) -> None:
         typer.echo(explain(run), err=True)
     for key, value in run_as_dict(run).items():
         if value not in ("", None, []):
-            typer.echo(f"{key:16}{cell(value)}")
+            typer.echo(f"{key:18}{cell(value)}")
 
 
 def show_ladder(table: pd.DataFrame) -> None:

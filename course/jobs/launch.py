@@ -164,7 +164,7 @@ def _find_or_start(group: Sequence[Plan], rerun: bool) -> list[Run]:
     known = [last for last, _ in attempts]
     if not rerun and all(last and refresh(last) in REUSED for last in known):
         for last in known:
-            print(f"{last}: launched before, nothing started (rerun=True repeats it)")
+            print(f"{last}: launched before, nothing started (rerun=True, or --rerun, repeats it)")
         return known
     folders = [folder for _, folder in attempts]
     earlier = {} if rerun else {folder: last for last, folder in attempts if last}
@@ -292,7 +292,7 @@ def explain(run: Run) -> str:
         record.status,
         _NOT_THE_SCRIPT.get(failures.fault_of(record.error))
         or f"Fix the cause in {run.source} (the run used a copy of it), and launch it again, "
-        f"with rerun=True if the script is not the cause.",
+        f"with rerun=True, or --rerun, if the script is not the cause.",
     )
     if run.is_command:
         advice = "Fix the cause, and submit it again."

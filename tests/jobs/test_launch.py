@@ -51,7 +51,7 @@ def test_the_same_launch_is_the_same_run_while_it_runs_and_when_it_is_over(runs_
     release(run)
     assert over(run).status == "ok"
     assert launch("holds.py") == run
-    assert "nothing started (rerun=True repeats it)" in capsys.readouterr().out
+    assert "nothing started (rerun=True, or --rerun, repeats it)" in capsys.readouterr().out
     assert runs.all_runs() == [run]
 
 

@@ -284,7 +284,7 @@ def test_the_command_shows_a_board(tmp_path: Path) -> None:
     assert made.id in [each["id"] for each in json.loads(done.stdout)]
     assert (tmp_path / page.PAGE).exists()
     refused = CliRunner().invoke(app, ["race", "quick", "--script", "a.py", "--entry", "plain"])
-    assert isinstance(refused.exception, ValueError) and "one of them" in str(refused.exception)
+    assert isinstance(refused.exception, ValueError) and "choose one" in str(refused.exception)
     refused = CliRunner().invoke(app, ["race", "mars", "--board", str(tmp_path)])
     assert "no track 'mars': choose quick, cpu, gpu, node" in str(refused.exception)
 

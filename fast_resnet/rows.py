@@ -263,8 +263,11 @@ def stem_pool_kernel(
 
 
 def launch_over_rows(kernel, x: torch.Tensor, *arguments) -> None:
-    """Launch a kernel that loops over x [M, C] in blocks of 32 rows and 64 columns. On an H100, no
-    other size was faster for many shapes. `arguments` are all arguments except the block size."""
+    """Launch a kernel that loops over x [M, C] in blocks of 32 rows and 64 columns.
+
+    On an H100, no other block was faster for many sizes (benchmarks/tiles_h100.jsonl). `arguments`
+    are all arguments except the block's size.
+    """
     M, C = x.shape
     BR, BC = (max(2**16 // C, 1), C) if IS_INTERPRETED else (32, min(C, 64))
     processors = 1

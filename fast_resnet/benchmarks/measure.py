@@ -9,7 +9,8 @@ torch.compile(mode="reduce-overhead") (graphs). For each setting the ways take t
 steps each; a row has the median window and the lowest and highest in images/s, the peak in GiB
 (reserved memory, which includes graphs' pools), joules per image by the GPU's energy counter (null
 without nvidia-ml-py), seconds until the tenth step has ended, and the loss, which must not be NaN.
-A way that fails has its error instead.
+A way that fails has its error instead. With --alone the ways run one after another, each in an
+empty memory: four ResNet-152s at batch 256 do not fit together.
 """
 
 from __future__ import annotations
@@ -120,9 +121,24 @@ class Way:
 
 
 def measure(network: str, batch: int, dtype: str, arguments: argparse.Namespace) -> list[dict]:
-    """A row for each way."""
+    """A row for each way: all of them in turns, or one after another."""
+    groups = [[name] for name in arguments.ways] if arguments.alone else [arguments.ways]
+    rows = []
+    for names in groups:
+        rows += take_turns(names, network, batch, dtype, arguments)
+        gc.collect()
+        torch.compiler.reset()  # or compiled networks would keep their memory
+        gc.collect()
+        torch.cuda.empty_cache()
+    return rows
+
+
+def take_turns(
+    names: list[str], network: str, batch: int, dtype: str, arguments: argparse.Namespace
+) -> list[dict]:
+    """A row for each of these ways, whose windows alternate."""
     ways, rows = [], []
-    for name in arguments.ways:
+    for name in names:
         try:
             ways.append(Way(name, network, batch, dtype))
         except Exception as error:
@@ -131,7 +147,8 @@ def measure(network: str, batch: int, dtype: str, arguments: argparse.Namespace)
     for _ in range(arguments.windows):
         for way in ways:
             way.window(arguments.seconds)
-    return rows + [way.result() for way in ways]
+    rows += [way.result() for way in ways]
+    return [row | {"in_turns": len(names) > 1} for row in rows]
 
 
 def main() -> None:
@@ -140,6 +157,7 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=[32, 64, 128, 256])
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--alone", action="store_true", help="one way after another, no turns")
     parser.add_argument("--windows", type=int, default=5, help="of each way, in turns")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a window")
     parser.add_argument("--out", type=Path, help="also append rows to this file")
@@ -154,12 +172,7 @@ def main() -> None:
     for network in arguments.networks:
         for batch in arguments.batches:
             for dtype in arguments.dtypes:
-                rows = measure(network, batch, dtype, arguments)
-                gc.collect()
-                torch.compiler.reset()  # or compiled networks would keep their memory
-                gc.collect()
-                torch.cuda.empty_cache()
-                for row in rows:
+                for row in measure(network, batch, dtype, arguments):
                     line = json.dumps(row | machine)
                     print(line, flush=True)
                     if arguments.out:

@@ -21,9 +21,9 @@ if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
 from course import config
 from course.data import default_set
 from course.data.default_set import Recipe
-from course.jobs.cluster import control
-from course.jobs.cluster.setup import FIRST_PORT, ClusterError
 from course.jobs.warm import client
+from tools.slurm_box import control
+from tools.slurm_box.setup import FIRST_PORT, ClusterError
 
 # What the tests look at shows at any size, but for speeds, which no test asserts.
 config.QUICK |= {"image_px": 64, "steps": 8, "budget_s": 0.0}
@@ -31,64 +31,66 @@ config.QUICK |= {"image_px": 64, "steps": 8, "budget_s": 0.0}
 
 # What takes longest begins first, or a worker would be alone with it at the end: tests that mostly
 # wait beside others that compute.
+PROJECT = Path(__file__).resolve().parent
+TESTS = PROJECT / "tests"
 SLOWEST_FIRST = (
     "slurm-jobs",
     "slurm-others",
-    "days/test_answers.py",
+    "checks/test_answers.py",
     "jobs/test_in_turns.py",
     "notebooks/test_notebooks.py",
     "jobs/test_endings.py",
-    "topics/test_feeding.py",
+    "labs/test_feeding.py",
     "jobs/test_warm.py",
-    "workshop/test_rehearsal.py",
+    "tools/test_rehearsal.py",
     "race/test_entering.py",
     "predictions",
     "timm",
-    "topics/test_communication.py",
+    "labs/test_communication.py",
     "training/test_data_parallel.py",
     "jobs/",
     "training/",
     "idr_pytools/",
     "scipy",
-    "topics/",
+    "labs/",
 )
 # Files whose tests do the same once in a process.
 TOGETHER = {
     "predictions": (  # of the same steps of ResNet-50
         "tools/test_pages.py",
         "training/test_memory.py",
-        "topics/test_anatomy.py",
-        "topics/test_roofline.py",
+        "labs/test_anatomy.py",
+        "analysis/test_roofline.py",
     ),
     "timm": (  # is imported
         "training/test_optimizers.py",
         "training/test_stages.py",
-        "topics/test_large_batch.py",
-        "topics/test_parallel.py",
-        "topics/test_schedules.py",
+        "labs/test_large_batch.py",
+        "labs/test_parallel.py",
+        "labs/test_schedules.py",
     ),
     "scipy": (  # is imported, by scikit-learn or for a chance
         "race/test_boards.py",
         "race/test_race.py",
-        "topics/test_learning.py",
-        "topics/test_numerics.py",
-        "topics/test_refinement.py",
+        "labs/test_learning.py",
+        "labs/test_numerics.py",
+        "labs/test_refinement.py",
     ),
 }
 # Files whose tests compute in 16 bits, or depend on which 16-bit hardware the CPU has. `make
 # test-formats` runs them as on a CPU without 16-bit hardware, whatever the machine has.
 FORMATS = (
-    "days/test_checks.py",
-    "days/test_piping.py",
-    "labs/test_report.py",
-    "labs/test_views.py",
-    "topics/test_convolution.py",
-    "topics/test_layout.py",
-    "topics/test_learning.py",
-    "topics/test_numerics.py",
-    "topics/test_practice.py",
-    "topics/test_refinement.py",
-    "traces/test_tables.py",
+    "checks/test_checks.py",
+    "labs/test_piping.py",
+    "checks/test_report.py",
+    "checks/test_views.py",
+    "labs/test_convolution.py",
+    "labs/test_layout.py",
+    "labs/test_learning.py",
+    "labs/test_numerics.py",
+    "labs/test_practice.py",
+    "labs/test_refinement.py",
+    "analysis/test_tables.py",
     "training/test_precision_models.py",
     "training/test_training.py",
 )
@@ -123,7 +125,7 @@ def import_share(session: pytest.Session) -> None:
 
     In a new clone each would rewrite the assertions of every file, and all of them at once.
     """
-    every = sorted(Path(__file__).parent.rglob("test_*.py"))
+    every = sorted([*TESTS.rglob("test_*.py"), *PROJECT.glob("labs/*/tests/test_*.py")])
     first = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
     for path in every[first :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])]:
         with suppress(pytest.Collector.CollectError, pytest.skip.Exception):  # told in its turn
@@ -148,8 +150,10 @@ def group_of(item: pytest.Item) -> str:
 
 @cache  # four thousand tests are of a hundred files
 def file_of(path: Path) -> str:
-    """A test file's name below this folder."""
-    return path.relative_to(Path(__file__).parent).as_posix()
+    """A test file's path below tests/, or "labs/test_x.py"."""
+    if path.is_relative_to(TESTS):
+        return path.relative_to(TESTS).as_posix()
+    return f"labs/{path.name}"
 
 
 @cache
@@ -198,7 +202,7 @@ def interruptible() -> Iterator[None]:
 def quick_starts() -> Iterator[None]:
     """Jobs, kernels and commands of the tests import PyTorch without looking for garbage."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent / "start"), prepend=os.pathsep)
+        patch.setenv("PYTHONPATH", str(TESTS / "start"), prepend=os.pathsep)
         yield
 
 

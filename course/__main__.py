@@ -2,11 +2,15 @@
 
 import os
 import sys
+from importlib import import_module
 
 import typer
 
-from course.cli import bench, export, labs, race  # noqa: F401 - they add their commands
+from course.cli import export, labs  # noqa: F401 - they add their commands
 from course.cli.runs import app
+
+for _module in ("race.cli", "tools.cli", "tools.bench_cli"):  # folders beside this package
+    import_module(_module)
 
 
 def main() -> None:
@@ -15,11 +19,10 @@ def main() -> None:
         app()
     except Exception as error:
         from course.data.default_set import DataError
-        from course.jobs.cluster.setup import ClusterError
         from course.jobs.launch import JobError
         from course.runs.trackers.export import ExportError
 
-        known = ValueError | ClusterError | DataError | ExportError | JobError
+        known = ValueError | DataError | ExportError | JobError
         expected = isinstance(error, known)
         if not expected or os.environ.get("COURSE_DEBUG"):
             raise

@@ -18,8 +18,7 @@ from typing import Any
 from IPython import get_ipython
 from IPython.display import clear_output
 
-from course.jobs import queue, sites, slurm_commands
-from course.jobs.cluster import control
+from course.jobs import own_slurm, queue, sites, slurm_commands
 from course.jobs.launch import JobError
 from course.jobs.processes import job_environment
 from course.jobs.sites import Site
@@ -226,9 +225,9 @@ def _kinds_of_nodes(value: str) -> set[str | None]:
 
 def _has_slurm() -> bool:
     """Is a Slurm configured here? It may be down for a while."""
-    if not control.which("sbatch"):
+    if not own_slurm.which("sbatch"):
         return False
-    if "SLURM_CONF" in os.environ | control.environment():
+    if "SLURM_CONF" in os.environ | own_slurm.environment():
         return True
     done = slurm_commands.ask("squeue", "--me", "--noheader")
     return done is None or "configuration source" not in done.stderr  # its words without slurm.conf
@@ -236,8 +235,8 @@ def _has_slurm() -> bool:
 
 def _without_foreign_names(site: Site, options: dict[str, Any]) -> dict[str, Any]:
     """Return the options without Jean Zay's names on the course's own cluster, with a message."""
-    conf = (os.environ | control.environment()).get("SLURM_CONF")
-    if site.executor == "slurm" and conf == str(control.folder() / "slurm.conf"):
+    conf = (os.environ | own_slurm.environment()).get("SLURM_CONF")
+    if site.executor == "slurm" and conf == str(own_slurm.folder() / "slurm.conf"):
         for key in ("partition", "constraint"):
             if options[key] and None not in _kinds_of_nodes(options[key]):
                 print(f"{key}={options[key]} is left out: the course's own cluster has none such.")
@@ -248,7 +247,7 @@ def _without_foreign_names(site: Site, options: dict[str, Any]) -> dict[str, Any
 def _sbatch(job: BatchJob) -> str:
     """Hand a job to Slurm and return its id."""
     # The text, not the file: another job with this name may overwrite it meanwhile.
-    command, env = [_program("sbatch"), "--parsable"], job_environment() | control.environment()
+    command, env = [_program("sbatch"), "--parsable"], job_environment() | own_slurm.environment()
     done = subprocess.run(command, input=job.write()[1], env=env, capture_output=True, text=True)
     if done.returncode:
         words = " ".join(line.partition("error: ")[2] or line for line in done.stderr.splitlines())
@@ -279,6 +278,6 @@ def _show(text: str) -> None:
 
 
 def _program(name: str) -> str:
-    if path := control.which(name):
+    if path := own_slurm.which(name):
         return path
     raise ValueError(f"there is no {name} here: use a login node, or set COURSE_SITE=local")

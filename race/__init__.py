@@ -1,8 +1,11 @@
-"""The race: train to a given accuracy in the least time, and with the least joules."""
+"""The race: train to an accuracy, in the least time."""
 
-from course.race.again import verify
-from course.race.board import SHIPPED_ENTRIES as ENTRIES
-from course.race.board import Entry, entries
-from course.race.entry import draft, enter
-from course.race.views import anchors, board_page, difference, margin, settings, table, ways
-from course.race.views import tracks_table as show_tracks
+from course.lazy import lazy_exports
+
+_NAMES = {
+    ".again": "verify",
+    ".board": "Entry entries SHIPPED_ENTRIES",
+    ".entry": "draft enter",
+    ".views": "anchors board_page difference margin settings table tracks_table ways",
+}
+__getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

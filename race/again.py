@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from course.race import board, shared_files, tracks
-from course.race.board import VERIFIED, Entry
-from course.race.entry import run_all, settings_of
 from course.runs.files import write_atomically
 from course.text import digits, one_line
+from race import board, shared_files, tracks
+from race.board import VERIFIED, Entry
+from race.entry import run_all, settings_of
 
 ALIKE = 0.1  # times that differ by less say nothing
 

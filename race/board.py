@@ -6,7 +6,7 @@ BOARD/TRACK/ENTRY/script.py    what was run
 
 The board's owner creates the folders of the tracks and `verified`, to which only the owner writes.
 Anyone can write anything into their own entry, so nothing in it is trusted:
-`course.race.shared_files` reads it, and `Entry.from_json` checks it.
+`race.shared_files` reads it, and `Entry.from_json` checks it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from course.race import shared_files, tracks
 from course.runs.files import write_atomically
 from course.runs.run import RECORDED, runs_root
 from course.text import digits, one_line, wrap_text
+from race import shared_files, tracks
 
 SCRIPT, ABOUT = "script.py", "entry.json"
 SHIPPED_ENTRIES = ("plain", "one_cycle", "progressive", "fast")  # each a step from the one before

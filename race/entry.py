@@ -20,12 +20,12 @@ from course.config import Config
 from course.data import crop_set
 from course.jobs.launch import launch_planned, wait
 from course.jobs.plan import Plan, find_script, plan
-from course.race import board, tracks
-from course.race.board import SHIPPED_ENTRIES, VERDICT, Entry, Trial
-from course.race.tracks import Track
 from course.runs.files import read_dict, write_atomically
 from course.runs.record import Record
 from course.runs.run import PROJECT, RACE_CLOCK, Run, git_sha
+from race import board, tracks
+from race.board import SHIPPED_ENTRIES, VERDICT, Entry, Trial
+from race.tracks import Track
 
 LONG_S = 100  # a budget
 JUDGED_TIMES = 5.0  # a run's budget, for the referee: it may have but a processor
@@ -250,7 +250,7 @@ def _judge_in_fork(folders: Sequence[str], env: dict[str, str], limit_s: float) 
 
 
 def _referee(folders: Sequence[str]) -> list[str]:
-    return [sys.executable, "-P", "-m", "course.race.referee", *folders]
+    return [sys.executable, "-P", "-m", "race.referee", *folders]
 
 
 def _unjudged(folders: Sequence[str]) -> list[str]:

@@ -12,13 +12,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from course.race import board, pictures, shared_files, tracks
-from course.race.again import outcomes
-from course.race.board import Entry
-from course.race.published import ANCHORS
 from course.runs.files import write_atomically
 from course.runs.run import runs_root
 from course.text import digits, one_line
+from race import board, pictures, shared_files, tracks
+from race.again import outcomes
+from race.board import Entry
+from race.published import ANCHORS
 
 PAGE = "board.html"
 TEMPLATE = Path(__file__).with_name("page.html.j2")

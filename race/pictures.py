@@ -10,8 +10,8 @@ from matplotlib.ticker import PercentFormatter
 from course.charts.base import GREY, Picture
 from course.charts.primitives import COLOURS, label, legend, limit, lines
 from course.data.default_set import PHOTOGRAPHS
-from course.race.board import Entry, Trial, in_order
 from course.text import digits
+from race.board import Entry, Trial, in_order
 
 GUESSED = 1 / len(PHOTOGRAPHS)  # of accuracy, before anything is learned
 # Of each measure: title, axis, words for what was needed.

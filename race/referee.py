@@ -1,6 +1,6 @@
 """The referee: reads the validation crops, which no run of a race is given, and judges weights.
 
-A process of its own: `python -m course.race.referee FOLDER …` looks at each run's weights and
+A process of its own: `python -m race.referee FOLDER …` looks at each run's weights and
 writes `referee.json` beside them. It loads tensors alone, never code: into a network of the course
 that the config names, or into the operations that `torch.export` wrote.
 """
@@ -21,13 +21,13 @@ from torch.export.passes import move_to_device_pass
 from course.data import crop_set
 from course.data.crop_set import Crops
 from course.data.loader import normalised
-from course.race import exported
-from course.race.board import VERDICT
 from course.runs.files import write_atomically
 from course.runs.run import Run
 from course.training import models
 from course.training.racing.network import NETWORK
 from course.training.racing.watch import ON_THE_WAY
+from race import exported
+from race.board import VERDICT
 
 AT_ONCE = 128  # images: of more, what layers hand on leaves a processor's caches
 MOST_CONSTANTS = 4096  # numbers in a network that are no weights: more could be hidden ones

@@ -9,11 +9,11 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from course.race import board, tracks
-from course.race.board import Entry
-from course.race.entry import settings_of
-from course.race.published import ANCHORS
 from course.runs.run import PROJECT
+from race import board, tracks
+from race.board import Entry
+from race.entry import settings_of
+from race.published import ANCHORS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,7 +92,7 @@ def ways(
     Args:
         machine: of those alone whose name contains it.
     """
-    from course.race import pictures
+    from race import pictures
 
     found = board.judged(_entries(track, to, shipped_only, machine), over)
     return pictures.ways(found, tracks.get(track).target).get(over)
@@ -105,7 +105,7 @@ def settings(script: str | Path, track: str) -> dict[str, Any]:
 
 def difference(before: str, after: str, *, to: str | Path | None = None) -> None:
     """Print what one entry's script has otherwise than another's; entries by name or part of it."""
-    from course.race import page
+    from race import page
 
     place = board.folder(to)
     one, other = board.get(before, place), board.get(after, place)
@@ -130,7 +130,7 @@ def board_page(to: str | Path | None = None, *, machine: str = "", live: bool = 
         machine: of those alone whose name contains it.
         live: the page loads itself anew every few seconds.
     """
-    from course.race import page
+    from race import page
 
     return page.write(board.folder(to), machine=machine, live=live)
 

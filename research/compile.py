@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from course.topics import compilation
 from course.training import models
+from labs import day3_4_compile as compilation
 from research.sweep import command, device
 
 TAIL = (256, 256, 56, 56)  # what the first stage of ResNet-50 returns, of 256 images

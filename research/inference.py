@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from course.topics.inference.ladder import of_way
-from course.topics.inference.latency import timed
-from course.topics.inference.ways import LADDER, Way, images_for, prepared, ready
 from course.training import models
 from course.training.precision import set_tf32
+from labs.lab_inference.latency import timed
+from labs.lab_inference.latency_ladder import of_way
+from labs.lab_inference.variants import LADDER, Way, images_for, prepared, ready
 from research.sweep import command, device
 
 NETWORK, PX, BUDGET_S = "resnet50", 224, 0.5

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.topics.kernels import given, measured
+from labs.lab_kernel import measurements as measured
+from labs.lab_kernel import solutions as given
 from research.sweep import command
 
 SIZES: dict[str, dict[str, Any]] = {

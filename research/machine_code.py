@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from course.traces.tensor_cores.truth import SASS, SASS_COLUMNS, read_counters
+from course.analysis.traces.tensor_cores.truth import SASS, SASS_COLUMNS, read_counters
 from research.sweep import as_part, sweep
 from research.tensor_cores import demangled, origin, write
 

@@ -21,8 +21,9 @@ from typing import Any
 
 import torch
 
-from course.topics.microscope import looked, measured
-from course.topics.microscope.cases import Case, Convolution, Product, row
+from labs.lab_microscope import kernel_calls as looked
+from labs.lab_microscope import measurements as measured
+from labs.lab_microscope.cases import Case, Convolution, Product, row
 from research.sweep import as_part, command, device, lines
 
 NCU_S = 90  # ncu's longest
@@ -74,7 +75,7 @@ def counters(names: measured.Names) -> list[dict[str, Any]]:
     Raises:
         RuntimeError: there is no ncu, or it could read nothing; the message has its last lines.
     """
-    from course.traces.tables import read_ncu
+    from course.analysis.traces.tables import read_ncu
 
     ncu = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
     if ncu is None:
@@ -116,7 +117,7 @@ def by_case(
 
 
 def index(out: Path) -> dict[str, Any]:
-    """The parts as `course.topics.microscope.record` reads them, with one list of all names."""
+    """The parts as `labs.lab_microscope.records` reads them, with one list of all names."""
     saved, names = as_part(lines(out)), measured.Names()
     for each in saved.pop("rows"):
         numbers = names.numbers(each["names"])

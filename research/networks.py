@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from course.topics.networks.bench import Setting, bench
-from course.topics.networks.measured import BATCHES, BEST, INFERENCE
+from labs.lab_networks.bench import Setting, bench
+from labs.lab_networks.measurements import BATCHES, BEST, INFERENCE
 from research.sweep import command
 
 LARGE = ("resnet50", 256)

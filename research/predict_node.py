@@ -1,9 +1,9 @@
 """The prediction for the eight GPUs of a node, from recorded runs on one, two and four.
 
-    python -m research.predict_node     # prints rungs of course/topics/scaling/predicted_x8.json
+    python -m research.predict_node     # prints rungs of labs/day2_3_scaling/predicted_x8.json
 
 A step on eight is one GPU's, what DDP takes for itself, and what is still sent after backward. The
-first two are recorded, the third is the model's (`course.topics.scaling.ring`).
+first two are recorded, the third is the model's (`labs.day2_3_scaling.ring`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from course.analysis import communication as report
 from course.runs import recordings
 from course.runs.ratio import ratio
 from course.runs.record import Record
 from course.runs.run import Run
-from course.topics.communication import report
-from course.topics.scaling import efficiency, node
-from course.topics.scaling.node import EACH, GPUS
-from course.topics.scaling.ring import Link, exposed_s
+from labs.day2_3_scaling import efficiency, node
+from labs.day2_3_scaling.node import EACH, GPUS
+from labs.day2_3_scaling.ring import Link, exposed_s
 
 FITTED = "nvidia-h200-x4"  # where rungs were recorded on one, two and four
 OTHER_HOST = "nvidia-h200-x2"  # and one of them on two

@@ -18,8 +18,8 @@ import torch
 from course.config import Config
 from course.data import crop_set
 from course.data.images import normalised
-from course.race import tracks
 from course.runs.run import PROJECT
+from race import tracks
 from research.sweep import command
 
 SCRIPTS = PROJECT / "solutions" / "race"

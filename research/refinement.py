@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
-from course.topics.refinement.factors import factor, matrix_of
-from course.topics.refinement.refined import backward_error, refine
-from course.topics.roofline.timing import quartiles, seconds
+from course.analysis.roofline.timing import quartiles, seconds
+from labs.lab_numerics.factors import factor, matrix_of
+from labs.lab_numerics.solvers import backward_error, refine
 from research.sweep import command
 
 SIZES = (2048, 4096, 8192, 16384, 32768)

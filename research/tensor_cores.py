@@ -5,7 +5,7 @@
 
 It needs a GPU whose counters may be read, and Nsight Compute (`ncu`). Each setting is a process of
 its own, which trains as solutions/train.py does on one synthetic batch; ncu watches a single step.
-`course.traces.tensor_cores.truth` compares the result with the verdicts by the kernels' names.
+`course.analysis.traces.tensor_cores.truth` compares the result with verdicts by kernels' names.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from typing import Any
 import pandas as pd
 import torch
 
+from course.analysis.traces.tables import read_ncu
+from course.analysis.traces.tensor_cores.truth import COLUMNS
+from course.checks import exercises
+from course.checks.lab import FULL_SIZE
 from course.config import Config, rung
 from course.data.loader import Synthetic
-from course.days.lab import FULL_SIZE
-from course.labs import exercises
 from course.runs.recordings import trace_name
 from course.runs.run import PROJECT
-from course.traces.tables import read_ncu
-from course.traces.tensor_cores.truth import COLUMNS
 from course.training.recorder import Recorder
 from research.sweep import as_part, command, device, lines
 

@@ -1,7 +1,7 @@
 """The names that expressions in `facts.toml` may use.
 
-Besides the functions below: all names of `course`, the subjects of `course.topics` by their names,
-`days`, `math`, `pd` and `torch`.
+Besides the functions below: all names of `course`, the modules of `course.analysis`, all labs by
+their folders' names, `lab` for the lab of the facts.toml, `checks`, `labs`, `math`, `pd`, `torch`.
 """
 
 # ruff: noqa: F401, F403
@@ -14,15 +14,14 @@ from pkgutil import iter_modules
 import pandas as pd
 import torch
 
+import labs as _labs
 from course import *
-from course import PROJECT, Run, days, models, recorded_runs, topics
+from course import PROJECT, Run, analysis, models, recorded_runs
+from course.checks.discovery import checks, labs
 
-globals().update(
-    {
-        each.name: import_module(f"course.topics.{each.name}")
-        for each in iter_modules(topics.__path__)
-    }
-)
+for _package in (analysis, _labs):
+    for _module in iter_modules(_package.__path__):
+        globals()[_module.name] = import_module(f"{_package.__name__}.{_module.name}")
 
 
 @cache

@@ -21,7 +21,7 @@ from filelock import FileLock
 
 from course.config import Config, rung
 from course.jobs import launch as jobs
-from course.jobs.cluster import control
+from course.jobs import own_slurm
 from course.jobs.warm import client, kernels
 from course.runs import run as runs
 from course.runs.run import PROJECT, Run
@@ -320,7 +320,7 @@ def end_all_runs(root: Path) -> None:
 
 def slurm_says(*words: str) -> str:
     """What a command of Slurm prints."""
-    env = os.environ | control.environment()
+    env = os.environ | own_slurm.environment()
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

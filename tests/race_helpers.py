@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 
-from course.race.board import Entry, Trial
+from race.board import Entry, Trial
 
 WELL = [0.3, 0.31, 0.32]  # accuracies that count
 

@@ -40,11 +40,9 @@ def source_of(facts_file: Path, file: str) -> Path:
     """Return the path of the page that an entry is about."""
     if facts_file.parent.name == "docs":
         return PROJECT / file
-    notebook = PROJECT / "notebooks" / f"{facts_file.parent.name}.ipynb"
     if file == "notebook":
-        return notebook
-    (quiz,) = re.findall(r'quiz\(\\"(\w+)\\"', notebook.read_text(encoding="utf-8"))
-    return PROJECT / "course" / "days" / "quizzes" / f"{quiz}.toml"
+        return PROJECT / "notebooks" / f"{facts_file.parent.name}.ipynb"
+    return facts_file.with_name("quiz.toml")
 
 
 def find(value: str, text: str, begin: int = 0) -> re.Match[str] | None:
@@ -77,6 +75,7 @@ def problems(entry: dict[str, str], prose: str, names: dict[str, Any]) -> list[s
 def test_numbers_in_prose(path: Path) -> None:
     content = tomllib.loads(path.read_text(encoding="utf-8"))
     names = dict(vars(facts))
+    names["lab"] = names.get(path.parent.name)
     for name, expression in content.get("names", {}).items():
         names[name] = eval(expression, names)
     found = []

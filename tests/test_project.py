@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from pkgutil import iter_modules
 
 import nbformat
 import pytest
@@ -14,11 +15,11 @@ import yaml
 from cases import for_all
 from packaging.requirements import Requirement
 
-import course
-from course.labs import exercises
+import course.analysis
+from course.checks import exercises
 from course.runs.run import PROJECT
 
-SUBJECTS = [path.parent.name for path in (PROJECT / "course" / "topics").glob("*/__init__.py")]
+ANALYSIS = [each.name for each in iter_modules(course.analysis.__path__)]
 NOTEBOOKS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
 MODULES = sorted((PROJECT / "course").glob("**/*.py"))
 
@@ -104,16 +105,18 @@ class TestNotebook:
         for source in code_cells(path):
             assert len(source.splitlines()) <= 10, source
 
-    def test_imports_by_one_door(self, path: Path) -> None:
-        """Names from `course`, subjects from `course.topics`, and nothing from behind them."""
+    def test_imports_public_names(self, path: Path) -> None:
+        """Names that `course` exports, modules of `course.analysis`, and labs."""
         for source in code_cells(path):
             for node in ast.walk(ast.parse(source)):
                 if isinstance(node, ast.ImportFrom) and node.module.startswith("course"):
-                    assert node.module in ("course", "course.topics"), ast.unparse(node)
-                    known = course.__all__ if node.module == "course" else SUBJECTS
+                    assert node.module in ("course", "course.analysis"), ast.unparse(node)
+                    known = course.__all__ if node.module == "course" else ANALYSIS
                     assert {each.name for each in node.names} <= set(known), ast.unparse(node)
+                if isinstance(node, ast.ImportFrom) and node.module.startswith("labs"):
+                    assert node.module == "labs", ast.unparse(node)
                 assert not isinstance(node, ast.Import) or all(
-                    not each.name.startswith("course.") for each in node.names
+                    not each.name.startswith(("course", "labs")) for each in node.names
                 )
 
     def test_names_no_account_path_or_batch_directive(self, path: Path) -> None:

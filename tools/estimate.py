@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from course.checks.lab import Planned
 from course.config import Config
-from course.days.lab import Planned
 from course.runs import recordings
 
 # Beside steps: from one launch to the next on one to four GPUs 5 to 9 s, and more ranks take more.

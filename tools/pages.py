@@ -23,22 +23,22 @@ import pandas as pd
 from matplotlib.figure import Figure
 from PIL import Image
 
+from course.analysis import memory as peaks
+from course.analysis.roofline.bounds import points, recorded_ceilings
+from course.analysis.roofline.cost import fused, operators, plain
+from course.analysis.traces import tables as traces
+from course.analysis.traces.tensor_cores import report as tensor_cores
+from course.checks import discovery
 from course.config import BEYOND, LADDER, from_dict, rung
-from course.days import LABS
-from course.race import board, published, tracks
 from course.runs import recordings
 from course.runs.record import Record
 from course.runs.run import PROJECT, Run
 from course.text import digits
-from course.topics.loading import feeding
-from course.topics.memory import peaks
-from course.topics.roofline.bounds import points, recorded_ceilings
-from course.topics.roofline.cost import fused, operators, plain
-from course.topics.scaling import efficiency, node
-from course.traces import tables as traces
-from course.traces.tensor_cores import report as tensor_cores
+from labs.day2_1_dataloader import feeding
+from labs.day2_3_scaling import efficiency, node
+from race import board, published, tracks
 
-RUNGS = {key: lab.number for lab in LABS for key in lab.rungs}  # (rung, precision): lab
+RUNGS = {key: lab.number for lab in discovery.labs() for key in lab.rungs}  # (rung, precision): lab
 SCALED = {"channels_last": "2.3", "compile": "3.4", "algebra": "A", "dataloader": "2.3"}
 DECODERS = {"raw": "none", "gpu_decode": "the GPU"}  # other formats: workers
 REHEARSAL = PROJECT / "benchmarks" / "rehearsal_2_cores.jsonl"
@@ -239,7 +239,7 @@ def labs() -> str:
     """The instructors' table of labs, with the seconds of a recorded rehearsal."""
     first, *lines = [json.loads(line) for line in REHEARSAL.read_text().splitlines()]
     seconds = {line["notebook"]: line["seconds"] for line in lines}
-    rows = [vars(lab) | {"s": seconds.get(lab.notebook, nan)} for lab in LABS]
+    rows = [vars(lab) | {"s": seconds.get(lab.name, nan)} for lab in discovery.labs()]
     return markdown(
         "| lab | plan, min | jobs of each learner | rehearsed, s | prepare "
         "| where people get stuck |",

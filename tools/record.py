@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from course import days
+from course.analysis.traces import thin as trace_thin
+from course.checks import discovery
+from course.checks.lab import Planned
 from course.config import Config
-from course.days import tuned
-from course.days.lab import Planned
 from course.jobs.launch import launch, wait
 from course.runs import rows
 from course.runs.files import write_atomically
@@ -32,7 +32,7 @@ from course.runs.recordings import (
     origin,
 )
 from course.runs.run import TRACES, Run, all_runs, git_sha, runs_root
-from course.traces import thin as trace_thin
+from labs.day4_4_search import configs as tuned
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +57,7 @@ def plan(only: str = "*", gpus: int = 1) -> list[Planned]:
     """
     known = [
         planned
-        for lab in days.LABS
+        for lab in discovery.labs()
         for recording in lab.recordings
         for planned in recording.planned(gpus)
     ]
@@ -129,8 +129,8 @@ def record_searches(machine: str, folder: Path, only: str = "*") -> Path:
     Raises:
         ValueError: no search has such a name; the message lists them.
     """
-    from course.topics.search import unseen
-    from course.topics.search.studies import search
+    from labs.day4_4_search import holdout as unseen
+    from labs.day4_4_search.studies import search
 
     chosen = [name for name in tuned.SEARCHES if fnmatch(name, only)]
     if not chosen:

@@ -18,13 +18,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from course import days
+from course.checks import discovery
+from course.checks.exercises import SOLUTION
 from course.jobs import launch, sites
 from course.jobs.warm import client
-from course.labs.exercises import SOLUTION
 from course.runs import run
 from course.text import ON_PAPER
-from course.workshop.rehearsal_page import (
+from tools.rehearsal_page import (
     FAILED,
     INTERRUPTED,
     NOT_RUN,
@@ -49,7 +49,7 @@ def matching(pattern: str = "*") -> list[Path]:
         ValueError: none fits; the message lists those there are.
     """
     there = sorted(FOLDER.glob("*.ipynb"))
-    of_labs = [FOLDER / f"{lab.notebook}.ipynb" for lab in days.LABS]
+    of_labs = [FOLDER / f"{lab.name}.ipynb" for lab in discovery.labs()]
     known = [*filter(there.__contains__, of_labs), *(each for each in there if each not in of_labs)]
     found = [path for path in known if fnmatch(path.stem, pattern) or fnmatch(path.name, pattern)]
     if not found:
@@ -162,7 +162,7 @@ def _papermill(source: Path, target: Path, rehearsal: Rehearsal) -> None:
     import papermill
 
     from course.jobs.warm import kernels
-    from course.workshop import engine
+    from tools import engine
 
     wanted = {"quick": rehearsal.quick, "script": rehearsal.script, "site": rehearsal.site}
     known = papermill.inspect_notebook(str(source))

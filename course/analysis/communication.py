@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from course.analysis.traces import tables
+from course.analysis.traces.collectives import NCCL
+from course.analysis.traces.spans import Spans, covered, exposed, joined, stretches
+from course.analysis.traces.tables import Trace
 from course.runs import recordings
 from course.text import wrap_text
-from course.traces import tables
-from course.traces.collectives import NCCL
-from course.traces.spans import Spans, covered, exposed, joined, stretches
-from course.traces.tables import Trace
 
 if TYPE_CHECKING:
     from course.runs.run import Run

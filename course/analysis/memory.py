@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from course.analysis.run_rows import finished
 from course.config import CHOICES, Config, from_dict
 from course.runs import recordings
 from course.runs.run import Run
-from course.topics.memory.batch_sizes import finished
-from course.topics.memory.traded import PLAIN, way_of
+from course.training.fake.step import predict
+from course.training.memory import total_gib
 
 MACHINE = "nvidia-h100"
 SAVED = "predicted"  # in a machine's index: predictions for its recorded runs
@@ -40,6 +41,34 @@ IGNORED = {
     "fused",
     "compile",
 }
+
+__all__ = [
+    "fit_predicted_correctly",
+    "median_error",
+    "of_recorded",
+    "predict",
+    "predicted",
+    "save",
+    "total_gib",
+    "way_of",
+]
+
+WAYS = {
+    "every": "every block again",
+    "second": "every second block again",
+    "selective": "all but products again",
+}
+PLAIN = "all kept"
+
+
+def way_of(config: Config) -> str:
+    """How a config trades time for memory, in words; `PLAIN` where it does not."""
+    said = [WAYS[config.checkpointing]] if config.checkpointing else []
+    said += ["kept on the host"] * config.offload
+    if config.micro_batch and config.micro_batch < config.batch_size:
+        said.append(f"{config.micro_batch} at once")
+    return ", ".join(said) or PLAIN
+
 
 Key = frozenset[tuple[str, Any]]  # of all that a prediction depends on: (field, value)
 
@@ -80,7 +109,7 @@ def of_recorded(machine: str = MACHINE, purpose: str = "") -> pd.DataFrame:
         if _key(config) not in known:
             raise ValueError(
                 f"no prediction is saved for {config.rung}, {config.setup}, which {machine} "
-                f"recorded: predict again by course.topics.memory.peaks.save({machine!r})"
+                f"recorded: predict again by course.analysis.memory.save({machine!r})"
             )
     return _beside(compared, known, saved["torch"])
 
@@ -133,8 +162,6 @@ def _key(config: Config) -> Key:
 
 
 def _predict(compared: list[dict[str, Any]]) -> dict[Key, float]:
-    from course.training.fake.step import predict
-
     configs = {_key(config): config for config in (from_dict(row["config"]) for row in compared)}
     return {key: predict(config).peak_gib for key, config in configs.items()}
 

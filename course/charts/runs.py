@@ -69,7 +69,7 @@ def climbed(table: pd.DataFrame, machine: str, recorded: str) -> Picture:
     """Draw a learner's ladder, each rung against the one before, and that of a recorded GPU.
 
     Args:
-        table: of `course.labs.ladder.Ladder`.
+        table: of `course.checks.ladder.Ladder`.
         machine: where the learner measured; "": nothing yet.
         recorded: the recorded machine, and what it trained on.
     """

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from course.checks import optimizer_steps as updates
+from course.checks import saved_files as saved
 from course.config import Config
-from course.days import saved, updates
 from course.runs.record import PHASES
 from course.runs.run import Run
 from course.valid import TRACE_WAIT

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from course import days
-from course.days.lab import Looks
-from course.labs.checks import FAILED, PASSED, Checked, Part
-from course.labs.store import UNTIMED, save_check
+from course.checks import discovery
+from course.checks.lab import FunctionCheck
+from course.checks.store import UNTIMED, save_check
+from course.checks.verdict import FAILED, PASSED, Checked, Part
 
 Function = Callable[..., Any]
 
@@ -42,18 +42,18 @@ def check_written(name: str, function: Function) -> CheckedFunction:
     Raises:
         ValueError: an unknown name; the message lists those there are.
     """
-    known = days.written()
+    known = discovery.functions()
     if name not in known:
         raise ValueError(f"nothing written has the name {name!r}: there are {', '.join(known)}")
     wanted = known[name]
-    looks = wanted.looks()
+    looks = wanted.load()
     parts = _parts(looks, function)
     save_check(name, {part.part: part.verdict for part in parts})
     passed = all(part.verdict in (PASSED, UNTIMED) for part in parts)
-    return CheckedFunction(name, wanted.title, parts, function if passed else looks.given)
+    return CheckedFunction(name, wanted.title, parts, function if passed else looks.solution)
 
 
-def _parts(looks: Looks, function: Function) -> tuple[Part, ...]:
+def _parts(looks: FunctionCheck, function: Function) -> tuple[Part, ...]:
     untimed = Part("effect", UNTIMED, "it is not timed here")
     if blank := _blank(function):
         unwritten = Part("mechanism", UNTIMED, "there is nothing to look into yet")

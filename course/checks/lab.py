@@ -1,4 +1,4 @@
-"""What a lab is to the course, and what a check is: all else reads these entries."""
+"""What a lab adds to the course: its checks, its recorded runs and what its page shows."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Mechanism:
     rung: str
     against: str
     seen: Callable[[Run], str]  # the evidence in words, where it did happen
-    limits: Callable[[Config, Place], str]  # why the effect cannot be measured there, or ""
     word: str  # a line of the script with it is the one to look at
-    needed: Callable[[Run], bool]  # does this run ask for what the TODO brings?
+    # Why the effect cannot be measured there, or "".
+    limits: Callable[[Config, Place], str] = lambda cfg, place: ""
     # What did not happen; nothing: all is well. What follows from a config alone is looked at in
-    # all runs (`course.days.implied`), so that most checks have nothing to add.
+    # all runs (`course.checks.config_effects`), so that most checks have nothing to add.
     faults: Callable[[Run, Run], Iterable[str]] = lambda run, against: ()
     # What would be otherwise elsewhere, told from the script's text and the config alone.
     rehearsed: Callable[[str, Config], Iterable[str]] = lambda text, cfg: ()
@@ -51,23 +51,23 @@ class Mechanism:
     timed: bool = True  # has it an effect on the speed at all?
 
 
-class Looks(NamedTuple):
-    """How a function is looked at: each look takes it, and says in words what it saw.
+class FunctionCheck(NamedTuple):
+    """How to check a function: each check calls it and returns its evidence in words.
 
-    Where something is wrong they raise an AssertionError whose words tell the learner what.
+    Checks raise an AssertionError whose message tells the learner what is wrong.
     """
 
-    given: Callable[..., Any]  # ours: the lab goes on with it while theirs is not right
+    solution: Callable[..., Any]  # the lab goes on with it until the learner's function is right
     correct: Callable[[Callable[..., Any]], str]
     mechanism: Callable[[Callable[..., Any]], str]
 
 
 @dataclass(frozen=True)
-class Written:
+class Function:
     """A function that learners write in the notebook itself."""
 
     title: str
-    looks: Callable[[], Looks]  # made when they are needed, since that imports PyTorch
+    load: Callable[[], FunctionCheck]  # called when needed, because it imports PyTorch
 
 
 class Planned(NamedTuple):
@@ -103,25 +103,19 @@ class Recording:
 
 @dataclass(frozen=True)
 class Lab:
-    """One lab. Whoever adds one writes a notebook, this entry, and the file of a quiz."""
+    """One lab: the folder `labs/NAME` with this entry in lab.py, and `notebooks/NAME.ipynb`."""
 
     number: str  # as people call it: "1.1"
-    notebook: str  # its file in notebooks/, without .ipynb
     title: str
     minutes: int  # that a learner takes
-    quiz: str = ""  # its file in days/quizzes/, without .toml; "": it has none
     checks: dict[str, Mechanism] = field(default_factory=dict)  # by name, "day1.amp"
-    written: dict[str, Written] = field(default_factory=dict)  # by name, "numerics.carry"
+    functions: dict[str, Function] = field(default_factory=dict)  # by name, "numerics.carry"
     # The ladder's rungs that it teaches, each with its precision.
     rungs: tuple[tuple[str, str], ...] = ()
     # What it shows of machines that a learner does not have, and what a site answers from.
     recordings: tuple[Recording, ...] = ()
-    # For whoever gives it: jobs of each learner, what to prepare, where people get stuck.
+    # For instructors: jobs per learner, what to prepare, where people get stuck.
     jobs: str = ""
     prepare: str = ""
     stuck: str = ""
-
-
-def chosen(checks: dict[str, Mechanism], *names: str) -> dict[str, Mechanism]:
-    """Those of a day's checks that belong to one lab."""
-    return {name: checks[name] for name in names}
+    name: str = ""  # the folder's; discovery fills it in

@@ -9,9 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from course import charts, days
+from course import charts
+from course.checks import discovery
+from course.checks.predictions import prediction
 from course.config import BEYOND, COMPILED, LADDER
-from course.labs.predictions import prediction
 from course.runs import recordings
 from course.runs.ratio import ratio
 from course.runs.run import Run, all_runs
@@ -134,7 +135,7 @@ def _predicted(name: str) -> dict[str, Any]:
 
 def _lab_of(name: str) -> str:
     """The first lab that teaches a rung."""
-    for lab in days.LABS:
+    for lab in discovery.labs():
         taught = {rung for rung, _ in lab.rungs} | {check.rung for check in lab.checks.values()}
         if name in taught:
             return lab.number

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from course.checks.store import changing, now, read
 from course.config import COMPILED, LADDER
-from course.labs.store import changing, now, read
 from course.runs.run import all_runs
 from course.text import digits, wrap_text
 

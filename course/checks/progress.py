@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from course import days
-from course.labs import exercises
-from course.labs.predictions import as_stored, launched_rungs
-from course.labs.store import PARTS, UNMEASURABLE, UNTIMED, read
+from course.checks import discovery, exercises
+from course.checks.predictions import as_stored, launched_rungs
+from course.checks.store import PARTS, UNMEASURABLE, UNTIMED, read
 from course.text import digits
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def progress() -> Progress:
 
 
 def _check_rows(stored: dict[str, Any]) -> Iterator[dict[str, str]]:
-    known = days.checks() | days.written()
+    known = discovery.checks() | discovery.functions()
     checks = {name: each.title for name, each in known.items()}
     for name in dict.fromkeys([*checks, *stored]):
         verdicts = {part: stored.get(name, {}).get(part, "") for part in PARTS}
@@ -113,9 +112,9 @@ def _state(verdicts: set[str]) -> str:
 
 
 def _quiz_rows(stored: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    from course.labs import quizzes
+    from course.checks import quizzes
 
-    for each in (quizzes.find(lab.quiz) for lab in days.LABS if lab.quiz):
+    for each in map(quizzes.find, quizzes.names()):
         name = each.name
         given = [stored.get(name, {}).get(str(q.number)) for q in each.questions]
         yield {

@@ -1,4 +1,4 @@
-"""Quizzes: questions from course/days/quizzes/*.toml, in which every answer is explained.
+"""Quizzes: questions from labs/*/quiz.toml, in which every answer is explained.
 
     title = "…"
 
@@ -22,10 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from course import days
-from course.labs.store import answers, save_answer
+from course.checks import discovery
+from course.checks.store import answers, save_answer
 
-FOLDER = Path(__file__).parents[1] / "days" / "quizzes"
 LETTERS = "abcde"
 STRESS = r"(?<![\w*])\*(\w[^*]*)\*(?![\w*])"  # and not the factors of a product
 MOST, LEAST = len(LETTERS), 3  # choices of a question
@@ -125,19 +124,19 @@ class Quiz:
 
 
 def find(name: str) -> Quiz:
-    """The quiz of a notebook, "day1_1" for instance.
+    """Return the quiz of a lab, "day1_1_gpu" for instance.
 
     Raises:
         ValueError: no such quiz, or (QuizError) a file that breaks a rule.
     """
     if name not in names():
         raise ValueError(f"no quiz {name!r}: there are {', '.join(names())}")
-    return load(FOLDER / f"{name}.toml")
+    return load(discovery.LABS / name / "quiz.toml")
 
 
 def names() -> list[str]:
-    """Every quiz by name, in the order of the days."""
-    return [lab.quiz for lab in days.LABS if lab.quiz]
+    """Return the names of all quizzes, which are their labs' names."""
+    return [path.name for path in discovery.folders() if (path / "quiz.toml").is_file()]
 
 
 def load(path: Path) -> Quiz:
@@ -153,7 +152,7 @@ def load(path: Path) -> Quiz:
     _check_fields(values, {"title": str, "questions": list}, path.name)
     asked = enumerate(values["questions"], 1)
     questions = tuple(_question(number, each, path.name) for number, each in asked)
-    return Quiz(path.stem, values["title"].strip(), questions)
+    return Quiz(path.parent.name, values["title"].strip(), questions)
 
 
 def as_html(text: str) -> str:

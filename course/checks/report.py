@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from course import charts, days
+from course import charts
 from course.charts.tables import as_html
+from course.checks.exercises import open_todos, original_of
+from course.checks.predictions import prediction, settle, verdict
+from course.checks.todo import needed_todos
 from course.config import Config
 from course.jobs.launch import JobError, explain, refresh
-from course.labs.exercises import open_todos, original_of
-from course.labs.predictions import prediction, settle, verdict
 from course.runs.ratio import Ratio, beside, held_by_host, ratio, told
 from course.runs.record import Record
 from course.runs.run import Run
@@ -278,8 +279,7 @@ def is_same_computation(run: Run, against: Run) -> bool:
 def still_open(run: Run) -> list[int]:
     """The TODOs that this run's config needs and its snapshot does not have filled."""
     unfilled = open_todos(run.script.read_text(), original_of(run.source))
-    needed = {check.todo for check in days.checks().values() if check.needed(run)}
-    return sorted(needed & unfilled)
+    return sorted(needed_todos(run) & unfilled)
 
 
 def _loss_at(run: Run, step: int) -> str:

@@ -6,21 +6,22 @@ import html
 import re
 import tomllib
 from dataclasses import dataclass
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
-from course import days
-from course.labs import exercises
-from course.labs.exercises import SOLUTIONS, Seam
-from course.labs.quizzes import as_html
+from course.checks import discovery, exercises
+from course.checks.exercises import SOLUTIONS, Seam
+from course.checks.quizzes import as_html
+from course.runs.run import Run
 from course.text import wrap_text
 
 END = re.compile(r"^\s*# (--- before|<<<|TODO \d)|^$")  # of a place
 MOST_LINES = 4  # of a place, as it is shown
 # Long lines are broken, but not within a word.
 CODE = '<pre style="white-space: pre-wrap; word-break: normal; font-family: monospace">'
-HINTS = Path(days.__file__).with_name("hints.toml")
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,10 +96,28 @@ def show_todo(number: int, script: str = "") -> Todo:
     if not heads and number not in exercises.numbers(solution.read_text()):
         raise ValueError(f"{script} has no line that begins with # TODO {number}")
     places = tuple((at + 1, _place(lines, at)) for at in heads)
-    told = tomllib.loads(HINTS.read_text(encoding="utf-8"))[f"todo-{number}"]
+    hints = all_hints()[number]
     return Todo(
-        number, script, places, told["nudge"], tuple(told["calls"]), _lines(number, solution)
+        number, script, places, hints["nudge"], tuple(hints["calls"]), _lines(number, solution)
     )
+
+
+@cache
+def all_hints() -> dict[int, dict[str, Any]]:
+    """Return the entries of all labs' hints.toml by their TODO's number."""
+    hints: dict[int, dict[str, Any]] = {}
+    for path in discovery.LABS.glob("*/hints.toml"):
+        entries = tomllib.loads(path.read_text(encoding="utf-8"))
+        hints |= {int(key.removeprefix("todo-")): value for key, value in entries.items()}
+    return hints
+
+
+def needed_todos(run: Run) -> set[int]:
+    """Return the numbers of the TODOs that a run's config needs."""
+    gpus = run.launched.get("gpus", 1)
+    names = {"cfg": run.config, "requested": run.requested_config, "gpus": gpus}
+    # The expressions are the course's own, in labs/*/hints.toml.
+    return {number for number, hint in all_hints().items() if eval(hint.get("needed", "0"), names)}
 
 
 def _place(lines: list[str], at: int) -> tuple[str, ...]:

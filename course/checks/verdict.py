@@ -18,15 +18,15 @@ from typing import Any
 
 import pandas as pd
 
-from course import days
+from course.checks import discovery
+from course.checks.config_effects import differences, unlike
+from course.checks.exercises import open_todos, solution_of, yours
+from course.checks.lab import Mechanism, Place
+from course.checks.store import UNMEASURABLE, UNTIMED, save_check
 from course.config import Config, rung
-from course.days.implied import differences, unlike
-from course.days.lab import Mechanism, Place
 from course.jobs import sites
 from course.jobs.launch import explain, launch, launch_all, refresh, wait
 from course.jobs.plan import device_for
-from course.labs.exercises import open_todos, solution_of, yours
-from course.labs.store import UNMEASURABLE, UNTIMED, save_check
 from course.runs import failures
 from course.runs.ratio import SURE, Ratio, held_by_host, ratio
 from course.runs.run import Run
@@ -222,7 +222,7 @@ def _place(config: Config, site: str) -> Place:
 
 
 def _find(name: str) -> Mechanism:
-    known = days.checks()
+    known = discovery.checks()
     if name not in known:
         raise ValueError(f"no check {name!r}: there are {', '.join(known)}")
     return known[name]

@@ -57,7 +57,7 @@ def doctor(
     site: SiteName = "local",
 ) -> None:
     """Check that this machine is ready. Each failure names its fix, and the exit code is 1."""
-    from course.workshop.doctor import examine
+    from course.doctor import examine
 
     found = []
     with prints_to_stderr(json_):
@@ -204,9 +204,9 @@ def ladder(
     json_: AsJson = False,
 ) -> None:
     """Run every rung, and print the ladder that was measured on this machine."""
+    from course.checks import report
     from course.config import COMPILED, LADDER, parse_settings, rung
     from course.jobs import launch
-    from course.labs import report
 
     rungs = [*LADDER, *(COMPILED if compile_ else ())]
     settings = parse_settings(set_ or [])
@@ -248,7 +248,7 @@ def _same_as(configs: list[Config]) -> dict[str, str]:
 def _drawn(table: pd.DataFrame, rungs: list[str]) -> str:
     """Draw the ladder next to a recorded one, and return a sentence with the picture's path."""
     from course import charts
-    from course.labs.ladder import BESIDE
+    from course.checks.ladder import BESIDE
     from course.runs import recordings
     from course.runs.run import runs_root
 

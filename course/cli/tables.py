@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from course.runs.run import Run
-from course.text import digits, printable
+from course.text import digits
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from course.days.lab import Planned
-    from course.workshop.doctor import Check
-    from course.workshop.rehearsal import Outcome
+    from course.doctor import Check
 
 
 def as_json(value: Any) -> None:
@@ -125,32 +121,6 @@ def show_check(check: Check) -> None:
     typer.echo(f"{check.name:16}{check.found}")
     if check.fix:
         typer.echo(f"{'':21}→ {check.fix}")
-
-
-def show_outcome(outcome: Outcome) -> None:
-    """Print how a notebook's execution went, and where its output is."""
-    typer.echo(f"{outcome.notebook}: {outcome.status} in {outcome.seconds:.0f} s")
-    if outcome.error:
-        typer.echo(f"  {printable(outcome.error)}", err=True)
-    typer.echo(f"  {outcome.executed}\n  {outcome.page}")
-
-
-def show_plan(planned: Sequence[Planned]) -> None:
-    """Print the runs that `course record` would make: what, on how many GPUs, for what, how long.
-
-    The end says how long all of them take, where that can be told of each.
-    """
-    from course.workshop.estimate import seconds
-    from course.workshop.record import label
-
-    lasts = seconds(planned)
-    rows = [
-        [label(each), str(count), purpose, each.device, each.precision, each.setup, cell(about_s)]
-        for (each, count, purpose), about_s in zip(planned, lasts)
-    ]
-    show_table(["rung", "GPUs", "for", "device", "precision", "trained on", "about s"], rows)
-    if not math.isnan(whole_s := sum(lasts)):
-        typer.echo(f"all of it: about {whole_s:.0f} s")
 
 
 def cell(value: Any) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from course.config import Config
-from course.jobs.cluster import control
+from course.jobs import own_slurm
 from course.jobs.processes import job_environment
 from course.jobs.sites import Site, user_file
 from course.jobs.slurm_commands import (
@@ -109,7 +109,7 @@ def submit_calls(
     """
     from submitit.core.utils import FailedJobError
 
-    if not control.which("sbatch"):
+    if not own_slurm.which("sbatch"):
         raise ValueError(f"site {site.name!r} needs Slurm, and there is no sbatch here: {HERE}")
     offers = partitions()
     check_partition(site, offers)
@@ -120,7 +120,7 @@ def submit_calls(
     except FailedJobError as error:
         raise ValueError(_refused(error, offers, site, request)) from error
     _forget()
-    own = {"cluster": str(control.folder())} if control.environment() else {}
+    own = {"cluster": str(own_slurm.folder())} if own_slurm.environment() else {}
     return {"job_id": first.job_id.partition("_")[0], **own}
 
 
@@ -143,7 +143,7 @@ def _submission_environment() -> Iterator[None]:
 
     sbatch passes its environment on to the job, and submitit offers no way to change it.
     """
-    before, wanted = dict(os.environ), job_environment() | control.environment()
+    before, wanted = dict(os.environ), job_environment() | own_slurm.environment()
     for name in before.keys() - wanted.keys():
         del os.environ[name]
     os.environ.update(wanted)
@@ -175,7 +175,7 @@ def is_alive(run: Run) -> bool:
 
 def _cluster_is_down(run: Run) -> bool:
     """Was the run's job one of this machine's own Slurm, and has that been ended since?"""
-    return run.launched.get("cluster") == str(control.folder()) and not control.environment()
+    return run.launched.get("cluster") == str(own_slurm.folder()) and not own_slurm.environment()
 
 
 def _jobs() -> dict[str, list[str]] | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from course.jobs.cluster import control
+from course.jobs import own_slurm
 from course.jobs.sites import Site, user_file
 from course.jobs.warm import task
 from course.runs.run import FOLDER_VARIABLE
@@ -139,7 +139,7 @@ def most_min(site: Site, offers: list[Partition]) -> float:
 def ask(*command: str) -> subprocess.CompletedProcess[str] | None:
     """Run one of Slurm's commands; None where it is not there, or does not answer."""
     env = {key: value for key, value in os.environ.items() if not key.startswith(DISPLAY_DEFAULTS)}
-    env |= control.environment()
+    env |= own_slurm.environment()
     try:
         return subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):

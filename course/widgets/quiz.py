@@ -13,7 +13,7 @@ from typing import Any
 import ipywidgets
 from ipywidgets import HTML, Button, Layout, RadioButtons, VBox
 
-from course.labs.quizzes import Choice, Question, Quiz, as_html, find
+from course.checks.quizzes import Choice, Question, Quiz, as_html, find
 
 # ipywidgets gives every choice one line of fixed height; ours may need two.
 STYLE = """<style>

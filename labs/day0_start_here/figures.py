@@ -14,17 +14,8 @@ from matplotlib.patches import Rectangle
 from course.charts.base import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
 from course.charts.primitives import bars, describe, label, legend
 from course.text import digits
-from course.topics.supercomputer.drawing import (
-    LINE,
-    arrow,
-    box,
-    canvas,
-    gauge,
-    say,
-    size,
-    squares,
-)
-from course.topics.supercomputer.nodes import Cluster, Disk, Machine, Node, clock
+from labs.day0_start_here.drawing import LINE, arrow, box, canvas, gauge, say, size, squares
+from labs.day0_start_here.nodes import Cluster, Disk, Machine, Node, clock
 
 # By generation of the device.
 DEVICE_COLOURS = {
@@ -40,7 +31,7 @@ NAMED, SMALL = 1.1, 0.19  # inches: a node with words in it, and one of more tha
 LARGE = 10  # nodes of a kind
 
 
-def node(machine: Machine) -> Picture:
+def plot_node(machine: Machine) -> Picture:
     """Draw the node that this process is on: processors, memory, GPUs, and its disks."""
     picture, axes = canvas(10, 4.9)
     job = f", inside Slurm job {machine.job_id}" if machine.job_id else ""
@@ -94,7 +85,7 @@ def _disks(axes: Axes, disks: Sequence[Disk], low: float) -> None:
         say(axes, left + wide / 2 - 0.05, low + 0.26, words, points=8)
 
 
-def cluster(found: Cluster, machine: Machine) -> Picture:
+def plot_cluster(found: Cluster, machine: Machine) -> Picture:
     """Draw the cluster: the scheduler, the nodes by kind, the network, the storage.
 
     Args:
@@ -171,7 +162,7 @@ def _use(node: Node) -> str:
     return "full" if full else "partly used"
 
 
-def supercomputer() -> Picture:
+def plot_supercomputer() -> Picture:
     """Draw a sketch, not a measurement: the parts of a supercomputer, and what goes where."""
     picture, axes = canvas(10, 4.6)
     login = "JupyterHub, editors,\nlaunch(…), the internet;\nshared by all"
@@ -203,7 +194,7 @@ def supercomputer() -> Picture:
     return picture
 
 
-def training_times(table: pd.DataFrame) -> Picture:
+def plot_training_times(table: pd.DataFrame) -> Picture:
     """Draw time, device hours and speed of trainings (a table of `history.training_times`)."""
     picture = Picture(10.5, 1.3 + 0.36 * len(table))
     time, cost, speed = picture.panels(1, 3, sharey=True, width_ratios=(5, 4, 4))
@@ -223,7 +214,7 @@ def training_times(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def power(table: pd.DataFrame) -> Picture:
+def plot_power(table: pd.DataFrame) -> Picture:
     """Draw the watts of GPUs, and the performance for them (a table of `history.power`)."""
     picture = Picture(9, 1.2 + 0.42 * len(table))
     watts, gain = picture.panels(1, 2, sharey=True, width_ratios=(3, 2))

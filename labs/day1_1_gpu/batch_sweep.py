@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from course.analysis.run_rows import finished
 from course.config import from_dict
 from course.runs.run import Run
 
@@ -53,34 +53,6 @@ class Fit:
             f"{self.fixed_gib:.2f} GiB at any batch, and {self.per_image_gib * 1024:.1f} MiB more "
             f"for each image; the runs lie within {self.misfit:.1%} of this line"
         )
-
-
-def rows(runs: Iterable[Run] | pd.DataFrame) -> list[dict[str, Any]]:
-    """One dict a run, with the fields of its record and its `config` as a dict.
-
-    Args:
-        runs: runs, or a table of records with a column `config`, such as `recorded` or `find_runs`
-            returns.
-    """
-    if isinstance(runs, pd.DataFrame):
-        return runs.to_dict("records")
-    found = []
-    for run in runs:
-        record = vars(run.record) if run.record else {}
-        found.append({"status": run.status, **record, "config": vars(run.config)})
-    return found
-
-
-def finished(runs: Iterable[Run] | pd.DataFrame) -> list[dict[str, Any]]:
-    """`rows`, of runs that are over. Raises ValueError on one that is not."""
-    found = rows(runs)
-    for row in found:
-        if row["status"] in ("queued", "running"):
-            raise ValueError(
-                f"a run of the sweep is still {row['status']}: wait(runs, check=False) first "
-                f"(check=False, because a run may end out of memory here)"
-            )
-    return found
 
 
 def sweep(runs: Iterable[Run] | pd.DataFrame) -> pd.DataFrame:

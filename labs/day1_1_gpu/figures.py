@@ -22,7 +22,7 @@ from course.charts.base import (
 )
 from course.charts.primitives import heading, label, legend, limit, lines, scatter_fit, stack
 from course.text import digits
-from course.topics.memory.batch_sizes import Fit
+from labs.day1_1_gpu.batch_sweep import Fit
 
 KIND_COLOURS = {
     "weights": BLUE,
@@ -34,7 +34,7 @@ KIND_COLOURS = {
 }
 
 
-def batch_sweep(
+def plot_batch_sweep(
     table: pd.DataFrame,
     fit: Fit | None = None,
     predicted: pd.Series | None = None,
@@ -119,7 +119,7 @@ def _crosses(axes: Axes, missing: pd.DataFrame, heights: pd.Series) -> None:
         )
 
 
-def anatomy(table: pd.DataFrame) -> Picture:
+def plot_anatomy(table: pd.DataFrame) -> Picture:
     """Where a step's memory is: by part of the network (left) and by kind, in all (right).
 
     Args:
@@ -148,7 +148,7 @@ def _stack(axes: Axes, wide: pd.DataFrame, title: str) -> None:
     label(axes, f"{title} ({unit})", size=10)
 
 
-def predicted_peaks(table: pd.DataFrame) -> Picture:
+def plot_predicted_peaks(table: pd.DataFrame) -> Picture:
     """Predicted and measured peaks over the batch size (left), and how far apart they are (right).
 
     A colour is a number format, a marker what else was on. A run that ran out of memory has no

@@ -8,14 +8,14 @@ from matplotlib.axes import Axes
 
 from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, SKY, Picture
 from course.charts.primitives import label, legend, limit, lines, scatter_fit, strip
-from course.topics.numerics.rounding import lost_share
+from labs.day1_2_mixed_precision.rounding import lost_share
 
 FORMAT_COLOURS = {"fp32": DARK, "TF32": GREEN, "fp16": ACCENT, "bf16": BLUE}
 BIT_COLOURS = {"sign": ACCENT, "exponent: the range": ORANGE, "mantissa: the precision": SKY}
 FP16_VANISHES, FP16_NORMAL, FP16_OVERFLOWS = -25, -14, 16  # powers of two
 
 
-def bits(table: pd.DataFrame) -> Picture:
+def plot_bits(table: pd.DataFrame) -> Picture:
     """Draw the bits of each format (a table of `numerics.formats`)."""
     picture = Picture(9, 1.0 + 0.5 * len(table))
     axes = picture.panel()
@@ -31,7 +31,7 @@ def bits(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def range_and_precision(table: pd.DataFrame) -> Picture:
+def plot_range_and_precision(table: pd.DataFrame) -> Picture:
     """How many bits of mantissa each format has at each size of number (`numerics.formats`)."""
     curves, words = {}, []
     for name, row in table.iterrows():
@@ -57,7 +57,7 @@ def range_and_precision(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def gradient_histogram(table: pd.DataFrame, scale: float) -> Picture:
+def plot_gradient_histogram(table: pd.DataFrame, scale: float) -> Picture:
     """Sizes of gradients against fp16's range, as they are (above) and scaled (below).
 
     Args:
@@ -84,7 +84,7 @@ def gradient_histogram(table: pd.DataFrame, scale: float) -> Picture:
     return picture
 
 
-def scale_course(table: pd.DataFrame) -> Picture:
+def plot_scale_course(table: pd.DataFrame) -> Picture:
     """The scale step by step, skipped steps marked (a table of `numerics.scaler_course`)."""
     picture = Picture(9, 3)
     axes = picture.panel()
@@ -100,7 +100,7 @@ def scale_course(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def learned(table: pd.DataFrame, divided_by: int) -> Picture:
+def plot_learned(table: pd.DataFrame, divided_by: int) -> Picture:
     """Draw the share of right answers, step by step (a table of `numerics.learned_digits`)."""
     picture = Picture(9, 3)
     axes = picture.panel()

@@ -6,7 +6,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from course.topics.numerics.rounding import handwritten_digits
+from labs.day1_2_mixed_precision.rounding import handwritten_digits
 
 BATCH = 64
 # Of a run: its name, does autocast take fp16, does a scaler scale the loss?

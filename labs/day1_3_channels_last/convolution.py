@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import torch
 
+from course.analysis.roofline.timing import number_format, quartiles, seconds
 from course.runs.recordings import load, origin
-from course.topics.roofline.timing import number_format, quartiles, seconds
 from course.training.recorder import Recorder
 
 LAYOUTS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}

@@ -28,20 +28,20 @@ PARTS = (
     GREEN,
     ACCENT,
     GREY,
-)  # a part's colour, in the order of `course.topics.layout.strides.parts`
+)  # a part's colour, in the order of `labs.day1_3_channels_last.strides.parts`
 LETTERS = 26  # pixels of an image that can have one
 BLOCK = 6.2  # height of a memory line with its arrows, in cells
 CELL_IN, LEAST = 0.22, 30  # a cell's width in inches; the least width of the picture in cells
 
 
-def strides(tables: dict[str, pd.DataFrame]) -> Picture:
+def plot_strides(tables: dict[str, pd.DataFrame]) -> Picture:
     """A tensor as it is indexed, and below as memory holds it, once for each layout.
 
     A letter is a pixel (capitals: of the second image), a colour a channel. Arrows lead from the
     first number to its neighbours; their lengths are the strides.
 
     Args:
-        tables: what `course.topics.layout.strides.addresses` returns, by the layout's name; of
+        tables: what `labs.day1_3_channels_last.strides.addresses` returns, by the layout's name; of
             tensors of one shape, with one or two images of at most 26 pixels and 6 channels.
 
     Raises:
@@ -132,11 +132,11 @@ def _number(axes: Axes, x: float, y: float, channel: int, text: str) -> None:
     axes.text(*middle, text, ha="center", va="center", fontsize=8, color=words_on(colour))
 
 
-def parts(tables: dict[str, pd.DataFrame]) -> Picture:
+def plot_parts(tables: dict[str, pd.DataFrame]) -> Picture:
     """Where the GPU's time goes, one bar a trace, so that what shrank can be seen.
 
     Args:
-        tables: what `course.topics.layout.strides.parts` returns, by the name of the trace.
+        tables: what `labs.day1_3_channels_last.strides.parts` returns, by the name of the trace.
     """
     picture = Picture(9, 1.0 + 0.55 * len(tables))
     axes = picture.panel()
@@ -151,7 +151,7 @@ def parts(tables: dict[str, pd.DataFrame]) -> Picture:
     return picture
 
 
-def convolution_times(table: pd.DataFrame) -> Picture:
+def plot_convolution_times(table: pd.DataFrame) -> Picture:
     """A convolution's speed in both layouts over its channels; multiples of 8 are marked.
 
     Args:

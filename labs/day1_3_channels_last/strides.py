@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from course.traces.tables import LAYOUT, Trace
+from course.analysis.traces.tables import LAYOUT, Trace
 from course.training.evidence.calls import operator_calls
 from course.training.evidence.operators import layout
 
@@ -59,7 +59,7 @@ def conversions(call: Callable[..., Any], *inputs: Any) -> pd.DataFrame:
 
     A convolution whose inputs differ in layout makes a copy of one of them. The profiler sees
     these copies; what a library such as cuDNN converts by kernels of its own lies deeper, and is
-    seen in a trace only (`course.traces.tables.layout_kernels`).
+    seen in a trace only (`course.analysis.traces.tables.layout_kernels`).
 
     Columns: operator (conv2d | convolution_backward), shape (N, C, H, W), copies, megabytes (of
     all these copies, at fp32's 4 bytes).

@@ -27,7 +27,7 @@ STAGE_COLOURS = (GREY, ACCENT, ORANGE, PURPLE, SKY, BLUE, GREEN)
 STEP_COLOURS = {"waiting for the batch": ORANGE, "computing": BLUE}
 
 
-def waiting(runs: Sequence[tuple[str, pd.DataFrame]], warmup_steps: int = 0) -> Picture:
+def plot_waiting(runs: Sequence[tuple[str, pd.DataFrame]], warmup_steps: int = 0) -> Picture:
     """Draw each step as a bar: waiting for its batch below, computing above it.
 
     Args:
@@ -60,7 +60,7 @@ def _step_bars(axes: Axes, steps: pd.DataFrame, warmup_steps: int) -> None:
         limit(axes, border - 0.5, colour=DARK, along="x")
 
 
-def trials(table: pd.DataFrame) -> Picture:
+def plot_trials(table: pd.DataFrame) -> Picture:
     """Draw the mean step of each trial: waiting and computing, with images/s and host memory.
 
     Args:
@@ -82,7 +82,7 @@ def trials(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def decoding(profiles: dict[str, pd.DataFrame]) -> Picture:
+def plot_decoding(profiles: dict[str, pd.DataFrame]) -> Picture:
     """Draw the time that one core needs for one image, stage after stage, one bar per profile.
 
     Args:
@@ -107,7 +107,7 @@ def decoding(profiles: dict[str, pd.DataFrame]) -> Picture:
     return picture
 
 
-def rule(
+def plot_rule(
     appetites: pd.DataFrame,
     images_per_core: float,
     cores: int,

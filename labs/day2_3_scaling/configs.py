@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from course.checks.lab import FULL_SIZE
 from course.config import Config, rung, vary
-from course.days.lab import FULL_SIZE
 from course.runs.recordings import SETUP
 
 FED = {"persistent_workers": True, "pin_memory": True, "non_blocking": True}

@@ -1,6 +1,6 @@
 """How training scales over GPUs: as measured, as a small model continues it, and as published.
 
-The model knows one thing, what DDP sends (`course.topics.scaling.ring`).
+The model knows one thing, what DDP sends (`labs.day2_3_scaling.ring`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from course.topics.loading.feeding import trials
-from course.topics.scaling.ring import Bucket, Link, all_reduce_s, buckets, exposed_s
+from labs.day2_1_dataloader.feeding import trials
+from labs.day2_3_scaling.ring import Bucket, Link, all_reduce_s, buckets, exposed_s
 
 if TYPE_CHECKING:
     import pandas as pd

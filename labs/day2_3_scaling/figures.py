@@ -23,18 +23,18 @@ from course.charts.base import (
 )
 from course.charts.primitives import heading, label, legend, lines, scatter_fit, timeline
 from course.text import digits
-from course.topics.scaling.ring import Link, all_reduce_s
+from labs.day2_3_scaling.ring import Link, all_reduce_s
 
 RANK_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, ACCENT, DARK, GREY)
 
 
-def shares(tables: Mapping[str, pd.DataFrame]) -> Picture:
+def plot_shares(tables: Mapping[str, pd.DataFrame]) -> Picture:
     """Who takes which image in which step: a column an image, a row an epoch, a colour a rank.
 
     An image that several ranks take is striped; one that nobody takes is left white.
 
     Args:
-        tables: of `course.topics.scaling.seen.shares`, by title.
+        tables: of `labs.day2_3_scaling.shares.shares`, by title.
     """
     height = max(table["epoch"].max() + 1 for table in tables.values())
     picture = Picture(10, 0.9 + len(tables) * (0.45 + 0.34 * height))
@@ -61,13 +61,13 @@ def _share_rows(axes: Axes, table: pd.DataFrame) -> None:
     axes.set_xlabel("number of the image in the set; in it, the step", fontsize=8)
 
 
-def measured(table: pd.DataFrame, node: pd.DataFrame | None = None) -> Picture:
+def plot_measured(table: pd.DataFrame, node: pd.DataFrame | None = None) -> Picture:
     """Images per second beside the ideal, efficiency, and energy, for each count of GPUs.
 
     Args:
-        table: what `course.topics.scaling.efficiency.scaling` returns; a colour for each size of a
+        table: what `labs.day2_3_scaling.efficiency.scaling` returns; a colour for each size of a
             GPU's share.
-        node: of `course.topics.scaling.node.beside_prediction`: points of another machine, each
+        node: of `labs.day2_3_scaling.node.beside_prediction`: points of another machine, each
             beside a hollow one for what was predicted, with its interval.
     """
     table = table if node is None or node.empty else pd.concat([table, node], ignore_index=True)
@@ -112,11 +112,11 @@ def _beside(speed: Axes, share: Axes, rows: pd.DataFrame, colour: str) -> None:
         axes.errorbar(rows["gpus"] + 0.25, value, [value - low, high - value], label=label, **marks)
 
 
-def overlap(table: pd.DataFrame, backward_s: float, title: str = "") -> Picture:
+def plot_overlap(table: pd.DataFrame, backward_s: float, title: str = "") -> Picture:
     """Backward above, and under it when each bucket of gradients is ready, sent, and arrived.
 
     Args:
-        table: what `course.topics.scaling.ring.timeline` returns.
+        table: what `labs.day2_3_scaling.ring.timeline` returns.
     """
     picture = Picture(10, 1.6 + 0.26 * min(len(table) + 1, 14))
     axes = picture.panel()
@@ -143,11 +143,11 @@ def overlap(table: pd.DataFrame, backward_s: float, title: str = "") -> Picture:
     return picture
 
 
-def messages(table: pd.DataFrame, link: Link, title: str = "") -> Picture:
+def plot_messages(table: pd.DataFrame, link: Link, title: str = "") -> Picture:
     """How long all-reduces were under way by their bytes, and what a link needs at least.
 
     Args:
-        table: the messages of a `course.topics.scaling.efficiency.Fit`, whose link it is.
+        table: the messages of a `labs.day2_3_scaling.efficiency.Fit`, whose link it is.
     """
     picture = Picture(10, 3.9)
     axes = picture.panel()
@@ -170,13 +170,13 @@ def messages(table: pd.DataFrame, link: Link, title: str = "") -> Picture:
     return picture
 
 
-def beyond(curves: Mapping[str, pd.DataFrame], published: pd.DataFrame) -> Picture:
+def plot_beyond(curves: Mapping[str, pd.DataFrame], published: pd.DataFrame) -> Picture:
     """Efficiency to thousands of GPUs: what a model says, beside what was published.
 
     Args:
-        curves: of `course.topics.scaling.efficiency.predicted`, by name; columns low and high,
+        curves: of `labs.day2_3_scaling.efficiency.predicted`, by name; columns low and high,
             where they are there, are drawn as a band.
-        published: what `course.topics.scaling.efficiency.published` returns.
+        published: what `labs.day2_3_scaling.efficiency.published` returns.
     """
     picture = Picture(10, 4.6)
     axes = picture.panel()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from course.runs import recordings
-from course.topics.scaling import efficiency
+from labs.day2_3_scaling import efficiency
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from course.analysis.communication import computing
+from course.analysis.traces.spans import Spans, exposed, stretches
+from course.analysis.traces.tables import Trace, steps
 from course.charts.base import (
     ACCENT,
     GREEN,
@@ -17,15 +20,12 @@ from course.charts.base import (
 from course.charts.primitives import label, legend, lines, mark, stack
 from course.charts.primitives import timeline as timeline_of
 from course.runs.record import PHASES
-from course.topics.communication.report import computing
-from course.traces.spans import Spans, exposed, stretches
-from course.traces.tables import Trace, steps
 
 NARROW = 0.035  # of the picture's width: a bar that is narrower has no room for words
 SMALL = 5e5  # bytes below which a collective has no words
 
 
-def timeline(trace: Trace, step: int | None = None) -> Picture:
+def plot_timeline(trace: Trace, step: int | None = None) -> Picture:
     """Draw a step: what the rank computes above, what it sends below; red where it only waits.
 
     Args:
@@ -114,7 +114,7 @@ def _packed(rows: pd.DataFrame) -> list[int]:
     return lanes
 
 
-def buckets(reports: Mapping[str, pd.DataFrame]) -> Picture:
+def plot_buckets(reports: Mapping[str, pd.DataFrame]) -> Picture:
     """How several runs cut the same gradients: bytes of each all-reduce, and what is not hidden.
 
     Args:
@@ -141,7 +141,7 @@ def buckets(reports: Mapping[str, pd.DataFrame]) -> Picture:
     return picture
 
 
-def statistics(spreads: Mapping[str, pd.DataFrame]) -> Picture:
+def plot_statistics(spreads: Mapping[str, pd.DataFrame]) -> Picture:
     """How far the ranks' running means lie apart, from the first BatchNorm to the last.
 
     Args:

@@ -10,10 +10,10 @@ import pandas as pd
 from course.charts.base import ACCENT, BLUE, DARK, GREY, ORANGE, SKY, Picture
 from course.charts.primitives import bars, label, legend, lines, stack
 from course.text import digits
-from course.topics.formats.stages import STAGES
+from labs.day3_1_formats.stages import STAGES
 
 
-def costs(table: pd.DataFrame, title: str = "one core of this machine") -> Picture:
+def plot_costs(table: pd.DataFrame, title: str = "one core of this machine") -> Picture:
     """Draw the milliseconds of one core for an image, by stage and format (a table of `costs`)."""
     picture = Picture(9.5, 1.3 + 0.45 * len(table))
     axes = picture.panel()
@@ -28,7 +28,7 @@ def costs(table: pd.DataFrame, title: str = "one core of this machine") -> Pictu
     return picture
 
 
-def orders(places: Mapping[str, np.ndarray]) -> Picture:
+def plot_orders(places: Mapping[str, np.ndarray]) -> Picture:
     """Draw a dot per image: its place in the epoch, and in the files (see `formats.orders`)."""
     picture = Picture(10.5, 3.1)
     grid = picture.panels(1, len(places), sharey=True)
@@ -39,7 +39,7 @@ def orders(places: Mapping[str, np.ndarray]) -> Picture:
     return picture
 
 
-def disk(table: pd.DataFrame, folder: str = "") -> Picture:
+def plot_disk(table: pd.DataFrame, folder: str = "") -> Picture:
     """Draw a disk's images per second, cold and warm (a table of `measure_disk`)."""
     ways = list(table["way"].unique())
     picture = Picture(9.5, 1.2 + 0.6 * len(ways))
@@ -59,7 +59,7 @@ def disk(table: pd.DataFrame, folder: str = "") -> Picture:
     return picture
 
 
-def fed(table: pd.DataFrame, eats: float, title: str = "") -> Picture:
+def plot_fed(table: pd.DataFrame, eats: float, title: str = "") -> Picture:
     """Draw what a GPU trains from each format, and what is missing to synthetic images.
 
     Args:
@@ -82,7 +82,7 @@ def fed(table: pd.DataFrame, eats: float, title: str = "") -> Picture:
     return picture
 
 
-def losses(runs: Mapping[str, pd.DataFrame]) -> Picture:
+def plot_losses(runs: Mapping[str, pd.DataFrame]) -> Picture:
     """Draw the training loss of runs (`run.steps` by the name to show), step by step."""
     picture = Picture(9.5, 3.4)
     axes = picture.panel()

@@ -11,12 +11,12 @@ import torch
 from course.charts.base import ACCENT, BLUE, GREEN, GREY, Picture
 from course.charts.primitives import bars, describe, label, legend, lines
 from course.text import digits
-from course.topics.augmentation.images import Batch
+from labs.day3_2_augmentation.images import Batch
 
 COLUMNS = 7
 
 
-def operations(changed: Mapping[str, torch.Tensor], costs: pd.DataFrame) -> Picture:
+def plot_operations(changed: Mapping[str, torch.Tensor], costs: pd.DataFrame) -> Picture:
     """Draw an image after each operation of RandAugment, with what that costs a core."""
     ms = costs.set_index("operation")["ms"]
     names = list(changed)
@@ -27,10 +27,10 @@ def operations(changed: Mapping[str, torch.Tensor], costs: pd.DataFrame) -> Pict
     words = {
         " " * row: [f"{name}\n{ms[name]:.2f} ms" for name in part] for row, part in enumerate(parts)
     }
-    return rows(images, words)
+    return plot_rows(images, words)
 
 
-def rows(
+def plot_rows(
     batches: Mapping[str, torch.Tensor], words: Mapping[str, Sequence[str]] | None = None
 ) -> Picture:
     """Draw batches of images (N, 3, H, W) from 0 to 255, a row for each, with its name above.
@@ -54,7 +54,7 @@ def rows(
     return picture
 
 
-def mixed(batch: Batch, mixtures: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> Picture:
+def plot_mixed(batch: Batch, mixtures: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> Picture:
     """Draw images and their mixtures, each with its label: classes and their shares.
 
     Args:
@@ -65,7 +65,7 @@ def mixed(batch: Batch, mixtures: Mapping[str, tuple[torch.Tensor, torch.Tensor]
         name: [_label(row, batch.classes) for row in labels]
         for name, (_, labels) in everything.items()
     }
-    return rows({name: images for name, (images, _) in everything.items()}, words)
+    return plot_rows({name: images for name, (images, _) in everything.items()}, words)
 
 
 def _label(row: torch.Tensor, classes: Sequence[str]) -> str:
@@ -73,7 +73,7 @@ def _label(row: torch.Tensor, classes: Sequence[str]) -> str:
     return "\n".join(f"{classes[number]} {row[number]:.2f}" for number in there)
 
 
-def beta(alphas: Sequence[float], draws: int = 400_000) -> Picture:
+def plot_beta(alphas: Sequence[float], draws: int = 400_000) -> Picture:
     """Draw how often each share is drawn from Beta(alpha, alpha)."""
     picture = Picture(
         7, 2.8, "Densities of Beta(alpha, alpha): below 1 high at both ends, at 1 flat"
@@ -92,7 +92,7 @@ def beta(alphas: Sequence[float], draws: int = 400_000) -> Picture:
     return picture
 
 
-def growing(runs: Mapping[str, pd.DataFrame], title: str = "") -> Picture:
+def plot_growing(runs: Mapping[str, pd.DataFrame], title: str = "") -> Picture:
     """Draw the seconds of each epoch and its crop size, by run (tables of `measured.epochs`)."""
     picture = Picture(9.5, 3.0)
     axes = picture.panel()

@@ -13,8 +13,8 @@ from types import ModuleType
 
 import numpy as np
 
+from course.checks.dry_runs import ON
 from course.config import Config
-from course.days.rehearsed.steps import ON
 
 IMAGES, SIDE = 64, 64  # of a batch: more would take seconds
 CODED = 16  # a side of images that are blended: of these as many pixels tell as there are images
@@ -101,7 +101,7 @@ def _elsewhere(text: str, cfg: Config) -> Iterator[str]:
 
 
 def _otherwise(name: str, mix: Callable) -> Iterator[str]:
-    from course.topics.augmentation.measured import operator_calls
+    from labs.day3_2_augmentation.measurements import operator_calls
 
     batch, seen = (_codes, _blended) if name == "mixup" else (_constants, _pasted)
     few, many = (

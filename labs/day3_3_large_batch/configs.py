@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from course.checks.lab import FULL_SIZE
 from course.config import Config, rung
-from course.days.lab import FULL_SIZE
 
 SEEDS = (0, 1, 2)
 # All of the crops six times, whatever the batch; the rate grows for a tenth of the updates, and

@@ -11,14 +11,14 @@ from matplotlib.ticker import MaxNLocator
 from course.charts.base import ACCENT, DARK, GREY, ON_LIGHT, ORANGE, Picture
 from course.charts.primitives import COLOURS, describe, label, legend, lines, mark, scatter_fit
 from course.config import Config
-from course.topics.large_batch.noise import Noise
-from course.topics.large_batch.trained import Critical, Search, best, rates
+from labs.day3_3_large_batch.gradient_noise import Noise
+from labs.day3_3_large_batch.trainings import Critical, Search, best, rates
 
 STYLES = ("-", "--", "-.", ":")
 RULES = {"linear": (1.0, "-"), "square root": (0.5, "--")}
 
 
-def grid(table: pd.DataFrame) -> Picture:
+def plot_grid(table: pd.DataFrame) -> Picture:
     """Draw the accuracy at the end by batch size and learning rate, and two rules for the rate.
 
     Both lines begin at the learning rate that is best for the smallest batch. A frame shows the
@@ -55,7 +55,7 @@ def grid(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def useful(measured: Critical, noises: Mapping[str, Noise]) -> Picture:
+def plot_useful(measured: Critical, noises: Mapping[str, Noise]) -> Picture:
     """Draw updates and images until a loss is reached, by batch size, and what noise predicts.
 
     Args:
@@ -82,7 +82,7 @@ def useful(measured: Critical, noises: Mapping[str, Noise]) -> Picture:
     return picture
 
 
-def search(searches: Mapping[str, Search]) -> Picture:
+def plot_search(searches: Mapping[str, Search]) -> Picture:
     """Draw the loss over a growing rate, and two rates that it shows (see `trained.search`)."""
     picture = Picture(9.5, 3.4)
     axes = picture.panel()
@@ -104,7 +104,7 @@ def search(searches: Mapping[str, Search]) -> Picture:
     return picture
 
 
-def schedules(configs: Sequence[Config]) -> Picture:
+def plot_schedules(configs: Sequence[Config]) -> Picture:
     """Draw the learning rate of each update, as the configs have it."""
     picture = Picture(9.5, 2.8)
     axes = picture.panel()
@@ -119,7 +119,7 @@ def schedules(configs: Sequence[Config]) -> Picture:
     return picture
 
 
-def update_sizes(table: pd.DataFrame) -> Picture:
+def plot_update_sizes(table: pd.DataFrame) -> Picture:
     """Draw how far an update moves each layer (a table of `trained.update_sizes`)."""
     picture = Picture(9.5, 3.4)
     axes = picture.panel()
@@ -136,7 +136,7 @@ def update_sizes(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def by_optimizer(table: pd.DataFrame) -> Picture:
+def plot_by_optimizer(table: pd.DataFrame) -> Picture:
     """Draw the accuracy at the end, a dot per seed (rows of `trained.ends`)."""
     picture = Picture(9.5, 3.2)
     axes = picture.panel()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from course.checks import dry_runs as rehearsals
+from course.checks.lab import FULL_SIZE, Mechanism, Place
 from course.config import Config, rung
-from course.days.lab import FULL_SIZE, Mechanism, Place
-from course.days.rehearsed import steps as rehearsals
 from course.runs.run import Run
 
 
@@ -70,7 +70,6 @@ COMPILER_CHECKS = {
         seen=_compiled_seen,
         limits=_compiled_limits,
         word="torch.compile",
-        needed=lambda run: bool(run.config.compile),
         faults=_compiled_faults,
         rehearsed=rehearsals.compiling,
         settings=COMPILED,

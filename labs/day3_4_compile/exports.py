@@ -17,7 +17,7 @@ from torch import nn
 
 from course.runs import isolated
 from course.text import wrap_text
-from course.topics.compilation.made import anew, middle_ms, told
+from labs.day3_4_compile.compiler_output import anew, middle_ms, told
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 

@@ -12,8 +12,8 @@ from course.charts.explain import bar_panels
 from course.charts.primitives import bars, describe, label, legend, lines, mark, stack
 from course.runs.run import Run
 from course.text import digits
-from course.topics.compilation.made import paid_after
-from course.topics.compilation.measured import compile_s
+from labs.day3_4_compile.compiler_output import paid_after
+from labs.day3_4_compile.measurements import compile_s
 
 # What operators do, by their names in a table of `roofline.fused`.
 KINDS = {
@@ -26,7 +26,7 @@ MODE_COLOURS = {"eager": GREY, "default": BLUE, "reduce-overhead": GREEN}
 GOES_ON = 1.25  # times as many steps as compiling takes to pay are shown
 
 
-def traffic(table: pd.DataFrame) -> Picture:
+def plot_traffic(table: pd.DataFrame) -> Picture:
     """Draw the megabytes that an image moves, eager and fused (a table of `roofline.fused`)."""
     picture = Picture(9.5, 2.5)
     axes = picture.panel()
@@ -40,7 +40,7 @@ def traffic(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def shapes(table: pd.DataFrame, machine: str) -> Picture:
+def plot_shapes(table: pd.DataFrame, machine: str) -> Picture:
     """Draw the seconds of the first step with each size of images, by how sizes are compiled.
 
     Args:
@@ -62,7 +62,7 @@ def shapes(table: pd.DataFrame, machine: str) -> Picture:
     return picture
 
 
-def paid(runs: Mapping[str, Run], eager: Run) -> Picture:
+def plot_paid(runs: Mapping[str, Run], eager: Run) -> Picture:
     """Draw how far compiled runs are ahead of one that is not, over steps, if each goes on so.
 
     Args:
@@ -93,7 +93,7 @@ def paid(runs: Mapping[str, Run], eager: Run) -> Picture:
     return picture
 
 
-def modes(table: pd.DataFrame) -> Picture:
+def plot_modes(table: pd.DataFrame) -> Picture:
     """Draw images/s of each mode, a panel per batch size (a table of `measured.modes`)."""
     speeds = table.pivot(index="mode", columns="batch_size", values="images_per_s")
     speeds = speeds.loc[table["mode"].unique()]
@@ -102,7 +102,7 @@ def modes(table: pd.DataFrame) -> Picture:
     return bar_panels(panels, table["machine"].iloc[0], colours=colours, sharex=True)
 
 
-def losses(eager: Run, compiled: Run, differences: pd.DataFrame) -> Picture:
+def plot_losses(eager: Run, compiled: Run, differences: pd.DataFrame) -> Picture:
     """Draw the losses of a step compiled and not, and how far they are apart.
 
     Args:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from course.runs import recordings
 from course.runs.run import Run
-from course.topics.compilation.made import Kernel
+from labs.day3_4_compile.compiler_output import Kernel
 
 PART = "compile"  # of a machine's index: what research/compile.py measured there
 

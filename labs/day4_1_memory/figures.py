@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
+from course.analysis.memory import PLAIN
 from course.charts.base import (
     ACCENT,
     BLUE,
@@ -22,11 +23,11 @@ from course.charts.base import (
 )
 from course.charts.primitives import bars, heading, label, legend, lines, mark, stack
 from course.text import digits
-from course.topics.memory.traded import PLAIN, is_best
+from labs.day4_1_memory.measurements import is_best
 
 if TYPE_CHECKING:
-    from course.topics.sharding.predicted import Share
     from course.training.fake.step import Prediction
+    from labs.day4_2_fsdp.prediction import Share
 
 KINDS = {
     "all kept": BLUE,
@@ -47,7 +48,7 @@ PARTS = {
 PART_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, GREY)
 
 
-def held(told: Mapping[str, Prediction | Share]) -> Picture:
+def plot_held(told: Mapping[str, Prediction | Share]) -> Picture:
     """Draw what holds the memory at its peak, a bar for each way.
 
     Args:
@@ -64,7 +65,7 @@ def held(told: Mapping[str, Prediction | Share]) -> Picture:
     return picture
 
 
-def passes(table: pd.DataFrame, machine: str) -> Picture:
+def plot_passes(table: pd.DataFrame, machine: str) -> Picture:
     """Images per second (left) and milliseconds a pass (right), over the images in one pass.
 
     Args:
@@ -86,7 +87,7 @@ def passes(table: pd.DataFrame, machine: str) -> Picture:
     return picture
 
 
-def front(table: pd.DataFrame, machine: str) -> Picture:
+def plot_front(table: pd.DataFrame, machine: str) -> Picture:
     """Images per second over GiB: each way a dot, and a line through those that none beats.
 
     Args:

@@ -10,24 +10,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from course.config import Config
+from course.analysis.memory import way_of
 from course.runs.run import Run
-
-WAYS = {
-    "every": "every block again",
-    "second": "every second block again",
-    "selective": "all but products again",
-}
-PLAIN = "all kept"
-
-
-def way_of(config: Config) -> str:
-    """How a config trades time for memory, in words; `PLAIN` where it does not."""
-    said = [WAYS[config.checkpointing]] if config.checkpointing else []
-    said += ["kept on the host"] * config.offload
-    if config.micro_batch and config.micro_batch < config.batch_size:
-        said.append(f"{config.micro_batch} at once")
-    return ", ".join(said) or PLAIN
 
 
 def ways(runs: Iterable[Run]) -> pd.DataFrame:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from course.checks.lab import SYNTHETIC, Recording
 from course.config import Config, rung
-from course.days.lab import SYNTHETIC, Recording
 
 SHARE = 24  # images a GPU
 # CoAtNet-5, 687 million weights, at full size: 11 GB of weights, gradients and Adam's two numbers.

@@ -6,13 +6,13 @@ import pandas as pd
 
 from course.charts.base import BLUE, GREEN, ORANGE, Picture
 from course.charts.primitives import label, legend, limit, stack
-from course.topics.sharding.measured import ENOUGH, SMALLER
+from labs.day4_2_fsdp.measurements import ENOUGH, SMALLER
 
 KINDS = {"weights": BLUE, "gradients": ORANGE, "optimizer": GREEN}
 NAMES = ["ZeRO-0 (DDP)", "ZeRO-1", "ZeRO-2", "ZeRO-3"]
 
 
-def kept(table: pd.DataFrame) -> Picture:
+def plot_kept(table: pd.DataFrame) -> Picture:
     """Draw what each rank keeps (a table of `formula.kept`, or of `measured.kept`)."""
     name, kind, value = table.columns
     wide = table.pivot_table(value, name, kind, sort=False)
@@ -25,7 +25,7 @@ def kept(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def ways(table: pd.DataFrame) -> Picture:
+def plot_ways(table: pd.DataFrame) -> Picture:
     """Draw images/s and peak memory of each way, and the lab's aim (a table of `measured.ways`)."""
     table = table[table["images_per_s"].notna()].sort_values("images_per_s", ascending=False)
     picture = Picture(9.5, 1.4 + 0.33 * len(table))

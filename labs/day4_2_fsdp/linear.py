@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed, nn
 
-from course.topics.sharding.ranks import on_ranks
+from labs.day4_2_fsdp.processes import on_ranks
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from course.analysis.communication import computing
+from course.analysis.traces import tables
+from course.analysis.traces.collectives import NCCL
+from course.analysis.traces.spans import covered, joined, stretches
 from course.runs import recordings
-from course.topics.communication.report import computing
-from course.traces import tables
-from course.traces.collectives import NCCL
-from course.traces.spans import covered, joined, stretches
 
 if TYPE_CHECKING:
+    from course.analysis.traces.tables import Trace
     from course.runs.run import Run
-    from course.traces.tables import Trace
 
 PURPOSE = "sharding"
 MIB = 2**20
@@ -26,7 +26,7 @@ CASTS = r"aten::(?:_to_copy|copy_|to)$"
 ENOUGH, SMALLER = 0.8, 0.75  # of DDP's images/s, at so much of its peak: the lab's aim
 
 
-def kept(runs: Mapping[str, Run]) -> pd.DataFrame:
+def kept_by(runs: Mapping[str, Run]) -> pd.DataFrame:
     """MiB that rank 0 of each run keeps between steps: columns run, kind, mib.
 
     Gradients are those of the first update; all are counted tensor by tensor, on any device.

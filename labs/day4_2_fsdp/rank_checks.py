@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from course.days.day2 import RANKS, SAME_LOSS
-from course.days.lab import Mechanism
+from course.checks.lab import Mechanism
 from course.runs.run import Run
+from labs.day2_2_data_parallel.lab import RANKS, SAME_LOSS
 
 # A vision transformer of 12 blocks, of few pixels: what is looked for is the same.
 SMALL_VIT_SETTINGS: dict[str, Any] = {
@@ -36,7 +36,6 @@ def of_ranks(
     todo: int,
     seen: Callable[[Run], str],
     word: str,
-    needed: Callable[[Run], bool],
     faults: Callable[[Run, Run], Iterator[str]],
     rung: str = "sharded",
     gpus: int = RANKS,
@@ -56,7 +55,6 @@ def of_ranks(
         seen=seen,
         limits=lambda cfg, place: "",
         word=word,
-        needed=needed,
         faults=faults,
         changes=changes,
         settings=SMALL_VIT_SETTINGS,

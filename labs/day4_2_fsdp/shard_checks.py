@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from course.days import saved
-from course.days.day2 import NORMS_ALIKE
-from course.days.sharded.ranks import EQUAL, NEARLY, of_ranks, seen_by_ranks
+from course.checks import saved_files as saved
 from course.runs.run import Run
+from labs.day2_2_data_parallel.lab import NORMS_ALIKE
+from labs.day4_2_fsdp.rank_checks import EQUAL, NEARLY, of_ranks, seen_by_ranks
 
 MUCH = 0.5  # of a network, in one rank that has nothing to save
 
@@ -273,17 +273,12 @@ def _compiled_seen(run: Run) -> str:
     )
 
 
-def _is_sharded(run: Run) -> bool:
-    return bool(run.config.shard) and run.launched.get("gpus", 1) > 1
-
-
 CHECKS = {
     "day4.shard": of_ranks(
         title="each rank keeps a share, and gathers unit by unit",
         todo=21,
         seen=_sharded_seen,
         word="fully_shard",
-        needed=_is_sharded,
         faults=_sharded_faults,
     ),
     "day4.reshard": of_ranks(
@@ -291,7 +286,6 @@ CHECKS = {
         todo=22,
         seen=_reshard_seen,
         word="reshard",
-        needed=lambda run: run.config.shard == "zero2",
         faults=_reshard_faults,
         shard="zero2",
     ),
@@ -300,7 +294,6 @@ CHECKS = {
         todo=23,
         seen=_policy_seen,
         word="policy",
-        needed=lambda run: run.config.policy,
         faults=_policy_faults,
         policy=True,
         precision="bf16",
@@ -310,7 +303,6 @@ CHECKS = {
         todo=24,
         seen=_prefetch_seen,
         word="prefetch",
-        needed=lambda run: run.config.prefetch > 0,
         faults=_prefetch_faults,
         prefetch=2,
     ),
@@ -319,7 +311,6 @@ CHECKS = {
         todo=25,
         seen=_clip_seen,
         word="clip",
-        needed=lambda run: run.config.clip > 0,
         faults=_clip_faults,
         clip=1.0,
     ),
@@ -328,7 +319,6 @@ CHECKS = {
         todo=26,
         seen=_whole_seen,
         word="save_weights",
-        needed=lambda run: _is_sharded(run) and run.config.save_weights,
         faults=_whole_faults,
         save_weights=True,
     ),
@@ -337,7 +327,6 @@ CHECKS = {
         todo=27,
         seen=_checkpoint_seen,
         word="save_shards",
-        needed=lambda run: bool(run.config.save_shards or run.config.resume),
         faults=_checkpoint_faults,
         save_shards=True,
     ),
@@ -346,7 +335,6 @@ CHECKS = {
         todo=28,
         seen=_compiled_seen,
         word="compile",
-        needed=lambda run: bool(run.config.compile),
         faults=_compiled_faults,
         compile="default",
     ),

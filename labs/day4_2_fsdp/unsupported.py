@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from course.topics.sharding.predicted import pretended
+from labs.day4_2_fsdp.prediction import pretended
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,8 +11,8 @@ import torch
 from torch import distributed, nn
 from torch.distributed import pipelining
 
-from course.topics.sharding.ranks import on_ranks
 from course.training.ranks.pipelines import Stage
+from labs.day4_2_fsdp.processes import on_ranks
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,8 +12,8 @@ from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from course.jobs.plan import find_script
-from course.topics.sharding.ranks import on_ranks
 from course.training import models
+from labs.day4_2_fsdp.processes import on_ranks
 
 if TYPE_CHECKING:
     import pandas as pd

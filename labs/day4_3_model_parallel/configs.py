@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from course.checks.lab import SYNTHETIC
 from course.config import Config, rung
-from course.days.lab import SYNTHETIC
-from course.days.sharded.runs import RECORDED
+from labs.day4_2_fsdp.configs import RECORDED
 
 IMAGES = 96  # of a batch: 48 a GPU, of which GPipe keeps all
 PIPED: dict[str, Any] = RECORDED | {"batch_size": IMAGES, "steps": 14, "warmup_steps": 6}

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from course.topics.parallel.compared import mlp_and_features
-from course.topics.sharding.ranks import on_ranks
+from labs.day4_2_fsdp.processes import on_ranks
+from labs.day4_3_model_parallel.comparison import mlp_and_features
 
 if TYPE_CHECKING:
     import pandas as pd

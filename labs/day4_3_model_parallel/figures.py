@@ -10,9 +10,9 @@ from matplotlib.colors import ListedColormap
 
 from course.charts.base import BLUE, GREEN, GREY, ORANGE, SKY, Picture, words_on
 from course.charts.primitives import bars, label, legend, limit, timeline
-from course.topics.parallel import schedules, timelines
-from course.topics.parallel.balance import stages_of
 from course.training.evidence.actions import BACKWARD, FORWARD, INPUT, WEIGHT
+from labs.day4_3_model_parallel import schedules, timelines
+from labs.day4_3_model_parallel.balance import stages_of
 
 if TYPE_CHECKING:
     from course.runs.run import Run
@@ -46,7 +46,7 @@ MATRICES = (
 SIGNS = {1.5: "×", 4.55: "→ gelu →", 7.6: "×", 9.4: "=", 11.15: "+"}
 
 
-def mlp() -> Picture:
+def plot_mlp() -> Picture:
     """Draw which numbers of x → gelu(x A) B each of two ranks has, and where they are added."""
     alt = "Both ranks have x; each has half of the columns of A and of hidden, and half of B's rows"
     picture = Picture(9, 2.6, f"{alt}; an all-reduce adds the two products")
@@ -68,14 +68,14 @@ def mlp() -> Picture:
     return picture
 
 
-def run(one: Run) -> Picture:
+def plot_run(one: Run) -> Picture:
     """Draw a run's step above what its order alone would give, on one axis of time."""
     machine = f": {one.record.machine}" if one.is_recorded else ""
     measured = f"{one.config.pipeline}, measured{machine}"
-    return steps({measured: timelines.timeline(one), "ideal": timelines.ideal(one)})
+    return plot_steps({measured: timelines.timeline(one), "ideal": timelines.ideal_of(one)})
 
 
-def steps(tables: Mapping[str, pd.DataFrame]) -> Picture:
+def plot_steps(tables: Mapping[str, pd.DataFrame]) -> Picture:
     """Draw steps one below the other, on one axis of time: a row per rank, a bar per pass.
 
     Args:
@@ -104,7 +104,7 @@ def steps(tables: Mapping[str, pd.DataFrame]) -> Picture:
     return picture
 
 
-def cuts(table: pd.DataFrame, chosen: Mapping[str, str]) -> Picture:
+def plot_cuts(table: pd.DataFrame, chosen: Mapping[str, str]) -> Picture:
     """Draw what each piece has of all weights, GFLOP and milliseconds, and where stages begin.
 
     Args:

@@ -9,8 +9,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from course.runs.run import PROJECT
-from course.topics.parallel.compared import loaded
-from course.topics.sharding.ranks import on_ranks
+from labs.day4_2_fsdp.processes import on_ranks
+from labs.day4_3_model_parallel.comparison import loaded
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from course.checks.lab import Recording
 from course.config import Config, rung
-from course.days.lab import Recording
-from course.days.sharded.runs import RECORDED, SHARE, TRACED
+from labs.day4_2_fsdp.configs import RECORDED, SHARE, TRACED
 
 PURPOSE = "parallel"
 GRID = 4

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from course.days.implied import model_size
-from course.days.sharded.ranks import EQUAL, NEARLY, of_ranks, seen_by_ranks
+from course.checks.config_effects import model_size
 from course.runs.run import Run
+from labs.day4_2_fsdp.rank_checks import EQUAL, NEARLY, of_ranks, seen_by_ranks
 
 if TYPE_CHECKING:
-    from course.topics.parallel.schedules import Order, Pass
+    from labs.day4_3_model_parallel.schedules import Order, Pass
 
 WORDS = {
     "F": "the forward pass",
@@ -28,13 +28,13 @@ def _network(run: Run) -> int:
 
 
 def _order_of(run: Run) -> Order:
-    from course.topics.parallel import timelines
+    from labs.day4_3_model_parallel import timelines
 
     return timelines.order_of(run)
 
 
 def _micro_batches_of(run: Run) -> int:
-    from course.topics.parallel import timelines
+    from labs.day4_3_model_parallel import timelines
 
     return timelines.micro_batches_of(run)
 
@@ -139,8 +139,8 @@ def _schedule_faults(run: Run, against: Run) -> Iterator[str]:
 
 def _order_faults(run: Run) -> Iterator[str]:
     """Passes in another order than the config names."""
-    from course.topics.parallel import schedules
     from course.training.ranks.pipelines import SCHEDULES
+    from labs.day4_3_model_parallel import schedules
 
     if not all(any(seen.get("actions", {}).values()) for seen in seen_by_ranks(run)):
         return
@@ -177,13 +177,8 @@ def _schedule_seen(run: Run) -> str:
     return f"{len(asked[0])} passes a rank in {run.config.pipeline}'s order; rank 0: {first} …"
 
 
-def _is_piped(run: Run) -> bool:
-    return bool(run.config.pipeline) and run.launched.get("gpus", 1) > 1
-
-
 PIPED: dict[str, Any] = {
     "rung": "pipeline",
-    "needed": _is_piped,
     "tolerance": EQUAL,
     "micro_batch": 2,
 }

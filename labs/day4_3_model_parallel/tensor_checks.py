@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from course.days.sharded.ranks import of_ranks, seen_by_ranks
 from course.runs.run import Run
+from labs.day4_2_fsdp.rank_checks import of_ranks, seen_by_ranks
 
 EQUAL = 1e-4  # of a loss, between runs that saw the same images: rounding
 GRID = 4  # ranks of two copies, each shared out over two
@@ -164,14 +164,6 @@ def _grid_seen(run: Run) -> str:
     )
 
 
-def _is_shared(run: Run) -> bool:
-    return run.config.tensor > 1 and run.launched.get("gpus", 1) > 1
-
-
-def _is_sharded(run: Run) -> bool:
-    return _is_shared(run) and bool(run.config.shard)
-
-
 CHECKS = {
     "day4.mates": of_ranks(
         title="ranks of one network see the same images",
@@ -179,7 +171,6 @@ CHECKS = {
         seen=_mates_seen,
         word="copies",
         faults=_mates_faults,
-        needed=_is_shared,
         rung="tensor",
         gpus=GRID,
     ),
@@ -189,7 +180,6 @@ CHECKS = {
         seen=_columns_seen,
         word="SharedMlp",
         faults=_columns_faults,
-        needed=_is_shared,
         rung="tensor",
     ),
     "day4.entry": of_ranks(
@@ -198,7 +188,6 @@ CHECKS = {
         seen=_entry_seen,
         word="Entry",
         faults=_entry_faults,
-        needed=_is_shared,
         rung="tensor",
     ),
     "day4.grid": of_ranks(
@@ -207,7 +196,6 @@ CHECKS = {
         seen=_grid_seen,
         word="fully_shard",
         faults=_grid_faults,
-        needed=_is_sharded,
         rung="tensor",
         gpus=GRID,
         shard="zero3",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from course.topics.parallel import schedules
-from course.topics.parallel.schedules import COLUMNS, Order, Pass
+from labs.day4_3_model_parallel import schedules
+from labs.day4_3_model_parallel.schedules import COLUMNS, Order, Pass
 
 if TYPE_CHECKING:
     from course.runs.run import Run
@@ -52,7 +52,7 @@ def order_of(run: Run) -> Order:
     return [[Pass(*row[:3]) for row in rows] for rows in last]
 
 
-def ideal(run: Run) -> pd.DataFrame:
+def ideal_of(run: Run) -> pd.DataFrame:
     """The run's order, if its work were shared out evenly and sending took no time.
 
     The work is what a mean rank did in the step that `timeline` shows. Columns: those.
@@ -108,7 +108,7 @@ def _bubble(run: Run) -> dict[str, float]:
     found = timeline(run)
     return {
         "micro_batches": micro_batches,
-        "predicted": schedules.idle(ideal(run)),
+        "predicted": schedules.idle(ideal_of(run)),
         "with_own": schedules.idle(replay(run)),
         "measured": schedules.idle(found),
         "step_ms": found["end_ms"].max(),

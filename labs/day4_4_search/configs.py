@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from course.config import Config
-from course.days.lab import Lab, Recording
-from course.days.learning import crops_config
+from labs.day3_3_large_batch.configs import crops_config
 
 # All of the crops six times, 1,024 at once: what an H100 trains in eight seconds. 1,024 crops
 # validate, so that as many as 7,168 are left which no search has seen.
@@ -58,16 +57,3 @@ def asked(name: str) -> dict[str, Any]:
     """The arguments of a search that is recorded: those of `topics.search.search`."""
     own = SHORT if name == "seeds" else {}
     return SEARCHES[name] | {"config": search_config(**own), "name": name}
-
-
-LAB = Lab(
-    number="4.4",
-    notebook="day4_4_search",
-    title="searching without wasting a cluster",
-    minutes=60,
-    quiz="day4_4",
-    recordings=(Recording("search"),),
-    jobs="16, one after another; on Slurm three arrays",
-    prepare="the crops, 240 MB, as 3.3",
-    stuck="the mean of the best, not the best of the means",
-)

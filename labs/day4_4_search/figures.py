@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 
 from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
 from course.charts.primitives import heading, label, legend, limit, lines, scatter_fit
-from course.topics.search.chance import best_by_chance
-from course.topics.search.replay import Recorded
+from labs.day4_4_search.chance import best_by_chance
+from labs.day4_4_search.replay import Recorded
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, DARK)
 LINES = ("-", "--", "-.", ":")
@@ -21,7 +21,7 @@ UNITS = {"device_s": ("device seconds, added up", 1), "joules": ("kilojoules, ad
 RANGE = 20  # a field whose values differ by so large a factor is shown in factors
 
 
-def looked(recorded: Recorded, searches: Mapping[str, pd.DataFrame]) -> Picture:
+def plot_looked(recorded: Recorded, searches: Mapping[str, pd.DataFrame]) -> Picture:
     """Draw where each search has looked, over what it would find there; a star: its best trial.
 
     Args:
@@ -46,7 +46,7 @@ def looked(recorded: Recorded, searches: Mapping[str, pd.DataFrame]) -> Picture:
     return picture
 
 
-def curves(table: pd.DataFrame) -> Picture:
+def plot_curves(table: pd.DataFrame) -> Picture:
     """Draw accuracy after each epoch of every trial: to the end, or to where it was pruned.
 
     Args:
@@ -76,7 +76,7 @@ def _by_state(axes: Axes, trials: pd.DataFrame, column: str) -> None:
         scatter_fit(axes, points, colours=colour, markers=form, hollow=True)
 
 
-def progress(table: pd.DataFrame) -> Picture:
+def plot_progress(table: pd.DataFrame) -> Picture:
     """Draw the best accuracy so far over what was spent: device seconds, and joules where known.
 
     Args:
@@ -99,7 +99,7 @@ def progress(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def by_field(table: pd.DataFrame, fields: Sequence[str]) -> Picture:
+def plot_by_field(table: pd.DataFrame, fields: Sequence[str]) -> Picture:
     """Draw the accuracy of each trial over its value of each field, a panel each.
 
     Args:
@@ -121,7 +121,7 @@ def by_field(table: pd.DataFrame, fields: Sequence[str]) -> Picture:
     return picture
 
 
-def chance(values: Sequence[float], machine: str = "") -> Picture:
+def plot_chance(values: Sequence[float], machine: str = "") -> Picture:
     """Draw equal trainings next to each other, and how the best of them grows with their number."""
     table, mean, best = best_by_chance(values), float(np.mean(values)), int(np.argmax(values))
     picture = Picture(10, 3.3)
@@ -138,7 +138,7 @@ def chance(values: Sequence[float], machine: str = "") -> Picture:
     return picture
 
 
-def tested(table: pd.DataFrame) -> Picture:
+def plot_tested(table: pd.DataFrame) -> Picture:
     """Draw each training's accuracy in validation, and on images that it had not looked at.
 
     Args:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from course.jobs.trials.taking import sampler
 from course.runs.run import Run
-from course.topics.large_batch.trained import ends
+from labs.day3_3_large_batch.trainings import ends
 
 FIELDS = ("lr", "batch_size")
 TRIALS = 16

@@ -26,8 +26,8 @@ from course.jobs.trials import array, taking
 from course.runs import run as runs
 from course.runs.files import write_atomically
 from course.runs.run import Run
-from course.topics.search.space import Space, combinations, distributions, holds
 from course.training.trials import ABOUT, FOLDER, PRUNERS, opened
+from labs.day4_4_search.space import Space, combinations, distributions, holds
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

@@ -10,7 +10,7 @@ import pandas as pd
 
 from course.jobs.trials.taking import is_pruned
 from course.runs.run import Run
-from course.topics.search.studies import Search
+from labs.day4_4_search.studies import Search
 
 if TYPE_CHECKING:
     from optuna import Study

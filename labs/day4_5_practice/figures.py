@@ -8,12 +8,12 @@ from course.charts.base import BLUE, DARK, GREEN, GREY, ORANGE, Picture
 from course.charts.primitives import describe, label, legend, limit, lines
 from course.runs.run import Run
 from course.text import digits
-from course.topics.practice.saving import NEVER, joined, lost, steps_of, way_of
+from labs.day4_5_practice.saving import NEVER, joined, lost, steps_of, way_of
 
 HUES = {"never": GREY, "torch.save": ORANGE, "async_save": BLUE}
 
 
-def stopped(run: Run, whole: Run) -> Picture:
+def plot_stopped(run: Run, whole: Run) -> Picture:
     """Draw the losses of a run that was stopped, on those of the same training that was not."""
     table = joined(run, whole)
     at = run.record.evidence.get("began_at", 0)
@@ -31,7 +31,7 @@ def stopped(run: Run, whole: Run) -> Picture:
     return picture
 
 
-def steps(runs: list[Run], machine: str) -> Picture:
+def plot_steps(runs: list[Run], machine: str) -> Picture:
     """Draw how long each step took, one row per run: steps after a save stand out."""
     picture = Picture(10, 1.0 + 1.3 * len(runs))
     rows = picture.panels(len(runs), sharex=True, sharey=True)
@@ -50,7 +50,7 @@ def steps(runs: list[Run], machine: str) -> Picture:
     return picture
 
 
-def best_distance(save_min: float, nodes: tuple[int, ...], broken_days: float) -> Picture:
+def plot_best_distance(save_min: float, nodes: tuple[int, ...], broken_days: float) -> Picture:
     """Draw the time lost by saving too often, or too rarely, for several numbers of nodes."""
     picture = Picture(10, 3.2)
     axes = picture.panel()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from course.checks.lab import FULL_SIZE, SYNTHETIC, Recording
 from course.config import Config, rung
-from course.days.lab import FULL_SIZE, SYNTHETIC, Recording
 
 EVERY = 8  # steps between checkpoints, far more often than anybody would: to see what one costs
 # CoAtNet-3, whose weights and Adam's two numbers for each are 2 GB.

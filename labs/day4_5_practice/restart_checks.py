@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from course.config import Config
-from course.days.day2 import SAME_LOSS
-from course.days.lab import Mechanism, Place
-from course.days.sharded.ranks import SMALL_VIT_SETTINGS, of_ranks, seen_by_ranks
+from course.checks.lab import Mechanism
 from course.runs.run import Run
+from labs.day2_2_data_parallel.lab import SAME_LOSS
+from labs.day4_2_fsdp.rank_checks import SMALL_VIT_SETTINGS, of_ranks, seen_by_ranks
 
 KEPT = 2
 BITS = 1e-9  # of a loss: two that are the same differ by nothing
@@ -55,10 +54,6 @@ LOST = {
         "`randomness.set_states(…)`"
     ),
 }
-
-
-def _anywhere(cfg: Config, place: Place) -> str:
-    return ""
 
 
 def _save_faults(run: Run, against: Run) -> Iterator[str]:
@@ -171,10 +166,6 @@ def _interrupted_seen(run: Run) -> str:
     )
 
 
-def _saves(run: Run) -> bool:
-    return run.config.save_every > 0
-
-
 def _stopped(title: str, todo: int, **own: Any) -> Mechanism:
     """A check of one process that is interrupted, and the same training without that."""
     changes = {name: own.pop(name) for name in ("sigkill_step", "sigterm_step") if name in own}
@@ -184,7 +175,6 @@ def _stopped(title: str, todo: int, **own: Any) -> Mechanism:
         rung="restarted",
         against="channels_last",
         seen=_interrupted_seen,
-        limits=_anywhere,
         changes=changes | {"save_every": EVERY},
         settings=CHANGING,
         tolerance=BITS,
@@ -198,7 +188,6 @@ _SAVED = of_ranks(
     todo=35,
     seen=_save_seen,
     word="def save",
-    needed=_saves,
     faults=_save_faults,
     rung="restarted",
     tolerance=SAME_LOSS,
@@ -211,7 +200,6 @@ CHECKS = {
         36,
         sigkill_step=KILLED_AFTER,
         word="step = 0",
-        needed=_saves,
         faults=_interrupted_faults,
     ),
     "day4.asked": _stopped(
@@ -219,7 +207,6 @@ CHECKS = {
         37,
         sigterm_step=ASKED_IN,
         word="asked =",
-        needed=_saves,
         faults=_asked_faults,
     ),
 }

@@ -16,7 +16,7 @@ PARTS = {"gpus": "GPUs", "host": "rest of the node", "building": "cooling and bu
 FACTOR = 20  # a setting whose values differ by so much is shown in factors
 
 
-def together(table: pd.DataFrame, fields: Sequence[str], result: str = "val_top1") -> Picture:
+def plot_together(table: pd.DataFrame, fields: Sequence[str], result: str = "val_top1") -> Picture:
     """Draw a hundred runs side by side, the best on the left, with their settings below.
 
     A setting that goes along with the result changes from left to right; one that does not is
@@ -59,7 +59,7 @@ def _cells(axes: Axes, values: pd.Series, name: str) -> None:
     describe(axes, name, [f"{text}, of the best run {values.iloc[0]}"])
 
 
-def grams(table: pd.DataFrame) -> Picture:
+def plot_grams(table: pd.DataFrame) -> Picture:
     """Draw the CO2 of the same joules on each grid, by what uses them (a table of `by_grid`)."""
     picture = Picture(10, 3.2)
     axes = picture.panel()

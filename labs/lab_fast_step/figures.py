@@ -10,7 +10,7 @@ from course.charts.base import ACCENT, BLUE, DARK, GREY, ORANGE, Picture, clean
 COLOURS = {"eager": DARK, "compile": ORANGE, "fast": BLUE}
 
 
-def moved(table: pd.DataFrame) -> Picture:
+def plot_moved(table: pd.DataFrame) -> Picture:
     """Tensors that a block reads and writes, part by part (columns part, eager, compile, fast)."""
     totals = ", ".join(f"{way} {table[way].sum()}" for way in COLOURS)
     picture = Picture(10, 5.6, f"narrow tensors moved by a block's training step: {totals}")
@@ -31,7 +31,9 @@ def moved(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def walls(measured: pd.DataFrame, megabytes: pd.Series, tb_per_s: float, watts: float) -> Picture:
+def plot_walls(
+    measured: pd.DataFrame, megabytes: pd.Series, tb_per_s: float, watts: float
+) -> Picture:
     """images/s against MB an image: the memory's curve, the power's line, and what was measured."""
     told = ", ".join(f"{way} {measured.loc[way, 'images_per_s']:,.0f}" for way in measured.index)
     picture = Picture(9, 4.6, f"images a second beside the walls of memory and power: {told}")

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from course.runs import isolated
-from course.topics.inference.latency import timed
-from course.topics.inference.trained import images_of, top1
+from labs.lab_inference.latency import timed
+from labs.lab_inference.training import images_of, top1
 
 WANTED = ("onnx", "onnxscript", "onnxruntime")
 ASKED = "images"  # the name of what goes in, in a file
@@ -89,7 +89,7 @@ def _write_onnx(saved: Path, path: Path) -> None:
     Session(path)(images)
 
 
-def to_int8(path: Path, calibration: torch.Tensor, out: Path) -> Path:
+def to_int8_file(path: Path, calibration: torch.Tensor, out: Path) -> Path:
     """Write a network of an ONNX file with 8-bit weights and activations: post-training, static.
 
     Weights have a scale an output channel; activations, uint8, one a tensor, of the least and the

@@ -19,14 +19,14 @@ from course.charts.primitives import (
     scatter_fit,
 )
 from course.text import digits
-from course.topics.inference.int8 import MOST
-from course.topics.inference.latency import knee
+from labs.lab_inference.int8 import MOST
+from labs.lab_inference.latency import knee
 
 COLOURS = (BLUE, ACCENT, GREEN, PURPLE)
 BATCH_COLOURS = (SKY, BLUE, DARK)
 
 
-def knees(curves: dict[str, pd.DataFrame], title: str = "") -> Picture:
+def plot_knees(curves: dict[str, pd.DataFrame], title: str = "") -> Picture:
     """Draw latency and images per second by batch: a line and its knee for each way.
 
     Args:
@@ -57,7 +57,7 @@ def knees(curves: dict[str, pd.DataFrame], title: str = "") -> Picture:
     return picture
 
 
-def ladder(table: pd.DataFrame, title: str = "") -> Picture:
+def plot_ladder(table: pd.DataFrame, title: str = "") -> Picture:
     """Draw how many times as fast as fp32 each way is, a bar for each number of images at once."""
     ways = list(dict.fromkeys(table["way"]))
     faster = table.pivot(index="way", columns="batch", values="faster").loc[ways]
@@ -70,7 +70,7 @@ def ladder(table: pd.DataFrame, title: str = "") -> Picture:
     return picture
 
 
-def channels(weight: torch.Tensor) -> Picture:
+def plot_channels(weight: torch.Tensor) -> Picture:
     """Draw the largest weight of each output channel, and the steps left to the smallest one.
 
     Args:
@@ -99,7 +99,7 @@ def channels(weight: torch.Tensor) -> Picture:
     return picture
 
 
-def bits(table: pd.DataFrame) -> Picture:
+def plot_bits(table: pd.DataFrame) -> Picture:
     """Draw accuracy by bits, with one scale a tensor and with one a channel (of `by_bits`)."""
     picture = Picture(7.5, 3.3)
     axes = picture.panel()

@@ -14,8 +14,8 @@ import pandas as pd
 import torch
 from torch import nn
 
-from course.topics.inference.fold import folded
-from course.topics.inference.trained import images_of, top1
+from labs.lab_inference.fold import folded
+from labs.lab_inference.training import images_of, top1
 
 ToInt8 = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 MOST = 127  # of eight bits, as much on either side of 0

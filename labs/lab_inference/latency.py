@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from course.topics.inference.ways import Way, images_for, ready
+from labs.lab_inference.variants import Way, images_for, ready
 
 Call = Callable[[], Any]
 Latencies = Callable[[Call, Call, int, int], list[float]]

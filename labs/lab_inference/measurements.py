@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from course.runs import once
-from course.topics.inference.ladder import compared
-from course.topics.inference.latency import rates
+from labs.lab_inference.latency import rates
+from labs.lab_inference.latency_ladder import compared
 
 
 def recorded(machine: str) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from copy import deepcopy
 import pandas as pd
 from torch import nn
 
-from course.topics.inference.trained import top1
+from labs.lab_inference.training import top1
 
 
 def forgotten(

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from course.topics.inference.fold import Fold, fold, folded
 from course.training.precision import HALF
+from labs.lab_inference.fold import Fold, fold, folded
 
 Answer = Callable[[], torch.Tensor]
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from course.topics.inference.fold import Fold, folded, norms
-from course.topics.inference.int8 import ToInt8, scale_of
-from course.topics.inference.latency import Latencies
+from labs.lab_inference.fold import Fold, folded, norms
+from labs.lab_inference.int8 import ToInt8, scale_of
+from labs.lab_inference.latency import Latencies
 
 COUNT, WARM_UP = 9, 3
 FIRST_S, LONGEST_S = 0.03, 0.006  # of the calls that warm up, and of the others

@@ -20,7 +20,7 @@ TILE_COLOURS = {16: f"{BLUE}59", 32: f"{BLUE}80", 64: f"{BLUE}BF"}  # paler for 
 NAMES = {"softmax": "softmax, rows of {:,}", "norm_relu": "BatchNorm + ReLU"}
 
 
-def grid(size: int, block: int) -> Picture:
+def plot_grid(size: int, block: int) -> Picture:
     """Draw which program adds which numbers of a vector; ✗: a mask keeps it away."""
     rows = {}
     for program in range(-(-size // block)):
@@ -33,7 +33,7 @@ def grid(size: int, block: int) -> Picture:
     return picture
 
 
-def moved(table: pd.DataFrame) -> Picture:
+def plot_moved(table: pd.DataFrame) -> Picture:
     """Draw MiB that each way moves, read and written (columns way, read, written: bytes)."""
     picture = Picture(9, 1.1 + 0.45 * len(table))
     axes = picture.panel()
@@ -44,7 +44,7 @@ def moved(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def adding(table: pd.DataFrame) -> Picture:
+def plot_adding(table: pd.DataFrame) -> Picture:
     """Draw how near the memory's ceiling an addition comes, over sizes and blocks (`recorded`)."""
     table = table.assign(percent=100 * table["share"])
     added = table[table["kernel"] == "add"].sort_values(["size", "block"])
@@ -69,7 +69,7 @@ def adding(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def fused(table: pd.DataFrame) -> Picture:
+def plot_fused(table: pd.DataFrame) -> Picture:
     """Draw the time of softmax and of BatchNorm + ReLU in each way (`recorded`)."""
     rows = table[table["kernel"].isin(NAMES) & table["flop"].isna()]
     rows = rows[rows["size"].isin([1024, 16384]) | (rows["kernel"] == "norm_relu")]
@@ -84,7 +84,7 @@ def fused(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def products(table: pd.DataFrame) -> Picture:
+def plot_products(table: pd.DataFrame) -> Picture:
     """Draw TFLOP/s of a product in bf16 over the matrices' size, by the tile (`recorded`)."""
     rows = table[(table["kernel"] == "matmul") & (table["dtype"] == "bf16")].sort_values("size")
     curves, colours = {}, []

@@ -1,6 +1,6 @@
 """A learner's kernel on the GPU, compiled in a process of its own: the notebook's interprets.
 
-python -m course.topics.kernels.timed FILE NAME prints the rows that were measured, as JSON.
+python -m labs.lab_kernel.gpu_timing FILE NAME prints the rows that were measured, as JSON.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from course.topics.kernels import measured
-from course.topics.kernels.launch import Kernel
+from labs.lab_kernel import measurements as measured
+from labs.lab_kernel.launch import Kernel
 
 IMPORTS = """import triton
 import triton.language as tl
-from course.topics.kernels.given import load_tile, store_tile
+from labs.lab_kernel.solutions import load_tile, store_tile
 """
 
 

@@ -62,7 +62,7 @@ def interpret() -> str:
         for name, each in list(vars(home).items()):
             if isinstance(each, JITFunction):
                 setattr(home, name, InterpretedFunction(each.fn))
-    if ours := sys.modules.get("course.topics.kernels.given"):
+    if ours := sys.modules.get("labs.lab_kernel.solutions"):
         importlib.reload(ours)
     return "Kernels are interpreted: program by program, on the CPU."
 

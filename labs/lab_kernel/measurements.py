@@ -10,8 +10,8 @@ import torch
 
 from course.runs import once
 from course.runs.recordings import load
-from course.topics.kernels import cuda
-from course.topics.kernels.launch import Kernel, power_of_two
+from labs.lab_kernel import cuda
+from labs.lab_kernel.launch import Kernel, power_of_two
 
 ADDED, COLUMNS, ROWS, PRODUCT = 2**28, 4096, 16384, 4096  # the sizes of a learner's kernel
 BLOCKS = tuple(2**power for power in range(5, 15))
@@ -141,7 +141,7 @@ def _ways_of_product(
     kernel: Kernel, a: torch.Tensor, b: torch.Tensor
 ) -> Iterator[tuple[str, int | None, Callable[[], Any]]]:
     """Each way to multiply two square matrices, with its tile, tried once whether it is right."""
-    from course.topics.kernels import given
+    from labs.lab_kernel import solutions as given
 
     size, right, out = len(a), a @ b, torch.empty_like(a)
     sizes = (size,) * 3

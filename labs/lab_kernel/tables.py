@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import torch
 
-from course.topics.kernels import launch
-from course.topics.kernels.counted import Moved, moved_by
+from labs.lab_kernel import launch
+from labs.lab_kernel.interpreter import Moved, moved_by
 
 WORDS = (
     ("all that one launch starts", "grid", "grid"),
@@ -53,7 +53,7 @@ def steps(what: str, numbers: int, bytes_each: int = 4) -> pd.DataFrame:
 
 def tile_functions() -> tuple[launch.Kernel, launch.Kernel]:
     """`load_tile` and `store_tile`, which kernels of products call."""
-    from course.topics.kernels.given import load_tile, store_tile
+    from labs.lab_kernel.solutions import load_tile, store_tile
 
     return load_tile, store_tile
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from course.topics.layout.convolution import LAYOUTS
-from course.topics.roofline.timing import FORMATS, number_format
+from course.analysis.roofline.timing import FORMATS, number_format
+from labs.day1_3_channels_last.convolution import LAYOUTS
 
 DTYPES = {"fp64": torch.float64, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
 STORED = ("NN", "NT", "TN", "TT")

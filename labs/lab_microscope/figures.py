@@ -20,16 +20,16 @@ from course.charts.base import (
 )
 from course.charts.primitives import bars, describe, heading, label, legend, lines, scatter_fit
 from course.text import digits
-from course.topics.microscope.given import waves, widest_load
-from course.topics.microscope.known import BYTES
-from course.topics.microscope.names import family
+from labs.lab_microscope.names import family
+from labs.lab_microscope.other_sources import BYTES
+from labs.lab_microscope.solutions import waves, widest_load
 
 LOADS = {16: GREEN, 8: SKY, 4: ORANGE, 2: ACCENT, 1: PURPLE}
 SIDE_COLOURS = {"M": BLUE, "N": ORANGE, "K": GREEN}
 TILE_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, GREY)
 
 
-def channels(*tables: pd.DataFrame) -> Picture:
+def plot_channels(*tables: pd.DataFrame) -> Picture:
     """Draw TFLOP/s of a convolution over channels, coloured by the widest load.
 
     Args:
@@ -49,7 +49,7 @@ def channels(*tables: pd.DataFrame) -> Picture:
     return picture
 
 
-def near(table: pd.DataFrame) -> Picture:
+def plot_near(table: pd.DataFrame) -> Picture:
     """Draw a map of TFLOP/s, one by one around a size; and TFLOP/s by the widest load."""
     picture = Picture(10, 4.4)
     left, right = picture.panels(1, 2, width_ratios=[1.15, 1])
@@ -59,7 +59,7 @@ def near(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def far(table: pd.DataFrame) -> Picture:
+def plot_far(table: pd.DataFrame) -> Picture:
     """Draw a map of TFLOP/s in large steps: K by factors of two, N in steps of 256."""
     picture = Picture(10, 3.6)
     _map(picture.panel(), table, columns=slice(3, None, 4), rows=slice(None))
@@ -101,7 +101,7 @@ def _by_load(axes: Axes, table: pd.DataFrame) -> None:
     label(axes, "each point a product", size=10, xlabel=words, ylim=(0, None))
 
 
-def line(table: pd.DataFrame) -> Picture:
+def plot_line(table: pd.DataFrame) -> Picture:
     """Draw TFLOP/s over N, coloured by the kernel's tile; it falls where a wave begins."""
     rows = table.sort_values("n")
     picture = Picture(10, 4.4)
@@ -134,7 +134,7 @@ def filled(table: pd.DataFrame, units: int = 132) -> pd.Series:
     return pd.Series(shares, dtype=float)
 
 
-def odd(table: pd.DataFrame) -> Picture:
+def plot_odd(table: pd.DataFrame) -> Picture:
     """Draw what is left of an even product's speed with one odd side, by format (`record.odd`)."""
     percent = (100 * table[[*SIDE_COLOURS]].div(table["none"], axis=0)).round()
     picture = Picture(9, 1.2 + 0.48 * len(percent))
@@ -148,7 +148,7 @@ def odd(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def largest(table: pd.DataFrame) -> Picture:
+def plot_largest(table: pd.DataFrame) -> Picture:
     """Draw the largest rate found in each format, the data sheet's behind it, and that of zeros."""
     picture = Picture(9, 0.9 + 0.42 * len(table))
     axes = picture.panel()

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from course.topics.microscope.cases import Case, in_format
-from course.topics.roofline.timing import quartiles, seconds
+from course.analysis.roofline.timing import quartiles, seconds
+from labs.lab_microscope.cases import Case, in_format
 
 BETWEEN = "spin_kernel"  # what torch.cuda._sleep launches
 AT_ONCE = 100  # cases in one profile

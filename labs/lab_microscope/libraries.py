@@ -14,8 +14,8 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from course.topics.layout.convolution import LAYOUTS
-from course.topics.microscope.cases import dtype_of
+from labs.day1_3_channels_last.convolution import LAYOUTS
+from labs.lab_microscope.cases import dtype_of
 
 HERE = Path(__file__).parent
 NEEDS = {"products": ("cublas", "cublas_v2.h"), "convolutions": ("cudnn", "cudnn.h")}

@@ -8,11 +8,22 @@ from datetime import date
 import pandas as pd
 import torch
 
-from course.topics.microscope import looked, measured, names, record
-from course.topics.microscope.cases import Case, Product, row
-from course.traces.tensor_cores.rules import classify
+from course.analysis.traces.tensor_cores.rules import classify
 from course.training.precision import has_units
 from course.training.recorder import Recorder
+from labs.lab_microscope import (
+    kernel_calls as looked,
+)
+from labs.lab_microscope import (
+    measurements as measured,
+)
+from labs.lab_microscope import (
+    names,
+)
+from labs.lab_microscope import (
+    records as record,
+)
+from labs.lab_microscope.cases import Case, Product, row
 
 SIDE = {"cpu": 384, "cuda": 4096}
 

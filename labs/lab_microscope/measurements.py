@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from course.topics.microscope import libraries, looked
-from course.topics.microscope.cases import STORED, Case, Convolution, Product, row
+from labs.lab_microscope import kernel_calls as looked
+from labs.lab_microscope import libraries
+from labs.lab_microscope.cases import STORED, Case, Convolution, Product, row
 
 BASE = Product(4096, 4096, 4096)
 FORMATS = ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8")

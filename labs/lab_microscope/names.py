@@ -9,7 +9,7 @@ from functools import cache
 
 import pandas as pd
 
-from course.traces.tensor_cores.rules import USED, classify, labelled
+from course.analysis.traces.tensor_cores.rules import USED, classify, labelled
 
 # How the name begins, and why it uses Tensor Cores, or not. The truth is that of the label.
 BEGIN = (

@@ -6,9 +6,9 @@ import re
 
 import pandas as pd
 
-from course.topics import gpus
-from course.topics.layout.convolution import recorded_convolution
-from course.topics.microscope.given import widest_load
+from course.analysis import gpus
+from labs.day1_3_channels_last.convolution import recorded_convolution
+from labs.lab_microscope.solutions import widest_load
 
 MACHINE = "nvidia-h100"
 BYTES = {"bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4, "fp64": 8, "fp8": 1, "int8": 1}

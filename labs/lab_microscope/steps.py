@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
+from course.analysis.traces.tables import Trace, read
+from course.analysis.traces.tensor_cores import truth
+from course.analysis.traces.tensor_cores.rules import classify
 from course.runs.recordings import load, origin, trace_folder, trace_path
-from course.topics.microscope.names import brief, main_kernel
-from course.traces.tables import Trace, read
-from course.traces.tensor_cores import truth
-from course.traces.tensor_cores.rules import classify
+from labs.lab_microscope.names import brief, main_kernel
 
 MACHINE = "nvidia-h100"
 # Setting, the format that convolutions computed in, the layout.

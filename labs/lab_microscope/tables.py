@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from course.topics import gpus
+from course.analysis import gpus
 
 # Architecture, GPU, its MHz for Tensor Cores, the instruction in machine code, its fp16 product
 # (m, n, k: the largest), how kernels' names say so. Sources: white papers of V100 (2017), Turing

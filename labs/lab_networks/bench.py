@@ -14,15 +14,16 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from course.analysis.roofline.timing import number_format
 from course.runs.run import runs_root
-from course.topics.networks import catalogue, seen
-from course.topics.networks.catalogue import Batch, Network
-from course.topics.roofline.timing import number_format
 from course.training import memory
 from course.training.clocks import clock_for, with_quartiles
 from course.training.models import parameter_count
 from course.training.precision import autocast, has_units
 from course.training.recorder import Recorder
+from labs.lab_networks import catalogue
+from labs.lab_networks import formats as seen
+from labs.lab_networks.catalogue import Batch, Network
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 MODES = ("train", "infer")
@@ -339,7 +340,7 @@ def bench(setting: Setting, log: Path | None = None, device: str = "") -> dict[s
     """
     if setting.gpus == 1:
         return measure(setting, log, device)
-    from course.topics.sharding.ranks import on_ranks
+    from labs.day4_2_fsdp.processes import on_ranks
 
     nccl = torch.cuda.device_count() >= setting.gpus and device != "cpu"
     given = (asdict(setting), str(log) if log else "", "" if nccl else "cpu")

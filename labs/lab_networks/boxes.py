@@ -23,7 +23,7 @@ from course.data import default_set
 from course.data.default_set import MANIFEST, photograph, write_manifest
 from course.data.images import normalised, one_thread, open_image
 from course.runs.files import read_dict
-from course.topics.networks import ssd
+from labs.lab_networks import ssd
 
 GROUNDS = ("brick", "grass", "gravel", "galaxies")
 OBJECTS = tuple(name for name in default_set.PHOTOGRAPHS if name not in GROUNDS)

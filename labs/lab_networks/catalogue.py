@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from course.config import Config
 from course.data import loader
-from course.topics.networks import boxes, ssd, unet3d, volumes
 from course.training import models
+from labs.lab_networks import boxes, ssd, unet3d, volumes
 
 Batch = tuple[torch.Tensor, Any]
 EPOCH = 1000  # batches of a set that is small

@@ -8,11 +8,11 @@ import pandas as pd
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from course.topics.networks import catalogue
-from course.topics.networks.bench import Setting, Work
-from course.topics.roofline.bounds import Ceilings
-from course.topics.roofline.cost import counted
+from course.analysis.roofline.bounds import Ceilings
+from course.analysis.roofline.cost import counted
 from course.training.models import parameter_count
+from labs.lab_networks import catalogue
+from labs.lab_networks.bench import Setting, Work
 
 # What the published benchmark says of its networks, in millions of parameters.
 PUBLISHED_MILLIONS = {"ssd300": 22.0, "unet3d": 31.2, "resnet50": 23.0}

@@ -24,8 +24,8 @@ from course.charts.base import (
 from course.charts.explain import bar_panels
 from course.charts.primitives import bars, heading, label, legend, stack
 from course.text import digits
-from course.topics.networks import boxes, volumes
-from course.topics.networks.catalogue import NETWORKS
+from labs.lab_networks import boxes, volumes
+from labs.lab_networks.catalogue import NETWORKS
 
 TITLES = {"ssd300": "SSD300", "unet3d": "3D U-Net", "resnet50": "ResNet-50"}
 MOSTLY = 0.95  # of a step: a GPU that is at work for longer does not wait
@@ -50,14 +50,14 @@ PARTS = {
 }
 
 
-def costs(table: pd.DataFrame) -> Picture:
+def plot_costs(table: pd.DataFrame) -> Picture:
     """Draw operations and bytes of one image in training (`networks()`)."""
     table = table.rename(index=TITLES)
     gflop = {"GFLOP for one image, in training": table["gflop"]}
     return bar_panels(gflop | {"MB moved for it, in 16 bits": table["megabytes_half"]})
 
 
-def beside(ratios: pd.DataFrame) -> Picture:
+def plot_beside(ratios: pd.DataFrame) -> Picture:
     """Draw ratios to fp32 on the same GPU, in TF32 and fp16.
 
     Args:
@@ -86,7 +86,7 @@ def _span(reached: float, at_work: float, form: Callable[[float], str] = digits)
     return f"{form(reached)} to {form(at_work)}" if waits else form(reached)
 
 
-def ladder(recorded: pd.DataFrame, mode: str = "train") -> Picture:
+def plot_ladder(recorded: pd.DataFrame, mode: str = "train") -> Picture:
     """Draw images per second of each network, from fp32 to a compiled fp16 (`recorded`).
 
     Pale: if the GPU never waited, where steps were traced. Rungs that were measured on no
@@ -119,7 +119,7 @@ def _rungs(recorded: pd.DataFrame, network: str, mode: str) -> pd.DataFrame:
     return rows.reindex([*RUNGS.values()]).set_axis([*RUNGS])
 
 
-def where(recorded: pd.DataFrame, *rungs: str) -> Picture:
+def plot_where(recorded: pd.DataFrame, *rungs: str) -> Picture:
     """Draw where the GPU's time of one training step goes, by network and rung.
 
     Args:
@@ -168,7 +168,7 @@ def shares(row: pd.Series) -> list[float]:
     return [on, elsewhere, kinds["normalisation"], kinds["copies"], kinds["others"]]
 
 
-def reached(recorded: pd.DataFrame, limits: pd.DataFrame) -> Picture:
+def plot_reached(recorded: pd.DataFrame, limits: pd.DataFrame) -> Picture:
     """Draw images per second in training, as a share of the lower limit (`cost.bounds`).
 
     Pale: if the GPU never waited.
@@ -188,7 +188,7 @@ def reached(recorded: pd.DataFrame, limits: pd.DataFrame) -> Picture:
     return picture
 
 
-def at_work(recorded: pd.DataFrame, *rungs: str) -> Picture:
+def plot_at_work(recorded: pd.DataFrame, *rungs: str) -> Picture:
     """Draw for which share of a training step the GPU has work, by network and rung.
 
     Args:
@@ -201,7 +201,7 @@ def at_work(recorded: pd.DataFrame, *rungs: str) -> Picture:
     return picture
 
 
-def scaled(table: pd.DataFrame) -> Picture:
+def plot_scaled(table: pd.DataFrame) -> Picture:
     """Draw what a GPU does in a step, alone and with others, and how efficient that is.
 
     Args:
@@ -232,7 +232,7 @@ def _of_ms(seconds: float, step_s: float) -> str:
     return f"{digits(1e3 * seconds)} of {digits(1e3 * step_s)} ms"
 
 
-def fed(table: pd.DataFrame) -> Picture:
+def plot_fed(table: pd.DataFrame) -> Picture:
     """Draw images per second of random numbers on the GPU and of files (`measured.from_files`)."""
     rows = [*table.itertuples()]
     names = [f"{TITLES[row.Index]}, {row.workers:.0f} workers" for row in rows]
@@ -245,7 +245,7 @@ def fed(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def samples() -> Picture:
+def plot_samples() -> Picture:
     """Draw two images with their boxes, and a layer of a volume next to what its voxels are."""
     root, parts = boxes.ensure(), volumes.ensure()
     known = json.loads((root / boxes.BOXES).read_text())

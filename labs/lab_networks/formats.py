@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import distributed, nn
 
-from course.traces.reader import read
-from course.traces.spans import joined, stretches
-from course.traces.tables import Trace
-from course.traces.tensor_cores.report import (
+from course.analysis.traces.reader import read
+from course.analysis.traces.spans import joined, stretches
+from course.analysis.traces.tables import Trace
+from course.analysis.traces.tensor_cores.report import (
     tensor_core_kernels,
     tensor_core_report,
     tensor_core_summary,

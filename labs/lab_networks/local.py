@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import torch
 
-from course.topics.networks import bench
-from course.topics.networks.catalogue import NETWORKS
-from course.topics.networks.written import Step
-from course.topics.roofline.timing import number_format
+from course.analysis.roofline.timing import number_format
 from course.training.clocks import with_quartiles
 from course.training.recorder import Recorder
+from labs.lab_networks import bench
+from labs.lab_networks.catalogue import NETWORKS
+from labs.lab_networks.verify import Step
 
 FEWEST = 5  # turns
 # On a GPU at full size, where a turn takes up to 0.7 s: the published 400 would take 7 minutes.

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from course.runs import once
-from course.topics.networks.published import GPUS, PRECISIONS, ratios, speeds
+from labs.lab_networks.published import GPUS, PRECISIONS, ratios, speeds
 
 BATCHES = (("resnet50", 64), ("ssd300", 32), ("unet3d", 2))
 BEST = {"precision": "fp16", "layout": "channels_last"}

@@ -21,7 +21,7 @@ from course.data.default_set import MANIFEST, photograph, write_manifest
 from course.data.formats.raw import mapped
 from course.data.images import one_thread
 from course.runs.files import read_dict
-from course.topics.networks import unet3d
+from labs.lab_networks import unet3d
 
 TISSUE, KIDNEY, TUMOUR = "gravel", "tissue", "brick"
 KIDNEYS = 2

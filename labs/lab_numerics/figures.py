@@ -36,7 +36,7 @@ PRECISION_COLOURS = {"fp64": DARK, "fp32": SKY, "tf32": GREEN} | {
 }
 
 
-def ways(tables: dict[str, pd.DataFrame], across: str, up: str) -> Picture:
+def plot_ways(tables: dict[str, pd.DataFrame], across: str, up: str) -> Picture:
     """Draw what comes of weights that are stored in each way: a column each, a panel a table.
 
     Args:
@@ -55,7 +55,7 @@ def ways(tables: dict[str, pd.DataFrame], across: str, up: str) -> Picture:
     return picture
 
 
-def residuals(*tables: pd.DataFrame) -> Picture:
+def plot_residuals(*tables: pd.DataFrame) -> Picture:
     """Draw how backward errors fall, correction by correction: a panel a table of `convergence`."""
     picture = Picture(10, 4)
     for axes, table in zip(picture.panels(1, len(tables), sharey=True), tables):
@@ -72,7 +72,7 @@ def residuals(*tables: pd.DataFrame) -> Picture:
     return picture
 
 
-def border(*tables: pd.DataFrame) -> Picture:
+def plot_border(*tables: pd.DataFrame) -> Picture:
     """Draw where refinement works: rows are formats and ways, columns condition numbers.
 
     A cell has the number of solutions by the factors that it took; ✗: it did not get there.
@@ -101,7 +101,7 @@ def _power(number: float) -> str:
     return f"10$^{{{round(math.log10(number))}}}$"
 
 
-def on_gpu(table: pd.DataFrame) -> Picture:
+def plot_on_gpu(table: pd.DataFrame) -> Picture:
     """Draw times fp64's speed over the size, and over the condition number (of `recorded`)."""
     picture = Picture(10, 3.8)
     left, right = picture.panels(1, 2)

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from course.topics.refinement.factors import ROUNDOFF, Factors, factor, matrix_of
+from labs.lab_numerics.factors import ROUNDOFF, Factors, factor, matrix_of
 
 MOST = 30  # corrections, after which LAPACK's dsgesv gives up, too
 # How far GMRES solves for one correction; its iterations at most for one, and for all.

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from course.topics.numerics.rounding import DTYPES, handwritten_digits
+from labs.day1_2_mixed_precision.rounding import DTYPES, handwritten_digits
 
 AddCarried = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 Round = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from course.topics.refinement.factors import ROUNDOFF, factor, matrix_of
-from course.topics.refinement.refined import Correct, backward_error, good_enough
-from course.topics.refinement.updates import DROPPED, AddCarried, Round
+from labs.lab_numerics.factors import ROUNDOFF, factor, matrix_of
+from labs.lab_numerics.solvers import Correct, backward_error, good_enough
+from labs.lab_numerics.updates import DROPPED, AddCarried, Round
 
 FP16 = torch.float16
 

@@ -5,12 +5,12 @@ import pytest
 import torch
 from cases import for_all
 
+from course.analysis.roofline import bounds
+from course.analysis.roofline.bounds import Ceilings, ceilings, points, recorded_ceilings
+from course.analysis.roofline.cost import fused, operators, step_cost
+from course.analysis.roofline.figures import plot_roofline as draw
 from course.config import LADDER, rung
 from course.runs.recordings import recorded
-from course.topics.roofline import bounds
-from course.topics.roofline.bounds import Ceilings, ceilings, points, recorded_ceilings
-from course.topics.roofline.cost import fused, operators, step_cost
-from course.topics.roofline.pictures import roofline as draw
 from course.training import models
 
 CPU = torch.device("cpu")

@@ -1,6 +1,6 @@
 """Stretches of time: joined where they touch, and cut by one another."""
 
-from course.traces.spans import covered, exposed, joined
+from course.analysis.traces.spans import covered, exposed, joined
 
 
 def test_stretches_are_joined_and_cut() -> None:

@@ -21,10 +21,10 @@ from trace_files import (
     onednn_line,
 )
 
+from course.analysis.traces import tables
+from course.analysis.traces.pictures import plot_time_by, plot_timeline
 from course.charts.base import PHASE_COLOURS
 from course.runs.record import PHASES, Record
-from course.traces import tables
-from course.traces.pictures import time_by, timeline
 from course.training.profiling import OneDnnAccount
 
 # ---- PyTorch's trace of a CPU: real ones, of a tiny network ------------------------------------
@@ -411,7 +411,7 @@ def test_nsight_compute_gives_durations_and_tensor_core_counters(tmp_path) -> No
     assert tables.idle(found).empty  # it knows no times
     assert found.device == "GPU of compute capability 9.0"
     with pytest.raises(ValueError, match="no times"):
-        timeline(found)
+        plot_timeline(found)
 
 
 def test_nsight_compute_raw_page_has_a_column_a_metric(tmp_path) -> None:
@@ -489,7 +489,7 @@ def test_onednn_of_nothing_and_of_other_text(tmp_path) -> None:
 
 
 def test_timeline_of_a_gpu_step_has_its_lanes(gpu_file) -> None:
-    axes = timeline(tables.read(gpu_file)).axes[0]
+    axes = plot_timeline(tables.read(gpu_file)).axes[0]
     lanes = [label.get_text() for label in axes.get_yticklabels()]
     assert lanes == ["host: phase", "host: operators", "GPU: stream 7", "GPU: copies"]
     assert "NVIDIA H100" in axes.get_title(loc="left")
@@ -498,20 +498,20 @@ def test_timeline_of_a_gpu_step_has_its_lanes(gpu_file) -> None:
 
 def test_timeline_of_a_cpu_step_shows_operators(cpu_file) -> None:
     found = tables.read(cpu_file)
-    axes = timeline(found, step=1).axes[0]
+    axes = plot_timeline(found, step=1).axes[0]
     lanes = [label.get_text() for label in axes.get_yticklabels()]
     name = tables.by_operator(found)["name"].iloc[0]
     begin, _, end = lanes[1].partition("…")  # a long name is cut in its middle
     assert lanes[0] == "host: phase" and name.startswith(begin) and name.endswith(end)
     with pytest.raises(ValueError, match="holds these steps: 1, 2"):
-        timeline(found, step=7)
+        plot_timeline(found, step=7)
 
 
 def test_bars_name_the_work_of_a_generic_kernel(gpu_file) -> None:
-    axes = time_by(tables.by_kernel(tables.read(gpu_file)), top=4).axes[0]
+    axes = plot_time_by(tables.by_kernel(tables.read(gpu_file)), top=4).axes[0]
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert labels[0].startswith("sm90_xmma_wgrad")
     assert "vectorized_elementwise_kernel: bfloat16_copy_kernel_cuda" in labels
     assert "nchwToNhwcKernel" in labels
     assert labels[-1] == "1 others"
-    assert time_by(tables.by_kernel(tables.read(gpu_file)).head(0))._repr_png_()
+    assert plot_time_by(tables.by_kernel(tables.read(gpu_file)).head(0))._repr_png_()

@@ -15,21 +15,21 @@ from trace_files import (
     onednn_line,
 )
 
-from course.runs.record import Record, write_record
-from course.runs.recordings import trace_path
-from course.runs.run import RECORDED, Run
-from course.traces import tables
-from course.traces.tensor_cores import report as tensor_cores
-from course.traces.tensor_cores import rules as tensor_core_rules
-from course.traces.tensor_cores import truth
-from course.traces.tensor_cores.pictures import tensor_cores as picture
-from course.traces.tensor_cores.rules import (
+from course.analysis.traces import tables
+from course.analysis.traces.tensor_cores import report as tensor_cores
+from course.analysis.traces.tensor_cores import rules as tensor_core_rules
+from course.analysis.traces.tensor_cores import truth
+from course.analysis.traces.tensor_cores.pictures import plot_tensor_cores as picture
+from course.analysis.traces.tensor_cores.rules import (
     RuleError,
     classify,
     labelled,
     rules,
     score,
 )
+from course.runs.record import Record, write_record
+from course.runs.recordings import trace_path
+from course.runs.run import RECORDED, Run
 
 FLIPPED = {"used": "not", "not": "used", "unknown": "not"}
 

@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 from answers.lines import Answer
 from job_helpers import SCRIPTS, run_forked, warm_up
 
-from course.labs import exercises
-from course.labs.checks import Checked
+from course.checks import exercises
+from course.checks.verdict import Checked
 from course.runs.run import Run
 
 TEXTS = {path.name: path.read_text() for path in exercises.solutions()}

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import narrow
 import pytest
 
-from course.days import implied
+from course.checks import config_effects as implied
 from course.training import models
 
 

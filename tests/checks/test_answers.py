@@ -18,16 +18,15 @@ from check_helpers import ranks_training, text_of, verdicts, view_of
 from job_helpers import prepared, train_together
 from narrow import SHALLOW
 
-from course import days
+from course.checks import discovery, exercises
+from course.checks.progress import progress
+from course.checks.verdict import FAILED, PASSED, UNMEASURABLE, UNTIMED, Checked, check
 from course.config import Config, rung
 from course.data.formats import convert
-from course.labs import exercises
-from course.labs.checks import FAILED, PASSED, UNMEASURABLE, UNTIMED, Checked, check
-from course.labs.progress import progress
 from course.runs.run import Run
 
 pytestmark = pytest.mark.slow
-EVERY = days.checks()
+EVERY = discovery.checks()
 CHECKS = {wanted.todo: name for name, wanted in EVERY.items()}
 SMALL = {
     "quick": True,

@@ -8,15 +8,15 @@ import pytest
 import torch
 from cases import for_all
 from check_helpers import SOLVED
+from course.days.day1 import DAY1
 from torch._subclasses import fake_tensor
 
-from course import days
+from course.checks import discovery
+from course.checks import verdict as checks
+from course.checks.config_effects import differences
+from course.checks.lab import Place
+from course.checks.verdict import FAILED, PASSED, UNMEASURABLE, Checked, check, judge
 from course.config import rung
-from course.days.day1 import DAY1
-from course.days.implied import differences
-from course.days.lab import Place
-from course.labs import checks
-from course.labs.checks import FAILED, PASSED, UNMEASURABLE, Checked, check, judge
 from course.runs.ratio import Ratio
 from course.runs.recordings import machines, recorded_runs
 from course.training.fake import pretended
@@ -155,6 +155,6 @@ def test_html_escapes_and_says_the_verdict_in_words() -> None:
 
 @pytest.mark.parametrize("name", ["day3.shards", "day3.shares"])
 def test_how_images_are_read_is_checked_in_a_precision_that_no_processor_imitates(name) -> None:
-    before, config, _ = checks._configs(days.checks()[name], "local", quick=True, small=True)
+    before, config, _ = checks._configs(discovery.checks()[name], "local", quick=True, small=True)
     assert (before.precision, config.precision) == ("fp32", "fp32")
     assert (before.format, config.format) == ("files", "shards")

@@ -7,13 +7,12 @@ import pytest
 import torch
 from cases import for_all
 from check_helpers import TEXTS
-
-from course import days
-from course.config import rung
-from course.days import saved
 from course.days.day2 import DAY2
-from course.days.implied import differences
-from course.labs import exercises
+
+from course.checks import discovery, exercises
+from course.checks import saved_files as saved
+from course.checks.config_effects import differences
+from course.config import rung
 from course.training import models
 
 
@@ -55,7 +54,7 @@ def test_the_weights_may_be_those_of_any_rank_that_wrote_them(
 
 
 def test_every_todo_of_the_scripts_has_a_check() -> None:
-    todos = sorted(wanted.todo for wanted in days.checks().values())
+    todos = sorted(wanted.todo for wanted in discovery.checks().values())
     assert todos == [*range(1, max(map(exercises.count, TEXTS.values())) + 1)]
 
 

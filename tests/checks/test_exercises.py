@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from cases import for_all
 
-from course import days
+from course.checks import discovery, exercises, todo
+from course.checks.exercises import Seam, SeamError
+from course.checks.todo import show_todo
 from course.jobs import plan
-from course.labs import exercises, todo
-from course.labs.exercises import Seam, SeamError
-from course.labs.todo import show_todo
 from course.runs.run import PROJECT
 
 TEXT = (exercises.SOLUTIONS / "train.py").read_text()
@@ -127,7 +126,9 @@ def test_each_todo_names_the_day_of_the_lab_that_checks_it() -> None:
     items = [each for path in exercises.solutions() for each in exercises.parse(path.read_text())]
     seams = {item.number: item.day for item in items if isinstance(item, Seam)}
     labs = {
-        check.todo: lab.number.split(".")[0] for lab in days.LABS for check in lab.checks.values()
+        check.todo: lab.number.split(".")[0]
+        for lab in discovery.labs()
+        for check in lab.checks.values()
     }
     assert seams == labs
 

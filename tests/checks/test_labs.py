@@ -1,103 +1,74 @@
-"""A lab has one place: its entry. Whoever adds one touches nothing else."""
+"""Labs are found by their folders, and each has its files."""
 
+import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import nbformat
 import pytest
 from job_helpers import prepared
 
-from course import days
+from course.checks import discovery, exercises, quizzes, report
+from course.checks.lab import Recording
 from course.config import rung
-from course.days.lab import Lab, Recording
-from course.labs import checks, exercises, quizzes, report
-from course.labs.progress import progress
 from course.runs.run import PROJECT
-from course.widgets.quiz import quiz
-from course.workshop import record, rehearsal
+from tools import record
 
-# They take seconds to import, and each command of `course` that knows of labs would wait for them.
-LARGE = ("torch", "matplotlib", "jupyter_client")
-QUIZ = """title = "tiny"
-[[questions]]
-text = "Which?"
-choices = [{text = "a", right = true, explanation = "a"},
-           {text = "b", right = false, explanation = "b"},
-           {text = "c", right = false, explanation = "c"}]
-"""
+# They take seconds to import, and every command that needs the list of labs would wait for them.
+SLOW_IMPORTS = ("torch", "matplotlib", "jupyter_client")
+
+
+def python(code: str, folder: Path) -> str:
+    """Run code in a new process in this folder; return its last line."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip().splitlines()[-1]
 
 
 @pytest.fixture
-def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    """A lab in a temporary folder: a notebook, an entry, the file of a quiz."""
-    check = replace(days.checks()["day1.amp"], title="it is tiny")
-    tiny = rung("device", rung="tiny", steps=9)
-    recordings = (
-        Recording("throughput", [tiny]),
-        Recording("scaling", several=lambda gpus: [(tiny, count) for count in (1, gpus)]),
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of what a lab consists of, imported instead of this project."""
+    for name in ("course", "labs", "tools", "race", "solutions", "exercises", "notebooks"):
+        ignore = shutil.ignore_patterns("__pycache__", "tests")
+        shutil.copytree(PROJECT / name, tmp_path / name, ignore=ignore)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return tmp_path
+
+
+def test_a_lab_is_added_by_copying_the_template(clone: Path, runs_root: Path) -> None:
+    shutil.copytree(clone / "labs" / "_template", clone / "labs" / "lab_mine")
+    nbformat.write(nbformat.v4.new_notebook(), clone / "notebooks" / "lab_mine.ipynb")
+    code = (
+        "import course; from course.checks import discovery; from tools import rehearsal, record;"
+        "from labs import lab_mine;"
+        "print([lab.name for lab in discovery.labs()][-2:], course.quiz('lab_mine').name,"
+        "'template.amp' in set(course.progress().checks['check']), lab_mine.double(2),"
+        "rehearsal.matching('lab_m*')[-1].name)"
     )
-    own = {"day9.tiny": check}
-    lab = Lab(
-        number="9.1",
-        notebook="day9_1_tiny",
-        title="a tiny lab",
-        minutes=1,
-        quiz="day9_1",
-        checks=own,
-        recordings=recordings,
-    )
-    nbformat.write(nbformat.v4.new_notebook(), tmp_path / "day9_1_tiny.ipynb")
-    (tmp_path / "day9_1.toml").write_text(QUIZ)
-    monkeypatch.setattr(days, "LABS", (*days.LABS, lab))
-    monkeypatch.setattr(rehearsal, "FOLDER", tmp_path)
-    monkeypatch.setattr(quizzes, "FOLDER", tmp_path)
-    return lab
-
-
-def test_a_new_lab_is_known_everywhere(
-    tiny: Lab, monkeypatch: pytest.MonkeyPatch, runs_root: Path
-) -> None:
-    assert rehearsal.matching("day9*") == [rehearsal.FOLDER / "day9_1_tiny.ipynb"]
-    assert quiz("day9_1").title == "tiny"
-    with pytest.raises(ValueError, match="no check 'day9': there are .*, day9.tiny"):
-        checks.check("day9")
-    monkeypatch.setattr(days, "LABS", (tiny,))  # the others' quizzes lie elsewhere
-    found = progress()
-    assert found.checks[["check", "state", "title"]].values.tolist() == [
-        ["day9.tiny", "open", "it is tiny"]
-    ]
-    assert found.quizzes[["quiz", "questions"]].values.tolist() == [["day9_1", 1]]
-
-
-def test_a_new_lab_is_recorded_too(tiny: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    (own,) = tiny.recordings[0].configs
-    assert record.plan("tiny") == [(own, 1, "throughput")]
-    assert record.plan("tiny", gpus=4) == [(own, 1, "scaling"), (own, 4, "scaling")]
-    rungs = [planned.config.rung for planned in record.plan()]
-    last, next_purpose = rungs.index("compile"), rungs.index("trace-device")
-    assert last < rungs.index("tiny") < next_purpose  # after those of the labs before it
-    monkeypatch.setattr(days, "LABS", (tiny,))
-    assert record.plan() == [(own, 1, "throughput")]
-    with pytest.raises(ValueError, match="no purpose 'fun' of a recorded run: choose throughput, "):
-        Recording("fun", [own])
+    assert python(code, clone) == "['lab_mine', 'race'] lab_mine True 4 lab_mine.ipynb"
 
 
 def test_every_lab_has_its_files() -> None:
-    for lab in days.LABS:
-        book = nbformat.read(PROJECT / "notebooks" / f"{lab.notebook}.ipynb", as_version=4)
-        assert f"bout {lab.minutes} minutes" in book.cells[0].source, lab.notebook
-        assert lab.title in book.cells[0].source.splitlines()[0], lab.notebook
-        assert quiz(lab.quiz).questions
-    of_labs = {f"{lab.notebook}.ipynb" for lab in days.LABS}
-    assert of_labs == {path.name for path in (PROJECT / "notebooks").glob("*.ipynb")}
-    assert {lab.quiz for lab in days.LABS} == {path.stem for path in quizzes.FOLDER.iterdir()}
+    for lab in discovery.labs():
+        book = nbformat.read(PROJECT / "notebooks" / f"{lab.name}.ipynb", as_version=4)
+        assert f"bout {lab.minutes} minutes" in book.cells[0].source, lab.name
+        assert lab.title in book.cells[0].source.splitlines()[0], lab.name
+        assert quizzes.find(lab.name).questions
+    notebooks = {path.stem for path in (PROJECT / "notebooks").glob("*.ipynb")}
+    assert notebooks == {lab.name for lab in discovery.labs()}
 
 
-@pytest.mark.parametrize("name", [name for name in days.checks() if name != "day2.once"])
-def test_a_report_knows_every_todo_that_its_run_needed(name: str, tmp_path: Path) -> None:
-    check = days.checks()[name]
+def test_recordings_are_planned_by_purpose_then_lab() -> None:
+    rungs = [planned.config.rung for planned in record.plan()]
+    assert rungs.index("baseline") < rungs.index("compile") < rungs.index("trace-device")
+    with pytest.raises(ValueError, match="no purpose 'fun' of a recorded run: choose throughput, "):
+        Recording("fun")
+
+
+@pytest.mark.parametrize("name", [name for name in discovery.checks() if name != "day2.once"])
+def test_a_report_lists_every_open_todo_that_its_run_needs(name: str, tmp_path: Path) -> None:
+    check = discovery.checks()[name]
     script = exercises.solution_of(check.todo)
     text = (exercises.SOLUTIONS / script).read_text()
     config = rung(check.rung, quick=True, **check.settings | check.changes)
@@ -112,8 +83,6 @@ def test_a_report_knows_every_todo_that_its_run_needed(name: str, tmp_path: Path
         assert (check.todo in report.still_open(run)) == still_open
 
 
-def test_what_the_labs_are_is_known_at_once() -> None:
-    named = "import sys, course.days, course.workshop.record"
-    code = f"{named}; print({{*{LARGE}}} & {{*sys.modules}})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PROJECT)
-    assert done.stdout.strip() == "set()", done.stderr
+def test_labs_are_listed_without_slow_imports() -> None:
+    code = "import sys; from course.checks import discovery; discovery.labs(); import tools.record"
+    assert python(f"{code}; print({{*{SLOW_IMPORTS}}} & {{*sys.modules}})", PROJECT) == "set()"

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from job_helpers import launch, over
 
-from course import days
-from course.labs import exercises
-from course.labs.predictions import predict, prediction, recall
-from course.labs.progress import progress
-from course.labs.quizzes import names
-from course.labs.store import changing, path, read, save_answer, save_check
+from course.checks import discovery, exercises
+from course.checks.predictions import predict, prediction, recall
+from course.checks.progress import progress
+from course.checks.quizzes import names
+from course.checks.store import changing, path, read, save_answer, save_check
 from course.widgets.quiz import quiz
 
 PASSED = dict.fromkeys(("correct", "mechanism", "effect"), "passed")
@@ -176,8 +175,8 @@ class TestPrediction:
 class TestStore:
     def test_two_processes_lose_nothing_of_each_other(self, runs_root: Path) -> None:
         script = (
-            "import sys; from course.labs.predictions import predict\n"
-            "from course.labs.store import save_answer\n"
+            "import sys; from course.checks.predictions import predict\n"
+            "from course.checks.store import save_answer\n"
             "for n in range(1, 31):\n"
             "    save_answer(sys.argv[1], n, 'a', True); predict(sys.argv[1] + str(n), n)"
         )
@@ -222,7 +221,7 @@ class TestStore:
     def test_bytes_that_are_no_text_are_kept_too(self, runs_root: Path) -> None:
         runs_root.mkdir()
         path().write_bytes(b"\xff\x00\xfe")
-        save_answer("day1_1", 1, "a", False)
+        save_answer("day1_1_gpu", 1, "a", False)
         (copy,) = runs_root.glob("progress.unreadable-*.json")
         assert copy.read_bytes() == b"\xff\x00\xfe"
 
@@ -249,11 +248,11 @@ class TestStore:
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    amp = days.checks()["day1.amp"]
+    amp = discovery.checks()["day1.amp"]
     wanted = {"day1.amp": "bf16 kernels ran", "day1.layout": "strides are NHWC"}
     found = {name: replace(amp, title=title) for name, title in wanted.items()}
-    monkeypatch.setattr(days, "checks", lambda: found)
-    monkeypatch.setattr(days, "written", dict)
+    monkeypatch.setattr(discovery, "checks", lambda: found)
+    monkeypatch.setattr(discovery, "functions", dict)
 
 
 class TestProgress:
@@ -273,27 +272,27 @@ class TestProgress:
         save_check("day1.amp", {**UNMEASURABLE, "mechanism": "failed"})
         assert list(progress().checks["state"]) == ["failed", "not measurable here"]
         save_check("day1.amp", PASSED)
-        save_answer("day1_1", 1, "a", False)
-        save_answer("day1_1", 1, "b", True)
-        save_answer("day1_1", 2, "a", False)
+        save_answer("day1_1_gpu", 1, "a", False)
+        save_answer("day1_1_gpu", 1, "b", True)
+        save_answer("day1_1_gpu", 2, "a", False)
         predict("ceiling", "memory", choices=CEILINGS)
         pretend_launched(runs_root, "amp")
         predict("amp", 2.0)
         found = progress()
         assert list(found.checks["state"]) == ["passed", "not measurable here"]
         assert list(found.checks["title"]) == ["bf16 kernels ran", "strides are NHWC"]
-        row = found.quizzes.set_index("quiz").loc["day1_1"]
+        row = found.quizzes.set_index("quiz").loc["day1_1_gpu"]
         assert (row["right"], row["answered"]) == (1, 2)
-        assert row["questions"] == len(quiz("day1_1").questions)
+        assert row["questions"] == len(quiz("day1_1_gpu").questions)
         assert list(found.predictions["late"]) == [False, True]
         assert "Predictions: 2, 1 of them after a run" in repr(found)
         assert "Checks: 1 of 2 passed" in found._repr_html_()
 
     def test_lists_the_checks_that_there_are(self) -> None:
-        assert list(progress().checks["check"]) == [*days.checks(), *days.written()]
+        assert list(progress().checks["check"]) == [*discovery.checks(), *discovery.functions()]
 
     def test_answers_to_questions_that_went_away_do_not_count(self) -> None:
-        save_answer("day1_1", 99, "a", True)
+        save_answer("day1_1_gpu", 99, "a", True)
         assert progress().quizzes["answered"].sum() == 0
 
     def test_is_json(self, checks: None) -> None:

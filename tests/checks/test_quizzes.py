@@ -12,8 +12,8 @@ from ipywidgets import HTML, Button, RadioButtons
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 
-from course.labs.quizzes import FOLDER, Quiz, QuizError, as_html, load, names
-from course.labs.store import answers, path
+from course.checks.quizzes import FOLDER, Quiz, QuizError, as_html, load, names
+from course.checks.store import answers, path
 from course.widgets.quiz import quiz, quiz_form, static_html
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from course import compare, plots, predict, report, rung
+from course.checks import exercises
+from course.checks.ladder import ladder
+from course.checks.predictions import prediction
+from course.checks.report import ladder_table
 from course.cli import tables
 from course.jobs.launch import JobError
-from course.labs import exercises
-from course.labs.ladder import ladder
-from course.labs.predictions import prediction
-from course.labs.report import ladder_table
 from course.runs.ratio import held_by_host, ratio
 from course.runs.record import Record
 from course.runs.run import Run
@@ -29,7 +29,7 @@ def saved() -> None:
 def not_saved(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures are made, and not saved where nobody looks: to draw takes a quarter of a second."""
     if "saved" not in request.fixturenames:
-        monkeypatch.setattr("course.labs.report._save", lambda *_: None)
+        monkeypatch.setattr("course.checks.report._save", lambda *_: None)
 
 
 @pytest.fixture

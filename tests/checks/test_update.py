@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from course.labs.update import update
+from course.checks.update import update
 
 FILES = {
     "exercises/train.py": "TODO 1\n",

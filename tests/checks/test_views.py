@@ -6,7 +6,7 @@ import re
 import pytest
 from job_helpers import SCRIPTS, run_forked
 
-from course.labs import exercises
+from course.checks import exercises
 
 TEXT = (exercises.SOLUTIONS / "train.py").read_text()
 TOTAL = exercises.count(TEXT)

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from written_helpers import cell_of, defined, filled
 
-from course.labs.progress import progress
-from course.labs.written import check_written
-from course.topics.refinement import add_carried, written
+from course.checks.functions import check_written
+from course.checks.progress import progress
+from labs.lab_numerics import verify as written
+from labs.lab_numerics.updates import add_carried
 
 CELLS = {
     "numerics.carry": ("lab_numerics", "add_carried"),
@@ -215,10 +216,10 @@ def test_wrong_answers_hear_what_is_wrong(name: str, define: Callable) -> None:
 
 
 def test_the_given_functions_pass_their_own_looks() -> None:
-    from course import days
+    from course.checks import discovery
 
     for name in CELLS:
-        looks = days.written()[name].looks()
+        looks = discovery.functions()[name].load()
         assert looks.correct(looks.given) and looks.mechanism(looks.given)
 
 

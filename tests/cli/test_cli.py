@@ -13,14 +13,14 @@ import torch
 from cases import for_all
 from typer.testing import CliRunner
 
-from course import __main__, config
+from course import __main__, config, doctor
+from course.checks import exercises
+from course.checks import verdict as checks
 from course.cli import labs
+from course.doctor import examine
 from course.jobs import launch as jobs
-from course.labs import checks, exercises
 from course.runs.run import PROJECT
 from course.training import precision
-from course.workshop import doctor
-from course.workshop.doctor import examine
 
 LIGHT = str(PROJECT / "tests" / "scripts" / "ok_light.py")
 RAISES = str(PROJECT / "tests" / "scripts" / "raises.py")

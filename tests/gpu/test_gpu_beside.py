@@ -3,10 +3,12 @@
 import pytest
 import torch
 
-from course.topics import inference, kernels, refinement
-from course.topics.inference.ways import images_for, ready
-from course.topics.kernels import given
 from course.training import models
+from labs import lab_inference as inference
+from labs import lab_kernel as kernels
+from labs import lab_numerics as refinement
+from labs.lab_inference.variants import images_for, ready
+from labs.lab_kernel import solutions as given
 
 pytestmark = pytest.mark.gpu
 

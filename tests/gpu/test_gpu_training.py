@@ -4,13 +4,13 @@ import math
 from collections.abc import Callable
 
 import pytest
+from course.days.day1 import DAY1
 
 from course import check
-from course.days.day1 import DAY1
+from course.analysis.traces import tables
+from course.analysis.traces.tensor_cores.report import tensor_core_kernels, tensor_core_report
+from course.analysis.traces.tensor_cores.rules import NOT, USED
 from course.runs.run import Run
-from course.traces import tables
-from course.traces.tensor_cores.report import tensor_core_kernels, tensor_core_report
-from course.traces.tensor_cores.rules import NOT, USED
 
 pytestmark = pytest.mark.gpu
 Trained = Callable[..., Run]

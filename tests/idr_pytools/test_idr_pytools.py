@@ -30,7 +30,6 @@ from typer.testing import CliRunner
 import idr_pytools
 from course.cli.runs import app
 from course.jobs import launch
-from course.jobs.cluster import control
 from course.jobs.processes import alive
 from course.runs.run import Run, all_jobs, all_runs, runs_root
 from idr_pytools import (
@@ -41,6 +40,7 @@ from idr_pytools import (
     slurm_file_creator,
 )
 from idr_pytools.script import minutes
+from tools.slurm_box import control
 
 TELLS = "idr_tells.py"
 SLEEPS = "bash -c 'exec sleep 300'"

@@ -11,14 +11,15 @@ import psutil
 import pytest
 from job_helpers import eventually
 
-from course.jobs.cluster import control, setup
-from course.jobs.cluster.setup import ClusterError, ports
+from course.jobs import own_slurm
+from tools.slurm_box import control, setup
+from tools.slurm_box.setup import ClusterError, ports
 
 pytestmark = pytest.mark.slow
 
 
 def command(*words: str) -> str:
-    env = os.environ | control.environment()
+    env = os.environ | own_slurm.environment()
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -102,9 +103,9 @@ def test_daemons_listen_on_loopback(slurm: Path) -> None:
 
 
 def test_its_variables_are_given_while_it_is_up(slurm: Path, monkeypatch) -> None:
-    assert control.environment() == {"SLURM_CONF": str(slurm / "slurm.conf")}
+    assert own_slurm.environment() == {"SLURM_CONF": str(slurm / "slurm.conf")}
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm/slurm.conf")  # another cluster was chosen
-    assert control.environment() == {}
+    assert own_slurm.environment() == {}
 
 
 def left_of(home: Path) -> list[str]:
@@ -122,7 +123,7 @@ def test_down_leaves_nothing_and_up_goes_on_from_there(slurm: Path, tmp_path: Pa
     eventually(lambda: output.exists() and "begun" in output.read_text(), "the job runs")
     assert {"slurmctld", "mariadbd", "sleep"} <= set(left_of(slurm))
     assert len(control.down()) == 6
-    assert control.down() == [] and control.environment() == {}
+    assert control.down() == [] and own_slurm.environment() == {}
     assert left_of(slurm) == []
     assert not any(setup.listens(port) for port in ports().values())
     taken = pytest.raises(

@@ -33,7 +33,7 @@ from course.jobs.private import user_folder
 from course.runs import isolated
 from course.runs import run as runs
 from course.runs.trackers.export import export
-from course.topics.sharding.ranks import on_ranks
+from labs.day4_2_fsdp.processes import on_ranks
 
 
 @both_ways

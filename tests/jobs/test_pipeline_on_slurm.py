@@ -15,9 +15,9 @@ from job_helpers import (
 )
 
 from course.config import rung
-from course.days.parallel.stages import CHECKS
 from course.jobs import launch as jobs
 from course.runs import ranks
+from labs.day4_3_model_parallel.stage_checks import CHECKS
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("slurm")]
 TOLD_S = 15

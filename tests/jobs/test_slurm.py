@@ -31,9 +31,9 @@ from course.config import rung
 from course.jobs import launch as jobs
 from course.jobs import plan
 from course.jobs import slurm as course_slurm
-from course.jobs.cluster import control, setup
 from course.runs import run as runs
 from course.runs.ratio import ratio
+from tools.slurm_box import control, setup
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("slurm")]
 TINY = rung(

@@ -15,8 +15,8 @@ from job_helpers import (
 from course.config import QUICK
 from course.jobs.warm import client
 from course.runs.run import Run
-from course.workshop import rehearsal, rehearsal_page
-from course.workshop.rehearsal import rehearse
+from tools import rehearsal, rehearsal_page
+from tools.rehearsal import rehearse
 
 pytestmark = pytest.mark.slow
 
@@ -214,7 +214,7 @@ def test_compiler_from_recorded_runs_and_small_networks(
 # Fused as full runs are: otherwise PyTorch derives five operators on shards for each shape. Three
 # blocks are as many units as gather two ahead.
 FEW_UNITS = """
-from course.days.sharded.ranks import SMALL_VIT_SETTINGS
+from labs.day4_2_fsdp.rank_checks import SMALL_VIT_SETTINGS
 SMALL_VIT_SETTINGS |= {"fused": True, "steps": 2}
 """
 THREE_BLOCKS = "narrow.DEPTH = 3\n"
@@ -315,7 +315,7 @@ FORGETS = """
 import os
 from functools import partial
 os.environ["OMP_NUM_THREADS"] = "1"
-from course.labs import exercises
+from course.checks import exercises
 from course.topics import practice
 practice.threads = partial(practice.threads, steps=3)
 as_ever = exercises.script_variant

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from course.__main__ import app
 from course.charts.base import Picture
-from course.race import again, board, entry, page, pictures, shared_files
 from course.runs.record import Record
+from race import again, board, entry, page, pictures, shared_files
 
 
 def posted(place: Path, name: str, text: str = "SETTINGS = {}\n") -> board.Entry:

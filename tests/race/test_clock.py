@@ -10,10 +10,10 @@ import torch
 from job_helpers import SCRIPTS, nothing_left, prepared  # noqa: F401
 from torch import nn
 
-from course.race import entry, tracks
-from course.race.board import Entry
 from course.runs.run import FOLDER_VARIABLE, Run
 from course.training.recorder import recording
+from race import entry, tracks
+from race.board import Entry
 
 
 @pytest.fixture

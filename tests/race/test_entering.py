@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from job_helpers import end_all_runs, warm_up
 
-from course import race
+import race
 from course.data import crop_set
 from course.data.crop_set import Crops
 from course.data.default_set import DataError
-from course.race import again, board, entry, page, referee, tracks
-from course.race.board import Entry
 from course.runs.run import get
-from course.workshop import rehearsal
-from course.workshop.rehearsal import rehearse
+from race import again, board, entry, page, referee, tracks
+from race.board import Entry
+from tools import rehearsal
+from tools.rehearsal import rehearse
 
 pytestmark = pytest.mark.slow
 QUICK = tracks.get("quick")
@@ -29,7 +29,7 @@ IN_KERNEL = f"""
 from pathlib import Path
 from course.data import crop_set
 from dataclasses import replace
-from course.race import entry, referee, tracks
+from race import entry, referee, tracks
 tracks.TRACKS["quick"] = replace(tracks.TRACKS["quick"], target=-2.0, seeds=3)
 def judge(folders, track):
     crops = crop_set.Crops(crop_set.ensure(), "val").first({ASKED})

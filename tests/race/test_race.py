@@ -14,17 +14,17 @@ from job_helpers import SCRIPTS, prepared, train_together
 from race_helpers import WELL, of
 from typer.testing import CliRunner
 
-from course import race
+import race
 from course.__main__ import app
 from course.config import Config
 from course.data import crop_set
 from course.data.crop_set import Crops
-from course.race import board, entry, page, referee, tracks
-from course.race.board import Entry, Trial
 from course.runs.run import PROJECT, RACE_CLOCK, Run
 from course.training import models
 from course.training.racing import network
 from course.training.racing.watch import ON_THE_WAY
+from race import board, entry, page, referee, tracks
+from race.board import Entry, Trial
 
 FEW = 512  # crops are enough to see what is refused
 LIGHT = SCRIPTS / "race_light.py"

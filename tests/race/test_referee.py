@@ -17,8 +17,8 @@ from torch import nn
 from course.data import crop_set
 from course.data.crop_set import Crops
 from course.jobs.warm import kernels
-from course.race import entry, referee, tracks
 from course.training.racing import network
+from race import entry, referee, tracks
 
 LINEAR = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 16))
 

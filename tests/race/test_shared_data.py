@@ -11,7 +11,7 @@ from race_helpers import as_somebody
 
 from course.data import crop_set
 from course.data.crop_set import Crops
-from course.race.entry import _blind
+from race.entry import _blind
 
 LEARNER = 2001
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root may be somebody else")

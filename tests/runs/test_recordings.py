@@ -11,12 +11,12 @@ from cases import for_all
 from recorded_helpers import copy_row
 
 from course import compare, plots, recorded, report, rung
+from course.analysis.traces import tables
 from course.jobs import launch, plan, sites
 from course.runs import recordings, rows
 from course.runs import run as runs
 from course.runs.run import RECORDED
-from course.topics.loading import feeding
-from course.traces import tables
+from labs.day2_1_dataloader import feeding
 
 SMALL, ALL_OF_IT = 600_000, 10_000_000  # bytes: of a trace, and of everything
 MACHINES = recordings.machines()

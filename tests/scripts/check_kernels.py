@@ -15,15 +15,15 @@ import torch
 from written_helpers import defined
 
 from course import check_written
-from course.topics import kernels
+from labs import lab_kernel as kernels
 
 cases, out, folder = map(Path, sys.argv[1:])
 kernels.interpret()
-from course.topics.kernels import given  # noqa: E402 - as it is interpreted
+from labs.lab_kernel import solutions as given  # noqa: E402 - as it is interpreted
 
 IMPORTS = """import triton
 import triton.language as tl
-from course.topics.kernels.given import load_tile, store_tile
+from labs.lab_kernel.solutions import load_tile, store_tile
 """
 told = []
 for place, (name, function, text) in enumerate(json.loads(cases.read_text())):

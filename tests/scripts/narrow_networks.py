@@ -5,8 +5,8 @@ from dataclasses import replace
 import torchvision
 from narrow import Narrow
 
-from course.topics.networks import bench, catalogue, ssd, unet3d
-from course.topics.networks.catalogue import NETWORKS, Network
+from labs.lab_networks import bench, catalogue, ssd, unet3d
+from labs.lab_networks.catalogue import NETWORKS, Network
 
 CLASSES = 1000  # of synthetic labels
 

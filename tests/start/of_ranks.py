@@ -24,7 +24,7 @@ def compare_each(rank: int, count: int, scripts: list[str]) -> list[dict]:
     sys.path.append(SCRIPTS)
     import narrow
 
-    from course.topics.parallel.compared import _compare_all
+    from labs.day4_3_model_parallel.comparison import _compare_all
 
     narrow.use()
     return [_compare_all(rank, count, script) for script in scripts]
@@ -35,7 +35,7 @@ def narrow_row(rank: int, count: int, setting: dict, log: str, device: str) -> d
     sys.path.append(SCRIPTS)
     import narrow_networks
 
-    from course.topics.networks import bench
+    from labs.lab_networks import bench
 
     narrow_networks.use()
     return bench._of_rank(rank, count, setting, log, device)

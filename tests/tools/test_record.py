@@ -13,21 +13,22 @@ from cases import for_all
 from job_helpers import SCRIPTS, narrow_solution, prepared, warm_up
 from recorded_helpers import copy_row, own_copy
 
+from course.analysis import communication as report
+from course.analysis.traces import tables
+from course.checks.exercises import script_variant
+from course.checks.lab import FULL_SIZE, Planned
 from course.config import Config, rung
 from course.data import default_set
-from course.days import compiling, tuned
-from course.days.lab import FULL_SIZE, Planned
-from course.days.several_gpus import scaling
 from course.jobs import launch, plan
-from course.labs.exercises import script_variant
 from course.runs import recordings, rows
 from course.runs import run as runs
 from course.runs.run import Run
-from course.topics import search
-from course.topics.communication import report
-from course.topics.scaling import efficiency
-from course.traces import tables
-from course.workshop import estimate, record
+from labs import day4_4_search as search
+from labs.day2_3_scaling import configs as scaling
+from labs.day2_3_scaling import efficiency
+from labs.day3_4_compile import compile_checks as compiling
+from labs.day4_4_search import configs as tuned
+from tools import estimate, record
 
 TINY = {
     "model": "resnet18",

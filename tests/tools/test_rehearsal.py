@@ -28,8 +28,8 @@ from job_helpers import (
 from course.jobs import sites
 from course.jobs.warm import client, kernels
 from course.runs import run as runs
-from course.workshop import rehearsal, rehearsal_page
-from course.workshop.rehearsal import Outcome, Rehearsal
+from tools import rehearsal, rehearsal_page
+from tools.rehearsal import Outcome, Rehearsal
 
 LIMIT_MIN = 0.3  # for a cell: enough for a small run on a busy machine
 MEASURES = """

@@ -24,9 +24,9 @@ from job_helpers import (
     warm_up,
 )
 
+from course.checks.exercises import script_variant
 from course.config import Config, rung
 from course.jobs import launch
-from course.labs.exercises import script_variant
 from course.runs.ranks import told
 from course.runs.run import FOLDER_VARIABLE, PROJECT, Run, rank_file
 from course.training import recorder

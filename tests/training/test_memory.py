@@ -11,12 +11,12 @@ import pytest
 import torch
 from job_helpers import run_forked
 
+from course.analysis import memory as peaks
 from course.config import GIB, rung
 from course.runs.recordings import recorded
-from course.topics.memory import peaks
-from course.topics.memory.pictures import predicted_peaks
 from course.training import memory
 from course.training.fake.step import predict
+from labs.day1_1_gpu.figures import plot_predicted_peaks
 
 CPU = torch.device("cpu")
 
@@ -213,7 +213,7 @@ def test_a_recorded_run_without_a_saved_prediction_says_how_to_make_one(monkeypa
 def test_picture_names_machine_and_predictor_and_marks_what_did_not_fit(
     told: pd.DataFrame,
 ) -> None:
-    picture = predicted_peaks(told)
+    picture = plot_predicted_peaks(told)
     left, right = picture.axes
     title = picture.get_suptitle()
     assert "NVIDIA H100 80GB HBM3 (recorded 20" in title and "predicted by PyTorch" in title
@@ -225,7 +225,7 @@ def test_picture_names_machine_and_predictor_and_marks_what_did_not_fit(
     median = f"median {peaks.median_error(told):.1%}"
     assert median in right.get_title(loc="left")
     assert [text.get_text() for text in left.texts] == ["79.2 GiB: all there is"]
-    alone = predicted_peaks(told[told["status"] == "oom"])
+    alone = plot_predicted_peaks(told[told["status"] == "oom"])
     assert alone.axes[1].get_title(loc="left") == "error: none fitted"
 
 

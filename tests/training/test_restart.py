@@ -15,11 +15,11 @@ from torch.utils.data import DataLoader
 from course.config import rung
 from course.data.loader import Drawing
 from course.data.seeded import Seeded
-from course.days.practice.checks import CHANGING
 from course.runs.restarts import interruptions
 from course.runs.run import PROJECT, Run
 from course.training import optimizers
 from course.training.restart import checkpoint, randomness
+from labs.day4_5_practice.restart_checks import CHANGING
 
 CPU = torch.device("cpu")
 

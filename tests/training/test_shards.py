@@ -10,13 +10,13 @@ from job_helpers import (
     warm_up,
 )
 
+from course.checks.exercises import script_variant
 from course.config import rung
-from course.days.sharded.ranks import SMALL_VIT_SETTINGS
 from course.jobs.launch import launch, wait
-from course.labs.exercises import script_variant
-from course.topics import sharding
 from course.training.evidence import shards
 from course.training.evidence.saving import Held
+from labs import day4_2_fsdp as sharding
+from labs.day4_2_fsdp.rank_checks import SMALL_VIT_SETTINGS
 
 FOUR = torch.ones(4)
 

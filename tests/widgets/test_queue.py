@@ -34,11 +34,11 @@ from typer.testing import CliRunner
 import course
 from course.cli.runs import app
 from course.jobs import launch as jobs
-from course.jobs import local, queue, slurm
-from course.jobs.cluster import control
+from course.jobs import local, own_slurm, queue, slurm
 from course.runs import run as runs
 from course.widgets import queue as widgets_queue
 from course.widgets.queue import LiveQueue
+from tools.slurm_box import control
 
 FIRST = {
     "job": "7",
@@ -139,7 +139,7 @@ class TestOnSlurm:
 
     def test_cancelled_behind_the_courses_back_it_is_recorded(self, runs_root: Path) -> None:
         run = launch_running("holds.py", site="slurm")
-        env = os.environ | control.environment()
+        env = os.environ | own_slurm.environment()
         subprocess.run(["scancel", run.launched["job_id"]], env=env, check=True, timeout=30)
         eventually(lambda: queue.table().empty, "it is gone", 60)
         assert run.status == "cancelled"

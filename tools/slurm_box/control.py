@@ -19,38 +19,22 @@ from pathlib import Path
 
 import psutil
 from filelock import FileLock, Timeout
-from platformdirs import user_state_path
 
-from course.jobs.cluster.setup import (
+from course.jobs.own_slurm import folder, programs, which
+from course.jobs.processes import identity
+from tools.slurm_box.setup import (
     NODES,
     ClusterError,
     Daemon,
     daemons,
     install,
     ports,
-    which,
     write_files,
 )
-from course.jobs.processes import alive, identity
 
 UP_S = 60  # until the nodes are idle
 DOWN_S = 15  # until the jobs are over; Slurm kills those that do not heed it after KillWait
 RELEASED_S = 5  # that the port of a program takes to be free after it was killed
-
-
-def folder() -> Path:
-    """Where the cluster lives: the variable COURSE_SLURM, else the user's state folder."""
-    given = os.environ.get("COURSE_SLURM")
-    return Path(given).resolve() if given else user_state_path("make-training-fast") / "slurm"
-
-
-def environment() -> dict[str, str]:
-    """The variables with which Slurm's commands speak to this cluster; empty if it is not up."""
-    conf = folder() / "slurm.conf"
-    chosen = os.environ.get("SLURM_CONF", str(conf))  # perhaps another cluster
-    if chosen != str(conf) or not conf.exists() or not _pids(folder()):
-        return {}
-    return {"SLURM_CONF": str(conf)}
 
 
 def up() -> dict[str, str]:
@@ -68,9 +52,9 @@ def up() -> dict[str, str]:
     home = folder()
     home.mkdir(parents=True, exist_ok=True)
     with _alone(home):
-        if "slurmctld" not in _pids(home):
+        if "slurmctld" not in programs(home):
             write_files(home)
-        before = _pids(home)
+        before = programs(home)
         try:
             for daemon in daemons(home):
                 if daemon.name not in before:
@@ -78,8 +62,8 @@ def up() -> dict[str, str]:
             _wait(lambda: _nodes_are_ready(home), "the nodes", home)
             _release_failed_launches(home)
         except BaseException:  # an interrupt too: nothing half started is left
-            for name in set(_pids(home)) - set(before):
-                _end(_pids(home)[name])
+            for name in set(programs(home)) - set(before):
+                _end(programs(home)[name])
             raise
     return status()
 
@@ -89,7 +73,7 @@ def down() -> list[str]:
     home, ended = folder(), []
     _cancel_jobs(home)
     for daemon in reversed(daemons(home)):
-        if process := _pids(home).get(daemon.name):
+        if process := programs(home).get(daemon.name):
             ended.append(daemon.name)
             _end(process)
     _end_strays(home)
@@ -100,7 +84,7 @@ def _cancel_jobs(home: Path) -> None:
     """End all jobs the usual way, that accounting knows it, as far as the controller answers."""
     deadline = time.monotonic() + DOWN_S
     if (
-        "slurmctld" in _pids(home)
+        "slurmctld" in programs(home)
         and _asked(home, "scancel", f"--user={getpass.getuser()}") is not None
     ):
         while _asked(home, "squeue", "-h") and time.monotonic() < deadline:
@@ -121,7 +105,7 @@ def _end_strays(home: Path) -> None:
 def status() -> dict[str, str]:
     """What runs: a word for each program, and how many nodes take jobs."""
     home = folder()
-    running = _pids(home)
+    running = programs(home)
     said = {
         daemon.name: "running" if daemon.name in running else "not running"
         for daemon in daemons(home)
@@ -191,17 +175,6 @@ def _wait(ready: Callable[[], bool], what: str, home: Path) -> None:
 
 def _last_words(home: Path, name: str) -> str:
     return "\n".join((home / "log" / f"{name}.out").read_text(errors="replace").splitlines()[-8:])
-
-
-def _pids(home: Path) -> dict[str, psutil.Process]:
-    """The programs that run: each by its pid and time of creation, since pids are reused."""
-    found = {}
-    for path in (home / "run").glob("*.pid"):
-        with suppress(ValueError, OSError):  # a program's own pid file, or one half written
-            pid, created = path.read_text().split()
-            if process := alive([int(pid), float(created)]):
-                found[path.stem] = process
-    return found
 
 
 def _strays(home: Path) -> list[psutil.Process]:

@@ -16,6 +16,9 @@ from string import Template
 
 from filelock import FileLock
 
+from course.jobs.errors import JobError
+from course.jobs.own_slurm import which
+
 PACKAGES = (
     "munge",
     "mariadb-server-core",
@@ -43,10 +46,9 @@ FIRST_PORT = 16817  # of seven; COURSE_SLURM_PORT names another, say for two peo
 JOBS_A_START, MOST_JOBS = 10_000, 60_000_000  # Slurm itself begins anew after 67 million
 TEMPLATES = Path(__file__).with_name("slurm_conf")
 PROLOG = "task_prolog.sh"
-SBIN = ("/usr/sbin", "/sbin")  # where Debian puts daemons, and users have no path to
 
 
-class ClusterError(RuntimeError):
+class ClusterError(JobError):
     """The cluster cannot be started; the message says what is missing, and what to do."""
 
 
@@ -66,11 +68,6 @@ def ports() -> dict[str, int]:
 def missing() -> list[str]:
     """The programs that a cluster needs and this machine does not have."""
     return [name for name in PROGRAMS if not which(name)]
-
-
-def which(name: str) -> str | None:
-    """Where a program lies, daemons' folders included; None if nowhere."""
-    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *SBIN]))
 
 
 def install() -> None:

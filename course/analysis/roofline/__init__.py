@@ -1,5 +1,10 @@
-"""What a step would take at best on a machine."""
+"""The roofline: the shortest time that a step could take on a machine."""
 
-from course.topics.roofline import pictures
-from course.topics.roofline.bounds import ceilings, points, recorded_ceilings
-from course.topics.roofline.cost import fused, operators, step_cost
+from course.lazy import lazy_exports
+
+_NAMES = {
+    ".bounds": "ceilings points recorded_ceilings",
+    ".cost": "fused operators step_cost",
+    ".figures": "plot_roofline",
+}
+__getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

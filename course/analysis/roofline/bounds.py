@@ -14,12 +14,12 @@ from typing import Any
 import pandas as pd
 import torch
 
+from course.analysis.roofline.cost import step_cost
+from course.analysis.roofline.timing import FORMATS, check_format, number_format, seconds
+from course.analysis.run_rows import rows
 from course.config import from_dict
 from course.runs.recordings import load, origin
 from course.runs.run import Run
-from course.topics.memory.batch_sizes import rows
-from course.topics.roofline.cost import step_cost
-from course.topics.roofline.timing import FORMATS, check_format, number_format, seconds
 from course.training.precision import has_units
 from course.training.recorder import Recorder
 

@@ -7,17 +7,17 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from course.analysis.roofline.bounds import Ceilings
 from course.charts.base import DARK, FORMAT_COLOURS, Picture
 from course.charts.primitives import label, scatter_fit
 from course.text import digits
-from course.topics.roofline.bounds import Ceilings
 
 MARKERS = "osD^v<>PXph"
 OFFSET = {"textcoords": "offset points", "fontsize": 9, "color": DARK}
 LABEL_GAP = 1.35  # between the labels of two ceilings, as a factor
 
 
-def roofline(ceilings: Ceilings, points: pd.DataFrame) -> Picture:
+def plot_roofline(ceilings: Ceilings, points: pd.DataFrame) -> Picture:
     """Runs under their machine's ceilings; both axes grow by factors.
 
     The slope is the memory, a level line the arithmetic in one precision. A run's distance

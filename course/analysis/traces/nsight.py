@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from course.traces.reader import Trace, TraceError, assemble
+from course.analysis.traces.reader import Trace, TraceError, assemble
 
 COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}  # CUPTI's own numbers
 KNOWN_SCHEMA = 3  # the newest major version of nsys' export whose tables this module knows

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from course.traces.reader import TraceError
+from course.analysis.traces.reader import TraceError
 
 COLUMNS = ["primitive", "kernel", "type", "pass", "count", "seconds", "share"]
 LINE = re.compile(r"^(?:onednn|dnnl|mkldnn)_verbose,")

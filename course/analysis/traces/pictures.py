@@ -6,20 +6,20 @@ import re
 
 import pandas as pd
 
+from course.analysis.traces.tables import Trace, by_operator, steps
 from course.charts.base import BLUE, GREY, ORANGE, PHASE_COLOURS, Picture
 from course.charts.primitives import bars, label, legend
 from course.charts.primitives import timeline as timeline_of
 from course.runs.record import PHASES
-from course.traces.tables import Trace, by_operator, steps
 
 LANES = 6  # of operators, on a CPU
 
 
-def timeline(trace: Trace, step: int | None = None) -> Picture:
+def plot_timeline(trace: Trace, step: int | None = None) -> Picture:
     """One step: the host's phases and operators above the GPU's kernels and copies, by time.
 
     Args:
-        trace: what `course.traces.tables.read` or `read_nsys` returned.
+        trace: what `course.analysis.traces.tables.read` or `read_nsys` returned.
         step: the step's number; the last one whose phases are all in the trace by default.
 
     Raises:
@@ -98,11 +98,11 @@ def _cut(rows: pd.DataFrame, start: float, end: float) -> pd.DataFrame:
     return rows[length > 0]
 
 
-def time_by(table: pd.DataFrame, top: int = 10) -> Picture:
+def plot_time_by(table: pd.DataFrame, top: int = 10) -> Picture:
     """What takes the time: horizontal bars with shares, the rest in one bar of its own.
 
     Args:
-        table: of `course.traces.tables.by_kernel`, `by_operator` or `layout_kernels`.
+        table: of `course.analysis.traces.tables.by_kernel`, `by_operator` or `layout_kernels`.
         top: how many bars.
     """
     shown, rest = table.head(top), table.iloc[top:]

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from course.analysis.traces.collectives import collectives
+from course.analysis.traces.join import Clock
+from course.analysis.traces.nesting import by_thread_and_time, nest
 from course.runs.run import Run
-from course.traces.collectives import collectives
-from course.traces.join import Clock
-from course.traces.nesting import by_thread_and_time, nest
 
 COLUMNS = {
     "kernels": [

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from course.analysis.traces.join import STEP
+from course.analysis.traces.nsight import read_ncu, read_nsys
+from course.analysis.traces.onednn import onednn, onednn_summary
+from course.analysis.traces.reader import Trace, TraceError, read
+from course.analysis.traces.spans import joined
+from course.analysis.traces.thin import thin
 from course.runs.record import PHASES
-from course.traces.join import STEP
-from course.traces.nsight import read_ncu, read_nsys
-from course.traces.onednn import onednn, onednn_summary
-from course.traces.reader import Trace, TraceError, read
-from course.traces.spans import joined
-from course.traces.thin import thin
 
 if TYPE_CHECKING:
     from course.runs.run import Run

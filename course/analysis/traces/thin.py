@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from course.traces.collectives import FIELDS
-from course.traces.nesting import nest
-from course.traces.reader import TraceError, kind_of, load_json
+from course.analysis.traces.collectives import FIELDS
+from course.analysis.traces.nesting import nest
+from course.analysis.traces.reader import TraceError, kind_of, load_json
 
 KEPT_ARGS = ("External id", "correlation", "stream", "bytes", "Input type", "Input Dims", *FIELDS)
 HEAD = ("schemaVersion", "deviceProperties", "displayTimeUnit", "record_shapes", "distributedInfo")

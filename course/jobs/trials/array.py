@@ -70,9 +70,9 @@ def work(folder: str, root: str, most: int, spare_min: float = math.inf) -> None
 
 
 def _found_by(number: str) -> dict[str, Any]:
-    from course.jobs.cluster import control
+    from course.jobs import own_slurm
 
-    own = {"cluster": str(control.folder())} if control.environment() else {}
+    own = {"cluster": str(own_slurm.folder())} if own_slurm.environment() else {}
     return {"job_id": number, **own}
 
 

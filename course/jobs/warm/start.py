@@ -41,7 +41,12 @@ MODULES = (
     "course.training.sync_batchnorm",
 )
 # What notebooks begin with.
-FOR_KERNELS = ("ipykernel.kernelapp", "course.charts", "course.widgets.quiz", "course.labs.checks")
+FOR_KERNELS = (
+    "ipykernel.kernelapp",
+    "course.charts",
+    "course.widgets.quiz",
+    "course.checks.verdict",
+)
 # Variables that libraries read while they are loaded, and not again.
 READ_EARLY = (
     "ATEN_",

@@ -15,12 +15,12 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 from course.config import GIB
-from course.jobs.cluster.control import environment
-from course.topics.supercomputer import history, nodes
-from course.topics.supercomputer import pictures as plots
-from course.topics.supercomputer.drawing import size
-from course.topics.supercomputer.nodes import Cluster, Disk, Gpu, Machine, Node
-from course.topics.supercomputer.pictures import USE_COLOURS
+from course.jobs.own_slurm import environment
+from labs.day0_start_here import figures as plots
+from labs.day0_start_here import history, nodes
+from labs.day0_start_here.drawing import size
+from labs.day0_start_here.figures import USE_COLOURS
+from labs.day0_start_here.nodes import Cluster, Disk, Gpu, Machine, Node
 
 HERE = Disk(("runs", "data", "home"), "/", "ext4", False, 252, 45)
 LAPTOP = Machine("laptop", "AMD EPYC", 1, 2, 2, 2, 24, 20, (), (HERE,))
@@ -183,7 +183,7 @@ def test_a_real_cluster_tells_nodes_and_what_is_free(slurm: Path) -> None:
 
 @pytest.mark.parametrize("here", [LAPTOP, LARGE_NODE], ids=["laptop", "large"])
 def test_the_drawing_of_a_node_has_each_core_and_gpu(here: Machine) -> None:
-    picture = plots.node(here)
+    picture = plots.plot_node(here)
     assert_words_are_on_the_page(picture)
     squares = [patch for patch in picture.axes[0].patches if isinstance(patch, Rectangle)]
     gauges = 2 * (1 + len(here.disks))
@@ -191,13 +191,13 @@ def test_the_drawing_of_a_node_has_each_core_and_gpu(here: Machine) -> None:
 
 
 def test_cores_that_may_not_be_used_are_grey() -> None:
-    picture = plots.node(LARGE_NODE)  # 4 of 256 threads: 2 cores
+    picture = plots.plot_node(LARGE_NODE)  # 4 of 256 threads: 2 cores
     assert len(drawn(picture, USE_COLOURS["full"])) == 2
     assert "you may use 4 of 256 threads" in picture.alt and "GPU 7 79 GiB" in picture.alt
 
 
 def test_the_drawing_of_a_cluster_has_each_node_in_the_colour_of_its_use() -> None:
-    picture = plots.cluster(CLUSTER, LARGE_NODE)
+    picture = plots.plot_cluster(CLUSTER, LARGE_NODE)
     assert_words_are_on_the_page(picture)
     legend = [text.get_text() for text in picture.legends[0].get_texts()]
     assert legend == ["free: 60", "partly used: 60", "full: 60", "not available: 120"]
@@ -209,7 +209,7 @@ def test_the_drawing_of_a_cluster_has_each_node_in_the_colour_of_its_use() -> No
 @pytest.mark.parametrize("count", [1, 10, 11, 3000])
 def test_a_cluster_of_any_size_fits(count: int) -> None:
     nodes = tuple(made_up(n, "all", 8, STATES[n % 5]) for n in range(count))
-    picture = plots.cluster(Cluster(nodes, {"all": 60}, 0, 0), LAPTOP)
+    picture = plots.plot_cluster(Cluster(nodes, {"all": 60}, 0, 0), LAPTOP)
     assert_words_are_on_the_page(picture)
     assert picture.get_size_inches()[1] < 8
 
@@ -294,7 +294,8 @@ def test_what_a_meter_said_goes_before_the_table(missing: float | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "draw, read", [(plots.training_times, history.training_times), (plots.power, history.power)]
+    "draw, read",
+    [(plots.plot_training_times, history.training_times), (plots.plot_power, history.power)],
 )
 def test_pictures_of_facts_say_what_was_not_told(draw, read) -> None:
     picture = draw(read())

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from course.config import GIB, rung
-from course.topics.memory.held import KINDS, anatomy, kept_without_grad
-from course.topics.memory.pictures import anatomy as draw
 from course.training import models
 from course.training.fake.step import predict
+from labs.day1_1_gpu.figures import plot_anatomy as draw
+from labs.day1_1_gpu.memory_parts import KINDS, anatomy, kept_without_grad
 
 SMALL = {"data": "synthetic", "image_px": 64, "batch_size": 16, "model": "resnet18"}
 LARGE = {"data": "synthetic", "batch_size": 64}  # ResNet-50 at 224 px

@@ -8,8 +8,8 @@ from course.config import rung, vary
 from course.jobs import launch
 from course.runs.recordings import recorded
 from course.runs.run import PROJECT
-from course.topics.memory.batch_sizes import Fit, fit, sweep
-from course.topics.memory.pictures import batch_sweep
+from labs.day1_1_gpu.batch_sweep import Fit, fit, sweep
+from labs.day1_1_gpu.figures import plot_batch_sweep
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def h100() -> pd.DataFrame:
 
 def words(table: pd.DataFrame, *rest, **options) -> str:
     """All that is written in the picture."""
-    picture = batch_sweep(table, *rest, **options)
+    picture = plot_batch_sweep(table, *rest, **options)
     found = [text.get_text() for axes in picture.axes for text in (axes.title, *axes.texts)]
     for axes in picture.axes:
         if legend := axes.get_legend():

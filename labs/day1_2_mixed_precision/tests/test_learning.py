@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from course.charts import Picture
-from course.topics.numerics import learning, pictures
+from labs.day1_2_mixed_precision import figures as pictures
+from labs.day1_2_mixed_precision import learning
 
 PIXELS = 64 * 224 * 224
 
@@ -37,7 +38,7 @@ def test_threads_are_as_before() -> None:
 
 
 def test_the_picture_shows_all_runs() -> None:
-    picture = pictures.learned(learning.learned_digits(PIXELS, steps=3), PIXELS)
+    picture = pictures.plot_learned(learning.learned_digits(PIXELS, steps=3), PIXELS)
     assert isinstance(picture, Picture)
     (axes,) = picture.axes
     shown = [text.get_text() for text in axes.get_legend().get_texts()]

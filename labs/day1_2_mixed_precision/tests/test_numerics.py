@@ -1,4 +1,4 @@
-"""Number formats: tables against torch's own types, experiments on real networks, pictures."""
+"""Number formats: tables against torch's own types, experiments on real networks, figures."""
 
 import math
 
@@ -11,8 +11,8 @@ from torch import nn
 from course import rung
 from course.charts import Picture
 from course.data import default_set
-from course.topics.numerics import pictures, rounding
 from course.training import models
+from labs.day1_2_mixed_precision import figures, rounding
 
 FORMATS = rounding.formats()
 
@@ -218,10 +218,10 @@ def test_training_starts_on_the_default_set(tiny_set, monkeypatch: pytest.Monkey
 def test_pictures_show_their_numbers(gradients: pd.DataFrame) -> None:
     course = rounding.scaler_course(steps=12)
     drawn = [
-        pictures.bits(FORMATS),
-        pictures.range_and_precision(FORMATS),
-        pictures.gradient_histogram(gradients, 2.0**16),
-        pictures.scale_course(course),
+        figures.plot_bits(FORMATS),
+        figures.plot_range_and_precision(FORMATS),
+        figures.plot_gradient_histogram(gradients, 2.0**16),
+        figures.plot_scale_course(course),
     ]
     for picture in drawn:
         assert isinstance(picture, Picture)

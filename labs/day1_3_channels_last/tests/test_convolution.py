@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 import torch
 
-from course.topics.layout import convolution
-from course.topics.layout.convolution import convolution_times, recorded_convolution
-from course.topics.layout.pictures import convolution_times as draw
-from course.topics.roofline.timing import number_format
+from course.analysis.roofline.timing import number_format
+from labs.day1_3_channels_last import convolution
+from labs.day1_3_channels_last.convolution import convolution_times, recorded_convolution
+from labs.day1_3_channels_last.figures import plot_convolution_times as draw
 
 CPU = torch.device("cpu")
 
@@ -63,7 +63,7 @@ def test_recorded_multiples_of_eight_gain_by_channels_last():
 
 
 def test_recorded_float32_is_tf32():
-    from course.topics.roofline.bounds import recorded_ceilings
+    from course.analysis.roofline.bounds import recorded_ceilings
 
     table = recorded_convolution("nvidia-h100", "tf32")
     assert (

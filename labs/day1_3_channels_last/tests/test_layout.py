@@ -1,4 +1,4 @@
-"""Memory layout: addresses against real memory, layouts and copies as they happen, the pictures."""
+"""Memory layout: addresses against real memory, layouts and copies as they happen, the figures."""
 
 from pathlib import Path
 
@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from course.analysis.traces import tables as trace
 from course.charts.base import Picture, contrast
 from course.runs.recordings import trace_path
-from course.topics.layout import pictures, strides
-from course.traces import tables as trace
 from course.training.precision import channels_last
+from labs.day1_3_channels_last import figures, strides
 
 ORDERS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 
@@ -167,7 +167,7 @@ def texts(picture: Picture) -> list[str]:
 class TestPictures:
     def test_strides_writes_what_tensor_stride_says(self, tmp_path: Path) -> None:
         tables = {order: strides.addresses(small(order)) for order in ORDERS}
-        picture = pictures.strides(tables)
+        picture = figures.plot_strides(tables)
         said = " ".join(texts(picture))
         for order in ORDERS:
             assert f"{order}: stride of (n, c, h, w) = {small(order).stride()}" in said
@@ -175,36 +175,36 @@ class TestPictures:
 
     def test_memory_line_holds_pixels_channel_after_channel_or_side_by_side(self) -> None:
         for order, line in {"NCHW": "abcdefgh" * 3, "NHWC": "aaabbbcccdddeeefffggghhh"}.items():
-            picture = pictures.strides({order: strides.addresses(small(order))})
+            picture = figures.plot_strides({order: strides.addresses(small(order))})
             letters = "".join(text for text in texts(picture) if len(text) == 1)
             assert letters[48:] == line + line.upper()
 
     def test_letters_can_be_read_on_their_channels(self) -> None:
-        picture = pictures.strides({"NHWC": strides.addresses(torch.ones(1, 6, 1, 1))})
+        picture = figures.plot_strides({"NHWC": strides.addresses(torch.ones(1, 6, 1, 1))})
         letters = [text for text in picture.axes[0].texts if len(text.get_text()) == 1]
-        colours = [*pictures.CHANNELS] * 2  # as it is indexed, and in memory
+        colours = [*figures.CHANNELS] * 2  # as it is indexed, and in memory
         with picture._in_the_dark():
             for letter, colour in zip(letters, colours, strict=True):
                 assert contrast(letter.get_color(), colour) >= 4.5
 
     def test_one_channel_has_any_stride(self) -> None:
-        picture = pictures.strides({"one": strides.addresses(torch.ones(1, 1, 2, 4))})
+        picture = figures.plot_strides({"one": strides.addresses(torch.ones(1, 1, 2, 4))})
         assert "one: stride of (n, c, h, w) = (any, any, 4, 1)" in texts(picture)
 
     def test_a_large_tensor_is_refused(self) -> None:
         with pytest.raises(ValueError, match="take a smaller tensor"):
-            pictures.strides({"large": strides.addresses(torch.ones(1, 3, 8, 8))})
+            figures.plot_strides({"large": strides.addresses(torch.ones(1, 3, 8, 8))})
 
     def test_tensors_of_different_shapes_are_refused(self) -> None:
         tables = [strides.addresses(torch.ones(1, 1, 2, width)) for width in (2, 3)]
         with pytest.raises(ValueError, match="one shape"):
-            pictures.strides(dict(zip("ab", tables)))
+            figures.plot_strides(dict(zip("ab", tables)))
 
     def test_parts_draws_every_trace_and_names_the_machine(
         self, traces: dict[str, trace.Trace], tmp_path: Path
     ) -> None:
         tables = {name: strides.parts(each) for name, each in traces.items()}
-        picture = pictures.parts(tables)
+        picture = figures.plot_parts(tables)
         (axes,) = picture.axes
         assert [label.get_text() for label in axes.get_yticklabels()] == list(traces)
         assert "NVIDIA H100" in axes.get_xlabel()

@@ -25,17 +25,18 @@ from job_helpers import (
 )
 from torch.utils.data import DataLoader, Dataset
 
+from course.checks import exercises
 from course.config import GIB, Config, rung
 from course.data.images import open_image, train_view
 from course.jobs import launch
-from course.labs import exercises
 from course.runs import failures, recordings
 from course.runs import run as runs
 from course.runs.run import Run
-from course.topics.loading import feeding, pictures
 from course.training import memory
 from course.training.meter import Meter
 from course.training.recorder import Recorder
+from labs.day2_1_dataloader import feeding
+from labs.day2_1_dataloader import figures as pictures
 
 SOLVED = exercises.render(
     text := (exercises.SOLUTIONS / "train.py").read_text(), exercises.count(text)
@@ -212,10 +213,10 @@ def test_pictures_are_drawn(trained) -> None:
     table = feeding.trials(trained.values())
     eaten = feeding.appetites("nvidia-h100")
     drawn = [
-        pictures.trials(table),
-        pictures.waiting([(name, run.steps) for name, run in trained.items()], 1),
-        pictures.decoding({"float32": feeding.decode_profile(2, 64)}),
-        pictures.rule(eaten, 196, 16, table),
+        pictures.plot_trials(table),
+        pictures.plot_waiting([(name, run.steps) for name, run in trained.items()], 1),
+        pictures.plot_decoding({"float32": feeding.decode_profile(2, 64)}),
+        pictures.plot_rule(eaten, 196, 16, table),
     ]
     for picture, words in zip(
         drawn, ("waiting for the batch: ", "dashed", "decode JPEG: ", "supply")

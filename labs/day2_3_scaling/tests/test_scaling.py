@@ -12,15 +12,16 @@ import torch
 from cases import for_all
 from torch import distributed
 
+from course.analysis import communication as report
 from course.config import rung
 from course.runs import recordings
 from course.runs.record import Record
 from course.runs.run import PROJECT, Run
-from course.topics.communication import report
-from course.topics.scaling import efficiency, pictures, ring
-from course.topics.scaling.ring import Bucket, Link, all_reduce_s
-from course.topics.scaling.seen import shares
 from course.training import models
+from labs.day2_3_scaling import efficiency, ring
+from labs.day2_3_scaling import figures as pictures
+from labs.day2_3_scaling.ring import Bucket, Link, all_reduce_s
+from labs.day2_3_scaling.sampling import shares
 
 LINK = Link(20e-6, 40e9)
 SYNTHETIC = {"data": "synthetic", "val_steps": 0, "epochs": 1, "steps": 12, "warmup_steps": 2}
@@ -336,17 +337,17 @@ def test_pictures_are_drawn(tmp_path: Path) -> None:
     band = curve.assign(low=curve["efficiency"] - 0.1, high=1.0)
     sent = ring.timeline([Bucket(10**8, 0.5)], 2, LINK, 0.01)
     for picture in (
-        pictures.measured(efficiency.scaling(runs)),
-        pictures.overlap(sent, 0.01),
-        pictures.beyond({"model": band}, efficiency.published()),
-        pictures.shares({"two": shares(9, 2, 2)}),
+        pictures.plot_measured(efficiency.scaling(runs)),
+        pictures.plot_overlap(sent, 0.01),
+        pictures.plot_beyond({"model": band}, efficiency.published()),
+        pictures.plot_shares({"two": shares(9, 2, 2)}),
     ):
         assert picture._repr_png_().startswith(b"\x89PNG")
 
 
 def test_a_table_without_figures_of_power_is_drawn(tmp_path: Path) -> None:
     table = efficiency.scaling([run_of(tmp_path, 1, 64, 0.02)]).assign(joules_per_image=math.nan)
-    assert isinstance(pictures.measured(pd.DataFrame(table)), pictures.Picture)
+    assert isinstance(pictures.plot_measured(pd.DataFrame(table)), pictures.Picture)
 
 
 def test_what_is_not_recorded_is_said(capsys: pytest.CaptureFixture) -> None:

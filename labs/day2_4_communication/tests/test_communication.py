@@ -16,18 +16,19 @@ from job_helpers import NARROW, narrow_solution, run_ranks, warm_up
 from narrow import Narrow
 from torch import nn
 
+from course.analysis import communication
+from course.analysis.communication import comm_report
+from course.analysis.traces import tables
+from course.analysis.traces.collectives import collectives
+from course.checks.exercises import script_variant
 from course.config import rung, vary
 from course.jobs import launch
-from course.labs.exercises import script_variant
 from course.runs import recordings
 from course.runs.run import Run
-from course.topics.communication import batchnorm, pictures
-from course.topics.communication import report as communication
-from course.topics.communication.report import comm_report
-from course.traces import tables
-from course.traces.collectives import collectives
 from course.training import models, stochastic_depth, sync_batchnorm
-from course.workshop import record
+from labs.day2_4_communication import batchnorm
+from labs.day2_4_communication import figures as pictures
+from tools import record
 
 SMALL = {
     "model": "resnet18",
@@ -254,15 +255,15 @@ def test_reports_side_by_side(swept: dict[float, Run]) -> None:
 @pytest.mark.slow
 def test_pictures_show_each_collective(swept: dict[float, Run], nccl: Path, tmp_path: Path) -> None:
     reports = {f"{size:g} MB": comm_report(run) for size, run in swept.items()}
-    left, _ = pictures.buckets(reports).axes
+    left, _ = pictures.plot_buckets(reports).axes
     backward = sum(len(each.query("phase == 'backward'")) for each in reports.values())
     assert len(left.patches) == backward
     found = tables.of_run(swept[100])
-    pictures.timeline(found).savefig(tmp_path / "drawn.png")
-    drawn = pictures.timeline(tables.read(nccl))
+    pictures.plot_timeline(found).savefig(tmp_path / "drawn.png")
+    drawn = pictures.plot_timeline(tables.read(nccl))
     assert [text.get_text() for text in drawn.axes[0].texts] == ["4 MB"]
     with pytest.raises(ValueError, match="steps"):
-        pictures.timeline(found, step=77)
+        pictures.plot_timeline(found, step=77)
 
 
 @pytest.mark.slow
@@ -394,7 +395,7 @@ def test_statistics_differ_unless_they_are_shared(runs_root: Path) -> None:
     assert len(plain) == norms
     assert plain.loc[0, "spread"] > 0.01
     assert same["largest"].max() == 0
-    drawn = pictures.statistics({"own": plain, "shared": same}).axes[0]
+    drawn = pictures.plot_statistics({"own": plain, "shared": same}).axes[0]
     assert len(drawn.lines) == 2
     small = comm_report(runs[1]).query("operation == 'all_reduce' and bytes < 10000")
     assert list(small.groupby("phase").size()) == [norms, norms]  # backward, forward

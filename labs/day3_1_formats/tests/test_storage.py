@@ -9,10 +9,10 @@ import pytest
 import torch
 from job_helpers import small_disk
 
-from course.days import day3
-from course.topics import formats
-from course.topics.formats import disk as of_disk
-from course.topics.formats import stages as of_core
+from course.checks import discovery
+from labs import day3_1_formats as formats
+from labs.day3_1_formats import disk as of_disk
+from labs.day3_1_formats import stages as of_core
 
 
 def test_opening_is_images_times_latency() -> None:
@@ -38,7 +38,7 @@ def test_a_system_that_forgets_nothing_has_no_cold_rows(
     monkeypatch.delattr(of_disk.os, "posix_fadvise", raising=False)
     found = formats.measure_disk(tmp_path, files=2, kb=1)
     assert {*found["cache"]} == {"warm"}
-    assert "cold" not in formats.pictures.disk(found).alt
+    assert "cold" not in formats.plot_disk(found).alt
 
 
 def test_a_full_disk_keeps_nothing(tmp_path: Path) -> None:
@@ -94,13 +94,13 @@ def test_members_of_a_shard() -> None:
 
 def test_what_is_missing_to_synthetic_images_is_drawn() -> None:
     table = pd.DataFrame({"run": ["raw-4"], "workers": [4], "images_per_s": [50.0]})
-    alt = formats.pictures.fed(table, 150.0).alt
+    alt = formats.plot_fed(table, 150.0).alt
     assert "raw, 4 workers: 50" in alt
     assert "missing to 150 on synthetic images: raw, 4 workers: 100" in alt
 
 
 def test_batches_made_ahead_do_not_feed_what_is_measured() -> None:
-    for lab in day3.LABS:
+    for lab in (lab for lab in discovery.labs() if lab.number.startswith("3.")):
         for recording in lab.recordings:
             for config in recording.configs:
                 if config.epochs > 1 or not config.workers:  # an epoch begins with none

@@ -1,4 +1,4 @@
-"""Augmentation: what it costs here, mixtures as they are first written, and the pictures."""
+"""Augmentation: what it costs here, mixtures as they are first written, and the figures."""
 
 from functools import partial
 from pathlib import Path
@@ -10,11 +10,11 @@ import torch
 
 from course.data import default_set
 from course.data.augment import OPERATIONS
-from course.days.rehearsed import mixing
 from course.runs import recordings
 from course.runs.run import Run
-from course.topics import augmentation
-from course.topics.augmentation import pictures
+from labs import day3_2_augmentation as augmentation
+from labs.day3_2_augmentation import figures
+from labs.day3_2_augmentation import mixing_checks as mixing
 
 
 @pytest.fixture
@@ -112,11 +112,11 @@ def test_pictures_are_told_in_words(
     batch: augmentation.images.Batch, recorded: dict[str, Run]
 ) -> None:
     costs = pd.DataFrame({"operation": [*OPERATIONS], "ms": 0.25})
-    alt = pictures.operations(augmentation.changed(batch.images[0]), costs).alt
+    alt = figures.plot_operations(augmentation.changed(batch.images[0]), costs).alt
     assert all(f"{name} 0.25 ms" in alt for name in OPERATIONS)
-    assert pictures.rows({"as they were": batch.images}).alt == "as they were; 4 images"
+    assert figures.plot_rows({"as they were": batch.images}).alt == "as they were; 4 images"
     half = (batch.images.float(), (batch.labels + batch.labels.roll(1, 0)) / 2)
-    alt = pictures.mixed(batch, {"mixed": half}).alt
+    alt = figures.plot_mixed(batch, {"mixed": half}).alt
     assert "cat 1.00" in alt and "cat 0.50 flower 0.50" in alt
-    alt = pictures.growing({"grown": augmentation.epochs(recorded["progressive-epochs"])}).alt
+    alt = figures.plot_growing({"grown": augmentation.epochs(recorded["progressive-epochs"])}).alt
     assert "1: 128 px, 2.39 s" in alt and "4: 224 px" in alt

@@ -8,11 +8,11 @@ import pytest
 from answers import day3
 from check_helpers import SOLVED, TEXT, text_of, verdicts
 
+from course.checks import exercises
+from course.checks.verdict import PASSED, check
 from course.config import rung
-from course.days.rehearsed import mixing
-from course.labs import exercises
-from course.labs.checks import PASSED, check
 from course.runs.recordings import recorded_runs
+from labs.day3_2_augmentation import mixing_checks as mixing
 
 pytestmark = pytest.mark.slow
 NAMES = {12: "mixup", 13: "cutmix"}

@@ -10,11 +10,11 @@ from torch import nn
 
 from course import plots
 from course.config import rung
-from course.days import learning
 from course.runs import recordings
-from course.topics import large_batch
-from course.topics.large_batch import Noise
-from course.topics.large_batch.trained import Search, rates
+from labs import day3_3_large_batch as large_batch
+from labs.day3_3_large_batch import configs as learning
+from labs.day3_3_large_batch.gradient_noise import Noise
+from labs.day3_3_large_batch.trainings import Search, rates
 
 
 def known(model: nn.Linear, images: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
@@ -146,10 +146,10 @@ def test_lars_and_lamb_move_each_layer_alike() -> None:
 def test_pictures_say_what_they_show() -> None:
     runs = recordings.recorded_runs("nvidia-h200", "learning")
     ends = large_batch.ends(run for run in runs if run.config.rung.startswith("sgd"))
-    shown = large_batch.pictures.grid(ends[ends["seed"] == 0])
+    shown = large_batch.plot_grid(ends[ends["seed"] == 0])
     assert "256 images at 0.3: 0.81" in shown.alt
     measured = large_batch.critical([run for run in runs if "sgd" in run.config.rung], 1.8)
-    shown = large_batch.pictures.useful(measured, {"new": Noise(200, 1, 4)})
+    shown = large_batch.plot_useful(measured, {"new": Noise(200, 1, 4)})
     assert "new: 200 images" in shown.alt
     seeds = large_batch.learned(run for run in runs if run.config.rung.startswith("sgd-256-0.3"))
     (axes,) = plots.learning_curves({"256": seeds}, [("epoch", "val_top1")]).axes

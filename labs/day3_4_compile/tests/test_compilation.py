@@ -13,11 +13,12 @@ import pytest
 import torch
 from cases import for_all
 
+from course.analysis import roofline
 from course.config import rung
 from course.runs import isolated, recordings
-from course.topics import compilation, roofline
-from course.topics.compilation import made
-from course.topics.compilation.carried import exported
+from labs import day3_4_compile as compilation
+from labs.day3_4_compile import compiler_output as made
+from labs.day3_4_compile.exports import exported
 
 LOG = logging.getLogger("somebody")
 IMAGES = torch.randn(2, 16, 8, 8).to(memory_format=torch.channels_last)
@@ -220,22 +221,22 @@ def test_new_shapes_are_those_of_an_empty_cache() -> None:
 
 
 def test_pictures_say_what_they_show() -> None:
-    pictures = compilation.pictures
+    pictures = compilation.figures
     bytes_of = pd.DataFrame(
         {"eager": [6.0, 3.0, 1.0], "least": [6.0, 0.0, 1.0]},
         index=["convolution", "relu_", "copy_"],
     )
-    alt = pictures.traffic(bytes_of).alt
+    alt = pictures.plot_traffic(bytes_of).alt
     assert "ReLU: eager: 3; other: eager: 1, fused: 1; in all: eager: 10 MB, fused: 7 MB" in alt
-    assert "160 px: 50.4" in pictures.shapes(compilation.shapes("nvidia-h200"), "a machine").alt
+    assert "160 px: 50.4" in pictures.plot_shapes(compilation.shapes("nvidia-h200"), "it").alt
     eager, compiled = RECORDED["mode-eager-256"], RECORDED["mode-default-256"]
-    alt = pictures.modes(compilation.modes([eager, compiled])).alt
+    alt = pictures.plot_modes(compilation.modes([eager, compiled])).alt
     assert "images/s, batch 256; eager: 4,701, default: 6,796" in alt
-    alt = pictures.losses(eager, compiled, compilation.losses(compiled, eager)).alt
+    alt = pictures.plot_losses(eager, compiled, compilation.losses(compiled, eager)).alt
     assert "they differ by at most 0.08 %" in alt
     slower = RECORDED["mode-default-64"]
-    assert "cold: paid after 2,768 steps" in pictures.paid({"cold": compiled}, eager).alt
-    never = pictures.paid({"slower": slower}, RECORDED["mode-eager-64"])
+    assert "cold: paid after 2,768 steps" in pictures.plot_paid({"cold": compiled}, eager).alt
+    never = pictures.plot_paid({"slower": slower}, RECORDED["mode-eager-64"])
     assert "slower: paid after never" in never.alt
 
 

@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import nn
 
+from course.analysis import memory
 from course.config import rung
-from course.topics import memory
 from course.training import models
 from course.training.evidence.kept import Kept
 from course.training.fake.step import Prediction
+from labs import day4_1_memory as lab
 
 
 def run(speed: float, gib: float, status: str = "ok", **own: object) -> SimpleNamespace:
@@ -31,7 +32,7 @@ def run(speed: float, gib: float, status: str = "ok", **own: object) -> SimpleNa
 
 @pytest.fixture
 def table() -> pd.DataFrame:
-    return memory.ways(
+    return lab.ways(
         [
             run(100, 10),
             run(90, 6, micro_batch=16),
@@ -61,17 +62,17 @@ def test_passes_and_what_is_not_known(table: pd.DataFrame) -> None:
 
 
 def test_the_front_is_what_none_beats(table: pd.DataFrame) -> None:
-    assert memory.is_best(table).tolist() == [True, True, False, True, False]
+    assert lab.is_best(table).tolist() == [True, True, False, True, False]
 
 
 @pytest.mark.slow
 def test_pictures(table: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "create", narrow.create)
-    assert memory.tradeoffs.front(table, "a GPU").axes[0].texts
+    assert lab.plot_front(table, "a GPU").axes[0].texts
     few = table[~table["way"].str.contains("again") & (table["status"] == "ok")]
-    left, right = memory.tradeoffs.passes(few, "a GPU").axes
+    left, right = lab.plot_passes(few, "a GPU").axes
     assert len(left.patches) == 2 and len(right.lines) == 1
-    held = memory.tradeoffs.held({"a": told(batch_size=2)})
+    held = lab.plot_held({"a": told(batch_size=2)})
     assert "GiB" in held.axes[0].texts[0].get_text()
 
 
@@ -109,15 +110,15 @@ def test_what_is_kept_is_counted_once_and_without_weights() -> None:
 
 
 def test_only_weighed_micro_batches_give_the_gradient_of_the_batch() -> None:
-    apart = memory.gradients_apart([3, 3, 3, 1]).set_index("norm")
+    apart = lab.gradients_apart([3, 3, 3, 1]).set_index("norm")
     assert apart.loc["LayerNorm", "weighed"] < 1e-5 < 0.1 < apart.loc["LayerNorm", "mean_of_means"]
     assert apart.loc["BatchNorm", "weighed"] > 0.1
 
 
 def test_a_block_that_runs_twice_has_its_side_effects_twice() -> None:
-    table = memory.done_twice().set_index("what")
+    table = lab.done_twice().set_index("what")
     mean, dropout = table.loc["running mean"], table.loc["gradient behind dropout"]
     assert mean["again"] == pytest.approx(1.9 * mean["whole"])  # the second step has momentum 0.1
     assert dropout["again"] == dropout["whole"]
-    dropout = memory.done_twice(keep_random=False).set_index("what").loc["gradient behind dropout"]
+    dropout = lab.done_twice(keep_random=False).set_index("what").loc["gradient behind dropout"]
     assert dropout["again"] != dropout["whole"]

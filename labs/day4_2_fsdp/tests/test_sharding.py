@@ -9,12 +9,12 @@ from job_helpers import only, warm_up
 from torch import distributed
 
 from course.config import rung
-from course.days.sharded.ranks import SMALL_VIT_SETTINGS
-from course.days.sharded.runs import sharded_config
-from course.topics import sharding
-from course.topics.sharding import ranks
-from course.topics.sharding.linear import STEPS
 from course.training import models
+from labs import day4_2_fsdp as sharding
+from labs.day4_2_fsdp import processes as ranks
+from labs.day4_2_fsdp.configs import sharded_config
+from labs.day4_2_fsdp.linear import STEPS
+from labs.day4_2_fsdp.rank_checks import SMALL_VIT_SETTINGS
 
 
 def test_each_stage_shares_out_one_kind_more() -> None:

@@ -6,8 +6,8 @@ import pytest
 from job_helpers import warm_up
 
 from course.runs.run import PROJECT
-from course.topics import parallel
-from course.topics.sharding.ranks import on_ranks
+from labs import day4_3_model_parallel as parallel
+from labs.day4_2_fsdp.processes import on_ranks
 
 SOLUTION = PROJECT / "solutions" / "train_parallel.py"
 ROUNDING = 5e-6  # of sums, in another order on another processor
@@ -102,7 +102,7 @@ def test_what_is_sent_and_kept() -> None:
 
 
 def test_the_picture_of_an_mlp_has_both_ranks() -> None:
-    words = [each.get_text() for each in parallel.mlp().axes[0].texts]
+    words = [each.get_text() for each in parallel.plot_mlp().axes[0].texts]
     assert {"rank 0", "rank 1", "A", "B", "x"} <= {*words}
 
 

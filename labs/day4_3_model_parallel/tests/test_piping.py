@@ -8,11 +8,11 @@ from check_helpers import ranks_training, view_of
 from job_helpers import prepared, train_together
 
 from course.config import rung
-from course.days.parallel.stages import CHECKS
 from course.runs.run import Run
-from course.topics import parallel
-from course.topics.parallel import timelines
 from course.training.ranks.pipelines import SCHEDULES
+from labs import day4_3_model_parallel as parallel
+from labs.day4_3_model_parallel import timelines
+from labs.day4_3_model_parallel.stage_checks import CHECKS
 
 pytestmark = pytest.mark.slow
 SMALL = {
@@ -99,7 +99,7 @@ def test_predicted_and_replayed(trained: dict[str, Run]) -> None:
 
 
 def test_a_picture_of_a_run(trained: dict[str, Run]) -> None:
-    picture = parallel.pictures.run(trained["zero_bubble"])
+    picture = parallel.plot_run(trained["zero_bubble"])
     assert "zero_bubble, measured" in picture.alt and "ideal" in picture.alt
     with pytest.raises(ValueError, match="has no stages: launch with pipeline='1f1b'"):
         parallel.timeline(trained["alone"])

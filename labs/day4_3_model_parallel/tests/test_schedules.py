@@ -4,10 +4,10 @@ import pandas as pd
 import pytest
 from cases import for_all
 
-from course.topics import parallel
-from course.topics.parallel import balance, schedules
-from course.topics.parallel.schedules import Pass
 from course.training.ranks.pipelines import SCHEDULES
+from labs import day4_3_model_parallel as parallel
+from labs.day4_3_model_parallel import balance, schedules
+from labs.day4_3_model_parallel.schedules import Pass
 
 SIZES = [(2, 2), (2, 8), (4, 4), (4, 8), (3, 6)]
 sizes = pytest.mark.parametrize(("ranks", "micro_batches"), SIZES)
@@ -102,13 +102,13 @@ def test_pieces_of_a_network_are_timed() -> None:
     table = parallel.pieces("coatnet_pico_rw_224", image_px=32, images=1)
     assert len(table) == 14 and (table["ms"] > 0).all()
     assert round(table["weights_m"].sum(), 1) == 10.3  # with 16 classes
-    picture = parallel.pictures.cuts(table, {"weights": "10", "GFLOP": "5"})
+    picture = parallel.plot_cuts(table, {"weights": "10", "GFLOP": "5"})
     assert "weights, % of all" in picture.alt and "GFLOP" in picture.alt
 
 
 def test_pictures_say_what_is_idle() -> None:
     tables = {name: parallel.ideal(name, 2, 2) for name in ("gpipe", "zero_bubble")}
-    picture = parallel.pictures.steps(tables)
+    picture = parallel.plot_steps(tables)
     assert "gpipe: 33% of the ranks' time idle" in picture.alt
     assert "rank 1: 0, 1, 0, 1" in picture.alt
     assert schedules.idle(tables["zero_bubble"]) < 0.1

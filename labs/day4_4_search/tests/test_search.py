@@ -23,18 +23,18 @@ from course.config import rung
 from course.data import crop_set
 from course.data.crop_set import Recipe
 from course.data.loader import image_sets, normalised
-from course.days import tuned
 from course.jobs.launch import JobError
 from course.jobs.slurm_commands import Partition
 from course.jobs.trials import array, taking
 from course.runs.record import Record, write_record
 from course.runs.run import FOLDER_VARIABLE, Run, record_of
-from course.topics import search
-from course.topics.search import unseen
-from course.topics.search.space import distributions, holds
 from course.training import models, trials
 from course.training.recorder import recording
 from course.training.trials import ABOUT, FOLDER, JOURNAL
+from labs import day4_4_search as search
+from labs.day4_4_search import configs as tuned
+from labs.day4_4_search import holdout as unseen
+from labs.day4_4_search.space import distributions, holds
 
 LIGHT = {"script": SCRIPTS / "trial_light.py"}
 CONFIG = rung("baseline", quick=True, lr=0.5)
@@ -351,14 +351,14 @@ def test_pictures_say_what_they_show() -> None:
     told = table.loc[[0, 0, 1, 2, 2]].assign(epoch=[1, 2, 1, 1, 2])
     values = table["val_top1"].tolist()
     for picture, words in (
-        (search.pictures.curves(told), "a: 1 of 3 pruned"),
-        (search.pictures.progress(search.progress(table)), "device seconds, added up; a: from 0.5"),
-        (search.pictures.by_field(table.assign(val_top1=0.6), ["lr"]), "three best: 0.01: 0.6, "),
-        (search.pictures.chance(values), "the best: 2: 0.6; "),
-        (search.pictures.tested(table), "chosen for its validation: from 0.6 to 0.52"),
+        (search.plot_curves(told), "a: 1 of 3 pruned"),
+        (search.plot_progress(search.progress(table)), "device seconds, added up; a: from 0.5"),
+        (search.plot_by_field(table.assign(val_top1=0.6), ["lr"]), "three best: 0.01: 0.6, "),
+        (search.plot_chance(values), "the best: 2: 0.6; "),
+        (search.plot_tested(table), "chosen for its validation: from 0.6 to 0.52"),
     ):
         assert words in picture.alt
-    assert len(search.pictures.progress(search.progress(table)).axes) == 1  # no joules, no panel
+    assert len(search.plot_progress(search.progress(table)).axes) == 1  # no joules, no panel
 
 
 def test_the_lab_asks_for_what_can_be_searched() -> None:

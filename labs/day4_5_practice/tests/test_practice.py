@@ -8,7 +8,7 @@ from job_helpers import prepared
 
 from course.config import Config, rung
 from course.runs.run import Run
-from course.topics import practice
+from labs import day4_5_practice as practice
 
 
 def test_the_order_of_a_sum_changes_its_bits() -> None:
@@ -54,7 +54,7 @@ def test_the_mean_has_what_the_median_hides(tmp_path: Path) -> None:
     row = table.loc["torch.save"]
     assert row["step_ms"] == pytest.approx(100) and row["behind_ms"] == pytest.approx(500)
     assert row["save_ms"] == pytest.approx(400) and row["cost"] == pytest.approx(1.0)
-    alt = practice.pictures.steps([never, saved], "2 cores").alt
+    alt = practice.plot_steps([never, saved], "2 cores").alt
     assert "never: 100 ms" in alt
     assert "torch.save: 100 ms, after a save (every 4 steps) 500 ms" in alt
 
@@ -66,7 +66,7 @@ def test_losses_of_two_processes_are_joined(tmp_path: Path) -> None:
     table = practice.joined(run, whole)
     assert table["process"].tolist() == [1, 1, 2, 2]
     assert table["same"].tolist() == [True, True, True, False]
-    alt = practice.pictures.stopped(run, whole).alt
+    alt = practice.plot_stopped(run, whole).alt
     assert "goes on at step 2; 3 of 4 steps have the same loss" in alt
 
 
@@ -82,7 +82,7 @@ def test_what_is_lost_is_least_where_both_parts_are_equal() -> None:
 
 
 def test_the_best_distance_is_told_to_those_who_do_not_see_it() -> None:
-    alt = practice.pictures.best_distance(save_min=1, nodes=(1, 2048), broken_days=264).alt
+    alt = practice.plot_best_distance(save_min=1, nodes=(1, 2048), broken_days=264).alt
     assert "1 node: best every 14" in alt and "2,048 nodes: best every 19 min, 10" in alt
 
 

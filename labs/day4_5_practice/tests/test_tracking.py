@@ -12,11 +12,11 @@ import pytest
 from job_helpers import eventually, slurm_says
 from recorded_helpers import own_copy
 
+from course.jobs import own_slurm
 from course.jobs import slurm as slurm_jobs
-from course.jobs.cluster import control
 from course.runs.recordings import recorded_runs
 from course.runs.run import PROJECT, Run
-from course.topics import tracking
+from labs import day4_5_practice as tracking
 
 HABITS = tracking.habits().set_index("habit")["command"]
 
@@ -86,11 +86,11 @@ def test_grams_follow_from_the_grid_the_building_and_the_node(
 
 def test_pictures_say_what_is_to_be_seen(searched: list[Run]) -> None:
     table = tracking.together(searched)
-    alt = tracking.pictures.together(table, ["lr", "seed"]).alt
+    alt = tracking.plot_together(table, ["lr", "seed"]).alt
     assert f"val_top1; from {table['val_top1'].max():.3f}" in alt
     assert f"of the best run {table['lr'][0]}" in alt
     grids = tracking.by_grid(searched, pue=1.0, host=1.0)
-    assert f"Norway: {grids['grams'][0]:.2f}" in tracking.pictures.grams(grids).alt
+    assert f"Norway: {grids['grams'][0]:.2f}" in tracking.plot_grams(grids).alt
 
 
 # What the lab shows is what a shell takes.
@@ -159,20 +159,20 @@ def test_slurm_runs_arrays_and_chains(slurm: Path, shell: Path) -> None:
     script(shell / "train.sh", "sleep 1; echo trained > weights")
     script(shell / "test.sh", "cat weights > tested.part; mv tested.part tested")
     for habit in ("chained jobs", "job arrays"):
-        told = done(HABITS[habit], shell, **control.environment())
+        told = done(HABITS[habit], shell, **own_slurm.environment())
         assert told.returncode == 0, told.stderr
     eventually(lambda: (shell / "tested").exists(), "the second job of the chain has run")
     assert (shell / "tested").read_text() == "trained\n"
     tasks = [f"task-{number}" for number in range(8)]
     eventually(lambda: sorted(path.name for path in shell.glob("task-*")) == tasks, "all 8 ran")
-    told = done(HABITS["short time limits"], shell, **control.environment())
+    told = done(HABITS["short time limits"], shell, **own_slurm.environment())
     assert "TimeLimit=00:20:00" in slurm_says("scontrol", "show", "job", told.stdout.split()[3])
 
 
 def test_a_chain_that_cannot_go_on_leaves_the_queue(slurm: Path, shell: Path) -> None:
     script(shell / "train.sh", "exit 1")
     script(shell / "test.sh", "touch tested")
-    told = done(HABITS["chained jobs"], shell, **control.environment())
+    told = done(HABITS["chained jobs"], shell, **own_slurm.environment())
     number = told.stdout.split()[3]
     asked = ("sacct", "-X", "-n", "-P", "-j", number, "-o", "State")
     eventually(lambda: "CANCELLED" in slurm_says(*asked), "it is gone from the queue")

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from written_helpers import cell_of, defined, filled
 
-from course.labs.written import check_written
-from course.topics import fast_step
-from course.topics.fast_step import written
+from course.checks.functions import check_written
+from labs import lab_fast_step as fast_step
+from labs.lab_fast_step import verify as written
 
 MEAN, SQUARE, VARIANCE = "W @ s / M", "((W @ G) * W).sum(1) / M", "square - mean**2"
 RIGHT = [
@@ -54,6 +54,6 @@ def test_the_given_function_passes() -> None:
 
 def test_the_pictures_say_what_they_show() -> None:
     table, moved = fast_step.passes(), fast_step.megabytes()
-    assert "eager 138, compile 100, fast 61" in fast_step.pictures.moved(table).alt
-    walls = fast_step.pictures.walls(fast_step.measured(), moved, **fast_step.ceilings())
+    assert "eager 138, compile 100, fast 61" in fast_step.plot_moved(table).alt
+    walls = fast_step.plot_walls(fast_step.measured(), moved, **fast_step.ceilings())
     assert "fast 8,407" in walls.alt

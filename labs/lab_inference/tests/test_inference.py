@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from course.topics import inference
-from course.topics.inference import export, latency, written
-from course.topics.inference.int8 import scale_of, to_int8
-from course.topics.inference.ways import images_for, ready
 from course.training import models
 from course.training.racing.patches import patches
+from labs import lab_inference as inference
+from labs.lab_inference import export, latency
+from labs.lab_inference import verify as written
+from labs.lab_inference.int8 import scale_of, to_int8
+from labs.lab_inference.variants import images_for, ready
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -94,7 +95,7 @@ def test_ways_that_there_are_not(net: nn.Module) -> None:
 def test_a_way_is_what_it_says(net: nn.Module) -> None:
     images, seen = images_for(net, 4, 32), {}
     way = inference.Way("bf16", channels_last=True, folded=True)
-    network = inference.ways.prepared(net, way)
+    network = inference.variants.prepared(net, way)
     weights = [each for each in network.parameters() if each.ndim == 4]
     assert {each.dtype for each in network.parameters()} == {torch.bfloat16}
     assert all(each.is_contiguous(memory_format=torch.channels_last) for each in weights)
@@ -181,13 +182,13 @@ def test_pictures_say_what_they_show(net: nn.Module) -> None:
     table = latency.rates(
         frame({"batch": [1, 2, 4], "p50_s": [1e-3, 1.1e-3, 2.2e-3], "p99_s": [2e-3] * 3})
     )
-    drawn = inference.pictures.knees({"fp32": table}, "a machine")
+    drawn = inference.plot_knees({"fp32": table}, "a machine")
     assert "knee, fp32: 2: 1.1; images per second" in drawn.alt
     rows = frame({"way": ["fp32", "+ bf16"], "batch": [1, 1], "p50_s": [4e-3, 1e-3]})
-    drawn = inference.pictures.ladder(inference.measured.compared(rows))
+    drawn = inference.plot_ladder(inference.measurements.compared(rows))
     assert "images at once: 1: fp32: 1, + bf16: 4" in drawn.alt
     weight = torch.ones(2, 3, 1, 1)
     weight[1] /= 8
-    assert "channel 1 has 16 of 127 steps" in inference.pictures.channels(weight).alt
+    assert "channel 1 has 16 of 127 steps" in inference.plot_channels(weight).alt
     told = frame({"bits": [8, 4], "scales": ["a channel"] * 2, "top1": [0.5, 0.25], "fp32": 0.5})
-    assert "a scale for each channel: from 0.5 to 0.25" in inference.pictures.bits(told).alt
+    assert "a scale for each channel: from 0.5 to 0.25" in inference.plot_bits(told).alt

@@ -11,9 +11,10 @@ import pytest
 from job_helpers import SCRIPTS, run_forked
 from written_helpers import cell_of, filled
 
-from course import days
-from course.topics import kernels
-from course.topics.kernels import cuda, launch, timed
+from course.checks import discovery
+from labs import lab_kernel as kernels
+from labs.lab_kernel import cuda, launch
+from labs.lab_kernel import gpu_timing as timed
 
 pytest.importorskip("triton", reason="Triton is not there: PyTorch brings it on Linux alone")
 FUNCTIONS = {
@@ -142,8 +143,8 @@ def test_tiles_in_another_order_are_all_computed(found: dict) -> None:
 
 
 def test_every_check_of_the_lab_is_tried() -> None:
-    (lab,) = [lab for lab in days.LABS if lab.notebook == "lab_kernel"]
-    assert list(lab.written) == list(FUNCTIONS) == list(RIGHT) == list(WRONG)
+    (lab,) = [lab for lab in discovery.labs() if lab.name == "lab_kernel"]
+    assert list(lab.functions) == list(FUNCTIONS) == list(RIGHT) == list(WRONG)
 
 
 def test_blocks_hold_all() -> None:
@@ -160,12 +161,10 @@ def test_steps_move_more_than_one_kernel() -> None:
 
 
 def test_pictures_say_what_they_show() -> None:
-    alt = kernels.pictures.grid(size=22, block=8).alt
+    alt = kernels.plot_grid(size=22, block=8).alt
     assert alt.endswith("program 2: 2·8 + 0 … 7: 16, 17, 18, 19, 20, 21, ✗, ✗")
     table = pd.DataFrame({"way": ["one"], "read": [2**21], "written": [2**20]})
-    assert kernels.pictures.moved(table).alt.endswith(
-        "read: one: 2; written: one: 1; in all: one: 3"
-    )
+    assert kernels.plot_moved(table).alt.endswith("read: one: 2; written: one: 1; in all: one: 3")
 
 
 @pytest.mark.skipif(cuda.nvcc() is None, reason="nvcc is not here")
@@ -198,6 +197,6 @@ def test_what_a_gpu_measured_is_read_and_drawn() -> None:
     moving, computing = table[table["flop"].isna()], table[table["flop"].notna()]
     assert moving["gb_per_s"].notna().all() and computing["tflop_per_s"].notna().all()
     assert {*computing["kernel"]} == {"matmul"}
-    assert "Triton: from 0.379 to 101" in kernels.pictures.adding(table).alt
-    assert "rows of 1,024; ms; Triton: 0.0499" in kernels.pictures.fused(table).alt
-    assert "Triton, tiles of 16: from 13.7 to 20" in kernels.pictures.products(table).alt
+    assert "Triton: from 0.379 to 101" in kernels.plot_adding(table).alt
+    assert "rows of 1,024; ms; Triton: 0.0499" in kernels.plot_fused(table).alt
+    assert "Triton, tiles of 16: from 13.7 to 20" in kernels.plot_products(table).alt

@@ -12,21 +12,28 @@ import pytest
 import torch
 from cases import for_all
 
+from course.analysis.roofline.bounds import recorded_ceilings
+from course.analysis.traces.tensor_cores.rules import labelled
 from course.runs import recordings
-from course.topics import microscope
-from course.topics.microscope import (
-    Convolution,
-    Product,
-    given,
-    libraries,
-    looked,
-    measured,
-    names,
-    record,
+from labs import lab_microscope as microscope
+from labs.lab_microscope import (
+    kernel_calls as looked,
 )
-from course.topics.microscope.libraries import CudnnConvolution
-from course.topics.roofline.bounds import recorded_ceilings
-from course.traces.tensor_cores.rules import labelled
+from labs.lab_microscope import (
+    libraries,
+    names,
+)
+from labs.lab_microscope import (
+    measurements as measured,
+)
+from labs.lab_microscope import (
+    records as record,
+)
+from labs.lab_microscope import (
+    solutions as given,
+)
+from labs.lab_microscope.cases import Convolution, Product
+from labs.lab_microscope.libraries import CudnnConvolution
 
 CPU = torch.device("cpu")
 SHORT = (
@@ -214,7 +221,7 @@ def test_what_is_measured_is_read(seen: record.Seen) -> None:
 
 
 def test_what_is_measured_is_drawn(seen: record.Seen) -> None:
-    draw = microscope.pictures
+    draw = microscope.figures
     assert " TFLOP/s, at K = " in draw.near(seen.near).alt
     assert " TFLOP/s, at K = " in draw.far(seen.far).alt
     assert "; 128 x 256: 16: " in draw.line(seen.line).alt
@@ -222,9 +229,9 @@ def test_what_is_measured_is_drawn(seen: record.Seen) -> None:
 
 
 def test_turns_are_filled_as_tiles_fit(seen: record.Seen) -> None:
-    (share,) = microscope.pictures.filled(seen.line.head(1).assign(m=4096, n=4096))
+    (share,) = microscope.plot_filled(seen.line.head(1).assign(m=4096, n=4096))
     assert share == pytest.approx(512 / (4 * 132))
-    assert microscope.pictures.filled(seen.line.assign(tile="")).empty
+    assert microscope.plot_filled(seen.line.assign(tile="")).empty
 
 
 def test_this_machine_has_a_map_and_no_gpu() -> None:
@@ -238,7 +245,7 @@ def test_a_gpu_without_a_format_has_all_the_others(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As an A100, which refuses fp8."""
-    here = import_module("course.topics.microscope.here")  # whose name a function has, too
+    here = import_module("labs.lab_microscope.local")  # whose name a function has, too
     saved = recordings.load("nvidia-h100")["microscope"]
 
     def refuse(_: measured.Names) -> None:
@@ -267,7 +274,7 @@ def test_the_ceiling_is_the_largest_rate_that_was_found() -> None:
 
 
 def test_records_are_drawn() -> None:
-    draw = microscope.pictures
+    draw = microscope.figures
     both = [microscope.channels(each) for each in ("bf16", "tf32")]
     assert "widest load: 2 bytes: 57: 88.6, " in draw.channels(*both).alt
     odd = draw.odd(microscope.odd(microscope.recorded().products)).alt

@@ -22,29 +22,39 @@ from typer.testing import CliRunner
 from written_helpers import cell_of, defined, filled
 
 from course import __main__
-from course.cli import bench as command
-from course.labs.written import check_written
+from course.analysis.traces.reader import read
+from course.analysis.traces.tensor_cores.report import tensor_core_report, tensor_core_summary
+from course.checks.functions import check_written
 from course.runs import recordings
-from course.topics import networks
-from course.topics.networks import (
+from course.training.models import parameter_count
+from labs import lab_networks as networks
+from labs.lab_networks import (
     bench,
     boxes,
     catalogue,
     cost,
-    here,
-    measured,
-    pictures,
     published,
-    seen,
     ssd,
     unet3d,
     volumes,
-    written,
 )
-from course.topics.networks.bench import Setting, Work
-from course.traces.reader import read
-from course.traces.tensor_cores.report import tensor_core_report, tensor_core_summary
-from course.training.models import parameter_count
+from labs.lab_networks import (
+    figures as pictures,
+)
+from labs.lab_networks import (
+    formats as seen,
+)
+from labs.lab_networks import (
+    local as here,
+)
+from labs.lab_networks import (
+    measurements as measured,
+)
+from labs.lab_networks import (
+    verify as written,
+)
+from labs.lab_networks.bench import Setting, Work
+from tools import bench_cli as command
 
 CPU = torch.device("cpu")
 TINY = {"batch": 2, "warmup": 1, "iterations": 2}
@@ -417,7 +427,7 @@ class TestTables:
         assert files.index.tolist() == ["unet3d"]
         kept = of.loc["train", "fp16", "channels_last"]
         assert files.loc["unet3d", "kept"] == kept["photographs"] / kept["synthetic"]
-        assert f": {files.loc['unet3d', 'kept']:.0%}: " in pictures.fed(files).alt
+        assert f": {files.loc['unet3d', 'kept']:.0%}: " in pictures.plot_fed(files).alt
         assert all(
             set(each) == {"first_pass", "warm_up", "timed", "traced"} for each in rows["took_s"]
         )
@@ -452,7 +462,7 @@ class TestTables:
         row = found.loc[("ssd300", 32, 2)]
         assert row["efficiency"] == 0.8 and row["computing"] == pytest.approx(0.65)
         assert row["megabytes"] == 92 and row["nccl_s"] == 0.005
-        alt = pictures.scaled(found).alt
+        alt = pictures.plot_scaled(found).alt
         assert "SSD300 (32), 1 GPU: 75, SSD300 (32), 2 GPUs: 65" in alt
         assert "2 GPUs: 26 of 40 ms; efficiency 80%" in alt
 
@@ -474,24 +484,24 @@ class TestPictures:
         return pd.DataFrame(found)
 
     def test_alt_text_has_the_values(self, rows: pd.DataFrame) -> None:
-        alt = pictures.beside(published.ratios()).alt
+        alt = pictures.plot_beside(published.ratios()).alt
         assert "3D U-Net; tf32 A100: 4.88 ×, fp16 P100: failed" in alt and "H100" not in alt
         assert "tf32 V100" not in alt
-        alt = pictures.beside(published.ratios(networks.beside(rows, "H100"))).alt
+        alt = pictures.plot_beside(published.ratios(networks.beside(rows, "H100"))).alt
         assert "ResNet-50; tf32 A100: 1.77 ×, tf32 H100: 2.00 ×, tf32 H100, at work: 2.00 ×" in alt
-        alt = pictures.ladder(rows).alt
+        alt = pictures.plot_ladder(rows).alt
         assert "fp32: 100 to 125 (1.0 ×), TF32" in alt and "compiled: 700 to 875 (7.0 ×)" in alt
-        assert "SSD300 (32), TF32: 40" in pictures.where(rows, "TF32").alt
+        assert "SSD300 (32), TF32: 40" in pictures.plot_where(rows, "TF32").alt
 
     def test_rungs_that_were_not_measured_are_left_out(self, rows: pd.DataFrame) -> None:
         some = rows[~rows["compile"] & (rows["precision"] == "fp32")].assign(mode="infer")
         some = some.assign(at_work_per_s=np.nan)  # nothing is traced in inference
-        alt = pictures.ladder(some, "infer").alt
+        alt = pictures.plot_ladder(some, "infer").alt
         assert "fp32: 100 (1.0 ×)" in alt and "TF32" not in alt
 
     def test_a_gpu_that_waits_is_shown(self, rows: pd.DataFrame) -> None:
         rows = rows.assign(busy=np.where(rows["network"] == "ssd300", 0.6, np.nan))
-        alt = pictures.at_work(rows, "fp32", "fp16").alt
+        alt = pictures.plot_at_work(rows, "fp32", "fp16").alt
         assert "SSD300 (32), fp32: 60 of 100 ms" in alt and "ResNet" not in alt
         assert "SSD300 (32), fp32: 60, " in alt and "TF32" not in alt
 
@@ -512,7 +522,7 @@ class TestPictures:
             for name in catalogue.NETWORKS
             for precision in bench.PRECISIONS
         )
-        alt = pictures.reached(rows, limits).alt
+        alt = pictures.plot_reached(rows, limits).alt
         assert "SSD300 (32), TF32: 50 to 62 % of what the memory allows" in alt
 
 

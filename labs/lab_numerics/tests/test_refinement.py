@@ -6,8 +6,10 @@ import pytest
 import torch
 from cases import for_all
 
-from course.topics import gpus, refinement
-from course.topics.refinement import factors, refined, updates
+from course.analysis import gpus
+from labs import lab_numerics as refinement
+from labs.lab_numerics import factors, updates
+from labs.lab_numerics import solvers as refined
 
 
 @for_all("precision", factors.FORMATS)
@@ -114,12 +116,12 @@ def test_pictures_say_what_they_show() -> None:
     conditions = [1e2, 1e6]
     plain = refinement.convergence("fp16", conditions, size=40)
     by_gmres = refinement.convergence("fp16", conditions, size=40, gmres=True)
-    alt = refinement.pictures.residuals(plain, by_gmres).alt
+    alt = refinement.plot_residuals(plain, by_gmres).alt
     assert "reaches fp64 up to condition number 1e+02; fp16, GMRES" in alt
-    alt = refinement.pictures.border(plain).alt
+    alt = refinement.plot_border(plain).alt
     assert alt.endswith(f"fp16, plain: {plain['corrections'][0]}, ✗")
     tables = {"bf16": refinement.adding("bf16", updates=50)}
-    alt = refinement.pictures.ways(tables, "updates of 0.0001", "weight").alt
+    alt = refinement.plot_ways(tables, "updates of 0.0001", "weight").alt
     assert "alone: from 1 to 1; with a carry: " in alt
 
 
@@ -128,7 +130,7 @@ def test_what_a_gpu_measured_is_read_and_drawn() -> None:
     whole = table[(table["by"] == "cuSOLVER") & (table["precision"] == "fp64")]
     assert (whole["speedup"] == 1).all() and table["machine"].str.startswith("NVIDIA H100").all()
     assert (table["error"] < 1e-3).all() and (table["seconds"] > 0).all()
-    drawn = refinement.pictures.on_gpu(table)
+    drawn = refinement.plot_on_gpu(table)
     assert "fp64: from 1 to 1; fp32: from 1.09 to 0.986; " in drawn.alt
     with pytest.raises(ValueError, match="no refinement is recorded for 'nvidia-h200-x2': nvidia"):
         refinement.recorded("nvidia-h200-x2")

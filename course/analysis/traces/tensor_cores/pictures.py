@@ -17,7 +17,7 @@ PARTS = (
 )
 
 
-def tensor_cores(table: pd.DataFrame, machine: str = "", top: int = 10) -> Picture:
+def plot_tensor_cores(table: pd.DataFrame, machine: str = "", top: int = 10) -> Picture:
     """Stacked bars of GPU time in milliseconds: used, eligible but not, not eligible, unknown.
 
     Args:

@@ -1,6 +1,6 @@
 """The Tensor Core report: which operators could use them, which did, and what the rest cost.
 
-The verdict about a kernel is `classify`'s, by its name alone (course.traces.tensor_cores.rules).
+The verdict about a kernel is `rules.classify`'s, which only reads the kernel's name.
 """
 
 from __future__ import annotations
@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from course.analysis.traces import tables
+from course.analysis.traces.tables import LAYOUT, Trace, onednn, onednn_summary
+from course.analysis.traces.tensor_cores.rules import (
+    NOT,
+    UNKNOWN,
+    USED,
+    Verdict,
+    classify,
+    labelled,
+    score,
+)
 from course.text import wrap_text
-from course.traces import tables
-from course.traces.tables import LAYOUT, Trace, onednn, onednn_summary
-from course.traces.tensor_cores.rules import NOT, UNKNOWN, USED, Verdict, classify, labelled, score
 
 if TYPE_CHECKING:
     from course.runs.run import Run

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from course.analysis.traces import tables
+from course.analysis.traces.tensor_cores.rules import NONE, NOT, SURE, UNKNOWN, USED, classify
 from course.runs.recordings import trace_folder, trace_path
-from course.traces import tables
-from course.traces.tensor_cores.rules import NONE, NOT, SURE, UNKNOWN, USED, classify
 
 FILE, SASS = "ncu.csv", "sass.csv"
 LARGE = 0.005  # of a step: a kernel that takes a larger share must be judged right

@@ -1,0 +1,1 @@
+"""Measurements that several labs share: memory, roofline, traces, communication."""

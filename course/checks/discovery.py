@@ -1,0 +1,36 @@
+"""Find the labs: each folder in labs/ that has a lab.py, in alphabetical order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+from course.checks.lab import Function, Lab, Mechanism
+from course.runs.run import PROJECT
+
+LABS = PROJECT / "labs"
+TEMPLATE = "_template"
+
+
+def folders() -> list[Path]:
+    """Return the labs' folders without importing anything."""
+    return sorted(path.parent for path in LABS.glob("*/lab.py") if path.parent.name != TEMPLATE)
+
+
+@cache
+def labs() -> tuple[Lab, ...]:
+    """Import and return all labs."""
+    modules = {path.name: import_module(f"labs.{path.name}.lab") for path in folders()}
+    return tuple(replace(module.LAB, name=name) for name, module in modules.items())
+
+
+def checks() -> dict[str, Mechanism]:
+    """Return all labs' checks of TODOs by name, such as "day1.amp"."""
+    return {name: check for lab in labs() for name, check in lab.checks.items()}
+
+
+def functions() -> dict[str, Function]:
+    """Return all functions that learners write in notebooks by name, such as "numerics.carry"."""
+    return {name: function for lab in labs() for name, function in lab.functions.items()}

@@ -1,1 +1,0 @@
-"""What labs have recorded on machines with several GPUs."""

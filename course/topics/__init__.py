@@ -1,1 +1,0 @@
-"""A folder for each subject, its pictures beside its numbers."""

@@ -1,1 +1,0 @@
-"""For those who prepare a workshop: the doctor, the rehearsal, recordings."""

@@ -1,0 +1,7 @@
+"""Tests of this lab's own code: python -m pytest labs/NAME -n 2 --dist=loadgroup"""
+
+from labs._template import double
+
+
+def test_double() -> None:
+    assert double(2) == 4

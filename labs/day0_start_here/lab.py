@@ -1,0 +1,14 @@
+"""Lab 0: checks, recorded runs, and what the course shows about the lab."""
+
+from __future__ import annotations
+
+from course.checks.lab import Lab
+
+LAB = Lab(
+    number="0",
+    title="start here",
+    minutes=40,
+    jobs="5",
+    prepare="the site's own names for partitions and disks",
+    stuck="the login node is not where the job runs",
+)

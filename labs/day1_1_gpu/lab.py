@@ -1,0 +1,87 @@
+"""Lab 1.1: checks, recorded runs, and what the course shows about the lab."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from course.checks import dry_runs as rehearsals
+from course.checks.lab import FULL_SIZE, SYNTHETIC, Lab, Mechanism, Place, Recording
+from course.config import Config, rung, vary
+from course.runs.run import Run
+
+
+def _device_faults(run: Run, _: Run) -> Iterator[str]:
+    yield from rehearsals.moving(run.script.read_text(), run.config)
+
+
+def _device_seen(run: Run) -> str:
+    if run.record.device == "cpu":
+        return "rehearsed with a pretended accelerator: weights, images and labels all lie there"
+    total = sum(run.record.evidence["devices"].values())
+    return f"{total} of {total} convolutions ran on {run.record.device}"
+
+
+def _device_limits(cfg: Config, place: Place) -> str:
+    return "this machine has no accelerator" if place.device == "cpu" else ""
+
+
+ON_CPU = FULL_SIZE | {"device": "cpu", "steps": 4, "warmup_steps": 1}  # where a step takes seconds
+
+SWEPT = SYNTHETIC | {"steps": 20, "warmup_steps": 5}
+
+FEW = SYNTHETIC | {"steps": 3, "warmup_steps": 1}
+
+# The ladder as one GPU climbs it, and the same in the other formats, as their traces are named.
+LARGE = {
+    "device": rung("device", **FULL_SIZE),
+    "amp": rung("amp", **FULL_SIZE),
+    "channels_last": rung("channels_last", **FULL_SIZE),
+    "tf32": rung("device", precision="tf32", **FULL_SIZE),
+    "amp_fp16": rung("amp", precision="fp16", **FULL_SIZE),
+    "channels_last_fp16": rung("channels_last", precision="fp16", **FULL_SIZE),
+}
+
+
+CHECKS = {
+    "day1.device": Mechanism(
+        title="the step computes on the accelerator",
+        todo=1,
+        rung="device",
+        against="baseline",
+        seen=_device_seen,
+        limits=_device_limits,
+        word=r"\.to\(device\)|device =",
+        faults=_device_faults,
+    ),
+}
+
+LAB = Lab(
+    number="1.1",
+    title="one script, one device",
+    minutes=45,
+    checks=CHECKS,
+    rungs=(("baseline", "fp32"), ("device", "fp32")),
+    recordings=(
+        Recording("throughput", [rung("baseline", **ON_CPU), LARGE["device"]]),
+        Recording(
+            "batch sizes",
+            [
+                rung(name, **SWEPT, batch_size=size)
+                for name in ("channels_last", "amp", "device")
+                for size in (64, 128, 512, 1024, 2048)
+            ],
+        ),
+        Recording(
+            "notebook",
+            [
+                *vary(rung("device", **FEW), batch_size=[32, 64, 256, 1024, 2048]),
+                rung("device"),
+                rung("baseline"),
+            ],
+        ),
+    ),
+    jobs="6 (4 at once)",
+    prepare="default set made; the script open in JupyterLab",
+    stuck="editing without saving; TODO 1 is in three places, the last for images *and* "
+    "labels; the dots of `predict`",
+)

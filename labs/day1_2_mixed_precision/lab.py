@@ -1,0 +1,88 @@
+"""Lab 1.2: checks, recorded runs, and what the course shows about the lab."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from course.checks.lab import Lab, Mechanism, Place, Recording
+from course.config import Config, rung
+from course.runs.run import Run
+from course.valid import HALF_FORMATS
+from labs.day1_1_gpu.lab import LARGE, ON_CPU
+
+
+def _amp_seen(run: Run) -> str:
+    forward, backward = (
+        sum(run.record.evidence[key].values()) for key in ("forward_types", "backward_types")
+    )
+    precision = run.config.precision
+    return f"{forward} convolutions forward and {backward} backward in {precision}; weights fp32"
+
+
+def _amp_limits(cfg: Config, place: Place) -> str:
+    if not place.half_units:
+        return f"{place.machine} has no 16-bit hardware, so there is nothing to gain"
+    return _emulation_limits(cfg, place)
+
+
+def _emulation_limits(cfg: Config, place: Place) -> str:
+    if cfg.precision in HALF_FORMATS and cfg.precision not in place.half_units:
+        return f"{place.machine} has no hardware for {cfg.precision}: software emulates it, slowly"
+    return ""
+
+
+def _scaler_faults(run: Run, _: Run) -> Iterator[str]:
+    planted = run.config.overflow_step or run.is_recorded  # a recording shows what it shows
+    if run.config.precision == "fp16" and not planted:
+        yield (
+            "no gradient overflowed on purpose, so nobody saw such a step left out: launch with "
+            "overflow_step=1 and warmup_steps=4"
+        )
+
+
+def _scaler_seen(run: Run) -> str:
+    left_out = ", an overflow on purpose left out" * bool(run.record.evidence.get("overflow"))
+    return f"loss scaled, gradients unscaled{left_out}"
+
+
+CHECKS = {
+    "day1.amp": Mechanism(
+        title="the forward pass runs under autocast",
+        todo=2,
+        rung="amp",
+        against="device",
+        seen=_amp_seen,
+        limits=_amp_limits,
+        word="autocast",
+        emulated={"precision": "bf16"},
+    ),
+    "day1.scaler": Mechanism(
+        title="fp16 gradients are scaled",
+        todo=3,
+        rung="amp",
+        against="device",
+        seen=_scaler_seen,
+        limits=_amp_limits,
+        word="scaler|backward",
+        faults=_scaler_faults,
+        changes={"precision": "fp16", "overflow_step": 1},
+        settings={"warmup_steps": 4},
+    ),
+}
+
+LAB = Lab(
+    number="1.2",
+    title="half the bits, and what they cost",
+    minutes=60,
+    checks=CHECKS,
+    rungs=(("device", "tf32"), ("amp", "bf16"), ("amp", "fp16")),
+    recordings=(
+        Recording(
+            "throughput", [LARGE["amp"], LARGE["tf32"], LARGE["amp_fp16"], rung("amp", **ON_CPU)]
+        ),
+        Recording("notebook", [rung("amp"), rung("amp", rung="fp16", precision="fp16")]),
+    ),
+    jobs="3 (2 at once)",
+    prepare="which formats has the GPU units for? A V100 has fp16 only",
+    stuck="TODO 2, the forgotten `enabled=`; TODO 3, the order of `scale`, `step`, `update`",
+)

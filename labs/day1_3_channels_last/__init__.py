@@ -1,0 +1,12 @@
+"""Lab 1.3: the same numbers, in another order."""
+
+from course.lazy import lazy_exports
+
+_NAMES = {
+    ".convolution": "convolution_times recorded_convolution",
+    ".figures": "plot_convolution_times plot_parts plot_strides",
+    ".strides": "addresses conversions ms_by_channels operator_layouts parts",
+    "course.analysis.traces.tables": "layout_kernels",
+    "course.training.evidence.operators": "layout",
+}
+__getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

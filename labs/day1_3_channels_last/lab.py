@@ -1,0 +1,52 @@
+"""Lab 1.3: checks, recorded runs, and what the course shows about the lab."""
+
+from __future__ import annotations
+
+from course.checks.lab import Lab, Mechanism, Recording
+from course.config import rung
+from course.runs.run import Run
+from labs.day1_1_gpu.lab import LARGE, ON_CPU
+from labs.day1_2_mixed_precision.lab import _emulation_limits
+
+
+def _layout_seen(run: Run) -> str:
+    seen = run.record.evidence
+    return (
+        f"inputs of {seen['input_layouts']['NHWC']} convolutions in NHWC, and all weights in "
+        f"which the two layouts differ ({seen['weight_layouts']['NHWC']})"
+    )
+
+
+CHECKS = {
+    "day1.channels_last": Mechanism(
+        title="weights and images lie channels last",
+        todo=4,
+        rung="channels_last",
+        against="amp",
+        seen=_layout_seen,
+        limits=_emulation_limits,
+        word="channels_last",
+    ),
+}
+
+LAB = Lab(
+    number="1.3",
+    title="the same numbers, in another order",
+    minutes=45,
+    checks=CHECKS,
+    rungs=(("channels_last", "bf16"), ("channels_last", "fp16")),
+    recordings=(
+        Recording(
+            "throughput",
+            [
+                LARGE["channels_last"],
+                LARGE["channels_last_fp16"],
+                rung("channels_last", **ON_CPU),
+            ],
+        ),
+        Recording("notebook", [rung("channels_last")]),
+    ),
+    jobs="2",
+    prepare="nothing",
+    stuck="shape against memory layout: only strides differ",
+)

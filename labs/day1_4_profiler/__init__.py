@@ -1,0 +1,1 @@
+"""Lab 1.4: the profiler, and proof."""

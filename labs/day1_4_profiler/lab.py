@@ -1,0 +1,82 @@
+"""Lab 1.4: checks, recorded runs, and what the course shows about the lab."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from course.checks.lab import Lab, Mechanism, Recording
+from course.config import Config, rung
+from course.runs.recordings import TRACE, trace_name
+from course.runs.run import Run
+from labs.day1_1_gpu.lab import LARGE
+
+
+def _trace_faults(run: Run, _: Run) -> Iterator[str]:
+    from course.analysis.traces import tables
+
+    path = run.folder / run.record.trace
+    if not run.record.trace:
+        yield (
+            "no trace was written: start() the profiler, step() it after every step, and give "
+            "it on_trace_ready=run.save_trace"
+        )
+        return
+    found = tables.read(path)
+    if not found.operators["input_shapes"].map(len).any():
+        yield "the trace has no shapes: record_shapes=True"
+    if run.record.device == "cuda" and found.kernels.empty:
+        yield "the trace has no GPU kernels: leave `activities` to the profiler"
+
+
+def _trace_seen(run: Run) -> str:
+    from course.analysis.traces import tables
+
+    found = tables.read(run.folder / run.record.trace)
+    return (
+        f"traced steps: {run.config.profile_steps}; {len(found.operators):,} operators with "
+        f"shapes, {len(found.kernels)} GPU kernels"
+    )
+
+
+TRACED = {"profile_steps": 1, "warmup_steps": 4}
+
+
+def _traced(config: Config) -> Config:
+    """A short run of the same, one step of it traced; named by what it differs in."""
+    name = TRACE + trace_name(config)
+    return replace(config, rung=name, steps=8, warmup_steps=5, profile_steps=1)
+
+
+CHECKS = {
+    "day1.profile": Mechanism(
+        title="a step is traced, and the measured ones are not slowed",
+        todo=5,
+        rung="device",
+        against="device",
+        seen=_trace_seen,
+        limits=lambda cfg, place: "",
+        word="profiler",
+        faults=_trace_faults,
+        changes=TRACED,
+        settings={"warmup_steps": 4},
+        faster=False,
+    ),
+}
+
+LAB = Lab(
+    number="1.4",
+    title="the profiler, and proof",
+    minutes=60,
+    checks=CHECKS,
+    recordings=(
+        Recording("trace", [_traced(config) for config in LARGE.values()]),
+        Recording(
+            "notebook",
+            [rung("device", warmup_steps=4), rung("device", warmup_steps=4, profile_steps=1)],
+        ),
+    ),
+    jobs="2 (at once)",
+    prepare="Perfetto needs the internet in the *browser*; the lab does without",
+    stuck="reading two clocks; a traced step is slower, and is not timed",
+)

@@ -1,0 +1,8 @@
+"""Lab 2.2: one network, many GPUs."""
+
+from course.lazy import lazy_exports
+
+_NAMES = {
+    ".lab": "DDP_FULL_SIZE DDP_SETTINGS",
+}
+__getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

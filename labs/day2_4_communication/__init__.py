@@ -1,0 +1,10 @@
+"""Lab 2.4: what the ranks say to each other."""
+
+from course.lazy import lazy_exports
+
+_NAMES = {
+    ".batchnorm": "spread statistics",
+    ".figures": "plot_buckets plot_statistics plot_timeline",
+    "course.training.stochastic_depth": "Heads",
+}
+__getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -1,0 +1,19 @@
+"""Lab 2.4: checks, recorded runs, and what the course shows about the lab."""
+
+from __future__ import annotations
+
+from course.checks.lab import Lab, Recording
+from labs.day2_3_scaling import configs as scaling
+
+LAB = Lab(
+    number="2.4",
+    title="what the ranks say to each other",
+    minutes=50,
+    recordings=(
+        Recording("communication", several=scaling.traced, node=True),
+        Recording("communication", several=scaling.communication),
+    ),
+    jobs="10, of 2 processes",
+    prepare="as 2.2",
+    stuck="the first step has one bucket; a run that fails on purpose",
+)

@@ -1,0 +1,19 @@
+"""Lab 4.3: checks, recorded runs, and what the course shows about the lab."""
+
+from course.checks.lab import Lab, Recording
+from labs.day4_3_model_parallel import stage_checks, tensor_checks
+from labs.day4_3_model_parallel.configs import pipelines
+from labs.day4_3_model_parallel.recordings import PURPOSE, RECORDINGS
+
+CHECKS = tensor_checks.CHECKS | stage_checks.CHECKS
+
+LAB = Lab(
+    number="4.3",
+    title="one network on several devices",
+    minutes=90,
+    checks=CHECKS,
+    recordings=(*RECORDINGS, Recording(PURPOSE, several=pipelines)),
+    jobs="16, most of 2 processes, two of 4",
+    prepare="nothing",
+    stuck="mates see the same images; the last bias is added once; backward has sums of its own",
+)

@@ -1,0 +1,1 @@
+"""Elective R: train to an accuracy, in the least time."""

@@ -1,0 +1,14 @@
+"""Lab R: checks, recorded runs, and what the course shows about the lab."""
+
+from __future__ import annotations
+
+from course.checks.lab import Lab
+
+LAB = Lab(
+    number="R",
+    title="train to an accuracy, in the least time",
+    minutes=60,
+    jobs="3 an entry on track quick, 4 on the others, one after another",
+    prepare="the crops, 240 MB, as 3.3; a board's folder that all may write to",
+    stuck="a mean above the target that is not surely so; weights saved twice",
+)

@@ -4,7 +4,7 @@
     python fast_resnet/benchmarks/measure.py --networks resnet50 --batches 256 --dtypes fp16
 
 A plain PyTorch loop on one GPU with synthetic images that stay on the device: autocast, channels
-last, fused SGD, GradScaler in fp16. The stock ways are eager, torch.compile (compile) and
+last, fused SGD, cuDNN's benchmark mode, GradScaler in fp16. The stock ways are eager, torch.compile (compile) and
 torch.compile(mode="reduce-overhead") (graphs). For each setting the ways take turns, a window of
 steps each; a row has the median window and the lowest and highest in images/s, the peak in GiB
 (reserved memory, which includes graphs' pools), joules per image by the GPU's energy counter (null
@@ -77,7 +77,9 @@ def energy_j() -> float | None:
         import pynvml
 
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(torch.cuda.current_device())
+        # By UUID, because NVML's numbers ignore CUDA_VISIBLE_DEVICES.
+        uuid = torch.cuda.get_device_properties().uuid
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
         return pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
     except Exception:
         return None
@@ -164,6 +166,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs an NVIDIA GPU")
+    torch.backends.cudnn.benchmark = True  # fast_resnet uses it, so the stock ways do, too
     machine = {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,

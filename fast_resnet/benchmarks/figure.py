@@ -16,7 +16,7 @@ INK = "#808080"  # readable on white and on black
 
 def main() -> None:
     rows = pd.read_json(HERE / "measured_h100.jsonl", lines=True)
-    speeds = rows.query("dtype == 'fp16' and batch == 128").pivot(
+    speeds = rows.query("dtype == 'fp16' and batch == 256").pivot(
         index="network", columns="way", values="images_per_s"
     )
     figure, axes = plt.subplots(figsize=(7, 3), layout="constrained")
@@ -25,7 +25,7 @@ def main() -> None:
         bars = axes.bar(places, speeds.loc[list(NETWORKS), way], 0.26, color=color, label=way)
         axes.bar_label(bars, fmt="{:,.0f}", color=INK)
     axes.set_xticks(range(len(NETWORKS)), list(NETWORKS.values()))
-    axes.set_title("Training on one H100, fp16, batch 128: images/s", color=INK)
+    axes.set_title("Training on one H100, fp16, batch 256: images/s", color=INK)
     axes.legend(frameon=False, labelcolor=INK)
     axes.spines[:].set_visible(False)
     axes.set_ylim(top=1.12 * speeds.max().max())

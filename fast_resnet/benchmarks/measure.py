@@ -4,12 +4,12 @@
     python fast_resnet/benchmarks/measure.py --networks resnet50 --batches 256 --dtypes fp16
 
 A plain PyTorch loop on one GPU with synthetic images that stay on the device: autocast, channels
-last, fused SGD, cuDNN's benchmark mode, GradScaler in fp16. The stock ways are eager, torch.compile (compile) and
-torch.compile(mode="reduce-overhead") (graphs). For each setting the ways take turns, a window of
-steps each; a row has the median window and the lowest and highest in images/s, the peak in GiB
-(reserved memory, which includes graphs' pools), joules per image by the GPU's energy counter (null
-without nvidia-ml-py), seconds until the tenth step has ended, and the loss, which must not be NaN.
-A way that fails has its error instead. With --alone the ways run one after another, each in an
+last, fused SGD, cuDNN's benchmark mode, GradScaler in fp16. The stock ways are eager, torch.compile
+(compile) and torch.compile(mode="reduce-overhead") (graphs). For each setting the ways take turns,
+a window of steps each; a row has the median window and the lowest and highest in images/s, the peak
+in GiB (reserved memory, which includes graphs' pools), joules per image by the GPU's energy counter
+(null without nvidia-ml-py), seconds until the tenth step has ended, and the loss, which must not be
+NaN. A way that fails has its error instead. With --alone the ways run one after another, each in an
 empty memory: four ResNet-152s at batch 256 do not fit together.
 """
 

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import copy
 
+import numpy
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torchvision.models.resnet import Bottleneck, ResNet
 
 CLASSES = 8
+
+
+def interpreter_problem() -> str:
+    """Return why Triton's interpreter cannot run the kernels here, or an empty string."""
+    try:
+        import triton
+    except ImportError:
+        return "the kernels are written in Triton, which is not installed"
+    if triton.__version__ < "3.7" and numpy.lib.NumpyVersion(numpy.__version__) >= "2.4.0":
+        return "Triton 3.6 does not interpret loops with NumPy 2.4"
+    return ""
 
 
 def network(seed: int = 0, groups: int = 1, base_width: int = 64) -> ResNet:

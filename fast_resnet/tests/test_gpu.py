@@ -210,3 +210,17 @@ def test_an_infinite_loss_skips_a_step_and_halves_the_scale(steps: int) -> None:
     assert is_replayed(net) == (steps > 0)
     moved = [(old - new.detach()).double() for old, new in zip(before, net.parameters())]
     assert median(moved, exact()) < OFF["fp16"]  # nothing of the infinity is left
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")
+def test_dataparallel_trains_by_torchvisions_code() -> None:
+    converted, usual = by_kernels("bf16"), stock()
+    images, labels = batch()
+    with pytest.warns(UserWarning, match="a replica of DataParallel"):
+        for net in (converted, usual):
+            with torch.autocast(DEVICE, torch.bfloat16):
+                loss = cross_entropy(nn.DataParallel(net)(images), labels)
+            loss.backward()
+    pairs = zip(converted.parameters(), usual.parameters(), strict=True)
+    found, wanted = zip(*((ours.grad, theirs.grad) for ours, theirs in pairs), strict=True)
+    assert median(found, wanted) < 0.02

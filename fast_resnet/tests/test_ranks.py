@@ -4,14 +4,13 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from small import interpreter_problem
 
-needs_triton = pytest.mark.skipif(
-    find_spec("triton") is None, reason="the kernels are written in Triton, which is not here"
-)
+problem = interpreter_problem()
+needs_interpreter = pytest.mark.skipif(bool(problem), reason=problem)
 pytestmark = pytest.mark.slow
 
 
@@ -22,7 +21,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     here = Path(__file__).parent
     paths = os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": paths}
-    if find_spec("triton"):
+    if not problem:
         environment["TRITON_INTERPRET"] = "1"
     command = [sys.executable, str(here / "two_ranks.py"), str(folder)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -36,7 +35,7 @@ def test_the_plain_form_under_ddp_is_the_mean_of_autograds(ranks: list[dict]) ->
     assert ranks[0]["plain"]["sum"] == ranks[1]["plain"]["sum"]
 
 
-@needs_triton
+@needs_interpreter
 def test_every_gradient_by_kernels_is_autograds(ranks: list[dict]) -> None:
     """fp32 by the kernels against float64; autograd in fp32 is 1e-5 off itself."""
     told = ranks[0]["fp32"]
@@ -44,31 +43,31 @@ def test_every_gradient_by_kernels_is_autograds(ranks: list[dict]) -> None:
     assert told["moved"] < 5e-5  # running statistics
 
 
-@needs_triton
+@needs_interpreter
 def test_kernels_in_fp16_are_as_near_as_autocast(ranks: list[dict]) -> None:
     told = ranks[1]["fp16"]
     assert 0 < told["kernels"] < 1.2 * told["usual"]
 
 
-@needs_triton
+@needs_interpreter
 def test_what_is_not_a_number_reaches_the_loss(ranks: list[dict]) -> None:
     """As with PyTorch's ReLU and max pool: who trains must see that a network is lost."""
     assert all(ranks[1]["lost"].values()), ranks[1]["lost"]
 
 
-@needs_triton
+@needs_interpreter
 def test_another_steps_gradients_are_added(ranks: list[dict]) -> None:
     """None lies in memory that the next step writes to."""
     assert ranks[0]["fp32"]["added"] < 7e-5
 
 
-@needs_triton
+@needs_interpreter
 def test_kernels_under_ddp_give_equal_gradients_which_are_the_mean(ranks: list[dict]) -> None:
     assert max(rank["kernels"]["off"] for rank in ranks) < 7e-5
     assert ranks[0]["kernels"]["sum"] == ranks[1]["kernels"]["sum"]
 
 
-@needs_triton
+@needs_interpreter
 def test_ranks_share_gradients_and_statistics_and_ddp_the_last_layers_alone(
     ranks: list[dict],
 ) -> None:
@@ -82,7 +81,7 @@ def test_ranks_share_gradients_and_statistics_and_ddp_the_last_layers_alone(
     assert told[0]["strides"]
 
 
-@needs_triton
+@needs_interpreter
 @pytest.mark.parametrize("way", ["eval", "first", "last"])
 def test_ranks_share_what_trains_where_not_all_of_a_network_does(
     way: str, ranks: list[dict]
@@ -93,6 +92,6 @@ def test_ranks_share_what_trains_where_not_all_of_a_network_does(
     assert ours == theirs
 
 
-@needs_triton
+@needs_interpreter
 def test_a_second_backward_pass_is_refused_with_the_reason(ranks: list[dict]) -> None:
     assert "call backward before the next forward, and once" in ranks[0]["kernels"]["twice"]

@@ -17,10 +17,9 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-import numpy
 import pytest
 import torch
-from small import batch, gradients, network, quiet, relative
+from small import batch, gradients, interpreter_problem, network, quiet, relative
 from torch import nn
 from torch.func import functional_call, grad
 from torch.nn.functional import cross_entropy
@@ -31,13 +30,10 @@ from torch.utils.checkpoint import checkpoint
 from fast_resnet import convert
 from fast_resnet.model import FastResNet, Step, is_interpreted
 
-triton = pytest.importorskip("triton", reason="the kernels are written in Triton, not installed")
+problem = interpreter_problem()
 pytestmark = [
     pytest.mark.skipif(not is_interpreted(), reason="needs TRITON_INTERPRET=1"),
-    pytest.mark.skipif(
-        triton.__version__ < "3.7" and numpy.lib.NumpyVersion(numpy.__version__) >= "2.4.0",
-        reason="Triton 3.6 does not interpret loops with NumPy 2.4",
-    ),
+    pytest.mark.skipif(bool(problem), reason=problem),
 ]
 OFF = 3e-4  # of a gradient in fp32, as far as two orders of addition are apart
 Tensors = list[torch.Tensor]

@@ -5,7 +5,7 @@
 
 triton.testing.do_bench, median, cold cache; the largest rates without a pause; normal random
 numbers; kernels as PyTorch's profiler names them. Two minutes on an H100. The lab measures the same
-on a learner's GPU (course.topics.microscope.on_gpu), but for the counters: they need Nsight Compute
+on a learner's GPU (labs.lab_microscope.on_gpu), but for the counters: they need Nsight Compute
 (`ncu`) and a GPU that lets them be read.
 """
 

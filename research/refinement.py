@@ -4,7 +4,7 @@
 
 A: normal random numbers ("random"); the same with 3 sqrt(n) added to its diagonal, so that its
 condition number is at most 5 ("easy"); of size 8,192 with a condition number ("given"). One right
-side. Solved by cuSOLVER's `cusolverDnD?gesv`, and by course/topics/refinement ("ours").
+side. Solved by cuSOLVER's `cusolverDnD?gesv`, and by labs/lab_numerics ("ours").
 
 PyTorch loads cuSOLVER for its linear algebra but has no name for these functions, so they are
 called as from C. They take and return fp64; the letter names the format of the factors. Where

@@ -144,7 +144,7 @@ def _loader(which: str) -> Callable[[Evidence, Config], dict[str, Any] | None]:
         # Of an older recording not all of them are known.
         found = {name: evidence[which][name] for name in LOADING if name in evidence[which]}
         if evidence.get("device", "cpu") == "cpu" and not found.get("pin_memory"):
-            found.pop("pin_memory", None)  # there it pins nothing: see course.days.rehearsals
+            found.pop("pin_memory", None)  # there it pins nothing: see course.checks.dry_runs
         return found
 
     return seen

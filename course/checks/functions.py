@@ -37,7 +37,7 @@ def check_written(name: str, function: Function) -> CheckedFunction:
     """Check a function that you wrote in a notebook's cell.
 
     Args:
-        name: one of those in `course.days`, "numerics.carry" for instance.
+        name: one of those that `progress()` lists, "numerics.carry" for instance.
 
     Raises:
         ValueError: an unknown name; the message lists those there are.

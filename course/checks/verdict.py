@@ -109,7 +109,7 @@ def check(
     """Check a TODO by a run of your script and the run of the step before it.
 
     Args:
-        name: one of those in `course.days`, "day1.amp" for instance.
+        name: one of those that `progress()` lists, "day1.amp" for instance.
         run, against: runs that are there already; without them the script is launched.
         script: yours by default, the one in exercises/ that has the TODO.
         rerun: launch it again, also where the same runs are there.

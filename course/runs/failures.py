@@ -236,7 +236,7 @@ _LEFT = (
 _WAITED = (
     "This rank waited for another that did not come: one that skipped a collective (an all_reduce "
     "or a backward under an `if`), took fewer steps, or failed. scaling.told(run), of "
-    "course.topics, tells how far each came and what it said; collective_timeout_s is how long "
+    "course.analysis, tells how far each came and what it said; collective_timeout_s is how long "
     "they wait"
 )
 _TOO_FEW = "There are more ranks on this machine than GPUs: launch with fewer gpus, or on the CPU"

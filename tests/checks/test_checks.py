@@ -8,7 +8,6 @@ import pytest
 import torch
 from cases import for_all
 from check_helpers import SOLVED
-from course.days.day1 import DAY1
 from torch._subclasses import fake_tensor
 
 from course.checks import discovery
@@ -111,7 +110,7 @@ def test_effect_is_judged_by_its_interval(found: Ratio, faster: bool, verdict: s
 def test_a_gpu_that_waited_for_python_fails_nothing(monkeypatch, held, found, verdict) -> None:
     monkeypatch.setattr(checks, "ratio", lambda *_: found)
     monkeypatch.setattr(checks, "held_by_host", lambda _: held)
-    wanted = replace(DAY1["day1.amp"], limits=lambda cfg, place: "")
+    wanted = replace(discovery.checks()["day1.amp"], limits=lambda cfg, place: "")
     record = SimpleNamespace(device="cuda", hardware={}, machine="a GPU")
     run = SimpleNamespace(record=record, config=rung("amp"))
     part = checks._effect(wanted, run, None)

@@ -7,7 +7,6 @@ import pytest
 import torch
 from cases import for_all
 from check_helpers import TEXTS
-from course.days.day2 import DAY2
 
 from course.checks import discovery, exercises
 from course.checks import saved_files as saved
@@ -79,12 +78,12 @@ def ranks_on(*devices: tuple[str, str]) -> SimpleNamespace:
     ],
 )
 def test_two_ranks_on_one_device_are_noticed(devices, said: str) -> None:
-    found = list(DAY2["day2.ranks"].faults(ranks_on(*devices), None))
+    found = list(discovery.checks()["day2.ranks"].faults(ranks_on(*devices), None))
     assert [text[: len(said)] for text in found] == ([said] if said else [])
 
 
 def test_a_number_of_validation_images_that_shows_nothing_is_refused() -> None:
     record = SimpleNamespace(val_images=64, val_loss=2.3, gpus=2)
     run = SimpleNamespace(record=record, ranks=[{"rank": 0, "weights_by": [0]}])
-    (found,) = DAY2["day2.once"].faults(run, run)
+    (found,) = discovery.checks()["day2.once"].faults(run, run)
     assert "launch both runs with val_images=61" in found

@@ -12,7 +12,8 @@ from ipywidgets import HTML, Button, RadioButtons
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 
-from course.checks.quizzes import FOLDER, Quiz, QuizError, as_html, load, names
+from course.checks.discovery import LABS
+from course.checks.quizzes import Quiz, QuizError, as_html, load, names
 from course.checks.store import answers, path
 from course.widgets.quiz import quiz, quiz_form, static_html
 
@@ -51,10 +52,6 @@ def _texts(each: Quiz) -> list[str]:
             *(c.explanation for c in question.choices),
         )
     ]
-
-
-def test_every_notebook_of_the_day_has_its_file() -> None:
-    assert {"day1_1", "day1_2", "day1_3", "day1_4"} <= set(names())
 
 
 def test_neither_place_nor_length_gives_the_answer_away() -> None:
@@ -138,21 +135,24 @@ def test_questions_are_tables(file: Path, text: str, message: str) -> None:
 
 class TestAnswerInCode:
     def test_explains_and_stores(self) -> None:
-        right = _right(quiz("day1_1"), 1)
-        assert repr(quiz("day1_1").answer(1, right.upper())).startswith(f"1{right}: right. ")
-        assert answers("day1_1")[1]["right"] is True
+        right = _right(quiz("day1_1_gpu"), 1)
+        assert repr(quiz("day1_1_gpu").answer(1, right.upper())).startswith(f"1{right}: right. ")
+        assert answers("day1_1_gpu")[1]["right"] is True
         wrong = "a" if right != "a" else "b"
-        assert repr(quiz("day1_1").answer(1, wrong)).startswith(f"1{wrong}: not right. ")
-        assert answers("day1_1")[1]["right"] is False
+        assert repr(quiz("day1_1_gpu").answer(1, wrong)).startswith(f"1{wrong}: not right. ")
+        assert answers("day1_1_gpu")[1]["right"] is False
 
     @pytest.mark.parametrize(("number", "letter"), [(0, "a"), (99, "a"), ("one", "a"), (1, "z")])
     def test_names_what_there_is(self, number: object, letter: str) -> None:
         with pytest.raises(ValueError, match="choose"):
-            quiz("day1_1").answer(number, letter)
+            quiz("day1_1_gpu").answer(number, letter)
         assert not path().exists()
 
     def test_of_an_unknown_quiz_lists_them(self) -> None:
-        with pytest.raises(ValueError, match="no quiz 'day9': there are day0_1, day1_1, day1_2"):
+        with pytest.raises(
+            ValueError,
+            match="no quiz 'day9': there are day0_start_here, day1_1_gpu",
+        ):
             quiz("day9")
 
 
@@ -171,50 +171,50 @@ def _parts(each: Quiz) -> list[tuple[RadioButtons, Button, HTML]]:
 
 class TestForm:
     def test_explains_the_chosen_answer_and_stores_it(self) -> None:
-        each = quiz("day1_2")
+        each = quiz("day1_2_mixed_precision")
         form = quiz_form(each)
         _, above, _, choices, check, verdict, *_, score = form.children
         assert above is score  # seen without scrolling down
         assert "0 of 6" in score.value
         check.click()
         assert "Choose an answer first" in verdict.value
-        assert answers("day1_2") == {}
+        assert answers("day1_2_mixed_precision") == {}
         choices.value = _right(each, 1)
         assert verdict.value == ""
         check.click()
         assert "Right." in verdict.value
         (right,) = [choice for choice in each.questions[0].choices if choice.right]
         assert as_html(right.explanation) in verdict.value
-        assert answers("day1_2")[1]["choice"] == choices.value
+        assert answers("day1_2_mixed_precision")[1]["choice"] == choices.value
         assert "1 of 6" in score.value
 
     def test_a_wrong_answer_is_explained_and_can_be_mended(self) -> None:
-        choices, check, verdict = _parts(quiz("day1_2"))[0]
+        choices, check, verdict = _parts(quiz("day1_2_mixed_precision"))[0]
         choices.value = "a"
         check.click()
         assert "Not right." in verdict.value
-        assert answers("day1_2")[1]["right"] is False
+        assert answers("day1_2_mixed_precision")[1]["right"] is False
         choices.value = "c"
         check.click()
-        assert answers("day1_2")[1]["right"] is True
+        assert answers("day1_2_mixed_precision")[1]["right"] is True
 
     def test_shows_stored_answers_again(self) -> None:
-        quiz("day1_3").answer(2, "b")
-        choices, _, verdict = _parts(quiz("day1_3"))[1]
+        quiz("day1_3_channels_last").answer(2, "b")
+        choices, _, verdict = _parts(quiz("day1_3_channels_last"))[1]
         assert choices.value == "b"
         assert "Not right." in verdict.value
-        others = [each for i, each in enumerate(_parts(quiz("day1_3"))) if i != 1]
+        others = [each for i, each in enumerate(_parts(quiz("day1_3_channels_last"))) if i != 1]
         assert all(box.value is None and said.value == "" for box, _, said in others)
 
     def test_passes_over_a_stored_letter_that_went_away(self) -> None:
-        quiz("day1_3").answer(2, "b")
+        quiz("day1_3_channels_last").answer(2, "b")
         path().write_text(path().read_text().replace('"b"', '"e"'))
-        choices, _, verdict = _parts(quiz("day1_3"))[1]
+        choices, _, verdict = _parts(quiz("day1_3_channels_last"))[1]
         assert choices.value is None
         assert verdict.value == ""
 
     def test_explains_also_where_nothing_can_be_stored(self, runs_root: Path) -> None:
-        choices, check, verdict = _parts(quiz("day1_2"))[0]
+        choices, check, verdict = _parts(quiz("day1_2_mixed_precision"))[0]
         runs_root.write_text("a file in the way of the folder")
         choices.value = "c"
         check.click()
@@ -224,14 +224,14 @@ class TestForm:
 
 class TestWithoutFrontEnd:
     def test_text_has_all_and_says_how_to_answer(self) -> None:
-        text = repr(quiz("day1_1"))
-        for question in quiz("day1_1").questions:
+        text = repr(quiz("day1_1_gpu"))
+        for question in quiz("day1_1_gpu").questions:
             assert question.text in text
             assert all(f"{c.letter}) {c.text}" in text for c in question.choices)
             assert not any(c.explanation in text for c in question.choices)
-        assert 'quiz("day1_1").answer(1, "b")' in text
-        quiz("day1_1").answer(1, "a")
-        assert "You answered a, which is not right." in repr(quiz("day1_1"))
+        assert 'quiz("day1_1_gpu").answer(1, "b")' in text
+        quiz("day1_1_gpu").answer(1, "a")
+        assert "You answered a, which is not right." in repr(quiz("day1_1_gpu"))
 
     def test_html_holds_every_explanation_closed(self, file: Path) -> None:
         file.write_text(GOOD.replace('"q"', '"is `a < b` <i>safe</i>?"'))
@@ -254,14 +254,14 @@ class TestWithoutFrontEnd:
 
     @pytest.mark.slow
     def test_executed_notebook_holds_form_page_and_text(self, tmp_path: Path) -> None:
-        source = 'from course.widgets.quiz import quiz\nquiz("day1_4")'
+        source = 'from course.widgets.quiz import quiz\nquiz("day1_4_profiler")'
         book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
         NotebookClient(book, timeout=60, resources={"metadata": {"path": str(tmp_path)}}).execute()
         (output,) = book.cells[0].outputs
         assert set(output.data) == {WIDGET_VIEW, "text/html", "text/plain"}
         assert output.data[WIDGET_VIEW]["model_id"] in str(book.metadata.widgets)
         assert output.data["text/html"].count("<details>") == sum(
-            len(question.choices) for question in quiz("day1_4").questions
+            len(question.choices) for question in quiz("day1_4_profiler").questions
         )
         del output.data[WIDGET_VIEW]
         page, _ = HTMLExporter().from_notebook_node(book)
@@ -269,6 +269,6 @@ class TestWithoutFrontEnd:
 
 
 def test_files_travel_as_toml() -> None:
-    for each in FOLDER.iterdir():
+    for each in LABS.glob("*/quiz.toml"):
         assert each.suffix == ".toml"
         tomllib.loads(each.read_text(encoding="utf-8"))

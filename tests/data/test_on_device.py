@@ -28,7 +28,7 @@ FULL = torch.OutOfMemoryError("the device is full")
 # Triton's interpreter runs the kernel's lines on a processor; it is chosen before they are read.
 KERNEL = """
 import torch
-from course.topics.kernels import interpret
+from labs.lab_kernel import interpret
 interpret()
 from course.data.formats import crops
 random = torch.Generator().manual_seed(1)

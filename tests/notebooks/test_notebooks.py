@@ -53,14 +53,14 @@ models.create = lambda name, classes, image_px=224: ResNet(
 )
 """
 FEW_DIGITS = """
-from course.topics import numerics
+from labs import day1_2_mixed_precision as numerics
 whole = numerics.learned_digits
 numerics.learned_digits = lambda **how: whole(steps=30, **how)
 """
 FEW_COSTS = """
 from functools import partial
 import course
-from course.topics import formats
+from labs import day3_1_formats as formats
 whole, as_ever = formats.costs, course.rung
 few = {"steps": 12, "val_steps": 2}
 formats.costs = lambda images: whole(images=8)
@@ -69,8 +69,8 @@ formats.orders = partial(formats.orders, images=512)
 course.rung = lambda name, **own: as_ever(name, **own | few if own.get("quick") else own)
 """
 FEW_CROPS = """
-from course.days import learning
-from course.topics import large_batch
+from labs.day3_3_large_batch import configs as learning
+from labs import day3_3_large_batch as large_batch
 learning.QUICK_CROPS = 1024
 learning.QUICK |= {"val_images": 64}
 of_all, state_of = large_batch.batches, large_batch.state_gib
@@ -160,7 +160,7 @@ def test_formats_from_recorded_runs(
 
 
 FEW_PHOTOGRAPHS = """
-from course.topics import augmentation
+from labs import day3_2_augmentation as augmentation
 whole = augmentation.work_per_image
 augmentation.work_per_image = lambda images: whole(images=16)
 augmentation.measured.ROUNDS = 1
@@ -190,7 +190,7 @@ def test_large_batches_from_recorded_runs_and_small_trainings(
 
 UNWRITTEN = """
 import pandas
-from course.topics import compilation
+from labs import day3_4_compile as compilation
 
 compilation.made.BACKEND, compilation.made.CALLS = "eager", 1
 compilation.kernels = lambda *_: [compilation.recorded_kernel("nvidia-h200")]
@@ -235,8 +235,8 @@ def test_shards_from_recorded_runs_and_small_trainings(
 
 FEW_FEATURES = """
 from functools import cache
-from course.days.parallel import piped
-from course.topics import parallel
+from labs.day4_3_model_parallel import configs as piped
+from labs import day4_3_model_parallel as parallel
 piped.LIVE |= {"image_px": 32, "batch_size": 8, "steps": 2, "warmup_steps": 1}
 whole = parallel.pieces
 parallel.pieces = lambda model, image_px, images: whole(model, 32, 1)
@@ -284,8 +284,8 @@ def test_memory_from_recorded_runs_and_small_trainings(
 
 
 FEW_TRIALS = """
-from course.days import tuned
-from course.topics import search
+from labs.day4_4_search import configs as tuned
+from labs import day4_4_search as search
 tuned.QUICK |= {"epochs": 3, "steps": 2, "val_images": 64, "lr_warmup": 1, "warmup_steps": 1}
 made, replayed = search.search, search.replayed
 few = {"seed": [0]}
@@ -316,7 +316,7 @@ import os
 from functools import partial
 os.environ["OMP_NUM_THREADS"] = "1"
 from course.checks import exercises
-from course.topics import practice
+from labs import day4_5_practice as practice
 practice.threads = partial(practice.threads, steps=3)
 as_ever = exercises.script_variant
 exercises.script_variant = lambda name, after, script: as_ever(name, after, {script!r})
@@ -341,7 +341,7 @@ def test_a_training_is_stopped_and_goes_on(
 
 FEW_UPDATES = """
 from functools import partial
-from course.topics import refinement
+from labs import lab_numerics as refinement
 refinement.learned_in_bf16 = partial(refinement.learned_in_bf16, steps=150)
 refinement.convergence = partial(refinement.convergence, size=50)
 """
@@ -358,7 +358,7 @@ def test_half_precision_for_science_with_its_blanks_open(
 
 FEW_TILES = """
 from functools import partial
-from course.topics import kernels
+from labs import lab_kernel as kernels
 kernels.tiles = partial(kernels.tiles, size=64)
 """
 
@@ -374,7 +374,7 @@ def test_a_first_kernel_with_its_blanks_open(
 
 FEW_PRODUCTS = """
 from functools import partial
-from course.topics import microscope
+from labs import lab_microscope as microscope
 microscope.near = partial(microscope.near, reach=1)
 """
 
@@ -393,7 +393,7 @@ import narrow_networks
 import torch
 torch.set_num_threads(1)  # two would wait for each other at each of so small layers
 narrow_networks.use()
-from course.topics.networks import bench, here
+from labs.lab_networks import bench, local as here
 bench.STEPS["cpu"] = {"warmup": 1, "iterations": 1}
 here.FEWEST = 1
 """
@@ -410,9 +410,9 @@ def test_three_networks_with_the_blank_open(
 FEW_ANSWERS = """
 import torch
 from functools import partial
-from course.topics import inference
-from course.topics.inference import latency
-from course.topics.inference import int8
+from labs import lab_inference as inference
+from labs.lab_inference import latency
+from labs.lab_inference import int8
 from course.training import models
 torch.set_num_threads(1)
 narrow.leave_kernels()

@@ -56,7 +56,7 @@ COMMAND = """
 import sys
 from pathlib import Path
 
-from course.workshop import rehearsal as notebooks
+from tools import rehearsal as notebooks
 from course.__main__ import main
 
 notebooks.FOLDER = Path(sys.argv.pop(1))

@@ -110,10 +110,10 @@ def _mismatch(need: Requirement) -> str:
 
 
 def clone() -> Check:
-    """Is the course that Python imports the one that the learner stands in, and edits?"""
+    """Check that Python imports the course from the folder that the learner edits."""
     here = Path.cwd()
     own = next(
-        (p for p in (here, *here.parents) if (p / "course" / "workshop" / "doctor.py").is_file()),
+        (p for p in (here, *here.parents) if (p / "course" / "doctor.py").is_file()),
         None,
     )
     if own and own.resolve() != runs.PROJECT:

@@ -15,8 +15,8 @@ from course.analysis.run_rows import finished
 from course.config import CHOICES, Config, from_dict
 from course.runs import recordings
 from course.runs.run import Run
-from course.training.fake.step import predict
 from course.training.memory import total_gib
+from course.training.memory_prediction import predict
 
 MACHINE = "nvidia-h100"
 SAVED = "predicted"  # in a machine's index: predictions for its recorded runs

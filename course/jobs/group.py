@@ -164,7 +164,7 @@ def _host_free_gib(runs: Sequence[Run]) -> float:
 
 
 def _peaks_gib(runs: Sequence[Run]) -> list[float]:
-    from course.training.fake.step import predict
+    from course.training.memory_prediction import predict
     from course.training.precision import resolve
 
     return [predict(resolve(_share(run))).peak_gib for run in runs]

@@ -12,7 +12,7 @@ from torch import nn
 from torch.autograd.graph import Node, saved_tensors_hooks
 
 from course.config import GIB, Config
-from course.training.fake.step import FakeStep, fake_step, tracked
+from course.training.memory_prediction import FakeStep, fake_step, tracked
 
 KINDS = ("weights", "gradients", "optimizer state", "weight copies", "batch", "activations")
 STEM, HEAD = ("conv1", "bn1", "relu", "maxpool"), ("avgpool", "fc")

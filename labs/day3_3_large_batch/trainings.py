@@ -18,7 +18,7 @@ from course.data.crop_set import Crops
 from course.data.loader import normalised
 from course.runs.run import Run
 from course.training import models, optimizers
-from course.training.fake.step import fake_step
+from course.training.memory_prediction import fake_step
 
 SMOOTH = 0.9  # of the losses before, in a search
 TOO_HIGH = 4.0  # times the smallest loss: from there on nothing is looked at

@@ -12,8 +12,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from course.config import GIB, Config
+from course.training import memory_prediction as fake
 from course.training import models, optimizers
-from course.training.fake import step as fake
 
 KINDS = {  # of PyTorch's FSDPMemTracker
     "weights_gib": ("Sharded Param", "Buffer"),
@@ -126,7 +126,7 @@ def _tracked(step: fake.FakeStep, config: Config) -> dict[str, float]:
 
     tracker = FSDPMemTracker(step.model, step.optimizer)
     tracker.track_inputs((step.images, step.loaded, step.labels))
-    tracker.memory_tracking = {}  # as in course.training.fake.step
+    tracker.memory_tracking = {}  # as in course.training.memory_prediction
     step.between_passes = tracker.reset_mod_stats
     step.update_once()
     with tracker:

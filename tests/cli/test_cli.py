@@ -211,7 +211,8 @@ def test_doctor_sees_that_another_clone_is_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert doctor.clone().status == "ok"
-    shutil.copytree(PROJECT / "course" / "workshop", tmp_path / "course" / "workshop")
+    (tmp_path / "course").mkdir()
+    shutil.copy(PROJECT / "course" / "doctor.py", tmp_path / "course")
     (tmp_path / "notebooks").mkdir()
     monkeypatch.chdir(tmp_path / "notebooks")
     found = doctor.clone()

@@ -19,7 +19,7 @@ from course.config import Config
 from course.jobs.launch import explain
 from course.runs.run import PROJECT, Run
 from course.training import memory
-from course.training.fake.step import predict
+from course.training.memory_prediction import predict
 
 TEXT = (PROJECT / "solutions" / "train.py").read_text()
 COMMON = {"data": "synthetic", "epochs": 1, "val_steps": 0}

@@ -9,7 +9,7 @@ from course import launch
 from course.jobs.launch import explain
 from course.runs.run import Run
 from course.training import memory
-from course.training.fake.step import predict
+from course.training.memory_prediction import predict
 
 pytestmark = pytest.mark.gpu
 Trained = Callable[..., Run]

@@ -15,7 +15,7 @@ from course.analysis import memory as peaks
 from course.config import GIB, rung
 from course.runs.recordings import recorded
 from course.training import memory
-from course.training.fake.step import predict
+from course.training.memory_prediction import predict
 from labs.day1_1_gpu.figures import plot_predicted_peaks
 
 CPU = torch.device("cpu")

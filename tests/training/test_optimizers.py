@@ -11,7 +11,7 @@ from torch import nn
 
 from course.config import CHOICES, Config, rung
 from course.training import optimizers
-from course.training.fake.step import predict
+from course.training.memory_prediction import predict
 
 NAMES = CHOICES["optimizer"]
 STATE = {  # numbers that an optimizer keeps for each weight, beside single ones

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from course.config import Config
-from course.training.fake.step import fake_step
+from course.training.memory_prediction import fake_step
 
 # Operators that must read some of their inputs a second time, by the places of those inputs:
 # training BatchNorm needs the mean over the batch before it can subtract it from anything, and

@@ -6,7 +6,7 @@ import torch
 
 from course.config import GIB, rung
 from course.training import models
-from course.training.fake.step import predict
+from course.training.memory_prediction import predict
 from labs.day1_1_gpu.figures import plot_anatomy as draw
 from labs.day1_1_gpu.memory_parts import KINDS, anatomy, kept_without_grad
 

@@ -12,7 +12,7 @@ from course.analysis import memory
 from course.config import rung
 from course.training import models
 from course.training.evidence.kept import Kept
-from course.training.fake.step import Prediction
+from course.training.memory_prediction import Prediction
 from labs import day4_1_memory as lab
 
 

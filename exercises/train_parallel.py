@@ -1,7 +1,7 @@
-"""Train one network on several devices at once: its layers shared out, or one after the other.
+"""Train one network on several devices, with tensor or pipeline parallelism.
 
-Day 4's second script. Ranks that see the same images share out every MLP (`tensor`), or each keeps
-some of the blocks and sends on what they give (`pipeline`). What you write is at the TODOs.
+Day 4's second script. Ranks that get the same images each hold a part of every MLP (`tensor`), or
+some of the blocks, whose outputs they send on (`pipeline`). You write code at the numbered TODOs.
 """
 
 from functools import partial
@@ -25,32 +25,32 @@ from course.training.recorder import recording
 
 def main(run):
     cfg = run.config
-    torch.manual_seed(cfg.seed)  # every rank starts from the same weights
+    torch.manual_seed(cfg.seed)  # the same initial weights on every rank
     precision.set_tf32(cfg.precision == "tf32")
     device = joined(run)
     copies, mates = mesh_of(run, device)
     group, copy, how_many = None, run.rank, run.world_size
-    # TODO 29, day 4: ranks that share one network see the same images; copies see others
+    # TODO 29, day 4: ranks of one network get the same images, other copies different ones
 
     sets = image_sets(cfg)
     sampler, train_batches, val_batches = shared(sets, cfg, device, copy, how_many)
     net = models.create(cfg.model, sets.classes, cfg.image_px)
-    torch.manual_seed(cfg.seed + copy)  # but crops of its own
+    torch.manual_seed(cfg.seed + copy)  # different crops in each copy
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
     criterion = partial(loss_of, label_smoothing=cfg.label_smoothing)
 
-    # TODO 30, day 4: of every MLP this rank keeps its share
+    # TODO 30, day 4: keep this rank's part of every MLP
     schedule = None
     if cfg.pipeline and run.world_size > 1:
         numbers, count = [run.rank], run.world_size
-        # TODO 34, day 4: as many stages as the schedule wants, and the numbers of this rank's
+        # TODO 34, day 4: the schedule's number of stages, and the numbers of this rank's stages
         parts = pipelines.parts(net, count, cfg.cut, cfg.image_px)
         micro_batches = cfg.batch_size // (cfg.micro_batch or cfg.batch_size)
-        # TODO 33, day 4: keep the parts that are this rank's, as stages of a pipeline
-        # TODO 34, day 4: which work in the order that the config names
+        # TODO 33, day 4: keep this rank's parts as stages of a pipeline
+        # TODO 34, day 4: run the stages by the schedule that the config names
     layout = torch.channels_last if cfg.channels_last and not cfg.shard else torch.preserve_format
     model = net = net.to(device, memory_format=layout)
-    # TODO 32, day 4: copies share out what a rank keeps once more, block by block
+    # TODO 32, day 4: shard this rank's part over the copies, block by block
     if how_many > 1:
         model = DDP(net, process_group=group)
     optimizer = optimizers.create(net.parameters(), cfg)
@@ -93,27 +93,27 @@ def main(run):
 
 
 class SharedMlp(nn.Module):
-    """A rank's share of an MLP: some of its hidden channels."""
+    """One rank's part of an MLP: some of its hidden channels."""
 
     def __init__(self, mlp, ranks):
         super().__init__()
         self.fc1, self.act, self.fc2, self.group = mlp.fc1, mlp.act, mlp.fc2, ranks.get_group()
-        # TODO 30, day 4: what makes these channels, what takes them, and one last bias for all
+        # TODO 30, day 4: split fc1 by rows, fc2 by columns, and keep one last bias
 
     def forward(self, features):
         features = Entry.apply(features, self.group)
         result = self.fc2(self.act(self.fc1(features)))
-        # TODO 30, day 4: of which each rank has a part
+        # TODO 30, day 4: each rank has one part of the sum
         return result
 
 
 class Exit(torch.autograd.Function):
-    """The sum of what the ranks of a group have; each part of a sum has the sum's gradient."""
+    """Sum over the ranks of a group; in backward every part gets the gradient of the sum."""
 
     @staticmethod
     def forward(ctx, result, group):
         result = result.clone()
-        # TODO 30, day 4: the sum
+        # TODO 30, day 4: sum over the group
         return result
 
     @staticmethod
@@ -122,7 +122,7 @@ class Exit(torch.autograd.Function):
 
 
 class Entry(torch.autograd.Function):
-    """Features that all ranks of a group have, and each rank's part of their gradient."""
+    """Identity in forward; in backward, sum the ranks' parts of the gradient."""
 
     @staticmethod
     def forward(ctx, features, group):
@@ -131,23 +131,23 @@ class Entry(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        # TODO 31, day 4: which is whole once all parts are added up
+        # TODO 31, day 4: sum the parts of the gradient over the group
         return gradient, None
 
 
 def share(weight, ranks, dim):
-    """This rank's part of a weight, which is cut along one of its dimensions."""
+    """Return this rank's part of a weight, split along one dimension."""
     return nn.Parameter(weight.detach().chunk(ranks.size(), dim)[ranks.get_local_rank()].clone())
 
 
 def loss_of(scores, labels, label_smoothing):
-    """The mean over images, in fp32 whatever the scores are in."""
+    """Return the mean loss over images, computed in fp32."""
     return nn.functional.cross_entropy(scores.float(), labels, label_smoothing=label_smoothing)
 
 
 def passed_on(schedule, images, labels):
-    """Both passes of a batch through all stages, in micro-batches; the loss, for every rank."""
-    losses, first = [], [images] * (distributed.get_rank() == 0)  # for the stage that begins
+    """Run forward and backward through all stages; return the loss on every rank."""
+    losses, first = [], [images] * (distributed.get_rank() == 0)  # only for the first stage
     schedule.step(*first, target=labels, losses=losses)
     loss = torch.stack(losses).mean() if losses else torch.zeros((), device=images.device)
     distributed.broadcast(loss, distributed.get_world_size() - 1)
@@ -155,7 +155,7 @@ def passed_on(schedule, images, labels):
 
 
 def mesh_of(run, device):
-    """Ranks in a grid: this one's like in all copies of the network, and its mates in one copy."""
+    """Return the mesh over copies of the network, and the mesh of the ranks that share a copy."""
     if run.world_size == 1:
         return None, None
     sharing = run.world_size if run.config.pipeline else run.config.tensor
@@ -165,13 +165,13 @@ def mesh_of(run, device):
 
 
 def shared(sets, cfg, device, copy, copies):
-    """The sampler of a copy's share of images; its batches for training, and for validation."""
+    """Return this copy's sampler, training batches and validation batches."""
     loading = {name: getattr(cfg, name) for name in ("persistent_workers", "pin_memory")}
     ahead = cfg.prefetch_factor if cfg.workers else None
     loading |= {"num_workers": cfg.workers, "prefetch_factor": ahead}
     sampler = DistributedSampler(sets.train, copies, copy, seed=cfg.seed)
     share = cfg.batch_size // copies
-    equal = len(sets.val) - len(sets.val) % (share * copies)  # in a pipeline all batches are whole
+    equal = len(sets.val) - len(sets.val) % (share * copies)  # pipelines need full batches
     val_sampler = range(copy, equal, copies)
     return sampler, *loaders(
         sets, cfg, device, share, sampler=sampler, val_sampler=val_sampler, **loading

@@ -1,7 +1,7 @@
-"""Train so that the training may be stopped at any step, and goes on as if nothing had been.
+"""Train so that the training can stop at any step, and resumes as if nothing had happened.
 
-Day 4's third script. The loop is train.py's, on any number of ranks. When its process is started
-again in the same folder, it goes on by itself. What you write is at the numbered TODOs.
+Day 4's third script. The loop is train.py's, with any number of ranks. Started again in the same
+folder, it resumes automatically. You write code at the numbered TODOs.
 """
 
 import os
@@ -26,7 +26,7 @@ from course.training.restart import checkpoint, randomness
 
 def main(run):
     cfg = run.config
-    randomness.begin(cfg)  # the same weights on every rank
+    randomness.begin(cfg)  # the same initial weights on every rank
     precision.set_tf32(cfg.precision == "tf32")
     device = joined(run)
     sets = image_sets(cfg)
@@ -45,19 +45,19 @@ def main(run):
     scaler = torch.amp.GradScaler(device.type, enabled=cfg.precision == "fp16")
 
     parts = {"model": net, "optimizer": optimizer}
-    # TODO 35, day 4: what else changes from step to step, and is no number drawn at random
-    step = 0  # so many lie behind
-    # TODO 36, day 4: take all that the newest whole checkpoint has; there may be none
+    # TODO 35, day 4: everything else that changes from step to step, except random states
+    step = 0  # completed steps
+    # TODO 36, day 4: restore all state from the newest complete checkpoint, if any
     store = checkpoint.Background() if cfg.async_save else save
-    asked = []  # is not empty any more once somebody wants this process to end
-    # TODO 37, day 4: SIGTERM ends a process at once. Note it instead, and finish the step
+    asked = []  # not empty once this process was asked to end
+    # TODO 37, day 4: SIGTERM ends a process at once: note it instead, finish the step
 
     meter = Meter(run, device, first=step)
-    for epoch in range(max(step - 1, 0) // cfg.steps, cfg.epochs):  # at its end, it validates
+    for epoch in range(max(step - 1, 0) // cfg.steps, cfg.epochs):  # each ends by validating
         model.train()
         sampler.set_epoch(epoch)
         sets.train.set_epoch(epoch)
-        # TODO 36, day 4: of its images, so many have been seen
+        # TODO 36, day 4: skip the images of this epoch that were already used
         for images, labels in meter.steps(train_batches, epoch):
             images = normalised(images.to(device, non_blocking=cfg.non_blocking))
             labels = labels.to(device, non_blocking=cfg.non_blocking)
@@ -79,9 +79,9 @@ def main(run):
 
             step, ends = meter.step, any_rank(asked, device)
             if cfg.save_every and (step % cfg.save_every == 0 or ends):
-                random = randomness.states(device)  # of all ranks, so all must ask
-                # TODO 35, day 4: one rank saves: the parts' state, step, random numbers
-            # TODO 37, day 4: asked to end, and saved: leave the rest to another process
+                random = randomness.states(device)  # a collective: all ranks call it
+                # TODO 35, day 4: one rank saves the parts' state, the step and random states
+            # TODO 37, day 4: after saving, stop; a new process continues
         if cfg.val_steps:
             run.epoch(**validate(model, val_batches, cfg, device, autocast))
     if cfg.async_save:
@@ -89,12 +89,12 @@ def main(run):
 
 
 def save(state, folder, step):
-    """Write a checkpoint; whatever happens meanwhile, a whole one is there afterwards."""
-    # TODO 35, day 4: under another name until all is on the disk; then keep the last two
+    """Write a checkpoint so that a complete one exists even if this process dies now."""
+    # TODO 35, day 4: write under a temporary name, fsync, rename; then keep the last two
 
 
 def shared(sets, run, device):
-    """The sampler of this rank's share of images; its batches for training, and for validation."""
+    """Return this rank's sampler, training batches and validation batches."""
     cfg = run.config
     loading = {name: getattr(cfg, name) for name in ("persistent_workers", "pin_memory")}
     ahead = cfg.prefetch_factor if cfg.workers else None

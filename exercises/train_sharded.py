@@ -1,7 +1,7 @@
-"""Train a network that asks for more memory than there is: CoAtNet, or a vision transformer.
+"""Train a network that needs more memory than one GPU has: CoAtNet, or a vision transformer.
 
-Day 4's script. It begins where train.py ends: on the accelerator, under autocast, with a process
-for each device. What a rung changes is in its config, and what you write is at the numbered TODOs.
+Day 4's first script. It starts where train.py ends: on the accelerator, under autocast, with one
+process per device. A rung only changes the config, and you write code at the numbered TODOs.
 """
 
 from contextlib import nullcontext
@@ -29,38 +29,38 @@ from course.training.recorder import recording
 
 def main(run):
     cfg = run.config
-    torch.manual_seed(cfg.seed)  # every rank starts from the same weights
+    torch.manual_seed(cfg.seed)  # the same initial weights on every rank
     precision.set_tf32(cfg.precision == "tf32")
     device = joined(run)
 
     sets = image_sets(cfg)
     sampler, train_batches, val_batches = shared(sets, run, device)
     model = models.create(cfg.model, sets.classes, cfg.image_px).to(device)
-    if cfg.channels_last and not cfg.shard:  # fully_shard takes contiguous weights alone
+    if cfg.channels_last and not cfg.shard:  # fully_shard only accepts contiguous weights
         model = model.to(memory_format=torch.channels_last)
-    torch.manual_seed(cfg.seed + run.rank)  # but crops of its own
-    net = model  # itself, whatever is wrapped around it below
+    torch.manual_seed(cfg.seed + run.rank)  # different crops on every rank
+    net = model  # without the wrappers below
 
-    # TODO 19, day 4: of the blocks that the config names, keep only what enters them
-    # TODO 28, day 4: compile each block by itself, if the config asks for it
-    # TODO 22, day 4: with zero2 weights stay gathered from forward to backward
+    # TODO 19, day 4: checkpoint the blocks that the config selects: keep only their inputs
+    # TODO 28, day 4: compile each block separately if the config requests it
+    # TODO 22, day 4: with zero2, keep weights gathered between forward and backward
     reshard = True
-    # TODO 23, day 4: with cfg.policy weights are gathered in bf16, gradients added up in fp32
+    # TODO 23, day 4: with cfg.policy, gather weights in bf16 and reduce gradients in fp32
     policy = MixedPrecisionPolicy()
     units = models.units(net, cfg.unit_blocks)
-    # TODO 21, day 4: give each unit to fully_shard, then the network with what is left
+    # TODO 21, day 4: apply fully_shard to each unit, then to the network
     if run.world_size > 1:
         model = DDP(model, bucket_cap_mb=cfg.bucket_mb, gradient_as_bucket_view=True)
-    # TODO 24, day 4: while a unit computes, gather the next cfg.prefetch, in both passes
+    # TODO 24, day 4: prefetch the next cfg.prefetch units in forward and in backward
     criterion = nn.CrossEntropyLoss(label_smoothing=cfg.label_smoothing)
     optimizer = optimizers.create(model.parameters(), cfg)
     optimizers.schedule(optimizer, cfg)
     first_epoch = 0
-    # TODO 27, day 4: go on from what another run has saved, whatever its number of ranks
+    # TODO 27, day 4: resume from the checkpoint of another run, with any number of ranks
 
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
-    # TODO 23, day 4: and autocast has nothing left to do
-    # TODO 20, day 4: let what backward needs wait in the host's memory, if the config asks
+    # TODO 23, day 4: the policy replaces autocast
+    # TODO 20, day 4: keep backward's tensors in host memory if the config requests it
     kept = nullcontext()
     profiler = torch.profiler.profile(
         schedule=profiling.schedule(cfg), on_trace_ready=run.save_trace, record_shapes=True
@@ -76,26 +76,26 @@ def main(run):
             labels = labels.to(device, non_blocking=cfg.non_blocking)
             if cfg.channels_last:
                 images = images.to(memory_format=torch.channels_last)
-            # TODO 17, day 4: split the batch: the network sees cfg.micro_batch images at once
+            # TODO 17, day 4: split the batch into micro-batches of cfg.micro_batch images
             micro_batches = [(images, labels)]
             meter.lap("load")
 
             step_loss = 0
             for number, (inputs, targets) in enumerate(micro_batches, 1):
                 silent = nullcontext()
-                # TODO 18, day 4: only behind the last micro-batch do ranks average gradients
+                # TODO 18, day 4: average gradients over ranks only after the last micro-batch
                 with silent, autocast, kept:
                     scores = model(inputs)
                     meter.lap("forward")
-                    # TODO 23, day 4: but the loss is computed in fp32, as under autocast
+                    # TODO 23, day 4: compute the loss in fp32, as autocast does
                     loss = criterion(scores, targets)
-                    # TODO 17, day 4: so that all images of the batch count alike
+                    # TODO 17, day 4: weight the loss so that every image counts equally
                 meter.lap("loss")
                 loss.backward()
                 meter.lap("backward")
                 step_loss += loss.detach()
 
-            # TODO 25, day 4: shorten the gradients of all ranks' weights, taken together
+            # TODO 25, day 4: clip the norm of the gradients over all ranks' weights
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             meter.lap("optimizer", loss=step_loss)
@@ -105,34 +105,34 @@ def main(run):
             run.epoch(**validate(model, val_batches, cfg, device, autocast))
     profiler.stop()
     if cfg.save_weights:
-        # TODO 26, day 4: gather the whole weights, for rank 0 alone
+        # TODO 26, day 4: gather the full state dict on rank 0 only
         whole = net.state_dict()
         if run.rank == 0:
             run.save_weights(whole)
-    # TODO 27, day 4: every rank writes its own part, if the config asks for it
+    # TODO 27, day 4: each rank writes its part of a checkpoint if the config requests it
 
 
 def mesh_of(run, device):
-    """The ranks in a row; of "hybrid" in two rows, each of which shares out a whole network."""
+    """Return a mesh with one row of ranks; for "hybrid" two rows, each with a full network."""
     rows = 2 if run.config.shard == "hybrid" else 1
     shape = (rows, run.world_size // rows)[rows == 1 :]
     return init_device_mesh(device.type, shape, mesh_dim_names=("copy", "shard")[rows == 1 :])
 
 
 def training_state(net, optimizer, epochs=0):
-    """What a checkpoint holds: weights, what the optimizer keeps of them, and epochs done."""
+    """Return the content of a checkpoint: weights, optimizer state and completed epochs."""
     weights, kept = state_dict.get_state_dict(net, optimizer)
     return {"model_state_dict": weights, "optim_state_dict": kept, "epochs": epochs}
 
 
 def shared(sets, run, device):
-    """The sampler of this rank's share of images; its batches for training, and for validation."""
+    """Return this rank's sampler, training batches and validation batches."""
     cfg = run.config
     loading = {"num_workers": cfg.workers, "persistent_workers": cfg.persistent_workers,
                "prefetch_factor": cfg.prefetch_factor if cfg.workers else None,
                "pin_memory": cfg.pin_memory}  # fmt: skip
     sampler = DistributedSampler(sets.train, run.world_size, run.rank, seed=cfg.seed)
-    # In shards a forward pass is a collective: all ranks must have the same number of batches.
+    # With shards, forward is a collective: all ranks need the same number of batches.
     equal = len(sets.val) - len(sets.val) % run.world_size
     val_sampler = range(run.rank, equal, run.world_size)
     share = cfg.batch_size // run.world_size

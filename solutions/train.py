@@ -1,8 +1,7 @@
-"""Train ResNet-50, time every step, validate after every epoch.
+"""Train ResNet-50, time every step, and validate after every epoch.
 
-This one script carries the whole ladder: what a rung changes is in its config, and what
-you write is at the numbered TODOs. `course run` gives it a config; started by hand it
-trains the quick baseline.
+One script for the full ladder: a rung only changes the config, and you write code at the numbered
+TODOs. `course run` passes a config; if you start the script yourself, it trains the quick baseline.
 """
 
 import tarfile
@@ -28,17 +27,17 @@ from course.training.recorder import recording
 
 def main(run):
     cfg = run.config
-    torch.manual_seed(cfg.seed)  # every rung starts from the same weights and sees the same images
+    torch.manual_seed(cfg.seed)  # the same initial weights and images on every rung
     precision.set_tf32(cfg.precision == "tf32")
 
-    # >>> TODO 1, day 1: compute on the accelerator, if the rung asks for it and the machine has one
+    # >>> TODO 1, day 1: use the accelerator if the rung requests it and the machine has one
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     device = accelerator if cfg.device == "auto" and accelerator else torch.device("cpu")
     # --- before
     # device = torch.device("cpu")
     # <<<
 
-    # >>> TODO 7, day 2: with a process for each device: take this rank's, and join the others
+    # >>> TODO 7, day 2: select this rank's device and join the process group
     if run.world_size > 1:
         if device.type != "cpu":
             device = torch.device(device.type, run.local_rank)
@@ -48,25 +47,25 @@ def main(run):
     # <<<
 
     sets = image_sets(cfg)
-    # >>> TODO 6, day 2: who loads batches, how far ahead, into which memory: DataLoader's arguments
+    # >>> TODO 6, day 2: DataLoader's arguments: workers, prefetching, pinned memory
     loading = {"num_workers": cfg.workers, "persistent_workers": cfg.persistent_workers,
                "prefetch_factor": cfg.prefetch_factor if cfg.workers else None,
                "pin_memory": cfg.pin_memory}  # fmt: skip
     # --- before
     # loading = {}
     # <<<
-    # >>> TODO 8, day 2: every rank takes its own share of each batch of cfg.batch_size images
+    # >>> TODO 8, day 2: split each batch of cfg.batch_size images among the ranks
     share = cfg.batch_size // run.world_size
     sampler = DistributedSampler(sets.train, run.world_size, run.rank, seed=cfg.seed)
     # --- before
-    # share, sampler = cfg.batch_size, None  # all images of a batch, in random order
+    # share, sampler = cfg.batch_size, None  # all images, in random order
     # <<<
-    # >>> TODO 9, day 2: and validates its own share, no image twice
+    # >>> TODO 9, day 2: split the validation images among the ranks, each image once
     val_sampler = range(run.rank, len(sets.val), run.world_size)
     # --- before
     # val_sampler = None  # all images
     # <<<
-    # >>> TODO 10, day 3: train on the images of shards, where the config asks for them
+    # >>> TODO 10, day 3: read the training images from shards if the config requests it
     if cfg.format == "shards":
         sets = replace(sets, train=Shards(sets, cfg, run.rank, run.world_size))
     # --- before
@@ -75,12 +74,12 @@ def main(run):
         sets, cfg, device, share, sampler=sampler, val_sampler=val_sampler, **loading
     )
     model = models.create(cfg.model, sets.classes)
-    torch.manual_seed(cfg.seed + run.rank)  # the same weights on every rank, but crops of its own
-    # >>> TODO 1, day 1: move the model's weights to the device
+    torch.manual_seed(cfg.seed + run.rank)  # same weights on every rank, different crops
+    # >>> TODO 1, day 1: move the model to the device
     model = model.to(device)
     # --- before
     # <<<
-    # >>> TODO 4, day 1: store the weights channels last
+    # >>> TODO 4, day 1: store the weights in channels_last
     if cfg.channels_last:
         model = model.to(memory_format=torch.channels_last)
     # --- before
@@ -89,14 +88,14 @@ def main(run):
         model = sync_batchnorm.convert(model)
     if cfg.algebra:
         model = fast_resnet.convert(model)
-    net = model  # itself, whatever is wrapped around it below
-    # >>> TODO 16, day 3: compile the network, once, for training; what DDP does stays outside
+    net = model  # without the wrappers below
+    # >>> TODO 16, day 3: compile the network once, before DDP wraps it
     if cfg.compile:
         model = torch.compile(model, mode=cfg.compile)
     # --- before
     # <<<
 
-    # >>> TODO 8, day 2: average the gradients of all ranks, while backward still computes others
+    # >>> TODO 8, day 2: average the gradients over the ranks, overlapping with backward
     if run.world_size > 1:
         model = DDP(model, bucket_cap_mb=cfg.bucket_mb, gradient_as_bucket_view=True,
                     find_unused_parameters=cfg.find_unused)  # fmt: skip
@@ -104,9 +103,9 @@ def main(run):
     # <<<
     criterion = nn.CrossEntropyLoss()
     criterion.label_smoothing = cfg.label_smoothing
-    # >>> TODO 14, day 3: weight decay for filters and matrices; for vectors if the config has it so
+    # >>> TODO 14, day 3: weight decay for filters and matrices; for vectors only if cfg.norm_decay
     filters = [weight for weight in model.parameters() if weight.ndim > 1]
-    vectors = [weight for weight in model.parameters() if weight.ndim <= 1]  # BatchNorm's, biases
+    vectors = [weight for weight in model.parameters() if weight.ndim <= 1]  # BatchNorm, biases
     decay = cfg.weight_decay if cfg.norm_decay else 0.0
     weights = [{"params": filters}, {"params": vectors, "weight_decay": decay}]
     # --- before
@@ -114,7 +113,7 @@ def main(run):
     # <<<
     optimizer = optimizers.create(weights, cfg)
     optimizers.schedule(optimizer, cfg)
-    # >>> TODO 15, day 3: search: from cfg.lr / 10,000 to cfg.lr, the same factor at each update
+    # >>> TODO 15, day 3: learning-rate search: from cfg.lr / 10,000 to cfg.lr by a constant factor
     if cfg.schedule == "find":
         last = cfg.epochs * cfg.steps - 1
         search = LambdaLR(optimizer, lambda update: 1e4 ** (update / last - 1))
@@ -123,17 +122,17 @@ def main(run):
     # <<<
     averaged = optimizers.Averaged(net, optimizer, cfg)
 
-    # >>> TODO 2, day 1: run the forward pass under autocast, in the config's precision
+    # >>> TODO 2, day 1: run the forward pass under autocast in the config's precision
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
     # --- before
     # autocast = nullcontext()
     # <<<
-    # >>> TODO 3, day 1: scale the loss where gradients in fp16 would vanish
+    # >>> TODO 3, day 1: scale the loss if gradients would underflow in fp16
     scaler = torch.amp.GradScaler(device.type, enabled=cfg.precision == "fp16")
     # --- before
     # <<<
 
-    # >>> TODO 5, day 1: let the profiler record what every operator does, on the config's schedule
+    # >>> TODO 5, day 1: record operators with the profiler, on the config's schedule
     profiler = torch.profiler.profile(
         schedule=profiling.schedule(cfg), on_trace_ready=run.save_trace, record_shapes=True
     )
@@ -144,12 +143,12 @@ def main(run):
     meter = Meter(run, device)
     for epoch in range(cfg.epochs):
         model.train()
-        # >>> TODO 8, day 2: shuffle anew in every epoch, on all ranks alike
+        # >>> TODO 8, day 2: shuffle differently in each epoch, the same on all ranks
         sampler.set_epoch(epoch)
         # --- before
         # <<<
         for images, labels in meter.steps(train_batches, epoch):
-            # >>> TODO 1, day 1: the batch must lie where the weights lie
+            # >>> TODO 1, day 1: move the batch to the device
             images = images.to(device, non_blocking=cfg.non_blocking)
             labels = labels.to(device, non_blocking=cfg.non_blocking)
             # --- before
@@ -159,9 +158,9 @@ def main(run):
             images = normalised(images)
             if cfg.mix:
                 mix = {"mixup": mixup, "cutmix": cutmix}[cfg.mix]
-                labels = torch.eye(sets.classes, device=device)[labels]  # rows: 1 at the class
+                labels = torch.eye(sets.classes, device=device)[labels]  # one-hot rows
                 images, labels = mix(images, labels, cfg.mix_alpha)
-            # >>> TODO 4, day 1: and so must its layout be that of the weights
+            # >>> TODO 4, day 1: give the images the same memory format as the weights
             if cfg.channels_last:
                 images = images.to(memory_format=torch.channels_last)
             # --- before
@@ -174,14 +173,14 @@ def main(run):
                 loss = criterion(scores, labels)
             meter.lap("loss")
 
-            # >>> TODO 3, day 1: backward from the scaled loss
+            # >>> TODO 3, day 1: run backward from the scaled loss
             scaler.scale(loss).backward()
             # --- before
             # loss.backward()
             # <<<
             meter.lap("backward")
 
-            # >>> TODO 3, day 1: unscale, and step unless a gradient overflowed
+            # >>> TODO 3, day 1: unscale the gradients, and skip the step if one overflowed
             scaler.step(optimizer)
             scaler.update()
             # --- before
@@ -189,7 +188,7 @@ def main(run):
             # <<<
             optimizer.zero_grad(set_to_none=True)
             meter.lap("optimizer", loss=loss)
-            # >>> TODO 5, day 1: the profiler's schedule counts steps
+            # >>> TODO 5, day 1: tell the profiler that a step has ended
             profiler.step()
             # --- before
             # <<<
@@ -197,11 +196,11 @@ def main(run):
         if cfg.val_steps:
             with averaged.validated() as validated:
                 run.epoch(**validate(validated, val_batches, cfg, device, autocast))
-    # >>> TODO 5, day 1: and it is done
+    # >>> TODO 5, day 1: stop the profiler
     profiler.stop()
     # --- before
     # <<<
-    # >>> TODO 9, day 2: all ranks have the same weights: one of them writes
+    # >>> TODO 9, day 2: all ranks have the same weights: only one writes them
     if run.rank == 0:
         run.save_weights(net)
     # --- before
@@ -210,11 +209,11 @@ def main(run):
 
 
 class Shards(ShardReader):
-    """The training images of tar files; what reads them in turn, mixes and crops is inherited."""
+    """Training images from tar files; the base class iterates over shards, shuffles and crops."""
 
-    # >>> TODO 10, day 3: the images of a shard, from its beginning to its end, with their classes
+    # >>> TODO 10, day 3: yield the images of a shard in order, with their classes
     def images_of(self, shard):
-        with tarfile.open(shard, "r|") as members:  # as a stream: no jumping back and forth
+        with tarfile.open(shard, "r|") as members:  # as a stream, without seeking
             for member in members:
                 content = members.extractfile(member).read()
                 if member.name.endswith(".jpg"):
@@ -225,9 +224,9 @@ class Shards(ShardReader):
     # --- before
     # <<<
 
-    # >>> TODO 11, day 3: each worker of each rank reads shards of its own
+    # >>> TODO 11, day 3: each worker of each rank reads different shards
     def own_shards(self):
-        worker = get_worker_info()  # None in the training process itself
+        worker = get_worker_info()  # None in the main process
         number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
         return self.shards[self.rank * workers + number :: self.world_size * workers]
 
@@ -236,8 +235,8 @@ class Shards(ShardReader):
 
 
 def mixup(images, labels, alpha):
-    """Images (N, 3, H, W), each blended with another, and their labels (N, classes) likewise."""
-    # >>> TODO 12, day 3: keep a share of each image and its label; the rest is another one's
+    """Blend each image (N, 3, H, W) with another one, and their labels (N, classes) likewise."""
+    # >>> TODO 12, day 3: mix each image and label with those of a random other image
     share = torch.distributions.Beta(alpha, alpha).sample((len(images), 1)).to(images.device)
     other = torch.randperm(len(images), device=images.device)
     labels = share * labels + (1 - share) * labels[other]
@@ -249,18 +248,18 @@ def mixup(images, labels, alpha):
 
 
 def cutmix(images, labels, alpha):
-    """Images (N, 3, H, W), each with a box of another, and labels (N, classes) by their areas."""
-    # >>> TODO 13, day 3: a box of another image in each; its label counts by what it really covers
+    """Paste a box of another image into each (N, 3, H, W); weight labels (N, classes) by area."""
+    # >>> TODO 13, day 3: paste a box of another image; weight the labels by the area it covers
     count, _, height, width = images.shape
     device = images.device
     half = (1 - torch.distributions.Beta(alpha, alpha).sample((count, 1)).to(device)).sqrt() / 2
-    y, x = torch.rand(2, count, 1, device=device)  # the boxes' middles, and half their sides
+    y, x = torch.rand(2, count, 1, device=device)  # the boxes' centres
     rows = ((torch.arange(height, device=device) + 0.5) / height - y).abs() < half
     columns = ((torch.arange(width, device=device) + 0.5) / width - x).abs() < half
     box = rows[:, None, :, None] & columns[:, None, None, :]  # (N, 1, H, W)
     other = torch.randperm(count, device=device)
     images = torch.where(box, images[other], images)
-    covered = box.float().mean(dim=(2, 3))  # (N, 1): the image's border may have cut off some
+    covered = box.float().mean(dim=(2, 3))  # (N, 1): the border may cut off part of a box
     labels = (1 - covered) * labels + covered * labels[other]
     # --- before
     # <<<
@@ -269,9 +268,9 @@ def cutmix(images, labels, alpha):
 
 @torch.no_grad()
 def validate(model, batches, cfg, device, autocast):
-    """Mean loss and top-1 accuracy over at most `cfg.val_steps` batches, on all ranks together."""
+    """Return the mean loss and top-1 accuracy over up to `cfg.val_steps` batches of all ranks."""
     model.eval()
-    totals = torch.zeros(3, device=device)  # sum of losses, correct, images
+    totals = torch.zeros(3, device=device)  # sum of losses, correct images, images
     for images, labels in islice(batches, cfg.val_steps):
         images, labels = normalised(images.to(device)), labels.to(device)
         with autocast:
@@ -279,13 +278,13 @@ def validate(model, batches, cfg, device, autocast):
         totals[0] += nn.functional.cross_entropy(scores.float(), labels, reduction="sum")
         totals[1] += (scores.argmax(dim=1) == labels).sum()
         totals[2] += len(labels)
-    # >>> TODO 9, day 2: add up what the ranks have counted
+    # >>> TODO 9, day 2: add up the totals of all ranks
     if distributed.is_initialized():
         distributed.all_reduce(totals)
     # --- before
     # <<<
-    loss, correct, seen = totals.tolist()
-    return {"val_loss": loss / seen, "val_top1": correct / seen, "val_images": round(seen)}
+    loss, correct, count = totals.tolist()
+    return {"val_loss": loss / count, "val_top1": correct / count, "val_images": round(count)}
 
 
 if __name__ == "__main__":

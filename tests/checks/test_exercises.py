@@ -261,8 +261,8 @@ def test_todo_filled_by_hand_is_not_open(workshop: Path, todo: int) -> None:
     [
         ('device = torch.device("cpu")', 'device = torch.device("cpu") if True else None'),
         (
-            "# TODO 1, day 1: move the model's weights to the device",
-            "# TODO 1, day 1: move the model's weights to the device\n    model = model.to(device)",
+            "# TODO 1, day 1: move the model to the device",
+            "# TODO 1, day 1: move the model to the device\n    model = model.to(device)",
         ),
     ],
 )

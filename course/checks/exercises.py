@@ -1,17 +1,17 @@
-"""Exercises from solutions: seams in the solution become the TODOs that learners fill.
+"""Generate exercises from solutions: seams in a solution become the TODOs that learners fill.
 
-A seam is a stretch of lines in solutions/*.py:
+A seam is a block of lines in solutions/*.py:
 
-    # >>> TODO 2, day 1: what is to be done
+    # >>> TODO 2, day 1: the task
     the_solution()
     # --- before
-    # what_stands_there_until_then()
+    # the_line_to_replace()
     # <<<
 
-A TODO may have several seams. A view with k TODOs solved shows the solution where the number
-is at most k, and elsewhere the lines after "before", so every view runs.
+A TODO may have several seams. A view with k solved TODOs shows the solution of TODOs 1 to k, and
+the lines after "before" for the rest, so every view runs.
 
-TODOs are numbered over all scripts: a day's script goes on where that of the days before ends.
+TODOs are numbered over all scripts; each script continues where the previous one ends.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ SOLUTIONS, EXERCISES = PROJECT / "solutions", PROJECT / "exercises"
 
 
 class SeamError(ValueError):
-    """A marker that is nested, unclosed or misnumbered; the message has file and line."""
+    """A nested, unclosed or misnumbered marker; the message names file and line."""
 
 
 @dataclass(frozen=True)
 class Seam:
-    """One place of one TODO. `line` is that of its opening marker, counted from 1."""
+    """One seam of a TODO. `line` is the line of its opening marker, counted from 1."""
 
     number: int
     title: str
@@ -52,18 +52,18 @@ class Seam:
     line: int
     solution: tuple[str, ...]
     before: tuple[str, ...]
-    day: str = ""  # on which it is filled
+    day: str = ""  # when learners fill it
 
     def shown(self, solved: bool) -> list[str]:
-        """The lines that a view has here."""
+        """Return the lines that a view shows here."""
         when = f", day {self.day}" if self.day else ""
         mark = f"{self.indent}# TODO {self.number}{when}{', solved' * solved}: {self.title}"
         return [mark, *(self.solution if solved else self.before)]
 
 
-@lru_cache(maxsize=64)  # whoever asks for a TODO asks about every solution
+@lru_cache(maxsize=64)  # to find a TODO, every solution is parsed
 def parse(text: str, name: str = "text") -> tuple[str | Seam, ...]:
-    """The lines of a solution, with each seam as one item.
+    """Return the lines of a solution, with each seam as one item.
 
     Raises:
         SeamError: markers that are nested, unclosed, stray, or misnumbered.
@@ -74,7 +74,9 @@ def parse(text: str, name: str = "text") -> tuple[str | Seam, ...]:
         if opened := OPEN.match(line):
             items.append(_seam(opened, number, lines, name))
         elif MARKER.match(line):
-            raise SeamError(f"{name}, line {number}: {line.strip()!r} opens no TODO n: title")
+            raise SeamError(
+                f"{name}, line {number}: expected 'TODO N: title', not {line.strip()!r}"
+            )
         else:
             items.append(line)
     _check_numbers([item for item in items if isinstance(item, Seam)], name)
@@ -96,7 +98,7 @@ def _seam(opened: re.Match, first: int, lines: Iterator[tuple[int, str]], name: 
             raise SeamError(f"{name}, line {number}: {stray!r} inside the seam of line {first}")
         else:
             parts.append([])
-    raise SeamError(f"{name}, line {first}: the seam of TODO {todo} is never closed by # <<<")
+    raise SeamError(f"{name}, line {first}: the seam of TODO {todo} is not closed by # <<<")
 
 
 def _uncomment(line: str, indent: str) -> str:
@@ -105,55 +107,55 @@ def _uncomment(line: str, indent: str) -> str:
 
 def _check_numbers(seams: list[Seam], name: str) -> None:
     numbers = sorted({seam.number for seam in seams})
-    for wanted, number in enumerate(numbers, max(1, numbers[0]) if numbers else 1):
-        if number != wanted:
+    for expected, number in enumerate(numbers, max(1, numbers[0]) if numbers else 1):
+        if number != expected:
             line = next(seam.line for seam in seams if seam.number == number)
             raise SeamError(
-                f"{name}, line {line}: TODO {number} where TODO {wanted} is missing; "
-                f"TODOs are numbered one after another, without a gap"
+                f"{name}, line {line}: TODO {number}, but there is no TODO {expected}; "
+                f"number TODOs without gaps"
             )
 
 
 def numbers(text: str, name: str = "text") -> list[int]:
-    """The numbers of a solution's TODOs, in their order."""
+    """Return the numbers of a solution's TODOs in order."""
     return sorted({item.number for item in parse(text, name) if isinstance(item, Seam)})
 
 
 def count(text: str) -> int:
-    """The number of a solution's last TODO: with so many solved, all of it is."""
+    """Return the number of a solution's last TODO."""
     return max(numbers(text), default=0)
 
 
 def solution_of(todo: int) -> str:
-    """The name of the script that has a TODO.
+    """Return the name of the script that has a TODO.
 
     Raises:
-        ValueError: no script has it; the message says which there are.
+        ValueError: no script has it; the message lists the TODOs of each script.
     """
-    known = {path.name: numbers(path.read_text(), path.name) for path in solutions()}
-    for name, found in known.items():
-        if todo in found:
+    todos = {path.name: numbers(path.read_text(), path.name) for path in solutions()}
+    for name, script_todos in todos.items():
+        if todo in script_todos:
             return name
-    there = "; ".join(f"{name} has {each[0]} to {each[-1]}" for name, each in known.items())
-    raise ValueError(f"there is no TODO {todo}: {there}")
+    choices = "; ".join(f"{name} has {all_[0]} to {all_[-1]}" for name, all_ in todos.items())
+    raise ValueError(f"there is no TODO {todo}: {choices}")
 
 
-def yours(todo: int) -> str:
-    """The exercise that has a TODO, with its folder: what the learner edits."""
+def exercise_of(todo: int) -> str:
+    """Return the path of the exercise that has a TODO, from the project's root."""
     return f"{EXERCISES.name}/{solution_of(todo)}"
 
 
 def original_of(script: Path | str) -> str:
-    """The solution that a script is a version of: the one of its name, else the first."""
+    """Return the name of the solution that a script derives from: its own, else train.py."""
     name = Path(script).name
     return name if (SOLUTIONS / name).is_file() else Path(SOLUTION).name
 
 
 def render(text: str, solved: int, name: str = "text") -> str:
-    """The view of a solution in which the first `solved` TODOs are filled.
+    """Return the view of a solution with the TODOs up to `solved` filled.
 
     Raises:
-        ValueError: fewer than none or more than there are.
+        ValueError: there is no such TODO.
     """
     items, total = parse(text, name), count(text)
     if not 0 <= solved <= total:
@@ -165,16 +167,16 @@ def render(text: str, solved: int, name: str = "text") -> str:
 
 
 def read(script: str | Path) -> str:
-    """The text of a script, by its path from the project's root.
+    """Return the text of a script, given its path from the project's root.
 
     Raises:
-        ValueError: it is missing; the message has the command that restores an exercise.
+        ValueError: it is missing; the message has the command that restores it.
     """
     return find_script(PROJECT / script).read_text()
 
 
 def restore() -> list[str]:
-    """Write the exercises that are missing, with no TODO filled; returns their names."""
+    """Write the missing exercises with no TODO filled; return their names."""
     missing = [path.name for path in solutions() if not (EXERCISES / path.name).exists()]
     for name in missing:
         write(0, name)
@@ -182,43 +184,42 @@ def restore() -> list[str]:
 
 
 def solutions() -> list[Path]:
-    """Every solution file, in the order of its TODOs."""
-    found = {path: numbers(path.read_text(), path.name) for path in sorted(SOLUTIONS.glob("*.py"))}
-    return sorted(found, key=lambda path: min(found[path], default=0))
+    """Return all solution files in the order of their TODOs."""
+    todos = {path: numbers(path.read_text(), path.name) for path in sorted(SOLUTIONS.glob("*.py"))}
+    return sorted(todos, key=lambda path: min(todos[path], default=0))
 
 
 def drifted() -> list[str]:
-    """Names of exercises that are not the untouched view of their solution.
+    """Return the names of exercises that differ from their solution's view without solved TODOs.
 
-    In a clone it is asked of what git would commit: what a learner has written there since, and
-    what editors leave beside it, is no drift.
+    In a clone, the files in git's index count, so a learner's edits and editors' files do not.
     """
-    wanted = {path.name: render(path.read_text(), 0, path.name) for path in solutions()}
-    found = _as_in_git()
-    if found is None:
-        found = {path.name: path.read_text() for path in EXERCISES.glob("*.py")}
-    return sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
+    expected = {path.name: render(path.read_text(), 0, path.name) for path in solutions()}
+    actual = _in_git()
+    if actual is None:
+        actual = {path.name: path.read_text() for path in EXERCISES.glob("*.py")}
+    return sorted(name for name in expected | actual if expected.get(name) != actual.get(name))
 
 
-def _as_in_git() -> dict[str, str] | None:
-    """The exercises as they stand in git's index; None where they are in no clone."""
+def _in_git() -> dict[str, str] | None:
+    """Return the exercises in git's index; None outside of a clone."""
 
-    def ask(*words: str) -> str:
+    def git(*words: str) -> str:
         command = ["git", "-C", str(EXERCISES.parent), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     try:
-        names = ask("ls-files", f"{EXERCISES.name}/*.py").split()
-        return {Path(name).name: ask("show", f":./{name}") for name in names}
+        names = git("ls-files", f"{EXERCISES.name}/*.py").split()
+        return {Path(name).name: git("show", f":./{name}") for name in names}
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
 def write(solved: int, name: str = "train.py") -> Path | None:
-    """Write the exercise with `solved` TODOs filled; edits are copied to a backup first.
+    """Write the exercise with `solved` TODOs filled; back up edits first.
 
     Returns:
-        The backup, or None where there was nothing of the learner's to keep.
+        The backup, or None if there were no edits.
     """
     solution, target = SOLUTIONS / name, EXERCISES / name
     if not solution.is_file():
@@ -238,32 +239,32 @@ def write(solved: int, name: str = "train.py") -> Path | None:
 
 
 def catch_up(solved: int) -> dict[str, Path | None]:
-    """Write exercises with all TODOs filled up to one; scripts that have none yet stay as they are.
+    """Write exercises with the TODOs up to `solved` filled; scripts without one stay as they are.
 
     Returns:
-        The scripts that were written, each with the backup of what was the learner's, if any.
+        The scripts that were written, each with the backup of edits, if any.
 
     Raises:
         ValueError: there is no such TODO.
     """
     if solved:
-        solution_of(solved)  # or it says which there are
-    wanted = {path.name: numbers(path.read_text(), path.name) for path in solutions()}
+        solution_of(solved)  # raises if there is none
+    todos = {path.name: numbers(path.read_text(), path.name) for path in solutions()}
     return {
-        name: write(min(solved, found[-1]), name)
-        for name, found in wanted.items()
-        if found[0] <= solved or not solved
+        name: write(min(solved, script_todos[-1]), name)
+        for name, script_todos in todos.items()
+        if script_todos[0] <= solved or not solved
     }
 
 
 def all_states() -> list[dict[str, object]]:
-    """Of all exercises, TODO by TODO: number, script, state and title."""
+    """Return number, script, state and title of every TODO."""
     rows = [{**row, "script": path.name} for path in solutions() for row in states(path.name)]
     return sorted(rows, key=lambda row: row["todo"])
 
 
 def states(name: str = "train.py") -> list[dict[str, object]]:
-    """For each TODO of an exercise: number, title, and whether it is open, edited or solved."""
+    """Return number, title and state (open, edited, solved) of each TODO of an exercise."""
     text = read(EXERCISES / name)
     items = parse((SOLUTIONS / name).read_text(), name)
     seams = [item for item in items if isinstance(item, Seam)]
@@ -280,14 +281,14 @@ def states(name: str = "train.py") -> list[dict[str, object]]:
 
 
 def open_todos(text: str, name: str = "train.py") -> set[int]:
-    """Numbers of the TODOs that a script, a run's snapshot say, still has untouched."""
+    """Return the numbers of the TODOs that are untouched in a script, such as a run's snapshot."""
     items = parse((SOLUTIONS / name).read_text(), name)
     numbers = {item.number for item in items if isinstance(item, Seam)}
     return numbers - _changed(items, False, text.splitlines())
 
 
 def _changed(items: Sequence[str | Seam], solved: bool, exercise: list[str]) -> set[int]:
-    """Numbers of the TODOs at whose places the exercise differs from the view."""
+    """Return the numbers of the TODOs whose lines in the exercise differ from the view."""
     view: list[str] = []
     places: list[tuple[int, int, int]] = []
     for item in items:
@@ -298,7 +299,7 @@ def _changed(items: Sequence[str | Seam], solved: bool, exercise: list[str]) -> 
     edits = difflib.SequenceMatcher(None, view, exercise, autojunk=False).get_opcodes()
 
     def touches(first: int, last: int, begin: int, end: int) -> bool:
-        if first == last:  # lines put in; right after a place they belong to it
+        if first == last:  # an insertion right after a seam belongs to it
             return begin < first <= end
         return first < end and last > begin
 
@@ -311,16 +312,16 @@ def _changed(items: Sequence[str | Seam], solved: bool, exercise: list[str]) -> 
 
 
 def script_variant(name: str, after: Mapping[str, str], script: str = SOLUTION) -> Path:
-    """A copy of a script with lines put in, and a print of what differs. Launch it as any script.
+    """Copy a script with lines inserted, print the difference, and return the copy's path.
 
     Args:
-        name: of the folder that the copy lies in, beside the runs: `variants/NAME/train.py`.
-        after: for a line of the script (without its indentation) the lines that follow it there,
-            at the same indentation.
-        script: the original; the solution by default, whose every TODO is filled.
+        name: the copy is `variants/NAME/train.py` in the folder of the runs.
+        after: maps a line of the script (without its indentation) to the lines to insert after
+            it, at the same indentation.
+        script: the original; by default the solution with all TODOs filled.
 
     Raises:
-        ValueError: a line that the script does not have, or has more than once.
+        ValueError: the script does not have a line exactly once.
     """
     text = (PROJECT / script).read_text()
     solved = render(text, count(text), script)
@@ -329,31 +330,31 @@ def script_variant(name: str, after: Mapping[str, str], script: str = SOLUTION) 
         places = [at for at, line in enumerate(lines) if line.strip() == anchor.strip()]
         if len(places) != 1:
             raise ValueError(
-                f"{script} has the line {anchor!r} {len(places)} times: choose one that it has once"
+                f"{script} has the line {anchor!r} {len(places)} times: choose one that occurs once"
             )
         line = lines[places[0]]
         indent = line[: len(line) - len(line.lstrip())]
         lines[places[0] + 1 : places[0] + 1] = [
-            indent + each for each in dedent(new).strip().splitlines()
+            indent + line for line in dedent(new).strip().splitlines()
         ]
     target = runs_root() / "variants" / name / Path(script).name
     target.parent.mkdir(parents=True, exist_ok=True)
-    made = "\n".join(lines) + "\n"
-    target.write_text(made)
+    content = "\n".join(lines) + "\n"
+    target.write_text(content)
     added = {anchor.strip(): dedent(new).strip() for anchor, new in after.items()}
     added |= {} if script == SOLUTION else {"script": script}
-    known = {"added": added, "sha256": hashlib.sha256(made.encode()).hexdigest()}
-    target.with_suffix(ADDED).write_text(json.dumps(known, indent=1))
+    origin = {"added": added, "sha256": hashlib.sha256(content.encode()).hexdigest()}
+    target.with_suffix(ADDED).write_text(json.dumps(origin, indent=1))
     print("\n".join(_shown(solved.splitlines(), lines)))
     return target
 
 
 def _shown(before: list[str], after: list[str]) -> list[str]:
-    """The added lines, each stretch under the line that it follows."""
-    found = []
+    """Return the added lines, each block under the line that it follows."""
+    shown = []
     for line in difflib.unified_diff(before, after, n=1, lineterm=""):
         if line.startswith("@@"):
-            found.append("…")
+            shown.append("…")
         elif not line.startswith(("---", "+++")):
-            found.append(line)
-    return found
+            shown.append(line)
+    return shown

@@ -1,4 +1,4 @@
-"""The learner's own ladder so far: predicted and measured, beside a recorded GPU's."""
+"""The learner's ladder so far: predicted and measured speedups, next to a recorded GPU's."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ BESIDE = "nvidia-h100"  # the recorded machine
 
 @dataclass(frozen=True, repr=False)
 class Ladder:
-    """The rungs as far as they were climbed. Shows itself as a picture; as text, line by line.
+    """The rungs that were measured, displayed as a figure, or as text.
 
-    table: one row a rung, with lab, predicted, ratio, low, high (to the rung before, the last two
-    the ends of its interval), images_per_s; and of the recorded machine
-    recorded_images_per_s and recorded_on, "CPU" where its GPU did not compute. NaN: not yet.
+    table: one row per rung with lab, predicted, ratio (to the previous rung), low and high (ends of
+    the ratio's interval), images_per_s; and for the recorded machine recorded_images_per_s and
+    recorded_on ("CPU" if its GPU was not used). NaN: not measured yet.
     """
 
     table: pd.DataFrame
-    machine: str  # "": nothing was measured yet
+    machine: str  # "" if nothing was measured yet
     recorded: str
 
     @property
@@ -46,17 +46,17 @@ class Ladder:
 
 
 def ladder(beside: str = BESIDE) -> Ladder:
-    """Your rungs of the ladder so far, each as it was last measured in turns with the one before.
+    """Show your ladder so far: the newest run of each rung that took turns with the previous rung.
 
     Args:
-        beside: a recorded machine whose rungs are shown, too.
+        beside: a recorded machine to show next to it.
     """
-    known = recordings.large(beside, [*LADDER, *COMPILED])
-    elsewhere = known.set_index("rung")
+    recorded = recordings.large(beside, [*LADDER, *COMPILED])
+    recorded_rungs = recorded.set_index("rung")
     rows, machine = [], ""
     climbed = {name: _measured(name, before) for before, name in _pairs()}
     first, second, *_ = LADDER
-    if climbed[second][1]:  # the one that the second rung was compared with
+    if climbed[second][1]:  # the run that the second rung was compared with
         climbed[first] = climbed[second][1], None
     for name, (run, partner) in climbed.items():
         row = {"rung": name, "lab": _lab_of(name), **_predicted(name)}
@@ -64,20 +64,20 @@ def ladder(beside: str = BESIDE) -> Ladder:
             machine = run.record.machine
             row["images_per_s"] = run.record.images_per_s
             if partner is not None:
-                found = ratio(run, partner)
-                row |= {"ratio": found.value, "low": found.low, "high": found.high}
-        if name in elsewhere.index:
-            other = elsewhere.loc[name]
+                speedup = ratio(run, partner)
+                row |= {"ratio": speedup.value, "low": speedup.low, "high": speedup.high}
+        if name in recorded_rungs.index:
+            other = recorded_rungs.loc[name]
             row |= {
                 "recorded_images_per_s": other["images_per_s"],
                 "recorded_on": "CPU" if other["device"] == "cpu" else "",
             }
         rows.append(row)
-    return Ladder(pd.DataFrame(rows, columns=COLUMNS), machine, _named(known))
+    return Ladder(pd.DataFrame(rows, columns=COLUMNS), machine, _machine_name(recorded))
 
 
 def _pairs() -> Iterator[tuple[str, str]]:
-    """Each rung after the one that it is compared with, the first after ""."""
+    """Yield each rung after the one that it is compared with, the first after ""."""
     yield from pairwise(["", *LADDER])
     yield from pairwise(["channels_last", *COMPILED])
 
@@ -96,27 +96,28 @@ COLUMNS = [
 
 
 def _measured(name: str, before: str) -> tuple[Run | None, Run | None]:
-    """The newest run of a rung that took turns with one of the rung before, and that one.
+    """Return the newest run of a rung that took turns with one of the previous rung, and that run.
 
-    The first rung has none before it.
+    The first rung has no previous one.
     """
-    found = [run for run in all_runs() if run.status == "ok" and run.record.images_per_s]
-    found = sorted(
-        (run for run in found if run.config.rung == name), key=lambda run: run.record.started_at
-    )
-    for run in reversed(found):
+    runs = [
+        run
+        for run in all_runs()
+        if run.config.rung == name and run.status == "ok" and run.record.images_per_s
+    ]
+    for run in sorted(runs, key=lambda run: run.record.started_at, reverse=True):
         if not before:
             return run, None
-        for each in run.together:
-            if each != run and each.status == "ok" and _computes(before, each, run):
-                return run, each
+        for other in run.together:
+            if other != run and other.status == "ok" and _computes(before, other, run):
+                return run, other
     return None, None
 
 
 def _computes(before: str, other: Run, run: Run) -> bool:
-    """Whether another run of the job is the rung before, or computed what that rung would have.
+    """Return whether another run of the job is the previous rung, or computed the same.
 
-    `course ladder` skips a rung that would repeat a computation of the rungs before it.
+    `course ladder` skips a rung that would repeat the computation of an earlier one.
     """
     if other.config.rung == before:
         return True
@@ -134,7 +135,7 @@ def _predicted(name: str) -> dict[str, Any]:
 
 
 def _lab_of(name: str) -> str:
-    """The first lab that teaches a rung."""
+    """Return the number of the first lab that teaches a rung."""
     for lab in discovery.labs():
         taught = {rung for rung, _ in lab.rungs} | {check.rung for check in lab.checks.values()}
         if name in taught:
@@ -142,16 +143,16 @@ def _lab_of(name: str) -> str:
     return ""
 
 
-def _named(table: pd.DataFrame) -> str:
+def _machine_name(table: pd.DataFrame) -> str:
     gpu = table[table["device"] != "cpu"].iloc[0]
     return f"{gpu['machine']}, {gpu['setup']}"
 
 
 def _lines(table: pd.DataFrame) -> Iterator[str]:
     for row in table.itertuples():
-        said = f", you said {digits(row.predicted)}×" if pd.notna(row.predicted) else ""
+        guess = f", you predicted {digits(row.predicted)}×" if pd.notna(row.predicted) else ""
         if pd.isna(row.images_per_s):
-            yield f"{row.rung:15}not yet: lab {row.lab}{said}"
+            yield f"{row.rung:15}not yet: lab {row.lab}{guess}"
             continue
-        against = f", {digits(row.ratio)}× the rung before" if pd.notna(row.ratio) else ""
-        yield f"{row.rung:15}{digits(row.images_per_s)} images/s{against}{said}"
+        against = f", {digits(row.ratio)}× the previous rung" if pd.notna(row.ratio) else ""
+        yield f"{row.rung:15}{digits(row.images_per_s)} images/s{against}{guess}"

@@ -1,4 +1,4 @@
-"""Predictions: what a learner expects, kept before it can be known."""
+"""Predictions: what a learner expects before measuring it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from course.runs.run import all_runs
 from course.text import digits, wrap_text
 
 CLOSE = 0.2  # of a number that was measured: a prediction within it counts as right
-BLANK = "replace ... by your number (a choice goes in quotes) and run the cell again"
+BLANK = "replace ... with your number (or a choice in quotes) and run the cell again"
 
 
 @dataclass(frozen=True, repr=False)
 class Prediction:
-    """What a learner expected, of a run or as the answer to a question.
+    """A learner's prediction about a run or a question.
 
-    `late`: a run of the rung had been launched before. `stands`: it cannot be changed any more.
-    `measured`: what came out, once it is known.
+    `late`: a run of the rung was launched before the prediction. `stands`: it can no longer be
+    changed. `measured`: the result, once it is known.
     """
 
     key: str
     value: float | str
     note: str = ""
-    rung: str = ""  # "": it is about no run
+    rung: str = ""  # "": the prediction is not about a run
     made_at: str = ""
     late: bool = False
     stands: bool = True
@@ -36,34 +36,34 @@ class Prediction:
 
     @property
     def text(self) -> str:
-        """The value for people: a number in at most six digits, a choice as it was given."""
+        """Return the value for display: a number with up to six digits, or the choice."""
         return self.value if isinstance(self.value, str) else f"{self.value:.6g}"
 
     def __repr__(self) -> str:
-        said = f"You predicted {self.text} for {self.key}" + (f" ({self.note})" * bool(self.note))
+        text = f"You predicted {self.text} for {self.key}" + (f" ({self.note})" * bool(self.note))
         if self.late:
-            return wrap_text(f"{said}, after a run of {self.rung} had been launched.")
+            return wrap_text(f"{text}, after a run of {self.rung} was launched.")
         if self.stands:
-            return wrap_text(f"{said}. That is kept, right or wrong.")
-        return wrap_text(f"{said}. You can change it until a run of {self.rung} is launched.")
+            return wrap_text(f"{text}. It is stored, right or wrong.")
+        return wrap_text(f"{text}. You can change it until you launch a run of {self.rung}.")
 
 
 def predict(
     key: str, value: Any, note: str = "", *, rung: str | None = None, choices: Sequence[str] = ()
 ) -> Prediction | None:
-    """Store what you expect before you can know it. Once a run is launched, it stands.
+    """Store what you expect. You can change a prediction until you launch a run of its rung.
 
     Args:
-        key: what it is about, a rung of the ladder or the name of a question.
-        value: a finite number, or one of the choices. `...`, the blank, stores nothing and
-            gives back what is stored, if anything is.
-        note: why, in your own words.
-        rung: label of the runs that settle it, where `key` is not itself a rung. Without one
-            it is a question, and its first answer stands at once.
-        choices: the texts to choose from, where a number is not what is asked for.
+        key: a rung of the ladder, or the name of a question.
+        value: a finite number, or one of the choices. With `...`, the blank, nothing is stored,
+            and an earlier prediction is returned if there is one.
+        note: the reason, in your own words.
+        rung: label of the runs that decide it, if `key` is not a rung itself. Without one the
+            prediction answers a question, and the first answer counts.
+        choices: the texts to choose from, for a prediction that is not a number.
 
     Raises:
-        ValueError: an empty key, or a value that is no finite number, or none of the choices.
+        ValueError: an empty key, or a value that is not a finite number or not one of the choices.
     """
     key = _text(key, "the key of a prediction")
     if value is ...:
@@ -75,13 +75,13 @@ def predict(
         rung = key if key in (*LADDER, *COMPILED) else ""
     stored = _store(key, value, str(note), rung)
     if stored.value != value:
-        reason = f"a run of {stored.rung} has been launched" if stored.rung else "it was the first"
-        print(f"{key}: your {stored.text} stands, since {reason}; {value!r} is not stored.")
+        reason = f"a run of {stored.rung} was launched" if stored.rung else "it was the first"
+        print(f"{key}: your {stored.text} counts because {reason}; {value!r} is not stored.")
     return stored
 
 
 def _store(key: str, value: float | str, note: str, rung: str) -> Prediction:
-    """What is stored for the key now: this, or an earlier prediction that stands."""
+    """Store a prediction unless an earlier one can no longer change; return the stored one."""
     launched = launched_rungs()
     with changing() as store:
         entry = store["predictions"].get(key)
@@ -97,32 +97,32 @@ def _store(key: str, value: float | str, note: str, rung: str) -> Prediction:
 
 
 def prediction(key: str) -> Prediction | None:
-    """The prediction stored for a key, or None."""
+    """Return the prediction stored for a key, or None."""
     entry = read()["predictions"].get(key)
     return as_stored(key, entry, launched_rungs()) if entry else None
 
 
 @dataclass(frozen=True, repr=False)
 class Verdict:
-    """A prediction beside what was measured. `right`: None where nothing was predicted."""
+    """A prediction next to the measured value. `right`: None without a prediction."""
 
-    said: str
+    text: str
     right: bool | None = None
 
     def __repr__(self) -> str:
-        return self.said + {True: " ✓", False: " ✗", None: ""}[self.right]
+        return self.text + {True: " ✓", False: " ✗", None: ""}[self.right]
 
 
 def recall(key: str, measured: float | str, detail: str = "", *, how: str = "Measured") -> None:
-    """Print a prediction's verdict, and keep what was measured beside it.
+    """Print a prediction's verdict, and store the measured value with it.
 
     Args:
-        measured: a number, or one of the choices, of the prediction's kind.
-        detail: what stands behind the measured value: its unit, or what shows it.
-        how: the word for a value that was not measured, "Computed" for instance.
+        measured: a number or a choice, as the prediction is.
+        detail: printed after the measured value: its unit, or evidence.
+        how: the verb to print, "Computed" for a value that was not measured.
 
     Raises:
-        ValueError: a text where a number was predicted, or a number where a text was.
+        ValueError: a text for a predicted number, or a number for a predicted text.
     """
     settle(key, measured)
     stored = prediction(key)
@@ -130,15 +130,15 @@ def recall(key: str, measured: float | str, detail: str = "", *, how: str = "Mea
 
 
 def settle(key: str, measured: float | str) -> None:
-    """Keep what was measured beside the prediction; the latest counts. Without one: nothing."""
+    """Store the measured value with a prediction, if there is one; the latest value counts."""
     measured = measured if isinstance(measured, str) else float(measured)
     with changing() as store:
         if (entry := store["predictions"].get(key)) is None:
             return
         if isinstance(entry["value"], str) != isinstance(measured, str):
             raise ValueError(
-                f"{key}: predicted was {entry['value']!r}, and measured is {measured!r}: both must "
-                f"be numbers, or both texts"
+                f"{key}: the prediction is {entry['value']!r} and the measured value {measured!r}: "
+                f"expected two numbers or two texts"
             )
         entry["measured"] = measured
 
@@ -152,22 +152,22 @@ def verdict(
     detail: str = "",
     how: str = "Measured",
 ) -> Verdict:
-    """What to say of a prediction. A number is right within CLOSE, or within its interval.
+    """Judge a prediction. A number is right within CLOSE, or within the measured interval.
 
     Args:
-        low, high: ends of the measured value's interval, where it has one.
-        detail: unit or evidence, behind the measured value.
-        how: the word for a value that was not measured, "Computed" for instance.
+        low, high: ends of the measured value's interval, if it has one.
+        detail: unit or evidence, printed after the measured value.
+        how: the verb to print, "Computed" for a value that was not measured.
     """
-    words = isinstance(measured, str)
-    shown = measured if words else digits(measured)
-    if not words and low is not None:
+    is_text = isinstance(measured, str)
+    shown = measured if is_text else digits(measured)
+    if not is_text and low is not None:
         shown += f" ({digits(low)} to {digits(high)})"
     if detail:
-        shown += f", {detail}" if words else f" {detail}"
+        shown += f", {detail}" if is_text else f" {detail}"
     if predicted is None:
         return Verdict(f"You made no prediction. {how}: {shown}")
-    if words:
+    if is_text:
         return Verdict(f"You: {predicted}. {how}: {shown}", predicted == measured.lower())
     inside = low is not None and low <= predicted <= high
     far = ": within the interval" if inside else _distance(predicted, measured, detail)
@@ -178,31 +178,31 @@ def verdict(
 
 
 def _distance(predicted: float, measured: float, unit: str) -> str:
-    """How far the measured number lies from the predicted one, in words."""
+    """Describe the distance of the measured number from the predicted one."""
     more = "more" if measured > predicted else "less"
     if unit.startswith("%"):
-        return f": {digits(abs(measured - predicted))} points {more} than you said"
+        return f": {digits(abs(measured - predicted))} points {more} than you predicted"
     if predicted == measured or predicted * measured <= 0:
         return ""
     factor = measured / predicted
     if not 0.5 < factor < 2:
         part = f"{digits(factor)} times" if factor > 1 else f"1/{digits(1 / factor)} of"
-        return f": {part} what you said"
+        return f": {part} your prediction"
     if abs(factor - 1) < 0.005:
-        return ": as you said"
-    return f": {abs(factor - 1):.0%} {more} than you said"
+        return ": as you predicted"
+    return f": {abs(factor - 1):.0%} {more} than you predicted"
 
 
 def launched_rungs() -> set[str]:
-    """Of which rungs a run was ever launched."""
+    """Return the rungs that have had a run."""
     return {str(run.launched.get("rung", "")) for run in all_runs()} - {""}
 
 
 def as_stored(key: str, entry: dict[str, Any], launched: set[str]) -> Prediction:
-    """A prediction from its entry in the store."""
-    kept = {field: entry[field] for field in ("value", "note", "rung", "made_at", "late")}
+    """Create a prediction from its entry in the store."""
+    values = {field: entry[field] for field in ("value", "note", "rung", "made_at", "late")}
     measured = entry.get("measured")
-    return Prediction(key, **kept, stands=_stands(entry, launched), measured=measured)
+    return Prediction(key, **values, stands=_stands(entry, launched), measured=measured)
 
 
 def _stands(entry: dict[str, Any], launched: set[str]) -> bool:
@@ -211,14 +211,14 @@ def _stands(entry: dict[str, Any], launched: set[str]) -> bool:
 
 def _text(value: Any, what: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{what} is {value!r}: it must be a text that is not empty")
+        raise ValueError(f"{what} is {value!r}: expected a text that is not empty")
     return value.strip()
 
 
 def _choice(key: str, value: Any, choices: Sequence[str]) -> str:
     if str(value).strip().lower() not in choices:
-        wanted = " or ".join(f'"{choice}"' for choice in choices)
-        raise ValueError(f"your prediction for {key} is {value!r}: choose {wanted}, in quotes")
+        options = " or ".join(f'"{choice}"' for choice in choices)
+        raise ValueError(f"your prediction for {key} is {value!r}: choose {options}, in quotes")
     return str(value).strip().lower()
 
 

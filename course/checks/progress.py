@@ -1,4 +1,4 @@
-"""What a learner has done: predictions before the runs, checks after them, quizzes meanwhile."""
+"""A learner's progress: TODOs, checks, quizzes and predictions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Progress:
-    """Four tables: what there is to do, and how far it is done.
+    """Four tables of what a learner has done and can still do.
 
     todos: todo, state (open, edited, solved), title. checks: check, state (open, passed, failed,
     not measurable here), correct, mechanism, effect, title. quizzes: quiz, right, answered,
@@ -36,15 +36,15 @@ class Progress:
         return {name: table.to_dict(orient="records") for name, table in vars(self).items()}
 
     def sections(self) -> Iterator[tuple[str, pd.DataFrame]]:
-        """A heading that counts, and under it a table, for each of the four."""
+        """Yield a heading with counts and the table, for each of the four."""
         filled, passed = self.todos["state"] != "open", self.checks["state"] == "passed"
         quizzes, late = self.quizzes, self.predictions["late"]
         yield f"TODOs: {filled.sum()} of {len(filled)} filled", self.todos
-        so_far = (self.checks["state"] == UNMEASURABLE).sum()
-        also = f", {so_far} more as far as this machine can show" if so_far else ""
-        yield f"Checks: {passed.sum()} of {len(passed)} passed{also}", self.checks
+        partly = (self.checks["state"] == UNMEASURABLE).sum()
+        more = f", {partly} more as far as this machine can measure" if partly else ""
+        yield f"Checks: {passed.sum()} of {len(passed)} passed{more}", self.checks
         yield (
-            f"Quizzes: {quizzes['right'].sum()} of {quizzes['questions'].sum()} answered right",
+            f"Quizzes: {quizzes['right'].sum()} of {quizzes['questions'].sum()} answered correctly",
             quizzes,
         )
         after = f", {int(late.sum())} of them after a run" if late.any() else ""
@@ -68,11 +68,12 @@ class Progress:
 
 
 def progress() -> Progress:
-    """Which TODOs are filled, which checks passed, which questions answered, what predicted."""
+    """Show TODOs, checks, quizzes and predictions, with what is done."""
     import pandas as pd
 
     stored, launched = read(), launched_rungs()
-    made = [vars(as_stored(key, entry, launched)) for key, entry in stored["predictions"].items()]
+    entries = stored["predictions"].items()
+    predictions = [vars(as_stored(key, entry, launched)) for key, entry in entries]
     return Progress(
         pd.DataFrame(exercises.all_states(), columns=["todo", "state", "title"]),
         pd.DataFrame(_check_rows(stored["checks"]), columns=["check", "state", *PARTS, "title"]),
@@ -81,7 +82,7 @@ def progress() -> Progress:
             columns=["quiz", "right", "answered", "questions", "title"],
         ),
         pd.DataFrame(
-            made,
+            predictions,
             columns=["key", "value", "measured", "rung", "note", "made_at", "late", "stands"],
             dtype=object,
         ),
@@ -89,20 +90,20 @@ def progress() -> Progress:
 
 
 def _check_rows(stored: dict[str, Any]) -> Iterator[dict[str, str]]:
-    known = discovery.checks() | discovery.functions()
-    checks = {name: each.title for name, each in known.items()}
-    for name in dict.fromkeys([*checks, *stored]):
+    checks = discovery.checks() | discovery.functions()
+    titles = {name: check.title for name, check in checks.items()}
+    for name in dict.fromkeys([*titles, *stored]):
         verdicts = {part: stored.get(name, {}).get(part, "") for part in PARTS}
         yield {
             "check": name,
             "state": _state(set(verdicts.values())),
             **verdicts,
-            "title": checks.get(name, ""),
+            "title": titles.get(name, ""),
         }
 
 
 def _state(verdicts: set[str]) -> str:
-    """One word for three verdicts: what failed counts before what could not be measured."""
+    """Sum up the verdicts of a check in one word; a failure counts first."""
     verdicts = verdicts - {UNTIMED}
     if verdicts == {""}:
         return "open"
@@ -114,20 +115,19 @@ def _state(verdicts: set[str]) -> str:
 def _quiz_rows(stored: dict[str, Any]) -> Iterator[dict[str, Any]]:
     from course.checks import quizzes
 
-    for each in map(quizzes.find, quizzes.names()):
-        name = each.name
-        given = [stored.get(name, {}).get(str(q.number)) for q in each.questions]
+    for quiz in map(quizzes.find, quizzes.names()):
+        answers = [stored.get(quiz.name, {}).get(str(q.number)) for q in quiz.questions]
         yield {
-            "quiz": name,
-            "right": sum(bool(a and a["right"]) for a in given),
-            "answered": sum(a is not None for a in given),
-            "questions": len(given),
-            "title": each.title,
+            "quiz": quiz.name,
+            "right": sum(bool(answer and answer["right"]) for answer in answers),
+            "answered": sum(answer is not None for answer in answers),
+            "questions": len(answers),
+            "title": quiz.title,
         }
 
 
 def _lines(table: pd.DataFrame) -> list[str]:
-    """A table's rows as aligned text, under their column names; no lines if it is empty."""
+    """Return a table as lines of aligned text, with a heading; no lines if it is empty."""
     if table.empty:
         return []
     rows = [

@@ -1,7 +1,7 @@
-"""One file beside the runs for what a learner did: runs/progress.json.
+"""A learner's predictions, checks and answers: progress.json in the folder of the runs.
 
-It is written whole, under a lock, so that two notebooks at once lose nothing of each other's.
-One that cannot be understood is never overwritten before a copy of it lies beside it.
+It is written atomically under a lock, so that two notebooks at once lose nothing. Before an
+unreadable file is replaced, a copy of it is stored next to it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from course.runs.run import runs_root
 
 SCHEMA = 1
 PARTS = ("correct", "mechanism", "effect")  # of a check
-UNMEASURABLE = "not measurable here"  # a part's verdict that is neither pass nor failure
-UNTIMED = "not looked for"  # the effect's verdict where nothing is to become faster
-# For each section: the type of every field that its entries must have.
+UNMEASURABLE = "not measurable here"  # a verdict that is neither pass nor failure
+UNTIMED = "not looked for"  # the effect's verdict if no speedup is expected
+# For each section the types of its entries' fields.
 FIELDS = {
     "predictions": {
         "value": (int, float, str),
@@ -36,20 +36,20 @@ FIELDS = {
     "checks": dict.fromkeys(PARTS, str),
     "answers": {"choice": str, "right": bool},
 }
-LATER = {"measured": (int, float, str)}  # fields that an entry may get
+OPTIONAL = {"measured": (int, float, str)}
 Store = dict[str, dict[str, Any]]
 
 
 def path() -> Path:
-    """Where all of it is stored."""
+    """Return the path of the file."""
     return runs_root() / "progress.json"
 
 
 def read() -> Store:
-    """A dict for each section of `FIELDS`, empty where nothing was stored yet.
+    """Return a dict for each section of `FIELDS`, empty if nothing is stored.
 
     predictions: key → entry; checks: name → outcome; answers: quiz → question number → entry.
-    A file that cannot be understood counts as empty. A copy of it is kept, and said so.
+    An unreadable file counts as empty: a copy is stored, and a message says so.
     """
     try:
         content = path().read_bytes()
@@ -58,15 +58,15 @@ def read() -> Store:
     try:
         values = json.loads(content)
         _validate(values)
-    except ValueError as error:
-        _keep_aside(content, error)
+    except (ValueError, KeyError, AttributeError) as error:
+        _copy_unreadable(content, error)
         return {name: {} for name in FIELDS}
     return {name: values[name] for name in FIELDS}
 
 
 @contextmanager
 def changing() -> Iterator[Store]:
-    """The store, for changes: what it holds at the end is written, unless it is the same."""
+    """Yield the store for changes, and write it at the end if it changed."""
     runs_root().mkdir(parents=True, exist_ok=True)
     with FileLock(runs_root() / ".progress.lock", timeout=60):
         store = read()
@@ -78,77 +78,62 @@ def changing() -> Iterator[Store]:
 
 
 def now() -> str:
-    """The local time, to the second, as text."""
+    """Return the local time, to the second, as text."""
     return datetime.now().isoformat(timespec="seconds")
 
 
 def save_check(name: str, outcome: dict[str, str]) -> None:
-    """Store what a check found; the latest outcome counts.
+    """Store the outcome of a check; the latest one counts.
 
     Args:
-        outcome: a verdict for each of `PARTS`, "passed" for instance.
+        outcome: a verdict such as "passed" for each of `PARTS`.
 
     Raises:
-        ValueError: a part is missing, or its verdict is no text.
+        ValueError: a part is missing, or its verdict is not a text.
     """
     for part in PARTS:
         if not isinstance(outcome.get(part), str) or not outcome[part]:
             raise ValueError(
                 f"check {name!r}: the verdict of {part} is {outcome.get(part)!r}: "
-                f"a text is needed, for each of {', '.join(PARTS)}"
+                f"expected a text for each of {', '.join(PARTS)}"
             )
     with changing() as store:
         store["checks"][name] = {**{part: outcome[part] for part in PARTS}, "checked_at": now()}
 
 
 def save_answer(quiz: str, number: int, choice: str, right: bool) -> None:
-    """Store the answer to a question (counted from 1) of a quiz; the latest one counts."""
+    """Store the answer to a question (numbered from 1) of a quiz; the latest one counts."""
     with changing() as store:
         answer = {"choice": choice, "right": right, "answered_at": now()}
         store["answers"].setdefault(quiz, {})[str(number)] = answer
 
 
 def answers(quiz: str) -> dict[int, dict[str, Any]]:
-    """Stored answers of a quiz: question number → {"choice": a letter, "right": a bool, …}."""
+    """Return the stored answers of a quiz by question number, with "choice" and "right"."""
     return {int(number): answer for number, answer in read()["answers"].get(quiz, {}).items()}
 
 
 def _validate(values: Any) -> None:
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
-        found = values.get("schema") if isinstance(values, dict) else type(values).__name__
-        raise ValueError(f"its schema is {found!r}, and this version of the course reads {SCHEMA}")
+        raise ValueError(f"expected a file with schema {SCHEMA}")
     for section, types in FIELDS.items():
-        entries = _dict(values.get(section), section)
-        for key, entry in entries.items():
+        for key, entry in values[section].items():
             nested = section == "answers"
-            for number, each in _dict(entry, key).items() if nested else [("1", entry)]:
+            for number, fields in entry.items() if nested else [("1", entry)]:
                 if not number.isdigit():
-                    raise ValueError(f"{section}, {key}: {number!r} is no question's number")
-                _check_fields(_dict(each, key), types, f"{section}, {key}")
+                    raise ValueError(f"{section}, {key}: {number!r} is no number")
+                for field in (*types, *(OPTIONAL.keys() & fields.keys())):
+                    if not isinstance(fields.get(field), (types | OPTIONAL)[field]):
+                        raise ValueError(f"{section}, {key}: {field} is {fields.get(field)!r}")
 
 
-def _check_fields(entry: dict[str, Any], types: dict[str, Any], where: str) -> None:
-    for field, wanted in types.items():
-        if not isinstance(entry.get(field), wanted):
-            raise ValueError(f"{where}: {field} is {entry.get(field)!r}")
-    for field in LATER.keys() & entry.keys():
-        if not isinstance(entry[field], LATER[field]):
-            raise ValueError(f"{where}: {field} is {entry[field]!r}")
-
-
-def _dict(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{where} is {value!r}, not a group of entries")
-    return value
-
-
-def _keep_aside(content: bytes, error: ValueError) -> None:
-    # The name follows from the content, so reading the same broken file twice keeps one copy.
+def _copy_unreadable(content: bytes, error: Exception) -> None:
+    # The name depends on the content, so a file that is read twice gives one copy.
     copy = path().with_name(f"progress.unreadable-{hashlib.sha256(content).hexdigest()[:8]}.json")
     if not copy.exists():
         copy.write_bytes(content)
     print(
-        f"{path()} cannot be understood ({error}). It is kept as {copy.name}, and predictions, "
-        f"checks and answers start anew. To have them again, mend that copy and put it back.",
+        f"{path()} is unreadable ({error}). A copy is {copy.name}; predictions, checks and answers "
+        f"start from zero. To get them back, repair the copy and rename it to {path().name}.",
         file=sys.stderr,
     )

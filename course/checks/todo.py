@@ -1,4 +1,4 @@
-"""One TODO as a learner sees it: its places in the script, and hints that tell more and more."""
+"""One TODO: its lines in the script, and three hints."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from course.checks.quizzes import as_html
 from course.runs.run import Run
 from course.text import wrap_text
 
-END = re.compile(r"^\s*# (--- before|<<<|TODO \d)|^$")  # of a place
-MOST_LINES = 4  # of a place, as it is shown
-# Long lines are broken, but not within a word.
+END = re.compile(r"^\s*# (--- before|<<<|TODO \d)|^$")  # of a seam
+MOST_LINES = 4  # to show of a seam
+# Break long lines, but not inside words.
 CODE = '<pre style="white-space: pre-wrap; word-break: normal; font-family: monospace">'
 
 
 @dataclass(frozen=True, repr=False)
 class Todo:
-    """A TODO of a script. As a page its hints are folded; as text, `hint(1)` to `hint(3)` ask.
+    """A TODO of a script. In a notebook its hints are collapsed; `hint(1)` to `hint(3)` print them.
 
-    places: of each place the number of its first line, and its lines. nudge: what to think of.
-    calls: each call that it takes, with what it does. lines: the solution's.
+    places: the number of the first line, and the lines, of each seam. nudge: what to consider.
+    calls: the calls to use, with what each does. lines: the solution.
     """
 
     number: int
@@ -53,17 +53,18 @@ class Todo:
     def _shown(self) -> str:
         if not self.places:
             return (
-                f"{self.script}: TODO {self.number} is filled, no comment of it is left. "
-                f"(course check …)"
+                f"{self.script}: TODO {self.number} is filled, and its comments are gone. "
+                f"Check it: course check …"
             )
         lines = []
         for first, place in self.places:
-            shown = dedent("\n".join(place)).splitlines()  # so that a page shows them whole
+            shown = dedent("\n".join(place)).splitlines()  # so that they fit into a page
             lines += ["", f"{self.script}, line {first}", *(f"    {line}" for line in shown)]
         return "\n".join(lines[1:])
 
     def __repr__(self) -> str:
-        more = f"Hints, each tells more: show_todo({self.number}).hint(1), hint(2), hint(3)"
+        todo = f"show_todo({self.number})"
+        more = f"Hints: {todo}.hint(1) is a nudge, hint(2) the calls, hint(3) the lines"
         return f"{self._shown()}\n{more}"
 
     def _repr_html_(self) -> str:
@@ -81,15 +82,15 @@ class Todo:
 
 
 def show_todo(number: int, script: str = "") -> Todo:
-    """The places of a TODO in a script, with line numbers, and hints; or that it is filled.
+    """Show a TODO's lines in a script, with line numbers and hints, or that it is filled.
 
     Args:
-        script: yours by default, the one in exercises/ that has this TODO.
+        script: by default the one in exercises/ that has this TODO.
 
     Raises:
         ValueError: the script has no such TODO.
     """
-    script = script or exercises.yours(number)
+    script = script or exercises.exercise_of(number)
     lines = exercises.read(script).splitlines()
     solution = SOLUTIONS / exercises.original_of(script)
     heads = [at for at, line in enumerate(lines) if re.match(rf"\s*# (>>> )?TODO {number}\b", line)]
@@ -121,7 +122,7 @@ def needed_todos(run: Run) -> set[int]:
 
 
 def _place(lines: list[str], at: int) -> tuple[str, ...]:
-    """What stands at a TODO's mark: as far as it goes, or the first lines of it."""
+    """Return the lines of the seam at a TODO's comment, shortened if there are many."""
     after = [*takewhile(lambda line: not END.match(line), lines[at + 1 :])]
     depth = len(lines[at]) - len(lines[at].lstrip())
     cut = [" " * depth + "…"] if len(after) > MOST_LINES else []

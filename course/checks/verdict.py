@@ -20,7 +20,7 @@ import pandas as pd
 
 from course.checks import discovery
 from course.checks.config_effects import differences, unlike
-from course.checks.exercises import open_todos, solution_of, yours
+from course.checks.exercises import exercise_of, open_todos, solution_of
 from course.checks.lab import Mechanism, Place
 from course.checks.store import UNMEASURABLE, UNTIMED, save_check
 from course.config import Config, rung
@@ -118,7 +118,7 @@ def check(
         ValueError: an unknown name; the message lists those there are.
     """
     wanted = _find(name)
-    script = script or yours(wanted.todo)
+    script = script or exercise_of(wanted.todo)
     run, against = _both(wanted, run, against, script=script, site=site, quick=quick, rerun=rerun)
     _finish(against, run)
     if wanted.emulated and run.lacks_half and not run.is_recorded:  # such a run shows nothing
@@ -152,7 +152,7 @@ def launch_check(
         ValueError: an unknown name; the message lists those there are.
     """
     wanted = _find(name)
-    script = script or yours(wanted.todo)
+    script = script or exercise_of(wanted.todo)
     before, _, is_timed = _configs(wanted, site, quick=quick, small=True)
     if not is_timed and sites.get(site).executor == "local":
         wait([launch(script, before, site=site)], check=False)

@@ -73,7 +73,7 @@ def quiz_form(quiz: Quiz) -> VBox:
 
     def count() -> None:
         right = sum(choice.right for choice in given.values())
-        score.value = _status(f"{right} of {len(quiz.questions)} answered right.")
+        score.value = _status(f"{right} of {len(quiz.questions)} answered correctly.")
 
     def answer(question: Question, letter: str) -> Choice:
         choice = given[question.number] = question.choice(letter)

@@ -11,7 +11,7 @@ def _evidence(run: Run) -> str:
 
 
 CHECKS = {
-    # A check compares the run of the learner's script with a run of the rung before.
+    # A check compares the run of the learner's script with a run of the previous rung.
     "template.amp": Mechanism(
         title="the forward pass runs under autocast",
         todo=2,  # the number of its seam in solutions/

@@ -67,16 +67,16 @@ def filled_by_hand(number: int) -> str:
 
 BROKEN = {
     "nested": ("# >>> TODO 1: a\n# >>> TODO 2: b\n# <<<\n# <<<", 2, "inside the seam of line 1"),
-    "unclosed": ("x = 1\n# >>> TODO 1: a\ny = 2", 2, "the seam of TODO 1 is never closed"),
+    "unclosed": ("x = 1\n# >>> TODO 1: a\ny = 2", 2, "the seam of TODO 1 is not closed"),
     "before twice": ("# >>> TODO 1: a\n# --- before\n# --- before\n# <<<", 3, "inside the seam"),
-    "stray end": ("# >>> TODO 1: a\n# <<<\n\n    # <<<", 4, "'# <<<' opens no TODO"),
-    "stray before": ("x = 1\n# --- before\n# y", 2, "'# --- before' opens no TODO"),
-    "no title": ("# >>> TODO 1:\n# <<<", 1, "opens no TODO n: title"),
-    "no number": ("# >>> TODO: a\n# <<<", 1, "opens no TODO n: title"),
+    "stray end": ("# >>> TODO 1: a\n# <<<\n\n    # <<<", 4, "not '# <<<'"),
+    "stray before": ("x = 1\n# --- before\n# y", 2, "not '# --- before'"),
+    "no title": ("# >>> TODO 1:\n# <<<", 1, "expected 'TODO N: title'"),
+    "no number": ("# >>> TODO: a\n# <<<", 1, "expected 'TODO N: title'"),
     "one left out": (
         "# >>> TODO 1: a\n# <<<\n# >>> TODO 3: c\n# <<<",
         3,
-        "TODO 3 where TODO 2 is missing",
+        "TODO 3, but there is no TODO 2",
     ),
     "begins at 0": ("# >>> TODO 0: a\n# <<<", 1, "TODO 0 where TODO 1 is missing"),
 }

@@ -41,7 +41,7 @@ class TestPrediction:
         assert (found.value, found.note, found.rung) == (2.0, "half the bits", "amp")
         assert " ".join(repr(found).split()) == (
             "You predicted 2 for amp (half the bits). "
-            "You can change it until a run of amp is launched."
+            "You can change it until you launch a run of amp."
         )
 
     def test_changes_before_a_run_and_not_after(
@@ -55,9 +55,9 @@ class TestPrediction:
         assert kept.value == prediction("amp").value == 3
         assert kept.stands and not kept.late
         assert capsys.readouterr().out == (
-            "amp: your 3 stands, since a run of amp has been launched; 1.7 is not stored.\n"
+            "amp: your 3 counts because a run of amp was launched; 1.7 is not stored.\n"
         )
-        assert repr(kept) == "You predicted 3 for amp. That is kept, right or wrong."
+        assert repr(kept) == "You predicted 3 for amp. It is stored, right or wrong."
 
     @pytest.mark.slow
     def test_stands_once_a_real_job_was_launched(self) -> None:
@@ -76,7 +76,7 @@ class TestPrediction:
         pretend_launched(runs_root, "amp")
         found = predict("amp", 2.7)
         assert found.late
-        assert repr(found) == "You predicted 2.7 for amp, after a run of amp had been launched."
+        assert repr(found) == "You predicted 2.7 for amp, after a run of amp was launched."
 
     def test_of_another_key_is_settled_by_the_rung_it_names(self, runs_root: Path) -> None:
         predict("amp_memory", 11.0, rung="amp")
@@ -87,7 +87,7 @@ class TestPrediction:
     def test_of_a_question_stands_from_the_first(self, capsys: pytest.CaptureFixture) -> None:
         assert predict("ceiling", "memory", choices=CEILINGS).stands
         assert predict("ceiling", "arithmetic", choices=CEILINGS).value == "memory"
-        assert "your memory stands, since it was the first" in capsys.readouterr().out
+        assert "your memory counts because it was the first" in capsys.readouterr().out
 
     def test_said_twice_the_same_is_no_news(self, capsys: pytest.CaptureFixture) -> None:
         predict("ceiling", "memory", choices=CEILINGS)
@@ -96,7 +96,7 @@ class TestPrediction:
 
     def test_blank_stores_nothing_and_asks(self, capsys: pytest.CaptureFixture) -> None:
         assert predict("amp", ...) is None
-        assert capsys.readouterr().out.startswith("amp: replace ... by your number")
+        assert capsys.readouterr().out.startswith("amp: replace ... with your number")
         assert not path().exists()
 
     def test_blank_gives_back_what_is_stored(self, capsys: pytest.CaptureFixture) -> None:
@@ -128,11 +128,11 @@ class TestPrediction:
         "predicted, measured, said",
         [
             (2, 2, "You: 2. Measured: 2 GiB ✓"),
-            (2, 2.3, "You: 2. Measured: 2.3 GiB: 15% more than you said ✓"),
-            (2, 2.002, "You: 2. Measured: 2 GiB: as you said ✓"),
-            (2, 1.5, "You: 2. Measured: 1.5 GiB: 25% less than you said ✗"),
-            (1, 40, "You: 1. Measured: 40 GiB: 40 times what you said ✗"),
-            (40, 1, "You: 40. Measured: 1 GiB: 1/40 of what you said ✗"),
+            (2, 2.3, "You: 2. Measured: 2.3 GiB: 15% more than you predicted ✓"),
+            (2, 2.002, "You: 2. Measured: 2 GiB: as you predicted ✓"),
+            (2, 1.5, "You: 2. Measured: 1.5 GiB: 25% less than you predicted ✗"),
+            (1, 40, "You: 1. Measured: 40 GiB: 40 times your prediction ✗"),
+            (40, 1, "You: 40. Measured: 1 GiB: 1/40 of your prediction ✗"),
             (0, 3, "You: 0. Measured: 3 GiB ✗"),
             (0, 0, "You: 0. Measured: 0 GiB ✓"),
         ],
@@ -162,7 +162,7 @@ class TestPrediction:
 
     def test_an_answer_of_another_kind_is_refused(self) -> None:
         predict("peak", 2)
-        with pytest.raises(ValueError, match="both must be numbers, or both texts"):
+        with pytest.raises(ValueError, match="expected two numbers or two texts"):
             recall("peak", "yes")
         assert prediction("peak").measured is None
 
@@ -190,17 +190,11 @@ class TestStore:
         ("content", "problem"),
         [
             ('{"schema": 1, "predic', "Unterminated string"),
-            ("[]", "its schema is 'list'"),
-            ('{"schema": 9}', "its schema is 9"),
-            ('{"schema": 1}', "predictions is None"),
-            ('{"schema": 1, "predictions": {"amp": 2}, "checks": {}, "answers": {}}', "amp is 2"),
+            ("[]", "expected a file with schema 1"),
+            ('{"schema": 1}', "'predictions'"),
             (
                 '{"schema": 1, "predictions": {}, "checks": {"c": {}}, "answers": {}}',
                 "checks, c: correct is None",
-            ),
-            (
-                '{"schema": 1, "predictions": {}, "checks": {}, "answers": {"q": {"x": {}}}}',
-                "'x' is no question's number",
             ),
         ],
     )

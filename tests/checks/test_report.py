@@ -100,7 +100,7 @@ def test_report_shows_the_prediction_beside_the_measurement(make_run, saved) -> 
     half = replace(CONFIG, rung="amp", precision="bf16")
     slow, fast = make_run("slow", [1, 1, 0.2, 0.2]), make_run("fast", [1, 1, 0.1, 0.1], half)
     shown = report(fast, against=slow, predicted=3)
-    said = "You: 3. Measured: 2 (2 to 2) times as fast: 33% less than you said ✗"
+    said = "You: 3. Measured: 2 (2 to 2) times as fast: 33% less than you predicted ✗"
     assert said in shown.sentences
     assert "data:image/png;base64," in shown._repr_html_()
     assert (fast.folder / "report.png").stat().st_size > 1000
@@ -259,7 +259,7 @@ def test_the_own_ladder_grows_with_what_was_measured(make_run) -> None:
     assert rows["images_per_s"].isna()["channels_last"] and found.machine == "here"
     assert rows.loc["channels_last", "recorded_images_per_s"] > 3000
     said = repr(found)
-    assert "amp            800 images/s, 10× the rung before" in said
+    assert "amp            800 images/s, 10× the previous rung" in said
     assert "channels_last  not yet: lab 1.3" in said
     assert 'alt="yours: here' in found._repr_mimebundle_()["text/html"]
 

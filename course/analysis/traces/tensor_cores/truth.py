@@ -1,8 +1,8 @@
-"""The verdict by name held against counters and machine code, for whole steps of a machine.
+"""Compare the verdicts by name with counters and machine code, for full steps of a machine.
 
 recordings/MACHINE/traces/ncu.csv has what Nsight Compute counted in one training step of each
-setting (research/tensor_cores.py makes it), sass.csv beside it what the kernels' machine code holds
-(research/machine_code.py). `compare` puts the verdict of each name beside both.
+setting (research/tensor_cores.py makes it). sass.csv, next to it, has what the kernels' machine
+code contains (research/machine_code.py).
 """
 
 from __future__ import annotations
@@ -13,136 +13,108 @@ import numpy as np
 import pandas as pd
 
 from course.analysis.traces import tables
-from course.analysis.traces.tensor_cores.rules import NONE, NOT, SURE, UNKNOWN, USED, classify
+from course.analysis.traces.tensor_cores.rules import NOT, UNKNOWN, USED, classify, read_commented
 from course.runs.recordings import trace_folder, trace_path
 
 FILE, SASS = "ncu.csv", "sass.csv"
-LARGE = 0.005  # of a step: a kernel that takes a larger share must be judged right
+LARGE = 0.005  # of a step: a kernel with a larger share must be judged right
+# With a share of busy cycles up to NONE a kernel has no product on Tensor Cores, and from SURE on
+# it has. Between them it is unclear: on an H100 a pointwise GELU kept the pipe busy for 12 % of
+# the cycles, and the product of two small matrices for 1 %.
+NONE, SURE = 0.005, 0.15
 COLUMNS = ["kernel", "setting", "count", "seconds", "share", "tensor_active"]
 SASS_COLUMNS = ["kernel", "library", "instructions", "mma", "hfma2_mma", "constants"]
 RIGHT, WRONG, UNCLEAR = "right", "wrong", "unclear"
-CYCLES, CODE = "cycles", "code"  # what shows the truth about a kernel
-
-
-def _read(path: Path, columns: list[str]) -> pd.DataFrame:
-    """The table with its head as `attrs["origin"]`; ValueError: it has other columns."""
-    lines = path.read_text().splitlines()
-    head = [line[2:] for line in lines if line.startswith("# ")]
-    table = pd.read_csv(path, skiprows=len(head))
-    if list(table.columns) != columns:
-        raise ValueError(f"{path} has columns {list(table.columns)}; they must be {columns}")
-    table.attrs["origin"] = "\n".join(head)
-    return table
+CYCLES, CODE = "cycles", "code"  # the evidence for a kernel's truth
 
 
 def read_counters(path: Path) -> pd.DataFrame:
-    """The rows of an ncu.csv: COLUMNS, longest first within each setting.
-
-    Its `attrs["origin"]` is the text at the file's top, which names the machine.
-
-    Raises:
-        ValueError: no such file, or one with other columns.
-    """
+    """Read an ncu.csv: COLUMNS, longest first within each setting."""
     if not path.is_file():
         raise ValueError(
             f"{path}: no such file; make one on a machine with a GPU and ncu: "
             f"python -m research.tensor_cores OUT.jsonl"
         )
-    table = _read(path, COLUMNS)
+    table = read_commented(path)
     table["kernel"] = table["kernel"].ffill()
     return table.sort_values(["setting", "seconds"], ascending=[True, False], ignore_index=True)
 
 
 def read_sass(path: Path) -> pd.DataFrame:
-    """The rows of a sass.csv: SASS_COLUMNS; none where there is no such file.
-
-    Raises:
-        ValueError: it has other columns.
-    """
+    """Read a sass.csv: SASS_COLUMNS; no rows if there is no such file."""
     if not path.is_file():
         return pd.DataFrame(columns=SASS_COLUMNS)
-    return _read(path, SASS_COLUMNS).fillna({"mma": ""})
+    return read_commented(path).fillna({"mma": ""})
 
 
-def truth(counted: pd.DataFrame, code: pd.DataFrame) -> pd.DataFrame:
-    """By kernel the truth, "used", "not" or "unclear", and what shows it: evidence.
+def truth(counters: pd.DataFrame, code: pd.DataFrame) -> pd.DataFrame:
+    """Decide for each kernel the truth, "used", "not" or "unclear", and its evidence.
 
     The share of busy cycles decides where it is sure ("cycles"); between `NONE` and `SURE` the
-    machine code does ("code"), if it was read. All settings count together, since a kernel of one
-    name is one machine code.
+    machine code does ("code"), if it was read. All settings count together, because kernels of
+    the same name have the same machine code.
     """
-    active = counted.groupby("kernel")["tensor_active"].max()
+    active = counters.groupby("kernel")["tensor_active"].max()
     mma = code.set_index("kernel")["mma"].reindex(active.index)
-    cycles = np.select([active >= SURE, active <= NONE], [USED, NOT], UNCLEAR)
-    products = np.select([mma.isna(), mma == ""], [UNCLEAR, NOT], USED)
-    sure = cycles != UNCLEAR
-    return pd.DataFrame(
-        {
-            "truth": np.where(sure, cycles, products),
-            "evidence": np.select([sure, products != UNCLEAR], [CYCLES, CODE], ""),
-        },
-        index=active.index,
-    )
+    by_cycles = np.select([active >= SURE, active <= NONE], [USED, NOT], UNCLEAR)
+    by_code = np.select([mma.isna(), mma == ""], [UNCLEAR, NOT], USED)
+    sure = by_cycles != UNCLEAR
+    evidence = np.select([sure, by_code != UNCLEAR], [CYCLES, CODE], "")
+    columns = {"truth": np.where(sure, by_cycles, by_code), "evidence": evidence}
+    return pd.DataFrame(columns, index=active.index)
 
 
 def compare(machine: str = "nvidia-h100", path: Path | None = None) -> pd.DataFrame:
-    """Every kernel of every setting, its counters, its truth and the verdict of its name.
+    """Compare the verdict of each kernel's name with its truth, in every setting.
 
-    Columns: those of `read_counters`; trace_share, of the step in PyTorch's own trace, NaN where
+    Columns: those of `read_counters`; trace_share, of the step in PyTorch's own trace, NaN if
     no trace of the setting is recorded; largest, the larger of both shares; truth and evidence
-    (`truth`); verdict, of `classify`; result: "right", "wrong", "unknown" where no rule decides,
-    "unclear" where nothing shows the truth. A kernel that only the trace has is there with its
-    trace_share.
+    (`truth`); verdict, of `classify`; result: "right", "wrong", "unknown" if no rule decides,
+    "unclear" without evidence. A kernel that only the trace has is listed with its trace_share.
 
     Args:
-        machine: whose recorded traces are put beside the counters.
-        path: another ncu.csv than the machine's; a sass.csv beside it is read too.
+        machine: whose recorded traces are compared.
+        path: a different ncu.csv than the machine's; a sass.csv next to it is read, too.
 
     Raises:
-        ValueError: the machine has none, or it is no such file.
+        ValueError: there is no such file.
     """
     path = path or trace_folder(machine) / FILE
-    counted = read_counters(path)
-    traces = pd.concat([_trace_shares(machine, name) for name in counted["setting"].unique()])
-    table = counted.merge(traces, on=["setting", "kernel"], how="outer")
+    counters = read_counters(path)
+    traces = pd.concat([_trace_shares(machine, name) for name in counters["setting"].unique()])
+    table = counters.merge(traces, on=["setting", "kernel"], how="outer")
     table["largest"] = table[["share", "trace_share"]].max(axis=1)
-    table = table.join(truth(counted, read_sass(path.with_name(SASS))), on="kernel")
+    table = table.join(truth(counters, read_sass(path.with_name(SASS))), on="kernel")
     table = table.fillna({"truth": UNCLEAR, "evidence": ""})
-    table["verdict"] = [classify(name).verdict for name in table["kernel"]]
-    said, shown = table["verdict"], table["truth"]
-    known = [said == UNKNOWN, shown == UNCLEAR, said == shown]
-    table["result"] = np.select(known, [UNKNOWN, UNCLEAR, RIGHT], WRONG)
-    table = table.sort_values(["setting", "largest"], ascending=[True, False], ignore_index=True)
-    table.attrs["origin"] = counted.attrs["origin"]
-    return table
+    table["verdict"] = verdict = [classify(name).verdict for name in table["kernel"]]
+    cases = [table["verdict"] == UNKNOWN, table["truth"] == UNCLEAR, table["truth"] == verdict]
+    table["result"] = np.select(cases, [UNKNOWN, UNCLEAR, RIGHT], WRONG)
+    return table.sort_values(["setting", "largest"], ascending=[True, False], ignore_index=True)
 
 
 def _trace_shares(machine: str, setting: str) -> pd.DataFrame:
-    """By kernel its share of the GPU's time in a recorded trace; no rows where there is none."""
+    """Return each kernel's share of the GPU's time in a recorded trace; no rows without one."""
+    columns = {"kernel": object, "setting": object, "trace_share": float}
     try:
         path = trace_path(machine, setting)
     except ValueError:
-        names, shares = [], []
-    else:
-        table = tables.by_kernel(tables.read(path))
-        names, shares = table["name"], table["share"]
-    columns = {"kernel": names, "setting": setting, "trace_share": shares}
-    return pd.DataFrame(columns).astype({"kernel": object, "trace_share": float})
+        return pd.DataFrame(columns=columns).astype(columns)
+    table = tables.by_kernel(tables.read(path)).assign(setting=setting)
+    return table.rename(columns={"name": "kernel", "share": "trace_share"})[[*columns]]
 
 
 def summary(compared: pd.DataFrame) -> pd.DataFrame:
-    """How right the names were, one row a setting.
+    """Count the right verdicts of each setting, the slowest first.
 
-    Columns: setting; gpu_s, of its step, the slowest first; kernels; large, those with more than
+    Columns: setting; gpu_s, of its step; kernels; large, those with more than
     `LARGE` of the step by ncu or by the trace, and of these right, wrong, unknown and unclear;
-    by_code, of these those whose truth the machine code shows; right_share, of the step in kernels
-    judged right; used_by_name and used_in_truth, of the step in kernels that used the Tensor
-    Cores; matched_share, of the trace's time in kernels that ncu saw too (NaN without a trace).
+    by_code, those whose truth the machine code shows; right_share, of the step in kernels judged
+    right; used_by_name and used_in_truth, of the step in kernels that used the Tensor Cores;
+    matched_share, of the trace's time in kernels that ncu saw, too (NaN without a trace).
     """
     rows = []
     for setting, group in compared.groupby("setting", sort=False):
-        big = group[group["largest"] > LARGE]
-        large = big["result"].value_counts()
+        large = group[group["largest"] > LARGE]
         share = group["share"].fillna(0)
         traced = group["trace_share"].where(group["share"].notna())
         rows.append(
@@ -150,9 +122,9 @@ def summary(compared: pd.DataFrame) -> pd.DataFrame:
                 "setting": setting,
                 "gpu_s": group["seconds"].sum(),
                 "kernels": len(group),
-                "large": len(big),
-                **{name: int(large.get(name, 0)) for name in (RIGHT, WRONG, UNKNOWN, UNCLEAR)},
-                "by_code": int((big["evidence"] == CODE).sum()),
+                "large": len(large),
+                **{r: (large["result"] == r).sum() for r in (RIGHT, WRONG, UNKNOWN, UNCLEAR)},
+                "by_code": (large["evidence"] == CODE).sum(),
                 "right_share": share[group["result"] == RIGHT].sum(),
                 "used_by_name": share[group["verdict"] == USED].sum(),
                 "used_in_truth": share[group["truth"] == USED].sum(),

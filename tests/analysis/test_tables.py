@@ -13,7 +13,7 @@ from torch.profiler import record_function
 from trace_files import CONV, COUNT, DURATION, SHARE, WGRAD, ncu_row, ncu_text, onednn_line
 
 from course.analysis.traces import tables
-from course.analysis.traces.pictures import time_by, timeline
+from course.analysis.traces.figures import plot_time_by, plot_timeline
 from course.runs.record import PHASES
 from course.training.profiling import OneDnnAccount
 
@@ -338,7 +338,7 @@ def test_nsight_compute_has_durations_and_tensor_core_counters(tmp_path: Path) -
     assert tables.idle(trace).empty  # it has no times
     assert trace.device == "GPU of compute capability 9.0"
     with pytest.raises(ValueError, match="no times"):
-        timeline(trace)
+        plot_timeline(trace)
 
 
 def test_nsight_compute_raw_page_has_one_column_per_metric(tmp_path: Path) -> None:
@@ -418,7 +418,7 @@ def names_of(axes) -> list[str]:
 
 
 def test_timeline_of_a_gpu_step_has_its_lanes(gpu_file: Path) -> None:
-    axes = timeline(tables.read(gpu_file)).axes[0]
+    axes = plot_timeline(tables.read(gpu_file)).axes[0]
     lanes = ["host: phase", "host: operators", "GPU: stream 7", "GPU: copies"]
     assert names_of(axes) == lanes
     assert "NVIDIA H100" in axes.get_title(loc="left")
@@ -427,16 +427,16 @@ def test_timeline_of_a_gpu_step_has_its_lanes(gpu_file: Path) -> None:
 
 def test_timeline_of_a_cpu_step_has_operators(cpu_file: Path) -> None:
     trace = tables.read(cpu_file)
-    lanes = names_of(timeline(trace, step=1).axes[0])
+    lanes = names_of(plot_timeline(trace, step=1).axes[0])
     name = tables.by_operator(trace)["name"].iloc[0]
     begin, _, end = lanes[1].partition("…")  # a long name is cut in its middle
     assert lanes[0] == "host: phase" and name.startswith(begin) and name.endswith(end)
     with pytest.raises(ValueError, match="step=7: expected a step that the trace has: 1, 2"):
-        timeline(trace, step=7)
+        plot_timeline(trace, step=7)
 
 
 def test_bars_name_the_work_of_a_generic_kernel(gpu_file: Path) -> None:
-    labels = names_of(time_by(tables.by_kernel(tables.read(gpu_file)), top=4).axes[0])
+    labels = names_of(plot_time_by(tables.by_kernel(tables.read(gpu_file)), top=4).axes[0])
     assert labels[0].startswith("sm90_xmma_wgrad")
     assert "vectorized_elementwise_kernel: bfloat16_copy_kernel_cuda" in labels
     assert "nchwToNhwcKernel" in labels

@@ -10,7 +10,7 @@ from cases import for_all
 from trace_files import CONV, SHARE, ncu_row, ncu_text, onednn_line
 
 from course.analysis.traces import tables
-from course.analysis.traces.pictures import tensor_cores as picture
+from course.analysis.traces.figures import plot_tensor_cores
 from course.analysis.traces.tensor_cores import report as tensor_cores
 from course.analysis.traces.tensor_cores import truth
 from course.analysis.traces.tensor_cores.rules import classify, labelled, rules, score
@@ -339,7 +339,7 @@ def test_report_of_a_cpu_run(tmp_path: Path) -> None:
     summary = tensor_cores.tensor_core_summary(cpu=table)
     assert summary["gpu_s"].item() == 0 and summary["tensor_core_share"].isna().all()
     with pytest.raises(ValueError, match="no GPU time"):
-        picture(table)
+        plot_tensor_cores(table)
     lines = onednn_line("brgconv:avx512_core_amx", "bf16", 30) + onednn_line("jit:avx2", "f32", 10)
     isa = "onednn_verbose,v1,info,cpu,isa:Intel AVX-512 with AMX\n"
     (tmp_path / "onednn.csv").write_text(isa + lines)
@@ -364,7 +364,7 @@ def test_bars_add_up_to_the_gpu_time(h100) -> None:
     others = [*report["operator"].head(4), f"{len(report) - 4} others"]
     summary = tensor_cores.tensor_core_summary(**h100)
     for table, names in ((report, others), (summary, [*h100])):
-        axes = picture(table, machine="NVIDIA H100", top=4).axes[0]
+        axes = plot_tensor_cores(table, machine="NVIDIA H100", top=4).axes[0]
         assert axes.get_title(loc="left") == "NVIDIA H100"
         assert [label.get_text() for label in axes.get_yticklabels()] == names
         drawn = sum(bar.get_width() for bar in axes.patches)

@@ -8,8 +8,7 @@ import pandas as pd
 
 from course.analysis.traces.tables import Trace, by_operator, steps
 from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PHASE_COLOURS, Picture
-from course.charts.primitives import bars, label, legend, stack
-from course.charts.primitives import timeline as draw_timeline
+from course.charts.primitives import bars, label, legend, stack, timeline
 from course.runs.record import PHASES
 
 CPU_LANES = 6  # operators on a CPU's timeline
@@ -23,7 +22,7 @@ PARTS = (
 )
 
 
-def timeline(trace: Trace, step: int | None = None) -> Picture:
+def plot_timeline(trace: Trace, step: int | None = None) -> Picture:
     """Plot one step: the host's phases and operators above the GPU's kernels and copies.
 
     Args:
@@ -49,7 +48,7 @@ def timeline(trace: Trace, step: int | None = None) -> Picture:
         ]
         for name, rows, _ in lanes
     }
-    draw_timeline(axes, spans, heights=[height for *_, height in lanes])
+    timeline(axes, spans, heights=[height for *_, height in lanes])
     machine = f"{trace.device or 'CPU'}, {trace.source}{trace.recorded}"
     label(
         axes,
@@ -74,7 +73,7 @@ def _window(trace: Trace, step: int | None) -> tuple[float, float, int]:
         raise ValueError(f"step={step}: expected a step that the trace has: {known}")
     spans = pd.concat([trace.operators, trace.kernels, trace.ranges])[["start_s", "duration_s"]]
     if spans["start_s"].isna().all():
-        raise ValueError(f"{trace.source} has no times for a timeline: use time_by instead")
+        raise ValueError(f"{trace.source} has no times for a timeline: use plot_time_by instead")
     if step is None:
         return spans["start_s"].min(), spans.sum(axis=1).max(), -1
     kernels = trace.kernels[trace.kernels["step"] == step]
@@ -105,7 +104,7 @@ def _clip(rows: pd.DataFrame, start: float, end: float) -> pd.DataFrame:
     return rows[length > 0]
 
 
-def time_by(table: pd.DataFrame, top: int = 10) -> Picture:
+def plot_time_by(table: pd.DataFrame, top: int = 10) -> Picture:
     """Plot what takes the time: bars with shares, and one bar for the rest.
 
     Args:
@@ -151,7 +150,7 @@ def _short_name(name: str, width: int = 56) -> str:
     return short if len(short) <= width else f"{short[: width // 2]}…{short[-width // 2 + 1 :]}"
 
 
-def tensor_cores(table: pd.DataFrame, machine: str = "", top: int = 10) -> Picture:
+def plot_tensor_cores(table: pd.DataFrame, machine: str = "", top: int = 10) -> Picture:
     """Plot GPU time in milliseconds as stacked bars: in Tensor Cores, eligible, not, unknown.
 
     Args:

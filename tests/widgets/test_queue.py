@@ -32,7 +32,7 @@ from nbclient import NotebookClient
 from typer.testing import CliRunner
 
 import course
-from course.cli.runs import app
+from course.cli.options import app
 from course.jobs import launch as jobs
 from course.jobs import local, own_slurm, queue, slurm
 from course.runs import run as runs

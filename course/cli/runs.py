@@ -235,7 +235,7 @@ def _draw(table: pd.DataFrame, rungs: list[str]) -> str:
     from course.runs.run import runs_root
 
     path = runs_root() / "ladder.png"
-    charts.ladder(table, beside=recordings.large(BESIDE, rungs)).savefig(path)
+    charts.plot_ladder(table, beside=recordings.large(BESIDE, rungs)).savefig(path)
     return f"drawn: {path}; a picture of each run: {runs_root()}/*/report.png"
 
 

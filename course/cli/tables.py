@@ -108,7 +108,7 @@ def show_ladder(table: pd.DataFrame) -> None:
         "top-1",
     ]
     show_table(columns, rows)
-    for line in _ladder_notes(table[table["machine"] != ""]):
+    for line in _ladder_notes(table[table["status"] != "not recorded"]):
         typer.echo(line)
 
 
@@ -142,6 +142,7 @@ def _ladder_notes(table: pd.DataFrame) -> Iterator[str]:
             f"{', '.join(rungs)}: this machine has no instructions for {name}; software emulates "
             f"the format, and that is slow."
         )
+    table = table[table["machine"] != ""]
     yield from dict.fromkeys(table["machine"] + "; " + table["setup"])
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from job_helpers import end_all_runs, warm_up
+from job_helpers import end_all_runs
 
 import race
 from course.data import crop_set
@@ -53,7 +53,6 @@ def raced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Entry, Pat
         patch.setenv("COURSE_RUNS", str(place / "runs"))
         patch.setenv("IPYTHONDIR", str(place / "ipython"))
         patch.setitem(tracks.TRACKS, "quick", EASY)
-        warm_up()
         (outcome,) = rehearse(
             rehearsal.matching("race"), script=str(script), cell_minutes=5, quick=True
         ).outcomes
@@ -115,7 +114,6 @@ def test_an_entry_of_track_node_on_two_ranks(
 ) -> None:
     """Two ranks have one clock and one set of weights; the real referee judges them."""
     monkeypatch.setenv("COURSE_RUNS", str(tmp_path / "runs"))
-    warm_up()
     small = {"model": "resnet8_patches", "epochs": 1, "steps": 4, "batch_size": 64, "lr": 0.1}
     script = submission.course_script("plain").read_text().replace("SETTINGS = {", "OTHERS = {", 1)
     script = script.replace("\ndef main", f"\nSETTINGS = {small}\n\ndef main")

@@ -284,7 +284,7 @@ def test_recorded_runs_answer_as_ones_own(
     assert communication.recorded_runs("two") == {}
     assert "nothing to show" in capsys.readouterr().out
     for run in swept.values():
-        record.pack(run, tmp_path / "two", "two", "communication")
+        record.pack(run, tmp_path / "two", "communication")
     found = communication.recorded_runs("two")
     assert list(found) == [run.config.rung for run in swept.values()]
     own, packed = comm_report(swept[0.001]), comm_report(found[swept[0.001].config.rung])

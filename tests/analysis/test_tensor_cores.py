@@ -11,8 +11,8 @@ from trace_files import CONV, SHARE, ncu_row, ncu_text, onednn_line
 
 from course.analysis.traces import tables
 from course.analysis.traces.figures import plot_tensor_cores
+from course.analysis.traces.tensor_cores import counters
 from course.analysis.traces.tensor_cores import report as tensor_cores
-from course.analysis.traces.tensor_cores import truth
 from course.analysis.traces.tensor_cores.rules import classify, labelled, rules, score
 from course.runs.record import Record, write_record
 from course.runs.recordings import trace_path
@@ -227,14 +227,14 @@ def counted(*rows: tuple) -> pd.DataFrame:
     columns = ["kernel", "setting", "seconds", "tensor_active"]
     table = pd.DataFrame(rows, columns=columns).assign(count=1)
     table["share"] = table["seconds"] / table.groupby("setting")["seconds"].transform("sum")
-    return table[truth.COLUMNS]
+    return table[counters.COLUMNS]
 
 
 def code(**mma: str) -> pd.DataFrame:
     """By kernel the products in its machine code, as `read_sass` returns them."""
     table = pd.DataFrame({"kernel": mma.keys(), "mma": mma.values()}, dtype=object)
     return table.assign(library="libcudnn.so", instructions=99, hfma2_mma=3, constants=0)[
-        truth.SASS_COLUMNS
+        counters.SASS_COLUMNS
     ]
 
 
@@ -253,7 +253,7 @@ def test_cycles_decide_before_machine_code(active, mma, expected, evidence) -> N
     # The same kernel in a second setting, where no counter was read.
     table = counted(("k", "amp", 1e-3, active), ("k", "tf32", 1e-3, None))
     machine_code = code(other="HMMA") if mma is None else code(k=mma, other="HMMA")
-    judged = truth.truth(table.astype({"tensor_active": float}), machine_code)
+    judged = counters.decide_truth(table.astype({"tensor_active": float}), machine_code)
     assert judged.loc["k"].to_dict() == {"truth": expected, "evidence": evidence}
     assert list(judged.index) == ["k"]
 
@@ -271,7 +271,7 @@ def test_names_are_compared_with_counters(h100, tmp_path: Path) -> None:
     path = tmp_path / "ncu.csv"
     counted(*rows).to_csv(path, index=False)
     code(**{batch_norm: "", PRODUCT: "HGMMA"}).to_csv(path.with_name("sass.csv"), index=False)
-    compared = truth.compare(path=path)
+    compared = counters.compare_with_counters(path=path)
     by_name = compared.set_index("kernel")
     expected = ["right", "right", "unknown", "wrong", "unclear"]
     assert by_name.loc[[row[0] for row in rows], "result"].tolist() == expected
@@ -279,14 +279,14 @@ def test_names_are_compared_with_counters(h100, tmp_path: Path) -> None:
     traced = by_name[by_name["count"].isna()]
     assert set(traced.index) == set(names) - {batch_norm}
     assert set(traced["result"]) == {"unclear"}
-    amp, other = truth.summary(compared).itertuples()
+    amp, other = counters.summarize_verdicts(compared).itertuples()
     assert (amp.right, amp.wrong, amp.unknown, amp.by_code) == (2, 1, 1, 1)
     assert amp.large == 4 + amp.unclear and amp.unclear == (traced["largest"] > 0.005).sum()
     assert (amp.right_share, amp.used_by_name, amp.used_in_truth) == pytest.approx((0.8, 0.2, 0.2))
     assert amp.matched_share == pytest.approx(by_name.loc[batch_norm, "trace_share"])
     assert other.matched_share != other.matched_share and other.unclear == 1
     with pytest.raises(ValueError, match="research.tensor_cores OUT.jsonl"):
-        truth.compare("nvidia-h200")
+        counters.compare_with_counters("nvidia-h200")
 
 
 # Triton compiled these during the step, so no library has their code; too busy for a "not".
@@ -296,10 +296,10 @@ UNSETTLED = {
 
 
 def test_every_large_kernel_of_the_h100_is_judged_right() -> None:
-    compared = truth.compare("nvidia-h100")
-    table = truth.summary(compared)
+    compared = counters.compare_with_counters("nvidia-h100")
+    table = counters.summarize_verdicts(compared)
     print(table.round(3).to_string())
-    large = compared[compared["largest"] > truth.LARGE]
+    large = compared[compared["largest"] > counters.LARGE]
     unclear = large[large["result"] == "unclear"]
     assert set(unclear["kernel"]) == UNSETTLED and unclear["tensor_active"].max() < 0.006
     assert large.loc[large["result"] != "right", "kernel"].isin(UNSETTLED).all()
@@ -309,9 +309,9 @@ def test_every_large_kernel_of_the_h100_is_judged_right() -> None:
 
 
 def test_cycles_and_machine_code_of_the_h100_agree() -> None:
-    counters = truth.read_counters(H100 / truth.FILE)
-    sass = truth.read_sass(H100 / truth.SASS)
-    judged = truth.truth(counters, sass).join(sass.set_index("kernel"))
+    measured = counters.read_counters(H100 / counters.COUNTERS_FILE)
+    sass = counters.read_sass(H100 / counters.SASS_FILE)
+    judged = counters.decide_truth(measured, sass).join(sass.set_index("kernel"))
     both = judged[(judged["evidence"] == "cycles") & judged["mma"].notna()]
     assert both["truth"].value_counts().min() > 30
     assert ((both["mma"] != "") == (both["truth"] == "used")).all()

@@ -88,7 +88,7 @@ def test_every_trace_is_small_and_is_of_a_gpu(machine: str, least: int) -> None:
     assert len(traced) >= least
     for run in traced:
         assert (run.folder / run.record.trace).stat().st_size < SMALL
-        found = tables.of_run(run)
+        found = tables.read_run(run)
         assert found.device.startswith("NVIDIA") and len(found.kernels) > 100
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from course.analysis.traces.intervals import merge_intervals
 from course.analysis.traces.nsight import read_ncu, read_nsys
 from course.analysis.traces.onednn import onednn, onednn_summary
 from course.analysis.traces.reader import STEP, Trace, TraceError, read
-from course.analysis.traces.spans import joined
 from course.analysis.traces.thin import thin
 from course.runs.record import PHASES
 
@@ -29,7 +29,7 @@ __all__ = [
     "copies",
     "idle",
     "layout_kernels",
-    "of_run",
+    "read_run",
     "onednn",
     "onednn_summary",
     "read",
@@ -47,7 +47,7 @@ LAYOUT = (
 )
 
 
-def of_run(run: Run) -> Trace:
+def read_run(run: Run) -> Trace:
     """Read the trace of a run that was launched with profile_steps of 1 or more.
 
     Raises:
@@ -146,7 +146,7 @@ def idle(trace: Trace) -> pd.DataFrame:
     for step, group in kernels.groupby("step"):
         begin = group["start_s"].min() if end is None else end
         ends = group["start_s"] + group["duration_s"]
-        busy = joined(zip(group["start_s"].clip(lower=begin), ends.clip(lower=begin)))
+        busy = merge_intervals(zip(group["start_s"].clip(lower=begin), ends.clip(lower=begin)))
         end = busy[-1][1]
         edges = [begin, *(edge for interval in busy for edge in interval)]
         gaps = [(start, stop) for start, stop in zip(edges[::2], edges[1::2]) if stop > start]

@@ -263,7 +263,7 @@ def kernels_of_run(run: Run) -> pd.DataFrame:
     """
     from course.training.profiling import ONEDNN_FILE
 
-    table = tensor_core_report(tables.of_run(run))
+    table = tensor_core_report(tables.read_run(run))
     account = run.folder / ONEDNN_FILE
     kernels = onednn(account) if "gpu_s" not in table and account.exists() else None
     text = wrap_text(describe(table, kernels))

@@ -16,7 +16,7 @@ from course.analysis.traces import tables
 from course.analysis.traces.tensor_cores.rules import NOT, UNKNOWN, USED, classify, read_commented
 from course.runs.recordings import trace_folder, trace_path
 
-FILE, SASS = "ncu.csv", "sass.csv"
+COUNTERS_FILE, SASS_FILE = "ncu.csv", "sass.csv"
 LARGE = 0.005  # of a step: a kernel with a larger share must be judged right
 # With a share of busy cycles up to NONE a kernel has no product on Tensor Cores, and from SURE on
 # it has. Between them it is unclear: on an H100 a pointwise GELU kept the pipe busy for 12 % of
@@ -47,7 +47,7 @@ def read_sass(path: Path) -> pd.DataFrame:
     return read_commented(path).fillna({"mma": ""})
 
 
-def truth(counters: pd.DataFrame, code: pd.DataFrame) -> pd.DataFrame:
+def decide_truth(counters: pd.DataFrame, code: pd.DataFrame) -> pd.DataFrame:
     """Decide for each kernel the truth, "used", "not" or "unclear", and its evidence.
 
     The share of busy cycles decides where it is sure ("cycles"); between `NONE` and `SURE` the
@@ -64,13 +64,13 @@ def truth(counters: pd.DataFrame, code: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns, index=active.index)
 
 
-def compare(machine: str = "nvidia-h100", path: Path | None = None) -> pd.DataFrame:
+def compare_with_counters(machine: str = "nvidia-h100", path: Path | None = None) -> pd.DataFrame:
     """Compare the verdict of each kernel's name with its truth, in every setting.
 
     Columns: those of `read_counters`; trace_share, of the step in PyTorch's own trace, NaN if
     no trace of the setting is recorded; largest, the larger of both shares; truth and evidence
-    (`truth`); verdict, of `classify`; result: "right", "wrong", "unknown" if no rule decides,
-    "unclear" without evidence. A kernel that only the trace has is listed with its trace_share.
+    (`decide_truth`); verdict, of `classify`; result: "right", "wrong", "unknown" if no rule
+    decides, "unclear" without evidence. A kernel that only the trace has is listed with its trace_share.
 
     Args:
         machine: whose recorded traces are compared.
@@ -79,12 +79,12 @@ def compare(machine: str = "nvidia-h100", path: Path | None = None) -> pd.DataFr
     Raises:
         ValueError: there is no such file.
     """
-    path = path or trace_folder(machine) / FILE
+    path = path or trace_folder(machine) / COUNTERS_FILE
     counters = read_counters(path)
     traces = pd.concat([_trace_shares(machine, name) for name in counters["setting"].unique()])
     table = counters.merge(traces, on=["setting", "kernel"], how="outer")
     table["largest"] = table[["share", "trace_share"]].max(axis=1)
-    table = table.join(truth(counters, read_sass(path.with_name(SASS))), on="kernel")
+    table = table.join(decide_truth(counters, read_sass(path.with_name(SASS_FILE))), on="kernel")
     table = table.fillna({"truth": UNCLEAR, "evidence": ""})
     table["verdict"] = verdict = [classify(name).verdict for name in table["kernel"]]
     cases = [table["verdict"] == UNKNOWN, table["truth"] == UNCLEAR, table["truth"] == verdict]
@@ -103,7 +103,7 @@ def _trace_shares(machine: str, setting: str) -> pd.DataFrame:
     return table.rename(columns={"name": "kernel", "share": "trace_share"})[[*columns]]
 
 
-def summary(compared: pd.DataFrame) -> pd.DataFrame:
+def summarize_verdicts(compared: pd.DataFrame) -> pd.DataFrame:
     """Count the right verdicts of each setting, the slowest first.
 
     Columns: setting; gpu_s, of its step; kernels; large, those with more than

@@ -70,7 +70,7 @@ def compare_with_counters(machine: str = "nvidia-h100", path: Path | None = None
     Columns: those of `read_counters`; trace_share, of the step in PyTorch's own trace, NaN if
     no trace of the setting is recorded; largest, the larger of both shares; truth and evidence
     (`decide_truth`); verdict, of `classify`; result: "right", "wrong", "unknown" if no rule
-    decides, "unclear" without evidence. A kernel that only the trace has is listed with its trace_share.
+    decides, "unclear" without evidence. A kernel that only the trace has is listed, too.
 
     Args:
         machine: whose recorded traces are compared.

@@ -5,9 +5,10 @@ from course.lazy import lazy_exports
 _NAMES = {
     ".board": "COURSE_ENTRIES",
     ".entries": "Entry",
-    ".notebook": "board_page difference margin plot_accuracy published_results settings table",
+    ".notebook": "difference margin plot_accuracy settings table",
+    ".page": "board_page published_results",
     ".submission": "draft enter",
     ".tracks": "tracks_table",
-    ".verify": "verify",
+    ".verification": "verify",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -37,7 +37,7 @@ def race(
     from race import page, submission
     from race.board import board_folder, read_entries
     from race.tracks import find_track
-    from race.verify import verify as run_again
+    from race.verification import verify as run_again
 
     if track:
         find_track(track)  # otherwise a wrong name would show an empty board
@@ -55,7 +55,7 @@ def race(
             options = {"seeds": seeds, "gpus": gpus, "site": site, "to": folder, "by": by}
             entered = submission.enter(track, script or entry, name=name, **options)
             typer.echo(entered.summary)
-        path = page.write_page(folder, machine=machine)
+        path = page.board_page(folder, machine=machine)
     entries = read_entries(folder, track=track, machine=machine)
     if json_:
         tables.as_json([asdict(each) for each in entries])

@@ -104,22 +104,3 @@ def margin(spread: float, seeds: int) -> float:
     from scipy import stats
 
     return float(stats.t.ppf(1 - SIGNIFICANCE, seeds - 1)) * spread / math.sqrt(seeds)
-
-
-def board_page(to: str | Path | None = None, *, machine: str = "", live: bool = False) -> Path:
-    """Write the board's page, and return its path, which a browser opens.
-
-    Args:
-        machine: only entries whose machine's name contains it.
-        live: the page reloads itself every few seconds.
-    """
-    from race.page import write_page
-
-    return write_page(board.board_folder(to), machine=machine, live=live)
-
-
-def published_results() -> pd.DataFrame:
-    """List what published trainings reached, with sources."""
-    from race.page import published_results
-
-    return published_results()

@@ -20,7 +20,7 @@ from course.text import digits, one_line
 from race import board, figures, shared_files
 from race.entries import Entry, ranked
 from race.tracks import SIGNIFICANCE, TRACKS, find_track
-from race.verify import read_outcomes
+from race.verification import read_outcomes
 
 PAGE = "board.html"
 TEMPLATE = Path(__file__).with_name("page.html.j2")
@@ -65,11 +65,17 @@ def _groups(entries: Sequence[Entry]) -> Iterator[tuple[tuple[str, str], list[En
         yield (order[track], f"{gpus} × {machine}" if gpus > 1 else machine), [*group]
 
 
-def write_page(folder: Path, *, machine: str = "", live: bool = False) -> Path:
-    """Write the page of a board with its current entries.
+def board_page(to: str | Path | None = None, *, machine: str = "", live: bool = False) -> Path:
+    """Write the board's page with its current entries, and return its path, for a browser.
 
     It goes into the board's folder if that is yours, and otherwise into your runs folder.
+
+    Args:
+        to: the board's folder; by default `board.board_folder()`.
+        machine: only entries whose machine's name contains it.
+        live: the page reloads itself every few seconds.
     """
+    folder = board.board_folder(to)
     board.prepare(folder)
     target, owner = folder / PAGE, folder.stat().st_uid
     if owner != os.getuid():
@@ -88,11 +94,11 @@ def keep_writing(folder: Path, machine: str = "") -> None:
             folders = (*TRACKS, board.VERIFIED)
             now = {path for name in folders for path in folder.glob(f"{name}/[!.]*")}
             if now != before:
-                write_page(folder, machine=machine, live=True)
+                board_page(folder, machine=machine, live=True)
                 before = now
             time.sleep(2)
     except KeyboardInterrupt:
-        write_page(folder, machine=machine)
+        board_page(folder, machine=machine)
 
 
 def render_page(folder: Path, *, machine: str = "", live: bool = False) -> str:

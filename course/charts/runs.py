@@ -23,15 +23,15 @@ LEARNING_LABELS = {
 }
 
 
-def plot_ladder(table: pd.DataFrame, beside: pd.DataFrame | None = None) -> Picture:
+def plot_ladder(table: pd.DataFrame, reference: pd.DataFrame | None = None) -> Picture:
     """Plot images per second of each rung, with quartiles and the ratio to the first rung.
 
     Args:
         table: from `report.ladder_table` or `course.recorded`; if several machines ran a rung,
             their names are shown.
-        beside: the same for a different machine, in a second panel.
+        reference: the same for a different machine, in a second panel.
     """
-    tables = [table, *([] if beside is None else [beside])]
+    tables = [table, *([] if reference is None else [reference])]
     tables = [rungs[rungs["images_per_s"].notna()] for rungs in tables]
     heights = [1.1 + 0.55 * max(len(rungs), 1) for rungs in tables]
     picture = Picture(8.5, sum(heights))

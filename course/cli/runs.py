@@ -235,7 +235,7 @@ def _draw(table: pd.DataFrame, rungs: list[str]) -> str:
     from course.runs.run import runs_root
 
     path = runs_root() / "ladder.png"
-    charts.plot_ladder(table, beside=recordings.large(BESIDE, rungs)).savefig(path)
+    charts.plot_ladder(table, reference=recordings.large(BESIDE, rungs)).savefig(path)
     return f"drawn: {path}; a picture of each run: {runs_root()}/*/report.png"
 
 
@@ -295,12 +295,11 @@ def _find(name: str) -> Run:
     from course.runs import recordings
     from course.runs.run import all_jobs, get
 
-    machine, _, run_name = name.rpartition("/")
     recorded = [
         run
-        for recorded_on in recordings.machines()
-        for run in recordings.recorded_runs(recorded_on)
-        if run.name == run_name and machine in ("", recorded_on)
+        for machine in recordings.machines()
+        for run in recordings.recorded_runs(machine)
+        if name in (run.name, f"{machine}/{run.name}")
     ]
     jobs = all_jobs()
     if not recorded or name in [job.name for job in jobs]:

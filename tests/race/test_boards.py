@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 
 from course.__main__ import app
 from course.runs.record import Record
-from race import board, page, shared_files, submission
-from race import verify as verification
+from race import board, page, shared_files, submission, verification
 from race.entries import Entry, digest
 
 INSTRUCTOR, ALICE, MALLORY = 41001, 41002, 41003
@@ -117,7 +116,7 @@ def test_wrong_entries_are_one_line_each_and_leak_nothing(shared: Path) -> None:
     secret.parent.mkdir(mode=0o700)
     for name in (board.SCRIPT, board.ABOUT):
         secret.with_name(name).write_text("the instructor's key")
-    page.write_page(shared)
+    page.board_page(shared)
 
     def enter() -> None:
         for name, (change, _) in WRONG.items():
@@ -126,7 +125,7 @@ def test_wrong_entries_are_one_line_each_and_leak_nothing(shared: Path) -> None:
 
     act(ALICE, lambda: posted(shared, "alice"))
     act(MALLORY, enter)
-    text = html.unescape(page.write_page(shared).read_text())
+    text = html.unescape(page.board_page(shared).read_text())
     result = CliRunner().invoke(app, ["race", "quick", "--board", str(shared)])
     for name, (_, words) in WRONG.items():
         line = next(line for line in result.output.splitlines() if name in line)
@@ -140,7 +139,7 @@ def test_wrong_entries_are_one_line_each_and_leak_nothing(shared: Path) -> None:
 @needs_root
 def test_a_hard_link_to_a_private_file_is_not_shown(shared: Path) -> None:
     """Check a system whose protected_hardlinks is off."""
-    page.write_page(shared)
+    page.board_page(shared)
     (secret := shared.with_name("secret")).write_text("the instructor's key")
     secret.chmod(0o600)
     act(MALLORY, lambda: posted(shared, "linked"))
@@ -157,7 +156,7 @@ def test_a_class_enters_and_shows_its_board(shared: Path, capfd: pytest.CaptureF
     os.chown(shared, INSTRUCTOR, INSTRUCTOR)
     page.render_page(shared)  # imports what the other users need
     assert "creates it with: course race --board" in as_user(ALICE, lambda: posted(shared, "alice"))
-    act(INSTRUCTOR, lambda: page.write_page(shared))
+    act(INSTRUCTOR, lambda: page.board_page(shared))
     modes = {path.name: path.stat().st_mode & 0o7777 for path in shared.iterdir() if path.is_dir()}
     assert modes == dict.fromkeys(("quick", "cpu", "gpu", "node"), 0o1777) | {"verified": 0o755}
     act(ALICE, lambda: posted(shared, "alice"))
@@ -170,7 +169,7 @@ def test_a_class_enters_and_shows_its_board(shared: Path, capfd: pytest.CaptureF
     act(INSTRUCTOR, lambda: verification.store(outcome, alice, shared))
     assert outcome.summary in verification.read_outcomes(alice, shared)[0]
     assert not verification.read_outcomes(replace(alice, by="mallory"), shared)
-    act(ALICE, lambda: page.write_page(shared))
+    act(ALICE, lambda: page.board_page(shared))
     assert alice.id not in (shared / page.PAGE).read_text()  # it is the instructor's
     assert alice.id in (shared.parent / "runs" / page.PAGE).read_text()
 
@@ -192,7 +191,7 @@ def test_a_learner_cannot_take_the_boards_folders(shared: Path) -> None:
         (shared / board.VERIFIED / forged).write_text('{"at": "now", "said": "mallory holds"}')
 
     act(MALLORY, take)
-    act(INSTRUCTOR, lambda: page.write_page(shared))
+    act(INSTRUCTOR, lambda: page.board_page(shared))
     text = (shared / page.PAGE).read_text()
     mallory, instructor = map(shared_files.user_name, (MALLORY, INSTRUCTOR))
     owners = f"belongs to {mallory}, and the board to {instructor}"

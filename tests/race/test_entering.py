@@ -16,7 +16,7 @@ from course.data.default_set import DataError
 from course.runs.run import get
 from race import board, page, referee, submission, tracks
 from race.entries import Entry
-from race.verify import read_outcomes
+from race.verification import read_outcomes
 from tools import rehearsal
 from tools.rehearsal import rehearse
 

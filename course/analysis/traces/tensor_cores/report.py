@@ -12,21 +12,11 @@ import pandas as pd
 
 from course.analysis.traces import tables
 from course.analysis.traces.tables import LAYOUT, Trace, onednn, onednn_summary
-from course.analysis.traces.tensor_cores.rules import NOT, UNKNOWN, USED, classify, score
+from course.analysis.traces.tensor_cores.rules import NOT, UNKNOWN, USED, classify
 from course.text import wrap_text
 
 if TYPE_CHECKING:
     from course.runs.run import Run
-
-__all__ = [
-    "classify",
-    "describe",
-    "kernels_of_run",
-    "score",
-    "tensor_core_kernels",
-    "tensor_core_report",
-    "tensor_core_summary",
-]
 
 # Operators that compute a matrix product, with any library: Tensor Cores could do that.
 PRODUCT = re.compile(

@@ -207,36 +207,6 @@ class TestOnThisMachine:
         assert run.status == "lost"
 
 
-@pytest.mark.parametrize(
-    "used, seconds",
-    [
-        ("0:07", 7),
-        ("12:34", 754),
-        ("1:02:03", 3723),
-        ("2-01:00:00", 176400),
-        ("INVALID", 0),
-    ],
-)
-def test_times_of_squeue(used: str, seconds: int) -> None:
-    assert slurm._elapsed(used) == seconds
-
-
-@pytest.mark.parametrize(
-    "word, text",
-    [
-        ("PartitionTimeLimit", "PartitionTimeLimit: it asks for more time"),
-        ("PartitionDown", "PartitionDown: the partition takes no jobs"),
-        ("QOSMaxJobsPerUserLimit", "QOSMaxJobsPerUserLimit: you have as many jobs"),
-        ("AssocGrpGRES", "AssocGrpGRES: a limit of your account"),
-        ("ReqNodeNotAvail, UnavailableNodes:node1", "UnavailableNodes:node1: nodes that it needs"),
-        ("MoonPhase", "MoonPhase"),
-    ],
-)
-def test_reasons_in_words(word: str, text: str) -> None:
-    assert text in slurm._in_words(word)
-    assert slurm._in_words(word).startswith(word)
-
-
 def test_text_and_page() -> None:
     table = table_of(FIRST, {**SECOND, "nodes": None, "elapsed_s": None})
     for text in (queue.as_lines(table), queue.as_page(table)):

@@ -44,6 +44,9 @@ with recording() as run:
 '''
 
 
+Result = tuple[str, ...]  # status, result and, unless the status is ok, a fix
+
+
 @dataclass(frozen=True)
 class Check:
     """One result. status: ok, note (it works, with a limitation) or fail."""
@@ -60,44 +63,37 @@ def examine(*, job: bool = True, site: str = "local") -> Iterator[Check]:
     Args:
         job: also launch a ten-second job, on this site.
     """
-    checks: list[Callable[[], Check]] = [
-        python,
-        packages,
-        clone,
-        memory,
-        disk,
-        write_access,
-        data_set,
-        accelerator,
-        slurm,
-        kernel,
-    ]
-    for check in [*checks, partial(ten_second_job, site)] if job else checks:
+    checks: dict[str, Callable[[], Result]] = {
+        check.__name__: check
+        for check in (python, packages, clone, memory, disk, write_access, data_set, accelerator)
+    }
+    checks |= {"slurm": slurm, "kernel": kernel}
+    checks |= {"ten_second_job": partial(ten_second_job, site)} if job else {}
+    for name, check in checks.items():
         try:
-            yield check()
+            yield Check(name, *check())
         except Exception as error:  # a broken installation breaks checks in any way
-            name = getattr(check, "__name__", "ten_second_job")
             result = f"{type(error).__name__}: {error}"
             yield Check(name, "fail", result, "fix the cause of the error, then run make setup")
 
 
-def python() -> Check:
+def python() -> Result:
     """Compare Python's version with the versions that the course supports."""
     result = f"{platform.python_version()} in {sys.prefix}"
     if (3, 11) <= sys.version_info[:2] <= (3, 14):
-        return Check("python", "ok", result)
-    return Check("python", "fail", result, "use Python 3.11 to 3.14, then run make setup")
+        return "ok", result
+    return "fail", result, "use Python 3.11 to 3.14, then run make setup"
 
 
-def packages() -> Check:
+def packages() -> Result:
     """Compare installed packages with the ranges in pyproject.toml."""
     wanted = [Requirement(text) for text in metadata.requires("make-training-fast") or []]
     wrong = [_mismatch(need) for need in wanted if not need.marker or need.marker.evaluate()]
     wrong = [text for text in wrong if text]
     if wrong:
-        return Check("packages", "fail", "; ".join(wrong), "run make setup, which installs them")
+        return "fail", "; ".join(wrong), "run make setup, which installs them"
     versions = [f"{name} {metadata.version(name)}" for name in ("torch", "torchvision", "submitit")]
-    return Check("packages", "ok", ", ".join(versions))
+    return "ok", ", ".join(versions)
 
 
 def _mismatch(need: Requirement) -> str:
@@ -109,7 +105,7 @@ def _mismatch(need: Requirement) -> str:
     return "" if fits else f"{need.name} {version} is not {need.specifier}"
 
 
-def clone() -> Check:
+def clone() -> Result:
     """Check that Python imports the course of the current folder."""
     here = Path.cwd()
     parents = (here, *here.parents)
@@ -117,33 +113,33 @@ def clone() -> Check:
     if clone_root and clone_root.resolve() != runs.PROJECT:
         result = f"Python imports the course of {runs.PROJECT}, and you are in {clone_root}"
         fix = f"export PYTHONPATH={clone_root}, or your edits do nothing"
-        return Check("clone", "fail", result, fix)
-    return Check("clone", "ok", f"the course in {runs.PROJECT}")
+        return "fail", result, fix
+    return "ok", f"the course in {runs.PROJECT}"
 
 
-def memory() -> Check:
+def memory() -> Result:
     """Check the host's memory: a quick run takes about 1.5 GiB, the full-size baseline about 8."""
     host = psutil.virtual_memory()
     result = f"{host.available / GIB:.1f} GiB free of {host.total / GIB:.1f}"
     if host.available < 2 * GIB:
-        return Check("memory", "fail", result, "close programs: a quick run needs 2 GiB")
+        return "fail", result, "close programs: a quick run needs 2 GiB"
     if host.available < 8 * GIB:
-        return Check("memory", "note", result, "stay with --quick: full-size runs take 8 GiB")
-    return Check("memory", "ok", result)
+        return "note", result, "stay with --quick: full-size runs take 8 GiB"
+    return "ok", result
 
 
-def disk() -> Check:
+def disk() -> Result:
     """Check the free space where runs and the data set are written."""
     places = {"runs": runs.runs_root(), "data": default_set.default_root()}
     free = {name: shutil.disk_usage(_existing(path)).free for name, path in places.items()}
     result = ", ".join(f"{size / GIB:.1f} GiB for {name}" for name, size in free.items())
     if min(free.values()) < 1 * GIB:
         fix = "make room, or set COURSE_RUNS and COURSE_DATA to folders on a disk with 1 GiB"
-        return Check("disk", "fail", result, fix)
-    return Check("disk", "ok", result)
+        return "fail", result, fix
+    return "ok", result
 
 
-def write_access() -> Check:
+def write_access() -> Result:
     """Check that this user can write runs and data, by trying: quotas are not visible."""
     places = {"COURSE_RUNS": runs.runs_root()}
     if not default_set.is_whole(default_set.default_root()):  # a shared one may be read-only
@@ -156,19 +152,19 @@ def write_access() -> Check:
                 file.flush()
         except OSError as error:
             fix = f"set {name} to a folder that you may write"
-            return Check("write_access", "fail", f"{path}: {error.strerror}", fix)
-    return Check("write_access", "ok", " and ".join(map(str, places.values())))
+            return "fail", f"{path}: {error.strerror}", fix
+    return "ok", " and ".join(map(str, places.values()))
 
 
-def data_set() -> Check:
+def data_set() -> Result:
     """Check that the default data set exists."""
     root = default_set.default_root()
     if default_set.is_whole(root):
-        return Check("data_set", "ok", f"the default set in {root}")
-    return Check("data_set", "note", f"not in {root} yet", "course data creates it (10 seconds)")
+        return "ok", f"the default set in {root}"
+    return "note", f"not in {root} yet", "course data creates it (10 seconds)"
 
 
-def accelerator() -> Check:
+def accelerator() -> Result:
     """Report the accelerator, and the 16-bit formats that it has units for."""
     import torch
 
@@ -180,43 +176,39 @@ def accelerator() -> Check:
     units = f"hardware for {', '.join(formats)}" if formats else "no 16-bit hardware"
     if device.type != "cpu":
         result = f"{torch.accelerator.device_count()} × {device_name(device)}, {units}"
-        return Check("accelerator", "ok", result)
+        return "ok", result
     result = f"none; the CPU has {units}"
     driver = shutil.which("nvidia-smi")
     if driver and subprocess.run([driver], capture_output=True).returncode == 0:
         fix = "PyTorch does not see the GPU that nvidia-smi shows: install a build for its driver"
-        return Check("accelerator", "fail", result, fix)
+        return "fail", result, fix
     fix = "" if formats else "the rungs from amp on compute in fp32 here"
-    return Check("accelerator", "note", result, fix)
+    return "note", result, fix
 
 
-def slurm() -> Check:
+def slurm() -> Result:
     """Report Slurm's partitions, if this machine has Slurm."""
     if not shutil.which("sinfo"):
-        return Check(
-            "slurm", "note", "not on this machine", "none needed: site local runs the labs"
-        )
+        return "note", "not on this machine", "none needed: site local runs the labs"
     from course.jobs import slurm_commands
 
     if offers := slurm_commands.partitions():
-        return Check("slurm", "ok", "; ".join(each.told() for each in offers))
+        return "ok", "; ".join(each.told() for each in offers)
     result = "Slurm's commands are here, but no cluster answers"
-    return Check("slurm", "note", result, "course slurm up starts one here; or ask your site")
+    return "note", result, "course slurm up starts one here; or ask your site"
 
 
-def kernel() -> Check:
+def kernel() -> Result:
     """Find the Jupyter kernel that executes notebooks."""
     from jupyter_client.kernelspec import KernelSpecManager
 
     specs = KernelSpecManager().find_kernel_specs()
     if "python3" in specs:
-        return Check("kernel", "ok", specs["python3"])
-    return Check(
-        "kernel", "fail", "no kernel named python3", "python -m ipykernel install --sys-prefix"
-    )
+        return "ok", specs["python3"]
+    return "fail", "no kernel named python3", "python -m ipykernel install --sys-prefix"
 
 
-def ten_second_job(site: str = "local") -> Check:
+def ten_second_job(site: str) -> Result:
     """Launch a ten-second job on a site and read its record."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "train.py"
@@ -228,14 +220,14 @@ def ten_second_job(site: str = "local") -> Check:
     except launch.JobError as error:
         launch.cancel(run)
         fix = "read the log that it names; if it waited for a different run, try again later"
-        return Check("ten_second_job", "fail", str(error), fix)
+        return "fail", str(error), fix
     record = run.record
     result = f"{record.status} on {record.machine} with {sites.user_file()} as your sites"
     deadline = time.monotonic() + ENDS_WITHIN_S  # its supervisor still writes
     while engine_of(run).is_alive(run) and time.monotonic() < deadline:
         time.sleep(POLL_S)
     shutil.rmtree(run.folder, ignore_errors=True)
-    return Check("ten_second_job", record.status, result)
+    return record.status, result
 
 
 def _existing(path: Path) -> Path:

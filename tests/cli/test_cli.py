@@ -223,10 +223,10 @@ def test_doctor_reports_a_failure_and_its_fix(tmp_path: Path, monkeypatch) -> No
 
 
 def test_doctor_detects_a_different_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert doctor.clone().status == "ok"
+    assert doctor.clone()[0] == "ok"
     (tmp_path / "course").mkdir()
     shutil.copy(PROJECT / "course" / "doctor.py", tmp_path / "course")
     (tmp_path / "notebooks").mkdir()
     monkeypatch.chdir(tmp_path / "notebooks")
-    check = doctor.clone()
-    assert check.status == "fail" and f"export PYTHONPATH={tmp_path}" in check.fix
+    status, _, fix = doctor.clone()
+    assert status == "fail" and f"export PYTHONPATH={tmp_path}" in fix

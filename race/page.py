@@ -27,21 +27,11 @@ TEMPLATE = Path(__file__).with_name("page.html.j2")
 PUBLISHED = Path(__file__).with_name("published.csv")
 MAX_DIFF_LINES = 1000  # of a script: comparing longer ones could take hours
 RELOAD_S = 10
+COLUMNS = "place track entry by seconds joules accuracy machine verdict"
 
 
 def rows(entries: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
     """Return a table for a terminal: for each track and machine the fastest first."""
-    columns = [
-        "place",
-        "track",
-        "entry",
-        "by",
-        "seconds",
-        "joules",
-        "accuracy",
-        "machine",
-        "verdict",
-    ]
     table = []
     for _, group in _groups(entries):
         counting = ranked(group)
@@ -51,7 +41,7 @@ def rows(entries: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
             top1 = f"{entry.top1:.2%}" if entry.top1 else "–"
             names, verdict = (entry.track, entry.id, entry.by), entry.verdict or "counts"
             table.append([place, *names, *amounts, top1, entry.machine, verdict])
-    return columns.split(), table
+    return COLUMNS.split(), table
 
 
 def _groups(entries: Sequence[Entry]) -> Iterator[tuple[tuple[str, str], list[Entry]]]:

@@ -6,8 +6,8 @@ from importlib import import_module
 
 import typer
 
-from course.cli import export, labs  # noqa: F401 - they add their commands
-from course.cli.runs import app
+from course.cli import labs, runs  # noqa: F401 - they add their commands
+from course.cli.options import app
 
 for _module in ("race.cli", "tools.cli", "tools.bench_cli"):  # folders beside this package
     import_module(_module)

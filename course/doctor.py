@@ -1,4 +1,4 @@
-"""Is this machine ready for the course? Each check says what it found and how to mend it."""
+"""Check that this machine is ready for the course; each check has a result and a fix."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from course.runs import run as runs
 
 JOB_LIMIT_MIN = 3
 ENDS_WITHIN_S = 30  # of its record
-JOB = '''"""A job of some ten seconds: does a launched process find PyTorch and its device?"""
+JOB = '''"""A short job that uses PyTorch and its device."""
 import time
 
 import torch
@@ -44,60 +44,56 @@ with recording() as run:
 '''
 
 
+Result = tuple[str, ...]  # status, result and, unless the status is ok, a fix
+
+
 @dataclass(frozen=True)
 class Check:
-    """One finding. status: ok, note (works, but know this), or fail; fix says what to do."""
+    """One result. status: ok, note (it works, with a limitation) or fail."""
 
     name: str
     status: str
-    found: str
+    result: str
     fix: str = ""
 
 
 def examine(*, job: bool = True, site: str = "local") -> Iterator[Check]:
-    """Run every check, one after the other; a check that breaks is itself a finding.
+    """Run every check, one after another; a check that raises an error has failed.
 
     Args:
-        job: also launch a job of ten seconds, on this site.
+        job: also launch a ten-second job, on this site.
     """
-    checks: list[Callable[[], Check]] = [
-        python,
-        packages,
-        clone,
-        memory,
-        disk,
-        write_access,
-        data_set,
-        accelerator,
-        slurm,
-        kernel,
-    ]
-    for check in [*checks, partial(ten_second_job, site)] if job else checks:
+    checks: dict[str, Callable[[], Result]] = {
+        check.__name__: check
+        for check in (python, packages, clone, memory, disk, write_access, data_set, accelerator)
+    }
+    checks |= {"slurm": slurm, "kernel": kernel}
+    checks |= {"ten_second_job": partial(ten_second_job, site)} if job else {}
+    for name, check in checks.items():
         try:
-            yield check()
+            yield Check(name, *check())
         except Exception as error:  # a broken installation breaks checks in any way
-            name = getattr(check, "__name__", "ten_second_job")
-            found = f"{type(error).__name__}: {error}"
-            yield Check(name, "fail", found, "mend what the message names; make setup")
+            result = f"{type(error).__name__}: {error}"
+            yield Check(name, "fail", result, "fix the cause of the error, then run make setup")
 
 
-def python() -> Check:
-    """Python's version, against the versions the course is tested with."""
-    found = f"{platform.python_version()} in {sys.prefix}"
+def python() -> Result:
+    """Compare Python's version with the versions that the course supports."""
+    result = f"{platform.python_version()} in {sys.prefix}"
     if (3, 11) <= sys.version_info[:2] <= (3, 14):
-        return Check("python", "ok", found)
-    return Check("python", "fail", found, "use Python 3.11 to 3.14, then run make setup")
+        return "ok", result
+    return "fail", result, "use Python 3.11 to 3.14, then run make setup"
 
 
-def packages() -> Check:
-    """Installed packages, against the ranges of pyproject.toml."""
+def packages() -> Result:
+    """Compare installed packages with the ranges in pyproject.toml."""
     wanted = [Requirement(text) for text in metadata.requires("make-training-fast") or []]
     wrong = [_mismatch(need) for need in wanted if not need.marker or need.marker.evaluate()]
     wrong = [text for text in wrong if text]
     if wrong:
-        return Check("packages", "fail", "; ".join(wrong), "run make setup, which installs them")
+        return "fail", "; ".join(wrong), "run make setup, which installs them"
     versions = [f"{name} {metadata.version(name)}" for name in ("torch", "torchvision", "submitit")]
-    return Check("packages", "ok", ", ".join(versions))
+    return "ok", ", ".join(versions)
 
 
 def _mismatch(need: Requirement) -> str:
@@ -109,45 +105,44 @@ def _mismatch(need: Requirement) -> str:
     return "" if fits else f"{need.name} {version} is not {need.specifier}"
 
 
-def clone() -> Check:
-    """Check that Python imports the course from the folder that the learner edits."""
+def clone() -> Result:
+    """Check that Python imports the course of the current folder."""
     here = Path.cwd()
-    own = next(
-        (p for p in (here, *here.parents) if (p / "course" / "doctor.py").is_file()),
-        None,
-    )
-    if own and own.resolve() != runs.PROJECT:
-        found = f"Python imports the course of {runs.PROJECT}, and you are in {own}"
-        return Check("clone", "fail", found, f"export PYTHONPATH={own}, or your edits do nothing")
-    return Check("clone", "ok", f"the course in {runs.PROJECT}")
+    parents = (here, *here.parents)
+    clone_root = next((p for p in parents if (p / "course" / "doctor.py").is_file()), None)
+    if clone_root and clone_root.resolve() != runs.PROJECT:
+        result = f"Python imports the course of {runs.PROJECT}, and you are in {clone_root}"
+        fix = f"export PYTHONPATH={clone_root}, or your edits do nothing"
+        return "fail", result, fix
+    return "ok", f"the course in {runs.PROJECT}"
 
 
-def memory() -> Check:
-    """Host memory: a quick run takes about 1.5 GiB, the full-size baseline about 8."""
+def memory() -> Result:
+    """Check the host's memory: a quick run takes about 1.5 GiB, the full-size baseline about 8."""
     host = psutil.virtual_memory()
-    found = f"{host.available / GIB:.1f} GiB free of {host.total / GIB:.1f}"
+    result = f"{host.available / GIB:.1f} GiB free of {host.total / GIB:.1f}"
     if host.available < 2 * GIB:
-        return Check("memory", "fail", found, "close programs: a quick run needs 2 GiB")
+        return "fail", result, "close programs: a quick run needs 2 GiB"
     if host.available < 8 * GIB:
-        return Check("memory", "note", found, "stay with --quick: full-size runs take 8 GiB")
-    return Check("memory", "ok", found)
+        return "note", result, "stay with --quick: full-size runs take 8 GiB"
+    return "ok", result
 
 
-def disk() -> Check:
-    """Room where runs and the data set are written."""
+def disk() -> Result:
+    """Check the free space where runs and the data set are written."""
     places = {"runs": runs.runs_root(), "data": default_set.default_root()}
     free = {name: shutil.disk_usage(_existing(path)).free for name, path in places.items()}
-    found = ", ".join(f"{size / GIB:.1f} GiB for {name}" for name, size in free.items())
+    result = ", ".join(f"{size / GIB:.1f} GiB for {name}" for name, size in free.items())
     if min(free.values()) < 1 * GIB:
         fix = "make room, or set COURSE_RUNS and COURSE_DATA to folders on a disk with 1 GiB"
-        return Check("disk", "fail", found, fix)
-    return Check("disk", "ok", found)
+        return "fail", result, fix
+    return "ok", result
 
 
-def write_access() -> Check:
-    """May this user write runs and data? Tried, since permissions and quotas can hide."""
+def write_access() -> Result:
+    """Check that this user can write runs and data, by trying: quotas are not visible."""
     places = {"COURSE_RUNS": runs.runs_root()}
-    if not default_set.is_whole(default_set.default_root()):  # one that is shared may be read only
+    if not default_set.is_whole(default_set.default_root()):  # a shared one may be read-only
         places["COURSE_DATA"] = default_set.default_root().parent
     for name, path in places.items():
         try:
@@ -157,20 +152,20 @@ def write_access() -> Check:
                 file.flush()
         except OSError as error:
             fix = f"set {name} to a folder that you may write"
-            return Check("write_access", "fail", f"{path}: {error.strerror}", fix)
-    return Check("write_access", "ok", " and ".join(map(str, places.values())))
+            return "fail", f"{path}: {error.strerror}", fix
+    return "ok", " and ".join(map(str, places.values()))
 
 
-def data_set() -> Check:
-    """The default set: there whole, or still to be made."""
+def data_set() -> Result:
+    """Check that the default data set exists."""
     root = default_set.default_root()
     if default_set.is_whole(root):
-        return Check("data_set", "ok", f"the default set in {root}")
-    return Check("data_set", "note", f"not made yet in {root}", "course data makes it (10 seconds)")
+        return "ok", f"the default set in {root}"
+    return "note", f"not in {root} yet", "course data creates it (10 seconds)"
 
 
-def accelerator() -> Check:
-    """The device that the rung `device` would use, and the half formats it has units for."""
+def accelerator() -> Result:
+    """Report the accelerator, and the 16-bit formats that it has units for."""
     import torch
 
     from course.training.precision import HALF, has_units
@@ -180,45 +175,41 @@ def accelerator() -> Check:
     formats = [name for name in HALF if has_units(device, name)]
     units = f"hardware for {', '.join(formats)}" if formats else "no 16-bit hardware"
     if device.type != "cpu":
-        found = f"{torch.accelerator.device_count()} × {device_name(device)}, {units}"
-        return Check("accelerator", "ok", found)
-    found = f"none; the CPU has {units}"
+        result = f"{torch.accelerator.device_count()} × {device_name(device)}, {units}"
+        return "ok", result
+    result = f"none; the CPU has {units}"
     driver = shutil.which("nvidia-smi")
     if driver and subprocess.run([driver], capture_output=True).returncode == 0:
         fix = "PyTorch does not see the GPU that nvidia-smi shows: install a build for its driver"
-        return Check("accelerator", "fail", found, fix)
-    fix = "" if formats else "the amp rung computes in fp32 here, and the rungs after it, too"
-    return Check("accelerator", "note", found, fix)
+        return "fail", result, fix
+    fix = "" if formats else "the rungs from amp on compute in fp32 here"
+    return "note", result, fix
 
 
-def slurm() -> Check:
-    """Slurm's partitions, as its controller tells them, if this machine has Slurm."""
+def slurm() -> Result:
+    """Report Slurm's partitions, if this machine has Slurm."""
     if not shutil.which("sinfo"):
-        return Check(
-            "slurm", "note", "not on this machine", "none needed: site local runs the labs"
-        )
+        return "note", "not on this machine", "none needed: site local runs the labs"
     from course.jobs import slurm_commands
 
     if offers := slurm_commands.partitions():
-        return Check("slurm", "ok", "; ".join(each.told() for each in offers))
-    found = "its commands are here, but no cluster answers"
-    return Check("slurm", "note", found, "course slurm up starts one here; or ask your site")
+        return "ok", "; ".join(each.told() for each in offers)
+    result = "Slurm's commands are here, but no cluster answers"
+    return "note", result, "course slurm up starts one here; or ask your site"
 
 
-def kernel() -> Check:
-    """The Jupyter kernel that notebooks are executed with."""
+def kernel() -> Result:
+    """Find the Jupyter kernel that executes notebooks."""
     from jupyter_client.kernelspec import KernelSpecManager
 
     specs = KernelSpecManager().find_kernel_specs()
     if "python3" in specs:
-        return Check("kernel", "ok", specs["python3"])
-    return Check(
-        "kernel", "fail", "no kernel named python3", "python -m ipykernel install --sys-prefix"
-    )
+        return "ok", specs["python3"]
+    return "fail", "no kernel named python3", "python -m ipykernel install --sys-prefix"
 
 
-def ten_second_job(site: str = "local") -> Check:
-    """Launch a job of some ten seconds on a site and read its record."""
+def ten_second_job(site: str) -> Result:
+    """Launch a ten-second job on a site and read its record."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "train.py"
         script.write_text(JOB)
@@ -228,15 +219,15 @@ def ten_second_job(site: str = "local") -> Check:
         launch.wait(run, timeout_s=60 * JOB_LIMIT_MIN)
     except launch.JobError as error:
         launch.cancel(run)
-        fix = "read the log that it names; if it waited for another run, try again after that one"
-        return Check("ten_second_job", "fail", str(error), fix)
+        fix = "read the log that it names; if it waited for a different run, try again later"
+        return "fail", str(error), fix
     record = run.record
-    found = f"{record.status} on {record.machine} with {sites.user_file()} as your sites"
-    deadline = time.monotonic() + ENDS_WITHIN_S  # whoever watched the script writes its last words
+    result = f"{record.status} on {record.machine} with {sites.user_file()} as your sites"
+    deadline = time.monotonic() + ENDS_WITHIN_S  # its supervisor still writes
     while engine_of(run).is_alive(run) and time.monotonic() < deadline:
         time.sleep(POLL_S)
     shutil.rmtree(run.folder, ignore_errors=True)
-    return Check("ten_second_job", record.status, found)
+    return record.status, result
 
 
 def _existing(path: Path) -> Path:

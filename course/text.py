@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from textwrap import TextWrapper
 
-# A variable: what is shown goes on pages that have one theme, as a rehearsal's have.
-ON_PAPER = "COURSE_ON_PAPER"
 LINE, TEXT = 1500, 4000  # characters of a line, and of a record's error, that are shown at most
 CONTROL = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # a colour, or a move of the cursor

@@ -1,11 +1,14 @@
-"""The race: train to an accuracy, in the least time."""
+"""The race: train to a given accuracy in the least time, and with the least joules."""
 
 from course.lazy import lazy_exports
 
 _NAMES = {
-    ".again": "verify",
-    ".board": "Entry entries SHIPPED_ENTRIES",
-    ".entry": "draft enter",
-    ".views": "anchors board_page difference margin settings table tracks_table ways",
+    ".board": "COURSE_ENTRIES",
+    ".entries": "Entry",
+    ".notebook": "difference margin plot_accuracy settings table",
+    ".page": "board_page published_results",
+    ".submission": "draft enter",
+    ".tracks": "tracks_table",
+    ".verification": "verify",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

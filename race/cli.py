@@ -3,78 +3,64 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from course.cli import tables
-from course.cli.runs import AsJson, SiteName, app, prints_to_stderr
-
-Track = Annotated[str, typer.Argument(help="quick, cpu, gpu or node; without it, show the board.")]
-Mine = Annotated[str, typer.Option("--script", help="Enter this script, with SETTINGS in it.")]
-Shipped = Annotated[str, typer.Option(help="Enter a script of the course: plain, fast, …")]
-Name = Annotated[str, typer.Option(help="Name on the board; the script's by default.")]
-By = Annotated[str, typer.Option(help="Who enters it; your user name by default.")]
-Verify = Annotated[str, typer.Option(help="Run an entry again, with new seeds.")]
-Seeds = Annotated[int | None, typer.Option(help="Number of runs; the track's minimum by default.")]
-Gpus = Annotated[int, typer.Option(min=1, help="Number of GPUs, for track node.")]
-Board = Annotated[
-    str, typer.Option(help="Folder of the board; COURSE_BOARD or RUNS/race by default.")
-]
-Machine = Annotated[str, typer.Option(help="Show only entries from this machine.")]
-Live = Annotated[bool, typer.Option("--live", help="Update the page as entries arrive.")]
+from course.cli.options import AsJson, SiteName, app, progress_to_stderr
 
 
 @app.command()
 def race(
-    track: Track = "",
-    script: Mine = "",
-    entry: Shipped = "",
-    name: Name = "",
-    by: By = "",
-    verify: Verify = "",
-    seeds: Seeds = None,
-    gpus: Gpus = 1,
+    track: Annotated[
+        str, typer.Argument(help="quick, cpu, gpu or node; without it, show all boards.")
+    ] = "",
+    script: Annotated[str, typer.Option(help="Enter this script, with SETTINGS in it.")] = "",
+    entry: Annotated[str, typer.Option(help="Enter a script of the course: plain, fast, …")] = "",
+    name: Annotated[str, typer.Option(help="Name on the board; by default the script's.")] = "",
+    by: Annotated[str, typer.Option(help="Author; by default your user name.")] = "",
+    verify: Annotated[str, typer.Option(help="Run an entry again, with new seeds.")] = "",
+    seeds: Annotated[
+        int | None, typer.Option(help="Number of runs; by default the track's minimum.")
+    ] = None,
+    gpus: Annotated[int, typer.Option(min=1, help="Number of GPUs, for track node.")] = 1,
     site: SiteName = "local",
-    board: Board = "",
-    machine: Machine = "",
-    live: Live = False,
+    board: Annotated[
+        str, typer.Option(help="Folder of the board; by default COURSE_BOARD or RUNS/race.")
+    ] = "",
+    machine: Annotated[str, typer.Option(help="Show only entries from this machine.")] = "",
+    live: Annotated[bool, typer.Option("--live", help="Update the page for new entries.")] = False,
     json_: AsJson = False,
 ) -> None:
     """Race a script to an accuracy: enter it, run an entry again, or show the board."""
-    from race import again, page, tracks
-    from race import board as boards
-    from race import entry as entries
+    from race import page, submission
+    from race.board import board_folder, read_entries
+    from race.tracks import find_track
+    from race.verification import verify as run_again
 
     if track:
-        tracks.get(track)  # or a name that is wrong would show an empty board
+        find_track(track)  # otherwise a wrong name would show an empty board
     if script and entry:
         raise ValueError("--script and --entry exclude each other: choose one")
-    place = boards.folder(board or None)
-    with prints_to_stderr(json_):
+    folder = board_folder(board)
+    with progress_to_stderr(json_):
         if verify:
-            outcome = again.verify(verify, seeds=seeds, site=site, to=place)
-            typer.echo(outcome.said)
+            outcome = run_again(verify, seeds=seeds, site=site, to=folder)
+            typer.echo(outcome.summary)
             raise typer.Exit(not outcome.holds)
         if entry:
-            entries.shipped(entry)  # a name that is wrong lists the entries, not scripts
+            submission.course_script(entry)  # a wrong name lists the entries, not scripts
         if script or entry:
-            own = {"seeds": seeds, "gpus": gpus, "site": site, "to": place, "by": by}
-            typer.echo(entries.enter(track, script or entry, name=name, **own).said)
-        written = page.write(place, machine=machine)
-    _show(place, written, track, machine, json_)
-    if live:
-        page.keep_writing(place, machine)
-
-
-def _show(place: Path, written: Path, track: str, machine: str, json_: bool) -> None:
-    """The board, in the terminal or for a program."""
-    from race import board, page
-
-    found = board.entries(place, track=track or None, machine=machine)
+            options = {"seeds": seeds, "gpus": gpus, "site": site, "to": folder, "by": by}
+            entered = submission.enter(track, script or entry, name=name, **options)
+            typer.echo(entered.summary)
+        path = page.board_page(folder, machine=machine)
+    entries = read_entries(folder, track=track, machine=machine)
     if json_:
-        tables.as_json([asdict(each) for each in found])
-        return
-    tables.show_table(*page.rows(found))
-    typer.echo(f"the board, with pictures: {written}")
+        tables.as_json([asdict(each) for each in entries])
+    else:
+        tables.show_table(*page.rows(entries))
+        typer.echo(f"the board, with pictures: {path}")
+    if live:
+        page.keep_writing(folder, machine)

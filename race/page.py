@@ -1,4 +1,4 @@
-"""The board as a page that opens without a server, and as a table."""
+"""Write the board as a page that opens without a server, and as a table."""
 
 from __future__ import annotations
 
@@ -12,133 +12,140 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from course.runs.files import write_atomically
 from course.runs.run import runs_root
 from course.text import digits, one_line
-from race import board, pictures, shared_files, tracks
-from race.again import outcomes
-from race.board import Entry
-from race.published import ANCHORS
+from race import board, figures, shared_files
+from race.entries import Entry, ranked
+from race.tracks import SIGNIFICANCE, TRACKS, find_track
+from race.verification import read_outcomes
 
 PAGE = "board.html"
 TEMPLATE = Path(__file__).with_name("page.html.j2")
-MOST_LINES = 1000  # of a script whose changes are shown: comparing longer ones could take hours
-RELOAD_S = 10  # a page that is kept up to date loads itself anew so often
-COLUMNS = ["place", "track", "entry", "by", "seconds", "joules", "accuracy", "machine", "verdict"]
+PUBLISHED = Path(__file__).with_name("published.csv")
+MAX_DIFF_LINES = 1000  # of a script: comparing longer ones could take hours
+RELOAD_S = 10
+COLUMNS = "place track entry by seconds joules accuracy machine verdict"
 
 
 def rows(entries: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
-    """A table for a terminal: those that count first, the fastest of a track and machine first."""
-    found = []
-    for _, some in _tables(entries):
-        ranked = board.ranked(some)
-        for place, entry in enumerate(ranked, 1):
-            found.append([str(place), *_row(entry), "counts"])
-        others = [each for each in some if each not in ranked]
-        found += [["", *_row(entry), entry.verdict] for entry in others]
-    return COLUMNS, found
+    """Return a table for a terminal: for each track and machine the fastest first."""
+    table = []
+    for _, group in _groups(entries):
+        counting = ranked(group)
+        for entry in [*counting, *(entry for entry in group if entry not in counting)]:
+            place = str(counting.index(entry) + 1) if entry in counting else ""
+            amounts = [digits(x) if x else "–" for x in (entry.seconds, entry.joules)]
+            top1 = f"{entry.top1:.2%}" if entry.top1 else "–"
+            names, verdict = (entry.track, entry.id, entry.by), entry.verdict or "counts"
+            table.append([place, *names, *amounts, top1, entry.machine, verdict])
+    return COLUMNS.split(), table
 
 
-def _row(entry: Entry) -> list[str]:
-    shown = [digits(each) if each else "–" for each in (entry.seconds, entry.joules)]
-    top1 = f"{entry.top1:.2%}" if entry.top1 else "–"
-    return [entry.track, entry.id, entry.by, *shown, top1, entry.machine]
-
-
-def _tables(entries: Sequence[Entry]) -> Iterator[tuple[tuple[str, str], list[Entry]]]:
-    """Entries that compare: of one track, on one machine, on as many GPUs."""
-    order = list(tracks.TRACKS)
+def _groups(entries: Sequence[Entry]) -> Iterator[tuple[tuple[str, str], list[Entry]]]:
+    """Group entries that compare: same track, same machine, same number of GPUs."""
+    order = list(TRACKS)
 
     def key(entry: Entry) -> tuple[int, str, int]:
         return order.index(entry.track), entry.machine, entry.gpus
 
-    for (_, machine, gpus), some in groupby(sorted(entries, key=key), key):
-        found = [*some]
-        yield (found[0].track, f"{gpus} × {machine}" if gpus > 1 else machine), found
+    for (track, machine, gpus), group in groupby(sorted(entries, key=key), key):
+        yield (order[track], f"{gpus} × {machine}" if gpus > 1 else machine), [*group]
 
 
-def write(place: Path, *, machine: str = "", live: bool = False) -> Path:
-    """Write the page of a board, from the entries that are there now.
+def board_page(to: str | Path | None = None, *, machine: str = "", live: bool = False) -> Path:
+    """Write the board's page with its current entries, and return its path, for a browser.
 
-    It is in the board's folder if that is yours, and otherwise in your runs folder.
+    It goes into the board's folder if that is yours, and otherwise into your runs folder.
+
+    Args:
+        to: the board's folder; by default `board.board_folder()`.
+        machine: only entries whose machine's name contains it.
+        live: the page reloads itself every few seconds.
     """
-    board.prepare(place)
-    target, owner = place / PAGE, place.stat().st_uid
+    folder = board.board_folder(to)
+    board.prepare(folder)
+    target, owner = folder / PAGE, folder.stat().st_uid
     if owner != os.getuid():
-        target = runs_root() / PAGE
-        who = shared_files.user_name(owner)
-        print(f"{place / PAGE} is {who}'s to write: yours is {target}", file=sys.stderr)
+        target, user = runs_root() / PAGE, shared_files.user_name(owner)
+        print(f"{folder / PAGE} belongs to {user}: your page is {target}", file=sys.stderr)
         target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(target, text(place, machine=machine, live=live))
+    write_atomically(target, render_page(folder, machine=machine, live=live))
     return target
 
 
-def keep_writing(place: Path, machine: str = "") -> None:
-    """Write the page whenever an entry was added, until it is interrupted."""
-    seen = None
+def keep_writing(folder: Path, machine: str = "") -> None:
+    """Write the page after each new entry, until interrupted."""
+    before = None
     try:
         while True:
-            folders = (*tracks.TRACKS, board.VERIFIED)
-            now = {path for folder in folders for path in place.glob(f"{folder}/[!.]*")}
-            if now != seen:
-                write(place, machine=machine, live=True)
-                seen = now
+            folders = (*TRACKS, board.VERIFIED)
+            now = {path for name in folders for path in folder.glob(f"{name}/[!.]*")}
+            if now != before:
+                board_page(folder, machine=machine, live=True)
+                before = now
             time.sleep(2)
     except KeyboardInterrupt:
-        write(place, machine=machine)
+        board_page(folder, machine=machine)
 
 
-def text(place: Path, *, machine: str = "", live: bool = False) -> str:
-    """The page itself: one file, pictures inside."""
+def render_page(folder: Path, *, machine: str = "", live: bool = False) -> str:
+    """Render the page as one file, with the pictures inside."""
     from jinja2 import Environment
 
-    shown, problems = board.read(place, machine=machine)
-    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    template.filters["digits"] = lambda value: "–" if value is None else digits(value)
-    return template.from_string(TEMPLATE.read_text()).render(
-        tables=[_table(place, *each) for each in _tables(shown)],
+    entries, problems = board.read_board(folder, machine=machine)
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["digits"] = lambda value: "–" if value is None else digits(value)
+    return environment.from_string(TEMPLATE.read_text()).render(
+        tables=[_table(folder, *names, group) for names, group in _groups(entries)],
         problems=problems,
-        anchors=ANCHORS,
+        published=published_results().to_dict("records"),
         written_at=datetime.now().isoformat(sep=" ", timespec="seconds"),
         reload_s=RELOAD_S if live else 0,
         machine=machine,
-        sure=tracks.SURE,
+        significance=SIGNIFICANCE,
     )
 
 
-def _table(place: Path, of: tuple[str, str], some: list[Entry]) -> dict[str, Any]:
-    fast, lean = board.ranked(some), board.ranked(some, "joules")
-    others = [each for each in some if not each.counts]
-    drawn, target = board.judged(some), tracks.get(of[0]).target
-    before = dict(zip([each.id for each in some], [None, *some]))
+def _table(folder: Path, track: str, machine: str, entries: list[Entry]) -> dict[str, Any]:
+    counting, rest = ranked(entries), [entry for entry in entries if not entry.counts]
+    previous = dict(zip([entry.id for entry in entries], [None, *entries]))
+    plots = figures.plot_accuracies(entries, find_track(track).target)
     return {
-        "track": tracks.get(of[0]),
-        "machine": of[1] or "no machine: nothing ran",
-        "fast": fast,
-        "lean": lean,
-        "others": others,
-        "pictures": [each._repr_html_() for each in pictures.ways(drawn, target).values()],
-        "details": [_detail(place, each, before[each.id]) for each in [*fast, *others]],
+        "track": find_track(track),
+        "machine": machine or "no machine: nothing ran",
+        "by_time": counting,
+        "by_energy": ranked(entries, "joules"),
+        "not_counted": rest,
+        "pictures": [picture._repr_html_() for picture in plots.values()],
+        "details": [_details(folder, entry, previous[entry.id]) for entry in [*counting, *rest]],
     }
 
 
-def _detail(place: Path, entry: Entry, before: Entry | None) -> dict[str, Any]:
+def _details(folder: Path, entry: Entry, previous: Entry | None) -> dict[str, Any]:
     return {
         "entry": entry,
-        "before": before,
-        "as_entered": board.is_as_entered(entry, place),
-        "diff": difference(place, before, entry) if before else "",
-        "outcomes": outcomes(entry, place),
+        "previous": previous,
+        "as_entered": board.is_as_entered(entry, folder),
+        "diff": diff(folder, previous, entry) if previous else "",
+        "outcomes": read_outcomes(entry, folder),
     }
 
 
-def difference(place: Path, before: Entry, entry: Entry) -> str:
-    """What one entry's script has otherwise than the one before it; "" if one is missing."""
+def diff(folder: Path, before: Entry, after: Entry) -> str:
+    """Return the difference of two entries' scripts; empty if one is missing."""
     try:
-        texts = [board.script_of(each, place).splitlines() for each in (before, entry)]
+        scripts = [board.script_of(entry, folder).splitlines() for entry in (before, after)]
     except (OSError, ValueError):
         return ""
-    if max(map(len, texts)) > MOST_LINES:
-        return f"not shown: a script has more than {MOST_LINES:,} lines"
-    lines = difflib.unified_diff(*texts, before.id, entry.id, lineterm="", n=1)
+    if max(map(len, scripts)) > MAX_DIFF_LINES:
+        return f"not shown: a script has more than {MAX_DIFF_LINES:,} lines"
+    lines = difflib.unified_diff(*scripts, before.id, after.id, lineterm="", n=1)
     return "\n".join(map(one_line, lines))
+
+
+def published_results() -> pd.DataFrame:
+    """Load what published trainings reached, with sources."""
+    return pd.read_csv(PUBLISHED)

@@ -1,7 +1,7 @@
-"""Read files in a folder that other people can write to.
+"""Read files safely in a folder to which other people can write.
 
 An entry's author can put a link to your private file there, a pipe that never ends or a device,
-and swap files while you read. So each part of the path is opened on its own, without following
+and swap files while you read. So each part of the path is opened separately, without following
 links, and the open file is checked, not its name.
 """
 
@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-LIMIT_BYTES = 256 * 1024  # of one file; the shipped entries have 10 KiB
-WITHOUT_LINKS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe must not block
+LIMIT_BYTES = 256 * 1024  # per file; the course's entries have 10 KiB
+NO_LINKS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe must not block
 
 
 def read_text(root: Path, *names: str) -> str:
@@ -24,33 +24,31 @@ def read_text(root: Path, *names: str) -> str:
 
     Raises:
         FileNotFoundError: there is no such file.
-        OSError, ValueError: it cannot be trusted, or is not text; the message says why.
+        OSError, ValueError: it cannot be trusted, or is not text.
     """
     *folders, name = names
-    with _folder(root, *folders) as folder, _opened(name, folder) as handle:
-        found, owner = os.fstat(handle), os.fstat(folder).st_uid
-        if not stat.S_ISREG(found.st_mode):
+    with _open_folder(root, *folders) as folder, _open(name, folder) as handle:
+        status, owner = os.fstat(handle), os.fstat(folder).st_uid
+        if not stat.S_ISREG(status.st_mode):
             raise ValueError(f"{name} is not a regular file")
-        if found.st_uid != owner:
-            raise ValueError(
-                f"{name} belongs to {user_name(found.st_uid)}, and its folder to {user_name(owner)}"
-            )
-        data = b""
-        while len(data) <= LIMIT_BYTES and (part := os.read(handle, LIMIT_BYTES)):
-            data += part
+        if status.st_uid != owner:
+            users = user_name(status.st_uid), user_name(owner)
+            raise ValueError(f"{name} belongs to {users[0]}, and its folder to {users[1]}")
+        with open(handle, "rb", closefd=False) as file:
+            data = file.read(LIMIT_BYTES + 1)
         if len(data) > LIMIT_BYTES:
             raise ValueError(f"{name} has more than {LIMIT_BYTES // 1024} KiB")
         return data.decode()
 
 
 def list_folder(root: Path, name: str) -> list[str]:
-    """Return the names in the folder root/name, sorted. Raises as `read_text` does."""
-    with _folder(root, name) as folder:
+    """Return the names in the folder root/name, sorted. Raises like `read_text`."""
+    with _open_folder(root, name) as folder:
         return sorted(os.listdir(folder))
 
 
 def user_name(uid: int) -> str:
-    """Return a user's name, or the number where it has none."""
+    """Return a user's name, or the number if it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -58,13 +56,13 @@ def user_name(uid: int) -> str:
 
 
 @contextmanager
-def _folder(root: Path, *names: str) -> Iterator[int]:
+def _open_folder(root: Path, *names: str) -> Iterator[int]:
     """Open root/names…; the first folder in root must belong to root's owner."""
     handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         owner = os.fstat(handle).st_uid
         for number, name in enumerate(names):
-            with _opened(name, handle, os.O_DIRECTORY) as inner:
+            with _open(name, handle, os.O_DIRECTORY) as inner:
                 os.dup2(inner, handle)
             if number == 0 and (other := os.fstat(handle).st_uid) != owner:
                 raise ValueError(
@@ -77,14 +75,13 @@ def _folder(root: Path, *names: str) -> Iterator[int]:
 
 
 @contextmanager
-def _opened(name: str, folder: int, flags: int = 0) -> Iterator[int]:
+def _open(name: str, folder: int, flags: int = 0) -> Iterator[int]:
     try:
-        handle = os.open(name, WITHOUT_LINKS | flags, dir_fd=folder)
+        handle = os.open(name, NO_LINKS | flags, dir_fd=folder)
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise ValueError(f"{name} is a link") from error
-        if error.errno == errno.ENOTDIR:
-            raise ValueError(f"{name} is a link, or not a folder") from error
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            kind = "a link" if error.errno == errno.ELOOP else "a link, or not a folder"
+            raise ValueError(f"{name} is {kind}") from error
         raise
     try:
         yield handle

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from course.analysis.traces.tensor_cores.truth import SASS, SASS_COLUMNS, read_counters
+from course.analysis.traces.tensor_cores.counters import SASS_COLUMNS, SASS_FILE, read_counters
 from research.sweep import as_part, sweep
 from research.tensor_cores import demangled, origin, write
 
@@ -127,7 +127,7 @@ def main() -> None:
     table = settled(part["rows"])
     wheels = sorted(f"{w.name} {w.version}" for w in distributions(path=[str(asked.folder)]))
     head = [*NOTES.splitlines(), ", ".join(wheels), f"code for {asked.arch}", *origin(part)]
-    write(asked.counters.with_name(SASS), table.sort_values("kernel"), head)
+    write(asked.counters.with_name(SASS_FILE), table.sort_values("kernel"), head)
     print(f"{len(table)} of {len(wanted)} kernels")
 
 

@@ -78,7 +78,7 @@ def measure(script: str, track: str, changes: dict[str, Any], seed: int) -> dict
     for name in [key for key in changes if key.isupper()]:
         setattr(module, name, changes[name])
     own = {key: value for key, value in changes.items() if not key.isupper()}
-    config = tracks.get(track).config(module.SETTINGS[track] | own, script, seed)
+    config = tracks.find_track(track).config(module.SETTINGS[track] | own, script, seed)
     module.main(run := Trial(config))
     return {"way": run.events}
 

@@ -5,7 +5,7 @@
 
 It needs a GPU whose counters may be read, and Nsight Compute (`ncu`). Each setting is a process of
 its own, which trains as solutions/train.py does on one synthetic batch; ncu watches a single step.
-`course.analysis.traces.tensor_cores.truth` compares the result with verdicts by kernels' names.
+`course.analysis.traces.tensor_cores.counters` compares the result with verdicts by kernels' names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pandas as pd
 import torch
 
 from course.analysis.traces.tables import read_ncu
-from course.analysis.traces.tensor_cores.truth import COLUMNS
+from course.analysis.traces.tensor_cores.counters import COLUMNS
 from course.checks import exercises
 from course.checks.lab import FULL_SIZE
 from course.config import Config, rung

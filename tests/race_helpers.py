@@ -1,26 +1,39 @@
-"""What tests of the race share: entries that are made up, without a run, and other users."""
+"""Helpers of the race's tests: entries that did not run, and processes of other users."""
 
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
-from race.board import Entry, Trial
+from race import board
+from race.entries import Entry, Trial, digest
 
-WELL = [0.3, 0.31, 0.32]  # accuracies that count
+GOOD = [0.3, 0.31, 0.32]  # accuracies that count
 
 
-def of(accuracies: list[float], **own: object) -> Entry:
-    """An entry with these accuracies."""
+def entry_of(
+    accuracies: list[float],
+    name: str = "one",
+    machine: str = "test machine",
+    joules: float | None = None,
+) -> Entry:
+    """Return an entry with these accuracies."""
     trials = tuple(
-        Trial(seed, f"run-{seed}", top1=value, seconds=10.0 + seed, joules=own.get("joules"))
+        Trial(seed, f"run-{seed}", top1=value, seconds=10.0 + seed, joules=joules)
         for seed, value in enumerate(accuracies)
     )
-    new = Entry.new("quick", str(own.get("name", "one")), "me", "text", {}, 1)
-    return replace(new, trials=trials, machine=str(own.get("machine", "made up")))
+    return replace(Entry.new("quick", name, "me", "text", {}, 1), trials=trials, machine=machine)
 
 
-def as_somebody(uid: int, do: Callable[[], object]) -> str:
-    """What becomes of this in a process of another user: "" or its exception."""
+def posted(folder: Path, entry: Entry | str, script: str = "SETTINGS = {}\n") -> Entry:
+    """Put an entry on a board; one that counts if only its name is given."""
+    entry = entry_of(GOOD, name=entry) if isinstance(entry, str) else entry
+    entry = replace(entry, sha256=digest(script))
+    return board.post(board.begin(folder, entry.track, script), entry)
+
+
+def as_user(uid: int, function: Callable[[], object]) -> str:
+    """Call a function in a process of a different user; return its exception, or ""."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -28,7 +41,7 @@ def as_somebody(uid: int, do: Callable[[], object]) -> str:
             os.setgroups([])
             os.setgid(uid)
             os.setuid(uid)
-            do()
+            function()
         except BaseException as error:
             os.write(write, f"{type(error).__name__}: {error}".encode())
         os._exit(0)

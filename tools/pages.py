@@ -36,7 +36,8 @@ from course.runs.run import PROJECT, Run
 from course.text import digits
 from labs.day2_1_dataloader import feeding
 from labs.day2_3_scaling import efficiency, node
-from race import board, published, tracks
+from race import board, tracks
+from race.page import published_results
 
 RUNGS = {key: lab.number for lab in discovery.labs() for key in lab.rungs}  # (rung, precision): lab
 SCALED = {"channels_last": "2.3", "compile": "3.4", "algebra": "A", "dataloader": "2.3"}
@@ -261,18 +262,18 @@ def race_tracks() -> str:
 def race_entries() -> str:
     """The race's shipped entries, by track and machine."""
     order, rows = list(tracks.TRACKS), []
-    entries = board.entries(board.SHIPPED, shipped=False)
+    entries = board.read_entries(board.RECORDED_ENTRIES, recorded=False)
     for entry in sorted(entries, key=lambda entry: (order.index(entry.track), entry.machine)):
         row = vars(entry) | {"top1": entry.top1, "p": entry.p}
         row["note"] = "" if entry.counts else ", does not count"
         for name in ("seconds", "ready_s", "joules"):
             low, high = entry.spread(name) or (nan, nan)
-            middle = entry.middle(name) if low == low else nan
+            middle = entry.median(name) if low == low else nan
             row[name] = f"{digits(middle)} ({digits(low)} to {digits(high)})"
         rows.append(row)
     days = " and ".join(sorted({entry.entered_at[:10] for entry in entries}))
     return markdown(
-        "| entry | seconds | of these before step one | joules | accuracy | p | machine |",
+        "| entry | seconds | of which before step one | joules | accuracy | p | machine |",
         "| {track}: {name}{note} | {seconds} | {ready_s} | {joules} | {top1:.2%} | {p:.1g} "
         "| {machine} |",
         rows,
@@ -283,9 +284,9 @@ def race_entries() -> str:
 def race_anchors() -> str:
     """What published trainings reached."""
     return markdown(
-        "| what | accuracy | machine | time | energy |",
-        "| [{what}]({source}) | {target} | {machine} | {time} | {energy} |",
-        [anchor._asdict() for anchor in published.ANCHORS],
+        "| training | accuracy | machine | time | energy |",
+        "| [{training}]({source}) | {target} | {machine} | {time} | {energy} |",
+        published_results().to_dict("records"),
         "*As published; 2026-11-22.*",
     )
 

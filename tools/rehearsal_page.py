@@ -1,4 +1,4 @@
-"""What an executed notebook shows: its slow cells, the runs that it used; and the report's page."""
+"""Report a rehearsal: each notebook's outcome, slow cells and runs, and the page with them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import os
 import platform
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +31,7 @@ PACKAGES = ("torch", "torchvision", "submitit", "papermill", "jupyterlab")
 
 @dataclass(frozen=True)
 class Cell:
-    """A code cell that was begun: its number in In [ ], its id, its first line, its seconds."""
+    """A code cell that was started: its number in In [ ], id, first line, and time."""
 
     number: int | None
     cell_id: str
@@ -42,17 +41,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class UsedRun:
-    """A run that a notebook launched, or found from before (then it is not fresh)."""
+    """A run that a notebook launched, or reused (then it is not fresh)."""
 
     run: str
     status: str
     fresh: bool
     gpus: int
     job_id: str
-    nodes: str  # as Slurm accounts for them, else the host of the first process
+    host: str  # of the first process
     machine: str
     launched_at: str
-    waited_s: float | None  # from the launch until its first process began
+    waited_s: float | None  # from the launch until its first process started
     took_s: float | None  # from then until its end
     images_per_s: float | None
     error: str
@@ -61,7 +60,7 @@ class UsedRun:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One notebook: not run, running, ok, failed or interrupted, and where its output lies."""
+    """The result of one notebook: not run, running, ok, failed or interrupted."""
 
     notebook: str
     status: str
@@ -74,20 +73,20 @@ class Outcome:
     runs: tuple[UsedRun, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Rehearsal:
-    """Notebooks executed one after the other for one site, and how each went so far."""
+    """Notebooks executed one after another on a site, and their outcomes so far."""
 
     site: str
     script: str
     quick: bool
     cell_minutes: float
-    minutes: float  # of a notebook; 0: no limit
+    minutes: float  # limit per notebook; 0: none
     folder: Path
-    facts: dict[str, str]  # what was done where, in words
+    environment: dict[str, str]
     started_at: str
-    outcomes: tuple[Outcome, ...]
-    ended_at: str = ""  # empty: it goes on, or was cut off
+    outcomes: list[Outcome]
+    ended_at: str = ""  # empty while it runs, or if it was interrupted
 
     @property
     def report(self) -> Path:
@@ -101,14 +100,9 @@ class Rehearsal:
     def interrupted(self) -> bool:
         return any(outcome.status == INTERRUPTED for outcome in self.outcomes)
 
-    def but(self, number: int, outcome: Outcome) -> Rehearsal:
-        """The same with another outcome of this notebook."""
-        outcomes = (*self.outcomes[:number], outcome, *self.outcomes[number + 1 :])
-        return replace(self, outcomes=outcomes)
 
-
-def begun_cells(executed: Path) -> list[Cell]:
-    """The code cells that papermill began to execute, in order; the last may not have ended."""
+def started_cells(executed: Path) -> list[Cell]:
+    """Return the code cells that papermill started, in order; the last may not have ended."""
     return [
         Cell(
             cell.execution_count,
@@ -122,57 +116,41 @@ def begun_cells(executed: Path) -> list[Cell]:
 
 
 def used_runs(executed: Path, since: str) -> list[UsedRun]:
-    """The runs whose names the notebook's output has, by time; fresh: launched at `since` or later.
+    """Return the runs that the notebook's output names, by time; fresh: launched after `since`.
 
-    `launch` prints the name of every run, so those of other people and notebooks in the same
-    folder are not counted.
+    `launch` prints the name of every run, so runs of other people and notebooks in the same folder
+    are excluded.
     """
-    printed = "\n".join(_printed(_read(executed)))
-    used = [
-        run for run in all_runs() if re.search(rf"(?<!\w){re.escape(run.name)}(?!\.?\w)", printed)
-    ]
-    for run in used:
-        launch.refresh(run)
-    nodes = _nodes(used)
-    found = [_used(run, since, nodes.get(run.name, "")) for run in used]
-    return sorted(found, key=lambda each: (each.launched_at, each.job_id.zfill(12)))
+    printed = "\n".join(_outputs(_read(executed)))
+    runs = [run for run in all_runs() if re.search(rf"(?<!\w){run.name}(?!\.?\w)", printed)]
+    return sorted(
+        (_used_run(run, since) for run in runs),
+        key=lambda used: (used.launched_at, used.job_id.zfill(12)),
+    )
 
 
-def _used(run: Run, since: str, nodes: str) -> UsedRun:
-    asked, began, record = run.launched, run.started.get("started_at", ""), run.record
-    launched_at = asked.get("launched_at", "")
+def _used_run(run: Run, since: str) -> UsedRun:
+    launch.refresh(run)
+    request, started, record = run.launched, run.started, run.record
+    launched_at, began = request.get("launched_at", ""), started.get("started_at", "")
     return UsedRun(
         run.name,
         run.status,
         launched_at >= since,
-        asked.get("gpus", 1),
-        str(asked.get("job_id", "")),
-        nodes or run.started.get("host", ""),
+        request.get("gpus", 1),
+        str(request.get("job_id", "")),
+        started.get("host", ""),
         record.machine if record else "",
         launched_at,
-        _seconds(launched_at, began),
-        _seconds(began, record.ended_at) if record else None,
+        _seconds_between(launched_at, began),
+        _seconds_between(began, record.ended_at) if record else None,
         record.images_per_s if record else None,
         record.error if record else "",
         run.folder,
     )
 
 
-def _nodes(used: Iterable[Run]) -> dict[str, str]:
-    """The nodes of each run's job, by the run's name, as far as Slurm's accounting tells."""
-    numbers = [
-        str(run.launched["job_id"])
-        for run in used
-        if run.launched.get("executor") == "slurm" and "job_id" in run.launched
-    ]
-    if not numbers:
-        return {}
-    done = ask("sacct", "-n", "-P", "-X", "-j", ",".join(numbers), "-o", "JobName,NodeList")
-    rows = [line.split("|") for line in done.stdout.splitlines()] if done else []
-    return {name: nodes for name, nodes in rows if nodes != "None assigned"}
-
-
-def _seconds(begin: str, end: str) -> float | None:
+def _seconds_between(begin: str, end: str) -> float | None:
     if not begin or not end:
         return None
     return (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
@@ -184,7 +162,7 @@ def _read(executed: Path) -> NotebookNode:
     return nbformat.read(executed, as_version=4)
 
 
-def _printed(notebook: NotebookNode) -> Iterable[str]:
+def _outputs(notebook: NotebookNode) -> Iterable[str]:
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             yield output.get("text", "")
@@ -194,67 +172,56 @@ def _printed(notebook: NotebookNode) -> Iterable[str]:
 
 def _first_line(source: str) -> str:
     lines = [line for line in source.splitlines() if line.strip()]
-    return next(
-        (line for line in lines if not line.startswith(("#", "%"))), lines[0] if lines else ""
-    )
+    code = [line for line in lines if not line.startswith(("#", "%"))]
+    return next(iter([*code, *lines]), "")
 
 
 def write_page(rehearsal: Rehearsal) -> None:
-    """Write the report's page, which needs nothing but itself.
+    """Write the report as one file. Raises OSError if its folder cannot be written."""
+    import jinja2
 
-    Raises:
-        OSError: the folder cannot be written.
-    """
-    page = _template().render(
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "duration": duration,
+        "digits": digits,
+        "plain": printable,
+        "quoted": quote,
+    }
+    states = [outcome.status for outcome in rehearsal.outcomes]
+    page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         rehearsal=rehearsal,
-        counts=_counts(rehearsal),
+        counts=", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)),
         written_at=datetime.now().isoformat(sep=" ", timespec="seconds"),
         link=lambda path: quote(os.path.relpath(path, rehearsal.folder)),
     )
     write_atomically(rehearsal.report, page)
 
 
-@cache  # the page is written before and after each notebook
-def _template() -> Any:
-    import jinja2
-
-    surroundings = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    surroundings.filters |= {"took": took, "digits": digits, "plain": printable, "quoted": quote}
-    return surroundings.from_string(TEMPLATE.read_text(encoding="utf-8"))
-
-
-def took(seconds: float | None) -> str:
-    """Seconds for people: 0.4 s, 12 s, 3 min 20 s, 1 h 5 min; a dash where there are none."""
+def duration(seconds: float | None) -> str:
+    """Format seconds: 0.4 s, 12 s, 3 min 20 s, 1 h 5 min; a dash for None."""
     if seconds is None:
         return "–"
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes} min {seconds} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _counts(rehearsal: Rehearsal) -> str:
-    """How many notebooks ended how: 3 ok, 1 failed."""
-    states = [outcome.status for outcome in rehearsal.outcomes]
-    return ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-
-
-def facts(site: Site, command: str) -> dict[str, str]:
-    """What is done where, in words: for whoever reads the page on another day."""
-    meant = ("executor", "time_min", "data_root") if site.executor == "local" else asdict(site)
-    settings = {key: getattr(site, key) for key in meant if key != "name" and getattr(site, key)}
+def describe_environment(site: Site, command: str) -> dict[str, str]:
+    """Describe what is executed where, for readers of the page on a different day."""
+    names = ("executor", "time_min", "data_root") if site.executor == "local" else asdict(site)
+    settings = {name: getattr(site, name) for name in names if name != "name"}
+    slurm = ask("sinfo", "--version")
     versions = [
         f"Python {platform.python_version()}",
-        *(f"{name} {_version(name)}" for name in PACKAGES),
-        *_slurm(),
+        *(f"{name} {metadata.version(name)}" for name in PACKAGES),
+        *([slurm.stdout.strip()] if slurm and slurm.stdout.strip() else []),
     ]
     return {
         "command": command,
-        "site": ", ".join(f"{key} {_setting(value)}" for key, value in settings.items()),
+        "site": ", ".join(f"{name} {_text(value)}" for name, value in settings.items() if value),
         "notebooks run on": f"{platform.node()}, {os.cpu_count()} cores, {platform.platform()}",
         "runs folder": str(runs_root()),
         "versions": ", ".join(versions),
@@ -262,17 +229,5 @@ def facts(site: Site, command: str) -> dict[str, str]:
     }
 
 
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
-
-
-def _setting(value: Any) -> str:
+def _text(value: Any) -> str:
     return "; ".join(value) if isinstance(value, list | tuple) else str(value)
-
-
-def _slurm() -> list[str]:
-    done = ask("sinfo", "--version")
-    return [done.stdout.strip()] if done and done.stdout.strip() else []

@@ -9,7 +9,13 @@ import pandas as pd
 
 from course.analysis.traces import tables
 from course.analysis.traces.collectives import NCCL
-from course.analysis.traces.spans import Spans, covered, exposed, joined, stretches
+from course.analysis.traces.intervals import (
+    Intervals,
+    intervals_of,
+    merge_intervals,
+    overlap_s,
+    subtract_intervals,
+)
 from course.analysis.traces.tables import Trace
 from course.runs import recordings
 from course.text import wrap_text
@@ -51,7 +57,7 @@ def comm_report(of: Run | Trace) -> pd.DataFrame:
     Raises:
         ValueError: the run has no trace; or no collective is in it.
     """
-    found = of if isinstance(of, Trace) else tables.of_run(of)
+    found = of if isinstance(of, Trace) else tables.read_run(of)
     if found.collectives.empty:
         raise ValueError(
             f"{found.source} has no collective in it: launch with gpus=2 or more, and several "
@@ -59,10 +65,10 @@ def comm_report(of: Run | Trace) -> pd.DataFrame:
         )
     begins = tables.steps(found).set_index("step")["start_s"]
     rows = found.collectives.copy()
-    spans = stretches(rows)
+    spans = intervals_of(rows)
     for column, phase in (("overlapped_ms", None), ("backward_ms", "backward")):
         busy = computing(found, phase)
-        rows[column] = [1e3 * covered(span, busy) for span in spans]
+        rows[column] = [1e3 * overlap_s(span, busy) for span in spans]
     rows["duration_ms"] = 1e3 * rows["duration_s"]
     rows["exposed_ms"] = (rows["duration_ms"] - rows["overlapped_ms"]).clip(lower=0)
     rows["start_ms"] = 1e3 * (rows["start_s"] - rows["step"].map(begins).fillna(0.0))
@@ -72,8 +78,8 @@ def comm_report(of: Run | Trace) -> pd.DataFrame:
     return report
 
 
-def computing(found: Trace, phase: str | None = None) -> Spans:
-    """Stretches of time (begin, end) in which the rank computed, joined where they touch.
+def computing(found: Trace, phase: str | None = None) -> Intervals:
+    """Stretches of time (begin, end) in which the rank computed, merged.
 
     Args:
         phase: only what was asked for in this phase of the step; None: in any.
@@ -84,14 +90,14 @@ def computing(found: Trace, phase: str | None = None) -> Spans:
         rows, name = found.operators, "name"
         own = rows[name].str.contains("::") & ~rows[name].str.match(NO_COMPUTING)
     rows = rows[own.astype(bool) & (rows["phase"].eq(phase) if phase else True)]
-    return joined(stretches(rows))
+    return merge_intervals(intervals_of(rows))
 
 
 def _exposed(found: Trace) -> float:
     """Seconds in which something was sent and nothing computed; two at once count once."""
     busy = computing(found)
-    sent = joined(stretches(found.collectives))
-    return sum(end - begin for span in sent for begin, end in exposed(span, busy))
+    sent = merge_intervals(intervals_of(found.collectives))
+    return sum(end - begin for span in sent for begin, end in subtract_intervals(span, busy))
 
 
 def _told(report: pd.DataFrame) -> str:
@@ -142,7 +148,7 @@ def messages(runs: Iterable[Run]) -> pd.DataFrame:
     """
     found = []
     for run in runs:
-        rows = tables.of_run(run).collectives
+        rows = tables.read_run(run).collectives
         rows = rows[rows["operation"] == "all_reduce"] if len(rows) else rows
         found += [
             (row.group_size, row.bytes, row.duration_s, run.name) for row in rows.itertuples()

@@ -1,17 +1,10 @@
-"""Pictures from numbers: what all pictures share, and those that several subjects need."""
+"""Charts: the `Picture` class, primitives, and figures of runs."""
 
-from course.charts.base import Picture
-from course.charts.explain import bar_panels, layers, queue_sketch, samples
-from course.charts.runs import climbed, ladder, learning_curves, step_and_loss
+from course.lazy import lazy_exports
 
-__all__ = [
-    "Picture",
-    "bar_panels",
-    "climbed",
-    "ladder",
-    "layers",
-    "learning_curves",
-    "queue_sketch",
-    "samples",
-    "step_and_loss",
-]
+_NAMES = {
+    ".base": "Picture",
+    ".primitives": "plot_bar_panels",
+    ".runs": "plot_ladder plot_ladder_progress plot_learning_curves plot_step_and_loss",
+}
+__getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -1,9 +1,9 @@
-"""What figures are made of: `bars`, `stack`, `lines`, `scatter_fit`, `strip` and `timeline`.
+"""Chart primitives: `bars`, `stack`, `lines`, `scatter_fit`, `strip` and `timeline`.
 
-Each draws into a panel of a `Picture`, names its axis, writes values where they are readable,
-and adds them to the figure's alt text. `heading` sets a title of all panels, `label` titles and
+They draw into a panel of a `Picture`, label its axis, write values where they are readable, and
+add them to the figure's alt text. `heading` sets a title for all panels, `label` titles and
 axes of one; `mark` adds a note, `limit` a line across the panel, and `legend` a legend below the
-figure. What a figure draws with Matplotlib alone gets its alt text by `describe`, or as
+figure. A figure that uses Matplotlib directly adds its alt text with `describe`, or as
 `Picture(..., alt)`.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
@@ -33,7 +34,7 @@ from course.text import digits
 
 COLOURS = (BLUE, ACCENT, GREEN, PURPLE, ORANGE, SKY, DARK, GREY)
 Values = Sequence[float]
-Colours = str | Sequence[str]  # one for all, or one for each
+Colours = str | Sequence[str]  # one for all, or a cycle
 
 
 def label(axes: Axes, title: str = "", *, size: float = 9, **settings: Any) -> None:
@@ -54,13 +55,13 @@ def legend(
     *,
     handles: Sequence[Patch | Line2D] = (),
 ) -> None:
-    """Put a legend below the figure, with each name once.
+    """Put a legend below the figure, without duplicates.
 
     Args:
-        colours: the colour of each name; by default names are what the panels have drawn.
-        handles: marks with labels of their own, instead of both.
+        colours: colours by name; by default the legend has what the panels have drawn.
+        handles: labelled marks to use instead.
     """
-    marks = {each.get_label(): each for each in handles}
+    marks = {handle.get_label(): handle for handle in handles}
     if colours is not None:
         marks |= {name: Patch(color=colour) for name, colour in colours.items()}
     elif not marks:
@@ -126,43 +127,44 @@ def bars(
     pale: Values | None = None,
     missing: str = "",
 ) -> None:
-    """Draw a bar for each name, from top to bottom, or from left to right if upright.
+    """Draw one bar per name, from top to bottom, or from left to right if upright.
 
     Args:
-        values: of each name; or several series by name, whose bars stand next to each other and
-            have names in the legend. A missing one (NaN) has no bar.
-        words: at the end of each bar, by the name of the series where there are several; by
-            default its value with three digits, and the unit.
+        values: one value per name; or several series by name, whose bars are next to each other
+            and whose names go into the legend. A missing value (NaN) has no bar.
+        words: at the end of the bars, by series if there are several; by default the value with
+            three digits, and the unit.
         low, high: the ends of an interval around each value.
-        colours: of each bar; of each series where there are several.
+        colours: of the bars, or of the series if there are several.
         room: length of the axis, as a multiple of the longest bar, so that words fit in.
-        pale: where a pale bar behind each bar ends.
-        missing: words where a value is missing, whatever `words` has for it.
+        pale: the end of a pale bar behind each bar.
+        missing: words for missing values, which override `words`.
     """
     grouped = isinstance(values, Mapping)
     series = values if grouped else {"": values}
     size = (0.76 if grouped else 0.62) / len(series)
     outer = high if pale is None else pale
-    edge = max(np.nanmax([0, *each]) for each in [*series.values(), [] if outer is None else outer])
+    limits = [*series.values(), [] if outer is None else outer]
+    edge = max(np.nanmax([0, *row]) for row in limits)
     for number, (title, row) in enumerate(series.items()):
         row = np.asarray(row, dtype=float)
         shift = (number - (len(series) - 1) / 2) * size
         places = np.arange(len(names)) + shift
-        colour = _each(colours, len(series))[number] if grouped else _each(colours, len(names))
+        colour = _cycle(colours, len(series))[number] if grouped else _cycle(colours, len(names))
         spread = None if low is None else np.array([row - low, np.asarray(high) - row])
         look = {"color": colour, "ecolor": DARK, "capsize": 3, "label": title or None}
         draw, along = (axes.bar, "yerr") if upright else (axes.barh, "xerr")
         if pale is not None:
             draw(places, np.nan_to_num(pale), size * 0.96, color=colour, alpha=0.4)
         draw(places, row, size * 0.96, **{along: spread}, **look)
-        values_of = [digits(each) + unit if np.isfinite(each) else missing for each in row]
-        texts = (words[title] if grouped else words) if words is not None else values_of
+        defaults = [digits(value) + unit if np.isfinite(value) else missing for value in row]
+        texts = (words[title] if grouped else words) if words is not None else defaults
         if missing:
-            texts = [text if np.isfinite(each) else missing for text, each in zip(texts, row)]
+            texts = [text if np.isfinite(value) else missing for text, value in zip(texts, row)]
         ends = np.nan_to_num(row if outer is None else np.fmax(row, np.asarray(outer, dtype=float)))
         for place, end, text in zip(places, ends, texts):
             mark(axes, *((place, end, text, "above") if upright else (end, place, text)))
-        known = zip(names, texts, values_of)
+        known = zip(names, texts, defaults)
         describe(axes, title, [f"{name}: {text or v}" for name, text, v in known if text or v])
     _names(axes, names, upright=upright)
     ends = (0, (edge or 1) * room)
@@ -181,19 +183,19 @@ def stack(
     colours: Colours | Mapping[str, str] = COLOURS,
     room: float = 1.2,
 ) -> None:
-    """Draw a bar of parts for each name, from top to bottom.
+    """Draw one stacked bar per name, from top to bottom.
 
     Args:
-        parts: lengths of each part, one for each name; parts get names in the legend.
-        words: at the end of each bar; by default its length with three digits, and the unit.
+        parts: for each part one length per name; the parts' names go into the legend.
+        words: at the end of the bars; by default the length with three digits, and the unit.
         inside: format of the words in a part, with {value} and its {share} of the bar; parts
             shorter than `least` of the longest bar have none.
     """
-    table = np.array([np.asarray(each, dtype=float) for each in parts.values()])
+    table = np.array([np.asarray(lengths, dtype=float) for lengths in parts.values()])
     totals = np.nansum(table, axis=0)
-    hues = [colours[each] for each in parts] if isinstance(colours, Mapping) else colours
+    hues = [colours[name] for name in parts] if isinstance(colours, Mapping) else colours
     begin = np.zeros(len(names))
-    for title, row, colour in zip(parts, np.nan_to_num(table), _each(hues, len(parts))):
+    for title, row, colour in zip(parts, np.nan_to_num(table), _cycle(hues, len(parts))):
         if not row.any():
             continue
         axes.barh(range(len(names)), row, 0.62, left=begin, color=colour, label=title)
@@ -207,7 +209,7 @@ def stack(
     texts = [digits(total) + unit for total in totals] if words is None else words
     for place, (total, text) in enumerate(zip(totals, texts)):
         mark(axes, total, place, text)
-    describe(axes, "in all", [f"{name}: {text}" for name, text in zip(names, texts) if text])
+    describe(axes, "total", [f"{name}: {text}" for name, text in zip(names, texts) if text])
     _names(axes, names)
     axes.set_xlim(0, (totals.max() if len(totals) else 1) * room or 1)
 
@@ -223,21 +225,21 @@ def lines(
     marker: str = "",
     steps: bool = False,
 ) -> None:
-    """Draw a line for each name: (x, y). Names go into the legend.
+    """Draw lines by name: (x, y). Names go into the legend.
 
     Args:
         bands: low and high ends around a line, as a pale band; errors: the same as bars.
-        styles: of the lines, in turn; so that lines that cover each other can be seen.
-        steps: whether a value stays until the next one.
+        styles: a cycle of line styles, so that lines that cover each other are visible.
+        steps: a value stays until the next one.
     """
     draw = "steps-post" if steps else "default"
     for number, (name, (x, y)) in enumerate(curves.items()):
-        colour = _each(colours, len(curves))[number]
+        colour = _cycle(colours, len(curves))[number]
         style = styles[number % len(styles)]
         look = {"color": colour, "ls": style, "marker": marker, "ms": 5, "lw": 1.8}
         x, y = np.asarray(x), np.asarray(y, dtype=float)
         if errors and name in errors:
-            low, high = (np.asarray(each, dtype=float) for each in errors[name])
+            low, high = (np.asarray(end, dtype=float) for end in errors[name])
             spread = np.nan_to_num(np.clip([y - low, high - y], 0, None))
             axes.errorbar(x, y, spread, capsize=3, elinewidth=1.2, label=name or None, **look)
         else:
@@ -259,14 +261,14 @@ def scatter_fit(
     size: float = 6,
     words: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Draw points by name: (x, y); and the line that was fitted to those, of the same colour.
+    """Draw points by name: (x, y); and lines that were fitted to them, in the same colour.
 
     Args:
         fits: lines by their name in the legend, in the order of the points.
-        words: next to the points of a name, one for each.
+        words: texts next to the points, by name.
     """
     for number, (name, (x, y)) in enumerate(points.items()):
-        colour, form = _each(colours, len(points))[number], markers[number % len(markers)]
+        colour, form = _cycle(colours, len(points))[number], markers[number % len(markers)]
         look = {"mfc": "none", "mew": 1.6} if hollow else {"mec": "white", "mew": 0.4}
         axes.plot(x, y, form, color=colour, ms=size, label=name or None, **look)
         for at, height, text in zip(x, y, (words or {}).get(name, ())):
@@ -274,7 +276,7 @@ def scatter_fit(
         known = [(at, value) for at, value in zip(x, y) if np.isfinite(value)]
         describe(axes, name, [f"{_short(at)}: {_short(value)}" for at, value in known])
     for number, (name, (x, y)) in enumerate((fits or {}).items()):
-        axes.plot(x, y, color=_each(colours, number + 1)[number], lw=1.2, label=name or None)
+        axes.plot(x, y, color=_cycle(colours, number + 1)[number], lw=1.2, label=name or None)
 
 
 def strip(
@@ -284,10 +286,10 @@ def strip(
     words: Sequence[str] = (),
     size: float = 8,
 ) -> None:
-    """Draw rows of cells from top to bottom, each cell a colour with words in it.
+    """Draw rows of cells from top to bottom; a cell is a colour with words in it.
 
     Args:
-        words: to the right of each row.
+        words: to the right of the rows.
     """
     for place, (name, cells) in enumerate(rows.items()):
         for column, (colour, text) in enumerate(cells):
@@ -312,11 +314,11 @@ def timeline(
     *,
     heights: Sequence[float] = (0.7,),
 ) -> None:
-    """Draw what happens when, a lane for each name from top to bottom.
+    """Draw a timeline with one lane per name, from top to bottom.
 
     Args:
-        lanes: (begin, length, colour, words in it) of what happens in each.
-        heights: of the bars, lane by lane; the last one holds for all that follow.
+        lanes: (begin, length, colour, words) of the events in a lane.
+        heights: of the lanes' bars; the last one is used for all further lanes.
     """
     for place, (name, spans) in enumerate(lanes.items()):
         height = heights[min(place, len(heights) - 1)]
@@ -329,14 +331,34 @@ def timeline(
             if text:
                 look = {"ha": "center", "va": "center_baseline", "fontsize": 8, "clip_on": True}
                 axes.text(begin + length / 2, place, text, color=words_on(colour), **look)
-        for colour, bars_of_it in by_colour.items():
-            axes.broken_barh(bars_of_it, (place - height / 2, height), color=colour, lw=0)
+        for colour, intervals in by_colour.items():
+            axes.broken_barh(intervals, (place - height / 2, height), color=colour, lw=0)
     _names(axes, list(lanes))
     axes.set_ylim(len(lanes) - 0.4, -0.6)
 
 
+def plot_bar_panels(
+    panels: Mapping[str, pd.Series],
+    machine: str = "",
+    *,
+    colours: Colours = BLUE,
+    sharex: bool = False,
+) -> Picture:
+    """Plot series with the same index side by side: one panel per series, one bar per name."""
+    names = list(next(iter(panels.values())).index)
+    picture = Picture(9.5, 0.8 + 0.4 * len(names))
+    grid = picture.panels(1, len(panels), sharex=sharex, sharey=True)
+    for axes, (title, values) in zip(grid, panels.items()):
+        bars(axes, names, values, colours=colours)
+        label(axes, title, size=10)
+    if sharex:
+        grid[0].set_xlim(0, 1.2 * max(values.max() for values in panels.values()))
+    heading(picture, machine)
+    return picture
+
+
 def _names(axes: Axes, names: Sequence[str], *, upright: bool = False) -> None:
-    """Write names along the axis that has a place for each."""
+    """Write names along the axis."""
     if upright:
         axes.set_xticks(range(len(names)), names)
         return
@@ -344,8 +366,8 @@ def _names(axes: Axes, names: Sequence[str], *, upright: bool = False) -> None:
     axes.set_ylim(len(names) - 0.5, -0.5)
 
 
-def _each(colours: Colours, count: int) -> list[str]:
-    """Return a colour for each of so many."""
+def _cycle(colours: Colours, count: int) -> list[str]:
+    """Return this number of colours."""
     if isinstance(colours, str):
         return [colours] * count
     return [colours[number % len(colours)] for number in range(count)]

@@ -1,4 +1,4 @@
-"""Figures of runs: the ladder, and where the time of a step goes."""
+"""Plot runs: the ladder, and where the time of a step goes."""
 
 from __future__ import annotations
 
@@ -14,30 +14,29 @@ from course.charts.primitives import bars, describe, heading, label, legend, lin
 from course.runs.record import Record
 from course.text import digits
 
-# What the columns of a table of learning are called in a figure.
-LEARNED = {
+# Names of a learning table's columns in a figure.
+LEARNING_LABELS = {
     "epoch": "epoch",
-    "updates": "updates of the weights (log scale)",
-    "loss": "loss in training",
-    "val_top1": "accuracy in validation",
+    "updates": "weight updates (log scale)",
+    "loss": "training loss",
+    "val_top1": "validation accuracy",
 }
 
 
-def ladder(table: pd.DataFrame, beside: pd.DataFrame | None = None) -> Picture:
-    """Draw images per second, rung by rung, with quartiles and the ratio to the first rung.
-
-    A rung that several machines ran has their names.
+def plot_ladder(table: pd.DataFrame, reference: pd.DataFrame | None = None) -> Picture:
+    """Plot images per second of each rung, with quartiles and the ratio to the first rung.
 
     Args:
-        table: what `report.ladder_table` or `course.recorded` returns.
-        beside: the same of another machine, to be drawn below it on an axis of its own.
+        table: from `report.ladder_table` or `course.recorded`; if several machines ran a rung,
+            their names are shown.
+        reference: the same for a different machine, in a second panel.
     """
-    tables = [table, *([] if beside is None else [beside])]
-    tables = [each[each["images_per_s"].notna()] for each in tables]
-    heights = [1.1 + 0.55 * max(len(each), 1) for each in tables]
+    tables = [table, *([] if reference is None else [reference])]
+    tables = [rungs[rungs["images_per_s"].notna()] for rungs in tables]
+    heights = [1.1 + 0.55 * max(len(rungs), 1) for rungs in tables]
     picture = Picture(8.5, sum(heights))
-    for axes, each in zip(picture.panels(len(tables), height_ratios=heights), tables):
-        _ladder(axes, each)
+    for axes, rungs in zip(picture.panels(len(tables), height_ratios=heights), tables):
+        _ladder(axes, rungs)
     return picture
 
 
@@ -65,24 +64,24 @@ def _speed_words(row: pd.Series) -> str:
     return f"{digits(row['images_per_s'])} images/s = {digits(row['ratio'])}×{memory}"
 
 
-def climbed(table: pd.DataFrame, machine: str, recorded: str) -> Picture:
-    """Draw a learner's ladder, each rung against the one before, and that of a recorded GPU.
+def plot_ladder_progress(table: pd.DataFrame, machine: str, recorded: str) -> Picture:
+    """Plot a learner's ladder, each rung relative to the one before, next to a recorded GPU's.
 
     Args:
-        table: of `course.checks.ladder.Ladder`.
-        machine: where the learner measured; "": nothing yet.
+        table: from `course.checks.ladder.Ladder`.
+        machine: where the learner measured; empty if nothing was measured yet.
         recorded: the recorded machine, and what it trained on.
     """
     picture = Picture(10.5, 1.5 + 0.5 * len(table))
     left, right = picture.panels(1, 2, sharey=True, width_ratios=(3, 2))
-    _climbed(left, table)
+    _plot_ratios(left, table)
     label(
         left,
         f"yours: {machine or 'nothing measured yet'}",
         xlabel="times the images per second of the rung before",
     )
     speed = table["recorded_images_per_s"]
-    ratio = (speed / speed.shift()).map(lambda each: f", {digits(each)}×" if each == each else "")
+    ratio = (speed / speed.shift()).map(lambda x: f", {digits(x)}×" if x == x else "")
     on_cpu = (table["recorded_on"] == "CPU").map({True: ", by its CPU", False: ""})
     words = speed.fillna(0).map(digits) + " images/s" + on_cpu + ratio
     words = words.where(speed.notna(), "from files: lab " + table["lab"].astype(str))
@@ -91,8 +90,8 @@ def climbed(table: pd.DataFrame, machine: str, recorded: str) -> Picture:
     return picture
 
 
-def _climbed(axes: Axes, table: pd.DataFrame) -> None:
-    """Draw ratios to the rung before as bars, and predictions as open diamonds."""
+def _plot_ratios(axes: Axes, table: pd.DataFrame) -> None:
+    """Plot ratios to the rung before as bars, and predictions as open diamonds."""
     first = pd.Series([1.0] + [np.nan] * (len(table) - 1))
     ratio = table["ratio"].astype(float).fillna(first.where(table["images_per_s"].notna()))
     predicted, low, high = (table[name].astype(float) for name in ("predicted", "low", "high"))
@@ -111,9 +110,11 @@ def _climbed(axes: Axes, table: pd.DataFrame) -> None:
     axes.set_xlim(0, max(1.0, ends.max()) * 1.6)
     if predicted.notna().any():
         look = {"mfc": "none", "mec": ACCENT, "mew": 1.6, "ms": 8}
-        axes.plot(predicted, table.index, "D", label="you said", **look)
+        axes.plot(predicted, table.index, "D", label="your prediction", **look)
         guesses = zip(table["rung"], predicted)
-        describe(axes, "you said", [f"{rung}: {digits(x)}×" for rung, x in guesses if x == x])
+        describe(
+            axes, "your prediction", [f"{rung}: {digits(x)}×" for rung, x in guesses if x == x]
+        )
         axes.legend(frameon=False, fontsize=9, loc="lower right")
 
 
@@ -125,11 +126,11 @@ def _rung_words(row: pd.Series) -> str:
     return f"{digits(row['ratio'])}×"
 
 
-def step_and_loss(runs: Sequence[tuple[str, Record, pd.DataFrame]]) -> Picture:
-    """Draw where a step's time goes (left) and whether the loss stays the same (right).
+def plot_step_and_loss(runs: Sequence[tuple[str, Record, pd.DataFrame]]) -> Picture:
+    """Plot where a step's time goes (left) and the losses (right).
 
     Args:
-        runs: (name, record, steps) of each run, the one to compare with first.
+        runs: (name, record, steps) of each run, the baseline first.
     """
     picture = Picture(10, 1.9 + 0.5 * len(runs))
     left, right = picture.panels(1, 2, width_ratios=(3, 2))
@@ -143,41 +144,40 @@ def step_and_loss(runs: Sequence[tuple[str, Record, pd.DataFrame]]) -> Picture:
         left,
         "where a step's time goes",
         size=11,
-        xlabel="milliseconds of one step: medians of its phases",
+        xlabel="milliseconds per step: medians of its phases",
     )
     losses = {name: (steps["step"], steps["loss"]) for name, _, steps in runs if "loss" in steps}
     lines(right, losses, colours=(GREY, ACCENT) if len(runs) > 1 else ACCENT, marker="o")
     right.xaxis.set_major_locator(MaxNLocator(integer=True))
     label(right, "loss", size=11, xlabel="training step")
     if losses:
-        right.margins(y=0.35)  # room for the names: two runs that compute the same have one line
+        right.margins(y=0.35)  # room for the legend: two runs that compute the same have one line
         right.legend(frameon=False, fontsize=9)
     legend(picture, 5, PHASE_COLOURS)
     return picture
 
 
-def learning_curves(
+def plot_learning_curves(
     tables: Mapping[str, pd.DataFrame], panels: Sequence[tuple[str, str]]
 ) -> Picture:
-    """Draw means over seeds, epoch by epoch, with bands from the lowest to the highest seed.
+    """Plot means over seeds per epoch, with bands from the lowest to the highest seed.
 
     Args:
-        tables: by the name of the line; a row for each epoch of each seed, with its machine.
-        panels: the columns along x and y of each.
+        tables: by the line's name: one row per epoch and seed, with its machine.
+        panels: the columns for x and y of each panel.
     """
     picture = Picture(9.5, 3.8)
     for axes, (x, y) in zip(picture.panels(1, len(panels)), panels):
         seeds = {name: table.groupby("epoch") for name, table in tables.items()}
-        places = {name: each[x].first() for name, each in seeds.items()}
-        means = {name: (places[name], each[y].mean()) for name, each in seeds.items()}
-        bands = {name: (each[y].min(), each[y].max()) for name, each in seeds.items()}
+        means = {name: (epochs[x].first(), epochs[y].mean()) for name, epochs in seeds.items()}
+        bands = {name: (epochs[y].min(), epochs[y].max()) for name, epochs in seeds.items()}
         lines(axes, means, bands=bands, styles=("-", "--", "-.", ":"))
-        label(axes, LEARNED[y], size=10, xlabel=LEARNED[x], ylim=(0, None))
+        label(axes, LEARNING_LABELS[y], size=10, xlabel=LEARNING_LABELS[x], ylim=(0, None))
         if x == "epoch":
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         else:
             axes.set_xscale("log")
-    machines = dict.fromkeys(each for table in tables.values() for each in table["machine"])
+    machines = dict.fromkeys(name for table in tables.values() for name in table["machine"])
     heading(picture, "\n".join(machines))
     legend(picture, 6)
     return picture

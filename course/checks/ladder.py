@@ -36,7 +36,7 @@ class Ladder:
 
     @property
     def picture(self) -> charts.Picture:
-        return charts.climbed(self.table, self.machine, self.recorded)
+        return charts.plot_ladder_progress(self.table, self.machine, self.recorded)
 
     def __repr__(self) -> str:
         return "\n".join(_lines(self.table))

@@ -89,7 +89,9 @@ def report(run: Run, *, against: Run | None = None, predicted: float | None = No
     both = [partner or against, run] if against else [run]
     records = [_measured(each) for each in both]
     names = _names(both)
-    picture = charts.step_and_loss([(n, rec, r.steps) for n, rec, r in zip(names, records, both)])
+    picture = charts.plot_step_and_loss(
+        [(n, rec, r.steps) for n, rec, r in zip(names, records, both)]
+    )
     found = ratio(run, against) if against else None
     _save(picture, run)
     sentences = tuple(_sentences(run, records, found))

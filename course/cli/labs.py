@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from course.cli import tables
-from course.cli.runs import AsJson, SiteName, app, prints_to_stderr
+from course.cli.options import AsJson, Rerun, SiteName, app, progress_to_stderr
 
 
 @app.command()
@@ -17,38 +17,35 @@ def exercises(
         bool, typer.Option("--check", help="Fail if exercises/ is not what solutions/ generates.")
     ] = False,
     upto: Annotated[
-        int | None,
-        typer.Option(
-            help="Fill the TODOs up to this one, to catch up; your edits are backed up first."
-        ),
+        int | None, typer.Option(help="Fill the TODOs up to this one; your edits are backed up.")
     ] = None,
     restore: Annotated[
         bool, typer.Option("--restore", help="Write the exercises that are missing.")
     ] = False,
     json_: AsJson = False,
 ) -> None:
-    """Show which TODOs are filled; or write the exercise with some of them filled."""
-    from course.checks import exercises as gaps
+    """Show which TODOs are filled; or write the exercises with some of them filled."""
+    from course.checks import exercises as scripts
 
     if restore:
-        names = gaps.restore()
+        names = scripts.restore()
         typer.echo(f"restored: {', '.join(names) or 'nothing, none is missing'}", err=json_)
     if check:
-        if drifted := gaps.drifted():
+        if drifted := scripts.drifted():
             raise ValueError(
                 f"{', '.join(drifted)} in exercises/ differs from what solutions/ generates: "
                 f"edit the solution, run course exercises --upto 0, and git add exercises"
             )
         typer.echo("exercises/ is what solutions/ generates", err=json_)
     if upto is not None:
-        for name, backup in gaps.catch_up(upto).items():
-            kept = f"; your edits are in {backup}" if backup else ""
-            typer.echo(f"exercises/{name}: TODOs filled up to {upto}{kept}", err=json_)
-    states = gaps.all_states()
+        for name, backup in scripts.catch_up(upto).items():
+            edits = f"; your edits are in {backup}" if backup else ""
+            typer.echo(f"exercises/{name}: TODOs filled up to {upto}{edits}", err=json_)
+    states = scripts.all_states()
     if json_:
         tables.as_json(states)
     else:
-        tables.show_table([*states[0]], [[str(v) for v in state.values()] for state in states])
+        tables.show_table([*states[0]], [state.values() for state in states])
 
 
 @app.command()
@@ -62,38 +59,44 @@ def update() -> None:
 @app.command()
 def check(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Names of checks; all by default.")
+        list[str] | None, typer.Argument(help="Names of checks; without any, list them.")
     ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Run every check.")] = False,
     script: Annotated[str, typer.Option(help="A different script than exercises/.")] = "",
     site: SiteName = "local",
-    full: Annotated[
-        bool, typer.Option("--full", help="Run at full size, not the quick one.")
-    ] = False,
-    rerun: Annotated[bool, typer.Option("--rerun", help="Measure again, even if it ran.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Run at full size, not quick.")] = False,
+    rerun: Rerun = False,
     json_: AsJson = False,
 ) -> None:
     """Run your script and the step before it, and report what each TODO changed."""
-    from course.checks import discovery
-    from course.checks import verdict as checks
+    from course.checks import discovery, verdict
+    from course.checks.progress import progress as read_progress
 
-    with prints_to_stderr(json_):
-        done = [
-            checks.check(name, script=script, site=site, quick=not full, rerun=rerun)
-            for name in names or discovery.checks()
-        ]
+    if not names and not all_:
+        states = read_progress().checks
+        states = states[states["check"].isin(discovery.checks())]
+        if json_:
+            tables.as_json(states)
+        else:
+            tables.show_table([*states.columns], states.values)
+            typer.echo("\nRun one with: course check NAME; or all of them with: course check --all")
+        return
+    with progress_to_stderr(json_):
+        options = {"script": script, "site": site, "quick": not full, "rerun": rerun}
+        checked = [verdict.check(name, **options) for name in names or discovery.checks()]
     if json_:
-        tables.as_json([asdict(each) for each in done])
+        tables.as_json([asdict(result) for result in checked])
     else:
-        typer.echo("\n\n".join(map(repr, done)))
-    raise typer.Exit(any(each.failed for each in done))
+        typer.echo("\n\n".join(map(repr, checked)))
+    raise typer.Exit(any(result.failed for result in checked))
 
 
 @app.command()
 def progress(json_: AsJson = False) -> None:
     """Show which TODOs, checks and quizzes are done, and what you predicted."""
-    from course.checks.progress import progress as made
+    from course.checks.progress import progress as read_progress
 
     if json_:
-        tables.as_json(made().to_dict())
+        tables.as_json(read_progress().to_dict())
     else:
-        typer.echo(made())
+        typer.echo(read_progress())

@@ -1,10 +1,8 @@
-"""The `course` command."""
+"""Commands for runs: launch them, compare them, list and show them, cancel and export them."""
 
 from __future__ import annotations
 
 import json
-import sys
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,42 +10,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from course.cli import tables
+from course.cli.options import (
+    AsJson,
+    Quick,
+    Rerun,
+    RunName,
+    Script,
+    Settings,
+    SiteName,
+    app,
+    progress_to_stderr,
+    wait_for,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from course.config import Config
     from course.runs.run import Run
-
-
-# Commands import what they need when they run: help and completion must not wait for torch.
-
-app = typer.Typer(
-    help="Make deep-learning training fast, one measured step at a time.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Small images, small batch, few steps.")]
-Script = Annotated[str, typer.Option("--script", help="The training script.")]
-SiteName = Annotated[str, typer.Option("--site", help="Where to run: a name of sites.toml.")]
-DryRun = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run", help="Print the batch script that would be submitted; submit nothing."
-    ),
-]
-RunName = Annotated[str, typer.Argument(help="The name of a run, or a unique part of it.")]
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", help="Set a field of the config: key=value. Repeat.")
-]
-
-
-def prints_to_stderr(on: bool) -> AbstractContextManager:
-    """Progress goes to standard error where standard output is for JSON."""
-    return redirect_stdout(sys.stderr) if on else nullcontext()
 
 
 @app.command()
@@ -59,22 +39,21 @@ def doctor(
     """Check that this machine is ready. Each failure names its fix, and the exit code is 1."""
     from course.doctor import examine
 
-    found = []
-    with prints_to_stderr(json_):
+    checks = []
+    with progress_to_stderr(json_):
         for check in examine(job=job, site=site):
-            found.append(check)
+            checks.append(check)
             if not json_:
                 tables.show_check(check)
     if json_:
-        tables.as_json([asdict(check) for check in found])
-    raise typer.Exit(any(check.status not in ("ok", "note") for check in found))
+        tables.as_json([asdict(check) for check in checks])
+    raise typer.Exit(any(check.status == "fail" for check in checks))
 
 
 @app.command()
 def data(
     as_: Annotated[
-        str,
-        typer.Option("--as", help="Also convert it to shards, small or raw; or make the crops."),
+        str, typer.Option("--as", help="Convert it to shards, small or raw; or make the crops.")
     ] = "files",
     data_root: Annotated[
         str | None, typer.Option(help="A different data set: a folder with train/ and val/.")
@@ -90,16 +69,16 @@ def data(
     if data_root is not None and not data_root.strip():
         raise ValueError(
             "--data-root is empty: expected a folder with train/ and val/. Write --data-root "
-            "FOLDER, or leave the option out for the default set"
+            "FOLDER, or omit the option for the default set"
         )
     if as_ not in ("files", "crops"):
-        _convert(as_, data_root, skip_damaged, json_)
+        _convert(as_, Path(data_root) if data_root else None, skip_damaged, json_)
         return
     if data_root or skip_damaged:
-        raise ValueError("--data-root and --skip-damaged go with --as shards, small or raw")
+        raise ValueError("--data-root and --skip-damaged require --as shards, small or raw")
     if as_ == "crops":
-        whole, blind = crop_set.ensure(), crop_set.ensure_blind()
-        typer.echo(f"the crops, in {whole}; those that a race's runs are given, in {blind}-crops")
+        folder, training = crop_set.ensure(), crop_set.ensure_blind()
+        typer.echo(f"the crops are in {folder}; the race's runs read {training}-crops")
         return
     root = default_set.ensure()
     manifest = json.loads((root / default_set.MANIFEST).read_text())
@@ -109,25 +88,24 @@ def data(
         typer.echo(f"{manifest['files']} JPEG files, {manifest['bytes'] / 1e6:.0f} MB, in {root}")
 
 
-def _convert(kind: str, data_root: str | None, skip_damaged: bool, json_: bool) -> None:
+def _convert(kind: str, root: Path | None, skip_damaged: bool, json_: bool) -> None:
     from course.data.formats import convert
 
-    root = Path(data_root) if data_root else None
     try:
         folder = convert.convert(kind, root, skip_damaged=skip_damaged)
     except KeyboardInterrupt:
-        typer.echo("\ninterrupted: what is done is kept; the same command goes on", err=True)
+        typer.echo("\ninterrupted; the same command continues where it stopped", err=True)
         raise typer.Exit(130) from None
-    about = convert.index(folder)
+    index = convert.index(folder)
     if json_:
-        tables.as_json({"root": str(folder), **about})
+        tables.as_json({"root": str(folder), **index})
         return
-    for name, split in about["splits"].items():
+    for name, split in index["splits"].items():
         sizes = [file["bytes"] for part in split["parts"] for file in part["files"].values()]
-        left_out = f", {len(split['damaged'])} damaged left out" * bool(split["damaged"])
+        damaged = f", {len(split['damaged'])} damaged ones left out" * bool(split["damaged"])
         typer.echo(
             f"{name}: {split['images']:,} images in {len(sizes):,} files, "
-            f"{sum(sizes) / 1e6:,.0f} MB{left_out}"
+            f"{sum(sizes) / 1e6:,.0f} MB{damaged}"
         )
     typer.echo(f"in {folder}")
 
@@ -141,49 +119,34 @@ def run(
     set_: Settings = None,
     quick: Quick = False,
     time_min: Annotated[float | None, typer.Option(help="Stop the run after N minutes.")] = None,
-    rerun: Annotated[bool, typer.Option(help="Run again, even if this run exists.")] = False,
-    against: Annotated[str, typer.Option(help="A run to repeat in turns with it.")] = "",
-    wait: Annotated[bool, typer.Option(help="Follow the run until it is over.")] = True,
-    dry_run: DryRun = False,
+    rerun: Rerun = False,
+    against: Annotated[str, typer.Option(help="Take turns with a repetition of this run.")] = "",
+    wait: Annotated[bool, typer.Option(help="Follow the run until it ends.")] = True,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the batch script, and submit nothing.")
+    ] = False,
     json_: AsJson = False,
 ) -> None:
     """Launch one run of SCRIPT, follow it, and print what it measured."""
-    from course.config import parse_settings
-    from course.config import rung as rung_of
+    from course import config as configs
     from course.jobs import launch, plan
     from course.runs.run import get
 
-    config = rung_of(rung, quick=quick, **parse_settings(set_ or []))
+    config = configs.rung(rung, quick=quick, **configs.parse_settings(set_ or []))
+    place = {"site": site, "gpus": gpus, "time_min": time_min}
     if dry_run:
-        typer.echo(plan.preview(script, config, site=site, gpus=gpus, time_min=time_min))
+        typer.echo(plan.preview(script, config, **place))
         return
-    with prints_to_stderr(json_):
-        launched = launch.launch(
-            script,
-            config,
-            site=site,
-            gpus=gpus,
-            time_min=time_min,
-            rerun=rerun,
-            against=get(against) if against else None,
-        )
-        if wait:
-            launch.wait(launched, check=False)
-    _tell(launched, waited=wait, json_=json_)
-
-
-def _tell(launched: Run, *, waited: bool, json_: bool) -> None:
-    """Print what a run measured, or why it failed; exit code 1 if it failed."""
-    from course.jobs.launch import explain, refresh
-
-    failed = waited and refresh(launched) not in ("ok", "queued", "running")
+    with progress_to_stderr(json_):
+        beside = get(against) if against else None
+        launched = launch.launch(script, config, **place, rerun=rerun, against=beside)
+        if wait and not launched.is_recorded:
+            wait_for(launched)
     if json_:
         tables.as_json(tables.run_as_dict(launched))
-    elif failed:
-        typer.echo(f"{explain(launched)}\nIts record: course show {launched.name}", err=True)
-    elif waited:
-        tables.show(launched)
-    if failed:
+    elif wait:
+        tables.show_run(launched)
+    if wait and launch.refresh(launched) not in ("ok", "queued", "running"):
         raise typer.Exit(1)
 
 
@@ -193,10 +156,9 @@ def ladder(
     site: SiteName = "local",
     set_: Settings = None,
     quick: Quick = False,
-    rerun: Annotated[bool, typer.Option(help="Measure again.")] = False,
+    rerun: Rerun = False,
     compile_: Annotated[
-        bool,
-        typer.Option("--compile", help="Also run fused and compile (minutes on a CPU)."),
+        bool, typer.Option("--compile", help="Also run fused and compile (minutes on a CPU).")
     ] = False,
     picture: Annotated[
         bool, typer.Option("--picture", help="Also draw it, next to a recorded GPU.")
@@ -211,26 +173,46 @@ def ladder(
     rungs = [*LADDER, *(COMPILED if compile_ else ())]
     settings = parse_settings(set_ or [])
     configs = [rung(name, quick=quick, **settings) for name in rungs]
-    same_as = _same_as(configs) if site == "local" else {}
+    same_as = _same_computations(configs) if site == "local" else {}
     configs = [config for config in configs if config.rung not in same_as]
-    with prints_to_stderr(json_):
-        launched = launch.launch_all(script, configs, turns=True, site=site, rerun=rerun)
-        launch.wait(launched, check=False)
+    with progress_to_stderr(json_):
+        if site.startswith("recorded-"):
+            launched = _recorded_runs(script, configs, site)
+        else:
+            launched = launch.launch_all(script, configs, turns=True, site=site, rerun=rerun)
+            wait_for(launched)
     table = report.ladder_table(launched, same_as)
+    table = table.set_index("rung").reindex(rungs).reset_index()
+    table = table.fillna({"status": "not recorded", "same_as": "", "machine": ""})
     if json_:
         tables.as_json(table)
     else:
         tables.show_ladder(table)
     if picture:
-        typer.echo(_drawn(table, rungs), err=json_)
-    bad = [each for each in launched if each.status != "ok"]
-    for each in bad:
-        typer.echo(launch.explain(each), err=True)
-    raise typer.Exit(bool(bad))
+        typer.echo(_draw(table, rungs), err=json_)
+    failed = [run for run in launched if run.status != "ok"]
+    for run in failed:
+        typer.echo(launch.explain(run), err=True)
+    raise typer.Exit(bool(failed))
 
 
-def _same_as(configs: list[Config]) -> dict[str, str]:
-    """Rungs that compute the same on this machine as a rung before them, and that rung."""
+def _recorded_runs(script: str, configs: list[Config], site: str) -> list[Run]:
+    """Return the recorded runs of these configs; raise the last error if there are none."""
+    from course.jobs.launch import launch
+
+    runs, missing = [], None
+    for config in configs:
+        try:
+            runs.append(launch(script, config, site=site))
+        except ValueError as error:
+            missing = error
+    if missing and not runs:
+        raise missing
+    return runs
+
+
+def _same_computations(configs: list[Config]) -> dict[str, str]:
+    """Return rungs that compute the same here as an earlier rung, with that rung."""
     from dataclasses import replace
 
     from course.training.precision import default_device, resolve
@@ -239,13 +221,13 @@ def _same_as(configs: list[Config]) -> dict[str, str]:
     same_as = {}
     for config in configs:
         computed = replace(resolve(config), rung="any", device="cpu")
-        other = first.setdefault((default_device(config).type, computed), config.rung)
-        if other != config.rung:
-            same_as[config.rung] = other
+        earlier = first.setdefault((default_device(config).type, computed), config.rung)
+        if earlier != config.rung:
+            same_as[config.rung] = earlier
     return same_as
 
 
-def _drawn(table: pd.DataFrame, rungs: list[str]) -> str:
+def _draw(table: pd.DataFrame, rungs: list[str]) -> str:
     """Draw the ladder next to a recorded one, and return a sentence with the picture's path."""
     from course import charts
     from course.checks.ladder import BESIDE
@@ -253,7 +235,7 @@ def _drawn(table: pd.DataFrame, rungs: list[str]) -> str:
     from course.runs.run import runs_root
 
     path = runs_root() / "ladder.png"
-    charts.ladder(table, beside=recordings.large(BESIDE, rungs)).savefig(path)
+    charts.plot_ladder(table, reference=recordings.large(BESIDE, rungs)).savefig(path)
     return f"drawn: {path}; a picture of each run: {runs_root()}/*/report.png"
 
 
@@ -263,14 +245,14 @@ def runs(json_: AsJson = False) -> None:
     from course.jobs import launch
     from course.runs.run import all_runs, find_runs
 
-    for each in all_runs():
-        launch.refresh(each)
+    for launched in all_runs():
+        launch.refresh(launched)
     table = find_runs()
     if json_:
         tables.as_json(table)
-        return
-    heads = ["run", "status", "images_per_s", "peak_gib", "last_loss", "started_at"]
-    tables.show_table(heads, [[tables.cell(value) for value in row] for row in table[heads].values])
+    else:
+        columns = ["run", "status", "images_per_s", "peak_gib", "last_loss", "started_at"]
+        tables.show_table(columns, table[columns].values)
 
 
 @app.command()
@@ -285,7 +267,7 @@ def queue(json_: AsJson = False) -> None:
         typer.echo(queues.EMPTY)
     else:
         shown = queues.as_text(table)
-        tables.show_table([*shown.columns], shown.values.tolist())
+        tables.show_table([*shown.columns], shown.values)
 
 
 @app.command()
@@ -302,23 +284,22 @@ def cancel(
     if not names and not all_:
         raise ValueError("name the runs to cancel, or use --all; course queue lists them")
     jobs = all_jobs()
-    runs = [get(name, of=jobs) for name in names or []]
-    runs += [run for run in jobs if all_ and run.record is None and run not in runs]
-    for run in launch.cancel_all(runs):
-        typer.echo(run)
+    chosen = [get(name, of=jobs) for name in names or []]
+    chosen += [job for job in jobs if all_ and job.record is None and job not in chosen]
+    for job in launch.cancel_all(chosen):
+        typer.echo(job)
 
 
 def _find(name: str) -> Run:
-    """The run or job of this name, or the recorded run: NAME, or MACHINE/NAME."""
+    """Return the run or job of this name, or the recorded run: NAME, or MACHINE/NAME."""
     from course.runs import recordings
     from course.runs.run import all_jobs, get
 
-    machine, _, own_name = name.rpartition("/")
     recorded = [
         run
-        for each in recordings.machines()
-        for run in recordings.recorded_runs(each)
-        if run.name == own_name and machine in ("", each)
+        for machine in recordings.machines()
+        for run in recordings.recorded_runs(machine)
+        if name in (run.name, f"{machine}/{run.name}")
     ]
     jobs = all_jobs()
     if not recorded or name in [job.name for job in jobs]:
@@ -331,29 +312,64 @@ def _find(name: str) -> Run:
 
 @app.command()
 def show(name: RunName, json_: AsJson = False) -> None:
-    """Show one run, recorded run or batch job: its record, and where its files are."""
+    """Show a run, recorded run or batch job: what it measured, where its files are, what is next.
+
+    With --json, print its complete record.
+    """
     found = _find(name)
     if json_:
         tables.as_json(tables.run_as_dict(found))
     else:
-        tables.show(found)
+        tables.show_run(found)
 
 
 @app.command()
 def logs(
     name: RunName,
-    err: Annotated[bool, typer.Option("--err", help="Standard error, not output.")] = False,
-    lines: Annotated[int, typer.Option(min=1, help="How many lines from the end.")] = 40,
+    err: Annotated[bool, typer.Option("--err", help="Standard error instead of output.")] = False,
+    lines: Annotated[int, typer.Option(min=1, help="Number of lines from the end.")] = 40,
     json_: AsJson = False,
 ) -> None:
     """Print the last lines of a run's log."""
     from course.runs.logs import text
 
-    found = _find(name)
-    if found.is_recorded:
+    run = _find(name)
+    if run.is_recorded:
         raise ValueError(f"{name} is a recorded run, which has no logs: course show {name}")
-    ending = text(found, err=err, lines=lines)
+    tail = text(run, err=err, lines=lines)
     if json_:
-        tables.as_json({"run": found.name, "files": [str(p) for p in found.logs], "text": ending})
+        tables.as_json({"run": run.name, "files": list(map(str, run.logs)), "text": tail})
     else:
-        typer.echo(ending or f"(empty; see also {'without ' if err else ''}--err)")
+        typer.echo(tail or f"(empty; see also {'without ' if err else ''}--err)")
+
+
+@app.command()
+def export(
+    to: Annotated[str, typer.Option(help="tensorboard, trackio or wandb (offline).")],
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Names of runs; by default all finished ones.")
+    ] = None,
+    search: Annotated[str, typer.Option(help="Only the trials of this search.")] = "",
+    recorded: Annotated[
+        str, typer.Option(help="Export runs recorded on this machine, such as nvidia-h100.")
+    ] = "",
+    folder: Annotated[str, typer.Option(help="Output folder; runs/exports/TOOL by default.")] = "",
+    json_: AsJson = False,
+) -> None:
+    """Export finished runs to TensorBoard, Trackio or Weights & Biases (offline)."""
+    from course.runs import trackers
+    from course.runs.recordings import recorded_runs
+    from course.runs.run import all_runs, get
+
+    chosen = recorded_runs(recorded) if recorded else all_runs()
+    if search:
+        chosen = [run for run in chosen if run.launched.get("trial", {}).get("study") == search]
+    if names:
+        chosen = [get(name, of=chosen) for name in names]
+    chosen = [run for run in chosen if names or run.record is not None]
+    exported = trackers.export.export(chosen, to, folder)
+    if json_:
+        runs = [run.name for run in exported.runs]
+        tables.as_json({"folder": str(exported.folder), "runs": runs, "look": exported.look})
+    else:
+        typer.echo(exported)

@@ -1,8 +1,9 @@
-"""Runs and ladders as text in a terminal."""
+"""Print runs, ladders and tables in a terminal."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from course.doctor import Check
+    from course.runs.record import Record
 
 
 def as_json(value: Any) -> None:
@@ -25,7 +27,7 @@ def as_json(value: Any) -> None:
 
 
 def run_as_dict(run: Run) -> dict[str, Any]:
-    """A run's name, folder (of a recorded one, that of its machine) and record, for `--json`."""
+    """Return a run's name, folder (for a recorded run its machine's) and complete record."""
     record, folder = run.record, run.folder
     return {
         "run": run.name,
@@ -34,110 +36,140 @@ def run_as_dict(run: Run) -> dict[str, Any]:
     }
 
 
-def show(run: Run) -> None:
-    """Print the record of a run; first, if the run is not ok, why."""
+def show_run(run: Run) -> None:
+    """Print what a person needs of a run: status, speed, memory, loss, folder and next step."""
     from course.jobs.launch import explain, refresh
 
-    refresh(run)
-    if run.status not in ("ok", "queued", "running"):
+    status = refresh(run)
+    if status not in ("ok", "queued", "running"):
         typer.echo(explain(run), err=True)
-    for key, value in run_as_dict(run).items():
-        if value not in ("", None, []):
-            typer.echo(f"{key:18}{cell(value)}")
+    typer.echo(f"{run.name}: {status}")
+    rows = dict(_measurements(run.record)) if run.record else {}
+    rows |= {"folder": run_as_dict(run)["folder"], "next": _next_command(run, status)}
+    for name, value in rows.items():
+        typer.echo(f"  {name:10}{value}")
+
+
+def _measurements(record: Record) -> Iterator[tuple[str, str]]:
+    if record.images_per_s is not None:
+        spread = f"{digits(record.images_per_s_q1)} to {digits(record.images_per_s_q3)}"
+        steps = f"{record.steps_measured} steps, quartiles {spread}"
+        yield "images/s", f"{digits(record.images_per_s)} (median of {steps})"
+    if record.peak_gib is not None:
+        yield "memory", f"{record.peak_gib:.2f} GiB at the peak ({record.memory_kind})"
+    if record.last_loss is not None:
+        yield (
+            "loss",
+            f"{cell(record.first_loss)} at the first step, {cell(record.last_loss)} at the last",
+        )
+    if record.val_top1 is not None:
+        yield "accuracy", f"{record.val_top1:.1%} (validation)"
+    if record.joules_per_image is not None:
+        yield "energy", f"{cell(record.joules_per_image)} J per image"
+    if record.machine:
+        yield "machine", f"{record.gpus} × {record.machine}" if record.gpus > 1 else record.machine
+
+
+def _next_command(run: Run, status: str) -> str:
+    if status in ("queued", "running"):
+        return f"course logs {run.name}; course cancel {run.name}"
+    if run.is_recorded:
+        return f"course show {run.recorded_on}/{run.name} --json has the complete record"
+    error = "" if status == "ok" else " --err"
+    return f"course logs {run.name}{error}; course show {run.name} --json has the complete record"
 
 
 def show_ladder(table: pd.DataFrame) -> None:
-    """Print a table of `report.ladder_table`, and under it on what it was measured."""
+    """Print a table of `report.ladder_table`, and below it on what it was measured."""
     import pandas as pd
 
     rows = []
     for _, row in table.iterrows():
-        measured = ["–"] * 3
+        if row.same_as:
+            rows.append([row.rung, f"= {row.same_as}", *[""] * 5])
+            continue
+        speed = ["–"] * 3
         if row.status == "ok" and pd.notna(row.images_per_s):
             spread = f"{digits(row.images_per_s_q1)} to {digits(row.images_per_s_q3)}"
             interval = f" ({cell(row.ratio_low)} to {cell(row.ratio_high)})"
-            measured = [
+            speed = [
                 f"{digits(row.images_per_s)} ({spread})",
                 digits(row.ratio) + interval * pd.notna(row.ratio_low),
                 f"{row.peak_gib:.2f}",
             ]
-        if row.same_as:
-            rows.append([row.rung, f"= {row.same_as}", *[""] * 5])
-            continue
-        rows.append([row.rung, row.status, *measured, cell(row.last_loss), cell(row.val_top1)])
-    heads = ["rung", "status", "images/s (quartiles)", "ratio (95 %)", "peak GiB", "loss", "top-1"]
-    show_table(heads, rows)
-    typer.echo(_how(table))
-    measured = table[table["machine"] != ""]
-    if sentence := _missing_hardware(table):
-        typer.echo(sentence)
-    for name, rows_of in measured[measured["emulated"] != ""].groupby("emulated", sort=False):
-        typer.echo(
-            f"{', '.join(rows_of['rung'])}: this machine has no instructions for {name}; software "
-            f"emulates the format, and that is slow."
-        )
-    for setup in dict.fromkeys(measured["machine"] + "; " + measured["setup"]):
-        typer.echo(setup)
+        rows.append([row.rung, row.status, *speed, row.last_loss, row.val_top1])
+    columns = [
+        "rung",
+        "status",
+        "images/s (quartiles)",
+        "ratio (95 %)",
+        "peak GiB",
+        "loss",
+        "top-1",
+    ]
+    show_table(columns, rows)
+    for line in _ladder_notes(table[table["status"] != "not recorded"]):
+        typer.echo(line)
 
 
-def _missing_hardware(table: pd.DataFrame) -> str:
-    """What the machine lacks, and which rungs therefore did not run; "": nothing."""
+def _ladder_notes(table: pd.DataFrame) -> Iterator[str]:
+    """Return how and where a ladder was measured, and which rungs the machine cannot run."""
     import torch
 
+    from course.runs.ratio import FEWEST
+
+    turns = int(table["turns"].max()) if len(table) else 0
+    if turns:
+        yield f"The rungs took {turns} turns, so that a disturbance affects all of them."
+        if turns < FEWEST:
+            yield f"With fewer than {FEWEST} turns, the brackets have the extremes."
+    else:
+        yield "One rung ran after another: the intervals miss how the machine changed in between."
     same = table[table["same_as"] != ""]
     lacks = []
     if "device" in set(same["rung"]) and not torch.accelerator.is_available():
         lacks.append("no accelerator")
-    if table["lacks_half"].any():
+    if (table["lacks_half"] == True).any():  # noqa: E712 - a column with missing values
         lacks.append("no 16-bit hardware")
-    sentences = [f"This machine has {' and '.join(lacks)}."] if lacks else []
-    sentences += [
-        f"{' and '.join(names)}: the same computation as {other}, so the true ratio is 1."
-        for other, names in same.groupby("same_as", sort=False)["rung"]
-    ]
-    if lacks and same.empty:
-        sentences.append("The rungs from amp on compute in fp32.")
-    return " ".join(sentences)
-
-
-def _how(table: pd.DataFrame) -> str:
-    from course.runs.ratio import FEWEST
-
-    turns = table["turns"].max() if len(table) else 0
-    if turns:
-        few = f"\nFewer than {FEWEST}, so in brackets are the extremes." * bool(turns < FEWEST)
-        return (
-            f"The rungs computed in turns, {turns} of them: what disturbed one disturbed all.{few}"
+    if lacks:
+        rest = " The rungs from amp on compute in fp32." * same.empty
+        yield f"This machine has {' and '.join(lacks)}.{rest}"
+    for other, names in same.groupby("same_as", sort=False)["rung"]:
+        yield f"{' and '.join(names)}: the same computation as {other}, so the true ratio is 1."
+    emulated = table[table["emulated"] != ""]
+    for name, rungs in emulated.groupby("emulated", sort=False)["rung"]:
+        yield (
+            f"{', '.join(rungs)}: this machine has no instructions for {name}; software emulates "
+            f"the format, and that is slow."
         )
-    return (
-        "One rung ran after the other: the intervals know nothing of what the machine did between."
-    )
+    table = table[table["machine"] != ""]
+    yield from dict.fromkeys(table["machine"] + "; " + table["setup"])
 
 
 def show_check(check: Check) -> None:
-    """Print one finding of the doctor, and how to fix it."""
+    """Print one result of the doctor, and how to fix it."""
     colour = {"ok": "green", "note": "yellow"}.get(check.status, "red")
     typer.secho(f"{check.status:5}", fg=colour, bold=True, nl=False)
-    typer.echo(f"{check.name:16}{check.found}")
+    typer.echo(f"{check.name:16}{check.result}")
     if check.fix:
         typer.echo(f"{'':21}→ {check.fix}")
 
 
 def cell(value: Any) -> str:
-    """A value as the text of a table's cell; a dash for what was not measured."""
+    """Return a value as the text of a table's cell; a dash if it was not measured."""
     if isinstance(value, float):
         return "–" if value != value else f"{value:.3g}"
     return "–" if value is None else str(value)
 
 
-def show_table(heads: list[str], rows: list[list[str]]) -> None:
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table in columns."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*heads, box=None, header_style="bold", pad_edge=False)
+    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
     for row in rows:
-        table.add_row(*(Text(text, overflow="fold") for text in row))
-    # Piped into a file there is no terminal to fit into: nothing may be cut off.
+        table.add_row(*(Text(cell(value), overflow="fold") for value in row))
+    # A pipe has no width, so nothing may be cut off.
     Console(width=None if Console().is_terminal else 400).print(table)

@@ -351,7 +351,7 @@ def _write_folder(run: Run, asked: Plan, common: dict[str, Any]) -> None:
 def _follow(run: Run, deadline: float | None, began: float, *, quiet: bool = False) -> None:
     total = run.config.epochs * run.config.steps
     layout = "{desc} |{bar}| {n:,}/{total:,} steps, {elapsed}"
-    with tqdm(total=total, file=sys.stdout, bar_format=layout, ncols=88, disable=quiet) as bar:
+    with tqdm(total=total, file=sys.stdout, bar_format=layout, ncols=79, disable=quiet) as bar:
         bar.start_t, shown = began, None  # several are waited for at once, one is shown at a time
         while True:
             status, steps = refresh(run), steps_done(run)

@@ -1,1 +1,1 @@
-"""What moves in a notebook: the quiz form, the live queue."""
+"""Interactive forms in a notebook: the quiz and the live queue."""

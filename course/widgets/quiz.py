@@ -1,7 +1,7 @@
-"""The form of a quiz, drawn with ipywidgets.
+"""The form of a quiz, with ipywidgets.
 
-Only native controls, radio buttons and buttons, so that the keyboard does all: Tab goes from
-one to the next, Space presses it. Arrow keys are JupyterLab's own: they go to the next cell.
+It uses only radio buttons and buttons, so that the keyboard is enough: Tab goes to the next
+control, Space presses it. Arrow keys belong to JupyterLab: they go to the next cell.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import ipywidgets
-from ipywidgets import HTML, Button, Layout, RadioButtons, VBox
+from ipywidgets import HTML, Button, Layout, RadioButtons, VBox, Widget
 
 from course.checks.quizzes import Choice, Question, Quiz, as_html, find
 
@@ -34,25 +33,19 @@ class ShownQuiz(Quiz):
     """A quiz: a form in a notebook, text elsewhere; `answer` needs no form."""
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        """The form; for a page without a kernel, HTML; for a terminal, text."""
+        """Return the form, HTML for a page without a kernel, and text for a terminal."""
         form = quiz_form(self)._repr_mimebundle_() or {}
         return {**form, "text/html": static_html(self), "text/plain": repr(self)}
 
 
 def quiz(name: str) -> ShownQuiz:
-    """The quiz of a notebook, "day1_1" for instance.
-
-    Raises:
-        ValueError: no such quiz, or (QuizError) a file that breaks a rule.
-    """
+    """Return the quiz of a notebook, such as "day1_1"."""
     return ShownQuiz(**vars(find(name)))
 
 
 def static_html(quiz: Quiz) -> str:
-    """A quiz for a page without a kernel: each choice opens to its explanation."""
-    parts = [
-        f"<p><b>Quiz: {as_html(quiz.title)}</b>. Open a choice to see whether it is right.</p>"
-    ]
+    """Return a quiz for a page without a kernel: each choice unfolds to its explanation."""
+    parts = [f"<p><b>Quiz: {as_html(quiz.title)}</b>. Unfold a choice to see if it is right.</p>"]
     for question in quiz.questions:
         parts.append(f"<p>{question.number}. {as_html(question.text)}</p>")
         for choice in question.choices:
@@ -65,81 +58,73 @@ def static_html(quiz: Quiz) -> str:
 
 
 def quiz_form(quiz: Quiz) -> VBox:
-    """The form of a quiz: for each question its text, its choices, a button and a verdict.
+    """Create a form: for each question its text, choices, a button and a verdict.
 
-    Answers that were stored before are chosen and explained already.
+    Stored answers are already chosen and explained.
     """
-    given, score = quiz.answered(), HTML()
+    answers, score = quiz.answered(), HTML()
 
-    def count() -> None:
-        right = sum(choice.right for choice in given.values())
+    def show_score() -> None:
+        right = sum(choice.right for choice in answers.values())
         score.value = _status(f"{right} of {len(quiz.questions)} answered correctly.")
 
-    def answer(question: Question, letter: str) -> Choice:
-        choice = given[question.number] = question.choice(letter)
-        count()
+    def answer(question: Question, letter: str) -> None:
+        answers[question.number] = question.choice(letter)
+        show_score()
         quiz.answer(question.number, letter)
-        return choice
 
-    count()
+    show_score()
     parts = [
         part
         for question in quiz.questions
-        for part in _question_parts(question, given.get(question.number), answer)
+        for part in _question_parts(question, answers.get(question.number), answer)
     ]
     head = f"{STYLE}<b>Quiz: {as_html(quiz.title)}</b><br><small>{KEYS}</small>"
-    form = VBox([HTML(head), score, *parts, score])  # shown above and below
+    form = VBox([HTML(head), score, *parts, score])  # above and below
     form.add_class("course-quiz")
     return form
 
 
 def _question_parts(
-    question: Question, given: Choice | None, answer: Callable[[Question, str], Choice]
-) -> list[ipywidgets.Widget]:
-    text = HTML(
-        f'<p style="margin-top:14px"><b>{question.number}.</b> {as_html(question.text)}</p>'
-    )
-    options = [
-        (f"{choice.letter}) {choice.text.replace('`', '')}", choice.letter)
-        for choice in question.choices
-    ]
-    choices = RadioButtons(
-        options=options, value=given.letter if given else None, layout=Layout(width="auto")
-    )
-    check = Button(
-        description=f"Check answer {question.number}", layout=Layout(width="max-content")
-    )
-    verdict = HTML(_explained(given) if given else "")
+    question: Question, stored: Choice | None, answer: Callable[[Question, str], None]
+) -> list[Widget]:
+    number, text = question.number, as_html(question.text)
+    options = [(f"{c.letter}) {c.text.replace('`', '')}", c.letter) for c in question.choices]
+    letter = stored.letter if stored else None
+    choices = RadioButtons(options=options, value=letter, layout=Layout(width="auto"))
+    layout = Layout(width="max-content")
+    check = Button(description=f"Check answer {number}", layout=layout)
+    verdict = HTML(_explanation(stored) if stored else "")
 
-    def clicked(_: Button) -> None:
+    def show_verdict(_: Button) -> None:
         if choices.value is None:
             verdict.value = _status("Choose an answer first.")
             return
+        verdict.value = _explanation(question.choice(choices.value))
         try:
-            verdict.value = _explained(answer(question, choices.value))
-        except OSError as error:  # the learner shall still learn whether it is right
-            verdict.value = _explained(question.choice(choices.value))
+            answer(question, choices.value)
+        except OSError as error:  # the learner still sees the verdict
             verdict.value += _status(f"The answer could not be stored: {as_html(str(error))}")
 
-    def changed(_: dict) -> None:
+    def clear_verdict(_: dict) -> None:
         verdict.value = ""
 
-    check.on_click(clicked)
-    choices.observe(changed, names="value")
-    return [text, choices, check, verdict]
+    check.on_click(show_verdict)
+    choices.observe(clear_verdict, names="value")
+    head = HTML(f'<p style="margin-top:14px"><b>{number}.</b> {text}</p>')
+    return [head, choices, check, verdict]
 
 
-def _explained(choice: Choice) -> str:
-    # Told by a sign and a word, not by colour alone.
+def _explanation(choice: Choice) -> str:
+    # The verdict has a sign and a word, not only a colour.
     verdict = "✓ Right." if choice.right else "✗ Not right."
     colour = "#009E73" if choice.right else "#D55E00"
-    explanation = as_html(choice.explanation)
     return _status(
         f'<div style="border-left:4px solid {colour};padding-left:8px;margin:6px 0">'
-        f"<b>{choice.letter}) {verdict}</b> {explanation}</div>"
+        f"<b>{choice.letter}) {verdict}</b> {as_html(choice.explanation)}</div>"
     )
 
 
 def _status(content: str) -> str:
-    # A screen reader announces what appears in it.
+    # A screen reader announces changes.
     return f'<div role="status" aria-live="polite">{content}</div>'

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from course.analysis.communication import computing
-from course.analysis.traces.spans import Spans, exposed, stretches
+from course.analysis.traces.intervals import Intervals, intervals_of, subtract_intervals
 from course.analysis.traces.tables import Trace, steps
 from course.charts.base import (
     ACCENT,
@@ -47,7 +47,7 @@ def plot_timeline(trace: Trace, step: int | None = None) -> Picture:
     phases = trace.ranges[trace.ranges["name"].isin(PHASES)].groupby("name")
     computed = [(computing(trace, phase), PHASE_COLOURS[phase], "") for phase in PHASES]
     drawn = {
-        "host: phase": [(stretches(each), PHASE_COLOURS[name], "") for name, each in phases],
+        "host: phase": [(intervals_of(each), PHASE_COLOURS[name], "") for name, each in phases],
         "GPU: computing" if len(trace.kernels) else "CPU: computing": computed,
     }
     busy = computing(trace)
@@ -83,16 +83,16 @@ def _window(trace: Trace, rows: pd.DataFrame, number: int) -> tuple[float, float
     return row["start_s"], max(row["end_s"], ends.max())
 
 
-def _sent(row: pd.Series, busy: Spans, whole_s: float) -> list[tuple[Spans, str, str]]:
+def _sent(row: pd.Series, busy: Intervals, whole_s: float) -> list[tuple[Intervals, str, str]]:
     """Return what to draw of a collective: all of it, and above that where it is exposed."""
     span = (row["start_s"], row["start_s"] + row["duration_s"])
     readable = row["duration_s"] > NARROW * whole_s and row["bytes"] > SMALL
     words = f"{row['bytes'] / 1e6:.0f} MB" if readable else ""
-    return [([span], GREY, words), (exposed(span, busy), ACCENT, "")]
+    return [([span], GREY, words), (subtract_intervals(span, busy), ACCENT, "")]
 
 
 def _pieces(
-    spans: Spans, colour: str, words: str, start: float, end: float
+    spans: Intervals, colour: str, words: str, start: float, end: float
 ) -> list[tuple[float, float, str, str]]:
     """Return milliseconds since the start of what lies within the window."""
     inside = [(max(begin, start), min(stop, end)) for begin, stop in spans]

@@ -11,6 +11,6 @@ _NAMES = {
     ".prediction": "predict",
     ".rank_checks": "SMALL_VIT_SETTINGS",
     ".unsupported": "refused",
-    "course.analysis.traces.tables": "of_run",
+    "course.analysis.traces.tables": "read_run",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

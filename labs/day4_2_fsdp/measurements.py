@@ -11,7 +11,7 @@ import pandas as pd
 from course.analysis.communication import computing
 from course.analysis.traces import tables
 from course.analysis.traces.collectives import NCCL
-from course.analysis.traces.spans import covered, joined, stretches
+from course.analysis.traces.intervals import intervals_of, merge_intervals, overlap_s
 from course.runs import recordings
 
 if TYPE_CHECKING:
@@ -140,16 +140,16 @@ def parts(of: Run | Trace) -> pd.Series:
     Raises:
         ValueError: a trace without a GPU, or without a whole step.
     """
-    trace = of if hasattr(of, "kernels") else tables.of_run(of)
+    trace = of if hasattr(of, "kernels") else tables.read_run(of)
     numbers = tables.steps(trace)["step"]
     rows = trace.kernels[trace.kernels["step"].isin(numbers)] if len(trace.kernels) else ()
     if len(rows) == 0:
         raise ValueError(f"{trace.source} has no kernel of a GPU in a whole step")
     begin, end = rows["start_s"].min(), (rows["start_s"] + rows["duration_s"]).max()
     is_sent = rows["kernel"].str.match(NCCL)
-    busy, any_at_all = computing(trace), joined(stretches(rows))
-    computed = covered((begin, end), busy)
-    running = covered((begin, end), any_at_all)
+    busy, any_at_all = computing(trace), merge_intervals(intervals_of(rows))
+    computed = overlap_s((begin, end), busy)
+    running = overlap_s((begin, end), any_at_all)
     own = rows[~is_sent.astype(bool)]
     by = {
         name: own.loc[own["operator"].str.contains(pattern), "duration_s"].sum()

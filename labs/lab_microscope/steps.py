@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from course.analysis.traces.tables import Trace, read
-from course.analysis.traces.tensor_cores import truth
+from course.analysis.traces.tensor_cores import counters
 from course.analysis.traces.tensor_cores.rules import classify
 from course.runs.recordings import load, origin, trace_folder, trace_path
 from labs.lab_microscope.names import brief, main_kernel
@@ -99,7 +99,7 @@ def _forward(trace: Trace, images: tuple[int, ...], weights: tuple[int, ...]) ->
 
 @cache
 def _counters() -> pd.DataFrame:
-    return truth.read_counters(trace_folder(MACHINE) / truth.FILE)
+    return counters.read_counters(trace_folder(MACHINE) / counters.COUNTERS_FILE)
 
 
 def _counted(setting: str, kernel: str) -> float:

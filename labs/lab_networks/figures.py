@@ -21,8 +21,7 @@ from course.charts.base import (
     SKY,
     Picture,
 )
-from course.charts.explain import bar_panels
-from course.charts.primitives import bars, heading, label, legend, stack
+from course.charts.primitives import bars, heading, label, legend, plot_bar_panels, stack
 from course.text import digits
 from labs.lab_networks import boxes, volumes
 from labs.lab_networks.catalogue import NETWORKS
@@ -54,7 +53,7 @@ def plot_costs(table: pd.DataFrame) -> Picture:
     """Draw operations and bytes of one image in training (`networks()`)."""
     table = table.rename(index=TITLES)
     gflop = {"GFLOP for one image, in training": table["gflop"]}
-    return bar_panels(gflop | {"MB moved for it, in 16 bits": table["megabytes_half"]})
+    return plot_bar_panels(gflop | {"MB moved for it, in 16 bits": table["megabytes_half"]})
 
 
 def plot_beside(ratios: pd.DataFrame) -> Picture:

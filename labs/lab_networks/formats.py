@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import distributed, nn
 
+from course.analysis.traces.intervals import intervals_of, merge_intervals
 from course.analysis.traces.reader import read
-from course.analysis.traces.spans import joined, stretches
 from course.analysis.traces.tables import Trace
 from course.analysis.traces.tensor_cores.report import (
     tensor_core_kernels,
@@ -111,9 +111,9 @@ def busy(trace: Trace) -> dict[str, float]:
     """How long the GPU was at work: busy_s, with anything, copies too; communication_s, NCCL's
     kernels; exposed_s, the part of busy_s in which it did nothing but communicate."""
     sends = trace.kernels["kernel"].str.contains(COMMUNICATION)
-    own = [*stretches(trace.kernels[~sends]), *stretches(trace.copies)]
-    sent = stretches(trace.kernels[sends])
-    of_own, of_all = (sum(e - b for b, e in joined(each)) for each in (own, [*own, *sent]))
+    own = [*intervals_of(trace.kernels[~sends]), *intervals_of(trace.copies)]
+    sent = intervals_of(trace.kernels[sends])
+    of_own, of_all = (sum(e - b for b, e in merge_intervals(each)) for each in (own, [*own, *sent]))
     return {
         "busy_s": of_all,
         "communication_s": sum(end - begin for begin, end in sent),

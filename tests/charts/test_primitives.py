@@ -1,4 +1,4 @@
-"""Primitives: what they draw has the values, and the alt text says them."""
+"""Primitives draw values, and the alt text has them."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def test_bars_have_lengths_words_and_alt_text(picture: Picture) -> None:
     assert picture.alt == "a step; ms; amp: 20 ms, far: 30 ms"
 
 
-def test_bars_have_pale_ones_behind_them_and_words_for_what_is_missing(picture: Picture) -> None:
+def test_pale_bars_and_words_for_missing_values(picture: Picture) -> None:
     axes = picture.panel()
     bars(axes, ["fp16", "fp8"], [20, np.nan], pale=[30, np.nan], missing="failed")
     assert [bar.get_width() for bar in axes.patches[::2]] == [30, 20]
@@ -53,10 +53,10 @@ def test_stacks_add_up(picture: Picture) -> None:
     ends = [bar.get_x() + bar.get_width() for bar in axes.containers[1]]
     assert ends == [10, 1]
     assert [text.get_text() for text in axes.texts] == ["10%", "100%", "90%", "10", "1"]
-    assert picture.alt == "load: eager: 1, fused: 1; rest: eager: 9; in all: eager: 10, fused: 1"
+    assert picture.alt == "load: eager: 1, fused: 1; rest: eager: 9; total: eager: 10, fused: 1"
 
 
-def test_lines_and_points_say_where_they_lead(picture: Picture) -> None:
+def test_lines_and_points(picture: Picture) -> None:
     left, right = picture.panels(1, 2)
     lines(left, {"loss": ([0, 1, 2], [2.5, np.nan, 0.5])}, bands={"loss": ([2, 1, 0], [3, 2, 1])})
     scatter_fit(right, {"run": ([1, 2], [10, 20])}, {"line": ([0, 3], [0, 30])})

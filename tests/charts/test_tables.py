@@ -1,16 +1,16 @@
-"""How tables are shown in a notebook."""
+"""Tables in a notebook."""
 
 import re
 
 import numpy as np
 import pandas as pd
 
-from course.charts.tables import BAD, GOOD, MIND, MOST_ROWS, as_html
+from course.charts.tables import BAD, GOOD, MAX_ROWS, WARN, as_html
 
 
 def test_a_status_has_its_colour_and_nothing_else_has() -> None:
-    page = as_html(pd.DataFrame({"status": ["ok", "note", "fail"], "found": ["ok", "ok", "ok"]}))
-    for row, style in enumerate((GOOD, MIND, BAD)):
+    page = as_html(pd.DataFrame({"status": ["ok", "note", "fail"], "text": ["ok", "ok", "ok"]}))
+    for row, style in enumerate((GOOD, WARN, BAD)):
         (styles,) = re.findall(rf"#\w+_row{row}_col0 {{([^}}]*)}}", page)
         assert style.split(";")[0] in styles
     assert page.count("--jp-success-color1") == 1
@@ -50,10 +50,10 @@ def test_numbers_of_a_table_are_rounded_by_their_unit() -> None:
     ]
     assert "<small>machine: NVIDIA H200 (recorded)</small>" in page
     assert "machine</th>" not in page
-    assert list(frame.columns)[-1] == "machine"  # the table itself is as it was
+    assert list(frame.columns)[-1] == "machine"  # the table is unchanged
 
 
-def test_words_stand_left_and_numbers_right() -> None:
+def test_text_is_on_the_left_and_numbers_on_the_right() -> None:
     page = as_html(pd.DataFrame({"why": ["a sentence"], "images_per_s": [1.5]}))
     identity = re.search(r"#(T_\w+)_row0_col0", page)
     assert identity and "text-align: left" in page
@@ -62,12 +62,12 @@ def test_words_stand_left_and_numbers_right() -> None:
     )
 
 
-def test_a_long_table_says_how_much_more_there_is() -> None:
-    page = as_html(pd.DataFrame({"x": range(MOST_ROWS + 7)}))
-    assert page.count("<tr>") == MOST_ROWS + 1 and "7 rows more" in page
+def test_a_long_table_has_the_number_of_further_rows() -> None:
+    page = as_html(pd.DataFrame({"x": range(MAX_ROWS + 7)}))
+    assert page.count("<tr>") == MAX_ROWS + 1 and "7 more rows" in page
 
 
-def test_a_table_with_names_twice_is_shown_all_the_same() -> None:
+def test_a_table_with_duplicate_names_is_not_formatted() -> None:
     assert "<td>2</td>" in as_html(pd.DataFrame([[1, 2]], columns=["a", "a"]))
 
 

@@ -184,7 +184,7 @@ def test_ladder_keeps_a_failed_rung_and_can_be_drawn(make_run, tmp_path: Path) -
     table = ladder_table([good, bad])
     assert list(table["status"]) == ["ok", "oom"]
     assert table["ratio"][0] == pytest.approx(1)
-    plots.ladder(table).savefig(tmp_path / "ladder.png")
+    plots.plot_ladder(table).savefig(tmp_path / "ladder.png")
     assert (tmp_path / "ladder.png").stat().st_size > 1000
 
 

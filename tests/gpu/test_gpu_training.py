@@ -38,12 +38,12 @@ def test_the_solution_passes_all_three_parts(trained: Trained, name: str) -> Non
 def test_convolutions_use_tensor_cores_in_bf16_alone(
     trained: Trained, name: str, verdict: str
 ) -> None:
-    report = tensor_core_report(tables.of_run(trained(name))).set_index("operator")
+    report = tensor_core_report(tables.read_run(trained(name))).set_index("operator")
     assert list(report.loc[CONVOLUTIONS, "uses_tensor_cores"]) == [verdict, verdict]
 
 
 def test_kernels_of_bf16_are_of_tensor_cores_by_their_names(trained: Trained) -> None:
-    kernels = tensor_core_kernels(tables.of_run(trained("amp")))
+    kernels = tensor_core_kernels(tables.read_run(trained("amp")))
     used = kernels[kernels["verdict"] == USED]
     print(kernels[["kernel", "verdict", "share"]].head(20).to_string())
     assert used["share"].sum() > 0.05
@@ -52,7 +52,7 @@ def test_kernels_of_bf16_are_of_tensor_cores_by_their_names(trained: Trained) ->
 
 
 def test_kernels_of_fp32_are_not(trained: Trained) -> None:
-    kernels = tensor_core_kernels(tables.of_run(trained("traced")))
+    kernels = tensor_core_kernels(tables.read_run(trained("traced")))
     print(kernels[["kernel", "verdict", "share"]].head(20).to_string())
     assert USED not in set(kernels["verdict"])
     assert not kernels["kernel"].str.contains(TENSOR_CORE_NAMES).any()
@@ -62,7 +62,7 @@ def test_kernels_of_fp32_are_not(trained: Trained) -> None:
 
 def test_a_compiled_model_trains_as_the_same_without(trained: Trained) -> None:
     compiled, eager = trained("compile"), trained("not compiled")
-    kernels = tables.of_run(compiled).kernels["kernel"]
+    kernels = tables.read_run(compiled).kernels["kernel"]
     assert kernels.str.startswith("triton_").any()  # the compiler's own
     assert list(compiled.steps["loss"]) == pytest.approx(list(eager.steps["loss"]), rel=0.05)
 

@@ -28,7 +28,7 @@ from job_helpers import (
 from typer.testing import CliRunner
 
 import idr_pytools
-from course.cli.runs import app
+from course.cli.options import app
 from course.jobs import launch
 from course.jobs.processes import alive
 from course.runs.run import Run, all_jobs, all_runs, runs_root

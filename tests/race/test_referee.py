@@ -1,11 +1,9 @@
-"""The referee: what it cannot judge, and files that would do more than be judged."""
+"""The referee: networks that it cannot judge, and files that contain code."""
 
 import io
 import json
 import os
-import signal
 import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,58 +14,75 @@ from torch import nn
 
 from course.data import crop_set
 from course.data.crop_set import Crops
-from course.jobs.warm import kernels
 from course.training.racing import network
-from race import entry, referee, tracks
+from race import referee, submission
+from race.tracks import find_track
 
 LINEAR = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 16))
 
 
 @pytest.fixture(scope="module")
-def few() -> Crops:
+def crops() -> Crops:
     return Crops(crop_set.ensure(), "val").first(64)
 
 
-@pytest.mark.parametrize("way", ["late", "killed", "killed as a fork, too", "late as a fork"])
-def test_a_referee_that_gives_no_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+@pytest.mark.parametrize("end", ["late", "killed"])
+def test_a_referee_without_a_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """The first run has a verdict already, and keeps it; the second hears why it has none."""
+    """A run that was judged before keeps its verdict; the other gets the reason."""
     judged, waiting = (tmp_path / name for name in ("judged", "waiting"))
     for folder in (judged, waiting):
         folder.mkdir()
-    (judged / referee.VERDICT).write_text('{"top1": 0.5}')
-    sleeper = [sys.executable, "-c", f"import time; time.sleep({30 * ('late' in way)})"]
-    with subprocess.Popen(sleeper) as fork:
-        started = fork if "fork" in way else None
-        monkeypatch.setattr(kernels, "start", lambda *_: started)
-        if "killed" in way:
-            ended = subprocess.CompletedProcess([], -9)
-            monkeypatch.setattr(subprocess, "run", lambda *_, **how: ended)
-        else:
-            monkeypatch.setattr(entry, "JUDGED_TIMES", 1e-3)
-        entry._ask_referee([str(judged), str(waiting)], tracks.get("quick"))
-        if way == "late as a fork":
-            assert fork.wait() == -signal.SIGKILL
-        fork.kill()
-    assert json.loads((judged / referee.VERDICT).read_text()) == {"top1": 0.5}
-    why = "ended by signal 9" if "killed" in way else "judging took longer than 0.12 s"
-    assert why in json.loads((waiting / referee.VERDICT).read_text())["refused"]
+    (judged / submission.VERDICT).write_text('{"top1": 0.5}')
+    if end == "killed":
+        killed = subprocess.CompletedProcess([], -9)
+        monkeypatch.setattr(subprocess, "run", lambda *_, **__: killed)
+    else:
+        monkeypatch.setattr(submission, "REFEREE_LIMIT", 1e-3)
+    submission.judge([judged, waiting], find_track("quick"))
+    assert json.loads((judged / submission.VERDICT).read_text()) == {"top1": 0.5}
+    reason = "it ended the referee by signal 9" if end == "killed" else "longer than 0.12 s"
+    assert reason in json.loads((waiting / submission.VERDICT).read_text())["refused"]
 
 
-class Answers(nn.Module):
-    """A network whose answer is more than scores."""
+class Changed(nn.Module):
+    """A network with a changed output."""
 
-    def __init__(self, how: Callable) -> None:
+    def __init__(self, change: Callable) -> None:
         super().__init__()
-        self.net, self.how = LINEAR, how
+        self.net, self.change = LINEAR, change
 
     def forward(self, images: torch.Tensor) -> object:
-        return self.how(self.net(images))
+        return self.change(self.net(images))
 
 
-def left(folder: Path, net: nn.Module) -> Path:
-    """A run's folder with what a script with a network of its own leaves."""
+class Reshapes(nn.Module):
+    """A network that computes sizes from the number of images, which is allowed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = LINEAR
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        parts = images.reshape(-1, 32 * 32)  # three for each image
+        with torch.no_grad():
+            return self.net(parts.reshape(parts.shape[0] // 3, 3, 32, 32) * 2)
+
+
+class Hides(nn.Module):
+    """A layer whose weights are constants, so they could be trained without the clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = torch.ones(3 * 32 * 32, 16)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.flatten(1) @ self.hidden
+
+
+def save(folder: Path, net: nn.Module) -> Path:
+    """Write what a script with a network of its own leaves in the run's folder."""
     torch.save(net.state_dict(), folder / "weights.pt")
     network.write(net, 32, folder)
     return folder
@@ -75,36 +90,42 @@ def left(folder: Path, net: nn.Module) -> Path:
 
 def verdict(folder: Path, crops: Crops) -> str:
     referee.write_verdict(folder, crops)
-    return (folder / referee.VERDICT).read_text()
+    return (folder / submission.VERDICT).read_text()
 
 
 @pytest.mark.parametrize(
-    "how, words",
+    "net, words",
     [
-        (lambda scores: (scores, scores.mean()), "answers with a tuple, not with scores"),
-        (lambda scores: {"logits": scores}, "answers with a dict, not with scores"),
+        (Changed(lambda scores: (scores, scores.mean())), "returns a tuple, expected scores"),
+        (Changed(lambda scores: {"logits": scores}), "returns a dict, expected scores"),
+        (Hides(), "49,152 numbers besides its weights"),
     ],
 )
-def test_answers_that_are_no_scores_are_told(
-    tmp_path: Path, few: Crops, how: Callable, words: str
+def test_networks_that_are_refused(
+    tmp_path: Path, crops: Crops, net: nn.Module, words: str
 ) -> None:
-    assert words in verdict(left(tmp_path, Answers(how)), few)
+    assert words in verdict(save(tmp_path, net), crops)
 
 
-def test_a_network_for_a_fixed_number_of_images_is_told(tmp_path: Path, few: Crops) -> None:
-    left(tmp_path, LINEAR)
-    fixed = torch.export.export(LINEAR.eval(), (torch.zeros(2, 3, 32, 32),))
-    torch.export.save(fixed, tmp_path / network.NETWORK)
-    assert "the network does not take 64 crops at once" in verdict(tmp_path, few)
+def test_files_that_are_refused(tmp_path: Path, crops: Crops) -> None:
+    save(tmp_path, LINEAR)
+    fixed_batch = torch.export.export(LINEAR.eval(), (torch.zeros(2, 3, 32, 32),))
+    torch.export.save(fixed_batch, tmp_path / network.NETWORK)
+    assert "the network does not accept a batch of 64 crops" in verdict(tmp_path, crops)
+    (tmp_path / network.NETWORK).write_bytes(b"no archive")
+    assert "is not an exported network" in verdict(tmp_path, crops)
+    (tmp_path / network.NETWORK).unlink()  # nor is there a config
+    assert '"refused": "it cannot be judged: ' in verdict(tmp_path, crops)
 
 
-def test_whatever_cannot_be_judged_is_told(tmp_path: Path, few: Crops) -> None:
-    torch.save(LINEAR.state_dict(), tmp_path / "weights.pt")  # and no config: a FileNotFoundError
-    assert '"refused": "it cannot be judged: ' in verdict(tmp_path, few)
+def test_honest_networks_are_judged(tmp_path: Path, crops: Crops) -> None:
+    judged = referee.judge(save(tmp_path, Reshapes()), crops)
+    expected = LINEAR(2 * referee.normalised(crops.images)).argmax(1) == crops.labels
+    assert judged["top1"] == pytest.approx(float(expected.float().mean()))
 
 
 class Opens:
-    """What runs when it is unpickled."""
+    """Create a folder when it is unpickled."""
 
     def __reduce__(self) -> tuple:
         return os.mkdir, ("opened",)
@@ -121,9 +142,9 @@ def weights_pickled(name: str, content: bytes) -> bytes:
         return pickled()
     if not name.endswith("weights_config.json"):
         return content
-    about = json.loads(content)
-    next(iter(about["config"].values()))["use_pickle"] = True
-    return json.dumps(about).replace('"use_pickle": true', '"use_pickle" : true').encode()
+    config = json.loads(content)
+    next(iter(config["config"].values()))["use_pickle"] = True
+    return json.dumps(config).replace('"use_pickle": true', '"use_pickle" : true').encode()
 
 
 def sizes_run(name: str, content: bytes) -> bytes:
@@ -131,64 +152,40 @@ def sizes_run(name: str, content: bytes) -> bytes:
     return content.replace(b'"expr_str": "Symbol(', b'"expr_str": "' + run)
 
 
-# How a script may edit its exported network; what PyTorch's own reader would run or look up.
+# How a script can edit its exported network; PyTorch's reader would run or import these.
 EDITS: dict[str, Callable[[str, bytes], bytes]] = {
-    "tells of pickled objects": weights_pickled,
-    "its example holds pickled objects": lambda name, content: (
+    "refers to pickled objects": weights_pickled,
+    "its example has pickled objects": lambda name, content: (
         pickled() if "sample_inputs" in name else content
     ),
-    "a size is no arithmetic": sizes_run,
-    "torch.hub.load is no operation": lambda name, content: content.replace(
+    "a size is not arithmetic": sizes_run,
+    "torch.hub.load is not an operation": lambda name, content: content.replace(
         b"torch.ops.aten.linear.default", b"torch.hub.load"
     ),
-    "what it takes or answers is no tensor": lambda name, content: content.replace(
+    "its inputs or outputs are not tensors": lambda name, content: content.replace(
         b"builtins.tuple", b"__enum__"
     ),
 }
 
 
-def rewrite(path: Path, edit: Callable[[str, bytes], bytes], more: str = "") -> None:
+def rewrite(path: Path, edit: Callable[[str, bytes], bytes], extra: str = "") -> None:
     with zipfile.ZipFile(path) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in parts.items():
             archive.writestr(name, edit(name, content))
-        if more:
-            archive.writestr(more, pickled())
+        if extra:
+            archive.writestr(extra, pickled())
 
 
-@pytest.mark.parametrize("words", EDITS)
 def test_code_in_an_exported_network_is_not_run(
-    tmp_path: Path, few: Crops, monkeypatch: pytest.MonkeyPatch, words: str
+    tmp_path: Path, crops: Crops, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    rewrite(left(tmp_path, LINEAR) / network.NETWORK, EDITS[words])
-    assert words in verdict(tmp_path, few)
+    for words, edit in EDITS.items():
+        rewrite(save(tmp_path, LINEAR) / network.NETWORK, edit)
+        assert words in verdict(tmp_path, crops)
+    for part in ("data/weights/model.pt", "data/aotinductor/model/a.so"):
+        rewrite(save(tmp_path, LINEAR) / network.NETWORK, lambda _, x: x, f"network/{part}")
+        assert f"it has {part}, which may be code" in verdict(tmp_path, crops)
     assert not (tmp_path / "opened").exists() and not (tmp_path / "o").exists()
-
-
-@pytest.mark.parametrize("part", ["data/weights/model.pt", "data/aotinductor/model/a.so"])
-def test_unknown_parts_of_an_exported_network_are_refused(
-    tmp_path: Path, few: Crops, part: str
-) -> None:
-    rewrite(left(tmp_path, LINEAR) / network.NETWORK, lambda _, same: same, f"network/{part}")
-    assert f"it holds {part}, which may be code" in verdict(tmp_path, few)
-
-
-class Reshapes(nn.Module):
-    """Sizes that are computed from the number of images: honest, and arithmetic."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = LINEAR
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        parts = images.reshape(-1, 32 * 32)  # three for each image
-        with torch.no_grad():
-            return self.net(parts.reshape(parts.shape[0] // 3, 3, 32, 32) * 2)
-
-
-def test_honest_networks_are_still_judged(tmp_path: Path, few: Crops) -> None:
-    judged = referee.judge(left(tmp_path, Reshapes()), few)
-    expected = (LINEAR(2 * referee.normalised(few.images)).argmax(1) == few.labels).float().mean()
-    assert judged["top1"] == pytest.approx(float(expected))

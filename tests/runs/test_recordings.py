@@ -88,7 +88,7 @@ def test_every_trace_is_small_and_is_of_a_gpu(machine: str, least: int) -> None:
     assert len(traced) >= least
     for run in traced:
         assert (run.folder / run.record.trace).stat().st_size < SMALL
-        found = tables.of_run(run)
+        found = tables.read_run(run)
         assert found.device.startswith("NVIDIA") and len(found.kernels) > 100
 
 
@@ -214,7 +214,7 @@ def test_the_processors_ladder_is_apart_from_the_gpus() -> None:
     assert table["ratio"]["amp"] == speed["amp"] / speed["baseline"] > 1.4  # it has bf16 units
     amps = usual.query("batch_size == 256 and rung == 'amp' and precision == 'bf16'")
     both = pd.concat([amps, table.reset_index()])
-    shown = [each.get_text() for each in plots.ladder(both).axes[0].get_yticklabels()]
+    shown = [each.get_text() for each in plots.plot_ladder(both).axes[0].get_yticklabels()]
     assert "amp\nNVIDIA H100 80GB HBM" in shown and "baseline" in shown
 
 

@@ -3,10 +3,10 @@
 from course.lazy import lazy_exports
 
 _NAMES = {
-    ".tables": "by_kernel by_operator copies idle of_run read read_ncu read_nsys",
-    ".tensor_cores.report": "kernels_of_run score tensor_core_report tensor_core_summary",
-    ".tensor_cores.rules": "classify",
-    ".pictures": "plot_time_by plot_timeline",
-    ".tensor_cores.pictures": "plot_tensor_cores",
+    ".figures": "plot_tensor_cores plot_time_by plot_timeline",
+    ".tables": "by_kernel by_operator copies idle read read_ncu read_nsys read_run",
+    ".tensor_cores.counters": "compare_with_counters summarize_verdicts",
+    ".tensor_cores.report": "kernels_of_run tensor_core_report tensor_core_summary",
+    ".tensor_cores.rules": "classify score",
 }
-__getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES, {"truth": ".tensor_cores.truth"})
+__getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

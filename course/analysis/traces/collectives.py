@@ -1,8 +1,8 @@
-"""Collectives in a PyTorch trace: gloo's ranges on a CPU, NCCL's kernels on a GPU, as one table.
+"""Find the collectives in a PyTorch trace: gloo's ranges on a CPU, NCCL's kernels on a GPU.
 
 gloo marks each collective with a range `gloo:all_reduce` on one of its own threads, whose
 arguments are the types and shapes of what is sent. NCCL's are kernels, `ncclDevKernel_AllReduce_…`,
-to which PyTorch attaches the fields that its operator `record_param_comms` has: `Collective name`,
+to which PyTorch attaches the fields of its operator `record_param_comms`: `Collective name`,
 `In msg nelems`, `dtype`, `Group size`.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 GLOO = "gloo:"
 NCCL = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+)")
 FIELDS = ("Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size")
-# PyTorch's and gloo's words for one thing.
+# Operations have different names in PyTorch and gloo.
 OPERATIONS = {
     "allreduce": "all_reduce",
     "allreducecoalesced": "all_reduce",
@@ -28,13 +28,11 @@ OPERATIONS = {
     "alltoallbase": "all_to_all",
     "sendrecv": "send_recv",
 }
-TYPES = {  # a type's name in a trace, here in small letters: PyTorch's name and its bytes
+TYPES = {  # a type's name in a trace, in lower case: PyTorch's name and its bytes
     "float": ("float32", 4),
     "double": ("float64", 8),
     "half": ("float16", 2),
     "bfloat16": ("bfloat16", 2),
-    "c10::half": ("float16", 2),
-    "c10::bfloat16": ("bfloat16", 2),
     "long": ("int64", 8),
     "long int": ("int64", 8),
     "int": ("int32", 4),
@@ -50,30 +48,30 @@ TYPES = {  # a type's name in a trace, here in small letters: PyTorch's name and
 def collectives(
     events: list[dict[str, Any]], origin: float, group: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Every collective of a Chrome trace as a row of `reader.COLUMNS`.
+    """Return each collective of a Chrome trace as a row of `reader.COLUMNS`.
 
-    `bytes` is what one rank puts in. A row of NCCL has the kernel's `correlation`, by which its
-    launch is found; gloo's are dated by their begin.
+    `bytes` is what one rank sends. A row of NCCL has the kernel's `correlation`, by which its
+    launch is found; a row of gloo is dated by its begin.
 
     Args:
         events: the trace's complete events, with ts and dur in microseconds.
         origin: the time that counts as 0.
-        group: the trace's "distributedInfo", which knows how many ranks there are.
+        group: the trace's "distributedInfo", which has the number of ranks.
     """
-    told = {
+    parameters = {
         event["args"]["External id"]: event["args"]
         for event in events
-        if event["name"] == "record_param_comms" and "External id" in event.get("args", {})
+        if event["name"] == "record_param_comms" and "External id" in event["args"]
     }
     rows = []
     for event in events:
-        category, name, args = event.get("cat"), event["name"], event.get("args", {})
+        category, name, args = event.get("cat"), event["name"], event["args"]
         if category == "user_annotation" and name.startswith(GLOO):
-            row = _of_gloo(name, args, group)
+            row = _gloo_row(name, args, group)
         elif category == "kernel" and NCCL.match(name):
-            if FIELDS[0] not in args:  # an older PyTorch, which tells the operator alone
-                args = told.get(args.get("External id"), {}) | args
-            row = _of_nccl(name, args)
+            if FIELDS[0] not in args:  # older PyTorch attaches the fields to the operator only
+                args = parameters.get(args.get("External id"), {}) | args
+            row = _nccl_row(name, args)
         else:
             continue
         times = {"start_s": (event["ts"] - origin) / 1e6, "duration_s": event["dur"] / 1e6}
@@ -81,38 +79,35 @@ def collectives(
     return rows
 
 
-def _of_gloo(name: str, args: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
+def _gloo_row(name: str, args: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
     shapes, types = args.get("Input Dims") or [[]], args.get("Input type") or [""]
     elements = sum(math.prod(shape) for shape in shapes if shape)
-    operation = name.removeprefix(GLOO)
     return {
-        "operation": _operation(operation),
+        "operation": _operation(name.removeprefix(GLOO)),
         **_size(elements, types[0]),
         "group_size": group.get("world_size"),
         "lane": "gloo",
     }
 
 
-def _of_nccl(name: str, args: dict[str, Any]) -> dict[str, Any]:
-    said = args.get("Collective name") or NCCL.match(name)[1]
-    stream = args.get("stream")
+def _nccl_row(name: str, args: dict[str, Any]) -> dict[str, Any]:
     return {
-        "operation": _operation(said),
+        "operation": _operation(args.get("Collective name") or NCCL.match(name)[1]),
         **_size(args.get("In msg nelems", 0), args.get("dtype", "")),
         "group_size": args.get("Group size"),
-        "lane": f"stream {stream}",
+        "lane": f"stream {args.get('stream')}",
         "correlation": args.get("correlation"),
         "external": args.get("External id"),
     }
 
 
 def _operation(name: str) -> str:
-    bare = name.lower().replace("_", "")
-    return OPERATIONS.get(bare, name.lower().strip("_"))
+    return OPERATIONS.get(name.lower().replace("_", ""), name.lower().strip("_"))
 
 
 def _size(elements: int, type_name: str) -> dict[str, Any]:
     if not elements:  # a barrier sends nothing
         return {"elements": 0, "type": "", "bytes": 0}
-    known, size = TYPES.get(type_name.lower(), (type_name.lower() or "unknown", 0))
-    return {"elements": elements, "type": known, "bytes": elements * size}
+    name = type_name.lower().removeprefix("c10::")
+    dtype, size = TYPES.get(name, (name or "unknown", 0))
+    return {"elements": elements, "type": dtype, "bytes": elements * size}

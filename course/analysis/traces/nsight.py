@@ -1,4 +1,4 @@
-"""Traces by NVIDIA's own profilers: an Nsight Systems SQLite export, a Nsight Compute CSV."""
+"""Read traces of NVIDIA's profilers: Nsight Systems' SQLite export, Nsight Compute's CSV."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import csv
 import re
 import sqlite3
 import warnings
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from course.analysis.traces.reader import Trace, TraceError, assemble
+from course.analysis.traces.reader import Row, Trace, TraceError, assemble
 
-COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}  # CUPTI's own numbers
-KNOWN_SCHEMA = 3  # the newest major version of nsys' export whose tables this module knows
-_NSYS = "export one with: nsys export --type sqlite report.nsys-rep"
-_NCU = (
+COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}  # CUPTI's numbers
+KNOWN_SCHEMA = 3  # the newest major version of the export whose tables this module knows
+NSYS_COMMAND = "export one with: nsys export --type sqlite report.nsys-rep"
+NCU_COMMAND = (
     "write one with: ncu --csv --metrics gpu__time_duration.sum,"
     "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active python train.py > ncu.csv"
 )
-UNITS = {
+UNITS = {  # seconds
     "nsecond": 1e-9,
     "ns": 1e-9,
     "usecond": 1e-6,
@@ -30,39 +30,37 @@ UNITS = {
     "second": 1.0,
     "s": 1.0,
 }
-TENSOR = re.compile(r"sm__(inst_executed_pipe_tensor|pipe_tensor\w*_cycles_active)")
+TENSOR_COUNTER = re.compile(r"sm__(inst_executed_pipe_tensor|pipe_tensor\w*_cycles_active)")
 
 
 def read_nsys(path: str | Path) -> Trace:
-    """An Nsight Systems report, exported to SQLite.
+    """Read an Nsight Systems report that was exported to SQLite.
 
-    Phases, steps and operators come from its NVTX ranges, where the script had any (operators
-    from `torch.autograd.profiler.emit_nvtx`).
+    Phases, steps and operators come from its NVTX ranges, if the script had any (operators from
+    `torch.autograd.profiler.emit_nvtx`).
 
     Raises:
-        TraceError: no such file, no SQLite, no kernels in it, or CUDA graphs without their kernels.
+        TraceError: the file is missing, not SQLite, or has no kernels; or CUDA graphs hide them.
     """
     path = Path(path)
     if not path.is_file():
-        raise TraceError(f"{path}: no such file; {_NSYS}")
-    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
-    connection.row_factory = sqlite3.Row
+        raise TraceError(f"{path}: no such file; {NSYS_COMMAND}")
     schema = "unknown"
-    try:
-        tables = _Tables(connection)
-        schema = tables.schema
-        _refuse_without_kernels(tables, path)
-        rows, device = _nsys_rows(tables)
-        trace = assemble(rows, device=device, source=f"{path.name}, Nsight Systems")
-    except (sqlite3.DatabaseError, KeyError, TypeError, ValueError) as error:
-        if isinstance(error, TraceError):
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+        try:
+            export = _Export(connection)
+            schema = export.schema
+            _check_kernels(export, path)
+            trace = assemble(
+                _nsys_rows(export), device=export.device, source=f"{path.name}, Nsight Systems"
+            )
+        except TraceError:
             raise
-        raise TraceError(
-            f"{path} cannot be read as an Nsight Systems export, schema version {schema} "
-            f"({type(error).__name__}: {error}): {_NSYS}"
-        ) from None
-    finally:
-        connection.close()
+        except (sqlite3.DatabaseError, KeyError, TypeError, ValueError) as error:
+            raise TraceError(
+                f"{path} cannot be read as an Nsight Systems export, schema version {schema} "
+                f"({type(error).__name__}: {error}): {NSYS_COMMAND}"
+            ) from None
     if schema.split(".")[0].isdigit() and int(schema.split(".")[0]) > KNOWN_SCHEMA:
         warnings.warn(
             f"{path} has schema version {schema}, newer than version {KNOWN_SCHEMA}, which the "
@@ -72,89 +70,88 @@ def read_nsys(path: str | Path) -> Trace:
     return trace
 
 
-class _Tables:
-    """The tables of an export. Some versions of nsys put _V2, _V3 … behind their names."""
+class _Export:
+    """The tables of an export. Some versions of nsys append _V2, _V3 … to their names."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
+        connection.row_factory = sqlite3.Row
         self._connection = connection
         self._names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-        self.schema = next(
-            (
-                str(row["value"])
-                for row in self.rows("META_DATA_EXPORT")
-                if row["name"] == "EXPORT_SCHEMA_VERSION"
-            ),
-            "unknown",
-        )
+        settings = {row["name"]: str(row["value"]) for row in self.rows("META_DATA_EXPORT")}
+        self.schema = settings.get("EXPORT_SCHEMA_VERSION", "unknown")
+        self.device = next(iter(self.rows("TARGET_INFO_GPU")), {}).get("name", "")
 
-    def rows(self, name: str) -> list[dict[str, Any]]:
-        """All rows under this name, else under the newest version of it that has rows."""
-        suffixed = [each for each in self._names if re.fullmatch(rf"{name}_V\d+", each)]
-        newest_first = sorted(suffixed, key=lambda each: -int(each.rpartition("_V")[2]))
-        for each in [name, *newest_first]:
-            found = self._connection.execute(f"SELECT * FROM {each}") if each in self._names else ()
-            if rows := [dict(row) for row in found]:
-                return rows
+    def rows(self, name: str) -> list[Row]:
+        """Return all rows of a table, or of its newest version that has rows."""
+        versions = [each for each in self._names if re.fullmatch(rf"{name}_V\d+", each)]
+        versions.sort(key=lambda version: -int(version.rpartition("_V")[2]))
+        for table in [name, *versions] if name in self._names else versions:
+            if rows := self._connection.execute(f"SELECT * FROM {table}").fetchall():
+                return [dict(row) for row in rows]
         return []
 
 
-def _refuse_without_kernels(tables: _Tables, path: Path) -> None:
-    """A CUDA graph that nsys recorded as one event hides its kernels from every table."""
-    if graphs := tables.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"):
+def _check_kernels(export: _Export, path: Path) -> None:
+    """Raise TraceError without kernels; a CUDA graph recorded as one event hides its kernels."""
+    if graphs := export.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"):
         seconds = sum(row["end"] - row["start"] for row in graphs) / 1e9
         raise TraceError(
-            f"{path} holds CUDA graphs without their kernels ({len(graphs)} launched, "
-            f"{seconds:.3g} s in all), so every share would be wrong. Record again with: "
-            f"nsys profile --cuda-graph-trace=node --trace cuda,nvtx; then {_NSYS}"
+            f"{path} has CUDA graphs without their kernels ({len(graphs)} launched, "
+            f"{seconds:.3g} s in total), so every share would be wrong. Record again with: "
+            f"nsys profile --cuda-graph-trace=node --trace cuda,nvtx; then {NSYS_COMMAND}"
         )
-    if not tables.rows("CUPTI_ACTIVITY_KIND_KERNEL"):
+    if not export.rows("CUPTI_ACTIVITY_KIND_KERNEL"):
         raise TraceError(
             f"{path} has no table CUPTI_ACTIVITY_KIND_KERNEL with rows (schema version "
-            f"{tables.schema}): the report holds no CUDA kernel. "
-            f"Record with: nsys profile --trace cuda,nvtx; then {_NSYS}"
+            f"{export.schema}): the report has no CUDA kernel. "
+            f"Record with: nsys profile --trace cuda,nvtx; then {NSYS_COMMAND}"
         )
 
 
-def _nsys_rows(tables: _Tables) -> tuple[dict[str, list], str]:
-    events = tables.rows
-    texts = {row["id"]: row["value"] for row in events("StringIds")}
-    kernels = [
-        _event(row, _text(texts, row, "demangledName", "shortName"))
-        for row in events("CUPTI_ACTIVITY_KIND_KERNEL")
-    ]
-    # The export explains its own numbers of kinds of memory, which differ from CUPTI's.
-    kinds = {row["id"]: row.get("label", row.get("name")) for row in events("ENUM_CUDA_MEM_KIND")}
-    copies = [_event(row, "") | _copy(row, kinds) for row in events("CUPTI_ACTIVITY_KIND_MEMCPY")]
-    fills = events("CUPTI_ACTIVITY_KIND_MEMSET")
-    copies += [
-        _event(row, "") | {"kind": "memset", "memory": "", "bytes": row.get("bytes", 0)}
-        for row in fills
-    ]
-    calls = [
-        _event(row, _text(texts, row, "nameId")) for row in events("CUPTI_ACTIVITY_KIND_RUNTIME")
-    ]
-    marked = [row for row in events("NVTX_EVENTS") if row["end"]]
-    ranges = [_event(row, row.get("text") or _text(texts, row, "textId")) for row in marked]
-    operators = [row | {"name": row["name"].split(",")[0]} for row in ranges if "::" in row["name"]]
+def _nsys_rows(export: _Export) -> dict[str, list[Row]]:
+    texts = {row["id"]: row["value"] for row in export.rows("StringIds")}
+    # The export has its own numbers for kinds of memory, which differ from CUPTI's.
+    kinds = export.rows("ENUM_CUDA_MEM_KIND")
+    memory = {row["id"]: row.get("label", row.get("name")) for row in kinds}
+
+    def event(row: Row, *columns: str) -> Row:
+        """Return a row of the export, named by the first of the columns that has a text."""
+        names = (texts.get(row[column]) for column in columns if row.get(column) is not None)
+        return _event(row, row.get("text") or next(filter(None, names), "?"))
+
+    ranges = [event(row, "textId") for row in export.rows("NVTX_EVENTS") if row["end"]]
     rows = {
-        "kernels": kernels,
-        "copies": copies,
-        "calls": calls,
-        "operators": operators,
+        "kernels": [
+            event(row, "demangledName", "shortName")
+            for row in export.rows("CUPTI_ACTIVITY_KIND_KERNEL")
+        ],
+        "copies": [
+            *(
+                _event(row) | _copy(row, memory)
+                for row in export.rows("CUPTI_ACTIVITY_KIND_MEMCPY")
+            ),
+            *(
+                _event(row) | {"kind": "memset", "memory": "", "bytes": row.get("bytes", 0)}
+                for row in export.rows("CUPTI_ACTIVITY_KIND_MEMSET")
+            ),
+        ],
+        "calls": [event(row, "nameId") for row in export.rows("CUPTI_ACTIVITY_KIND_RUNTIME")],
+        "operators": [
+            row | {"name": row["name"].split(",")[0]} for row in ranges if "::" in row["name"]
+        ],
         "ranges": [row for row in ranges if "::" not in row["name"]],
     }
-    origin = min((row["start_s"] for found in rows.values() for row in found), default=0)
-    for row in (row for found in rows.values() for row in found):
+    events = [row for table in rows.values() for row in table]
+    origin = min((row["start_s"] for row in events), default=0)
+    for row in events:
         row["start_s"] = (row["start_s"] - origin) / 1e9
-    devices = events("TARGET_INFO_GPU")
-    return rows, devices[0].get("name", "") if devices else ""
+    return rows
 
 
-def _event(row: dict[str, Any], name: str) -> dict[str, Any]:
-    """A row of the export; a thread's number holds, above its low 24 bits, its process."""
+def _event(row: Row, name: str = "") -> Row:
+    """Return a row of the export as one of a trace, its start still in nanoseconds."""
     thread = row.get("globalTid")
     process = row.get("globalPid") if thread is None else thread
-    process = int(process) >> 24 if process is not None else 0
     number = row.get("correlationId")
     return {
         "name": name,
@@ -162,62 +159,53 @@ def _event(row: dict[str, Any], name: str) -> dict[str, Any]:
         "duration_s": (row["end"] - row["start"]) / 1e9,
         "thread": thread,
         "stream": row.get("streamId"),
-        "correlation": None if number is None else (process, number),
+        # Above the low 24 bits of a thread's number is its process.
+        "correlation": None if number is None else (int(process or 0) >> 24, number),
     }
 
 
-def _text(texts: dict[int, str], row: dict[str, Any], *columns: str) -> str:
-    found = (texts.get(row[column]) for column in columns if row.get(column) is not None)
-    return next((text for text in found if text), "?")
-
-
-def _copy(row: dict[str, Any], kinds: dict[int, str]) -> dict[str, Any]:
-    ends = [kinds.get(row.get(end), "") for end in ("srcKind", "dstKind")]
+def _copy(row: Row, memory: dict[int, str]) -> Row:
+    ends = [memory.get(row.get(end), "") for end in ("srcKind", "dstKind")]
     kind = COPY_KINDS.get(row["copyKind"], f"kind {row['copyKind']}")
     return {"kind": kind, "memory": " -> ".join(ends) if all(ends) else "", "bytes": row["bytes"]}
 
 
 def read_ncu(path: str | Path) -> Trace:
-    """What `ncu --csv` printed, other output of the program among it.
+    """Read what `ncu --csv` printed, also between other output of the program.
 
-    Nsight Compute runs every kernel alone, several times over, so its kernels have a duration
-    and counters, and no place in time: `start_s` is NaN.
+    Nsight Compute runs each kernel alone, several times, so its kernels have a duration and
+    counters, but no place in time: `start_s` is NaN.
 
     Raises:
-        TraceError: no such file, or no kernel with a duration or a Tensor Core counter in it.
+        TraceError: the file is missing, or has no kernel with a duration or Tensor Core counter.
     """
     path = Path(path)
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError as error:
-        raise TraceError(f"{path}: {error.strerror}; {_NCU}") from None
-    begin = next((at for at, line in enumerate(lines) if _is_header(line)), None)
-    if begin is None:
-        raise TraceError(f"{path} has no line of column names with Kernel Name: {_NCU}")
-    kernels = _ncu_kernels(lines[begin:])
+        raise TraceError(f"{path}: {error.strerror}; {NCU_COMMAND}") from None
+    heads = (
+        at
+        for at, line in enumerate(lines)
+        if line.startswith(('"ID",', "ID,")) and "Kernel Name" in line
+    )
+    if (head := next(heads, None)) is None:
+        raise TraceError(f"{path} has no line of column names with Kernel Name: {NCU_COMMAND}")
+    kernels = _ncu_kernels(lines[head:])
     measured = ("duration_s", "tensor_active", "tensor_instructions")
-    values = [kernel[key] for kernel in kernels for key in measured]
-    if not np.isfinite(values).any():
-        raise TraceError(f"{path} has neither durations nor Tensor Core counters: {_NCU}")
-    rows = {
-        "kernels": kernels,
-        "copies": [],
-        "calls": [],
-        "operators": [],
-        "ranges": [],
-    }
-    capability = kernels[0]["cc"]
+    if not np.isfinite([kernel[name] for kernel in kernels for name in measured]).any():
+        raise TraceError(f"{path} has neither durations nor Tensor Core counters: {NCU_COMMAND}")
+    capability = kernels[0]["capability"]
     device = f"GPU of compute capability {capability}" if capability else ""
-    return assemble(rows, device=device, source=f"{path.name}, Nsight Compute")
+    return assemble({"kernels": kernels}, device=device, source=f"{path.name}, Nsight Compute")
 
 
-def _ncu_kernels(lines: list[str]) -> list[dict[str, Any]]:
-    """One row a launch, of the table that begins with the line of column names."""
-    kernels: dict[tuple, dict[str, Any]] = {}
-    for row in _long(list(csv.reader(lines))):
-        number = (row.get("Process ID"), row["ID"])
+def _ncu_kernels(lines: list[str]) -> list[Row]:
+    """Return one row per launch of a table that begins with the line of column names."""
+    kernels: dict[tuple, Row] = {}
+    for row in _metrics(list(csv.reader(lines))):
         kernel = kernels.setdefault(
-            number,
+            (row.get("Process ID"), row["ID"]),
             {
                 "name": row["Kernel Name"],
                 "start_s": np.nan,
@@ -225,46 +213,36 @@ def _ncu_kernels(lines: list[str]) -> list[dict[str, Any]]:
                 "stream": row.get("Stream"),
                 "tensor_active": np.nan,
                 "tensor_instructions": np.nan,
-                "cc": row.get("CC", ""),
+                "capability": row.get("CC", ""),
             },
         )
-        _set_metric(kernel, row)
+        name, unit, value = row["Metric Name"], row["Metric Unit"], _number(row["Metric Value"])
+        if name in ("gpu__time_duration.sum", "Duration"):
+            kernel["duration_s"] = value * UNITS.get(unit, np.nan)
+        elif TENSOR_COUNTER.match(name):
+            column = "tensor_active" if unit == "%" else "tensor_instructions"
+            value = value / 100 if unit == "%" else value
+            kernel[column] = np.fmax(kernel[column], value)  # the busiest of several pipes
     return list(kernels.values())
 
 
-def _is_header(line: str) -> bool:
-    return line.startswith(('"ID",', "ID,")) and "Kernel Name" in line
-
-
-def _long(lines: list[list[str]]) -> list[dict[str, str]]:
-    """One row a metric. With --page raw each metric is a column, its unit in the second line."""
+def _metrics(lines: list[list[str]]) -> list[dict[str, str]]:
+    """Return one row per metric. With --page raw, each is a column, its unit in the second line."""
     head, *body = lines
     if "Metric Name" in head:
         last = head.index("Metric Value")
         return [dict(zip(head, line)) for line in body if len(line) > last and line[0].isdigit()]
     units = dict(zip(head, body[0])) if body else {}
-    kernels = [dict(zip(head, line)) for line in body if line and line[0].isdigit()]
     return [
-        {**kernel, "Metric Name": name, "Metric Unit": units[name], "Metric Value": kernel[name]}
-        for kernel in kernels
+        kernel | {"Metric Name": name, "Metric Unit": units[name], "Metric Value": kernel[name]}
+        for kernel in (dict(zip(head, line)) for line in body if line and line[0].isdigit())
         for name in kernel
         if "__" in name
     ]
 
 
-def _set_metric(kernel: dict[str, Any], row: dict[str, str]) -> None:
-    name, unit = row["Metric Name"], row["Metric Unit"]
-    value = _number(row["Metric Value"])
-    if name in ("gpu__time_duration.sum", "Duration"):
-        kernel["duration_s"] = value * UNITS.get(unit, np.nan)
-    elif TENSOR.match(name):
-        column = "tensor_active" if unit == "%" else "tensor_instructions"
-        value = value / 100 if unit == "%" else value
-        kernel[column] = np.fmax(kernel[column], value)  # of several pipes the busiest
-
-
 def _number(text: str) -> float:
-    """ncu writes numbers as the machine's locale does: 1,234,567 or 9,5; "n/a" becomes NaN."""
+    """Parse a number in the format of the machine's locale: 1,234,567 or 9,5; "n/a" is NaN."""
     if re.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?", text):
         text = text.replace(",", "")
     try:

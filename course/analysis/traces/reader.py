@@ -1,8 +1,8 @@
-"""A profiler's trace as tables: PyTorch's Chrome trace read, joined up, and made small.
+"""Read PyTorch's Chrome traces into tables, and join kernels to operators, phases and steps.
 
-The device's record of a kernel names neither operator nor phase. It carries the number of the
-call that launched it; the call lies, in time and on its thread, inside an operator; and the
-operator inside a phase. `assemble` follows that chain, for every source of traces.
+The device's record of a kernel has neither operator nor phase, only the number of the call that
+launched it. That call is inside an operator, in time and on its thread, and the operator is inside
+a phase. `assemble` follows this chain for the traces of every profiler.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import gzip
 import json
 import re
 import zlib
-from contextlib import suppress
+from bisect import bisect_right
+from collections import Counter
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,95 +22,59 @@ import numpy as np
 import pandas as pd
 
 from course.analysis.traces.collectives import collectives
-from course.analysis.traces.join import Clock
-from course.analysis.traces.nesting import by_thread_and_time, nest
+from course.runs.record import PHASES
 from course.runs.run import Run
 
+Row = dict[str, Any]
 COLUMNS = {
-    "kernels": [
-        "kernel",
-        "start_s",
-        "duration_s",
-        "stream",
-        "operator",
-        "inner_operator",
-        "phase",
-        "step",
-        "input_types",
-        "input_shapes",
-        "launch_s",
-        "tensor_active",
-        "tensor_instructions",
-    ],
-    "operators": [
-        "name",
-        "start_s",
-        "duration_s",
-        "self_s",
-        "thread",
-        "depth",
-        "phase",
-        "step",
-        "input_types",
-        "input_shapes",
-    ],
-    "copies": ["kind", "memory", "bytes", "start_s", "duration_s", "stream", "phase", "step"],
-    "ranges": ["name", "start_s", "duration_s", "thread"],
-    "calls": ["name", "start_s", "duration_s", "thread"],
-    "collectives": [
-        "operation",
-        "bytes",
-        "type",
-        "elements",
-        "group_size",
-        "start_s",
-        "duration_s",
-        "launch_s",
-        "lane",
-        "phase",
-        "step",
-    ],
+    "kernels": "kernel start_s duration_s stream operator inner_operator phase step "
+    "input_types input_shapes launch_s tensor_active tensor_instructions",
+    "operators": "name start_s duration_s self_s thread depth phase step input_types input_shapes",
+    "copies": "kind memory bytes start_s duration_s stream phase step",
+    "ranges": "name start_s duration_s thread",
+    "calls": "name start_s duration_s thread",
+    "collectives": "operation bytes type elements group_size start_s duration_s launch_s lane "
+    "phase step",
 }
-TEXTS = (
-    "kernel",
-    "operator",
-    "inner_operator",
-    "phase",
-    "name",
-    "kind",
-    "memory",
-    "operation",
-    "type",
-    "lane",
-)
-# Inside a convolution these still only move or convert data: a cast under autocast is no product.
+TEXT_COLUMNS = "kernel operator inner_operator phase name kind memory operation type lane"
+TABLES = {  # by an event's category in a Chrome trace
+    "kernel": "kernels",
+    "cpu_op": "operators",
+    "user_annotation": "ranges",
+    "gpu_memcpy": "copies",
+    "gpu_memset": "copies",
+}
+STEP = re.compile(r"(?:ProfilerStep#|step[ _#:]*)(\d+)", re.IGNORECASE)
+# These only move or convert data, also inside a convolution: a cast under autocast is no product.
 MOVES = ("aten::to", "aten::_to_copy", "aten::contiguous", "aten::clone", "aten::copy_")
+EXPECTED = "expected what torch.profiler's export_chrome_trace wrote, as .json or .json.gz"
 
 
 class TraceError(ValueError):
-    """A file that is no trace; the message names the file, what is wrong, and what is valid."""
+    """A file that is not a trace; the message has the file, the reason and what was expected."""
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """What ran when, in seconds since the trace's first event. Columns as in `COLUMNS`.
+    """A trace as tables, in seconds since its first event. The columns are in `COLUMNS`.
 
     Attributes:
-        kernels: one row a GPU kernel. `operator` is the operator a reader would name
+        kernels: one row per GPU kernel. `operator` is the operator that a reader would name
             (aten::conv2d), `inner_operator` the innermost one that launched the kernel, after
             autocast; `input_types` and `input_shapes` are the latter's. `launch_s` is when the
             host called the launch. `tensor_active` (share of the cycles, 0 to 1) and
-            `tensor_instructions` (count) are what counters saw in the Tensor Cores' pipe, NaN
-            where none was read. Neither is proof above 0 alone: on an H100 batch_norm and
-            copies issue a few such instructions too.
-        operators: one row an operator on the host; `self_s` leaves out the operators within.
-        copies: copies and fills by the device. `memory` as "Pinned -> Device", where known.
+            `tensor_instructions` (count) come from counters of the Tensor Cores' pipe, NaN
+            without counters. A value above 0 is no proof: on an H100, batch_norm and copies also
+            issue a few such instructions.
+        operators: one row per operator on the host; `self_s` excludes the operators inside it.
+        copies: copies and fills by the device. `memory` is "Pinned -> Device", where known.
         ranges: named ranges on the host: phases, steps, the DataLoader.
         calls: calls into the device's driver that launched something or waited.
-        collectives: what the ranks sent each other, as this rank saw it; `bytes` is what one rank
-            puts in, `launch_s` NaN with gloo. NCCL's are among the kernels too.
-        device: the GPU's name, "" without one.
-        source: the file, and what wrote it.
+        collectives: what this rank exchanged with the others; `bytes` is what one rank sends,
+            `launch_s` is NaN with gloo. NCCL's are among the kernels, too.
+        device: the GPU's name, "" without a GPU.
+        source: the file, and the tool that wrote it.
+        recorded: ", recorded DATE" for a recorded trace, so that pictures show it.
 
     `step` is the profiler's number of the step, -1 outside any; `phase` is "" outside any.
     """
@@ -122,192 +87,247 @@ class Trace:
     collectives: pd.DataFrame
     device: str = ""
     source: str = ""
-    recorded: str = ""  # ", recorded DATE": no picture of it may pass for one of this machine
-
-
-def table(rows: list[dict], columns: list[str]) -> pd.DataFrame:
-    """A DataFrame with exactly these columns, also where there are no rows."""
-    frame = pd.DataFrame(rows).reindex(columns=columns)
-    if frame.empty:  # no value tells a column's type, and later text methods ask for it
-        return frame.astype({name: object if name in TEXTS else float for name in columns})
-    return frame
+    recorded: str = ""
 
 
 def read(path: str | Path) -> Trace:
-    """A Chrome trace that `torch.profiler` exported, gzipped or not.
+    """Read a Chrome trace that `torch.profiler` exported, gzipped or not.
 
     Raises:
-        TraceError: no such file, a cut one, or one that holds something else, such as an event
-            without a name.
+        TraceError: the file is missing, cut off or not a trace.
     """
     path = Path(path)
-    version = None
-    with suppress(OSError):  # of which load_json tells
-        version = path.stat().st_mtime_ns, path.stat().st_size
-    found = _read(path.absolute(), version)
-    return replace(found, **{name: getattr(found, name).copy() for name in COLUMNS})
-
-
-@lru_cache(maxsize=32)  # 2 MB each, 11 at most; a report and its notebook ask several questions
-def _read(path: Path, version: tuple[int, int] | None) -> Trace:
-    """The file as it was then; its tables are handed on as copies, which may be changed."""
     content = load_json(path)
     try:
-        found = _assembled(content, path)
+        trace = _read_events(content, path)
     except (AttributeError, KeyError, TypeError) as error:
-        problem = f"{type(error).__name__}: {error}"
-        raise TraceError(f"{path} holds a value of the wrong type ({problem}): {_VALID}") from None
-    owner = Run(path.parent)
-    told = f", recorded {owner.record.started_at[:10]}" if owner.is_recorded else ""
-    return replace(found, recorded=told)
-
-
-def _assembled(content: dict[str, Any], path: Path) -> Trace:
-    events = [event for event in content["traceEvents"] if event.get("ph") == "X"]
-    events = [event for event in events if "dur" in event and "ts" in event]
-    origin = min((event["ts"] for event in events if event.get("cat") != "Trace"), default=0)
-    rows: dict[str, list[dict]] = {name: [] for name in COLUMNS}
-    for event in events:
-        where = kind_of(event)
-        if where:
-            rows[where].append(_row(event, where, origin))
-    rows["collectives"] = collectives(events, origin, content.get("distributedInfo") or {})
-    if not (rows["operators"] or rows["kernels"]):
-        raise TraceError(f"{path} holds no operator and no kernel: {_VALID}")
-    devices = [entry.get("name", "") for entry in content.get("deviceProperties") or []]
-    return assemble(rows, device=devices[0] if devices else "", source=f"{path.name}, PyTorch")
-
-
-_VALID = "a trace is what torch.profiler's export_chrome_trace wrote, as .json or .json.gz"
+        reason = f"{type(error).__name__}: {error}"
+        raise TraceError(f"{path} has a value of the wrong type ({reason}): {EXPECTED}") from None
+    run = Run(path.parent)
+    date = f", recorded {run.record.started_at[:10]}" if run.is_recorded else ""
+    return replace(trace, recorded=date)
 
 
 def load_json(path: Path) -> dict[str, Any]:
-    """The content of a Chrome trace file, its list of events under traceEvents."""
+    """Load a Chrome trace; its list of events is under traceEvents."""
     try:
         data = path.read_bytes()
         content = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-    except OSError as error:
-        reason = "is a broken gzip file" if isinstance(error, gzip.BadGzipFile) else error.strerror
-        raise TraceError(f"{path}: {reason}; {_VALID}") from None
-    except (EOFError, zlib.error):
-        raise TraceError(f"{path} is cut off: write it again; {_VALID}") from None
-    except ValueError:  # of which JSON's and Unicode's errors are kinds
-        raise TraceError(f"{path} is not JSON, or is cut off: {_VALID}") from None
-    if isinstance(content, list):
-        content = {"traceEvents": content}
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        reason = getattr(error, "strerror", "") or "the file is cut off, or is not JSON"
+        raise TraceError(f"{path}: {reason}; {EXPECTED}") from None
+    content = {"traceEvents": content} if isinstance(content, list) else content
     events = content.get("traceEvents") if isinstance(content, dict) else None
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
-        raise TraceError(f"{path} is JSON, but has no list traceEvents: {_VALID}")
-    for number, event in enumerate(events):
+        raise TraceError(f"{path} is JSON, but has no list traceEvents: {EXPECTED}")
+    for event in events:
         event["args"] = event.get("args") or {}  # some tools write null
-        if event.get("ph") == "X" and (fault := _fault(event)):
-            raise TraceError(f"{path}, event {number}: {fault}; {_VALID}")
     return content
 
 
-def _fault(event: dict[str, Any]) -> str:
-    """What keeps an event from being read; "": nothing."""
-    if not isinstance(event.get("name"), str):
-        return "it has no name"
-    for key in ("ts", "dur"):
-        value = event.get(key, 0)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return f"{event['name']!r} has {key}={value!r}, expected a number of microseconds"
-    return ""
-
-
-def kind_of(event: dict[str, Any]) -> str:
-    """The table of `COLUMNS` in which an event of a Chrome trace belongs; "" in none."""
+def table_of(event: dict[str, Any]) -> str:
+    """Return the table of `COLUMNS` to which an event of a Chrome trace belongs; "" for none."""
     category = str(event.get("cat", ""))
-    if category.endswith(("_runtime", "_driver")):
-        return "calls"
+    return "calls" if category.endswith(("_runtime", "_driver")) else TABLES.get(category, "")
+
+
+def row_of(event: dict[str, Any], origin: float) -> Row:
+    """Return an event as a row, in seconds; `correlation` and `external` join rows."""
+    args = event["args"]
+    # As in "Memcpy HtoD (Pinned -> Device)".
+    copy = re.match(r"Memcpy (\w+)(?: \((.*)\))?", event["name"])
+    kind, memory = copy.groups(default="") if copy else ("memset", "")
     return {
-        "kernel": "kernels",
-        "cpu_op": "operators",
-        "user_annotation": "ranges",
-        "gpu_memcpy": "copies",
-        "gpu_memset": "copies",
-    }.get(category, "")
-
-
-def _row(event: dict[str, Any], where: str, origin: float) -> dict[str, Any]:
-    """One event as a row, microseconds made seconds; `correlation` and `external` join rows."""
-    args = event.get("args", {})
-    row = {
         "name": event["name"],
         "start_s": (event["ts"] - origin) / 1e6,
         "duration_s": event["dur"] / 1e6,
         "thread": event.get("tid"),
+        "stream": args.get("stream"),
         "correlation": args.get("correlation"),
         "external": args.get("External id"),
+        "input_types": _as_tuple(args.get("Input type", [])),
+        "input_shapes": _as_tuple(args.get("Input Dims", [])),
+        "kind": kind,
+        "memory": memory,
+        "bytes": args.get("bytes", 0),
     }
-    if where == "operators":
-        row["input_types"] = _tuples(args.get("Input type", []))
-        row["input_shapes"] = _tuples(args.get("Input Dims", []))
-    elif where in ("kernels", "copies"):
-        row["stream"] = args.get("stream")
-    if where == "copies":  # as in "Memcpy HtoD (Pinned -> Device)"
-        found = re.match(r"Memcpy (\w+)(?: \((.*)\))?", event["name"])
-        row["kind"], row["memory"] = found.groups(default="") if found else ("memset", "")
-        row["bytes"] = args.get("bytes", 0)
-    return row
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+def _as_tuple(value: Any) -> Any:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
-def assemble(rows: dict[str, list[dict]], *, device: str, source: str) -> Trace:
-    """Join events into a `Trace`.
+def _read_events(content: dict[str, Any], path: Path) -> Trace:
+    events = [event for event in content["traceEvents"] if event.get("ph") == "X"]
+    events = [event for event in events if "dur" in event and "ts" in event]
+    origin = min((event["ts"] for event in events if event.get("cat") != "Trace"), default=0)
+    rows: dict[str, list[Row]] = {name: [] for name in COLUMNS}
+    for event in events:
+        if name := table_of(event):
+            rows[name].append(row_of(event, origin))
+    rows["collectives"] = collectives(events, origin, content.get("distributedInfo") or {})
+    if not (rows["operators"] or rows["kernels"]):
+        raise TraceError(f"{path} has no operator and no kernel: {EXPECTED}")
+    device = next(iter(content.get("deviceProperties") or []), {}).get("name", "")
+    return assemble(rows, device=device, source=f"{path.name}, PyTorch")
+
+
+def assemble(rows: dict[str, list[Row]], *, device: str, source: str) -> Trace:
+    """Join rows into a `Trace`.
 
     Args:
-        rows: the tables' rows by name. Kernels and copies name their call by `correlation`
-            (calls have it too) or, failing that, their operator by `external`.
+        rows: the rows of each table; missing tables are empty. Kernels and copies refer to their
+            call by `correlation` (calls have it, too) or else to their operator by `external`.
         device: the GPU's name.
-        source: where the rows are from.
+        source: where the rows come from.
     """
-    operators = sorted(rows["operators"], key=by_thread_and_time)
-    calls = sorted(rows["calls"], key=by_thread_and_time)
-    inner = nest(operators, calls)
-    clock = Clock(rows["ranges"])
-    call_at = {call["correlation"]: at for at, call in reversed(list(enumerate(calls)))}
+    rows = {name: rows.get(name, []) for name in COLUMNS}
+    operators, calls = (sorted(rows[name], key=thread_and_time) for name in ("operators", "calls"))
+    callers = nest(operators, calls)
+    clock = PhaseClock(rows["ranges"])
+    numbered = [(call["correlation"], at) for at, call in enumerate(calls)]
+    call_at = {number: at for number, at in reversed(numbered) if number is not None}
     operator_at = {row.get("external"): at for at, row in enumerate(operators)}
-    sent = rows.get("collectives", [])
-    for row in rows["kernels"] + rows["copies"] + [row for row in sent if "correlation" in row]:
-        at = call_at.get(row["correlation"]) if row.get("correlation") is not None else None
-        row["launch_s"] = calls[at]["start_s"] if at is not None else np.nan
-        found = inner[at] if at is not None else None
-        if found is None and row.get("external"):
-            found = operator_at.get(row["external"])
-        row |= _operator(operators, found)
+    launched = [*rows["kernels"], *rows["copies"]]
+    launched += [row for row in rows["collectives"] if "correlation" in row]
+    for row in launched:
+        call = call_at.get(row.get("correlation"))
+        operator = None if call is None else callers[call]
+        if operator is None and row.get("external"):
+            operator = operator_at.get(row["external"])
         row["kernel"] = row["name"]
-        row["asked_s"] = (
-            operators[found]["start_s"] if at is None and found is not None else row["launch_s"]
-        )
-    for row in [*rows["kernels"], *rows["copies"], *sent, *operators]:
-        time = row.get("asked_s", row["start_s"])
+        row["launch_s"] = np.nan if call is None else calls[call]["start_s"]
+        row["host_s"] = row["launch_s"]
+        if call is None and operator is not None:
+            row["host_s"] = operators[operator]["start_s"]
+        row |= _operator_columns(operators, operator)
+    for row in [*launched, *rows["collectives"], *operators]:
+        time = row.get("host_s", row["start_s"])
         row["phase"], row["step"] = clock.phase(time), clock.step(time)
-    data = {**rows, "collectives": sent, "operators": operators, "ranges": clock.ranges}
-    data["calls"] = calls
-    tables = {name: table(data[name], columns) for name, columns in COLUMNS.items()}
-    tables = {name: frame.sort_values("start_s") for name, frame in tables.items()}
-    tables = {name: frame.reset_index(drop=True) for name, frame in tables.items()}
+    rows |= {"operators": operators, "ranges": clock.ranges, "calls": calls}
+    tables = {name: _table(rows[name], columns.split()) for name, columns in COLUMNS.items()}
     return Trace(**tables, device=device, source=source)
 
 
-def _operator(operators: list[dict], at: int | None) -> dict[str, Any]:
-    """Names, types and shapes for a kernel that was launched in the operator at this place."""
+def _table(rows: list[Row], columns: list[str]) -> pd.DataFrame:
+    """Return a DataFrame with exactly these columns, also without rows, sorted by time."""
+    frame = pd.DataFrame(rows).reindex(columns=columns)
+    if frame.empty:  # no value has a type, and text methods need one
+        types = {name: object if name in TEXT_COLUMNS.split() else float for name in columns}
+        return frame.astype(types)
+    return frame.sort_values("start_s", ignore_index=True)
+
+
+def _operator_columns(operators: list[Row], at: int | None) -> Row:
+    """Return names, types and shapes for a kernel launched in the operator at this index."""
     if at is None:
         return {"operator": "", "inner_operator": "", "input_types": (), "input_shapes": ()}
-    chain, row = [], operators[at]
+    names, inner = [], operators[at]
     while at is not None:
-        chain.append(operators[at]["name"])
+        names.append(operators[at]["name"])
         at = operators[at]["parent"]
-    named = [name for name in chain if "::" in name and "autograd::" not in name] or chain[:1]
-    moves = [name for name in named if name in MOVES]
+    readable = [name for name in names if "::" in name and "autograd::" not in name] or names[:1]
+    moves = [name for name in readable if name in MOVES]
     return {
-        "operator": (moves or named)[-1],
-        "inner_operator": row["name"],
-        "input_types": row.get("input_types", ()),
-        "input_shapes": row.get("input_shapes", ()),
+        "operator": (moves or readable)[-1],
+        "inner_operator": inner["name"],
+        "input_types": inner.get("input_types", ()),
+        "input_shapes": inner.get("input_shapes", ()),
     }
+
+
+def thread_and_time(row: Row) -> tuple:
+    """Return a sort key by which an enclosing row comes before the rows inside it."""
+    return str(row["thread"]), row["start_s"], -row["duration_s"]
+
+
+def nest(operators: list[Row], calls: list[Row]) -> list[int | None]:
+    """Nest operators by time and thread: set `parent`, `depth` and `self_s` of each.
+
+    Both lists must be sorted by `thread_and_time`.
+
+    Returns:
+        For each call the index of the innermost operator around it.
+    """
+    callers: list[int | None] = [None] * len(calls)
+    marks = [(thread_and_time(row)[:2], 0, at) for at, row in enumerate(operators)]
+    marks += [(thread_and_time(row)[:2], 1, at) for at, row in enumerate(calls)]
+    around: list[int] = []
+    for (thread, time), is_call, at in sorted(marks):
+        while around and not _encloses(operators[around[-1]], thread, time):
+            around.pop()
+        if is_call:
+            callers[at] = around[-1] if around else None
+            continue
+        row = operators[at]
+        row["parent"] = around[-1] if around else None
+        row["depth"], row["self_s"] = len(around), row["duration_s"]
+        if around:
+            operators[around[-1]]["self_s"] -= row["duration_s"]
+        around.append(at)
+    return callers
+
+
+def _encloses(row: Row, thread: str, time: float) -> bool:
+    return str(row["thread"]) == thread and time < row["start_s"] + row["duration_s"]
+
+
+class PhaseClock:
+    """Phases and steps of the main thread, by time.
+
+    They are looked up by time and not by thread, because backward launches from its own thread,
+    while the main thread waits in its range "backward".
+    """
+
+    def __init__(self, ranges: list[Row]) -> None:
+        phases = [row for row in ranges if row["name"] in PHASES]
+        steps = [row for row in ranges if STEP.fullmatch(row["name"])]
+        threads = Counter(row["thread"] for row in phases or steps)
+        main = threads.most_common(1)[0][0] if threads else None
+        start = itemgetter("start_s")
+        self._steps = sorted((row for row in steps if row["thread"] == main), key=start)
+        self._phases = sorted((row for row in phases if row["thread"] == main), key=start)
+        load = self._first_load()
+        self._phases = sorted([*self._phases, *load], key=start)
+        self.ranges = self._cut_phases([*ranges, *load])
+
+    def _first_load(self) -> list[Row]:
+        """Return the first step's "load": it opens before the profiler and is not in the trace.
+
+        It lasts from the step's begin to its first phase.
+        """
+        if not (self._steps and self._phases):
+            return []
+        begin = self._steps[0]["start_s"]
+        first = next((row for row in self._phases if row["start_s"] >= begin), None)
+        if first is None or first["name"] != "forward" or self.phase(begin):
+            return []
+        duration_s = first["start_s"] - begin
+        return [first | {"name": "load", "start_s": begin, "duration_s": duration_s}]
+
+    def _cut_phases(self, ranges: list[Row]) -> list[Row]:
+        """Cut phases at the last step's end: later the profiler closes, inside a "load"."""
+        if not self._steps:
+            return ranges
+        end = max(row["start_s"] + row["duration_s"] for row in self._steps)
+        kept = [row for row in ranges if row["name"] not in PHASES or row["start_s"] < end]
+        for row in kept:
+            if row["name"] in PHASES:
+                row["duration_s"] = min(row["duration_s"], end - row["start_s"])
+        return kept
+
+    def phase(self, time: float) -> str:
+        """Return the phase at a time in seconds, or "" outside any."""
+        row = _row_at(self._phases, time)
+        return row["name"] if row else ""
+
+    def step(self, time: float) -> int:
+        """Return the step's number at a time in seconds, or -1 outside any."""
+        row = _row_at(self._steps, time)
+        return int(STEP.fullmatch(row["name"]).group(1)) if row else -1
+
+
+def _row_at(rows: list[Row], time: float) -> Row | None:
+    at = bisect_right(rows, time, key=itemgetter("start_s")) - 1
+    is_inside = at >= 0 and time <= rows[at]["start_s"] + rows[at]["duration_s"]
+    return rows[at] if is_inside else None

@@ -258,7 +258,7 @@ def test_pictures_show_each_collective(swept: dict[float, Run], nccl: Path, tmp_
     left, _ = pictures.plot_buckets(reports).axes
     backward = sum(len(each.query("phase == 'backward'")) for each in reports.values())
     assert len(left.patches) == backward
-    found = tables.of_run(swept[100])
+    found = tables.read_run(swept[100])
     pictures.plot_timeline(found).savefig(tmp_path / "drawn.png")
     drawn = pictures.plot_timeline(tables.read(nccl))
     assert [text.get_text() for text in drawn.axes[0].texts] == ["4 MB"]
@@ -284,12 +284,14 @@ def test_recorded_runs_answer_as_ones_own(
     assert communication.recorded_runs("two") == {}
     assert "nothing to show" in capsys.readouterr().out
     for run in swept.values():
-        record.pack(run, tmp_path / "two", "two", "communication")
+        record.pack(run, tmp_path / "two", "communication")
     found = communication.recorded_runs("two")
     assert list(found) == [run.config.rung for run in swept.values()]
     own, packed = comm_report(swept[0.001]), comm_report(found[swept[0.001].config.rung])
     assert list(packed["bytes"]) == list(own["bytes"])
-    told = [tables.of_run(run).recorded for run in (swept[0.001], found[swept[0.001].config.rung])]
+    told = [
+        tables.read_run(run).recorded for run in (swept[0.001], found[swept[0.001].config.rung])
+    ]
     assert not told[0] and told[1].startswith(", recorded 20")
     assert communication.recorded_runs("two", gpus=4) == {}
     assert list(communication.recorded_runs("two", gpus=2)) == list(found)

@@ -152,6 +152,6 @@ def test_pictures_say_what_they_show() -> None:
     shown = large_batch.plot_useful(measured, {"new": Noise(200, 1, 4)})
     assert "new: 200 images" in shown.alt
     seeds = large_batch.learned(run for run in runs if run.config.rung.startswith("sgd-256-0.3"))
-    (axes,) = plots.learning_curves({"256": seeds}, [("epoch", "val_top1")]).axes
+    (axes,) = plots.plot_learning_curves({"256": seeds}, [("epoch", "val_top1")]).axes
     means = seeds.groupby("epoch")["val_top1"].mean()
     assert [*axes.lines[0].get_ydata()] == pytest.approx([*means])

@@ -227,7 +227,7 @@ def test_pictures_say_what_they_show() -> None:
         index=["convolution", "relu_", "copy_"],
     )
     alt = pictures.plot_traffic(bytes_of).alt
-    assert "ReLU: eager: 3; other: eager: 1, fused: 1; in all: eager: 10 MB, fused: 7 MB" in alt
+    assert "ReLU: eager: 3; other: eager: 1, fused: 1; total: eager: 10 MB, fused: 7 MB" in alt
     assert "160 px: 50.4" in pictures.plot_shapes(compilation.shapes("nvidia-h200"), "it").alt
     eager, compiled = RECORDED["mode-eager-256"], RECORDED["mode-default-256"]
     alt = pictures.plot_modes(compilation.modes([eager, compiled])).alt

@@ -164,7 +164,7 @@ def test_pictures_say_what_they_show() -> None:
     alt = kernels.plot_grid(size=22, block=8).alt
     assert alt.endswith("program 2: 2·8 + 0 … 7: 16, 17, 18, 19, 20, 21, ✗, ✗")
     table = pd.DataFrame({"way": ["one"], "read": [2**21], "written": [2**20]})
-    assert kernels.plot_moved(table).alt.endswith("read: one: 2; written: one: 1; in all: one: 3")
+    assert kernels.plot_moved(table).alt.endswith("read: one: 2; written: one: 1; total: one: 3")
 
 
 @pytest.mark.skipif(cuda.nvcc() is None, reason="nvcc is not here")

@@ -1,0 +1,45 @@
+"""The command's app, and the options that several commands share."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from course.runs.run import Run
+
+# Commands import what they need when they run, so that help does not wait for torch.
+app = typer.Typer(
+    help="Make deep-learning training fast, one measured step at a time.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Small images, small batch, few steps.")]
+Rerun = Annotated[bool, typer.Option("--rerun", help="Measure again, even if this run exists.")]
+Script = Annotated[str, typer.Option("--script", help="The training script.")]
+SiteName = Annotated[str, typer.Option("--site", help="Where to run: a name in sites.toml.")]
+RunName = Annotated[str, typer.Argument(help="The name of a run, or a unique part of it.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="Set a config field: key=value. Repeatable.")
+]
+
+
+def progress_to_stderr(as_json: bool) -> AbstractContextManager:
+    """Redirect progress to standard error if standard output is for JSON."""
+    return redirect_stdout(sys.stderr) if as_json else nullcontext()
+
+
+def wait_for(runs: Run | Sequence[Run]) -> None:
+    """Follow runs until they end. Without a terminal, progress lines would repeat: hide them."""
+    from course.jobs.launch import wait
+
+    with nullcontext() if sys.stdout.isatty() else redirect_stdout(io.StringIO()):
+        wait(runs, check=False)

@@ -1,0 +1,75 @@
+"""Plot the training images, a network's layers, and a sketch of asynchronous launches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from course.charts.base import ACCENT, BLUE, GREY, SKY, Picture
+from course.charts.primitives import label, limit, mark, plot_bar_panels, timeline
+from course.data.folders import class_names, images_below
+
+WIDTH, HEIGHT, GAP = 168, 130, 8  # pixels per image; WIDTH includes the gap to the next
+
+
+def plot_samples(root: Path, classes: int = 16, per_class: int = 3) -> Picture:
+    """Plot a few training images of each class of an ImageNet-style folder."""
+    folders = [root / "train" / name for name in class_names(root / "train", [])][:classes]
+    columns = min(8, len(folders))
+    blocks = -(-len(folders) // columns)
+    alt = "; ".join(folder.name for folder in folders)
+    picture = Picture(1.25 * columns, blocks * (per_class * 0.97 + 0.25), alt=alt)
+    # One panel per block of classes: Matplotlib takes longer for a panel than for its content.
+    for number, axes in enumerate(picture.subplots(blocks, squeeze=False).flat):
+        shown = folders[number * columns : (number + 1) * columns]
+        axes.imshow(_side_by_side(shown, columns, per_class))
+        middles = [(column + 0.5) * WIDTH - GAP / 2 for column in range(len(shown))]
+        axes.set_xticks(middles, [folder.name for folder in shown], fontsize=8)
+        axes.xaxis.tick_top()
+        axes.tick_params(length=0)
+        axes.yaxis.set_visible(False)
+        axes.spines[:].set_visible(False)
+    return picture
+
+
+def _side_by_side(folders: list[Path], columns: int, rows: int) -> np.ndarray:
+    """Return the first images of each folder, one below the other, with transparent gaps."""
+    from PIL import Image
+
+    canvas = Image.new("RGBA", (columns * WIDTH - GAP, rows * HEIGHT - GAP))
+    for column, folder in enumerate(folders):
+        for row, path in enumerate(sorted(images_below(folder, []))[:rows]):
+            with Image.open(path) as image:
+                image.thumbnail((WIDTH - GAP, HEIGHT - GAP))
+                left = column * WIDTH + (WIDTH - GAP - image.width) // 2
+                canvas.paste(image, (left, row * HEIGHT))
+    return np.asarray(canvas)
+
+
+def plot_network_layers(table: pd.DataFrame) -> Picture:
+    """Plot parameters and FLOPs of a network's parts (a table from `models.describe`)."""
+    table = table[table["parameters"] > 0].set_index("part")
+    gflop = {"compute per image (GFLOP, forward)": table["forward_gflop"]}
+    return plot_bar_panels({"parameters (millions)": table["parameters"] / 1e6} | gflop)
+
+
+def plot_launch_queue() -> Picture:
+    """Sketch (not a measurement) how a host queues work for a device and continues."""
+    picture = Picture(9, 2.3)
+    axes = picture.panel()
+    end = 0.3 + 2 * 3 + 1.9
+    launches = [(0.5 * number, 0.4, SKY, f"launch {number + 1}") for number in range(4)]
+    work = [(0.3 + 2 * number, 1.9, BLUE, f"compute {number + 1}") for number in range(4)]
+    timeline(axes, {"host": launches, "device": work}, heights=[0.45])
+    axes.barh(0, end - 2, left=2, color="white", edgecolor=GREY, hatch="///", height=0.45)
+    mark(axes, (2 + end) / 2, -0.22, "synchronize(): the host waits", "above", size=8)
+    for place, text in (
+        (2, "a clock read here times the launches"),
+        (end, "read here, it times the compute"),
+    ):
+        limit(axes, place, along="x")
+        mark(axes, place, 0.5, text, colour=ACCENT, size=8)
+    label(axes, xlabel="time →   (a sketch)", xlim=(0, end + 2.4), xticks=[])
+    return picture

@@ -1,0 +1,80 @@
+"""Plot a board: accuracy over time, and over joules."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from matplotlib.ticker import PercentFormatter
+
+from course.charts.base import GREY, Picture
+from course.charts.primitives import COLOURS, label, legend, limit, lines
+from course.data.default_set import PHOTOGRAPHS
+from course.text import digits
+from race.board import in_order
+from race.entries import Entry, Trial, ranked
+
+CHANCE = 1 / len(PHOTOGRAPHS)  # accuracy before training
+# For each measure: title, axis, words in the legend.
+MEASURES = {
+    "seconds": ("Accuracy over time", "seconds since the script began", "after {} s"),
+    "joules": ("Accuracy over joules", "joules of the GPU", "with {} J"),
+}
+
+
+def plot_accuracies(entries: Sequence[Entry], target: float) -> dict[str, Picture]:
+    """Plot each entry's accuracy over seconds, and over joules if known; not those that failed."""
+    # An entry has the same colour in both.
+    colours = {entry.id: COLOURS[at % len(COLOURS)] for at, entry in enumerate(in_order(entries))}
+    pictures = {}
+    for over in MEASURES:
+        missed = [
+            entry
+            for entry in entries
+            if not entry.counts
+            and not entry.failure
+            and None not in (entry.top1, getattr(entry, over))
+        ]
+        if drawn := ranked(entries, over) + missed:
+            pictures[over] = _plot(drawn, target, over, colours)
+    return pictures
+
+
+def _plot(
+    entries: Sequence[Entry], target: float, over: str, colours: Mapping[str, str]
+) -> Picture:
+    title, xlabel, words = MEASURES[over]
+    picture = Picture(9.6, 4.8)
+    axes = picture.panel()
+    names = [entry.name for entry in entries]
+    for entry in entries:
+        colour = colours[entry.id]
+        for trial in entry.trials:
+            axes.plot(*_points(trial, over), color=colour, lw=0.7, alpha=0.5)
+        name = entry.id if names.count(entry.name) > 1 else f"{entry.name}, by {entry.by}"
+        name += f": {entry.top1:.1%} {words.format(digits(getattr(entry, over)))}"
+        name, style = (name, "-") if entry.counts else (f"{name}, does not count", ":")
+        curve = {name: _points(_median_trial(entry, over), over)}
+        lines(axes, curve, colours=colour, styles=style, marker=".")
+    limit(axes, target, f"target: {target:.0%}", colour=GREY)
+    top = max(target, *(entry.top1 for entry in entries)) + 0.1
+    label(axes, title, xlabel=xlabel, ylabel="validation accuracy", xlim=(0, None), ylim=(0, top))
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    legend(picture, 2)
+    for text in picture.legends[0].get_texts():
+        text.set_parse_math(False)  # a name is not a formula
+    return picture
+
+
+def _points(trial: Trial, over: str) -> tuple[list[float], list[float]]:
+    """Return x and accuracy, from the untrained network on; over time from the first step on."""
+    column = [*MEASURES].index(over)
+    begin = [0.0, trial.ready_s] if over == "seconds" and trial.ready_s is not None else [0.0]
+    x = [*begin, *(mark[column] for mark in trial.way)]
+    return x, [CHANCE] * len(begin) + [mark[2] for mark in trial.way]
+
+
+def _median_trial(entry: Entry, over: str) -> Trial:
+    """Return the run whose time, or energy, is nearest to the median."""
+    median = statistics.median(getattr(trial, over) for trial in entry.trials)
+    return min(entry.trials, key=lambda trial: abs(getattr(trial, over) - median))

@@ -20,7 +20,7 @@ def main() -> None:
     except Exception as error:
         from course.data.default_set import DataError
         from course.jobs.launch import JobError
-        from course.runs.trackers.export import ExportError
+        from course.runs.export import ExportError
 
         known = ValueError | DataError | ExportError | JobError
         expected = isinstance(error, known)

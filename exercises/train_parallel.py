@@ -19,7 +19,7 @@ from course.training import models, optimizers, precision, profiling
 from course.training.meter import Meter
 from course.training.precision import HALF
 from course.training.ranks import pipelines
-from course.training.ranks.group import joined, validate
+from course.training.ranks.group import join_group, validate
 from course.training.recorder import recording
 
 
@@ -27,7 +27,7 @@ def main(run):
     cfg = run.config
     torch.manual_seed(cfg.seed)  # the same initial weights on every rank
     precision.set_tf32(cfg.precision == "tf32")
-    device = joined(run)
+    device = join_group(run)
     copies, mates = mesh_of(run, device)
     group, copy, how_many = None, run.rank, run.world_size
     # TODO 29, day 4: ranks of one network get the same images, other copies different ones
@@ -44,7 +44,7 @@ def main(run):
     if cfg.pipeline and run.world_size > 1:
         numbers, count = [run.rank], run.world_size
         # TODO 34, day 4: the schedule's number of stages, and the numbers of this rank's stages
-        parts = pipelines.parts(net, count, cfg.cut, cfg.image_px)
+        parts = pipelines.split(net, count, cfg.cut, cfg.image_px)
         micro_batches = cfg.batch_size // (cfg.micro_batch or cfg.batch_size)
         # TODO 33, day 4: keep this rank's parts as stages of a pipeline
         # TODO 34, day 4: run the stages by the schedule that the config names

@@ -19,16 +19,16 @@ from course.data.seeded import Seeded
 from course.training import models, optimizers, precision
 from course.training.meter import Meter
 from course.training.precision import HALF
-from course.training.ranks.group import any_rank, joined, validate
+from course.training.ranks.group import any_rank, join_group, validate
 from course.training.recorder import recording
 from course.training.restart import checkpoint, randomness
 
 
 def main(run):
     cfg = run.config
-    randomness.begin(cfg)  # the same initial weights on every rank
+    randomness.seed_all(cfg)  # the same initial weights on every rank
     precision.set_tf32(cfg.precision == "tf32")
-    device = joined(run)
+    device = join_group(run)
     sets = image_sets(cfg)
     sets = replace(sets, train=Seeded(sets.train, cfg.seed))
     sampler, train_batches, val_batches = shared(sets, run, device)
@@ -48,7 +48,7 @@ def main(run):
     # TODO 35, day 4: everything else that changes from step to step, except random states
     step = 0  # completed steps
     # TODO 36, day 4: restore all state from the newest complete checkpoint, if any
-    store = checkpoint.Background() if cfg.async_save else save
+    store = checkpoint.BackgroundWriter() if cfg.async_save else save
     asked = []  # not empty once this process was asked to end
     # TODO 37, day 4: SIGTERM ends a process at once: note it instead, finish the step
 
@@ -79,7 +79,7 @@ def main(run):
 
             step, ends = meter.step, any_rank(asked, device)
             if cfg.save_every and (step % cfg.save_every == 0 or ends):
-                random = randomness.states(device)  # a collective: all ranks call it
+                random = randomness.get_states(device)  # a collective: all ranks call it
                 # TODO 35, day 4: one rank saves the parts' state, the step and random states
             # TODO 37, day 4: after saving, stop; a new process continues
         if cfg.val_steps:

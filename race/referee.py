@@ -25,7 +25,7 @@ from course.runs.files import write_atomically
 from course.runs.run import Run
 from course.training import models
 from course.training.racing.network import NETWORK
-from course.training.racing.watch import ON_THE_WAY
+from course.training.racing.watch import INTERMEDIATE_WEIGHTS
 from race import exported_network
 from race.entries import VERDICT
 
@@ -80,7 +80,9 @@ def judge(folder: Path, crops: Crops) -> dict[str, Any]:
         raise Refused("it left no weights: call run.save_weights(net) at the end, on rank 0")
     weights = load_weights(path)
     top1 = accuracy(load_network(folder, weights), crops)
-    earlier = _load(folder / ON_THE_WAY) if (folder / ON_THE_WAY).exists() else []
+    earlier = (
+        _load(folder / INTERMEDIATE_WEIGHTS) if (folder / INTERMEDIATE_WEIGHTS).exists() else []
+    )
     on_the_way = [
         top1
         if _equal(saved, weights)  # the last ones usually are

@@ -19,16 +19,16 @@ from course.data.seeded import Seeded
 from course.training import models, optimizers, precision
 from course.training.meter import Meter
 from course.training.precision import HALF
-from course.training.ranks.group import any_rank, joined, validate
+from course.training.ranks.group import any_rank, join_group, validate
 from course.training.recorder import recording
 from course.training.restart import checkpoint, randomness
 
 
 def main(run):
     cfg = run.config
-    randomness.begin(cfg)  # the same initial weights on every rank
+    randomness.seed_all(cfg)  # the same initial weights on every rank
     precision.set_tf32(cfg.precision == "tf32")
-    device = joined(run)
+    device = join_group(run)
     sets = image_sets(cfg)
     sets = replace(sets, train=Seeded(sets.train, cfg.seed))
     sampler, train_batches, val_batches = shared(sets, run, device)
@@ -58,7 +58,7 @@ def main(run):
         step = saved["step"]
     # --- before
     # <<<
-    store = checkpoint.Background() if cfg.async_save else save
+    store = checkpoint.BackgroundWriter() if cfg.async_save else save
     asked = []  # not empty once this process was asked to end
     # >>> TODO 37, day 4: SIGTERM ends a process at once: note it instead, finish the step
     signal.signal(signal.SIGTERM, lambda *_: asked.append("to end"))
@@ -95,7 +95,7 @@ def main(run):
 
             step, ends = meter.step, any_rank(asked, device)
             if cfg.save_every and (step % cfg.save_every == 0 or ends):
-                random = randomness.states(device)  # a collective: all ranks call it
+                random = randomness.get_states(device)  # a collective: all ranks call it
                 # >>> TODO 35, day 4: one rank saves the parts' state, the step and random states
                 if run.rank == 0:
                     state = {name: part.state_dict() for name, part in parts.items()}
@@ -104,7 +104,7 @@ def main(run):
                 # <<<
             # >>> TODO 37, day 4: after saving, stop; a new process continues
             if ends:
-                run.interrupted()
+                run.mark_interrupted()
                 return
             # --- before
             # <<<
@@ -117,7 +117,7 @@ def main(run):
 def save(state, folder, step):
     """Write a checkpoint so that a complete one exists even if this process dies now."""
     # >>> TODO 35, day 4: write under a temporary name, fsync, rename; then keep the last two
-    draft, final = folder / ".draft", folder / checkpoint.named(step)
+    draft, final = folder / ".draft", folder / checkpoint.file_name(step)
     with draft.open("wb") as file:
         torch.save(state, file)
         file.flush()

@@ -23,7 +23,7 @@ from course.training import models, optimizers, precision, profiling
 from course.training.meter import Meter
 from course.training.models import COSTLY
 from course.training.precision import HALF
-from course.training.ranks.group import joined, validate
+from course.training.ranks.group import join_group, validate
 from course.training.recorder import recording
 
 
@@ -31,7 +31,7 @@ def main(run):
     cfg = run.config
     torch.manual_seed(cfg.seed)  # the same initial weights on every rank
     precision.set_tf32(cfg.precision == "tf32")
-    device = joined(run)
+    device = join_group(run)
 
     sets = image_sets(cfg)
     sampler, train_batches, val_batches = shared(sets, run, device)
@@ -95,7 +95,7 @@ def main(run):
     # >>> TODO 27, day 4: resume from the checkpoint of another run, with any number of ranks
     if cfg.resume:
         state = training_state(net, optimizer)
-        dcp.load(state, checkpoint_id=run.resumed)
+        dcp.load(state, checkpoint_id=run.resume_checkpoint)
         first_epoch = state.pop("epochs")
         state_dict.set_state_dict(net, optimizer, **state)
     # --- before

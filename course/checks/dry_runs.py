@@ -235,7 +235,7 @@ def _labels(stream: Any, worker: int) -> set[int]:
 @contextmanager
 def _small_shards(text: str, cfg: Config) -> Iterator[tuple[Any, str]]:
     """A function that makes the script's reader for a rank; or None, and why there is none."""
-    from course.data.formats.parts import Part, Source, write
+    from course.data.formats.convert import Part, Source, write_part
     from course.data.loader import ImageSets
 
     script: dict[str, Any] = {"__name__": "train"}
@@ -254,7 +254,9 @@ def _small_shards(text: str, cfg: Config) -> Iterator[tuple[Any, str]]:
                 _image(root, Source(f"{at}.png", at))
                 for at in range(number * EACH, number * EACH + EACH)
             ]
-            write("shards", Part("train", number, tuple(sources)), root, root, skip_damaged=False)
+            write_part(
+                "shards", Part("train", number, tuple(sources)), root, root, skip_damaged=False
+            )
             paths.append(root / "train" / f"shard-{number:05d}.tar")
         train = type("Viewed", (), {"transform": staticmethod(lambda image: image)})
         sets = ImageSets(train, (), SHARDS * EACH, tuple(paths))

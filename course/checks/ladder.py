@@ -51,7 +51,7 @@ def ladder(beside: str = BESIDE) -> Ladder:
     Args:
         beside: a recorded machine to show next to it.
     """
-    recorded = recordings.large(beside, [*LADDER, *COMPILED])
+    recorded = recordings.full_batch_ladder(beside, [*LADDER, *COMPILED])
     recorded_rungs = recorded.set_index("rung")
     rows, machine = [], ""
     climbed = {name: _measured(name, before) for before, name in _pairs()}

@@ -17,7 +17,7 @@ from course.checks.predictions import prediction, settle, verdict
 from course.checks.todo import needed_todos
 from course.config import Config
 from course.jobs.launch import JobError, explain, refresh
-from course.runs.ratio import Ratio, beside, held_by_host, ratio, told
+from course.runs.ratio import Ratio, explain_ratio, find_partner, host_bound_warning, ratio
 from course.runs.record import Record
 from course.runs.run import Run
 from course.text import digits
@@ -85,7 +85,7 @@ def report(run: Run, *, against: Run | None = None, predicted: float | None = No
     Raises:
         JobError: a run that is not over or not ok; the message has its error and its logs.
     """
-    partner = beside(run, against) if against else None
+    partner = find_partner(run, against) if against else None
     both = [partner or against, run] if against else [run]
     records = [_measured(each) for each in both]
     names = _names(both)
@@ -229,7 +229,7 @@ def _sentences(run: Run, records: Sequence[Record], found: Ratio | None) -> Iter
         if record.gpus != records[0].gpus:
             these = [f"{each.rung} on {each.gpus}" for each in (record, records[0])]
         yield f"{' against '.join(these)}: {found} the images per second."
-        yield told(found, run)
+        yield explain_ratio(found, run)
     for number in unfilled:
         yield f"TODO {number} is still open in this run's script, so it changed nothing."
     if config.device == "auto" and record.device == "cpu" and 1 not in unfilled:
@@ -244,7 +244,7 @@ def _sentences(run: Run, records: Sequence[Record], found: Ratio | None) -> Iter
             f"{record.machine} has no instructions for {emulated}: software emulates the format, "
             f"and that is slow."
         )
-    if reason := held_by_host(run):
+    if reason := host_bound_warning(run):
         yield f"Mind that {reason}."
     if record.last_loss is None:
         yield "The loss is not finite any more: this run learns nothing, so its speed says nothing."

@@ -28,7 +28,7 @@ from course.jobs import sites
 from course.jobs.launch import explain, launch, launch_all, refresh, wait
 from course.jobs.plan import device_for
 from course.runs import failures
-from course.runs.ratio import SURE, Ratio, held_by_host, ratio
+from course.runs.ratio import SURE, Ratio, host_bound_warning, ratio
 from course.runs.run import Run
 
 PASSED, FAILED = "passed", "failed"
@@ -313,7 +313,7 @@ def _effect(wanted: Mechanism, run: Run, against: Run) -> Part:
     units = tuple(run.record.hardware.get("half_units", ()))
     if reason := wanted.limits(run.config, Place(run.record.device, units, run.record.machine)):
         return Part("effect", UNMEASURABLE, reason)
-    found, reason = ratio(run, against), held_by_host(run)
+    found, reason = ratio(run, against), host_bound_warning(run)
     part = judge(found, faster=wanted.faster)
     if part.verdict == PASSED or not reason:
         return part

@@ -235,7 +235,7 @@ def _draw(table: pd.DataFrame, rungs: list[str]) -> str:
     from course.runs.run import runs_root
 
     path = runs_root() / "ladder.png"
-    charts.plot_ladder(table, reference=recordings.large(BESIDE, rungs)).savefig(path)
+    charts.plot_ladder(table, reference=recordings.full_batch_ladder(BESIDE, rungs)).savefig(path)
     return f"drawn: {path}; a picture of each run: {runs_root()}/*/report.png"
 
 
@@ -357,7 +357,7 @@ def export(
     json_: AsJson = False,
 ) -> None:
     """Export finished runs to TensorBoard, Trackio or Weights & Biases (offline)."""
-    from course.runs import trackers
+    from course.runs import export as exports
     from course.runs.recordings import recorded_runs
     from course.runs.run import all_runs, get
 
@@ -367,7 +367,7 @@ def export(
     if names:
         chosen = [get(name, of=chosen) for name in names]
     chosen = [run for run in chosen if names or run.record is not None]
-    exported = trackers.export.export(chosen, to, folder)
+    exported = exports.export(chosen, to, folder)
     if json_:
         runs = [run.name for run in exported.runs]
         tables.as_json({"folder": str(exported.folder), "runs": runs, "look": exported.look})

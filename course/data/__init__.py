@@ -1,1 +1,1 @@
-"""Images for training: synthetic tensors, the default set, ImageNet; one loader for all."""
+"""Images for training: synthetic tensors, the default set, ImageNet, crops; and their loader."""

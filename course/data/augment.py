@@ -1,7 +1,7 @@
-"""RandAugment for a whole batch where it lies: each image is changed in ways of its own.
+"""RandAugment for a complete batch on its device, with separate random changes for each image.
 
-`v2.RandAugment` draws for one image. Given a batch, it changes all its images in the same way. Here
-each image draws for itself; those that drew the same are changed together, in one call.
+`v2.RandAugment` changes all images of a batch in the same way. Here, each image draws its own
+changes, and images that drew the same change are processed in one call.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from collections.abc import Callable
 import torch
 from torchvision.transforms.v2 import functional as F
 
-DRAWS = 2  # changes of an image, one after the other: v2.RandAugment's default
-STRENGTH = 9 / 30  # of the strongest change, likewise
-SAME_EITHER_WAY = ("identity", "posterize", "solarize", "autocontrast", "equalize")
+DRAWS = 2  # changes per image, one after another: v2.RandAugment's default
+STRENGTH = 9 / 30  # of the strongest change: also its default
+UNSIGNED = ("identity", "posterize", "solarize", "autocontrast", "equalize")
 
 
 def _shear(images: torch.Tensor, x: float, y: float) -> torch.Tensor:
-    angles = [math.degrees(math.atan(each)) for each in (x, y)]
+    angles = [math.degrees(math.atan(shear)) for shear in (x, y)]
     return F.affine(images, 0.0, [0, 0], 1.0, angles, center=[0, 0])
 
 
 def _translate(images: torch.Tensor, x: float, y: float) -> torch.Tensor:
-    """By shares of width and height."""
+    """Translate by fractions of width and height."""
     height, width = images.shape[-2:]
     return F.affine(images, 0.0, [int(x * width), int(y * height)], 1.0, [0.0, 0.0])
 
 
-# Each changes images, bytes of shape (..., 3, H, W), all alike. `s` is the strength with its sign.
-# Ranges: Cubuk et al., "RandAugment" (2020), as torchvision has them.
+# Each changes images, bytes of shape (..., 3, H, W), in the same way. `s` is the signed strength.
+# Ranges: Cubuk et al., "RandAugment" (2020), as in torchvision.
 OPERATIONS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
     "identity": lambda images, s: images,
     "shear x": lambda images, s: _shear(images, 0.3 * s, 0),
@@ -46,28 +46,25 @@ OPERATIONS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
     "autocontrast": lambda images, s: F.autocontrast(images),
     "equalize": lambda images, s: F.equalize(images),
 }
-# What an image may draw: every operation as often, and its sign by chance where it has one.
-DRAWN = [
-    (name, STRENGTH if name in SAME_EITHER_WAY else sign * STRENGTH)
+# The equally likely changes of an image: each operation, with a random sign if it has one.
+CHANGES = [
+    (name, STRENGTH if name in UNSIGNED else sign * STRENGTH)
     for name in OPERATIONS
     for sign in (1, -1)
 ]
-KINDS = list(dict.fromkeys(DRAWN))
-KIND_OF = torch.tensor([KINDS.index(each) for each in DRAWN])
+KINDS = list(dict.fromkeys(CHANGES))
+KIND_OF = torch.tensor([KINDS.index(change) for change in CHANGES])
 
 
 def randaugmented(images: torch.Tensor) -> torch.Tensor:
-    """RandAugment, each image for itself; all on the images' own device.
+    """Apply RandAugment to each image, on the images' device.
 
     Args:
         images: bytes of shape (N, 3, height, width).
-
-    Returns:
-        Images like them, in the same order.
     """
     for _ in range(DRAWS):
-        # Drawn on the host, which so knows without asking the device how many images a kind has.
-        kinds = KIND_OF[torch.randint(len(DRAWN), (len(images),))]
+        # Drawn on the host, so that the sizes of the groups are known without synchronising.
+        kinds = KIND_OF[torch.randint(len(CHANGES), (len(images),))]
         order = kinds.argsort()
         counts = kinds.bincount(minlength=len(KINDS)).tolist()
         groups = images[order.to(images.device, non_blocking=True)].split(counts)

@@ -1,8 +1,8 @@
-"""The crops: 65,536 images of 32 pixels, small enough that whole trainings take seconds.
+"""The crops: 65,536 images of 32 pixels, so small that complete trainings take seconds.
 
-They are cut out of the default set's photographs, turned, scaled and recoloured; the class is the
-photograph. Training and validation crops come from different tiles of it, so that what a network
-has learned by heart is of no use to it, and generalisation shows.
+They are cut out of the default set's photographs, rotated, scaled and recoloured; the class is the
+photograph. Training and validation crops are from different tiles, so that validation measures
+generalisation: memorised images do not help.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from course.data import default_set
 from course.data.default_set import MANIFEST, PHOTOGRAPHS, DataError
 from course.runs.files import read_dict
 
-SHORTER_PX = 480  # a photograph's shorter side, before it is cut into tiles
+SHORTER_PX = 480  # a photograph's shorter side before it is divided into tiles
 TILE_PX = 96
 VAL_TILES = 0.2  # the share of a photograph's tiles
-SIDES_PX = (28.0, 60.0)  # of a crop, before it becomes one of 32 pixels
-TURN = math.radians(25)  # at most, either way
-PAD = 4  # pixels by which a training image is moved, at most
+SIDES_PX = (28.0, 60.0)  # of a crop before it is scaled to 32 pixels
+MAX_ANGLE = math.radians(25)
+PAD = 4  # training images are shifted by up to this number of pixels
 SPLITS = ("train", "val")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the crops are made of. Equal recipes make equal images."""
+    """The contents of the set. Equal recipes give equal images."""
 
     train: int = 65_536
     val: int = 8_192
@@ -51,28 +51,25 @@ class Recipe:
 
 
 def default_root() -> Path:
-    """Where the crops lie: beside the default set, or in your cache if that is others' to write."""
+    """Return the folder of the crops: next to the default set, or in your cache if read-only."""
     place = default_set.default_root().resolve()
-    beside = place.with_name(f"{place.name}-crops")
-    return beside if beside.exists() or _may_write(beside) else _own(beside)
+    folder = place.with_name(f"{place.name}-crops")
+    return folder if folder.exists() or _is_writable(folder) else _in_cache(folder)
 
 
-def _may_write(root: Path) -> bool:
-    """May a folder of this name be made?"""
-    there = next(each for each in root.parents if each.exists())
-    return os.access(there, os.W_OK)
+def _is_writable(folder: Path) -> bool:
+    return os.access(next(path for path in folder.parents if path.exists()), os.W_OK)
 
 
-def _own(root: Path) -> Path:
-    """The same folder in the user's cache: of a data set that a class may only read."""
-    return user_cache_path("make-training-fast") / root.name
+def _in_cache(folder: Path) -> Path:
+    return user_cache_path("make-training-fast") / folder.name
 
 
 def ensure(root: Path | None = None, recipe: Recipe = Recipe()) -> Path:
-    """The folder of the crops, made now if they are not there whole: in about ten seconds.
+    """Return the folder of the crops; create it first if needed, which takes about ten seconds.
 
     Raises:
-        DataError: the folder cannot be written, or holds something else.
+        DataError: the folder cannot be written, or contains other files.
     """
     return default_set.ensure_whole(
         (root or default_root()).resolve(),
@@ -84,78 +81,73 @@ def ensure(root: Path | None = None, recipe: Recipe = Recipe()) -> Path:
 
 
 def is_whole(root: Path, recipe: Recipe = Recipe()) -> bool:
-    """True if the crops of this recipe are there, each file as long as it was written."""
+    """Return whether the crops of this recipe are there, with the right file sizes."""
     manifest = read_dict(root / MANIFEST)
-    files = manifest.get("files", {})
     return manifest.get("recipe") == asdict(recipe) and all(
         (root / name).is_file() and (root / name).stat().st_size == about["bytes"]
-        for name, about in files.items()
+        for name, about in manifest.get("files", {}).items()
     )
 
 
 def ensure_blind() -> Path:
-    """What COURSE_DATA names for runs that are not to find the validation crops.
+    """Return a value of COURSE_DATA for runs that must not use the validation crops.
 
-    The folder has the training crops alone, by hard links where the disk has them. It does not
-    keep a script from making the others itself: nothing can.
+    Its folder has only the training crops, as hard links if possible. Nothing can keep a script
+    from creating the validation crops itself.
     """
-    whole, place = ensure(), default_set.default_root().resolve()
-    beside = place.with_name(f"{place.name}-blind")
-    about = read_dict(whole / MANIFEST)
-    files = {name: each for name, each in about["files"].items() if name.startswith("train")}
-    for root in (beside, _own(beside)):
+    source, place = ensure(), default_set.default_root().resolve()
+    about = read_dict(source / MANIFEST)
+    files = {name: v for name, v in about["files"].items() if name.startswith("train")}
+    shared = place.with_name(f"{place.name}-blind")
+    for root in (shared, _in_cache(shared)):
         folder = root.with_name(f"{root.name}-crops")
         if is_whole(folder) and read_dict(folder / MANIFEST)["files"] == files:
             return root
-        if _may_write(folder):
+        if _is_writable(folder):
             break
 
     def fill(empty: Path) -> None:
         for name in files:
-            _link(whole / name, empty / name)
+            try:
+                os.link(source / name, empty / name)
+            except OSError:  # a disk without hard links
+                shutil.copyfile(source / name, empty / name)
         default_set.write_manifest(empty, about | {"files": files})
 
-    shutil.rmtree(folder, ignore_errors=True)  # of other crops
+    shutil.rmtree(folder, ignore_errors=True)  # different crops
     default_set.ensure_whole(
         folder, is_whole=is_whole, fill=fill, needs_mb=200, what="crops without validation"
     )
     return root
 
 
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # a disk without hard links
-        shutil.copyfile(source, target)
-
-
 class Crops:
-    """A split of the crops: what is asked for is an image's number, since all lie on the device.
+    """A split of the crops. An item is only its number, because the images are on the device.
 
     Attributes:
         images: uint8 of shape (N, 3, 32, 32). labels: int64 of shape (N,).
 
     Raises:
-        DataError: a file is not what was written.
+        DataError: a file is missing or damaged.
     """
 
     def __init__(self, root: Path, split: str) -> None:
         self.classes = [*PHOTOGRAPHS]
-        about = read_dict(root / MANIFEST)["files"]
-        found = []
+        manifest = read_dict(root / MANIFEST)["files"]
+        arrays = []
         for name in (f"{split}.npy", f"{split}-labels.npy"):
-            if name not in about:
+            if name not in manifest:
                 raise DataError(f"{root} has no {split} crops: a run of a race is not given any")
             try:
                 content = (root / name).read_bytes()
             except OSError as error:
                 raise DataError(f"{root / name} cannot be read: {error.strerror}") from error
-            if zlib.crc32(content) != about[name]["crc32"]:
+            if zlib.crc32(content) != manifest[name]["crc32"]:
                 raise DataError(
                     f"{root / name} is damaged: delete the folder {root}, and it is made again"
                 )
-            found.append(torch.from_numpy(np.load(io.BytesIO(content))))
-        self.images, self.labels = found
+            arrays.append(torch.from_numpy(np.load(io.BytesIO(content))))
+        self.images, self.labels = arrays
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -164,19 +156,19 @@ class Crops:
         return index
 
     def first(self, count: int) -> Crops:
-        """The first so many of them, or none, as a split of the same classes."""
-        some = copy.copy(self)
-        some.images, some.labels = self.images[:count], self.labels[:count]
-        return some
+        """Return the first images as a split with the same classes."""
+        part = copy.copy(self)
+        part.images, part.labels = self.images[:count], self.labels[:count]
+        return part
 
 
 class OnDevice:
-    """Batches of crops, taken on the device where all of them lie.
+    """Batches of crops, gathered on the device.
 
     Args:
-        batches: those of their numbers.
-        seed: of flips and shifts: by default there are none. They follow the images, so that
-            batches of another size see the same ones.
+        batches: of their numbers.
+        seed: for flips and shifts; None: no changes. The changes follow the order of images, so
+            that they do not depend on the batch size.
     """
 
     def __init__(
@@ -189,88 +181,92 @@ class OnDevice:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self.__dict__["batches"], name)  # how it loads is the DataLoader's to tell
+        return getattr(self.__dict__["batches"], name)  # the DataLoader's settings
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for numbers in self.batches:
-            taken = numbers.to(self.images.device, non_blocking=True)
-            images, labels = self.images[taken], self.labels[taken]
-            yield (self._moved(images) if self._random else images), labels
+            numbers = numbers.to(self.images.device, non_blocking=True)
+            images, labels = self.images[numbers], self.labels[numbers]
+            yield (self._shift_and_flip(images) if self._random else images), labels
 
-    def _moved(self, images: torch.Tensor) -> torch.Tensor:
-        """Each image shifted by up to PAD pixels, its border mirrored, and flipped by chance."""
+    def _shift_and_flip(self, images: torch.Tensor) -> torch.Tensor:
+        """Shift each image by up to PAD pixels, with reflected borders, and flip half of them."""
         count, _, height, width = images.shape
-        drawn = torch.randint(2 * (2 * PAD + 1) ** 2, (count,), generator=self._random)
-        drawn = drawn.to(images.device, non_blocking=True)[:, None]
-        span = 2 * PAD + 1
-        flip, down, right = drawn % 2, drawn // 2 % span - PAD, drawn // 2 // span - PAD
-        rows = _mirrored(torch.arange(height, device=images.device) + down, height)
-        columns = _mirrored(torch.arange(width, device=images.device) + right, width)
+        span, device = 2 * PAD + 1, images.device
+        draws = torch.randint(2 * span**2, (count,), generator=self._random)
+        draws = draws.to(device, non_blocking=True)[:, None]
+        flip, down, right = draws % 2, draws // 2 % span - PAD, draws // 2 // span - PAD
+        rows = _reflect(torch.arange(height, device=device) + down, height)
+        columns = _reflect(torch.arange(width, device=device) + right, width)
         columns = torch.where(flip.bool(), width - 1 - columns, columns)
-        each = torch.arange(count, device=images.device)[:, None, None]
-        moved = images.permute(0, 2, 3, 1)[each, rows[:, :, None], columns[:, None, :]]
-        return moved.permute(0, 3, 1, 2)
+        number = torch.arange(count, device=device)[:, None, None]
+        images = images.permute(0, 2, 3, 1)[number, rows[:, :, None], columns[:, None, :]]
+        return images.permute(0, 3, 1, 2)
 
 
-def _mirrored(places: torch.Tensor, length: int) -> torch.Tensor:
-    """Places outside 0 … length - 1 mirrored at the border."""
-    return (length - 1) - ((length - 1) - places.abs()).abs()
+def _reflect(positions: torch.Tensor, length: int) -> torch.Tensor:
+    """Reflect positions outside 0 … length - 1 at the border."""
+    return (length - 1) - ((length - 1) - positions.abs()).abs()
 
 
 def tiles(height: int, width: int, seed: int) -> dict[str, torch.Tensor]:
-    """The tiles of a photograph by split: (y, x) of their upper left corners, shape (T, 2)."""
-    found = torch.cartesian_prod(
+    """Return the tiles of a photograph by split: (y, x) of their upper left corners, (T, 2)."""
+    starts = torch.cartesian_prod(
         torch.arange(height // TILE_PX) * TILE_PX, torch.arange(width // TILE_PX) * TILE_PX
     )
-    found = found[torch.randperm(len(found), generator=torch.Generator().manual_seed(seed))]
-    held_back = max(1, round(VAL_TILES * len(found)))
-    return {"train": found[held_back:], "val": found[:held_back]}
+    random = torch.Generator().manual_seed(seed)
+    starts = starts[torch.randperm(len(starts), generator=random)]
+    val = max(1, round(VAL_TILES * len(starts)))
+    return {"train": starts[val:], "val": starts[:val]}
 
 
 def corners(corner: torch.Tensor, random: torch.Generator) -> torch.Tensor:
-    """For each tile (its upper left corner, shape (N, 2)) the middle, side and angle of a crop.
+    """Draw a crop in each tile, which is given by its upper left corner, shape (N, 2).
 
-    The turned crop lies inside its tile, with a pixel to spare for interpolation. Shape (N, 4):
-    y, x, side in pixels, angle in radians.
+    The rotated crop is inside its tile, with a margin of a pixel for interpolation.
+
+    Returns:
+        y and x of the centre, side in pixels, angle in radians: shape (N, 4).
     """
-    drawn = torch.rand(len(corner), 4, generator=random)
-    side = SIDES_PX[0] + (SIDES_PX[1] - SIDES_PX[0]) * drawn[:, 0]
-    angle = TURN * (2 * drawn[:, 1] - 1)
+    draws = torch.rand(len(corner), 4, generator=random)
+    side = SIDES_PX[0] + (SIDES_PX[1] - SIDES_PX[0]) * draws[:, 0]
+    angle = MAX_ANGLE * (2 * draws[:, 1] - 1)
     reach = side / 2 * (angle.cos() + angle.sin().abs()) + 1
-    middle = corner + reach[:, None] + (TILE_PX - 2 * reach)[:, None] * drawn[:, 2:]
-    return torch.column_stack([middle, side, angle])
+    centre = corner + reach[:, None] + (TILE_PX - 2 * reach)[:, None] * draws[:, 2:]
+    return torch.column_stack([centre, side, angle])
 
 
 def _fill(root: Path, recipe: Recipe) -> None:
-    """Write both splits, and what tells that they are whole."""
+    """Write both splits and the manifest."""
     order = torch.Generator().manual_seed(recipe.seed)
-    made: dict[str, list[torch.Tensor]] = {split: [] for split in SPLITS}
+    crops: dict[str, list[torch.Tensor]] = {split: [] for split in SPLITS}
     for number, name in enumerate(tqdm(PHOTOGRAPHS, "making the crops", unit=" photographs")):
         photo = _photograph(name)
         places = tiles(*photo.shape[1:], recipe.seed + number)
         for split in SPLITS:
-            wanted = getattr(recipe, split)
-            count = wanted // len(PHOTOGRAPHS) + (number < wanted % len(PHOTOGRAPHS))
+            total = getattr(recipe, split)
+            count = total // len(PHOTOGRAPHS) + (number < total % len(PHOTOGRAPHS))
             random = torch.Generator().manual_seed(recipe.seed + 1000 * (split == "val") + number)
             corner = places[split][torch.randint(len(places[split]), (count,), generator=random)]
-            made[split].append(_recoloured(_cut(photo, corners(corner, random), recipe), random))
-    about = {}
+            images = _cut(photo, corners(corner, random), recipe)
+            crops[split].append(_recolour(images, random))
+    files = {}
     for split in SPLITS:
-        labels = [torch.full((len(each),), at) for at, each in enumerate(made[split])]
-        mixed = torch.randperm(getattr(recipe, split), generator=order)
-        for name, tensor in ((split, made[split]), (f"{split}-labels", labels)):
+        labels = [torch.full((len(images),), at) for at, images in enumerate(crops[split])]
+        permutation = torch.randperm(getattr(recipe, split), generator=order)
+        for name, tensors in ((split, crops[split]), (f"{split}-labels", labels)):
             path = root / f"{name}.npy"
-            np.save(path, torch.cat(tensor)[mixed].numpy())
+            np.save(path, torch.cat(tensors)[permutation].numpy())
             content = path.read_bytes()
-            about[path.name] = {"bytes": len(content), "crc32": zlib.crc32(content)}
-    default_set.write_manifest(root, {"recipe": asdict(recipe), "files": about})
+            files[path.name] = {"bytes": len(content), "crc32": zlib.crc32(content)}
+    default_set.write_manifest(root, {"recipe": asdict(recipe), "files": files})
 
 
 def _photograph(name: str) -> torch.Tensor:
-    """Floats from 0 to 255, of shape (3, H, W)."""
+    """Load a photograph as floats from 0 to 255, of shape (3, H, W)."""
     photo = default_set.photograph(name)
     scale = SHORTER_PX / min(photo.size)
     photo = photo.resize([round(scale * side) for side in photo.size])
@@ -278,28 +274,28 @@ def _photograph(name: str) -> torch.Tensor:
 
 
 def _cut(photo: torch.Tensor, places: torch.Tensor, recipe: Recipe) -> torch.Tensor:
-    """Crops of shape (N, 3, px, px), each at a place that `corners` gave."""
+    """Cut out the crops that `corners` returned; shape (N, 3, px, px)."""
     height, width = photo.shape[1:]
-    y, x, side, angle = (each[:, None, None] for each in places.unbind(1))
+    y, x, side, angle = (column[:, None, None] for column in places.unbind(1))
     unit = (torch.arange(recipe.px) + 0.5) / recipe.px - 0.5
     down, right = side * unit[None, :, None], side * unit[None, None, :]
     rows = y + down * angle.cos() - right * angle.sin()
     columns = x + down * angle.sin() + right * angle.cos()
     grid = torch.stack([2 * columns / width - 1, 2 * rows / height - 1], dim=-1)
-    cut = [
+    parts = [
         grid_sample(photo.expand(len(part), -1, -1, -1), part, align_corners=False)
         for part in grid.split(512)
     ]
-    return torch.cat(cut)
+    return torch.cat(parts)
 
 
-def _recoloured(crops: torch.Tensor, random: torch.Generator) -> torch.Tensor:
-    """Other brightness, contrast and saturation for each crop, half of them grey; noise. uint8."""
+def _recolour(crops: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+    """Change brightness, contrast and saturation of each crop (half become grey); add noise."""
     brightness, contrast, saturation = 0.5 + torch.rand(3, len(crops), 1, 1, 1, generator=random)
     saturation *= torch.rand(saturation.shape, generator=random) < 0.5
     grey = crops.mean(dim=1, keepdim=True)
     crops = grey + saturation * (crops - grey)
-    middle = grey.mean(dim=(2, 3), keepdim=True)
-    crops = brightness * (middle + contrast * (crops - middle))
+    mean = grey.mean(dim=(2, 3), keepdim=True)
+    crops = brightness * (mean + contrast * (crops - mean))
     crops += 12 * torch.randn(crops.shape, generator=random)
     return crops.round().clamp(0, 255).to(torch.uint8)

@@ -1,10 +1,10 @@
-"""The default set: real JPEG files in ImageNet's folder layout, made on first use.
+"""The default set: real JPEG files in ImageNet's folder layout, created on first use.
 
-ImageNet may not be handed on, and a course must start without a download. So each class is
-one of 16 real photographs that scikit-image and scikit-learn ship, and each file a random
-crop of it, flipped, recoloured and saved as JPEG in ImageNet's sizes (median about 500 × 375
-pixels and 110 kB). Decoding costs what it costs on ImageNet, and accuracy really rises. It
-does not measure generalisation: the validation crops are of the same photographs.
+ImageNet must not be redistributed, and a course must start without a download. So each class is one
+of 16 photographs that scikit-image and scikit-learn ship, and each file is a random crop of it,
+flipped, recoloured and saved as JPEG in ImageNet's sizes (median about 500 × 375 pixels and
+110 kB). Decoding takes as long as on ImageNet, and accuracy really rises. The set does not measure
+generalisation, because validation crops are from the same photographs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import functools
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -48,8 +48,8 @@ PHOTOGRAPHS = {
     "tissue": "skimage/data/ihc.png",
 }
 
-# Width × height and share. ImageNet's photographs come from a web service that scaled the
-# longer side to 500 pixels; landscape is commonest, and some are larger.
+# Width × height, and share of the files. ImageNet's photographs are from a web service that scaled
+# the longer side to 500 pixels; landscape is most common, and some are larger.
 SIZES = [
     ((500, 375), 0.46),
     ((375, 500), 0.14),
@@ -63,12 +63,12 @@ MANIFEST = "manifest.json"
 
 
 class DataError(RuntimeError):
-    """The images cannot be used as they are; the message names the file and the fix."""
+    """The images cannot be used; the message names the file and the fix."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the set is made of. Equal recipes make equal bytes (with the same Pillow)."""
+    """The contents of the set. Equal recipes give equal bytes, with the same version of Pillow."""
 
     train_per_class: int = 64
     val_per_class: int = 16
@@ -76,7 +76,7 @@ class Recipe:
     version: int = 1
 
     def jobs(self) -> list[tuple[str, str, int]]:
-        """(split, class, index) of every file."""
+        """Return (split, class, index) of every file."""
         counts = {"train": self.train_per_class, "val": self.val_per_class}
         return [
             (split, name, index)
@@ -87,23 +87,19 @@ class Recipe:
 
 
 def default_root() -> Path:
-    """Where the set lies: the variable COURSE_DATA, else the user's cache folder.
+    """Return the folder of the set: the variable COURSE_DATA, or else the user's cache folder.
 
     Raises:
-        ValueError: the variable is set, and empty.
+        ValueError: the variable is set, but empty.
     """
     return folder_from("COURSE_DATA") or user_cache_path("make-training-fast") / "default-set-v1"
 
 
 def ensure(root: Path | None = None, recipe: Recipe = Recipe()) -> Path:
-    """The folder of the default set, made now if it is not there whole.
-
-    It is made beside its place and renamed when complete, under a lock. So an interruption
-    leaves nothing that could be taken for the set, and of two processes one makes it while
-    the other waits.
+    """Return the folder of the default set; create it first if it is not complete.
 
     Raises:
-        DataError: the folder cannot be written, or holds something else.
+        DataError: the folder cannot be written, or contains other files.
     """
     return ensure_whole(
         (root or default_root()).resolve(),
@@ -122,22 +118,39 @@ def ensure_whole(
     needs_mb: int,
     what: str,
 ) -> Path:
-    """The folder, filled now if it is not whole: beside its place, and renamed when complete.
+    """Return the folder; fill it first if it is not complete.
+
+    It is filled in a temporary folder, which is renamed when it is complete, under a lock. So an
+    interruption leaves nothing that looks like the set, and a second process waits.
 
     Args:
-        fill: writes everything into an empty folder, its manifest with a "recipe" last.
+        fill: writes everything into an empty folder, a manifest with a "recipe" last.
 
     Raises:
-        DataError: the folder cannot be written, or holds something else.
+        DataError: the folder cannot be written, or contains other files.
     """
     if is_whole(root):
         return root
+    partial = root.with_name(f"{root.name}.partial")
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{root}.lock"):
-            if not is_whole(root):
-                _refuse_foreign(root, what)
-                _make(root, fill)
+            if is_whole(root):
+                return root
+            if root.exists() and any(root.iterdir()) and not _has_recipe(root):
+                raise DataError(
+                    f"{root} holds files that are not the {what}, so it is left alone: "
+                    f"set COURSE_DATA to an empty or a new folder"
+                )
+            shutil.rmtree(partial, ignore_errors=True)  # of a process that was interrupted
+            try:
+                partial.mkdir()
+                fill(partial)
+                shutil.rmtree(root, ignore_errors=True)  # an older recipe, or a damaged set
+                partial.rename(root)
+            except BaseException:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
     except OSError as error:
         raise DataError(
             f"cannot make the {what} in {root}: {error.strerror or error}. It needs about "
@@ -146,8 +159,12 @@ def ensure_whole(
     return root
 
 
+def _has_recipe(root: Path) -> bool:
+    return "recipe" in read_dict(root / MANIFEST)
+
+
 def is_whole(root: Path, recipe: Recipe = Recipe()) -> bool:
-    """True if the set of this recipe is there with every one of its files."""
+    """Return whether the set of this recipe is complete."""
     manifest = read_dict(root / MANIFEST)
     if manifest.get("recipe") != asdict(recipe):
         return False
@@ -155,67 +172,41 @@ def is_whole(root: Path, recipe: Recipe = Recipe()) -> bool:
     return len(sizes) == len(recipe.jobs()) and sum(sizes) == manifest.get("bytes")
 
 
-def _refuse_foreign(root: Path, what: str) -> None:
-    if root.exists() and any(root.iterdir()) and "recipe" not in read_dict(root / MANIFEST):
-        raise DataError(
-            f"{root} holds files that are not the {what}, so it is left alone: "
-            f"set COURSE_DATA to an empty or a new folder"
-        )
-
-
-def _make(root: Path, fill: Callable[[Path], None]) -> None:
-    partial = root.with_name(f"{root.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # left by one that was interrupted
-    try:
-        partial.mkdir()
-        fill(partial)
-        shutil.rmtree(root, ignore_errors=True)  # an older recipe, or a damaged set
-        partial.rename(root)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-
-
-def _fill(root: Path, recipe: Recipe) -> None:
-    for split, name, _ in recipe.jobs():
-        (root / split / name).mkdir(parents=True, exist_ok=True)
-    bytes_written = sum(_write_all(root, recipe))
-    write_manifest(
-        root, {"recipe": asdict(recipe), "files": len(recipe.jobs()), "bytes": bytes_written}
-    )
-
-
 def write_manifest(root: Path, about: dict[str, Any]) -> None:
-    """What tells that a folder is whole, and of what it was made."""
+    """Write the file that marks a folder as complete, with its recipe."""
     (root / MANIFEST).write_text(json.dumps(about, indent=2))
 
 
-def _write_all(root: Path, recipe: Recipe) -> Iterator[int]:
+def _fill(root: Path, recipe: Recipe) -> None:
     jobs = recipe.jobs()
-    # Threads suffice: Pillow and NumPy let go of the interpreter while they work on pixels.
+    for split, name, _ in jobs:
+        (root / split / name).mkdir(parents=True, exist_ok=True)
+    # Threads are enough: Pillow and NumPy release the interpreter's lock while they work on pixels.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        sizes = pool.map(functools.partial(_write_one, root, recipe.seed), jobs)
+        sizes = pool.map(functools.partial(_write_file, root, recipe.seed), jobs)
         try:
-            yield from tqdm(sizes, "making the default data set", len(jobs), unit=" files")
+            total = sum(tqdm(sizes, "making the default data set", len(jobs), unit=" files"))
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+    write_manifest(root, {"recipe": asdict(recipe), "files": len(jobs), "bytes": total})
 
 
-def _write_one(root: Path, seed: int, job: tuple[str, str, int]) -> int:
+def _write_file(root: Path, seed: int, job: tuple[str, str, int]) -> int:
+    """Write one file, and return its size."""
     split, name, index = job
     order = list(PHOTOGRAPHS).index(name)
-    # One generator a file: the bytes do not depend on which thread makes which file.
+    # One generator per file, so that the bytes do not depend on the order of threads.
     random = np.random.default_rng([seed, split == "val", order, index])
     path = root / split / name / f"{name}_{index:05d}.jpg"
     quality = int(random.integers(92, 99))
-    _variant(photograph(name), random).save(path, quality=quality, subsampling=2)
+    _random_crop(photograph(name), random).save(path, quality=quality, subsampling=2)
     return path.stat().st_size
 
 
 @functools.cache
 def photograph(name: str) -> Image.Image:
-    """One of PHOTOGRAPHS, in RGB. Raises DataError where its package is missing."""
+    """Load one of PHOTOGRAPHS in RGB. Raises DataError if its package is not installed."""
     package, _, inside = PHOTOGRAPHS[name].partition("/")
     spec = find_spec(package)
     if spec is None or spec.origin is None:
@@ -224,8 +215,8 @@ def photograph(name: str) -> Image.Image:
         return image.convert("RGB")
 
 
-def _variant(photo: Image.Image, random: np.random.Generator) -> Image.Image:
-    """A random crop in one of ImageNet's sizes, flipped, recoloured, with sensor noise."""
+def _random_crop(photo: Image.Image, random: np.random.Generator) -> Image.Image:
+    """Crop a photograph to one of ImageNet's sizes, flip and recolour it, add sensor noise."""
     shares = [share for _, share in SIZES]
     width, height = SIZES[random.choice(len(SIZES), p=shares)][0]
     scale = random.uniform(0.45, 1.0) * min(photo.width / width, photo.height / height)
@@ -238,11 +229,7 @@ def _variant(photo: Image.Image, random: np.random.Generator) -> Image.Image:
         image = ImageOps.mirror(image)
     for enhance in (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color):
         image = enhance(image).enhance(random.uniform(0.6, 1.4))
-    return _with_noise(image, random)
-
-
-def _with_noise(image: Image.Image, random: np.random.Generator) -> Image.Image:
-    # Enlarged crops are smoother than photographs; without grain their files are too small.
-    grain = random.integers(-14, 15, size=(image.height, image.width, 1), dtype=np.int16)
-    pixels = np.asarray(image, dtype=np.int16) + grain
+    # Enlarged crops are smoother than photographs; without noise their files are too small.
+    noise = random.integers(-14, 15, size=(image.height, image.width, 1), dtype=np.int16)
+    pixels = np.asarray(image, dtype=np.int16) + noise
     return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))

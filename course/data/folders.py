@@ -1,4 +1,4 @@
-"""The folders of a set of images: which are classes, which files are images, which are hidden."""
+"""The folders of a set of images: classes, images, and hidden files."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-# Files that are images, as torchvision has it: to import it takes seconds.
+# As in torchvision, which takes seconds to import.
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 
 def class_names(folder: str | Path, hidden: list[str]) -> list[str]:
-    """The names of a split's class folders, sorted; hidden ones are appended to `hidden`.
+    """Return the names of a split's class folders, sorted; append hidden folders to `hidden`.
 
-    A folder such as .ipynb_checkpoints would be class 0, and shift every label by one.
+    A folder such as .ipynb_checkpoints would be class 0, and shift all labels by one.
     """
-    names = sorted(each.name for each in os.scandir(folder) if each.is_dir())
+    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
     hidden += [os.path.join(folder, name) for name in names if name.startswith(".")]
     return [name for name in names if not name.startswith(".")]
 
 
 def is_image(path: str, root: str, hidden: list[str]) -> bool:
-    """True for an image file below `root`; one that is hidden, or in a hidden folder, is none.
+    """Return whether this is an image file below `root` that is not hidden.
 
-    Such a file, for instance ._x.JPEG, which macOS writes beside x.JPEG, is appended to `hidden`.
+    Hidden images, for instance ._x.JPEG, which macOS writes next to x.JPEG, and images in hidden
+    folders are appended to `hidden`.
     """
     if not path.lower().endswith(SUFFIXES):
         return False
@@ -35,9 +36,9 @@ def is_image(path: str, root: str, hidden: list[str]) -> bool:
 
 
 def images_below(folder: Path, hidden: list[str]) -> Iterator[Path]:
-    """A class's image files, also those in linked folders, as torchvision finds them."""
-    for above, _, names in os.walk(folder, followlinks=True):
-        for path in (os.path.join(above, name) for name in names):
+    """Yield a class's image files, also those in linked folders, as torchvision finds them."""
+    for parent, _, names in os.walk(folder, followlinks=True):
+        for path in (os.path.join(parent, name) for name in names):
             if is_image(path, str(folder), hidden) and os.path.isfile(path):
                 yield Path(path)
 

@@ -1,4 +1,4 @@
-"""From a file to the network's input: decode, crop, and normalise."""
+"""From a file to the network's input: decode, crop, normalise."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from course.data import folders
 from course.data.default_set import DataError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in 0…1
-SHOWN = 224 / 256  # of a validation image's shorter side
+VAL_SHARE = 224 / 256  # the centre crop's share of a validation image's shorter side
 
 
 def train_view(cfg: Config) -> v2.Transform:
-    """Random crop and flip: how a file becomes a training image."""
+    """Return the transform of training images: random crop and flip, and RandAugment."""
     random = [v2.RandAugment()] if cfg.randaugment == "cpu" else []
-    return v2.Compose([RandomCrop(cfg.image_px), flipped, *random, *_to_floats(cfg)])
+    return v2.Compose([RandomCrop(cfg.image_px), flip_randomly, *random, *_to_floats(cfg)])
 
 
 class RandomCrop:
-    """A random part of an image, resized, as `v2.RandomResizedCrop` draws and makes it.
+    """Crops and resizes as `v2.RandomResizedCrop`, without v2's overhead.
 
-    What v2 does around it, for boxes and masks as well, takes a fifth of a core's time.
+    v2 also supports boxes and masks, which takes a fifth of a core's time.
     """
 
     def __init__(self, image_px: int) -> None:
@@ -41,9 +41,9 @@ class RandomCrop:
         self._side: torch.Tensor | None = None
 
     def grow_to(self, image_px: int) -> None:
-        """Make images of another size from now on, in workers too.
+        """Change the size of the crops, in workers, too.
 
-        The first call must come before workers start: they share what later ones write.
+        Call it before the workers start: they share the memory that later calls write to.
         """
         if self._side is None:
             self._side = torch.tensor(image_px).share_memory_()
@@ -56,27 +56,27 @@ class RandomCrop:
         return interpolate(part, size, mode="bilinear", antialias=True)[0]
 
 
-def flipped(image: torch.Tensor) -> torch.Tensor:
-    """Every other image, from left to right."""
+def flip_randomly(image: torch.Tensor) -> torch.Tensor:
+    """Mirror every second image, on average."""
     return image.flip(-1) if torch.rand(()) < 0.5 else image
 
 
 def epoch_px(cfg: Config, epoch: int) -> int:
-    """The side of training crops in an epoch, counted from 0, in pixels.
+    """Return the side of training crops in an epoch, counted from 0.
 
-    They grow from `cfg.start_px` in the first to `cfg.image_px` in the last, in equal steps that
-    are rounded to multiples of 32: networks halve them five times.
+    It grows from `cfg.start_px` in the first epoch to `cfg.image_px` in the last, in equal steps
+    that are rounded to multiples of 32, because networks halve images five times.
     """
     if not cfg.start_px or epoch >= cfg.epochs - 1:
         return cfg.image_px
-    grown = cfg.start_px + (cfg.image_px - cfg.start_px) * epoch / (cfg.epochs - 1)
-    return min(32 * math.floor(grown / 32 + 0.5), cfg.image_px)
+    side = cfg.start_px + (cfg.image_px - cfg.start_px) * epoch / (cfg.epochs - 1)
+    return min(32 * math.floor(side / 32 + 0.5), cfg.image_px)
 
 
 def val_view(cfg: Config) -> v2.Transform:
-    """Resize, then the centre crop, as ImageNet results are reported."""
-    resized = round(cfg.image_px / SHOWN)
-    return v2.Compose([v2.Resize(resized), v2.CenterCrop(cfg.image_px), *_to_floats(cfg)])
+    """Return the transform of validation images: resize and centre crop, as usual for ImageNet."""
+    side = round(cfg.image_px / VAL_SHARE)
+    return v2.Compose([v2.Resize(side), v2.CenterCrop(cfg.image_px), *_to_floats(cfg)])
 
 
 def _to_floats(cfg: Config) -> list[v2.Transform]:
@@ -86,10 +86,10 @@ def _to_floats(cfg: Config) -> list[v2.Transform]:
 
 
 def normalised(images: torch.Tensor) -> torch.Tensor:
-    """Images as the network wants them; those that came as bytes are turned where they lie."""
+    """Normalise images that are bytes, on their device; return floats unchanged."""
     if images.dtype != torch.uint8:
         return images
-    # Kept for each device: to copy them there in every step, the host would wait for the device.
+    # Cached, because copying the constants in each step would make the host wait for the device.
     constants = _constants if type(images) is torch.Tensor else _constants.__wrapped__
     scale, shift = constants(images.device)
     return torch.addcmul(shift, images, scale)  # one pass over the batch
@@ -97,13 +97,13 @@ def normalised(images: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def _constants(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """(byte / 255 - mean) / std, written as byte * scale + shift; each of shape (3, 1, 1)."""
-    mean, std = (torch.tensor(each).view(3, 1, 1) for each in (MEAN, STD))
+    """Return scale and shift, shape (3, 1, 1): (byte / 255 - mean) / std = byte·scale + shift."""
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
     return (1 / (255 * std)).to(device), (-mean / std).to(device)
 
 
 class Files(datasets.ImageFolder):
-    """Images of a folder for each class, decoded when they are asked for.
+    """Images from a folder per class, decoded on access.
 
     Hidden files and folders are skipped, and their number is printed on standard error.
     """
@@ -119,68 +119,67 @@ class Files(datasets.ImageFolder):
         folders.report_hidden(root, self._hidden)
 
     def find_classes(self, directory: str) -> tuple[list[str], dict[str, int]]:
-        """The class folders' names, sorted, and each one's number."""
+        """Return the names of the class folders, sorted, and their numbers."""
         names = folders.class_names(directory, self._hidden)
         if not names:
             raise FileNotFoundError(f"no class folder in {directory}")
         return names, {name: number for number, name in enumerate(names)}
 
     def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, int]]:
-        """The images of a batch, as DataLoader asks for them."""
+        """Return the images of a batch, for DataLoader."""
         with one_thread():
             return [self[index] for index in indices]
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """What loads images takes one core, as each worker of a DataLoader does."""
-    before = torch.get_num_threads()
+    """Load images with one core, also without workers."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
 
 
 def open_image(path: str) -> torch.Tensor:
-    """The image in RGB: bytes of shape (3, height, width).
+    """Decode an image file to RGB bytes of shape (3, height, width).
 
     Raises:
         DataError: the file is truncated or no image; the message names it.
     """
     try:
-        return opened(Path(path).read_bytes())
+        return decode_image(Path(path).read_bytes())
     except OSError as error:
         raise DataError(
             f"{path} cannot be decoded ({error}): copy this file again, or take it out"
         ) from error
 
 
-def opened(data: bytes) -> torch.Tensor:
-    """An image file's bytes as an RGB image, of shape (3, height, width).
+def decode_image(data: bytes) -> torch.Tensor:
+    """Decode an image of any format to RGB bytes of shape (3, height, width).
 
     Raises:
-        OSError: they are damaged, or no image.
+        OSError: the data are damaged, or no image.
     """
-    with suppress(ValueError):  # no JPEG, or a damaged one: Pillow knows more, and says which
-        return decoded(data)
-    file = io.BytesIO(data)
+    with suppress(ValueError):  # not a JPEG, or damaged: Pillow reports the cause
+        return decode_jpeg(data)
     try:
-        with Image.open(file) as image:
+        with Image.open(io.BytesIO(data)) as image:
             return v2.functional.pil_to_tensor(image.convert("RGB"))
     except OSError:
         raise
-    except Exception as error:  # a bomb, a chunk that is too large, …: each decoder has its own
+    except Exception as error:  # a decompression bomb, a chunk that is too large, …
         raise OSError(f"{type(error).__name__}: {error}") from error
 
 
-def decoded(jpeg: bytes) -> torch.Tensor:
-    """A JPEG file's bytes as an RGB image, of shape (3, height, width).
+def decode_jpeg(jpeg: bytes) -> torch.Tensor:
+    """Decode a JPEG to RGB bytes of shape (3, height, width).
 
-    Colours are stored at half the resolution, and enlarged here the fast way, by repetition.
+    Colours are stored at half the resolution, and are enlarged the fast way, by repetition.
 
     Raises:
-        ValueError: they are damaged, or no JPEG in RGB or grey, or too large for Pillow, too.
+        ValueError: the data are damaged, not a JPEG in RGB or grey, or too large for Pillow.
     """
     height, width, space, _ = simplejpeg.decode_jpeg_header(jpeg)
     if space in ("CMYK", "YCCK") or height * width > 2 * Image.MAX_IMAGE_PIXELS:

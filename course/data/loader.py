@@ -1,4 +1,4 @@
-"""One loader for synthetic tensors, the default set and ImageNet."""
+"""One loader for synthetic tensors, the default set, ImageNet and the crops."""
 
 from __future__ import annotations
 
@@ -19,108 +19,103 @@ from torchvision.transforms import v2
 
 from course.config import Config
 from course.data import crop_set, default_set
-from course.data.augment import randaugmented as randaugmented  # a script imports it from here
+from course.data.augment import randaugmented as randaugmented  # scripts import it from here
 from course.data.crop_set import Crops, OnDevice
 from course.data.default_set import DataError
-from course.data.formats import convert, on_device, shards
-from course.data.formats.on_device import Decoded, Encoded
+from course.data.formats import convert, gpu_decode, shards
 from course.data.formats.raw import Raw
 from course.data.images import Files, epoch_px, train_view, val_view
 from course.data.images import normalised as normalised  # and this
 from course.runs import failures
 
 SYNTHETIC_CLASSES = 1000
-NOTED = 64
-NICENESS = 10  # of loading processes: see `_make_way`
-_made: list[weakref.ref[DataLoader]] = []  # or its workers would stay
+NOTED = 64  # images per epoch that a sampler stores for the checks
+NICENESS = 10  # of worker processes; see `_lower_priority`
+_val_loader: list[weakref.ref[DataLoader]] = []  # weak, so that its workers can end
 Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclass(frozen=True)
 class ImageSets:
-    """The images to train on, those to validate on, and how many classes they have."""
+    """The images for training and validation, and their number of classes."""
 
     train: Sized
     val: Sized
     classes: int
-    shards: tuple[Path, ...] = ()  # of format="shards": the tar files of the training images
+    shards: tuple[Path, ...] = ()  # for format="shards": the tar files of the training images
 
 
 def image_sets(cfg: Config) -> ImageSets:
-    """The images that a config names; nothing is decoded yet.
+    """Return the images that a config names, without decoding any.
 
     Raises:
-        DataError: a folder or file that cannot be used; the message names it.
+        DataError: a folder or file cannot be used; the message names it.
     """
-    if cfg.data == "synthetic":  # as long as a sampler needs it; `loaders` knows what to do
+    if cfg.data == "synthetic":  # only as many as a sampler needs
         images = range(cfg.batch_size * max(cfg.steps, cfg.val_steps))
         return ImageSets(images, images, SYNTHETIC_CLASSES)
+    tars: list[Path] = []
     if cfg.data == "crops":
-        return _crops(cfg)
-    root = default_set.ensure() if cfg.data == "default" else Path(cfg.data_root).expanduser()
-    stored = root if cfg.format in ("files", "gpu_decode") else _stored(root, cfg)
-    tars = shards.paths(stored, "train") if cfg.format == "shards" else ()
-    root = stored if cfg.format in ("small", "raw") else root
-    opened = {"raw": Raw, "gpu_decode": partial(_folder, kind=Encoded)}.get(cfg.format, _folder)
-    train, val = opened(root, "train", train_view(cfg)), opened(root, "val", val_view(cfg))
-    if train.classes != val.classes:
-        odd = sorted(set(train.classes) ^ set(val.classes))
-        raise DataError(f"train/ and val/ in {root} differ in their class folders: {odd[:5]}")
-    if tars:
-        _check_shards(train, stored)
-    _check_converted((train, val), root, cfg)
-    _check_enough(len(train), cfg, root)
-    return ImageSets(train, to_validate(val, cfg), len(train.classes), tuple(tars))
+        root = crop_set.ensure()
+        train = Crops(root, "train")
+        val = Crops(root, "val") if cfg.val_steps else train.first(0)  # racing runs have none
+    else:
+        root = default_set.ensure() if cfg.data == "default" else Path(cfg.data_root).expanduser()
+        stored = _converted(root, cfg) if cfg.format in convert.KINDS else root
+        if cfg.format == "shards":
+            tars = shards.paths(stored, "train")
+        else:
+            root = stored
+        special = {"raw": Raw, "gpu_decode": partial(_folder, kind=gpu_decode.Encoded)}
+        open_split = special.get(cfg.format, _folder)
+        train = open_split(root, "train", train_view(cfg))
+        val = open_split(root, "val", val_view(cfg))
+        if train.classes != val.classes:
+            differing = sorted(set(train.classes) ^ set(val.classes))
+            raise DataError(
+                f"train/ and val/ in {root} differ in their class folders: {differing[:5]}"
+            )
+        if cfg.format in convert.KINDS:
+            _check_converted(train, val, stored, cfg.format)
+    _check_count(len(train), cfg, root)
+    return ImageSets(train, val_subset(val, cfg), len(train.classes), tuple(tars))
 
 
-def _crops(cfg: Config) -> ImageSets:
-    root = crop_set.ensure()
-    train = Crops(root, "train")
-    val = Crops(root, "val") if cfg.val_steps else train.first(0)  # in a race a run has none
-    _check_enough(len(train), cfg, root)
-    return ImageSets(train, to_validate(val, cfg), len(train.classes))
-
-
-def _stored(root: Path, cfg: Config) -> Path:
-    """Where the set lies in the config's format; the default set is converted at first use."""
+def _converted(root: Path, cfg: Config) -> Path:
+    """Return the folder of the set in the config's format; convert the default set if needed."""
     if cfg.data == "default":
         return convert.convert(cfg.format)
-    folder = convert.place(cfg.format, root.resolve())
-    if not (folder / convert.INDEX).exists():  # a large set takes hours: by itself, and once
+    folder = convert.target_folder(cfg.format, root.resolve())
+    if not (folder / convert.INDEX).exists():  # hours for a large set, so not within a run
         raise DataError(
             f"{root} was not converted yet: course data --as {cfg.format} --data-root {root}"
         )
     return folder
 
 
-def _check_converted(sets: Iterable[Files | Raw], root: Path, cfg: Config) -> None:
-    if cfg.format not in ("small", "raw"):
-        return
-    splits = convert.index(root, cfg.format)["splits"]
-    for split, found in zip(convert.SPLITS, sets):
-        if len(found) != splits[split]["images"]:
+def _check_converted(train: Files | Raw, val: Files | Raw, stored: Path, kind: str) -> None:
+    """Raise DataError if the images are not those that were converted."""
+    index = convert.index(stored, kind)
+    for split, images in (("train", train), ("val", val)):
+        about = index["splits"][split]
+        # `images` are the converted ones, or for shards the source files, of which some may be
+        # damaged.
+        damaged = len(about["damaged"]) if kind == "shards" else 0
+        if len(images) != about["images"] + damaged or images.classes != index["classes"]:
             raise DataError(
-                f"{root / split} holds {len(found)} of the {splits[split]['images']} images that "
-                f"were converted: run course data --as {cfg.format} again"
+                f"{stored / split}: expected {about['images'] + damaged} images in "
+                f"{len(index['classes'])} classes, but there are {len(images)} in "
+                f"{len(images.classes)}. Convert the set again: course data --as {kind}"
             )
+        if kind == "shards":  # only the training images are read from shards
+            return
 
 
-def _check_shards(train: Files, stored: Path) -> None:
-    """Are the images in shards those that the folders hold? Their classes are numbers there."""
-    about = convert.index(stored, "shards")
-    split = about["splits"]["train"]
-    if about["classes"] != train.classes or split["images"] + len(split["damaged"]) != len(train):
-        raise DataError(
-            f"{train.root} holds {len(train)} images in {len(train.classes)} classes, and its "
-            f"shards {split['images']} in {len(about['classes'])}: convert the set again, by "
-            f"course data --as shards"
-        )
-
-
-def _check_enough(images: int, cfg: Config, root: Path) -> None:
-    # Where an epoch has all its steps, each rank draws its share again and again: together they may
-    # take more than there is. Elsewhere batches would be smaller than they are counted.
-    if images < cfg.batch_size / (_ranks() if cfg.drop_last else 1):
+def _check_count(images: int, cfg: Config, root: Path) -> None:
+    """Raise DataError if there are too few images for the config."""
+    # With drop_last, each rank repeats its share of the images, so together they may use more than
+    # there are. Without it, batches would be smaller than the config says.
+    if images < cfg.batch_size / (_rank_and_size()[1] if cfg.drop_last else 1):
         raise DataError(
             f"batch_size={cfg.batch_size} is more than the {images} training images in "
             f'{root}: use a smaller batch, or data="synthetic" to measure speed and memory'
@@ -144,143 +139,126 @@ def loaders(
     val_sampler: Iterable[int] | None = None,
     **loading: Any,
 ) -> tuple[Batches, Batches]:
-    """Training batches and validation batches.
+    """Return training batches and validation batches.
 
-    A batch is (images, labels): float32 of shape (N, 3, image_px, image_px), normalised, or with
-    `cfg.uint8` bytes, which `normalised` turns into that; and int64 of shape (N,). Files come in
-    host memory; synthetic batches already lie on `device`, so that they cost nothing and the
-    network's own speed shows; crops lie there, too.
+    A batch is (images, labels). Images are normalised float32 of shape (N, 3, image_px, image_px),
+    or with `cfg.uint8` bytes, which `normalised` converts; labels are int64 of shape (N,). Images
+    from files arrive in host memory. Synthetic batches and crops are already on `device`.
 
-    An epoch has `cfg.steps` batches for training, however many files there are. With
-    `cfg.drop_last` off it ends with the files at the latest, its last batch perhaps smaller.
+    An epoch has `cfg.steps` training batches, however many files there are. With
+    `cfg.drop_last=False` it ends with the files at the latest, perhaps with a smaller batch.
 
     Args:
         share: images of a batch that this process loads; None: all of `cfg.batch_size`.
         sampler: the training images of one pass, in order; None: all, shuffled by `cfg.seed`.
-        val_sampler: which validation images; None: all.
-        loading: further arguments of PyTorch's DataLoader.
+        val_sampler: the indices of validation images; None: all.
+        loading: more arguments for PyTorch's DataLoader.
     """
     share = share or cfg.batch_size
     if cfg.data == "synthetic":
         return (Synthetic(cfg, device, share),) * 2
-    loading = _arguments(cfg) | loading
-    train = _training_loader(sets, cfg, share, sampler, loading)
-    taken = None if val_sampler is None else Drawing(val_sampler)
-    val = DataLoader(sets.val, share, sampler=taken, **loading)
-    _made[:] = [weakref.ref(val)]
-    failures.give_up_in_time(train)
-    failures.give_up_in_time(val)
-    return _on_device(sets, cfg, device, train, val)
-
-
-def _on_device(
-    sets: ImageSets, cfg: Config, device: torch.device, train: DataLoader, val: DataLoader
-) -> tuple[Batches, Batches]:
-    """The same batches, or where the device makes them of what these hold, those."""
-    if cfg.data == "crops":
-        moved = OnDevice(train, sets.train, device, cfg.seed + _rank())
-        return moved, OnDevice(val, sets.val.dataset, device)
+    loading = {"worker_init_fn": _lower_priority} | loading
     if cfg.format == "gpu_decode":
-        return Decoded(train, cfg, device, train=True), Decoded(val, cfg, device, train=False)
+        loading = {"collate_fn": gpu_decode.collate} | loading
+    train = _training_loader(sets, cfg, share, sampler, loading)
+    indices = None if val_sampler is None else EpochSampler(val_sampler)
+    val = DataLoader(sets.val, share, sampler=indices, **loading)
+    _val_loader[:] = [weakref.ref(val)]
+    failures.set_worker_timeout(train)
+    failures.set_worker_timeout(val)
+    if cfg.data == "crops":
+        batches = OnDevice(train, sets.train, device, cfg.seed + _rank_and_size()[0])
+        return batches, OnDevice(val, sets.val.dataset, device)
+    if cfg.format == "gpu_decode":
+        decoded = gpu_decode.Decoded
+        return decoded(train, cfg, device, train=True), decoded(val, cfg, device, train=False)
     return train, val
-
-
-def skip(batches: Batches, images: int) -> None:
-    """Leave out so many images of this rank in the next epoch: it was begun before, by another.
-
-    None where the number is below 0: the training that went on was at its end before this epoch.
-    A synthetic batch is always the same, so there nothing is to be done.
-    """
-    if isinstance(batches, DataLoader):
-        batches.sampler.skip = max(0, images)
-
-
-def _arguments(cfg: Config) -> dict[str, Any]:
-    """What DataLoader is told besides what the script says."""
-    own = {"worker_init_fn": _make_way}
-    return own | {"collate_fn": on_device.collate} if cfg.format == "gpu_decode" else own
-
-
-def _make_way(worker: int) -> None:
-    """Let a loading process work where no other wants its core.
-
-    Where they keep all cores busy, the process that tells the device what to compute would wait
-    for one again and again, and the device with it.
-    """
-    if hasattr(os, "nice"):  # Windows has none
-        os.nice(NICENESS)
-
-
-def made_last() -> DataLoader | None:
-    """The validation batches that `loaders` made last in this process, for the record."""
-    return _made[-1]() if _made else None
 
 
 def _training_loader(
     sets: ImageSets, cfg: Config, share: int, sampler: Sampler | None, loading: dict[str, Any]
 ) -> DataLoader:
-    order = torch.Generator().manual_seed(cfg.seed)
-    if isinstance(sets.train, IterableDataset):  # it has an order of its own
-        order.manual_seed(cfg.seed + _rank())
-        return DataLoader(sets.train, share, generator=order, **loading)
-    if sampler is None:  # with random numbers of its own: the loader draws at its workers' start
+    random = torch.Generator().manual_seed(cfg.seed)  # of the workers
+    if isinstance(sets.train, IterableDataset):  # it has its own order
+        random.manual_seed(cfg.seed + _rank_and_size()[0])
+        return DataLoader(sets.train, share, generator=random, **loading)
+    if sampler is None:  # with its own generator, because starting workers draws numbers
         sampler = RandomSampler(sets.train, generator=torch.Generator().manual_seed(cfg.seed))
     else:
-        order.manual_seed(cfg.seed + getattr(sampler, "rank", _rank()))  # workers draw from it
+        random.manual_seed(cfg.seed + getattr(sampler, "rank", _rank_and_size()[0]))
+    begin_epoch = None
+    if cfg.start_px:
+        crop = sets.train.transform.transforms[0]
+        crop.grow_to(epoch_px(cfg, 0))
+
+        def begin_epoch(epoch: int) -> None:
+            crop.grow_to(epoch_px(cfg, epoch))
+
     images = share * cfg.steps if cfg.drop_last else None
-    grow = _growing(sets, cfg) if cfg.start_px else None
     return DataLoader(
         sets.train,
         share,
-        sampler=Drawing(sampler, images, cfg.epochs, grow),
+        sampler=EpochSampler(sampler, images, cfg.epochs, begin_epoch),
         drop_last=cfg.drop_last,
-        generator=order,
+        generator=random,
         **loading,
     )
 
 
-def _rank() -> int:
-    joined = distributed.is_available() and distributed.is_initialized()
-    return distributed.get_rank() if joined else 0
+def skip(batches: Batches, images: int) -> None:
+    """Skip this rank's first images of the next epoch, which an earlier process has trained on.
+
+    Negative numbers skip nothing. Synthetic batches are all equal, so there is nothing to skip.
+    """
+    if isinstance(batches, DataLoader):
+        batches.sampler.skip = max(0, images)
 
 
-def _ranks() -> int:
-    joined = distributed.is_available() and distributed.is_initialized()
-    return distributed.get_world_size() if joined else 1
+def _lower_priority(worker: int) -> None:
+    """Let a worker process use a core only while no other process needs it.
+
+    If workers keep all cores busy, the process that starts the device's kernels would wait for a
+    core again and again, and so would the device.
+    """
+    if hasattr(os, "nice"):  # not on Windows
+        os.nice(NICENESS)
 
 
-def _growing(sets: ImageSets, cfg: Config) -> Callable[[int], None]:
-    """What gives an epoch's crops their size, before the first of them is asked for."""
-    crop = sets.train.transform.transforms[0]
-    crop.grow_to(epoch_px(cfg, 0))
-    return lambda epoch: crop.grow_to(epoch_px(cfg, epoch))
+def last_val_loader() -> DataLoader | None:
+    """Return the validation loader that `loaders` created last in this process."""
+    return _val_loader[-1]() if _val_loader else None
 
 
-def to_validate(val: Files | Raw | Crops, cfg: Config) -> Subset:
-    """The images that a config validates on, in any order."""
-    # Files come class after class: the first batches alone would show one or two classes.
+def _rank_and_size() -> tuple[int, int]:
+    is_member = distributed.is_available() and distributed.is_initialized()
+    return (distributed.get_rank(), distributed.get_world_size()) if is_member else (0, 1)
+
+
+def val_subset(val: Files | Raw | Crops, cfg: Config) -> Subset:
+    """Return the images that a config validates on, in random order."""
+    # Files are sorted by class: the first batches would contain only one or two classes.
     order = torch.randperm(len(val), generator=torch.Generator().manual_seed(cfg.seed))
     return Subset(val, order[: cfg.val_images or None].tolist())
 
 
-class Drawing(Sampler):
-    """Which images an epoch takes, and in which order: a sampler's, again and again.
+class EpochSampler(Sampler):
+    """Repeats a sampler until an epoch has all its images.
 
-    Where an epoch takes more images than there are, the sampler shuffles anew for each pass over
-    them. So no image comes again before all have come, and ranks' shares stay apart, but for the
-    few that a sampler itself repeats to make shares equal.
+    If an epoch uses more images than there are, the sampler shuffles again for each pass. So no
+    image is repeated before all were used, and the shares of ranks stay separate, except for the
+    few images that a sampler repeats to make shares equal.
 
     Args:
-        sampler: the images of a pass. Its `set_epoch`, if it has one, is called for each.
-        images: how many an epoch takes; None: one pass.
-        epochs: of the run, so that the passes of different ones are shuffled differently.
-        begin: is called with each epoch's number where the epoch begins.
+        sampler: the images of a pass. Its `set_epoch`, if it has one, is called for each pass.
+        images: the number of images per epoch; None: one pass.
+        epochs: of the run, so that the passes of different epochs are shuffled differently.
+        begin: is called with each epoch's number when the epoch begins.
 
     Attributes:
-        skip: so many images of the next epoch are left out, without being loaded: it began before.
+        skip: the next epoch leaves out this number of images, without loading them.
         taken: the first NOTED images of each epoch, in order.
-        low: of each epoch's first pass those that are numbered below NOTED: two ranks' first
-            ones may have nothing in common by chance.
+        low: the images of each epoch's first pass with numbers below NOTED: the first images of
+            two ranks may differ by chance.
     """
 
     def __init__(
@@ -305,7 +283,7 @@ class Drawing(Sampler):
         for number in itertools.count():
             if number and hasattr(self.sampler, "set_epoch"):
                 self.sampler.set_epoch(epoch + number * self.epochs)
-            order = [int(image) for image in self.sampler][:left]  # of a tensor, too
+            order = [int(image) for image in self.sampler][:left]  # the sampler may be a tensor
             if number == 0:
                 self.taken.append(order[:NOTED])
                 self.low.append(sorted(image for image in order if image < NOTED))
@@ -319,7 +297,7 @@ class Drawing(Sampler):
 
 
 class Synthetic:
-    """The same random batch, again and again: no file is read and no pixel decoded."""
+    """Repeats one random batch: no file is read and no image decoded."""
 
     def __init__(self, cfg: Config, device: torch.device, share: int | None = None) -> None:
         random = torch.Generator().manual_seed(cfg.seed)
@@ -347,7 +325,7 @@ def _folder(root: Path, split: str, view: v2.Transform, kind: type[Files] = File
     try:
         return kind(folder, view)
     except FileNotFoundError as error:
-        # torchvision's message names the classes that hold no image, or says there are none.
+        # torchvision's message names the classes without images, or says that there are none.
         raise DataError(f"{folder} is incomplete: {error}") from error
     except OSError as error:
         raise DataError(f"{folder} cannot be read: {error}") from error

@@ -1,4 +1,4 @@
-"""Images whose random crops follow from what they are, not from who loads them, or when."""
+"""Images with random crops that depend only on seed, epoch and image."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import torch
 
 from course.data.images import one_thread
 
-MULTIPLIER = 1_000_003  # a prime, so that (seed, epoch, image) hardly ever meet another three
+MULTIPLIER = 1_000_003  # a prime, so that different (seed, epoch, image) rarely give the same seed
 
 
 class Seeded:
-    """A set of images, each of which draws its crop from seed, epoch and its own number.
+    """A set of images whose crops are drawn from seed, epoch and the image's number.
 
-    A DataLoader's worker has one row of random numbers for all images that it happens to get. So
-    the crops change with the number of workers, and a training that goes on in the middle of an
-    epoch would have to load all that came before again. Here an image's crop needs nothing but its
-    number. Where an epoch goes through the images several times, they have the same crops again.
+    A DataLoader's worker has one sequence of random numbers for all images that it happens to load.
+    Its crops change with the number of workers, and to continue in the middle of an epoch, all
+    images before would have to be loaded again. Here, a crop depends on the image's number only. If
+    an epoch uses the images several times, they have the same crops again.
 
     Args:
         images: a map-style dataset.
@@ -27,30 +27,30 @@ class Seeded:
 
     def __init__(self, images: Sized, seed: int) -> None:
         self.images, self.seed = images, seed
-        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers that stay see it
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # for persistent workers
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "images":  # while it is unpickled
+        if name == "images":  # during unpickling
             raise AttributeError(name)
         return getattr(self.images, name)
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw otherwise from here on, before the epoch's first image is asked for."""
+        """Draw different crops; call it before the epoch's first image is loaded."""
         self._epoch.fill_(epoch)
 
     def __getitem__(self, index: int) -> Any:
-        own = (self.seed * MULTIPLIER + int(self._epoch)) * MULTIPLIER + index
-        before = torch.get_rng_state()
-        torch.default_generator.manual_seed(own % 2**63)  # the processor's alone
+        seed = (self.seed * MULTIPLIER + int(self._epoch)) * MULTIPLIER + index
+        state = torch.get_rng_state()
+        torch.default_generator.manual_seed(seed % 2**63)  # only the CPU's generator
         try:
             return self.images[index]
         finally:
-            torch.set_rng_state(before)
+            torch.set_rng_state(state)
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
-        """The images of a batch, as DataLoader asks for them."""
+        """Return the images of a batch, for DataLoader."""
         with one_thread():
             return [self[index] for index in indices]

@@ -370,7 +370,7 @@ class SupervisedRun:
         if code == 0:
             return Record("ok")
         if hung := ranks.hangs(self.run):
-            return Record("failed", error=failures.in_the_words_of(self.rank, hung))
+            return Record("failed", error=failures.describe_hangs(self.rank, hung))
         last_words = logs.text(self.run, err=True, lines=20)
         if code > 0:
             headline = f"the script ended with code {code}"

@@ -1,1 +1,1 @@
-"""What a run leaves: its folder, record, steps and logs, and what they say of it."""
+"""Runs: folders, records, steps, logs, ratios, recordings of other machines, export."""

@@ -1,4 +1,4 @@
-"""Call a function in a process of its own: if it crashes, a notebook's kernel stays alive."""
+"""Call a function in a separate process, so that its crash does not end a notebook's kernel."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-REQUEST, RESULT = "request.pickle", "result.pickle"
-
 
 class Crash(RuntimeError):
     """The process ended by a signal, such as SIGSEGV, or without a result."""
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what `function(*arguments)` returns in a new Python process.
+    """Return the result of `function(*arguments)` from a new Python process.
 
     The function must be defined in a module; arguments and results are pickled.
 
@@ -28,31 +26,26 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
         RuntimeError: the function raised an error; the message is the error's.
     """
     with tempfile.TemporaryDirectory() as folder:
-        request, result = Path(folder) / REQUEST, Path(folder) / RESULT
+        request, result = Path(folder, "request"), Path(folder, "result")
         request.write_bytes(pickle.dumps((function, arguments)))
-        command = [sys.executable, "-P", "-m", __spec__.name, folder]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if result.exists():  # whatever happened afterwards, as the process ended
-            returned, value = pickle.loads(result.read_bytes())
-            if returned:
+        command = [sys.executable, "-P", "-m", __spec__.name, str(request), str(result)]
+        process = subprocess.run(command, capture_output=True, text=True)
+        if result.exists():  # the process may have crashed afterwards
+            has_returned, value = pickle.loads(result.read_bytes())
+            if has_returned:
                 return value
             raise RuntimeError(value)
-    message = next(reversed(done.stderr.strip().splitlines()), "it printed no error")
-    code = done.returncode
-    ended = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    raise Crash(f"The process of {function.__name__} crashed ({ended}): {message}")
-
-
-def _main(folder: str) -> None:
-    try:
-        function, arguments = pickle.loads((Path(folder) / REQUEST).read_bytes())
-        result = pickle.dumps((True, function(*arguments)))
-    except Exception as error:
-        result = pickle.dumps((False, str(error) or repr(error)))
-    part = Path(folder) / f"{RESULT}.part"
-    part.write_bytes(result)
-    part.rename(Path(folder) / RESULT)  # so a result is never read half-written
+    message = next(reversed(process.stderr.strip().splitlines()), "it printed no error")
+    code = process.returncode
+    cause = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    raise Crash(f"The process of {function.__name__} crashed ({cause}): {message}")
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1])
+    request, result = map(Path, sys.argv[1:])
+    try:
+        function, arguments = pickle.loads(request.read_bytes())
+        content = pickle.dumps((True, function(*arguments)))
+    except Exception as error:
+        content = pickle.dumps((False, str(error) or repr(error)))
+    result.write_bytes(content)

@@ -1,4 +1,4 @@
-"""Logs: what a run printed, for people who look for what went wrong. Never a source of numbers."""
+"""Logs: what a run printed, for finding errors. They are never a source of numbers."""
 
 from __future__ import annotations
 
@@ -8,31 +8,30 @@ from pathlib import Path
 from course.runs.run import Run, all_runs
 from course.text import printable
 
-SUBMITIT_LINES = 4  # at most, of submitit's own, at the end of a log
-# Read at least, and for each line asked for: logs can be larger than memory, a line 100 kB long.
-LEAST_BYTES, LINE_BYTES = 2**20, 400
+SUBMITIT_LINES = 4  # written by submitit at the end of a log, at most
+MIN_BYTES, LINE_BYTES = 2**20, 400  # to read: logs can be larger than memory
 
 
 def tail(path: Path, lines: int = 20) -> str:
-    """The last lines of a text file, printable; empty where there is none."""
+    """Return the last lines of a text file, printable; "" if there is no file."""
     if not path.is_file():
         return ""
     with path.open("rb") as file:
-        length = max(LEAST_BYTES, LINE_BYTES * (lines + SUBMITIT_LINES))
+        length = max(MIN_BYTES, LINE_BYTES * (lines + SUBMITIT_LINES))
         file.seek(max(0, path.stat().st_size - length))
         ending = printable(file.read().decode(errors="replace")).rstrip().split("\n")
-    # submitit says that *its* function succeeded, which also holds for a run that failed.
+    # submitit reports that its own function succeeded, even if the run failed.
     return "\n".join([line for line in ending if not line.startswith("submitit INFO")][-lines:])
 
 
 def text(run: Run, *, err: bool = False, lines: int = 1000) -> str:
-    """The end of what the run's tasks printed, or of their standard error."""
+    """Return the end of the standard output of the run's tasks, or of their standard error."""
     suffix = ".err" if err else ".out"
     return "\n".join(tail(path, lines) for path in run.logs if path.suffix == suffix)
 
 
 def submitted(run: Run) -> str:
-    """The batch script that a run's job was submitted as; empty where there is none."""
+    """Return the batch script of a run's job; "" if there is none."""
     scripts = sorted(run.job.folder.glob("logs/*_submission.sh"))
     return scripts[-1].read_text() if scripts else ""
 
@@ -40,16 +39,16 @@ def submitted(run: Run) -> str:
 def search_log(
     name: str = "*", contains: str = "", with_err: bool = False
 ) -> list[Path] | dict[str, list[Path]]:
-    """Log files of the runs whose name fits, sorted.
+    """Find log files of runs, sorted by path.
 
     Args:
-        name: a shell pattern for the run's name, as "amp*".
-        contains: keep files in which this text occurs, as a plain text and not a pattern.
+        name: a shell pattern for the run's name, such as "amp*".
+        contains: plain text that the file must contain.
         with_err: also search standard error, and return {"stdout": […], "stderr": […]}.
     """
-    paths = [path for run in all_runs() if fnmatchcase(run.name, name) for path in run.logs]
-    found = sorted(path for path in paths if contains in path.read_text(errors="replace"))
-    stdout = [path for path in found if path.suffix == ".out"]
+    logs = [path for run in all_runs() if fnmatchcase(run.name, name) for path in run.logs]
+    matches = sorted(path for path in logs if contains in path.read_text(errors="replace"))
+    stdout = [path for path in matches if path.suffix == ".out"]
     if not with_err:
         return stdout
-    return {"stdout": stdout, "stderr": [path for path in found if path.suffix == ".err"]}
+    return {"stdout": stdout, "stderr": [path for path in matches if path.suffix == ".err"]}

@@ -1,4 +1,4 @@
-"""What each rank of a run did and how it ended: where one waits, another has something to tell."""
+"""What each rank of a run did and how it ended: if one waits, another has the error."""
 
 from __future__ import annotations
 
@@ -11,43 +11,42 @@ from course.runs.run import Run
 if TYPE_CHECKING:
     import pandas as pd
 
-LOG_LINES = 500  # of a log's end, among which a hang is looked for: its report takes about 60
+LOG_LINES = 500  # to search for a hang; NCCL's report has about 60 lines
 
 
-def told(run: Run) -> pd.DataFrame:
-    """One row a rank: rank, host, device, status, steps that it finished, error in its own words.
+def rank_table(run: Run) -> pd.DataFrame:
+    """Return a table with one row per rank: rank, host, device, status, finished steps, error.
 
-    Where NCCL ended a rank from outside its script, the run being over, its log has the words.
-    A rank that was ended otherwise before it could write what it knew has the status "" and no
-    error.
+    If NCCL ended a rank of a finished run, the error is from its log. A rank that was killed before
+    it could record anything has the status "" and no error.
     """
     import pandas as pd
 
-    known = {each["rank"]: each for each in run.ranks}
-    hung = hangs(run) if run.record else {}
+    reports = {rank: {"status": "failed", "error": str(hang)} for rank, hang in hangs(run).items()}
+    reports = reports if run.record else {}
+    reports |= {report["rank"]: report for report in run.ranks}
     rows = []
     for rank in range(run.launched.get("gpus", 1)):
-        in_log = {"status": "failed", "error": str(hung[rank])} if rank in hung else {}
-        own = known.get(rank, in_log)
-        device = (own.get("evidence") or {}).get("device", own.get("device") or "")
+        report = reports.get(rank, {})
+        device = (report.get("evidence") or {}).get("device", report.get("device") or "")
         rows.append(
             {
                 "rank": rank,
-                "host": own.get("host", ""),
+                "host": report.get("host", ""),
                 "device": device,
-                "status": own.get("status", ""),
+                "status": report.get("status", ""),
                 "steps": len(run.rank_steps(rank)),
-                "error": own.get("error", ""),
+                "error": report.get("error", ""),
             }
         )
     return pd.DataFrame(rows).set_index("rank")
 
 
 def hangs(run: Run) -> dict[int, failures.Hang]:
-    """By rank, in order: in which collective NCCL's watchdog ended it, as its own log tells."""
-    found = {}
+    """Return the hangs of a run by rank, sorted, from the ranks' logs."""
+    result = {}
     for path in run.logs:
-        if task := re.search(r"_(\d+)_log\.err$", path.name):  # as submitit names them
+        if task := re.search(r"_(\d+)_log\.err$", path.name):  # submitit's file names
             rank = int(task[1])
-            found[rank] = failures.hang(logs.tail(path, LOG_LINES), rank)
-    return {rank: found[rank] for rank in sorted(found) if found[rank]}
+            result[rank] = failures.hang(logs.tail(path, LOG_LINES), rank)
+    return {rank: result[rank] for rank in sorted(result) if result[rank]}

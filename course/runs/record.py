@@ -1,4 +1,4 @@
-"""Records: what a run was and what it measured, written once and read by any version."""
+"""Records: the config and the measurements of a run, written once, readable by any version."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from course.text import TEXT, printable, shortened
 
 RECORD_SCHEMA = 1
 STATUSES = ("ok", "oom", "failed", "timeout", "cancelled", "lost")
-PHASES = ("load", "forward", "loss", "backward", "optimizer")  # of a step, in their order
-RESERVE = "reserve.bin"  # room on the disk for the record, kept from launch until it is written
+PHASES = ("load", "forward", "loss", "backward", "optimizer")  # of a step, in order
+RESERVE = "reserve.bin"  # reserves space on the disk until the record is written
 RESERVE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a run was and what it measured. None: not measured. Units are in the names.
+    """The result of a run. None: not measured. Units are part of the names.
 
-    Times are medians over the steps after warm-up, with quartiles where the name says q1 or
-    q3; `watts` is the mean of one GPU over those steps. `peak_gib` is the device allocator's
-    peak, or on a CPU the peak resident size of the process (`memory_kind` says which).
-    `evidence` is what the first step's operators were seen to do
-    (`course.training.evidence`), `trace` the file of a traced run in its folder.
+    Times are medians over the steps after warm-up, or quartiles (q1, q3); `watts` is the mean of
+    one GPU over these steps. `peak_gib` is the peak of the device's allocator, or on a CPU the
+    peak resident size of the process (see `memory_kind`). `evidence` describes the operators of
+    the first step (`course.training.evidence`), `trace` is the trace's file in the run's folder.
     """
 
     status: str
@@ -52,20 +51,20 @@ class Record:
     peak_gib: float | None = None
     reserved_gib: float | None = None
     memory_kind: str = ""
-    host_gib: float | None = None  # training process and its workers, at the fullest seen
+    host_gib: float | None = None  # of the training process and its workers, at most
     watts: float | None = None
     joules_per_image: float | None = None
     epochs: list[dict[str, float]] = field(default_factory=list)
     steps_measured: int = 0
-    turns: int = 0  # in which these steps were taken, each a block of them; 0: it ran alone
-    left: list[str] = field(default_factory=list)  # ended before their time, while turns were taken
+    turns: int = 0  # blocks of steps; 0: the run was alone
+    left: list[str] = field(default_factory=list)  # of the group, ended before the others
     first_loss: float | None = None
     last_loss: float | None = None
     val_loss: float | None = None
     val_top1: float | None = None
-    val_images: int | None = None  # so many were validated
-    weights_by: list[int] = field(default_factory=list)  # ranks that wrote weights.pt
-    race: dict[str, Any] = field(default_factory=dict)  # of a race: seconds and joules, at marks
+    val_images: int | None = None
+    weights_by: list[int] = field(default_factory=list)  # the ranks that wrote weights.pt
+    race: dict[str, Any] = field(default_factory=dict)  # seconds and joules at marks
     wall_s: float | None = None
     started_at: str = ""
     ended_at: str = ""
@@ -79,28 +78,28 @@ class Record:
     schema: int = RECORD_SCHEMA
 
     def __post_init__(self) -> None:
-        # Whoever wrote the error: a terminal and a page show it, and RESERVE must have room for it.
+        # It is shown in terminals and on pages, and must fit into RESERVE.
         object.__setattr__(self, "error", shortened(printable(self.error), TEXT))
 
     @classmethod
     def from_json(cls, text: str) -> Record:
-        """Read a record of any version: unknown fields are passed over, missing ones None.
+        """Read a record of any version: unknown fields are ignored, missing ones are None.
 
         Raises:
-            ValueError: the text is no record, cut short for instance.
+            ValueError: the text is no record, or incomplete.
         """
         return cls.from_values(json.loads(text))
 
     @classmethod
     def from_values(cls, values: Any) -> Record:
-        """As `from_json`, of the object that the text has."""
+        """Create a record from a JSON object, as `from_json` does."""
         if not isinstance(values, dict) or values.get("status") not in STATUSES:
             raise ValueError(f"a record needs a status, one of {', '.join(STATUSES)}")
         return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
 
 
 def write_record(folder: Path, record: Record) -> None:
-    """Write record.json, unless the run has one: the first verdict stands.
+    """Write record.json, unless the run has one: the first record counts.
 
     Raises:
         OSError: the disk is full or cannot be written.

@@ -79,12 +79,12 @@ NEAREST = 4  # how many recorded runs an error names if none matches
 
 
 def machines() -> list[str]:
-    """The names of the recorded machines."""
+    """Return the names of the recorded machines."""
     return sorted(path.parent.name for path in RECORDED.glob(f"*/{INDEX}"))
 
 
 def load(machine: str) -> dict[str, Any]:
-    """The index of a machine.
+    """Read the index of a machine.
 
     Raises:
         ValueError: nothing was recorded there; the message lists the machines.
@@ -93,16 +93,29 @@ def load(machine: str) -> dict[str, Any]:
 
 
 def part(machine: str, name: str) -> Any:
-    """A part of a machine's index: one measurement.
+    """Return a part of a machine's index: one measurement.
 
     Raises:
         ValueError: nothing was recorded there, or no such part; the message lists where it is.
     """
-    saved = load(machine)
-    if name not in saved:
-        others = ", ".join(each for each in machines() if name in load(each)) or "no machine has it"
+    index = load(machine)
+    if name not in index:
+        others = ", ".join(m for m in machines() if name in load(m)) or "no machine has it"
         raise ValueError(f"no {name} is recorded for {machine!r}: {others}")
-    return saved[name]
+    return index[name]
+
+
+def recorded_table(machine: str, part_name: str) -> pd.DataFrame:
+    """A measurement stored in a machine's index, as a table; column `machine` says when it ran.
+
+    Raises:
+        ValueError: nothing was recorded there, or no such part; the message lists where it is.
+    """
+    import pandas as pd
+
+    saved = part(machine, part_name)
+    date = origin({"date": saved["date"], "versions": {"torch": saved["torch"]}})
+    return pd.DataFrame(saved["rows"]).assign(machine=f"{saved['machine']} ({date})")
 
 
 def save(machine: str, parts: dict[str, Any]) -> None:
@@ -118,7 +131,7 @@ def save(machine: str, parts: dict[str, Any]) -> None:
 
 
 def trace_folder(machine: str) -> Path:
-    """The folder of a machine's profiler output.
+    """Return the folder of a machine's profiler output.
 
     Raises:
         ValueError: nothing was recorded there; the message lists the machines.
@@ -127,7 +140,7 @@ def trace_folder(machine: str) -> Path:
 
 
 def recorded_runs(machine: str, *purposes: str) -> list[Run]:
-    """The recorded runs of a machine, in the order in which they ran.
+    """Return the recorded runs of a machine, in the order in which they ran.
 
     Args:
         purposes: return only runs that were recorded for these; all runs by default.
@@ -138,15 +151,14 @@ def recorded_runs(machine: str, *purposes: str) -> list[Run]:
     for purpose in purposes:
         check_purpose(purpose)
     table = _folder(machine) / rows.RUNS
-    known = _runs(table, rows.version(table))
-    return [run for run in known if not purposes or run.purpose in purposes]
+    runs = _runs(table, rows.version(table))
+    return [run for run in runs if not purposes or run.purpose in purposes]
 
 
 @lru_cache(maxsize=32)  # every query reads all runs of a machine
 def _runs(table: Path, _version: tuple[int, ...]) -> list[Run]:
-    """The runs of a table, in the order in which they ran."""
-    found = [Run(table.parent / TRACES / name) for name in rows.names(table)]
-    return sorted(found, key=lambda run: (run.record.started_at, run.name))
+    runs = [Run(table.parent / TRACES / name) for name in rows.names(table)]
+    return sorted(runs, key=lambda run: (run.record.started_at, run.name))
 
 
 def check_purpose(purpose: str) -> None:
@@ -156,13 +168,13 @@ def check_purpose(purpose: str) -> None:
 
 
 def origin(saved: dict[str, Any]) -> str:
-    """Date and PyTorch version of a recording, in words, to show next to its numbers."""
+    """Return date and PyTorch version of a recording, to show next to its numbers."""
     torch_version = saved["versions"]["torch"].partition("+")[0]
     return f"recorded {saved['date']}, PyTorch {torch_version}"
 
 
 def ladders(machine: str) -> dict[str, dict[tuple[str, str], Record]]:
-    """The rungs of the ladder as recorded in SETUP, by device.
+    """Return the rungs of the ladder as recorded in SETUP, by device.
 
     Returns:
         "GPU" and "CPU", each with records by rung and precision. The last of several runs counts;
@@ -175,18 +187,18 @@ def ladders(machine: str) -> dict[str, dict[tuple[str, str], Record]]:
 
 
 def ladder_of(runs: Iterable[Run]) -> dict[str, dict[tuple[str, str], Record]]:
-    """`ladders` for these runs of a machine, in the order in which they ran."""
-    found: dict[str, dict[tuple[str, str], Record]] = {"GPU": {}, "CPU": {}}
+    """Return `ladders` for these runs of a machine, in the order in which they ran."""
+    result: dict[str, dict[tuple[str, str], Record]] = {"GPU": {}, "CPU": {}}
     for record in (run.record for run in runs):
         config, is_rung = record.config, record.rung in LADDER | BEYOND and record.gpus == 1
         if is_rung and record.images_per_s and SETUP.items() <= config.items():
             device = "CPU" if record.device == "cpu" else "GPU"
-            found[device][record.rung, config["precision"]] = record
-    return found
+            result[device][record.rung, config["precision"]] = record
+    return result
 
 
 def recorded(machine: str, data: str = "synthetic", device: str = "auto") -> pd.DataFrame:
-    """The runs that were recorded on a machine, as a table like that of `ladder_table`.
+    """Return the runs that were recorded on a machine, as a table like `ladder_table`.
 
     Runs of the purposes OFF_LADDER are left out: see `trace_path` and `recorded_runs`. Column
     `ratio` is relative to the first baseline.
@@ -206,22 +218,18 @@ def recorded(machine: str, data: str = "synthetic", device: str = "auto") -> pd.
 
 
 def _on_device(machine: str, data: str, device: str) -> list[Run]:
-    """The runs of the ladder on this device and data. The baseline comes first, even if the CPU
-    was recorded after the GPU."""
-    known = [run for run in recorded_runs(machine) if run.purpose not in OFF_LADDER]
-    found = [
+    """Return the runs of the ladder on this device and data, the baseline first."""
+    runs = [run for run in recorded_runs(machine) if run.purpose not in OFF_LADDER]
+    matches = [
         run
-        for run in known
+        for run in runs
         if run.config.data == data
         and (run.config.rung == "baseline" or run.config.device == device)
     ]
-    if not found:
-        there = sorted({run.config.data for run in known})
-        raise ValueError(
-            f"no run on {data} data is recorded on {machine}: there is "
-            f"{', '.join(there) or 'nothing'}"
-        )
-    return sorted(found, key=lambda run: run.config.device == "auto")
+    if not matches:
+        available = ", ".join(sorted({run.config.data for run in runs})) or "nothing"
+        raise ValueError(f"no run on {data} data is recorded on {machine}: there is {available}")
+    return sorted(matches, key=lambda run: run.config.device == "auto")
 
 
 def _table(runs: Iterable[Run]) -> pd.DataFrame:
@@ -237,32 +245,32 @@ def _table(runs: Iterable[Run]) -> pd.DataFrame:
     return table
 
 
-def large(machine: str, rungs: Iterable[str]) -> pd.DataFrame:
-    """The ladder's rungs as recorded at batch 256, which keeps a GPU busy. See `recorded`.
+def full_batch_ladder(machine: str, rungs: Iterable[str]) -> pd.DataFrame:
+    """Return the ladder's rungs as recorded at batch 256, which keeps a GPU busy. See `recorded`.
 
     Args:
         rungs: names of rungs; those that were not recorded at batch 256 are left out.
     """
     runs, wanted = _on_device(machine, "synthetic", "auto"), set(rungs)
-    large = [
+    is_wanted = [
         run.purpose in FULL_BATCH
         and run.config.batch_size == SETUP["batch_size"]
         and run.config.rung in wanted
         and _computes_rung(run)
         for run in runs
     ]
-    return _table(runs)[large]
+    return _table(runs)[is_wanted]
 
 
 def _computes_rung(run: Run) -> bool:
-    """Whether a run computes what the rung of its name computes, regardless of sizes."""
+    """Return whether a run computes the same as the rung of its name, regardless of sizes."""
     wanted = (LADDER | BEYOND).get(run.config.rung, Config())
     names = ("precision", "channels_last", "compile")
     return all(_fits(run, name, getattr(wanted, name)) for name in names)
 
 
 def _fits(run: Run, name: str, wanted: Any) -> bool:
-    """Whether the run computed with this setting; `half` is its machine's own format."""
+    """Return whether the run computed with this setting; `half` is its machine's format."""
     if name == "precision" and wanted == "half":
         formats = run.record.hardware.get("half_units", [])
         wanted = resolve_half(formats, scales_loss=run.config.scales_loss)
@@ -270,7 +278,7 @@ def _fits(run: Run, name: str, wanted: Any) -> bool:
 
 
 def trace_path(machine: str, name: str) -> Path:
-    """The path of a recorded run's trace, which contains one training step.
+    """Return the path of a recorded run's trace, which contains one training step.
 
     Raises:
         ValueError: no traced run of this name; the message lists those of the machine.
@@ -287,13 +295,13 @@ def trace_path(machine: str, name: str) -> Path:
 
 
 def trace_name(config: Config) -> str:
-    """The name of the trace of a run with this config."""
+    """Return the name of the trace of a run with this config."""
     name = "tf32" if config.precision == "tf32" else config.rung
     return name + "_fp16" * (config.precision == "fp16") + "_cpu" * (config.device == "cpu")
 
 
 def answer(machine: str, config: Config, gpus: int = 1, added: dict[str, str] | None = None) -> Run:
-    """The last run that was recorded with this config on this number of GPUs.
+    """Return the last run that was recorded with this config on this number of GPUs.
 
     Its LABELS may differ, but a run of this rung is preferred. The script is not compared: the
     recorded script is solutions/train.py of the recorded commit, or a variant of it.
@@ -304,28 +312,34 @@ def answer(machine: str, config: Config, gpus: int = 1, added: dict[str, str] | 
     Raises:
         ValueError: no such run was recorded; the message names the most similar runs.
     """
-    wanted = _computed(config)
-    newest = ((run, run.launched) for run in reversed(recorded_runs(machine)))  # each read once
-    same = [(run, asked) for run, asked in newest if asked.get("added") == added]
-    if added and not same:
+    wanted = {key: value for key, value in vars(config).items() if key not in LABELS}
+    newest = ((run, run.launched) for run in reversed(recorded_runs(machine)))
+    same_script = [(run, request) for run, request in newest if request.get("added") == added]
+    if added and not same_script:
         raise ValueError(
             f"no script with these added lines was recorded on {machine}: {added}. Launch it on a "
             f"different site, such as site='local'"
         )
-    known = [
-        (_differences(run, asked, wanted, gpus), _nearness(run, asked, config), run)
-        for run, asked in same
+    candidates = [
+        (_differences(run, request, wanted, gpus), run, request) for run, request in same_script
     ]
-    known.sort(key=lambda each: (len(each[0]), each[1]))
-    for differences, _, run in known:
-        if not differences:
-            return run
+
+    def sort_key(candidate: tuple) -> tuple:
+        differences, run, request = candidate
+        # A run for PRACTICE repeats a different run, so it answers only if there is no other.
+        is_practice = request.get("purpose", "") == PRACTICE
+        return len(differences), run.config.rung != config.rung, is_practice
+
+    candidates.sort(key=sort_key)
+    if candidates and not candidates[0][0]:
+        return candidates[0][1]
     nearest = "\n".join(
-        f"  {run.config.rung}: {', '.join(differences)}" for differences, _, run in known[:NEAREST]
+        f"  {run.config.rung}: {', '.join(differences)}"
+        for differences, run, _ in candidates[:NEAREST]
     )
     advice = f"\nrecorded({machine!r}) lists all"
-    different = {each.partition("=")[0] for each in known[0][0]} if known else set()
-    if added is None and different & {*QUICK}:  # variants were recorded at the quick size
+    names = {text.partition("=")[0] for text in candidates[0][0]} if candidates else set()
+    if added is None and names & {*QUICK}:  # variants were recorded at the quick size
         advice += ". In a notebook, quick = False requests the recorded sizes"
     raise ValueError(
         f"this run was not recorded on {machine}. The most similar runs, and how they differ:\n"
@@ -333,25 +347,12 @@ def answer(machine: str, config: Config, gpus: int = 1, added: dict[str, str] | 
     )
 
 
-def _nearness(run: Run, launched: dict[str, Any], config: Config) -> tuple[bool, bool]:
-    """Sort key of runs that computed the same: the smallest is the answer."""
-    # A run for PRACTICE repeats a different run, so it answers only if there is no other.
-    return run.config.rung != config.rung, launched.get("purpose", "") == PRACTICE
-
-
-def _computed(config: Config) -> dict[str, Any]:
-    return {key: value for key, value in vars(config).items() if key not in LABELS}
-
-
-def _differences(
-    run: Run, launched: dict[str, Any], wanted: dict[str, Any], gpus: int
-) -> list[str]:
-    is_loading = launched.get("purpose", "") in LOADING_PURPOSES
-    left_out = () if is_loading else LOADING_FIELDS
-    names = [name for name in wanted if name not in left_out]
+def _differences(run: Run, request: dict[str, Any], wanted: dict[str, Any], gpus: int) -> list[str]:
+    is_loading = request.get("purpose", "") in LOADING_PURPOSES
+    names = [name for name in wanted if is_loading or name not in LOADING_FIELDS]
     differing = [name for name in names if not _fits(run, name, wanted[name])]
-    found = [f"{name}={getattr(run.config, name)!r}" for name in differing]
-    return found + ([f"gpus={launched['gpus']}"] if launched["gpus"] != gpus else [])
+    texts = [f"{name}={getattr(run.config, name)!r}" for name in differing]
+    return texts + ([f"gpus={request['gpus']}"] if request["gpus"] != gpus else [])
 
 
 def check_shipped() -> None:
@@ -368,6 +369,5 @@ def check_shipped() -> None:
 def _folder(machine: str) -> Path:
     check_shipped()
     if machine not in machines():
-        known = ", ".join(machines())
-        raise ValueError(f"nothing is recorded for {machine!r}: there are {known}")
+        raise ValueError(f"nothing is recorded for {machine!r}: there are {', '.join(machines())}")
     return RECORDED / machine

@@ -1,4 +1,4 @@
-"""How a run's process says that it ends before the run does, and another is to go on."""
+"""How a run continues in another process: names of its files, and its exit code."""
 
 from __future__ import annotations
 
@@ -8,29 +8,28 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-GO_ON = 75  # the exit code of one that was asked to end, and has saved: os.EX_TEMPFAIL
-CHECKPOINT = "checkpoint"  # the folder of a run's, written by all of its ranks
-CHECKPOINTS = "checkpoints"  # of a run's folder
-EPOCHS = "epochs.jsonl"  # the figures of each epoch, where another process may have to know them
-INTERRUPTED = "interrupted.json"  # of a run's folder: what interrupted it on purpose so far
+GO_ON = 75  # exit code of a process that saved after SIGTERM, to be started again: os.EX_TEMPFAIL
+CHECKPOINT = "checkpoint"  # the folder of a checkpoint that all ranks write
+CHECKPOINTS = "checkpoints"  # the folder of a run's checkpoints
+EPOCHS = "epochs.jsonl"  # the results of each epoch, for the next process
+INTERRUPTED = "interrupted.json"  # the planned interruptions so far
 
 
 def interruptions(folder: Path) -> list[dict[str, Any]]:
-    """What has interrupted a run on purpose, in order: how, and behind how many whole steps."""
+    """Return the planned interruptions of a run so far, in order: how, and after which step."""
     path = folder / INTERRUPTED
     return json.loads(path.read_text()) if path.exists() else []
 
 
 def take_over(earlier: Path, folder: Path) -> None:
-    """Let a run that is started anew go on from what an earlier attempt at it has saved.
+    """Copy checkpoints and steps from an earlier attempt, so that a new attempt continues.
 
-    Its checkpoints and the steps before them come along; on one disk they take no room twice.
+    Hard links avoid copying the checkpoints on the same disk.
     """
     if not any((earlier / CHECKPOINTS).glob("*")):
         return
-    copy = os.link if hasattr(os, "link") else shutil.copy2
     try:
-        shutil.copytree(earlier / CHECKPOINTS, folder / CHECKPOINTS, copy_function=copy)
+        shutil.copytree(earlier / CHECKPOINTS, folder / CHECKPOINTS, copy_function=os.link)
     except shutil.Error:  # a file system without hard links
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
         shutil.copytree(earlier / CHECKPOINTS, folder / CHECKPOINTS)

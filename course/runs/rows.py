@@ -18,37 +18,34 @@ RUNS, STEPS = "runs.jsonl", "steps.jsonl.gz"
 
 
 def names(table: Path) -> list[str]:
-    """The runs of a table, in its order; none where there is no such file.
+    """Return the names of a table's runs in order; [] if there is no such file.
 
     Raises:
         ValueError: the file is damaged.
     """
-    return list(_parse_once(table, version(table)))
+    return list(_lines(table, version(table)))
 
 
 def read(table: Path, run: str) -> dict[str, Any]:
-    """The row of a run, or {}. It is a new dict each time, so the caller may change it.
+    """Return the row of a run as a new dict, or {}.
 
     Raises:
         ValueError: the file is damaged.
     """
-    return json.loads(_parse_once(table, version(table)).get(run, "{}"))
+    return json.loads(_lines(table, version(table)).get(run, "{}"))
 
 
 def write(table: Path, row: dict[str, Any]) -> None:
-    """Add a row, or replace that of the same run. All other rows stay as they are.
-
-    A reader sees the old table or the new one, never a part.
-    """
-    lines = _parse(table) | {row["run"]: json.dumps(row)}
+    """Add a row, or replace the row of the same run, atomically."""
+    lines = _lines(table, version(table)) | {row["run"]: json.dumps(row)}
     data = "".join(f"{line}\n" for line in lines.values()).encode()
     with whole_file(table) as file:
-        # No time of writing goes into a gzip file, so the same rows are the same file.
+        # Without a time in the gzip file, the same rows give the same file.
         file.write(gzip.compress(data, mtime=0) if table.suffix == ".gz" else data)
 
 
 def version(table: Path) -> tuple[int, ...]:
-    """What differs whenever a table was written; () where there is no such file."""
+    """Return a key that changes when a table is written; () if there is no such file."""
     try:
         status = table.stat()
     except FileNotFoundError:
@@ -56,13 +53,9 @@ def version(table: Path) -> tuple[int, ...]:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-@lru_cache(maxsize=32)  # two files of each machine
-def _parse_once(table: Path, _version: tuple[int, ...]) -> dict[str, str]:
-    return _parse(table)
-
-
-def _parse(table: Path) -> dict[str, str]:
-    """The lines of a file by the name of their run."""
+@lru_cache(maxsize=32)  # two files per machine
+def _lines(table: Path, _version: tuple[int, ...]) -> dict[str, str]:
+    """Return the lines of a file by the names of their runs."""
     if not table.exists():
         return {}
     data = table.read_bytes()

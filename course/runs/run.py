@@ -1,21 +1,21 @@
-"""Runs: a folder each, with the script that ran, its config, its record and its logs.
+"""Runs: one folder each, with the script, its config, its record and its logs.
 
-train.py       the snapshot that the job executes: editing the original changes nothing
+train.py       the copy that the job executes: editing the original changes nothing
 config.json    the Config
-launch.json    who launched what, where: script, site, GPUs, job id, git commit
-started.json   written when the job's turn comes
-waiting        there while it waits for its turn among the runs of its job
-steps.jsonl    one line a training step, while it runs; of further ranks steps-1.jsonl, …
-rank-0.json    of a run of several ranks: what each alone knows
+launch.json    the request: script, site, GPUs, job id, git commit
+started.json   written when the job starts
+waiting        exists while it waits for its turn among the runs of its job
+steps.jsonl    one line per training step, while it runs; of other ranks steps-1.jsonl, …
+rank-0.json    of a run with several ranks: what only this rank knows
 record.json    written once, atomically, when the run is over: the source of every number
-beside/        a run that was repeated for this one to take turns with: a folder like this one
+beside/        a run that was repeated to take turns with this one: a folder like this one
 logs/          standard output and error
 
 A recorded run is a row of its machine's tables instead (`course.runs.rows`). Its folder,
-recordings/MACHINE/traces/RUN, is there only if the run left a trace or another file.
+recordings/MACHINE/traces/RUN, exists only if the run left a trace or another file.
 
-A job that runs a script of anybody's instead, command.sh, has such a folder too, with launch.json,
-started.json and record.json (`course.jobs.commands`); it has no config and measures nothing.
+A job that runs any other script, command.sh, also has such a folder, with launch.json, started.json
+and record.json (`course.jobs.commands`), but no config and no measurements.
 """
 
 from __future__ import annotations
@@ -33,47 +33,48 @@ from typing import TYPE_CHECKING, Any
 
 from course.config import Config, from_dict
 from course.runs import rows
+from course.runs.files import read_dict
 from course.runs.record import Record
 
 if TYPE_CHECKING:
     import pandas as pd
 
-EXECUTORS = ("local", "slurm", "recorded")  # what a site's jobs run by
+EXECUTORS = ("local", "slurm", "recorded")  # how a site runs jobs
 WAITING_FILE = "waiting"
-RACE_BEGAN = "race-began"  # a run of a race creates it as its clock starts
-RACE_CLOCK = "race-clock.json"  # and how long its supervisor saw it take
-SUBMIT_GRACE_S = 60  # a busy scheduler may take so long to give a job its id
+RACE_BEGAN = "race-began"  # created by a racing run when its clock starts
+RACE_CLOCK = "race-clock.json"  # the time that its supervisor measured
+SUBMIT_GRACE_S = 60  # a busy scheduler may take this long to assign a job id
 BESIDE = "beside"  # the folder, in a run's, of the run that was repeated for it
 FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set for every process of a run's job
 RESOLVED = ("precision", "policy")  # what a machine may change: course.training.precision.resolve
-GROUP = "#group"  # behind the folder in that variable: what serves several runs, and none alone
+GROUP = "#group"  # suffix of the folder in that variable for processes that serve several runs
 COMMAND = "command.sh"  # the script of a job that is no training run
-ADDED = ".variant.json"  # in place of .py, beside a variant: what was put in, the text's hash
+ADDED = ".variant.json"  # in place of .py, next to a variant: the added lines, the text's hash
 PROJECT = Path(__file__).resolve().parents[2]
 RECORDED = PROJECT / "recordings"  # a folder for each machine, and the race's entries
-TEST_FILE = "test.json"  # in a run's folder: its accuracy on images that no search looked at
+TEST_FILE = "test.json"  # in a run's folder: its accuracy on images that no search used
 TRACES = "traces"  # in a machine's folder: a folder for each recorded run that left files
 
 
 def runs_root() -> Path:
-    """The folder of all runs: the variable COURSE_RUNS, else runs/ in the project.
+    """Return the folder of all runs: the variable COURSE_RUNS, or else runs/ in the project.
 
-    On a cluster it must lie on a disk that login and compute nodes share.
+    On a cluster it must be on a disk that login and compute nodes share.
 
     Raises:
-        ValueError: the variable is set, and empty.
+        ValueError: the variable is set, but empty.
     """
     return (folder_from("COURSE_RUNS") or PROJECT / "runs").resolve()
 
 
 def folder_from(variable: str) -> Path | None:
-    """The folder that an environment variable names; None where it is not set.
+    """Return the folder that an environment variable names, or None if it is not set.
 
-    A relative one counts from the project's folder, so that a terminal and a notebook, whose
-    working directory is notebooks/, agree.
+    Relative paths start from the project's folder, so that a terminal and a notebook, whose working
+    directory is notebooks/, agree.
 
     Raises:
-        ValueError: it is set, and empty.
+        ValueError: the variable is set, but empty.
     """
     value = os.environ.get(variable)
     if value is not None and not value.strip():
@@ -86,7 +87,7 @@ def folder_from(variable: str) -> Path | None:
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """One launched run. Everything is read from its folder, so any process may hold it."""
+    """A run. All its attributes are read from its folder, so any process may use it."""
 
     folder: Path
 
@@ -96,29 +97,29 @@ class Run:
 
     @property
     def script(self) -> Path:
-        """The snapshot that ran. Of a recorded run none is kept: the solution as it is today."""
+        """The script that ran. Of a recorded run no copy is kept: today's solution."""
         if self.is_recorded:
             return PROJECT / "solutions" / self.requested_config.script
         return self.folder / (COMMAND if self.is_command else "train.py")
 
     @property
     def is_command(self) -> bool:
-        """Is it no training run, but a command that somebody put into the queue?"""
+        """Whether it is not a training run, but a command in the queue."""
         return (self.folder / COMMAND).exists()
 
     @property
     def is_recorded(self) -> bool:
-        """Is it a run of another machine, a row of that machine's tables?"""
+        """Whether it is a run of another machine, a row of that machine's tables."""
         return bool(self._row)
 
     @property
     def recorded_on(self) -> str:
-        """The machine that a recorded run is of, say nvidia-h100; "": it is not recorded."""
+        """The machine of a recorded run, such as nvidia-h100; "" if it is not recorded."""
         return self.folder.parent.parent.name if self.is_recorded else ""
 
     @cached_property
     def _row(self) -> dict[str, Any]:
-        """Its row in the machine's table of runs; {} of a run that is not recorded."""
+        """Its row in the machine's table of runs; {} if it is not recorded."""
         return self._read_row(rows.RUNS)
 
     def _read_row(self, table: str) -> dict[str, Any]:
@@ -127,7 +128,7 @@ class Run:
 
     @property
     def purpose(self) -> str:
-        """Why it was recorded, one of `recordings.PURPOSES`; "": it is a run of one's own."""
+        """Why it was recorded, one of `recordings.PURPOSES`; "" if it is not recorded."""
         return self.launched.get("purpose", "")
 
     @property
@@ -146,7 +147,7 @@ class Run:
     def config(self) -> Config:
         """The config as it was computed, or as requested while the run is not over.
 
-        They differ in `precision`, since only the machine that computes knows its 16-bit format.
+        They differ in `precision`, because only the machine knows its 16-bit format.
         """
         if "_computed" in self.__dict__:
             return self.__dict__["_computed"]
@@ -159,55 +160,57 @@ class Run:
 
     @property
     def lacks_half(self) -> bool:
-        """Whether it asked for 16 bits and computed in fp32, on a device without such hardware."""
+        """Whether it requested 16 bits and computed in fp32, because the device has no units."""
         if self.requested_config.precision != "half" or self.config.precision != "fp32":
             return False
-        return not self.record.hardware.get("half_units")  # else its script scales no loss
+        return not self.record.hardware.get("half_units")  # otherwise the script scales no loss
 
     @property
     def launched(self) -> dict[str, Any]:
-        """What was asked for, with the job id once there is one."""
-        return dict(self._row.get("request") or _read_json(self.folder / "launch.json"))
+        """The request, with the job id once there is one."""
+        return dict(self._row.get("request") or read_dict(self.folder / "launch.json"))
 
     @property
     def together(self) -> list[Run]:
-        """The runs of its job, which take turns; a run that is launched by itself is alone."""
+        """The runs of its job, which take turns."""
         paths = self.launched.get("together", ["."])
         return [Run((self.folder / path).resolve()) for path in paths]
 
     @property
     def job(self) -> Run:
-        """The run in whose folder the logs of its job lie: itself, unless it takes turns."""
+        """The run whose folder has the logs of its job: itself, unless it takes turns."""
         return Run((self.folder / self.launched.get("job_folder", ".")).resolve())
 
     @property
     def repeats(self) -> list[Run]:
-        """Runs that were repeated for this one alone."""
-        return [each for each in self.together if each.folder.parent == self.folder / BESIDE]
+        """Runs that were repeated only for this one."""
+        return [run for run in self.together if run.folder.parent == self.folder / BESIDE]
 
     @property
     def is_repeat(self) -> bool:
-        """Was it measured again only so that another run has something beside it?"""
+        """Whether it was measured again only to take turns with a different run."""
         return self.folder.parent.name == BESIDE
 
     @property
     def is_being_submitted(self) -> bool:
-        """Launched moments ago, and without a job id yet: another process is about to give one."""
-        asked = self.launched
-        if "job_id" in asked or not asked.get("launched_at"):
+        """Whether it was launched moments ago, and another process is about to store its job id."""
+        request = self.launched
+        if "job_id" in request or not request.get("launched_at"):
             return False
-        age = datetime.now() - datetime.fromisoformat(asked["launched_at"])
+        age = datetime.now() - datetime.fromisoformat(request["launched_at"])
         return age.total_seconds() < SUBMIT_GRACE_S
 
     @property
     def started(self) -> dict[str, Any]:
-        """Process ids of the job once it runs; empty while it waits for its turn."""
-        return _read_json(self.folder / "started.json")
+        """Process ids of the job once it runs; {} while it is queued."""
+        return read_dict(self.folder / "started.json")
 
     @property
     def record(self) -> Record | None:
         """The record, or None while the run is not over."""
-        if row := self._row:  # of the config, the record has only what the machine changed
+        if (
+            row := self._row
+        ):  # its record has only the fields of the config that the machine changed
             config = row["config"] | row["record"]["config"]
             return Record.from_values(row["record"] | {"config": config})
         path = self.folder / "record.json"
@@ -233,86 +236,95 @@ class Run:
 
     @property
     def steps(self) -> pd.DataFrame:
-        """One row a finished step: step, epoch, load_s … step_s, loss. Grows while it runs.
+        """One row per finished step: step, epoch, load_s … step_s, loss. Grows while it runs.
 
-        Times are rank 0's; the loss is of the whole batch, the mean over the ranks.
+        Times are rank 0's; the loss is of the complete batch, the mean over the ranks.
         """
         tables = [self.rank_steps(rank) for rank in range(self.launched.get("gpus", 1))]
         table = tables[0]
         if len(tables) > 1 and all(map(len, tables)):
-            losses = [each.set_index("step")["loss"] for each in tables]
+            losses = [rank_table.set_index("step")["loss"] for rank_table in tables]
             table["loss"] = table["step"].map(sum(losses) / len(losses))
         return table
 
     def rank_steps(self, rank: int) -> pd.DataFrame:
-        """As `steps`, of one rank: its own times, and the loss on its own share of the batch."""
+        """Return `steps` of one rank: its times, and the loss of its share of the batch."""
         import pandas as pd
 
         if self.is_recorded:
             ranks = self._read_row(rows.STEPS).get("ranks", [])
             return pd.DataFrame(ranks[rank] if rank < len(ranks) else [])
-        path = self.folder / steps_file(rank)
-        lines = path.read_text().splitlines() if path.exists() else []
-        return pd.DataFrame([row for row in map(_step, lines) if row])
+        path, steps = self.folder / steps_file(rank), []
+        for line in path.read_text().splitlines() if path.exists() else []:
+            try:
+                steps.append(json.loads(line))
+            except ValueError:  # incomplete: it is being written, or the disk was full
+                continue
+        return pd.DataFrame([step for step in steps if step])
 
     @property
     def ranks(self) -> list[dict[str, Any]]:
-        """What each rank alone knew at its end, in order; empty for a run of one process."""
+        """What each rank reported at its end, in order; empty for a run of one process."""
         if row := self._row:
             return row.get("ranks", [])
-        every = range(self.launched.get("gpus", 1))
-        return [own for rank in every if (own := _read_json(self.folder / rank_file(rank)))]
+        reports = [
+            read_dict(self.folder / rank_file(rank)) for rank in range(self.launched.get("gpus", 1))
+        ]
+        return [report for report in reports if report]
 
     @property
     def test(self) -> dict[str, Any]:
-        """What it got right of images that its search had not looked at; {}: never tested."""
-        return self._row.get("test") or _read_json(self.folder / TEST_FILE)
+        """Its accuracy on images that its search did not use; {} if it was not tested."""
+        return self._row.get("test") or read_dict(self.folder / TEST_FILE)
 
     @property
     def logs(self) -> list[Path]:
-        """Log files, standard output of each task first, then standard error."""
-        if stem := self.launched.get("log"):  # a command's, where its owner wants them
+        """Log files: standard output of each task, then standard error."""
+        if stem := self.launched.get("log"):  # a command's, at the place that its owner chose
             return [Path(f"{stem}.{kind}") for kind in ("out", "err")]
-        found = sorted((self.folder / "logs").glob("*_log.*"))
-        return sorted(found, key=lambda path: path.suffix != ".out")
+        paths = sorted((self.folder / "logs").glob("*_log.*"))
+        return sorted(paths, key=lambda path: path.suffix != ".out")
 
     def __repr__(self) -> str:
         return f"{self.name} [{self.status}]"
 
 
 def steps_file(rank: int) -> str:
-    """The name of the file with a rank's steps."""
+    """Return the name of the file with a rank's steps."""
     return f"steps-{rank}.jsonl" if rank else "steps.jsonl"
 
 
 def rank_file(rank: int) -> str:
-    """The name of the file with what a rank alone knew."""
+    """Return the name of the file with a rank's report."""
     return f"rank-{rank}.json"
 
 
-def find_runs(**wanted: Any) -> pd.DataFrame:
-    """All runs as a table, newest last: one row a run, one column a field of `Record`.
+def find_runs(**fields_wanted: Any) -> pd.DataFrame:
+    """Return all runs as a table, newest last: one row per run, one column per field of `Record`.
 
     Args:
-        wanted: keep rows whose field equals the value, as in `find_runs(rung="amp", status="ok")`.
+        fields_wanted: keep rows with these values, as in `find_runs(rung="amp", status="ok")`.
 
     Raises:
-        ValueError: a field that records do not have; the message lists those they have.
+        ValueError: records have no such field.
     """
     import pandas as pd
 
     columns = ["run", *(f.name for f in fields(Record))]
-    if unknown := set(wanted) - set(columns):
+    if unknown := set(fields_wanted) - set(columns):
         raise ValueError(f"records have no {sorted(unknown)}; they have {', '.join(columns)}")
-    rows = [_row(run) for run in all_runs()]
-    table = pd.DataFrame(rows, columns=columns)
-    for key, value in wanted.items():
+    table_rows = []
+    for run in all_runs():
+        record = run.record or record_of(run, {"status": run.status, "ended_at": ""})
+        table_rows.append({"run": run.name, **vars(record)})
+    table = pd.DataFrame(table_rows, columns=columns)
+    for key, value in fields_wanted.items():
         table = table[table[key] == value]
     return table.sort_values("started_at", kind="stable", ignore_index=True)
 
 
 def all_runs() -> list[Run]:
-    """Every run in the runs folder, by name; an unreadable one is skipped, with its reason."""
+    """Return every run in the runs folder, by name; skip unreadable ones and print the reason."""
     return [job for job in all_jobs() if not job.is_command and _is_readable(job)]
 
 
@@ -339,7 +351,7 @@ def _report_skipped(run: Run, reason: str) -> None:
 
 
 def all_jobs() -> list[Run]:
-    """Every run, and every command that has or had its place in the queue, by name.
+    """Return every run, and every command that was put into the queue, by name.
 
     Raises:
         ValueError: the runs folder cannot be read.
@@ -358,13 +370,13 @@ def all_jobs() -> list[Run]:
 
 
 def get(name: str, *, of: Iterable[Run] | None = None) -> Run:
-    """The run whose name is, or alone begins with or contains, `name`.
+    """Return the run of this name, or the only run whose name contains it.
 
     Args:
-        of: those to look among; None: every run.
+        of: the runs to search; None: all runs.
 
     Raises:
-        ValueError: none or several; the message lists the candidates.
+        ValueError: no run or several runs match; the message lists them.
     """
     runs = {run.name: run for run in (all_runs() if of is None else of)}
     if name in runs:
@@ -372,13 +384,13 @@ def get(name: str, *, of: Iterable[Run] | None = None) -> Run:
     near = [key for key in runs if name and name in key]
     if len(near) == 1:
         return runs[near[0]]
-    listed = ", ".join(near or list(runs)[-12:]) or "none yet: course run launches one"
+    names = ", ".join(near or list(runs)[-12:]) or "none yet: course run launches one"
     problem = "several runs match" if near else "no run is called"
-    raise ValueError(f"{problem} {name!r} in {runs_root()}: {listed}")
+    raise ValueError(f"{problem} {name!r} in {runs_root()}: {names}")
 
 
 def git_sha() -> str:
-    """The project's commit, with -dirty where files differ from it; empty outside git."""
+    """Return the project's commit, with -dirty if files differ from it; "" outside git."""
     command = ["git", "-C", str(PROJECT), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=5).stdout.strip()
@@ -387,53 +399,17 @@ def git_sha() -> str:
 
 
 def record_of(run: Run, values: dict[str, Any]) -> Record:
-    """A record of `values` (fields of Record), completed by what was asked for at launch."""
-    asked = run.launched
-    known = {
-        key: asked[key]
-        for key in ("rung", "site", "gpus", "git_sha", "config", "job_id")
-        if key in asked
-    }
-    known["data"] = asked.get("config", {}).get("data", "")
-    known["started_at"] = run.started.get("started_at", asked.get("launched_at", ""))
+    """Create a record from `values` (fields of Record) and the request."""
+    request = run.launched
+    names = ("rung", "site", "gpus", "git_sha", "config", "job_id")
+    known = {name: request[name] for name in names if name in request}
+    known["data"] = request.get("config", {}).get("data", "")
+    known["started_at"] = run.started.get("started_at", request.get("launched_at", ""))
     known["logs"] = [os.path.relpath(path, run.folder) for path in run.logs]
-    return Record(**{**known, **values, "ended_at": datetime.now().isoformat(timespec="seconds")})
+    known["ended_at"] = datetime.now().isoformat(timespec="seconds")
+    return Record(**known | values)
 
 
-def _step(line: str) -> dict[str, Any] | None:
-    try:
-        return json.loads(line)
-    except ValueError:  # cut: it is being written, or the disk was full
-        return None
-
-
-def _row(run: Run) -> dict[str, Any]:
-    record = run.record
-    if record is not None:
-        return {"run": run.name, **vars(record)}
-    launched = run.launched
-    config = launched.get("config", {})
-    return {
-        "run": run.name,
-        "status": run.status,
-        "rung": launched.get("rung", ""),
-        "site": launched.get("site", ""),
-        "gpus": launched.get("gpus", 1),
-        "job_id": launched.get("job_id", ""),
-        "data": config.get("data", ""),
-        "started_at": launched.get("launched_at", ""),
-        "config": config,
-    }
-
-
-@lru_cache(maxsize=1024)  # it cannot change, and an answer is sought among all recorded runs
+@lru_cache(maxsize=1024)  # it never changes, and `recordings.answer` reads all recorded runs
 def _config(text: str) -> Config:
     return from_dict(json.loads(text))
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return values if isinstance(values, dict) else {}

@@ -1,1 +1,1 @@
-"""What a training script imports."""
+"""What training scripts import."""

@@ -1,4 +1,4 @@
-"""Marks in time on a device, and the seconds between them."""
+"""Clocks of a device: marks in time, and the seconds between two of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 class Clock(Protocol):
-    """Marks in time, and the seconds between two of them."""
+    """Sets marks in time, and measures the seconds between two of them."""
 
     def mark(self) -> Any: ...
     def is_past(self, mark: Any) -> bool: ...
@@ -18,7 +18,7 @@ class Clock(Protocol):
 
 
 class HostClock:
-    """The host's clock. An accelerator without timed events is waited for at each mark."""
+    """The host's clock. It waits for an accelerator without timed events at each mark."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -36,7 +36,7 @@ class HostClock:
 
 
 class EventClock:
-    """Events in the device's own queue of work: they time it without making it wait."""
+    """Events in the device's queue, which time its work without making it wait."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -50,17 +50,17 @@ class EventClock:
         return mark.query()
 
     def seconds(self, begin: torch.Event, end: torch.Event) -> float:
-        return begin.elapsed_time(end) / 1e3  # it answers in milliseconds
+        return begin.elapsed_time(end) / 1e3  # from milliseconds
 
 
 def clock_for(device: torch.device) -> Clock:
-    """Device events where they exist (CUDA, ROCm, XPU); else the host's clock."""
+    """Return device events where they exist (CUDA, ROCm, XPU), or else the host's clock."""
     return EventClock(device) if device.type in ("cuda", "xpu") else HostClock(device)
 
 
-def with_quartiles(seconds: np.ndarray, batch: int) -> dict[str, float]:
-    """Medians and quartiles of steps' seconds, and of images per second, as a record has them."""
-    q1, median, q3 = (float(each) for each in np.percentile(seconds, [25, 50, 75]))
+def speed_quartiles(seconds: np.ndarray, batch: int) -> dict[str, float]:
+    """Return medians and quartiles of step times and of images/s, named as in a record."""
+    q1, median, q3 = map(float, np.percentile(seconds, [25, 50, 75]))
     return {
         "step_s": median,
         "step_s_q1": q1,

@@ -1,4 +1,4 @@
-"""Watts and joules: what the device's own counter says that it used."""
+"""Watts and joules, from the energy counter of the device."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ from typing import Any
 
 import torch
 
+MIN_SECONDS = 1.0  # the counter changes a few times a second, so shorter measurements are useless
+
 
 def counter(device: torch.device) -> Callable[[], float] | None:
-    """A function that reads the joules which the device used so far; None where it counts none.
+    """Return a function that reads the joules used so far, or None without a counter.
 
-    NVIDIA GPUs since Volta count them: nvmlDeviceGetTotalEnergyConsumption, in millijoules, the
-    whole board with its memory. Neither the host nor its cooling is in it.
+    NVIDIA GPUs have one since Volta (nvmlDeviceGetTotalEnergyConsumption, in millijoules). It
+    counts the whole board with its memory, but neither the host nor the cooling.
     """
-    if device.type != "cuda" or torch.version.cuda is None:
+    if not _is_nvidia(device):
         return None
     import pynvml
 
     try:
-        handle = board(device)
+        handle = nvml_handle(device)
         pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
     except pynvml.NVMLError:
         return None
     return lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
 
 
-def board(device: torch.device) -> Any:
-    """NVML's handle of a GPU: by its UUID, since NVML counts those too that PyTorch may not use.
+def nvml_handle(device: torch.device) -> Any:
+    """Return NVML's handle of a GPU, by UUID: NVML also numbers GPUs that PyTorch may not use.
 
     Raises:
-        pynvml.NVMLError: its driver does not answer.
+        pynvml.NVMLError: the driver does not answer.
     """
     import pynvml
 
@@ -41,8 +43,8 @@ def board(device: torch.device) -> Any:
 
 
 def driver_version(device: torch.device) -> str:
-    """The version of an NVIDIA GPU's driver; empty for another device."""
-    if device.type != "cuda" or torch.version.cuda is None:
+    """Return the version of an NVIDIA GPU's driver, or "" for any other device."""
+    if not _is_nvidia(device):
         return ""
     import pynvml
 
@@ -53,45 +55,46 @@ def driver_version(device: torch.device) -> str:
         return ""
 
 
-LEAST_S = 1.0  # the counter moves a few times a second: of a shorter stretch it says little
+def _is_nvidia(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.version.cuda is not None
 
 
 class EnergyMeter:
-    """The mean power of a device over the stretches between `start` and `stop`.
+    """Measures the mean power of a device over all intervals between `start` and `stop`.
 
-    The host runs ahead of the device, so its clock cannot say which step a joule belongs to.
-    Power can be had without that: the device is at work from the first reading to the last.
+    The host runs ahead of the device, so its clock cannot assign joules to steps. The mean power
+    needs no such assignment, because the device is busy from the first reading to the last.
     """
 
     def __init__(self, read: Callable[[], float] | None) -> None:
         self._read = read
         self._joules = self._seconds = 0.0
-        self._began: tuple[float, float] | None = None
+        self._begin: tuple[float, float] | None = None
 
     def start(self) -> None:
-        """Begin a stretch, unless one is under way."""
-        if self._read and self._began is None:
-            self._began = self._read(), time.perf_counter()
+        """Begin an interval, unless one has begun."""
+        if self._read and self._begin is None:
+            self._begin = self._read(), time.perf_counter()
 
     def stop(self) -> None:
-        """End the stretch, if there is one. The device must have been waited for."""
-        if self._read and self._began:
-            self._joules += self._read() - self._began[0]
-            self._seconds += time.perf_counter() - self._began[1]
-            self._began = None
+        """End the interval, if one has begun. Synchronize with the device first."""
+        if self._read and self._begin:
+            self._joules += self._read() - self._begin[0]
+            self._seconds += time.perf_counter() - self._begin[1]
+            self._begin = None
 
     @property
     def watts(self) -> float | None:
-        """Mean power; None where nothing was counted, or for too short a time."""
-        if self._joules <= 0 or self._seconds < LEAST_S:
+        """Return the mean power, or None if nothing was counted or the time was too short."""
+        if self._joules <= 0 or self._seconds < MIN_SECONDS:
             return None
         return self._joules / self._seconds
 
     def summary(self, images_per_s: float) -> dict[str, float]:
-        """Fields of the record: watts, and joules_per_image; none without a counter.
+        """Return watts and joules_per_image for the record, or {} without a counter.
 
         Args:
-            images_per_s: of this one device. Of several, rank 0's stands for the others.
+            images_per_s: of this device only; rank 0's device represents all of them.
         """
         if self.watts is None:
             return {}

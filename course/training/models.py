@@ -1,4 +1,4 @@
-"""The networks of the course, and what they are made of."""
+"""The networks of the course, and their parts, weights and FLOPs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from course.config import CHOICES
-from course.training.racing.patches import patches
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# What takes long to compute: checkpointing that selects by operator keeps the results of these.
+# Expensive operators: selective checkpointing stores their results.
 COSTLY = [
     torch.ops.aten.convolution.default,
     torch.ops.aten.mm.default,
@@ -32,29 +31,29 @@ COSTLY = [
 
 
 def create(name: str, classes: int, image_px: int = 224) -> nn.Module:
-    """A network with random weights and `classes` outputs: of torchvision a ResNet, else timm's.
+    """Create a network with random weights and `classes` outputs.
 
-    Of a ResNet the last BatchNorm of each block starts at zero, so that every block starts as the
-    identity; without it the first steps overshoot (Goyal et al. 2017, arXiv:1706.02677). "_cifar"
-    and "_patches", which is the course's own, are for images of 32 px. timm's networks, CoAtNet
-    (Dai et al. 2021, arXiv:2106.04803) and ViT (Dosovitskiy et al. 2021, arXiv:2010.11929), know
-    where in an image they look, and so are made for one size.
+    The last BatchNorm of each block of a ResNet starts at zero, so that every block starts as the
+    identity; otherwise the first steps overshoot (Goyal et al. 2017, arXiv:1706.02677). "_cifar"
+    and "_patches" are for images of 32 px. timm's networks, CoAtNet (Dai et al. 2021,
+    arXiv:2106.04803) and ViT (Dosovitskiy et al. 2021, arXiv:2010.11929), encode positions, so they
+    are built for one image size.
 
     Args:
-        image_px: of the images a side; a ResNet takes any.
+        image_px: the side of the images; a ResNet accepts any.
 
     Raises:
-        ValueError: a name that is not in the course; the message lists those that are.
+        ValueError: the course has no network of this name.
     """
     if name not in CHOICES["model"]:
         raise ValueError(f"no model {name!r}: choose {', '.join(CHOICES['model'])}")
     if not name.startswith("resnet"):
-        with compiler_kept():
+        with keep_compiler_limit():
             import timm  # only here: it takes two seconds
 
         model = timm.create_model(name, num_classes=classes, img_size=image_px)
         for part in model.modules():
-            if isinstance(part, timm.layers.SEModule):  # it would overwrite what is to be kept
+            if isinstance(part, timm.layers.SEModule):  # it would overwrite saved results
                 part.act.inplace = False
         return model
     if name == "resnet8_patches":
@@ -70,19 +69,57 @@ def create(name: str, classes: int, image_px: int = 224) -> nn.Module:
     return model
 
 
+class Residual(nn.Module):
+    """Adds the input of some layers to their output."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.layers(x)
+
+
+def patches(classes: int, width: int = 16) -> nn.Sequential:
+    """Create a small residual network for crops of 32 px; an epoch takes two cores seconds.
+
+    Each patch of 2 × 2 pixels becomes one position with 12 channels, so that the expensive first
+    layers compute a quarter of the positions, and no pixel is lost.
+    """
+
+    def layer(inputs: int, outputs: int) -> nn.Sequential:
+        convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+        return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
+
+    two, four, eight = 2 * width, 4 * width, 8 * width
+    return nn.Sequential(
+        nn.PixelUnshuffle(2),
+        layer(12, two),
+        Residual(layer(two, two), layer(two, two)),
+        nn.MaxPool2d(2),
+        layer(two, four),
+        Residual(layer(four, four), layer(four, four)),
+        nn.MaxPool2d(2),
+        layer(four, eight),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(eight, classes),
+    )
+
+
 @contextmanager
-def compiler_kept() -> Iterator[None]:
-    """Around an import of timm, one of whose modules lifts the compiler's limit for all of us."""
+def keep_compiler_limit() -> Iterator[None]:
+    """Restore the compiler's recompile limit after importing timm, which removes it."""
     compiler = torch._dynamo.config
     with compiler.patch(recompile_limit=compiler.recompile_limit):
         yield
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """The parts of a network that follow each other and are built alike, from input to output.
+    """Return the repeated blocks of a network, from input to output.
 
     Raises:
-        ValueError: a network that is none of the course's.
+        ValueError: the network is not one of the course's.
     """
     if hasattr(model, "layer1"):  # a ResNet
         return [block for number in range(1, 5) for block in getattr(model, f"layer{number}")]
@@ -90,60 +127,58 @@ def blocks(model: nn.Module) -> list[nn.Module]:
         return [block for stage in model.stages for block in stage.blocks]
     if hasattr(model, "blocks"):  # ViT
         return [*model.blocks]
-    raise ValueError(f"{type(model).__name__} has no blocks that are known: ResNet, CoAtNet, ViT")
+    raise ValueError(f"{type(model).__name__}: expected a ResNet, CoAtNet or ViT of the course")
 
 
 def units(model: nn.Module, count: int) -> list[list[nn.Module]]:
-    """Its blocks in groups of `count` that follow each other; with 0 there is none.
+    """Return the network's blocks in groups of `count` consecutive ones; none if it is 0.
 
     Raises:
-        ValueError: a network that is none of the course's.
+        ValueError: the network is not one of the course's.
     """
-    found = blocks(model) if count else []
-    return [found[at : at + count] for at in range(0, len(found), count or 1)]
+    if not count:
+        return []
+    modules = blocks(model)
+    return [modules[at : at + count] for at in range(0, len(modules), count)]
 
 
 def parameter_count(model: nn.Module) -> int:
-    """How many numbers training adjusts."""
+    """Return the number of trainable weights."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def forward_gflop(model: nn.Module, image_px: int) -> float:
-    """GFLOP of one image's forward pass; a multiplication and an addition count as two.
+    """Return the GFLOP of one image's forward pass; a multiply-add counts as two.
 
-    Counted by PyTorch's FlopCounterMode on meta tensors, so nothing is computed.
+    PyTorch's FlopCounterMode counts them on meta tensors, so nothing is computed.
     """
-    return _run(_on_meta(model), image_px).get_total_flops() / 1e9
+    return _count_flops(deepcopy(model).to("meta").eval(), image_px).get_total_flops() / 1e9
 
 
 def describe(model: nn.Module, image_px: int) -> pd.DataFrame:
-    """One row a top-level part of the model, in the order in which data flows through it.
+    """Return a table with one row per top-level part of the model, in the order of data flow.
 
     Columns: part, output (channels × height × width), parameters, forward_gflop.
     """
     import pandas as pd
 
     shapes: dict[str, tuple[int, ...]] = {}
-    meta = _on_meta(model)
+    meta = deepcopy(model).to("meta").eval()
     for name, part in meta.named_children():
         part.register_forward_hook(lambda _m, _i, out, name=name: shapes.update({name: out.shape}))
-    counted = _run(meta, image_px).get_flop_counts()
+    flops = _count_flops(meta, image_px).get_flop_counts()
     return pd.DataFrame(
         {
             "part": name,
             "output": " × ".join(map(str, shapes[name][1:])),
             "parameters": parameter_count(part),
-            "forward_gflop": sum(counted.get(f"{type(meta).__name__}.{name}", {}).values()) / 1e9,
+            "forward_gflop": sum(flops.get(f"{type(meta).__name__}.{name}", {}).values()) / 1e9,
         }
         for name, part in meta.named_children()
     )
 
 
-def _on_meta(model: nn.Module) -> nn.Module:
-    return deepcopy(model).to("meta").eval()
-
-
-def _run(meta: nn.Module, image_px: int) -> FlopCounterMode:
+def _count_flops(meta: nn.Module, image_px: int) -> FlopCounterMode:
     with torch.no_grad(), (counter := FlopCounterMode(display=False, depth=2)):
         meta(torch.empty(1, 3, image_px, image_px, device="meta"))
     return counter

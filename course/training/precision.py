@@ -1,7 +1,7 @@
-"""Number formats and memory layout: the toggles. Off is a null object, never an `if`.
+"""Number formats and memory layout.
 
 The training script spells out PyTorch's own calls, because they are what you learn. These
-few lines are the same calls, to carry into a script of your own.
+functions make the same calls, for scripts of your own.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from course.config import Config, resolve_half
 
 HALF: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}  # as HALF_FORMATS
 TensorOrModule = TypeVar("TensorOrModule", torch.Tensor, torch.nn.Module)
-# What `torch.cpu.get_capabilities` calls the instructions that training in a format needs; "bf16"
-# is Arm's. AVX-512's fp16 alone is not enough: oneDNN has no backward pass for it.
+# The CPU instructions that training in a format needs, as named by `torch.cpu.get_capabilities`;
+# "bf16" is Arm's. AVX-512's fp16 is not enough: oneDNN has no backward pass for it.
 CPU_INSTRUCTIONS = {"bf16": ("avx512_bf16", "amx_bf16", "bf16"), "fp16": ("amx_fp16",)}
-# The values of ONEDNN_MAX_CPU_ISA that leave oneDNN these instructions.
+# The values of ONEDNN_MAX_CPU_ISA that let oneDNN use these instructions.
 ONEDNN_LEVELS = {"bf16": r"BF16|FP16|AMX|AVX10", "fp16": r"AMX_FP16|AVX10_2"}
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager:
-    """Context for the forward pass: eligible operators run in `precision`; fp32 does nothing.
+    """Return a context for the forward pass, in which eligible operators run in `precision`.
 
     Args:
-        precision: a value of `Config.precision`; "half" is the device's own 16-bit format.
+        precision: a value of `Config.precision`; "half" is the device's own 16-bit format, and
+            fp32 changes nothing.
     """
     precision = half_format(device) if precision == "half" else precision
     if precision not in HALF:
@@ -40,56 +41,56 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager:
 def set_tf32(on: bool) -> None:
     """Let CUDA's fp32 convolutions and products round inputs to TF32's 10 bits of mantissa.
 
-    PyTorch's default is a mixture (convolutions on, products off), so a run sets both.
+    PyTorch enables TF32 for convolutions but not for products by default, so a run sets both.
     """
     torch.backends.cudnn.allow_tf32 = on
     torch.backends.cuda.matmul.allow_tf32 = on
 
 
 def channels_last(value: TensorOrModule, on: bool = True) -> TensorOrModule:
-    """A model or a 4-d batch (N, C, H, W) stored with the channel index varying fastest."""
+    """Store a model or a batch (N, C, H, W) with the channel index varying fastest."""
     return value.to(memory_format=torch.channels_last) if on else value
 
 
 def default_device(config: Config) -> torch.device:
-    """The device on which a config computes on this machine."""
+    """Return the device that a config uses on this machine."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return accelerator if accelerator and config.device == "auto" else torch.device("cpu")
 
 
 def half_format(device: torch.device) -> str:
-    """The 16-bit format that a device has hardware for: "bf16", else "fp16", else "fp32" (none)."""
-    return resolve_half(_formats(device), scales_loss=True)
+    """Return the 16-bit format that a device has hardware for: bf16, fp16, or fp32 for none."""
+    return resolve_half(_half_units(device), scales_loss=True)
 
 
-def _formats(device: torch.device) -> list[str]:
+def _half_units(device: torch.device) -> list[str]:
     return [name for name in HALF if has_units(device, name)]
 
 
 def resolve(config: Config, *, scales_loss: bool = True) -> Config:
-    """The config as this machine computes it: `half` becomes its device's own format.
+    """Return the config for this machine: `half` becomes its device's own format.
 
-    TF32 exists on NVIDIA GPUs only, and is fp32 elsewhere.
+    TF32 exists only on NVIDIA GPUs, and becomes fp32 elsewhere.
 
     Args:
-        scales_loss: may `half` be fp16? Without loss scaling, it is fp32 where there is no bf16.
+        scales_loss: whether `half` may be fp16. Without loss scaling, it is bf16 or fp32.
     """
     if config.precision not in ("half", "tf32"):
         return config
     device, precision = default_device(config), config.precision
     if precision == "half":
         scales_loss = scales_loss and config.scales_loss
-        precision = resolve_half(_formats(device), scales_loss=scales_loss)
+        precision = resolve_half(_half_units(device), scales_loss=scales_loss)
     elif not has_units(device, "tf32"):
         precision = "fp32"
     return replace(config, precision=precision, policy=config.policy and precision == "bf16")
 
 
 def has_units(device: torch.device, precision: str) -> bool:
-    """Whether this device has instructions to train in the format, so that no software emulates it.
+    """Return whether this device has instructions for the format.
 
-    A CPU without AVX-512 BF16 or AMX still *runs* bf16, at a small fraction of fp32's speed: you
-    need to know which, to explain a surprising ratio.
+    A CPU without AVX-512 BF16 or AMX still *runs* bf16, but emulated, at a small fraction of fp32's
+    speed. This explains surprising ratios.
 
     Args:
         precision: "fp32", "tf32", "bf16" or "fp16".

@@ -1,4 +1,4 @@
-"""The job's side of a run: what the training process writes into its folder."""
+"""The recorder: what the training process writes into the folder of its run."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import torch
+from torch import distributed
 
 from course.config import GIB, Config, rung
 from course.runs import failures
@@ -24,7 +25,7 @@ from course.runs.files import whole_file, write_atomically
 from course.runs.record import write_record
 from course.runs.restarts import CHECKPOINT, CHECKPOINTS, EPOCHS, GO_ON
 from course.runs.run import FOLDER_VARIABLE, RACE_BEGAN, Run, rank_file, record_of, steps_file
-from course.training import memory, profiling, trials
+from course.training import memory, trials
 from course.training.energy import driver_version
 from course.training.precision import HALF, has_units, resolve
 from course.training.racing import network
@@ -32,293 +33,283 @@ from course.training.racing.watch import Watch
 from course.training.restart import checkpoint
 
 TRACE_FILE = "trace.json.gz"  # Chrome's trace format, which Perfetto opens too
-ECHO_S = 3.0  # so long a rank waits for what others have to write
-RANKS_OWN = (
-    "device",
-    "machine",
-    "step_s",
-    "load_s",
-    "watts",
-    "peak_gib",
-    "host_gib",
-    "evidence",
-    "epochs",
-    "weights_by",
-    "race",
-)
-# Streams share a GPU's connections, 8 unless told. What decodes the next batch would come to wait
-# behind a whole step that another stream has put into the same one.
+RANK_WAIT_S = 3.0  # how long a rank waits for the files of other ranks
+RANK_FIELDS = "device machine step_s load_s watts peak_gib host_gib evidence epochs weights_by race"
+# By default, the streams of a process share 8 connections to the GPU. Decoding the next batch would
+# wait for a complete step that another stream has put into the same connection.
 CONNECTIONS = ("CUDA_DEVICE_MAX_CONNECTIONS", "32")
-# Messages go before kernels that wait for the same GPU. The algebra's leave little of one free, and
-# four ranks' step took 0.1 ms longer without (research/ddp_algebra_h200_x4.jsonl).
-MESSAGES_FIRST = ("TORCH_NCCL_HIGH_PRIORITY", "1")
+# Send messages before starting kernels that wait for the same GPU. The kernels of the algebra leave
+# little of a GPU free: without this, a step of four ranks took 0.1 ms longer
+# (research/ddp_algebra_h200_x4.jsonl).
+NCCL_PRIORITY = ("TORCH_NCCL_HIGH_PRIORITY", "1")
 
 
 class Pruned(Exception):
-    """This trial of a search ends here, and the message says why."""
+    """Ends this trial of a search; the message gives the reason."""
 
 
 @contextmanager
 def recording() -> Iterator[Recorder]:
-    """The run that this process is: gives its config, takes what it measured.
+    """Provide this process's run: its config, and methods that store what it measures.
 
-    Started by hand (`python exercises/train.py`) there is no run: the quick baseline is
-    trained, a summary printed and nothing written, which suits a debugger. An exception is
-    recorded, as `oom` where memory ran out and as `failed` otherwise, and raised again. A trial
-    of a search that is not worth going on ends as `cancelled`, with all that it measured.
+    If you start a script yourself (`python exercises/train.py`), it trains the quick baseline,
+    prints a summary, and writes nothing, which suits a debugger. An exception is recorded as `oom`
+    if memory ran out, else as `failed`, and raised again. A trial of a search that is stopped early
+    ends as `cancelled`, with everything it measured.
     """
     folder = os.environ.get(FOLDER_VARIABLE)
-    launched = Run(Path(folder)) if folder else None
-    if launched and launched.config.format == "gpu_decode":  # before anything of CUDA is used
+    run = Run(Path(folder)) if folder else None
+    if run and run.config.format == "gpu_decode":  # before CUDA starts
         os.environ.setdefault(*CONNECTIONS)
-    if launched and launched.config.algebra:  # before ranks meet
-        os.environ.setdefault(*MESSAGES_FIRST)
-    run = Recorder(launched)
-    if not run.config.memory_gib:  # where memory is short, what was freed must be given back
+    if run and run.config.algebra:  # before the process group starts
+        os.environ.setdefault(*NCCL_PRIORITY)
+    recorder = Recorder(run)
+    if not recorder.config.memory_gib:  # with a limit, freed memory must be returned
         memory.keep_freed()
     try:
-        yield run
-    except Pruned as end:
-        run.finish("cancelled", error=f"{trials.PRUNED} {end}")
+        yield recorder
+    except Pruned as reason:
+        recorder.finish("cancelled", error=f"{trials.PRUNED} {reason}")
         return
     except (SystemExit, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # torch's CheckpointException is no Exception
         status = "oom" if memory.is_out_of_memory(error) else "failed"
-        told = failures.in_one_line(error)
-        if launched and failures.fault_of(told) == "disk":
-            checkpoint.remove_unfinished(launched.folder)
-        run.finish(status, error=f"rank {run.rank}: {told}" if run.world_size > 1 else told)
+        message = failures.summarize(error)
+        if run and failures.fault_of(message) == "disk":
+            checkpoint.remove_unfinished(run.folder)
+        prefix = f"rank {recorder.rank}: " if recorder.world_size > 1 else ""
+        recorder.finish(status, error=prefix + message)
         raise
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-    if run.is_interrupted:
-        sys.exit(GO_ON)  # without a record: whoever started it starts it again
-    run.finish("ok")
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
+    if recorder.is_interrupted:
+        sys.exit(GO_ON)  # without a record: the supervisor starts the script again
+    recorder.finish("ok")
 
 
 class Recorder:
-    """Collects the fields of the record, and writes it once at the end (on rank 0 alone)."""
+    """Collects the fields of the record, and writes it once at the end, on rank 0."""
 
     def __init__(self, run: Run | None) -> None:
-        races = run is not None and "race" in run.launched
+        is_race = run is not None and "race" in run.launched
         requested = run.config if run else rung("baseline", quick=True)
-        self.config: Config = resolve(requested, scales_loss=not races)  # entries need not scale it
+        self.config: Config = resolve(requested, scales_loss=not is_race)  # entries need not
         self.rank = int(os.environ.get("RANK", 0))
         self.local_rank = int(os.environ.get("LOCAL_RANK", 0))  # within its node
         self.world_size = int(os.environ.get("WORLD_SIZE", 1))
-        self._everyone = run  # every rank's; the record is for rank 0 alone to write
-        self._run = run if self.rank == 0 else None
-        self._by_hand = run is None and self.rank == 0
+        self._run = run
+        self._is_main = run is not None and self.rank == 0
         self._values: dict[str, Any] = {"epochs": [], "config": asdict(self.config)}
         self._line_break = ""
-        self.is_interrupted = False  # does this process end before the run does?
-        self.before_epoch: Callable[[], None] = lambda: None  # the meter's end of what it watches
-        self.before_end: Callable[[], None] = lambda: None  # and of what it watches to the end
-        self._began = time.perf_counter()
+        self.is_interrupted = False  # whether this process ends before the run does
+        self.before_epoch: Callable[[], None] = lambda: None  # hooks of the meter
+        self.before_end: Callable[[], None] = lambda: None
+        self._start = time.perf_counter()
         self._started_at = datetime.now().isoformat(timespec="seconds")
         on_gpu = self.config.device != "cpu"
-        self._watch = Watch(self._began, on_gpu, self.local_rank) if races else None
-        if self._watch and self._run:
+        self._watch = Watch(self._start, on_gpu, self.local_rank) if is_race else None
+        if self._watch and self._is_main:
             (run.folder / RACE_BEGAN).touch()
 
     def set(self, **values: Any) -> None:
-        """Set fields of the record, by name."""
+        """Set fields of the record."""
         self._values.update(values)
 
     def epoch(self, **values: float) -> None:
-        """Add the figures of one epoch, such as val_loss and val_top1; the last ones count."""
+        """Add the results of an epoch, such as val_loss and val_top1; the last ones count.
+
+        Raises:
+            Pruned: the run is a trial of a search that ends here.
+        """
         self.before_epoch()
         self._values["epochs"].append(values)
-        if self._run and self.config.save_every:
+        number = len(self._values["epochs"])
+        if self._is_main and self.config.save_every:
             with (self._run.folder / EPOCHS).open("a") as file:
                 file.write(json.dumps(values) + "\n")
         if self.rank == 0:
-            numbers = {key: each for key, each in values.items() if isinstance(each, int | float)}
-            said = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
-            print(f"epoch {len(self._values['epochs'])} validated: {said}", flush=True)
+            numbers = {key: v for key, v in values.items() if isinstance(v, int | float)}
+            results = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+            print(f"epoch {number} validated: {results}", flush=True)
         self.set(**{key: value for key, value in values.items() if key.startswith("val_")})
-        self._ask_to_go_on(values)
-
-    def _ask_to_go_on(self, values: dict[str, float]) -> None:
-        """Of a trial of a search: report the epoch. Raises Pruned: it is the last."""
-        asked = self._run.launched.get("trial") if self._run else None
-        if not asked or trials.VALUE not in values:
-            return
-        number = len(self._values["epochs"])
-        root = self._run.folder.parent
-        if why := trials.report(root, asked, number, values[trials.VALUE]):
-            raise Pruned(f"after epoch {number} of {self.config.epochs}: {why}")
+        trial = self._run.launched.get("trial") if self._is_main else None
+        if trial and trials.VALUE in values:
+            root = self._run.folder.parent
+            if reason := trials.report(root, trial, number, values[trials.VALUE]):
+                raise Pruned(f"after epoch {number} of {self.config.epochs}: {reason}")
 
     def write_steps(self, rows: list[dict[str, Any]]) -> None:
-        """Append finished steps to this rank's file; a full disk is reported, training goes on."""
-        if self._everyone is None or not rows:
+        """Append finished steps to this rank's file. Training continues if the disk is full."""
+        if self._run is None or not rows:
             return
         name = steps_file(self.rank)
         try:
-            with (self._everyone.folder / name).open("a") as file:
+            with (self._run.folder / name).open("a") as file:
                 file.write(self._line_break)
                 file.writelines(json.dumps(row) + "\n" for row in rows)
             self._line_break = ""
         except OSError as error:
-            self._line_break = "\n"  # the last line may be cut: begin anew
+            self._line_break = "\n"  # the last line may be incomplete
             print(f"{name} misses {len(rows)} steps: {error}", file=sys.stderr)
 
     def keep_steps(self, first: int) -> None:
-        """Of what an earlier process of this run wrote, keep what lies before step `first`.
+        """Keep the steps and epochs before step `first` that an earlier process of this run wrote.
 
-        An epoch whose last step was the last before it is validated again: that of the earlier
-        process may have been cut off.
+        If the last step before `first` ended an epoch, this epoch is validated again, because the
+        earlier process may have ended during its validation.
         """
-        if self._everyone is None:
+        if self._run is None:
             return
         epochs = max(first - 1, 0) // self.config.steps
-        kept = self._keep(EPOCHS, lambda number, row: number < epochs) if self._run else []
-        self._values["epochs"] += kept
-        steps = self._keep(steps_file(self.rank), lambda number, row: row["step"] < first)
-        if steps:  # all there is, where no step is left to do
+        if self._is_main:
+            self._values["epochs"] += self._filter(EPOCHS, lambda number, row: number < epochs)
+        steps = self._filter(steps_file(self.rank), lambda number, row: row["step"] < first)
+        if steps:  # they are the only losses if no step is left
             self.set(first_loss=steps[0]["loss"], last_loss=steps[-1]["loss"])
 
-    def _keep(self, name: str, wanted: Callable[[int, dict], bool]) -> list[dict[str, Any]]:
-        """The rows of a file that are wanted; the others are taken out of it."""
-        path, rows = self._everyone.folder / name, []
+    def _filter(self, name: str, wanted: Callable[[int, dict], bool]) -> list[dict[str, Any]]:
+        """Remove all rows of a file that are not wanted, and return the others."""
+        path, rows = self._run.folder / name, []
         if not path.exists():
             return []
         for line in path.read_text().splitlines():
-            with suppress(ValueError):  # it was killed while it wrote
+            with suppress(ValueError):  # incomplete: the process was killed
                 rows.append(json.loads(line))
-        kept = [row for number, row in enumerate(rows) if wanted(number, row)]
-        write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
-        return kept
+        rows = [row for number, row in enumerate(rows) if wanted(number, row)]
+        write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
+        return rows
 
-    def interrupted(self) -> None:
-        """This process ends, and the run goes on in another: whoever started it begins anew."""
+    def mark_interrupted(self) -> None:
+        """End this process without a record; the supervisor starts another that continues."""
         self.is_interrupted = True
-        print("asked to end: saved, and another process goes on from here", flush=True)
+        print("asked to end: saved, and another process continues from here", flush=True)
 
     def save_trace(self, profiler: torch.profiler.profile) -> None:
-        """Write a profiler's trace into the run's folder: for its `on_trace_ready`."""
-        if self._run is None:
+        """Write a profiler's trace into the run's folder; pass this as `on_trace_ready`."""
+        if not self._is_main:
             return
+        path = self._run.folder / TRACE_FILE
         try:
-            profiling.write(profiler, self._run.folder / TRACE_FILE)
+            profiler.export_chrome_trace(str(path))
             self.set(trace=TRACE_FILE)
         except (OSError, RuntimeError) as error:
+            path.unlink(missing_ok=True)
             print(f"the trace could not be written: {error}", file=sys.stderr)
 
     def save_weights(self, model: torch.nn.Module | dict[str, torch.Tensor]) -> None:
-        """Write weights.pt, where the config asks for it; `weights_by` tells which ranks did.
+        """Write weights.pt, if the config requests it; the record's `weights_by` lists the ranks.
 
         Args:
-            model: the network, or what its `state_dict()` would be.
+            model: the network, or its state dict.
 
         Raises:
             OSError: the disk is full; nothing of the file is left.
         """
-        if self._everyone is None or not self.config.save_weights:
+        if self._run is None or not self.config.save_weights:
             return
         state = model if isinstance(model, dict) else model.state_dict()
-        with whole_file(self._everyone.folder / "weights.pt", sync=False) as file:
+        with whole_file(self._run.folder / "weights.pt", sync=False) as file:
             torch.save(state, file)
         self.set(weights_by=[self.rank])
-        if self._watch:  # the time is taken; from here on nothing counts
+        if self._watch:  # the race's time ends here
             self.set(race=self._watch.stop())
 
     def ready(self) -> None:
-        """In a race: what came before the first step is over, and is shown apart."""
+        """In a race: mark the end of the preparation, which the board shows separately."""
         if self._watch:
             self._watch.ready()
 
     def keep_weights(self, net: torch.nn.Module) -> None:
-        """In a race: keep them for the referee, who can then say how good they were when."""
+        """In a race: keep the current weights, so that the referee can measure their accuracy."""
         if self._watch and self.rank == 0:
             self._watch.keep(net)
 
     def save_network(self, net: torch.nn.Module) -> None:
-        """In a race: what the network computes, if it is none of the course's.
+        """In a race: save the computation of a network that is not part of the course.
 
-        Call it after `save_weights`, which ends the time: this takes seconds.
+        Call it after `save_weights`, which ends the time, because it takes seconds.
         """
-        if self._watch and self._run:
+        if self._watch and self._is_main:
             network.write(net, self.config.image_px, self._run.folder)
 
     @property
     def folder(self) -> Path | None:
-        """The run's folder; None started by hand, and on every rank but the first."""
+        """The run's folder on rank 0; None on other ranks and without a run."""
+        return self._run.folder if self._is_main else None
+
+    @property
+    def rank_folder(self) -> Path | None:
+        """The run's folder on any rank; None without a run."""
         return self._run.folder if self._run else None
 
     @property
-    def all_folder(self) -> Path | None:
-        """The run's folder, on every rank; None started by hand."""
-        return self._everyone.folder if self._everyone else None
-
-    @property
     def checkpoints(self) -> Path:
-        """The folder of the run's checkpoints; it is there. Started by hand, one that is new."""
-        if self._everyone is None:
+        """The folder of the run's checkpoints; without a run, a new temporary folder."""
+        if self._run is None:
             return Path(tempfile.mkdtemp(prefix="checkpoints-"))
-        place = self._everyone.folder / CHECKPOINTS
-        place.mkdir(exist_ok=True)
-        return place
+        folder = self._run.folder / CHECKPOINTS
+        folder.mkdir(exist_ok=True)
+        return folder
 
     @property
     def checkpoint(self) -> Path:
         """The folder into which all ranks write their parts of a checkpoint.
 
         Raises:
-            RuntimeError: started by hand there is none, so that it could only be lost.
+            RuntimeError: there is no run, so no one could find the checkpoint.
         """
-        if self._everyone is None:
-            raise RuntimeError("save_shards=True needs a run's folder: launch(…) makes one")
-        return self._everyone.folder / CHECKPOINT
+        if self._run is None:
+            raise RuntimeError("save_shards=True needs a run's folder: start it with launch(…)")
+        return self._run.folder / CHECKPOINT
 
     @property
-    def resumed(self) -> Path:
-        """The checkpoint of the run that the config names, which lies beside this one's folder.
+    def resume_checkpoint(self) -> Path:
+        """The checkpoint of the run named by `config.resume`, in the same folder of runs.
 
         Raises:
-            RuntimeError: it has none; the message says what to do.
+            RuntimeError: that run has no complete checkpoint.
         """
-        own = self._everyone.folder if self._everyone else Path("runs/by_hand")
-        found = own.parent / self.config.resume / CHECKPOINT
-        if not (found / ".metadata").exists():
+        own_folder = self._run.folder if self._run else Path("runs/by_hand")
+        path = own_folder.parent / self.config.resume / CHECKPOINT
+        if not (path / checkpoint.METADATA).exists():
             raise RuntimeError(
-                f"resume={self.config.resume!r}: there is no whole checkpoint in {found}. Name a "
-                f"run that ended with save_shards=True, as run.name says it"
+                f"resume={self.config.resume!r}: there is no whole checkpoint in {path}. Use the "
+                f"name of a run that ended with save_shards=True"
             )
-        return found
+        return path
 
     @property
-    def is_kept(self) -> bool:
-        """Does what this process sees go into a run's folder? Not where it is started by hand."""
-        return self._everyone is not None
+    def has_folder(self) -> bool:
+        """Whether there is a run's folder to write to."""
+        return self._run is not None
 
     @property
     def is_over(self) -> bool:
-        """Has the run its status, or this process its end?"""
+        """Whether the run has its status, or this process is about to end."""
         return "status" in self._values or self.is_interrupted
 
     def group_size(self) -> int:
-        """How many processes train together, this one counted."""
-        group = torch.distributed.is_available() and torch.distributed.is_initialized()
-        return torch.distributed.get_world_size() if group else 1
+        """Return how many processes train together, including this one."""
+        is_member = distributed.is_available() and distributed.is_initialized()
+        return distributed.get_world_size() if is_member else 1
 
-    def refuse_if_not_distributed(self) -> None:
-        """Several processes that train each for itself would record a figure of one as of all.
+    def check_process_group(self) -> None:
+        """Refuse several processes that train separately: the record would mix them up.
 
         Raises:
-            RuntimeError: more than one process, and no process group.
+            RuntimeError: there are several processes, but no process group.
         """
         if self.world_size > 1 and self.group_size() == 1:
-            joined = torch.distributed.is_available() and torch.distributed.is_initialized()
-            how = "each in a process group of its own" if joined else "in no process group"
+            is_member = distributed.is_available() and distributed.is_initialized()
+            how = "each in a process group of its own" if is_member else "in no process group"
             raise RuntimeError(
                 f"{self.world_size} processes were started, but this script joins them {how}: "
-                f"each would train alone. TODO 7 joins them; or launch with gpus=1"
+                f"each would train alone. Fill in TODO 7, or launch with gpus=1"
             )
 
     def describe(self, device: torch.device) -> dict[str, Any]:
-        """Fields that say on what the run ran: device, machine, hardware, versions."""
+        """Return the record's fields about the machine: device, machine, hardware, versions."""
         cpu = cpu_name()
         name = cpu if device.type == "cpu" else device_name(device)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -342,59 +333,58 @@ class Recorder:
         }
 
     def finish(self, status: str, error: str = "") -> None:
-        """Write the record; started by hand, print what it would have said."""
+        """Write the record; without a run, print a summary of it."""
         self.before_end()
         if self._watch and status == "ok":
-            self.set(race=self._watch.end())  # of a rank that writes no weights: now
-            if self._run:
+            self.set(race=self._watch.end())  # if the weights were not saved
+            if self._is_main:
                 self._watch.write(self._run.folder)
                 if "machine" not in self._values:
                     self.set(**self.describe(self._watch.device))
-        if self._by_hand:
-            keys = ("device", "images_per_s", "peak_gib", "last_loss", "val_top1")
-            found = {key: self._values.get(key) for key in keys}
-            print(status, error, *(f"{key}={value}" for key, value in found.items()))
-        if self.world_size > 1 and self._everyone:
-            self._write_rank(status, error)
-        self.set(status=status, error=error)
-        # The first verdict stands, and a rank that only noticed that another left knows less.
-        if status != "ok" and failures.is_echo(error):
-            time.sleep(ECHO_S)
-        wall_s = time.perf_counter() - self._began
-        if status == "ok" and self._run:  # who sees the record is to find what all ranks wrote
-            self._await_ranks()
-        run = self._everyone if status != "ok" else self._run
-        if run is None:
+        if self._run is None:
+            if self.rank == 0:
+                keys = ("device", "images_per_s", "peak_gib", "last_loss", "val_top1")
+                print(status, error, *(f"{key}={self._values.get(key)}" for key in keys))
             return
-        self.set(wall_s=wall_s, started_at=self._started_at)
-        write_record(run.folder, record_of(run, self._values))
+        if self.world_size > 1:
+            self._write_rank(status, error)
+        # The first record counts, and a rank that only lost its connection to another knows less.
+        if status != "ok" and failures.is_echo(error):
+            time.sleep(RANK_WAIT_S)
+        self.set(status=status, error=error, wall_s=time.perf_counter() - self._start)
+        self.set(started_at=self._started_at)
+        if status == "ok":
+            if not self._is_main:
+                return
+            self._wait_for_ranks()  # so that a run with a record has the files of all ranks
+        write_record(self._run.folder, record_of(self._run, self._values))
 
-    def _await_ranks(self) -> None:
-        deadline = time.monotonic() + ECHO_S  # one that cannot write must not hold up the others
+    def _wait_for_ranks(self) -> None:
+        deadline = time.monotonic() + RANK_WAIT_S  # a rank may be unable to write
         while len(self._run.ranks) < self.world_size > 1 and time.monotonic() < deadline:
             time.sleep(0.02)
 
     def _write_rank(self, status: str, error: str) -> None:
-        """What this rank alone knows, beside the record, which is rank 0's."""
-        own = {"rank": self.rank, "host": platform.node(), "status": status, "error": error}
-        own |= {key: self._values.get(key) for key in RANKS_OWN}
-        text = json.dumps(own, indent=1)
+        """Write what only this rank knows, next to the record of rank 0."""
+        values = {"rank": self.rank, "host": platform.node(), "status": status, "error": error}
+        values |= {key: self._values.get(key) for key in RANK_FIELDS.split()}
         try:
-            write_atomically(self._everyone.folder / rank_file(self.rank), text)
+            path = self._run.folder / rank_file(self.rank)
+            write_atomically(path, json.dumps(values, indent=1))
         except OSError as problem:
             print(f"{rank_file(self.rank)} could not be written: {problem}", file=sys.stderr)
 
 
 def device_name(device: torch.device) -> str:
-    """The accelerator's name; its type where the backend tells no name (Apple's MPS)."""
+    """Return the accelerator's name, or its type if the backend has none (Apple's MPS)."""
     module = torch.get_device_module(device)
     return module.get_device_name() if hasattr(module, "get_device_name") else device.type
 
 
 def cpu_name() -> str:
-    """The processor's name, as the system gives it."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-        return next(ln.split(":", 1)[1].strip() for ln in text.splitlines() if "model name" in ln)
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+    """Return the CPU's name as the system reports it."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if "model name" in line:
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

@@ -1,4 +1,4 @@
-"""Networks of which a training step uses a part, chosen by chance."""
+"""Networks of which each training step uses a random part."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torchvision.ops import StochasticDepth
 
 
 class Heads(nn.Module):
-    """A ResNet with several last layers, of which each training step uses one, by chance.
+    """A ResNet with several last layers, of which each training step uses a random one.
 
-    The weights of the others get no gradient in that step. Each process chooses for itself.
-    Images of shape (N, 3, H, W) in, scores of shape (N, classes) out. Validation uses the first.
+    The weights of the others get no gradient in that step. Each process chooses independently.
+    Input: images (N, 3, H, W). Output: scores (N, classes). Validation uses the first layer.
     """
 
     def __init__(self, model: nn.Module, number: int = 2) -> None:
@@ -23,21 +23,20 @@ class Heads(nn.Module):
         self.heads = nn.ModuleList(nn.Linear(inputs, classes) for _ in range(number))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Scores by one of the heads."""
         chosen = int(torch.randint(len(self.heads), ())) if self.training else 0
         return self.heads[chosen](self.body(images))
 
 
 def masked_depth(model: nn.Module, drop: float = 0.2) -> nn.Module:
-    """The same ResNet with stochastic depth (Huang et al. 2016, arXiv:1603.09382), by masks.
+    """Add stochastic depth (Huang et al. 2016, arXiv:1603.09382) to a ResNet, with masks.
 
-    In training each residual block's branch is multiplied, image by image, by 0 with probability
-    `drop` and otherwise by 1 / (1 - drop). Every weight is used in every step; where the mask is
-    0 its gradient is 0, which is not the same as none.
+    In training, the branch of each residual block is multiplied by 0 with probability `drop`, or
+    else by 1 / (1 - drop), separately for each image. Every weight is used in every step: where
+    the mask is 0, its gradient is 0, and not None.
     """
     for block in model.modules():
         if isinstance(block, BasicBlock):
             block.bn2 = nn.Sequential(block.bn2, StochasticDepth(drop, "row"))
         elif isinstance(block, Bottleneck):
             block.bn3 = nn.Sequential(block.bn3, StochasticDepth(drop, "row"))
-    return model.train(model.training)  # the new parts, too
+    return model.train(model.training)  # including the new layers

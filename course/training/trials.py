@@ -1,7 +1,6 @@
-"""A trial's side of a search: after each epoch it reports, and is told whether to go on.
+"""A trial's side of a search: it reports each epoch, and learns whether to continue.
 
-What trials of a search know of each other lies in one file, Optuna's journal: it needs no server,
-only a disk that all of them see.
+Trials share one file, Optuna's journal. It needs no server, only a disk that all of them can use.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ if TYPE_CHECKING:
     from optuna.pruners import BasePruner
     from optuna.storages import JournalStorage
 
-FOLDER = "studies"  # beside the runs: a folder for each search
-ABOUT, JOURNAL = "study.json", "journal.log"  # what is searched, and what is known by now
-VALUE = "val_top1"  # what is to be large
-PRUNED = "pruned"  # how the error of a run begins that was ended for what it had reported
+FOLDER = "studies"  # in the folder of all runs: a folder for each search
+ABOUT, JOURNAL = "study.json", "journal.log"  # what is searched, and the results so far
+VALUE = "val_top1"  # to be maximised
+PRUNED = "pruned"  # the first word in the error of a run that was stopped early
 PRUNERS = ("none", "median", "hyperband")
-COMPLETE_FIRST = 4  # so many trials are trained to their end before the median prunes any
-EARLIEST = 2  # epoch after which it does: the first one tells little
+MEDIAN_TRIALS = 4  # complete trials before the median pruner stops any
+MEDIAN_EPOCHS = 2  # epochs before it does: the first one contains little information
 
 
 def storage(folder: Path) -> JournalStorage:
-    """What reads and writes the journal in a study's folder."""
+    """Open the journal in a study's folder."""
     import optuna
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
@@ -34,8 +33,8 @@ def storage(folder: Path) -> JournalStorage:
     return JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
 
 
-def opened(folder: Path, journal: JournalStorage | None = None) -> Study:
-    """The study whose journal lies in a folder; an empty one, where there is none yet."""
+def open_study(folder: Path, journal: JournalStorage | None = None) -> Study:
+    """Open the study in a folder, or create it."""
     import optuna
 
     about = json.loads((folder / ABOUT).read_text())
@@ -49,39 +48,37 @@ def opened(folder: Path, journal: JournalStorage | None = None) -> Study:
 
 
 def pruner(name: str, epochs: int) -> BasePruner:
-    """What decides that a trial is not worth going on: one of PRUNERS."""
+    """Create the rule that stops trials early, one of PRUNERS."""
     from optuna import pruners
 
     if name == "median":
-        return pruners.MedianPruner(n_startup_trials=COMPLETE_FIRST, n_warmup_steps=EARLIEST)
+        return pruners.MedianPruner(n_startup_trials=MEDIAN_TRIALS, n_warmup_steps=MEDIAN_EPOCHS)
     if name == "hyperband":
         return pruners.HyperbandPruner(min_resource=1, max_resource=epochs, reduction_factor=3)
     return pruners.NopPruner()
 
 
-def report(runs_root: Path, asked: dict[str, Any], epoch: int, value: float) -> str:
-    """Write down what an epoch brought.
+def report(runs_root: Path, request: dict[str, Any], epoch: int, value: float) -> str:
+    """Store the result of an epoch, counted from 1.
 
     Args:
-        runs_root: in which the trial's run lies.
-        asked: of the run: the study's name, and the trial's number.
-        epoch: from 1.
+        request: the study's name and the trial's number.
 
     Returns:
-        Why the trial ends here; "": it goes on.
+        Why the trial ends here; "" if it continues.
     """
-    folder, number = runs_root / FOLDER / asked["study"], asked["number"]
+    folder, number = runs_root / FOLDER / request["study"], request["number"]
     journal = storage(folder)
-    known = journal.get_study_id_from_name(folder.name)
-    this = journal.get_trial_id_from_study_id_trial_number(known, number)
-    journal.set_trial_intermediate_value(this, epoch, value)
-    study = opened(folder, journal)
-    if not study.pruner.prune(study, journal.get_trial(this)):
+    study_id = journal.get_study_id_from_name(folder.name)
+    trial_id = journal.get_trial_id_from_study_id_trial_number(study_id, number)
+    journal.set_trial_intermediate_value(trial_id, epoch, value)
+    study = open_study(folder, journal)
+    if not study.pruner.prune(study, journal.get_trial(trial_id)):
         return ""
     others = [
-        each.intermediate_values[epoch]
-        for each in study.get_trials(deepcopy=False)
-        if epoch in each.intermediate_values and each.number != number
+        trial.intermediate_values[epoch]
+        for trial in study.get_trials(deepcopy=False)
+        if epoch in trial.intermediate_values and trial.number != number
     ]
-    more = sum(each > value for each in others)
-    return f"{VALUE} was {value:.3f}, and {more} of {len(others)} others had more by then"
+    better = sum(other > value for other in others)
+    return f"{VALUE} was {value:.3f}, and {better} of {len(others)} others had more by then"

@@ -1,7 +1,6 @@
-"""A training process's part in a group of runs that take turns: it computes when it is told to.
+"""The training process's side of runs that take turns: it computes a block of steps at a time.
 
-The other end is `course.jobs.conductor`, in the job's supervisor. A run that is alone has `Alone`,
-which may always go on.
+The other side is `course.jobs.conductor`, in the job's supervisor.
 """
 
 from __future__ import annotations
@@ -16,41 +15,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 
 from course.config import Config
 from course.runs.run import FOLDER_VARIABLE, WAITING_FILE
 
-VARIABLE = "COURSE_TURNS"  # of a member's processes: the file with the conductor's address
-ADDRESS_S = 120.0  # until the job's first task has written that file, on another node perhaps
-WAIT_S = 1.0  # a longer wait for the next turn is shown in the progress line
-NO_MORE = -1  # the turn's number where there is none left
-
-
-class Turn(Protocol):
-    """When may a run take its next step?"""
-
-    number: int | None  # of the turn under way; 0: warm-up; None: the run takes no turns
-    again: int  # how often the block under way was repeated, since others disturbed it
-    left: list[str]  # members of the group that ended before their time
-
-    def is_due(self) -> bool:
-        """Is a block of steps over, so that `wait` must be called before the next step?"""
-        ...
-
-    def wait(self, block: Block) -> None:
-        """Report the block, and come back when the next one may begin, or none will."""
-        ...
-
-    def is_over(self, measured_s: float) -> bool:
-        """Shall training end here, with so many measured seconds behind it?"""
-        ...
-
-    def step(self) -> None:
-        """A step is done."""
-        ...
+VARIABLE = "COURSE_TURNS"  # names the file with the conductor's address
+ADDRESS_S = 120.0  # time for the job's first task to write this file, perhaps on another node
+WAIT_S = 1.0  # the progress line shows longer waits for the next turn
+NO_MORE = -1  # the number of the turn if there are no more turns
 
 
 @dataclass
@@ -59,50 +34,60 @@ class Block:
 
     seconds: float = 0.0  # in its steps
     steps: int = 0
-    last_s: float = 0.0  # the last step alone
-    cpu_s: float = 0.0  # of all cores, which this process and its workers used meanwhile
+    last_s: float = 0.0  # the last step
+    cpu_s: float = 0.0  # CPU time of this process and its workers
+
+    def add(self, step_s: float) -> None:
+        """Add a step."""
+        self.seconds += step_s
+        self.steps += 1
+        self.last_s = step_s
 
 
 class Alone:
-    """A run by itself: it ends with its steps, or when its budget of seconds is used up."""
+    """A run without turns, which ends after its steps, or when its budget of seconds is spent.
+
+    Attributes:
+        number: the current turn; 0: warm-up; None: the run takes no turns.
+        again: how often the current block was repeated because other programs disturbed it.
+        left: members of the group that ended before the others.
+    """
 
     number: int | None = None
     again = 0
 
-    def __init__(self, budget_s: float) -> None:
+    def __init__(self, budget_s: float = 0.0) -> None:
         self.left: list[str] = []
         self._budget_s = budget_s
 
     def is_due(self) -> bool:
-        """Nobody waits for it."""
+        """Return whether a block of steps is complete: call `wait` before the next step."""
         return False
 
     def wait(self, block: Block) -> None:
-        """Nor does it wait for anybody."""
+        """Report the block, and return when the next one may begin, or if there is none."""
 
     def is_over(self, measured_s: float) -> bool:
-        """Is the budget used up?"""
+        """Return whether training ends here, after this many measured seconds."""
         return 0 < self._budget_s <= measured_s
 
     def step(self) -> None:
-        """Nothing to count."""
+        """Count a step."""
 
 
-class Shared:
-    """A run among others: it takes blocks of steps, each when the conductor says so.
+class Shared(Alone):
+    """A run in a group: it computes blocks of steps, each when the conductor allows it.
 
-    Between them the process waits and its DataLoader workers stand still: neither may take time
-    from the run whose turn it is, nor prepare batches at its expense.
+    Between blocks, this process waits and its DataLoader workers are stopped, so that they neither
+    slow down the run whose turn it is nor prepare batches in that run's time.
     """
 
     def __init__(
         self, connection: Connection, config: Config, folder: str, rank: int, cores: int
     ) -> None:
+        super().__init__()
         self._connection = connection
         self._steps_left = 0
-        self.number: int | None = None
-        self.again = 0
-        self.left: list[str] = []
         self._cpu_s = 0.0  # used before this block
         self._waiting = Path(folder) / WAITING_FILE
         self._waiting.unlink(missing_ok=True)  # of a process that was killed
@@ -119,27 +104,26 @@ class Shared:
         )
 
     def is_due(self) -> bool:
-        """Are the steps done that were given?"""
         return self._steps_left == 0
 
     def wait(self, block: Block) -> None:
         """Report the block, and wait for the next one.
 
         Raises:
-            RuntimeError: the conductor is gone.
+            RuntimeError: the conductor has ended.
         """
         if self.number == NO_MORE:
             return
         try:
-            with _workers_halted():
+            with _workers_stopped():
                 if self.number is not None:
                     block.cpu_s = _cpu_seconds() - self._cpu_s
                     self._connection.send(vars(block))
-                told = self._receive()
+                message = self._receive()
         except (EOFError, OSError) as error:
-            raise RuntimeError("what gives out the turns has ended: launch again") from error
-        self.number, self.again = told["turn"], told["again"]
-        self._steps_left, self.left = told["steps"], told["left"]
+            raise RuntimeError("the process that controls the turns ended: launch again") from error
+        self.number, self.again = message["turn"], message["again"]
+        self._steps_left, self.left = message["steps"], message["left"]
         self._cpu_s = _cpu_seconds()
 
     def _receive(self) -> dict[str, Any]:
@@ -154,64 +138,62 @@ class Shared:
             self._waiting.unlink(missing_ok=True)
 
     def is_over(self, measured_s: float) -> bool:
-        """Was it said that there is no further block?"""
         return self.number == NO_MORE
 
     def step(self) -> None:
-        """One step less of the block."""
         self._steps_left -= 1
 
 
-def of_this_process(config: Config, rank: int, cores: int = 1) -> Turn:
-    """This process's turn: shared, where its job was launched with others to compare with.
+def of_this_process(config: Config, rank: int, cores: int = 1) -> Alone:
+    """Return this process's turns: Shared if its job was launched with runs to compare.
 
     Args:
-        cores: that it keeps busy; where others use them, its turn does not begin.
+        cores: the cores that it keeps busy; its turn begins when no other program uses them.
 
     Raises:
         RuntimeError: the conductor cannot be reached.
     """
     path = os.environ.get(VARIABLE)
     if not path:
-        # Several ranks would find at different steps that it is used up, and wait for each other.
-        several = int(os.environ.get("WORLD_SIZE", 1)) > 1
-        return Alone(0.0 if several else config.budget_s)
+        # Several ranks would reach the end of the budget at different steps, and deadlock.
+        is_single = int(os.environ.get("WORLD_SIZE", 1)) == 1
+        return Alone(config.budget_s if is_single else 0.0)
     deadline = time.monotonic() + ADDRESS_S
     while True:
         try:
-            told = json.loads(Path(path).read_text())
-            address = (told["host"], told["port"])
-            connection = Client(address, authkey=bytes.fromhex(told["key"]))
+            address = json.loads(Path(path).read_text())
+            key = bytes.fromhex(address["key"])
+            connection = Client((address["host"], address["port"]), authkey=key)
             return Shared(connection, config, os.environ[FOLDER_VARIABLE], rank, cores)
-        except (OSError, ValueError, EOFError) as error:  # not there yet, or of an earlier attempt
+        except (OSError, ValueError, EOFError) as error:  # missing, or of an earlier attempt
             if time.monotonic() > deadline:
-                raise RuntimeError(f"nobody gives out the turns ({path}): {error}") from error
+                raise RuntimeError(
+                    f"no process controls the turns ({path}: {error}). Launch again"
+                ) from error
             time.sleep(0.05)
 
 
 def _cpu_seconds() -> float:
-    """What all threads of this process and of its workers have computed so far."""
-    used = time.process_time()
-    for each in multiprocessing.active_children():
+    """Return the CPU time that this process and its workers have used so far."""
+    total = time.process_time()
+    for worker in multiprocessing.active_children():
         with suppress(psutil.Error):  # it ended just now
-            times = psutil.Process(each.pid).cpu_times()
-            used += times.user + times.system
-    return used
+            times = psutil.Process(worker.pid).cpu_times()
+            total += times.user + times.system
+    return total
 
 
 @contextmanager
-def _workers_halted() -> Iterator[None]:
-    workers = [each.pid for each in multiprocessing.active_children() if each.pid]
-    _signal(workers, signal.SIGSTOP)
+def _workers_stopped() -> Iterator[None]:
+    workers = [worker.pid for worker in multiprocessing.active_children() if worker.pid]
+    _send(workers, signal.SIGSTOP)
     try:
         yield
     finally:
-        _signal(workers, signal.SIGCONT)
+        _send(workers, signal.SIGCONT)
 
 
-def _signal(processes: list[int], number: signal.Signals) -> None:
-    for process in processes:
-        try:
-            os.kill(process, number)
-        except ProcessLookupError:  # it ended meanwhile
-            continue
+def _send(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):  # it ended in the meantime
+            os.kill(pid, number)

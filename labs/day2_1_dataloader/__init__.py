@@ -9,6 +9,6 @@ _NAMES = {
     ".figures": "plot_decoding plot_rule plot_trials plot_waiting",
     ".lab": "LOADER_SETTINGS",
     "course.data.loader": "image_sets",
-    "course.runs.failures": "advice in_one_line",
+    "course.runs.failures": "advice summarize",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -20,7 +20,7 @@ from torchvision.transforms import v2
 
 from course.config import rung
 from course.data import default_set
-from course.data.images import decoded, normalised, one_thread, train_view
+from course.data.images import decode_jpeg, normalised, one_thread, train_view
 from course.runs.recordings import recorded_runs
 from course.runs.run import Run
 
@@ -200,7 +200,7 @@ def _make(path: Any, view: list[v2.Transform]) -> tuple[torch.Tensor, np.ndarray
     marks = [time.perf_counter()]
     value: Any = path.read_bytes()
     marks.append(time.perf_counter())
-    for stages in ([decoded], [crop], [flip], normalise):
+    for stages in ([decode_jpeg], [crop], [flip], normalise):
         for stage in stages:
             value = stage(value)
         marks.append(time.perf_counter())

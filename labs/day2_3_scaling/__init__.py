@@ -8,6 +8,6 @@ _NAMES = {
     ".node": "beside_prediction",
     ".ring": "Link buckets timeline",
     ".sampling": "shares",
-    "course.runs.ranks": "told",
+    "course.runs.ranks": "rank_table",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

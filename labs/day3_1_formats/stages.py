@@ -15,7 +15,7 @@ from course.data import default_set
 from course.data.formats import convert
 from course.data.formats.raw import Raw
 from course.data.formats.shards import paths
-from course.data.images import RandomCrop, decoded, one_thread
+from course.data.images import RandomCrop, decode_jpeg, one_thread
 
 STAGES = ("read", "decode", "crop and resize")
 ROUNDS = 4
@@ -42,9 +42,9 @@ def costs(images: int = 64, image_px: int = 224, seed: int = 0) -> pd.DataFrame:
     files, smaller = (sorted(each.glob("train/[!.]*/[!.]*.jpg")) for each in (root, small))
     shards = paths(convert.convert("shards"), "train")
     trials: dict[str, tuple[Callable[[], Iterator], Callable, Callable]] = {
-        "files": (lambda: _files(files, places), decoded, crop),
-        "shards": (lambda: _members(shards, images), decoded, crop),
-        "small": (lambda: _files(smaller, places), decoded, crop),
+        "files": (lambda: _files(files, places), decode_jpeg, crop),
+        "shards": (lambda: _members(shards, images), decode_jpeg, crop),
+        "small": (lambda: _files(smaller, places), decode_jpeg, crop),
         "raw": (lambda: _mapped(raw, places), _as_it_is, crop),
         "raw, cut out": (lambda: _mapped(raw, places), _as_it_is, cut),
     }

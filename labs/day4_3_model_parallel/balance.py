@@ -30,7 +30,7 @@ def pieces(model: str, image_px: int, images: int) -> pd.DataFrame:
 
     torch.manual_seed(0)
     net = models.create(model, CLASSES, image_px)
-    costs = pipelines.costs(net, image_px)
+    costs = pipelines.piece_costs(net, image_px)
     net = net.to(memory_format=torch.channels_last)  # as the script has it
     took = _timed(pipelines.pieces(net), torch.randn(images, 3, image_px, image_px))
     names = ["front", *map(str, range(len(costs) - 2)), "back"]
@@ -68,7 +68,7 @@ def cut_by(table: pd.DataFrame, column: str, stages: int = 2) -> str:
     Returns:
         What a config's `cut` takes: the blocks at which all stages but the first begin.
     """
-    begins = pipelines.balanced(table[column].tolist(), stages)
+    begins = pipelines.balance(table[column].tolist(), stages)
     return ",".join(str(begin - 1) for begin in begins)
 
 

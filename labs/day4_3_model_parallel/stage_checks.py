@@ -64,15 +64,15 @@ def _stage_faults(run: Run, against: Run) -> Iterator[str]:
 
 
 def _number_faults(run: Run) -> Iterator[str]:
-    from course.training.ranks.pipelines import numbers_of
+    from course.training.ranks.pipelines import stage_numbers
 
     ranks, pipeline = run.record.gpus, run.config.pipeline
     for rank, passes in enumerate(_order_of(run)):
-        due, count = numbers_of(pipeline, rank, ranks)
+        due, count = stage_numbers(pipeline, rank, ranks)
         if (found := _numbers(passes)) != due:
             yield (
                 f"rank {rank} worked as stages {found}, and {pipeline} of {ranks} ranks has "
-                f"{due} there, of {count}: `pipelines.numbers_of(…)`"
+                f"{due} there, of {count}: `pipelines.stage_numbers(…)`"
             )
             return
 
@@ -154,7 +154,7 @@ def _order_faults(run: Run) -> Iterator[str]:
     if others := [name for name in alike if schedules.order(name, *given) == found]:
         yield (
             f"the ranks worked in the order of {others[0]}, and the config asks for "
-            f"{cfg.pipeline}: `pipelines.schedule_of(…)`"
+            f"{cfg.pipeline}: `pipelines.create_schedule(…)`"
         )
         return
     for rank, (own, asked) in enumerate(zip(found, due)):
@@ -196,7 +196,7 @@ CHECKS = {
         title="ranks work in the order that the config names",
         todo=34,
         seen=_schedule_seen,
-        word="schedule_of",
+        word="create_schedule",
         faults=_schedule_faults,
         pipeline="zero_bubble",
         **PIPED,

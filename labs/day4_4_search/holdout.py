@@ -11,7 +11,7 @@ from torch import nn
 from course.config import Config
 from course.data import crop_set
 from course.data.crop_set import Crops
-from course.data.loader import normalised, to_validate
+from course.data.loader import normalised, val_subset
 from course.runs.files import write_atomically
 from course.runs.run import TEST_FILE, Run
 from course.training import models
@@ -45,7 +45,7 @@ def tested(run: Run) -> float:
 
 def unseen(config: Config) -> torch.Tensor:
     """The numbers of the crops for validation that a run with this config does not look at."""
-    looked_at = to_validate(_crops(), config).indices[: config.val_steps * config.batch_size]
+    looked_at = val_subset(_crops(), config).indices[: config.val_steps * config.batch_size]
     left = torch.ones(len(_crops()), dtype=torch.bool)
     left[looked_at] = False
     return left.nonzero()[:, 0]

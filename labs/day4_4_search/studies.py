@@ -26,7 +26,7 @@ from course.jobs.trials import array, taking
 from course.runs import run as runs
 from course.runs.files import write_atomically
 from course.runs.run import Run
-from course.training.trials import ABOUT, FOLDER, PRUNERS, opened
+from course.training.trials import ABOUT, FOLDER, PRUNERS, open_study
 from labs.day4_4_search.space import Space, combinations, distributions, holds
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Search:
         """A run for each trial, in their order."""
         root = self.folder.parent.parent
         numbers = {}
-        for trial in opened(self.folder).get_trials(deepcopy=False):
+        for trial in open_study(self.folder).get_trials(deepcopy=False):
             if name := trial.user_attrs.get("run"):
                 numbers[trial.number] = Run(root / name)
         return [numbers[number] for number in sorted(numbers)]
@@ -189,7 +189,7 @@ def _folder(asked: dict[str, Any], name: str) -> Path:
             return folder
         (folder / taking.SNAPSHOT).write_text(asked["text"])
         write_atomically(folder / ABOUT, json.dumps(asked, indent=1))
-        study = opened(folder)
+        study = open_study(folder)
         for values in asked["first"]:
             study.enqueue_trial(values)
     return folder
@@ -287,7 +287,7 @@ def _bar(folder: Path, most: int) -> Iterator[Callable[[], int]]:
 
 def _over(folder: Path) -> tuple[list[FrozenTrial], float]:
     """Trials that are over, and the best value. Raises JobError: the first ones have all failed."""
-    known = opened(folder).get_trials(deepcopy=False)
+    known = open_study(folder).get_trials(deepcopy=False)
     over = [each for each in taking.begun(known) if each.state.is_finished()]
     if len(over) >= HOPELESS and all(each.state.name == "FAIL" for each in over):
         names = [each.user_attrs["run"] for each in over if "run" in each.user_attrs]

@@ -12,6 +12,6 @@ _NAMES = {
     ".run_figures": "plot_grams plot_together",
     ".run_tables": "differing explained tagged together",
     ".saving": "costs gained joined lost",
-    "course.runs.trackers.content": "tags",
+    "course.runs.trackers": "tags",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

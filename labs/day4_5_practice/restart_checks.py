@@ -149,7 +149,7 @@ def _asked_faults(run: Run, against: Run) -> Iterator[str]:
     if seen["interrupted"] and not seen["found"]:  # so it is still the first process
         yield (
             f"asked to end in step {ASKED_IN}, it went on to its last: after a while Slurm kills "
-            f"it. Save, and leave: `run.interrupted(…)`"
+            f"it. Save, and leave: `run.mark_interrupted(…)`"
         )
     else:
         yield from _interrupted_faults(run, against)

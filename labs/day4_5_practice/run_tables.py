@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from course.runs.run import Run
-from course.runs.trackers.content import tags
+from course.runs.trackers import tags
 
 NAMES = ("rung", "data_root")  # of a config: they change nothing that is computed
 ABOUT = ("run", "epochs", "machine")

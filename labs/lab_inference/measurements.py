@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from course.runs import once
+from course.runs.recordings import recorded_table
 from labs.lab_inference.latency import rates
 from labs.lab_inference.latency_ladder import compared
 
@@ -20,5 +20,5 @@ def recorded(machine: str) -> pd.DataFrame:
     Raises:
         ValueError: nothing was recorded there.
     """
-    table = rates(once.table(machine, "inference"))
+    table = rates(recorded_table(machine, "inference"))
     return table.join(compared(table[table["part"] == "ladder"])["faster"])

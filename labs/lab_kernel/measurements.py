@@ -8,8 +8,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from course.runs import once
-from course.runs.recordings import load
+from course.runs.recordings import load, recorded_table
 from labs.lab_kernel import cuda
 from labs.lab_kernel.launch import Kernel, power_of_two
 
@@ -30,7 +29,7 @@ def recorded(machine: str) -> pd.DataFrame:
     Raises:
         ValueError: nothing was recorded there.
     """
-    table = rates(once.table(machine, "kernels"))
+    table = rates(recorded_table(machine, "kernels"))
     ceilings = load(machine)["ceilings"]
     product = table["dtype"].map(
         {name: each["tflop_per_s"] for name, each in ceilings.items() if isinstance(each, dict)}

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from course.analysis.roofline.timing import number_format
 from course.runs.run import runs_root
 from course.training import memory
-from course.training.clocks import clock_for, with_quartiles
+from course.training.clocks import clock_for, speed_quartiles
 from course.training.models import parameter_count
 from course.training.precision import autocast, has_units
 from course.training.recorder import Recorder
@@ -124,7 +124,7 @@ def _row(work: Work, log: Path | None) -> dict[str, Any]:
     seconds = _timed(work, count)
     passed("timed")
     ranks = distributed.get_world_size() if distributed.is_initialized() else 1
-    row = asdict(setting) | {"timed": count} | with_quartiles(_rounds(work, seconds), work.images)
+    row = asdict(setting) | {"timed": count} | speed_quartiles(_rounds(work, seconds), work.images)
     row |= {"parameters": parameter_count(work.plain), "first_loss": work.losses[0]}
     # Of a CPU it would be that of all that this process has ever done.
     peak = None if place.type == "cpu" else memory.peak(place)["peak_gib"]

@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 
 from course.analysis.roofline.timing import number_format
-from course.training.clocks import with_quartiles
+from course.training.clocks import speed_quartiles
 from course.training.recorder import Recorder
 from labs.lab_networks import bench
 from labs.lab_networks.catalogue import NETWORKS
@@ -42,7 +42,7 @@ def _in_turns(base: bench.Setting, place: torch.device) -> pd.DataFrame:
     turns = np.array([[_seconds(work, place) for work in works] for _ in range(count)])
     turns = turns[base.warmup :]  # [turn, precision]
     ratios = np.percentile(turns[:, :1] / turns, [50, 25, 75], axis=0)
-    speeds = [with_quartiles(each, base.batch)["images_per_s"] for each in turns.T]
+    speeds = [speed_quartiles(each, base.batch)["images_per_s"] for each in turns.T]
     columns = {
         "network": base.network,
         "precision": [each.precision for each in settings],

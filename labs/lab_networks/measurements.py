@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from course.runs import once
+from course.runs.recordings import recorded_table
 from labs.lab_networks.published import GPUS, PRECISIONS, ratios, speeds
 
 BATCHES = (("resnet50", 64), ("ssd300", 32), ("unet3d", 2))
@@ -36,7 +36,7 @@ def recorded(machine: str) -> pd.DataFrame:
     Raises:
         ValueError: nothing was recorded there.
     """
-    table = _with_busy(once.table(machine, "networks"))
+    table = _with_busy(recorded_table(machine, "networks"))
     of = ["network", "mode", "batch"]
     plain = (table["precision"] == "fp32") & (table["layout"] == "contiguous")
     plain &= ~table["compile"] & (table["data"] == "synthetic")
@@ -165,7 +165,7 @@ def recorded_together(machine: str) -> pd.DataFrame:
     Raises:
         ValueError: nothing was recorded there.
     """
-    return once.table(machine, "networks_together")
+    return recorded_table(machine, "networks_together")
 
 
 def scaling(machine: str) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 from course.data import default_set
 from course.data.default_set import MANIFEST, photograph, write_manifest
-from course.data.formats.raw import mapped
+from course.data.formats.raw import map_array
 from course.data.images import one_thread
 from course.runs.files import read_dict
 from labs.lab_networks import unet3d
@@ -112,7 +112,7 @@ class Volumes(Dataset):
         return len(self.paths)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        whole = mapped(self.paths[index])
+        whole = map_array(self.paths[index])
         room = whole.shape[1] - self.side
         begins = torch.randint(room + 1, (3,)).tolist()
         part = whole[(slice(None), *(slice(at, at + self.side) for at in begins))]

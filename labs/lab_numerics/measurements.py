@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from course.runs import once
+from course.runs.recordings import recorded_table
 
 
 def recorded(machine: str) -> pd.DataFrame:
@@ -18,7 +18,7 @@ def recorded(machine: str) -> pd.DataFrame:
     Raises:
         ValueError: nothing was recorded there.
     """
-    table = once.table(machine, "refinement")
+    table = recorded_table(machine, "refinement")
     table["condition"] = table["condition"].astype(float)
     table["tflop_per_s"] = 2 / 3 * table["size"] ** 3 / table["seconds"] / 1e12
     of = ["matrix", "size", "condition"]

@@ -15,7 +15,7 @@ from trace_files import CONV, COUNT, DURATION, SHARE, WGRAD, ncu_row, ncu_text, 
 from course.analysis.traces import tables
 from course.analysis.traces.figures import plot_time_by, plot_timeline
 from course.runs.record import PHASES
-from course.training.profiling import OneDnnAccount
+from course.training.profiling import onednn_log
 
 # ---- PyTorch's trace of a CPU: a real one, of a tiny network -----------------------------------
 
@@ -366,10 +366,8 @@ def test_nsight_compute_refuses_files_without_its_metrics(tmp_path: Path) -> Non
 def test_onednn_account_of_a_real_convolution(tmp_path: Path) -> None:
     path = tmp_path / "onednn.csv"
     model, images = nn.Conv2d(16, 32, 3), torch.randn(4, 16, 32, 32)
-    account = OneDnnAccount(path)
-    account.start()
-    model(images).sum().backward()
-    account.stop()
+    with onednn_log(path):
+        model(images).sum().backward()
     table = tables.onednn(path)
     if not torch.backends.mkldnn.is_available() or table.empty:
         pytest.skip("PyTorch computes convolutions without oneDNN on this machine")

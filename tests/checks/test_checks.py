@@ -109,7 +109,7 @@ def test_effect_is_judged_by_its_interval(found: Ratio, faster: bool, verdict: s
 )
 def test_a_gpu_that_waited_for_python_fails_nothing(monkeypatch, held, found, verdict) -> None:
     monkeypatch.setattr(checks, "ratio", lambda *_: found)
-    monkeypatch.setattr(checks, "held_by_host", lambda _: held)
+    monkeypatch.setattr(checks, "host_bound_warning", lambda _: held)
     wanted = replace(discovery.checks()["day1.amp"], limits=lambda cfg, place: "")
     record = SimpleNamespace(device="cuda", hardware={}, machine="a GPU")
     run = SimpleNamespace(record=record, config=rung("amp"))

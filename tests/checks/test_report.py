@@ -13,7 +13,7 @@ from course.checks.predictions import prediction
 from course.checks.report import ladder_table
 from course.cli import tables
 from course.jobs.launch import JobError
-from course.runs.ratio import held_by_host, ratio
+from course.runs.ratio import host_bound_warning, ratio
 from course.runs.record import Record
 from course.runs.run import Run
 
@@ -220,7 +220,7 @@ def test_a_gpu_with_little_to_do_is_said_to_wait_for_python(make_run) -> None:
         ("big", large, "cuda", False),
     ]:
         run = make_run(name, [1, 1, 0.1], config, device=device)
-        assert bool(held_by_host(run)) == held
+        assert bool(host_bound_warning(run)) == held
         assert ("Python may set the pace" in " ".join(report(run).sentences)) == held
 
 

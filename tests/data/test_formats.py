@@ -1,9 +1,8 @@
-"""The same images in other formats: all of them, once, and never a half taken for whole."""
+"""Conversions: exact contents, resumed after interruptions, damaged images named."""
 
 import io
 import json
 import os
-import pickle
 import shutil
 import signal
 import subprocess
@@ -24,38 +23,36 @@ from course.__main__ import app
 from course.config import rung
 from course.data import default_set, folders
 from course.data.default_set import DataError
-from course.data.formats import convert, parts
-from course.data.formats.parts import KINDS, SMALL_PX
+from course.data.formats import convert
+from course.data.formats.convert import KINDS, SMALL_PX
 from course.data.formats.raw import Raw
 from course.data.images import open_image
 from course.data.loader import image_sets, loaders
 
-# A converter may have inherited an ignored SIGINT, as jobs in a shell's background do.
-CONVERTER = """
+# A background job of a shell inherits an ignored SIGINT.
+SCRIPT = """
 import signal, sys
 from pathlib import Path
 from course.data.formats import convert
 signal.signal(signal.SIGINT, signal.default_int_handler)
-convert.LEAST, convert.MOST_PARTS = 4, 10_000
+convert.MIN_PART, convert.MAX_PARTS = 4, 10_000
 convert.convert(sys.argv[1], Path(sys.argv[2]))
 """
-
-
-PX = 64  # instead of SMALL_PX, of photographs that are as much smaller
+PX = 64  # in place of SMALL_PX
 
 
 @pytest.fixture
 def large(tiny_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A set of 48 files that a test may damage; converted in small parts, beside it."""
+    """48 files that a test may damage; they are converted in small parts."""
     monkeypatch.setenv("COURSE_DATA", str(tmp_path / "cache" / "default"))
-    monkeypatch.setattr(convert, "LEAST", 10)
+    monkeypatch.setattr(convert, "MIN_PART", 10)
     return shutil.copytree(tiny_set, tmp_path / "photos")
 
 
 @pytest.fixture
-def own(small_set: Path, large: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same with a quarter of their width, where pixels are not the subject."""
-    monkeypatch.setattr(parts, "SMALL_PX", PX)
+def photos(small_set: Path, large: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same files with a quarter of the width."""
+    monkeypatch.setattr(convert, "SMALL_PX", PX)
     shutil.rmtree(large)
     return shutil.copytree(small_set, large)
 
@@ -64,39 +61,46 @@ def classes_of(root: Path) -> list[str]:
     return sorted(path.name for path in (root / "train").iterdir())
 
 
-def files_of(folder: Path) -> dict[str, str]:
-    """Each file that the index names, and its checksum."""
+def checksums(folder: Path) -> dict[str, str]:
     splits = convert.index(folder)["splits"].values()
-    made = [part for split in splits for part in split["parts"]]
-    return {name: about["sha256"] for part in made for name, about in part["files"].items()}
+    parts = [part for split in splits for part in split["parts"]]
+    return {name: about["sha256"] for part in parts for name, about in part["files"].items()}
+
+
+def times(folder: Path, pattern: str) -> dict[str, int]:
+    paths = folder.rglob(pattern)
+    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in paths}
+
+
+def partial_folder(kind: str, root: Path) -> Path:
+    target = convert.target_folder(kind, root)
+    return target.with_name(f"{target.name}.partial")
 
 
 def start(kind: str, root: Path, cache: Path) -> subprocess.Popen:
     env = os.environ | {"COURSE_DATA": str(cache / "default")}
-    command = [sys.executable, "-c", CONVERTER, kind, str(root)]
+    command = [sys.executable, "-c", SCRIPT, kind, str(root)]
     return subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
 
 
-def test_shards_hold_each_file_as_it_is_with_its_class(own: Path) -> None:
-    folder = convert.convert("shards", own)
+def test_shards_contain_each_file_and_its_class(photos: Path) -> None:
+    folder = convert.convert("shards", photos)
     for split, count in (("train", 32), ("val", 16)):
-        found = []
+        contents = []
         for path in sorted((folder / split).glob("*.tar")):
             with tarfile.open(path) as tar:
                 names = tar.getnames()
-                assert [name.partition(".")[2] for name in names] == ["jpg", "cls"] * (
-                    len(names) // 2
-                )
+                assert [Path(name).suffix for name in names] == [".jpg", ".cls"] * (len(names) // 2)
                 data = [tar.extractfile(name).read() for name in names]
-            found += zip(data[::2], map(int, data[1::2]))
-        lying = [
+            contents += zip(data[::2], map(int, data[1::2]))
+        sources = [
             (path.read_bytes(), label)
-            for label, name in enumerate(classes_of(own))
-            for path in (own / split / name).iterdir()
+            for label, name in enumerate(classes_of(photos))
+            for path in (photos / split / name).iterdir()
         ]
-        assert len(found) == count and sorted(found) == sorted(lying)
-        labels = [label for _, label in found]
-        assert labels != sorted(labels)  # a shard mixes classes
+        assert len(contents) == count and sorted(contents) == sorted(sources)
+        labels = [label for _, label in contents]
+        assert labels != sorted(labels)  # classes are mixed
 
 
 def test_small_files_keep_their_names_and_shapes(large: Path) -> None:
@@ -106,93 +110,89 @@ def test_small_files_keep_their_names_and_shapes(large: Path) -> None:
         with Image.open(path) as image, Image.open(folder / path.relative_to(large)) as small:
             assert min(small.size) == SMALL_PX <= min(image.size)
             assert small.width / small.height == pytest.approx(image.width / image.height, rel=0.01)
-            near = np.asarray(image.convert("RGB").resize(small.size), dtype=int)
-            assert abs(np.asarray(small, dtype=int) - near).mean() < 12
+            expected = np.asarray(image.convert("RGB").resize(small.size), dtype=int)
+            assert abs(np.asarray(small, dtype=int) - expected).mean() < 12
     with Image.open(folder / "train" / "cat" / "tiny.png.jpg") as tiny:
-        assert tiny.size == (40, 30)  # nothing is enlarged
+        assert tiny.size == (40, 30)  # small images are not enlarged
 
 
-def test_raw_bytes_are_the_middle_of_each_image(own: Path) -> None:
-    for label, name in enumerate(classes_of(own)):  # a colour for each class
-        for path in (own / "val" / name).iterdir():
+def test_raw_bytes_are_the_centre_of_each_image(photos: Path) -> None:
+    for label, name in enumerate(classes_of(photos)):  # one colour per class
+        for path in (photos / "val" / name).iterdir():
             Image.new("RGB", (300, 280), (label * 10, 0, 255 - label)).save(path, quality=100)
-    folder = convert.convert("raw", own)
+    folder = convert.convert("raw", photos)
     images = [np.load(path, mmap_mode="r") for path in sorted(folder.glob("val/images-*.npy"))]
     labels = np.concatenate([np.load(path) for path in sorted(folder.glob("val/labels-*.npy"))])
-    pixels = np.concatenate([each[:, PX // 2, PX // 2] for each in images]).astype(int)
+    pixels = np.concatenate([part[:, PX // 2, PX // 2] for part in images]).astype(int)
     assert images[0].shape[1:] == (PX, PX, 3) and images[0].dtype == np.uint8
     assert sorted(labels) == [*range(16)] and [*labels] != sorted(labels)
     assert abs(pixels[:, 0] - 10 * labels).max() <= 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_equal_bytes_and_the_index_counts_them(kind: str, own: Path, monkeypatch) -> None:
-    folder = convert.convert(kind, own)
-    first, about = files_of(folder), convert.index(folder)
-    assert {name: split["images"] for name, split in about["splits"].items()} == {
-        "train": 32,
-        "val": 16,
-    }
-    assert about["classes"] == classes_of(own) and len(first) == len({*first})
-    lying = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert lying == {*first, convert.INDEX}
-    assert convert.convert(kind, own) == folder  # at once
+def test_bytes_are_reproducible_and_indexed(kind: str, photos: Path, monkeypatch) -> None:
+    folder = convert.convert(kind, photos)
+    first, index = checksums(folder), convert.index(folder)
+    assert [index["splits"][split]["images"] for split in ("train", "val")] == [32, 16]
+    assert index["classes"] == classes_of(photos)
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert files == {*first, convert.INDEX}
+    assert convert.convert(kind, photos) == folder
     shutil.rmtree(folder)
-    monkeypatch.setattr(convert, "_cores", lambda: 1)
-    assert files_of(convert.convert(kind, own)) == first
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
+    assert checksums(convert.convert(kind, photos)) == first
 
 
 @pytest.mark.slow
-def test_interrupted_it_goes_on_where_it_was(large: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    partial = convert.place("raw", large).with_name(f"{convert.place('raw', large).name}.partial")
-    maker = start("raw", large, cache)
+def test_an_interrupted_conversion_continues(large: Path, tmp_path: Path) -> None:
+    folder, partial = convert.target_folder("raw", large), partial_folder("raw", large)
+    process = start("raw", large, tmp_path / "cache")
     eventually(lambda: len([*partial.glob("done/*.json")]) > 1, "some parts are done")
-    maker.send_signal(signal.SIGINT)
-    assert maker.wait(60) != 0 and not convert.place("raw", large).exists()
-    kept = {path.name: path.stat().st_mtime_ns for path in partial.glob("train/images-*.npy")}
-    assert 0 < len(kept) < 8
-    assert start("raw", large, cache).wait(60) == 0
-    folder = convert.place("raw", large)
-    after = {path.name: path.stat().st_mtime_ns for path in folder.glob("train/images-*.npy")}
-    assert len(after) == 8 and kept.items() <= after.items()
-    assert convert.index(folder)["splits"]["train"]["images"] == 32 and not partial.exists()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) != 0 and not folder.exists()
+    before = times(partial / "train", "images-*.npy")
+    assert 0 < len(before) < 8
+    both = [start("raw", large, tmp_path / "cache") for _ in range(2)]
+    assert [process.wait(60) for process in both] == [0, 0]
+    after = times(folder / "train", "images-*.npy")
+    assert len(after) == 8 and before.items() <= after.items()
+    assert len(checksums(folder)) == 2 * 12 and not partial.exists()
 
 
-@pytest.mark.slow
-def test_two_at_once_make_one(large: Path, tmp_path: Path) -> None:
-    both = [start("small", large, tmp_path / "cache") for _ in range(2)]
-    assert [maker.wait(60) for maker in both] == [0, 0]
-    assert len(files_of(convert.place("small", large))) == 48
+def test_a_damaged_image_is_named_and_skipped_only_on_request(photos: Path) -> None:
+    image = photos / "val" / "tissue" / "tissue_00000.jpg"
+    image.write_bytes(image.read_bytes()[:2000])
+    with pytest.raises(DataError, match="tissue_00000.jpg cannot be decoded .* --skip-damaged"):
+        convert.convert("small", photos)
+    partial = partial_folder("small", photos)
+    (partial / "train" / ".unfinished-x").touch()  # of a process that was killed
+    next(partial.glob("train/cat/*.jpg")).unlink()
+    before = times(partial, "*.jpg")
+    folder = convert.convert("small", photos, skip_damaged=True)
+    after = times(folder, "*.jpg")
+    assert len(after) == 47 and len(before.items() & after.items()) >= 20
+    assert not [*folder.rglob(".unfinished*")]
+    splits = convert.index(folder)["splits"]
+    assert (splits["train"]["images"], splits["train"]["damaged"]) == (32, [])
+    assert (splits["val"]["images"], splits["val"]["damaged"]) == (
+        15,
+        ["val/tissue/tissue_00000.jpg"],
+    )
 
 
-def test_a_damaged_image_is_named_and_left_out_only_when_asked(own: Path) -> None:
-    bad = own / "train" / "cat" / "cat_00001.jpg"
-    bad.write_bytes(bad.read_bytes()[:2000])
-    with pytest.raises(DataError, match="cat_00001.jpg cannot be decoded .* --skip-damaged"):
-        convert.convert("shards", own)
-    assert not convert.place("shards", own).exists()
-    about = convert.index(convert.convert("shards", own, skip_damaged=True))
-    assert about["splits"]["train"]["images"] == 31
-    assert about["splits"]["train"]["damaged"] == ["train/cat/cat_00001.jpg"]
-    assert about["splits"]["val"] | {"parts": 0} == {"images": 16, "damaged": [], "parts": 0}
-
-
-def bomb(mode: str = "L", size: tuple[int, int] = (14_000, 14_000)) -> bytes:
-    """A small PNG file that would fill hundreds of megabytes."""
+def png(mode: str = "L", size: tuple[int, int] = (14_000, 14_000)) -> bytes:
+    """A PNG file; by default a small file that decodes to hundreds of megabytes."""
     file = io.BytesIO()
     Image.new(mode, size).save(file, "PNG")
     return file.getvalue()
 
 
-def png_with(*chunks: tuple[bytes, bytes]) -> bytes:
-    """A PNG file with these chunks behind its header."""
-    whole = bomb("RGB", (300, 300))
-    packed = b""
-    for name, data in chunks:
-        check = zlib.crc32(name + data).to_bytes(4, "big")
-        packed += len(data).to_bytes(4, "big") + name + data + check
-    return whole[:33] + packed + whole[33:]
+def png_with(name: bytes, data: bytes) -> bytes:
+    """A PNG file with this chunk after its header."""
+    content = png("RGB", (300, 300))
+    checksum = zlib.crc32(name + data).to_bytes(4, "big")
+    chunk = len(data).to_bytes(4, "big") + name + data + checksum
+    return content[:33] + chunk + content[33:]
 
 
 def huge_jpeg() -> bytes:
@@ -206,167 +206,119 @@ def huge_jpeg() -> bytes:
 
 
 DAMAGED = {
-    "decompression bomb": bomb,
+    "decompression bomb": png,
     "bomb in JPEG": huge_jpeg,
     "oversized text": lambda: png_with(
-        (b"zTXt", b"a\0\0" + zlib.compress(bytes(2 * PngImagePlugin.MAX_TEXT_CHUNK)))
+        b"zTXt", b"a\0\0" + zlib.compress(bytes(2 * PngImagePlugin.MAX_TEXT_CHUNK))
     ),
-    "broken PNG": lambda: png_with((b"\0\0\0\0", b"")),
-    "short header": lambda: bomb()[:20],
-    "too long for JPEG": lambda: bomb("1", (70_000, 60)),
+    "broken PNG": lambda: png_with(b"\0\0\0\0", b""),
+    "short header": lambda: png()[:20],
+    "too long for JPEG": lambda: png("1", (70_000, 60)),
     "empty": bytes,
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_whatever_a_decoder_raises_the_file_is_named(own: Path, damage: str) -> None:
-    bad = own / "train" / "cat" / "cat_00000.jpg"
-    bad.write_bytes(DAMAGED[damage]())
-    with pytest.raises(DataError, match=f"{bad} cannot be decoded .* --skip-damaged"):
-        convert.convert("small", own)
+def test_a_damaged_file_is_named_whatever_the_decoder_raises(photos: Path, damage: str) -> None:
+    image = photos / "train" / "cat" / "cat_00000.jpg"
+    image.write_bytes(DAMAGED[damage]())
+    with pytest.raises(DataError, match=f"{image} cannot be decoded .* --skip-damaged"):
+        convert.convert("small", photos)
     if damage != "too long for JPEG":
-        with pytest.raises(DataError, match=f"{bad} cannot be decoded"):
-            open_image(str(bad))
+        with pytest.raises(DataError, match=f"{image} cannot be decoded"):
+            open_image(str(image))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_damaged_image_ends_a_conversion_that_skips_them(own: Path, kind: str) -> None:
-    for path, content in zip(sorted((own / "train").glob("*/*_00000.jpg")), DAMAGED.values()):
+def test_any_damaged_image_can_be_skipped(photos: Path, kind: str) -> None:
+    files = sorted((photos / "train").glob("*/*_00000.jpg"))
+    for path, content in zip(files, DAMAGED.values()):
         path.write_bytes(content())
-    about = convert.index(convert.convert(kind, own, skip_damaged=True))["splits"]["train"]
-    damaged = len(DAMAGED) - (kind != "small")  # only JPEG knows images that are too long
-    assert (about["images"], len(about["damaged"])) == (32 - damaged, damaged)
+    train = convert.index(convert.convert(kind, photos, skip_damaged=True))["splits"]["train"]
+    damaged = len(DAMAGED) - (kind != "small")  # only JPEG limits the length
+    assert (train["images"], len(train["damaged"])) == (32 - damaged, damaged)
 
 
-def test_hidden_files_and_folders_are_no_class_and_no_image(own: Path, capsys) -> None:
-    cfg = rung(
-        "baseline", quick=True, data="imagenet", data_root=str(own), batch_size=8, image_px=64
-    )
-    classes, labels = classes_of(own), [*image_sets(cfg).train.targets]
+def test_hidden_files_and_folders_are_skipped(photos: Path, capsys) -> None:
+    cfg = rung("baseline", quick=True, data="imagenet", data_root=str(photos), batch_size=8)
+    classes, labels = classes_of(photos), [*image_sets(cfg).train.targets]
     capsys.readouterr()
     for split in ("train", "val"):
-        for folder in (own / split / ".ipynb_checkpoints", own / split / "cat" / ".cache"):
+        for folder in (photos / split / ".ipynb_checkpoints", photos / split / "cat" / ".cache"):
             folder.mkdir()
             Image.new("RGB", (300, 300)).save(folder / "x.jpg")
-        (own / split / "cat" / "._x.JPEG").write_bytes(b"no image, but of macOS")
-    for form in ("files", "gpu_decode", *KINDS):
-        if form in KINDS:
-            done = CliRunner().invoke(app, ["data", "--as", form, "--data-root", str(own)])
-            assert f"{own}: skipped 6 hidden files and folders" in done.stderr
-            assert "train: 32 images" in done.stdout
-        sets = image_sets(replace(cfg, format=form))
+        (photos / split / "cat" / "._x.JPEG").write_bytes(b"written by macOS")
+    for kind in ("files", "gpu_decode", *KINDS):
+        if kind in KINDS:
+            command = ["data", "--as", kind, "--data-root", str(photos)]
+            result = CliRunner().invoke(app, command)
+            assert f"{photos}: skipped 6 hidden files and folders" in result.stderr
+            assert "train: 32 images" in result.stdout
+        sets = image_sets(replace(cfg, format=kind))
         assert (sets.train.classes, len(sets.train)) == (classes, 32)
-        if form != "raw":
+        if kind != "raw":
             assert sets.train.targets == labels
-        if form in ("files", "gpu_decode", "shards"):
-            said = capsys.readouterr().err
-            assert f"{own / 'train'}: skipped 3 hidden files and folders" in said
+        if kind in ("files", "gpu_decode", "shards"):
+            message = f"{photos / 'train'}: skipped 3 hidden files and folders"
+            assert message in capsys.readouterr().err
 
 
-def test_what_was_done_before_an_image_was_found_damaged_is_kept(own: Path) -> None:
-    bad = sorted((own / "val").glob("*/*.jpg"))[-1]
-    bad.write_bytes(bad.read_bytes()[:2000])
-    with pytest.raises(DataError, match="cannot be decoded"):
-        convert.convert("small", own)
-    partial = convert.place("small", own).with_name(f"{convert.place('small', own).name}.partial")
-    kept = {path.relative_to(partial): path.stat().st_mtime_ns for path in partial.rglob("*.jpg")}
-    folder = convert.convert("small", own, skip_damaged=True)
-    after = {path.relative_to(folder): path.stat().st_mtime_ns for path in folder.rglob("*.jpg")}
-    assert len(after) == 47 and len(kept.items() & after.items()) >= 30
+def test_only_files_are_images_and_links_are_followed(photos: Path) -> None:
+    from torchvision.datasets.folder import IMG_EXTENSIONS
+
+    assert folders.SUFFIXES == IMG_EXTENSIONS
+    (photos / "train" / "cat" / "folder.jpg").mkdir()
+    (photos / "train" / "cat" / "nowhere.jpg").symlink_to(photos / "gone.jpg")
+    linked = photos.parent / "elsewhere"
+    (photos / "train" / "cat" / "more").symlink_to(linked)
+    linked.mkdir()
+    Image.new("RGB", (300, 300)).save(linked / "more.jpg")
+    assert convert.index(convert.convert("small", photos))["splits"]["train"]["images"] == 33
+
+
+def test_changed_images_and_missing_files_are_converted_again(photos: Path) -> None:
+    folder = convert.convert("small", photos)
+    before = checksums(folder)
+    Image.new("RGB", (300, 300), "red").save(photos / "val" / "cat" / "cat_00000.jpg")
+    after = checksums(convert.convert("small", photos))
+    assert {name for name in before if before[name] != after[name]} == {"val/cat/cat_00000.jpg"}
+    lost = folder / "train" / "cat" / "cat_00001.jpg"
+    lost.unlink()
+    cfg = rung("baseline", quick=True, data="imagenet", data_root=str(photos), format="small")
+    with pytest.raises(DataError, match="train: expected 32 images .* 31 .*--as small"):
+        image_sets(cfg)
+    assert convert.convert("small", photos) == folder and lost.is_file()
 
 
 @pytest.mark.parametrize("at", ["rename", "rmtree"])
-def test_interrupted_while_an_older_one_is_replaced(own: Path, at: str, monkeypatch) -> None:
-    folder = convert.convert("small", own)
-    (own / "val" / "cat" / "cat_00000.jpg").touch()
-    calls = []
+def test_an_interrupted_replacement_leaves_one_complete_set(photos: Path, at: str, monkeypatch):
+    folder = convert.convert("small", photos)
+    (photos / "val" / "cat" / "cat_00000.jpg").touch()
+    rmtree = shutil.rmtree
 
-    def interrupt(of: object, *_: object, **__: object) -> None:
-        calls.append(of)
-        raise KeyboardInterrupt
+    def interrupt(path: Path, *args: object, **options: object) -> None:
+        if at == "rmtree" and path != folder / convert.DONE:
+            rmtree(path, *args, **options)
+        else:
+            raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        if at == "rename":
-            patch.setattr(Path, "rename", interrupt)
-        else:  # the second one: when both have their place
-            real = shutil.rmtree
-            patch.setattr(
-                shutil,
-                "rmtree",
-                lambda path, **how: (
-                    interrupt(path) if path == folder / convert.DONE else real(path, **how)
-                ),
-            )
-        with pytest.raises(KeyboardInterrupt):
-            convert.convert("small", own)
-    assert calls and len([*folder.rglob("*.jpg")]) == 48  # the old one, or the new one
-    made = {path.name: path.stat().st_mtime_ns for path in folder.parent.rglob("images-*.npy")}
-    assert convert.convert("small", own) == folder
-    assert len(files_of(folder)) == 48
-    assert made == {path.name: path.stat().st_mtime_ns for path in folder.rglob("images-*.npy")}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(*((Path, "rename") if at == "rename" else (shutil, "rmtree")), interrupt)
+        convert.convert("small", photos)
+    assert len([*folder.rglob("*.jpg")]) == 48  # the old set or the new one
+    assert convert.convert("small", photos) == folder and len(checksums(folder)) == 48
 
 
-def test_a_noted_part_without_its_files_is_made_again(own: Path, tmp_path: Path) -> None:
-    bad = own / "val" / "tissue" / "tissue_00000.jpg"
-    whole = bad.read_bytes()
-    bad.write_bytes(b"")
-    with pytest.raises(DataError, match="cannot be decoded"):
-        convert.convert("raw", own)
-    (partial,) = convert.place("raw", own).parent.glob("*.partial")
-    gone = sorted(partial.glob("train/images-*.npy"))[0]
-    gone.unlink()
-    (partial / "train" / ".unfinished-x").touch()  # of one that was killed
-    folder = convert.convert("raw", own, skip_damaged=True)
-    assert (folder / "train" / gone.name).is_file() and not [*folder.rglob(".unfinished*")]
-    bad.write_bytes(whole)
-
-
-def test_a_converted_set_that_lost_images_is_not_trained_on(own: Path) -> None:
-    cfg = rung("baseline", quick=True, data="imagenet", data_root=str(own), format="small")
-    folder = convert.convert("small", own)
-    (folder / "train" / "cat" / "cat_00001.jpg").unlink()
-    with pytest.raises(DataError, match="train holds 31 of the 32 images .*--as small again"):
-        image_sets(cfg)
-
-
-def test_what_is_no_file_is_no_image(own: Path) -> None:
-    (own / "train" / "cat" / "folder.jpg").mkdir()
-    (own / "train" / "cat" / "nowhere.jpg").symlink_to(own / "gone.jpg")
-    linked = own.parent / "elsewhere"
-    (own / "train" / "cat" / "more").symlink_to(linked)
-    linked.mkdir()
-    Image.new("RGB", (300, 300)).save(linked / "more.jpg")
-    about = convert.index(convert.convert("small", own))
-    assert about["splits"]["train"]["images"] == 33
-
-
-def test_images_that_change_make_it_anew(own: Path) -> None:
-    folder = convert.convert("small", own)
-    before = files_of(folder)
-    path = own / "val" / "cat" / "cat_00000.jpg"
-    Image.new("RGB", (300, 300), "red").save(path)
-    after = files_of(convert.convert("small", own))
-    changed = {name for name in before if before[name] != after[name]}
-    assert changed == {"val/cat/cat_00000.jpg"}
-
-
-def test_images_that_change_meanwhile_are_noticed(own: Path) -> None:
-    found, target = convert.listed(own), convert.place("small", own)
-    (own / "val" / "cat" / "cat_00000.jpg").touch()
-    wanted = {"kind": "small", "listing": found.digest}
+def test_images_that_change_during_a_conversion_are_noticed(photos: Path) -> None:
+    listing, target = convert.list_images(photos), convert.target_folder("small", photos)
+    (photos / "val" / "cat" / "cat_00000.jpg").touch()
+    plan = {"kind": "small", "listing": listing.digest}
     with pytest.raises(DataError, match="were changed while they were converted"):
-        convert._make(target, found, wanted, skip_damaged=False)
+        convert._convert_all(target, listing, plan, skip_damaged=False)
     assert not target.exists()
 
 
-def test_a_file_that_is_gone_is_made_again(own: Path) -> None:
-    folder = convert.convert("raw", own)
-    (folder / "train" / "images-00002.npy").unlink()
-    assert convert.convert("raw", own) == folder
-    assert (folder / "train" / "images-00002.npy").is_file()
-
-
-def test_a_full_disk_keeps_what_is_done(large: Path, tmp_path: Path, monkeypatch) -> None:
+def test_a_full_disk_keeps_complete_parts(large: Path, tmp_path: Path, monkeypatch) -> None:
     with small_disk(tmp_path / "disk", "4m") as disk:
         monkeypatch.setenv("COURSE_DATA", str(disk / "default"))
         with pytest.raises(DataError, match="No space left on device .*kept.*COURSE_DATA"):
@@ -374,86 +326,75 @@ def test_a_full_disk_keeps_what_is_done(large: Path, tmp_path: Path, monkeypatch
         (partial,) = disk.glob("*.partial")
         notes = [json.loads(path.read_text()) for path in partial.glob("done/*.json")]
         assert notes and not [*disk.glob("*-raw/index.json")]
-        for note in notes:  # what is noted is there whole
-            for name, about in note["files"].items():
-                assert (partial / name).stat().st_size == about["bytes"]
+        for name, about in (file for note in notes for file in note["files"].items()):
+            assert (partial / name).stat().st_size == about["bytes"]
 
 
-def test_what_it_refuses(own: Path, tmp_path: Path) -> None:
+def test_bad_requests_are_refused(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'zip': choose shards, small, raw"):
-        convert.convert("zip", own)
+        convert.convert("zip", photos)
     with pytest.raises(DataError, match="no folder .*train"):
         convert.convert("raw", tmp_path / "nowhere")
     with pytest.raises(DataError, match="holds no converted images: make raw by course data --as"):
         convert.index(tmp_path, "raw")
     with pytest.raises(DataError, match="holds small: make raw by course data --as raw"):
-        convert.index(convert.convert("small", own), "raw")
-    target = convert.place("raw", own)
+        convert.index(convert.convert("small", photos), "raw")
+    target = convert.target_folder("raw", photos)
     target.mkdir(parents=True)
     (target / "mine.txt").write_text("mine")
     with pytest.raises(DataError, match="holds files that are no converted images"):
-        convert.convert("raw", own)
+        convert.convert("raw", photos)
     assert (target / "mine.txt").read_text() == "mine"
-    for path in (own / "val" / "cat").iterdir():
+    for path in (photos / "val" / "cat").iterdir():
         path.unlink()
     with pytest.raises(DataError, match="cat holds no image"):
-        convert.convert("raw", own)
+        convert.convert("raw", photos)
+    same_name = tmp_path / "a" / photos.name
+    assert target != convert.target_folder("raw", same_name)
+    default = default_set.default_root().resolve()
+    assert convert.target_folder("raw", default) == default.parent / "default-raw"
 
 
-def test_the_same_files_are_images_as_for_torchvision() -> None:
-    from torchvision.datasets.folder import IMG_EXTENSIONS
-
-    assert folders.SUFFIXES == IMG_EXTENSIONS
-
-
-def test_sets_of_one_name_lie_apart(own: Path, tmp_path: Path) -> None:
-    assert convert.place("raw", tmp_path / "a" / "set") != convert.place("raw", tmp_path / "set")
-    named = default_set.default_root().resolve()
-    assert convert.place("raw", named) == named.parent / "default-raw"
-
-
-def test_the_command_says_what_it_made(own: Path) -> None:
-    words = ["data", "--as", "shards", "--data-root", str(own)]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0, done.stderr
-    assert "train: 32 images in 4 files" in done.stdout
-    assert f"in {convert.place('shards', own)}" in done.stdout
-    asked = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
-    assert (asked["kind"], asked["splits"]["val"]["images"]) == ("shards", 16)
-    assert "images/s" in done.stderr  # its progress
+def test_the_command_prints_its_result(photos: Path) -> None:
+    command = ["data", "--as", "shards", "--data-root", str(photos)]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.stderr
+    assert "train: 32 images in 4 files" in result.stdout
+    assert f"in {convert.target_folder('shards', photos)}" in result.stdout
+    assert "images/s" in result.stderr  # its progress
+    index = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    assert (index["kind"], index["splits"]["val"]["images"]) == ("shards", 16)
 
 
 @pytest.mark.parametrize("kind", ["small", "raw"])
-def test_trained_on_as_on_files(kind: str, own: Path) -> None:
-    cfg = rung(
-        "baseline",
-        quick=True,
-        data="imagenet",
-        data_root=str(own),
-        batch_size=8,
-        image_px=64,
-        format=kind,
-    )
-    with pytest.raises(DataError, match=f"course data --as {kind} --data-root {own}"):
-        image_sets(cfg)
-    convert.convert(kind, own)
-    sets, files = image_sets(cfg), image_sets(replace(cfg, format="files"))
+def test_training_uses_the_same_images_and_classes(kind: str, photos: Path) -> None:
+    sizes = {"batch_size": 8, "image_px": 64}
+    cfg = rung("baseline", quick=True, data="imagenet", data_root=str(photos), **sizes)
+    converted = replace(cfg, format=kind)
+    with pytest.raises(DataError, match=f"course data --as {kind} --data-root {photos}"):
+        image_sets(converted)
+    convert.convert(kind, photos)
+    sets = image_sets(converted)
     assert (len(sets.train), len(sets.val), sets.classes) == (32, 16, 16)
-    train, _ = loaders(sets, cfg, torch.device("cpu"), num_workers=2)
-    images, labels = next(iter(train))
+    train, _ = loaders(sets, converted, torch.device("cpu"), num_workers=2)
+    images, _ = next(iter(train))
     assert (images.dtype, images.shape) == (torch.uint8, (8, 3, 64, 64))
-    means = {}
-    for name, each in (("files", files), (kind, sets)):  # the same images under the same classes
-        found = sorted((label, float(image.float().mean())) for image, label in each.val)
-        means[name] = np.array(found)
-    assert abs(means["files"] - means[kind]).max() < 25
-    assert [*means["files"][:, 0]] == [*means[kind][:, 0]] == [*range(16)]
+    means = [
+        np.array(sorted((label, float(image.float().mean())) for image, label in each.val))
+        for each in (image_sets(cfg), sets)
+    ]
+    assert abs(means[0] - means[1]).max() < 25
+    assert [*means[0][:, 0]] == [*means[1][:, 0]] == [*range(16)]
 
 
-def test_raw_bytes_cross_the_parts(own: Path) -> None:
-    raw = Raw(convert.convert("raw", own), "train", torch.clone)
-    assert len({image.numpy().tobytes() for image, _ in map(raw.__getitem__, range(32))}) == 32
-    assert len(pickle.dumps(raw)) < 100_000  # what a worker is sent holds no image
-    with pytest.raises(IndexError, match="image 32 of 32"):
+def test_raw_indices_cross_parts(photos: Path) -> None:
+    raw = Raw(convert.convert("raw", photos), "train", torch.clone)
+    folder = convert.target_folder("raw", photos)
+    labels = [np.load(path) for path in sorted(folder.glob("train/labels-*.npy"))]
+    assert [raw[at][1] for at in range(32)] == np.concatenate(labels).tolist()
+    with pytest.raises(IndexError):
         raw[32]
-    assert sum(1 for _ in raw) == 32
+    (folder / "train" / "images-00001.npy").write_bytes(b"")
+    fresh = Raw(folder, "train", torch.clone)
+    with pytest.raises(DataError, match="images-00001.npy cannot be read"):
+        fresh[12]

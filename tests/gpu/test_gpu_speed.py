@@ -14,7 +14,7 @@ from course.data.loader import Synthetic
 from course.runs.ratio import ratio
 from course.runs.run import PROJECT, Run
 from course.training.clocks import EventClock
-from course.training.energy import board
+from course.training.energy import nvml_handle
 from course.training.recorder import Recorder
 
 pytestmark = pytest.mark.gpu
@@ -38,7 +38,7 @@ def test_a_rung_is_faster_by_more_than_its_spread(
 
 def power_limit_w() -> float:
     """The most that this card may draw, in watts."""
-    handle = board(torch.device("cuda", 0))
+    handle = nvml_handle(torch.device("cuda", 0))
     return pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3
 
 

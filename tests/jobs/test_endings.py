@@ -273,7 +273,7 @@ def test_a_hang_that_nccl_ends_names_each_ranks_collective(runs_root, tmp_path):
     assert run.status == "failed"
     assert run.record.error.startswith(tuple(HUNG)) and run.record.error.endswith(WHERE)
     assert "frame #" not in run.record.error and "\n" not in run.record.error
-    table = ranks.told(run)
+    table = ranks.rank_table(run)
     assert list(table["status"]) == ["failed", "failed"]
     for error, said in zip(table["error"], HUNG, strict=True):
         assert error.startswith(said) and "frame #" not in error and "Where" not in error
@@ -282,22 +282,22 @@ def test_a_hang_that_nccl_ends_names_each_ranks_collective(runs_root, tmp_path):
 def test_each_rank_tells_its_own_hang_and_another_where_it_has_none(tmp_path):
     found = ranks.hangs(of_nccl(tmp_path / "run", 0, 1))
     for rank, first in ((0, 0), (1, 1), (2, 0)):
-        told = failures.in_the_words_of(rank, found)
+        told = failures.describe_hangs(rank, found)
         assert told.startswith(HUNG[first]) and told.endswith(WHERE)
-    assert failures.in_the_words_of(1, {1: found[1]}) == str(found[1])
+    assert failures.describe_hangs(1, {1: found[1]}) == str(found[1])
 
 
 def test_logs_speak_for_ranks_that_left_no_word_once_the_run_is_over(tmp_path):
     run = of_nccl(tmp_path / "run", 0, 1, 1)
     (run.folder / "logs" / "12213_2_log.err").write_text("a warning\n")
-    assert list(ranks.told(run)["status"]) == ["", "", ""]
+    assert list(ranks.rank_table(run)["status"]) == ["", "", ""]
     write_record(run.folder, Record("failed"))
-    table = ranks.told(run)
+    table = ranks.rank_table(run)
     assert list(table["status"]) == ["failed", "failed", ""] and table["error"][2] == ""
     own = {"rank": 1, "host": "here", "status": "oom", "error": "its own words"}
     (run.folder / rank_file(1)).write_text(json.dumps(own))
-    assert list(ranks.told(run)["error"])[1:] == ["its own words", ""]
-    assert ranks.told(run)["error"][0].startswith(HUNG[0])
+    assert list(ranks.rank_table(run)["error"])[1:] == ["its own words", ""]
+    assert ranks.rank_table(run)["error"][0].startswith(HUNG[0])
 
 
 def test_ranks_of_a_hang_come_in_order_though_their_logs_do_not(tmp_path):

@@ -30,7 +30,7 @@ from course.runs.record import RESERVE, RESERVE_BYTES
 from course.runs.run import FOLDER_VARIABLE
 from course.training.racing import network
 from course.training.recorder import Recorder, recording
-from course.training.restart.checkpoint import Background
+from course.training.restart.checkpoint import BackgroundWriter
 
 
 @pytest.mark.parametrize("kib", range(64, 92, 4))  # from no room for the reserve to just enough
@@ -95,7 +95,7 @@ def _write_draft(run: Recorder) -> None:
 
 
 def _write_in_thread(run: Recorder) -> None:
-    store = Background()
+    store = BackgroundWriter()
     store(STATE, run.checkpoints, 3)
     store.wait()
 

@@ -78,7 +78,7 @@ def test_ratio_comes_from_the_turns() -> None:
     assert found.turns >= 8
     assert found.low <= found.value <= found.high
     assert found.value == pytest.approx(0.5, rel=0.1)
-    assert "in turns" in ratio.told(found, b)
+    assert "in turns" in ratio.explain_ratio(found, b)
 
 
 def test_an_early_end_comes_with_a_budget_once_the_ratio_is_sure() -> None:
@@ -88,7 +88,7 @@ def test_an_early_end_comes_with_a_budget_once_the_ratio_is_sure() -> None:
     found = ratio.ratio(b, a)
     assert a.record.steps_measured < 398
     assert 8 <= found.turns <= 12
-    assert "within 5%" in ratio.told(found, b)
+    assert "within 5%" in ratio.explain_ratio(found, b)
 
 
 def test_the_budget_ends_turns_that_stay_unsure() -> None:
@@ -96,8 +96,8 @@ def test_the_budget_ends_turns_that_stay_unsure() -> None:
     a, b = launch_pair(replace(SLOWER, **few), replace(SLEEPY, **few))
     over(a), over(b)
     assert a.record.turns == b.record.turns < 8
-    assert "the budget of 1 s" in ratio.told(ratio.ratio(b, a), b)
-    assert "the extremes" in ratio.told(ratio.ratio(b, a), b)
+    assert "the budget of 1 s" in ratio.explain_ratio(ratio.ratio(b, a), b)
+    assert "the extremes" in ratio.explain_ratio(ratio.ratio(b, a), b)
 
 
 def test_launch_against_repeats_the_snapshot_beside(runs_root: Path) -> None:
@@ -111,7 +111,7 @@ def test_launch_against_repeats_the_snapshot_beside(runs_root: Path) -> None:
     assert repeat.script.read_text() == before.script.read_text() != run.script.read_text()
     assert repeat.name == before.name
     assert repeat.status == "ok"
-    assert ratio.beside(run, before) == repeat
+    assert ratio.find_partner(run, before) == repeat
     assert {each.name for each in all_runs()} == {before.name, run.name}  # it is no run by itself
     assert launch.launch(script, SLOWER, against=before) == run
     assert launch.launch(script, SLOWER) != run
@@ -345,7 +345,7 @@ def test_runs_that_do_not_fit_together_run_one_after_the_other(monkeypatch) -> N
     assert max(end for _, end in spans(a)) <= min(begin for begin, _ in spans(b))
     found = ratio.ratio(b, a)
     assert found.turns == 0
-    assert "GiB of the host's memory" in ratio.told(found, b)
+    assert "GiB of the host's memory" in ratio.explain_ratio(found, b)
 
 
 @pytest.mark.parametrize("turns", [6, 8, 12, 20])
@@ -367,7 +367,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(turns: int) -> None:
 def test_the_interval_is_that_of_the_tables() -> None:
     """Critical values of Wilcoxon's signed-rank test, two-sided 5 %, as any table has them."""
     known = {6: 0, 7: 2, 8: 3, 9: 5, 10: 8, 15: 25, 20: 52, 25: 89}
-    assert {n: ratio._left_out(n) for n in known} == known
+    assert {n: ratio._count_outside(n) for n in known} == known
 
 
 # ---- a neighbour, pretended: a real one would depend on what else this machine does --------------
@@ -439,7 +439,7 @@ def test_a_repeated_block_takes_the_place_of_the_disturbed_one(runs_root: Path) 
     steps = [(0, 0, 9.0), (1, 0, 2.0), (1, 1, 0.5), (1, 1, 0.3), (2, 0, 0.4)]
     rows = [{"turn": turn, "again": again, "step_s": s} for turn, again, s in steps]
     (run.folder / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert ratio._by_turn(run).round(3).to_dict() == {1: 8 / 0.4, 2: 8 / 0.4}
+    assert ratio._speed_by_turn(run).round(3).to_dict() == {1: 8 / 0.4, 2: 8 / 0.4}
 
 
 def test_steps_that_the_turns_need_are_not_spent_on_repeating(

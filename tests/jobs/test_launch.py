@@ -32,7 +32,7 @@ from course.jobs.launch import JobError
 from course.jobs.private import user_folder
 from course.runs import isolated
 from course.runs import run as runs
-from course.runs.trackers.export import export
+from course.runs.export import export
 from labs.day4_2_fsdp.processes import on_ranks
 
 

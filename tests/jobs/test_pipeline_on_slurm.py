@@ -56,6 +56,6 @@ def test_it_trains_over_both_and_a_rank_that_dies_is_told(
     known = losses[: np.isfinite(losses).sum()]
     assert len(losses) == DIES_AT and len(known) > 0
     assert np.isfinite(known).all() and (np.diff(known) < 0).all()
-    left, died = ranks.told(run).to_dict("records")
+    left, died = ranks.rank_table(run).to_dict("records")
     assert left["status"] == "failed" and "Another rank ended, and this one only" in left["error"]
     assert (died["status"], died["error"]) == ("", "")  # it had no time to say anything

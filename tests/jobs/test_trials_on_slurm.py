@@ -15,7 +15,7 @@ from job_helpers import (
 from course.config import rung
 from course.jobs import launch as jobs
 from course.runs.run import Run, all_runs
-from course.training.trials import FOLDER, opened
+from course.training.trials import FOLDER, open_study
 from labs import day4_4_search as search
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("slurm")]
@@ -83,7 +83,7 @@ def _started(number: int) -> Run | None:
 
 def _again(study: Path) -> list[int]:
     """The trials that are to be made again."""
-    return [each.user_attrs.get("again") for each in opened(study).get_trials(deepcopy=False)]
+    return [each.user_attrs.get("again") for each in open_study(study).get_trials(deepcopy=False)]
 
 
 def _kill(worker: int) -> None:

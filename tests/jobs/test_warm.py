@@ -9,7 +9,6 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import psutil
 import pytest
@@ -33,7 +32,6 @@ from course.jobs import launch as jobs
 from course.jobs import processes
 from course.jobs.warm import client, forks
 from course.jobs.warm import start as warm
-from course.training import memory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a warm start forks")
 SHOW_ALL = """
@@ -349,18 +347,6 @@ def test_the_server_has_no_threads_and_no_device(runs_root, monkeypatch):
     ]
     assert not [path for path in files if "nvidia" in path or "dri/" in path]
     assert "COURSE_RUNS" not in found.environ()
-
-
-def test_the_server_has_large_pages_which_a_fork_takes_over_at_once(runs_root, monkeypatch):
-    if tuple(map(int, os.uname().release.split(".")[:2])) < (6, 1):
-        pytest.skip("an older Linux cannot join small ones")
-    size = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
-    if not size.exists() or int(size.read_text()) != memory.LARGE:
-        pytest.skip("this Linux has no large pages of 2 MiB")
-    only("warm", monkeypatch)
-    told = Path(f"/proc/{server().pid}/smaps_rollup").read_text().splitlines()
-    kinds = dict(line.split()[:2] for line in told)
-    assert int(kinds["AnonHugePages:"]) > int(kinds["Anonymous:"]) / 8  # as far as there are any
 
 
 def test_a_warm_run_is_as_a_cold_one(tmp_path, runs_root, monkeypatch):

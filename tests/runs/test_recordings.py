@@ -243,7 +243,7 @@ def test_runs_are_chosen_by_their_purpose_and_not_by_their_name(copied: Path) ->
     assert recordings.ladders("nvidia-h100") == ladders
     assert feeding.appetites("nvidia-h100").equals(eaten)
     assert recordings.trace_path("nvidia-h100", "amp").parent.name == trace.name
-    assert len(recordings.large("nvidia-h100", ["amp"])) == 1
+    assert len(recordings.full_batch_ladder("nvidia-h100", ["amp"])) == 1
     assert "amp-1111" in [run.name for run in recordings.recorded_runs("nvidia-h100", "notebook")]
     with pytest.raises(ValueError, match="no purpose 'fun' of a recorded run: choose throughput, "):
         recordings.recorded_runs("nvidia-h100", "fun")

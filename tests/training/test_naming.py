@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from course.training.restart.naming import Naming
+from course.training.evidence.renames import Naming
 
 
 @contextmanager

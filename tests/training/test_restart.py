@@ -13,7 +13,7 @@ from job_helpers import prepared, train_together
 from torch.utils.data import DataLoader
 
 from course.config import rung
-from course.data.loader import Drawing
+from course.data.loader import EpochSampler
 from course.data.seeded import Seeded
 from course.runs.restarts import interruptions
 from course.runs.run import PROJECT, Run
@@ -32,7 +32,7 @@ def state(step: int) -> dict:
         "optimizer": {"state": momentum, "param_groups": [{"lr": 0.1, "params": [0, 1]}]},
         "scaler": {},
         "step": step,
-        "random": randomness.states(CPU),
+        "random": randomness.get_states(CPU),
     }
 
 
@@ -45,7 +45,7 @@ def same(found: dict, due: dict) -> None:
 
 
 def saved(folder: Path, step: int) -> Path:
-    path = folder / checkpoint.named(step)
+    path = folder / checkpoint.file_name(step)
     torch.save(state(step), path)
     return path
 
@@ -71,7 +71,7 @@ def test_a_damaged_one_is_named_and_the_one_before_it_used(
 
 
 def test_a_thread_saves_the_same(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    store, last = checkpoint.Background(), state(9)
+    store, last = checkpoint.BackgroundWriter(), state(9)
     for step in (3, 6):
         store(state(step), tmp_path, step)
     store(last, tmp_path, 9)
@@ -123,11 +123,11 @@ def test_random_numbers_go_on(tmp_path: Path) -> None:
     def draw() -> list[float]:
         return [random.random(), float(np.random.random()), float(torch.rand(()))]
 
-    randomness.begin(rung("baseline", seed=3))
+    randomness.seed_all(rung("baseline", seed=3))
     draw()
-    torch.save(randomness.states(CPU), tmp_path / "random.pt")
+    torch.save(randomness.get_states(CPU), tmp_path / "random.pt")
     due = draw()
-    randomness.begin(rung("baseline", seed=4))
+    randomness.seed_all(rung("baseline", seed=4))
     assert draw() != due
     randomness.set_states(torch.load(tmp_path / "random.pt", weights_only=True), CPU)
     assert draw() == due
@@ -201,9 +201,9 @@ def test_an_image_draws_the_same_whoever_loads_it() -> None:
 
 
 def test_an_epoch_begins_in_its_middle() -> None:
-    whole = [*Drawing(range(10), images=25)]
+    whole = [*EpochSampler(range(10), images=25)]
     for images in (0, 4, 10, 13):
-        part = Drawing(range(10), images=25)
+        part = EpochSampler(range(10), images=25)
         part.skip = images
         assert [*part] == whole[images:]
         assert [*part] == whole  # the next epoch is whole

@@ -29,7 +29,7 @@ def test_cuts_are_the_best_of_all(pieces: int) -> None:
     for count in range(1, min(5, pieces - 2) + 1):
         for _ in range(20):
             cost = [numbers.randint(0, 9) for _ in range(pieces)]
-            begins = pipelines.balanced(cost, count)
+            begins = pipelines.balance(cost, count)
             ways = combinations(range(2, pieces - 1), count - 1)
             assert dearest(cost, begins) == min(dearest(cost, way) for way in ways)
             assert begins == sorted({*begins}) and len(begins) == count - 1
@@ -38,7 +38,7 @@ def test_cuts_are_the_best_of_all(pieces: int) -> None:
 
 def test_many_pieces_are_cut_at_once() -> None:
     cost = [1.0] * 46
-    begins = pipelines.balanced(cost, 8)  # 45 over 7: forty-five million ways
+    begins = pipelines.balance(cost, 8)  # 45 over 7: forty-five million ways
     assert dearest(cost, begins) == 6
 
 
@@ -51,7 +51,7 @@ def test_parts_are_the_network(model: str) -> None:
     with torch.no_grad():
         due = net(images)
         for cut in ("gflop", "1,3,4"):
-            parts = pipelines.parts(net, 4, cut, SIZES[model])
+            parts = pipelines.split(net, 4, cut, SIZES[model])
             torch.testing.assert_close(nn.Sequential(*parts)(images), due)
     held = [id(each) for part in parts for each in part.parameters()]
     assert len(held) == len({*held})
@@ -61,24 +61,24 @@ def test_parts_are_the_network(model: str) -> None:
 def test_weights_and_gflop_cut_apart() -> None:
     with torch.device("meta"):
         net = models.create("coatnet_pico_rw_224", 16, 224)
-    found = pipelines.costs(net, 224)
-    begins = {name: pipelines.balanced([each[name] for each in found], 2) for name in found[0]}
+    found = pipelines.piece_costs(net, 224)
+    begins = {name: pipelines.balance([each[name] for each in found], 2) for name in found[0]}
     assert begins == {"weights": [11], "gflop": [7]}
 
 
 def test_a_cut_that_does_not_fit_is_refused() -> None:
     net = models.create("resnet18", 5)
-    with pytest.raises(ValueError, match="9 stages, and 8 blocks"):
-        pipelines.parts(net, 9, "gflop", 64)
-    with pytest.raises(ValueError, match="cut='3': 3 stages need the 2 blocks"):
-        pipelines.parts(net, 3, "3", 64)
+    with pytest.raises(ValueError, match="9 stages, but only 8 blocks"):
+        pipelines.split(net, 9, "gflop", 64)
+    with pytest.raises(ValueError, match="cut='3': 3 stages need the numbers of the 2 blocks"):
+        pipelines.split(net, 3, "3", 64)
     with pytest.raises(ValueError, match="cut='8': 2 stages need the 1 blocks .* of 1 to 7"):
-        pipelines.parts(net, 2, "8", 64)
+        pipelines.split(net, 2, "8", 64)
 
 
 def test_numbers_of_stages() -> None:
-    assert pipelines.numbers_of("1f1b", 1, 4) == ([1], 4)
-    assert pipelines.numbers_of("interleaved", 1, 4) == ([1, 5], 8)
+    assert pipelines.stage_numbers("1f1b", 1, 4) == ([1], 4)
+    assert pipelines.stage_numbers("interleaved", 1, 4) == ([1, 5], 8)
 
 
 def test_what_a_stage_sends_is_contiguous_both_ways() -> None:

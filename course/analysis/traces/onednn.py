@@ -27,7 +27,7 @@ NO_TENSOR_CORES = "A CPU has no Tensor Cores"
 
 
 def onednn(path: str | Path) -> pd.DataFrame:
-    """Read oneDNN's account of a run (`course.training.profiling.OneDnnAccount`), longest first.
+    """Read oneDNN's account of a run (`course.training.profiling.onednn_log`), longest first.
 
     Columns: primitive (convolution), kernel (brgconv:avx512_core_amx), type (bf16, or
     f32->bf16 for a conversion), pass (backward_data), count, seconds, share of oneDNN's time.

@@ -1,1 +1,1 @@
-"""The same images stored otherwise: tar shards, small JPEG files, raw bytes; who makes them."""
+"""Formats of stored images: tar shards, small JPEG files, raw bytes, GPU decoding."""

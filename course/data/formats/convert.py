@@ -1,97 +1,132 @@
 """Convert a set of images once, so that each training reads it faster.
 
-It is made part by part in a folder beside its place, which is renamed when all parts are there. A
-part that is done is noted, so whoever is interrupted goes on where they were; what was made of
-images that have changed since is thrown away.
+The set is written in parts into a folder next to its final place, which is renamed when all parts
+are complete. Complete parts are noted, so an interrupted conversion continues; results from images
+that have changed since are deleted.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
+import io
 import json
 import os
 import shutil
+import tarfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from filelock import FileLock
+from PIL import Image
 from tqdm import tqdm
 
 from course.data import default_set, folders
 from course.data.default_set import DataError
-from course.data.formats.parts import KINDS, Part, Source, write
-from course.runs.files import UNFINISHED, read_dict, write_atomically
+from course.runs.files import UNFINISHED, read_dict, whole_file, write_atomically
 
 INDEX = "index.json"
-PLAN, DONE = "plan.json", "done"  # of a conversion under way
+PLAN, DONE = "plan.json", "done"  # of an unfinished conversion
 SPLITS = ("train", "val")
 VERSION = 1
-SEED = 0  # of the order in which images lie in shards and in raw bytes
-LEAST, MOST_PARTS = 64, 1024  # images of a part at least, parts of a split at most
+SEED = 0  # of the order of images in shards and raw bytes
+MIN_PART, MAX_PARTS = 64, 1024  # images per part, and parts per split
+SMALL_PX = 256  # the shorter side of small images: a training crop of 224 pixels can still move
+QUALITY = 90  # of small JPEG files
+FileTable = dict[str, dict[str, Any]]  # bytes and SHA-256 by file name
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of the set: its path below the root, and the number of its class."""
+
+    name: str
+    label: int
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The images of a set as they lie in its folder, split by split, and their digest."""
+    """The images of a set's folder by split, and their digest."""
 
     root: Path
     classes: list[str]
     images: dict[str, list[Source]]
-    digest: str  # of every file's name, size and time of change
+    digest: str  # of each file's name, size and modification time
     hidden: tuple[str, ...]  # files and folders that are skipped
 
 
+@dataclass(frozen=True)
+class Part:
+    """Images of a split that are converted together."""
+
+    split: str
+    number: int
+    sources: tuple[Source, ...]
+
+    def __str__(self) -> str:
+        return f"{self.split}-{self.number:05d}"
+
+
 def convert(kind: str, root: Path | None = None, *, skip_damaged: bool = False) -> Path:
-    """The folder of a set in another format, made now if it is not there whole.
+    """Return the folder of a set in another format; convert it first if needed.
 
     Args:
-        kind: "shards": tar files of the JPEG files as they are; "small": JPEG files of 256 pixels;
+        kind: "shards": tar files of the unchanged JPEG files; "small": JPEG files of 256 pixels;
             "raw": bytes that need no decoding.
-        root: the set, with train/ and val/, each with a folder for each class; None: the default
-            set.
+        root: a folder with train/ and val/, each with a folder per class; None: the default set.
         skip_damaged: leave out images that cannot be decoded; the index names them.
 
     Raises:
-        ValueError: no such kind.
-        DataError: the set cannot be used, or the folder not be written; what is done is kept.
+        ValueError: there is no such kind.
+        DataError: the set cannot be read, or the folder cannot be written; complete parts are kept.
     """
     if kind not in KINDS:
         raise ValueError(f"images cannot be stored as {kind!r}: choose {', '.join(KINDS)}")
-    found = listed(default_set.ensure() if root is None else root.expanduser().resolve())
-    folders.report_hidden(found.root, found.hidden)
-    target = place(kind, found.root)
-    wanted = {"kind": kind, "version": VERSION, "source": str(found.root), "listing": found.digest}
-    if _is_whole(target, wanted):
+    listing = list_images(default_set.ensure() if root is None else root.expanduser().resolve())
+    folders.report_hidden(listing.root, listing.hidden)
+    target = target_folder(kind, listing.root)
+    plan = {
+        "kind": kind,
+        "version": VERSION,
+        "source": str(listing.root),
+        "listing": listing.digest,
+    }
+    if _is_complete(target, plan):
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{target}.lock"):  # of two at once, one waits and finds it made
-            if not _is_whole(target, wanted):
-                _refuse_foreign(target)
-                _make(target, found, wanted, skip_damaged)
+        with FileLock(f"{target}.lock"):  # a second process waits, and finds it complete
+            if not _is_complete(target, plan):
+                _check_replaceable(target)
+                _convert_all(target, listing, plan, skip_damaged)
     except OSError as error:
-        raise DataError(_refused(target, error)) from error
+        existing = next(path for path in (target, *target.parents) if path.exists())
+        free = shutil.disk_usage(existing).free / 1e9
+        raise DataError(
+            f"cannot write to {target}: {error.strerror or error} ({free:.1f} GB free). What is "
+            f"done is kept in {target.name}.partial, and the same command goes on with it; or set "
+            f"COURSE_DATA to a folder in a place with room that you may write"
+        ) from error
     return target
 
 
-def place(kind: str, root: Path) -> Path:
-    """Where a set in another format lies: beside the default set, which COURSE_DATA can move."""
+def target_folder(kind: str, root: Path) -> Path:
+    """Return the folder of a set in another format: next to the default set (COURSE_DATA)."""
     name = root.name
-    if root != default_set.default_root().resolve():  # two sets may have one name
+    if root != default_set.default_root().resolve():  # two sets may have the same name
         name += "-" + hashlib.sha256(str(root).encode()).hexdigest()[:8]
     return default_set.default_root().resolve().parent / f"{name}-{kind}"
 
 
 def index(folder: Path, kind: str = "") -> dict[str, Any]:
-    """What a conversion has written: kind, classes, and of each split images, parts and files.
+    """Read the index of a conversion: kind, classes, and for each split images, parts, files.
 
     Raises:
-        DataError: the folder holds none, or not this kind.
+        DataError: the folder has no index, or one of another kind.
     """
     about = read_dict(folder / INDEX)
     if not about or kind not in ("", about["kind"]):
@@ -102,8 +137,8 @@ def index(folder: Path, kind: str = "") -> dict[str, Any]:
     return about
 
 
-def listed(root: Path) -> Listing:
-    """Look through a set's folder; no image is opened.
+def list_images(root: Path) -> Listing:
+    """List the images of a set's folder, without opening any.
 
     Raises:
         DataError: a split or a class is missing or has no image; the message names it.
@@ -122,50 +157,45 @@ def listed(root: Path) -> Listing:
             if not files:
                 raise DataError(f"{folder / name} holds no image")
             for path in files:
-                about = path.stat()
+                status = path.stat()
                 source = Source(path.relative_to(root).as_posix(), label)
                 images[split].append(source)
-                digest.update(f"{source.name} {about.st_size} {about.st_mtime_ns}\n".encode())
+                digest.update(f"{source.name} {status.st_size} {status.st_mtime_ns}\n".encode())
     if classes["train"] != classes["val"] or not classes["train"]:
-        odd = sorted(set(classes["train"]) ^ set(classes["val"]))
-        raise DataError(f"train/ and val/ in {root} differ in their class folders: {odd[:5]}")
+        differing = sorted(set(classes["train"]) ^ set(classes["val"]))
+        raise DataError(f"train/ and val/ in {root} differ in their class folders: {differing[:5]}")
     return Listing(root, classes["train"], images, digest.hexdigest(), tuple(hidden))
 
 
-def parts_of(kind: str, found: Listing) -> Iterator[Part]:
-    """A set in parts: as it lies for files of their own, mixed where a part becomes one file."""
-    for split, sources in found.images.items():
+def _parts(kind: str, listing: Listing) -> Iterator[Part]:
+    """Divide a set into parts, in random order if a part becomes one file."""
+    for split, sources in listing.images.items():
         order = range(len(sources))
         if kind != "small":
             order = np.random.default_rng([SEED, split == "val"]).permutation(len(sources))
-        size = max(LEAST, -(-len(sources) // MOST_PARTS))
+        size = max(MIN_PART, -(-len(sources) // MAX_PARTS))
         for number, at in enumerate(range(0, len(sources), size)):
             yield Part(split, number, tuple(sources[i] for i in order[at : at + size]))
 
 
-def _make(target: Path, found: Listing, wanted: dict[str, Any], skip_damaged: bool) -> None:
+def _convert_all(target: Path, listing: Listing, plan: dict[str, Any], skip_damaged: bool) -> None:
     partial = target.with_name(f"{target.name}.partial")
-    if read_dict(partial / PLAN) != wanted:  # made of other images, or otherwise
+    if read_dict(partial / PLAN) != plan:  # of different images, or another version
         shutil.rmtree(partial, ignore_errors=True)
         (partial / DONE).mkdir(parents=True)
-        write_atomically(partial / PLAN, json.dumps(wanted))
-    for path in partial.rglob(f"{UNFINISHED}*"):  # of one that was killed
+        write_atomically(partial / PLAN, json.dumps(plan))
+    for path in partial.rglob(f"{UNFINISHED}*"):  # of a process that was killed
         path.unlink()
-    if not _is_whole(partial, wanted):
-        parts = [*parts_of(wanted["kind"], found)]
-        done = list(_all_written(parts, found, partial, skip_damaged))
-        if listed(found.root).digest != found.digest:
+    if not _is_complete(partial, plan):
+        parts = [*_parts(plan["kind"], listing)]
+        done = _convert_parts(plan["kind"], parts, listing.root, partial, skip_damaged)
+        if list_images(listing.root).digest != listing.digest:
             raise DataError(
-                f"the images in {found.root} were changed while they were converted: run the "
-                f"same command again when nobody changes them"
+                f"the images in {listing.root} were changed while they were converted: run the "
+                f"same command again when no program changes them"
             )
-        about = wanted | {"classes": found.classes, "splits": _summed(parts, done)}
+        about = plan | {"classes": listing.classes, "splits": _summarize(parts, done)}
         write_atomically(partial / INDEX, json.dumps(about, indent=1))
-    _put(partial, target)
-
-
-def _put(partial: Path, target: Path) -> None:
-    """Let what is complete take its place, at once: what lay there is moved away before."""
     old = target.with_name(f"{target.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if target.exists():  # of other images, or damaged
@@ -176,74 +206,69 @@ def _put(partial: Path, target: Path) -> None:
     (target / PLAN).unlink()
 
 
-def _all_written(
-    parts: list[Part], found: Listing, partial: Path, skip_damaged: bool
-) -> Iterator[dict[str, Any]]:
-    """What each part became, in order; those that are done already are not made again."""
-    kind, images = read_dict(partial / PLAN)["kind"], sum(len(part.sources) for part in parts)
-    one = functools.partial(_one, kind, found.root, partial, skip_damaged=skip_damaged)
-    # Threads suffice: Pillow lets go of the interpreter while it works on pixels.
+def _convert_parts(
+    kind: str, parts: list[Part], root: Path, partial: Path, skip_damaged: bool
+) -> list[dict[str, Any]]:
+    """Convert all parts that are not complete, and return the description of each part."""
+
+    def convert_part(part: Part) -> dict[str, Any]:
+        note = partial / DONE / f"{part}.json"
+        about = read_dict(note)
+        if about and (skip_damaged or not about["damaged"]) and _exist(partial, about["files"]):
+            return about
+        about = write_part(kind, part, root, partial, skip_damaged=skip_damaged)
+        write_atomically(note, json.dumps(about))
+        return about
+
+    has_affinity = hasattr(os, "sched_getaffinity")  # a job may have few of a node's cores
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count()
+    images, done = sum(len(part.sources) for part in parts), []
+    # Threads are enough: Pillow releases the interpreter's lock while it works on pixels.
     with (
-        ThreadPoolExecutor(_cores()) as pool,
-        tqdm(total=images, desc=f"{kind} of {found.root.name}", unit=" images") as bar,
+        ThreadPoolExecutor(cores) as pool,
+        tqdm(total=images, desc=f"{kind} of {root.name}", unit=" images") as bar,
     ):
         try:
-            for part, written in zip(parts, pool.map(one, parts)):
+            for part, about in zip(parts, pool.map(convert_part, parts)):
                 bar.update(len(part.sources))
-                yield written
+                done.append(about)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+    return done
 
 
-def _cores() -> int:
-    """Those that this process may use: a job may have few of a node's."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _one(kind: str, root: Path, partial: Path, part: Part, *, skip_damaged: bool) -> dict[str, Any]:
-    note = partial / DONE / f"{part}.json"
-    known = read_dict(note)
-    if known and (skip_damaged or not known["damaged"]) and _are_there(partial, known["files"]):
-        return known
-    written = asdict(write(kind, part, root, partial, skip_damaged=skip_damaged))
-    write_atomically(note, json.dumps(written))
-    return written
-
-
-def _summed(parts: list[Part], done: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of each split: how many images, which files hold how many of them, what was left out."""
+def _summarize(parts: list[Part], done: list[dict[str, Any]]) -> dict[str, Any]:
+    """Describe each split for the index: its images, damaged files, and files by part."""
     splits = {}
     for split in SPLITS:
-        own = [written for part, written in zip(parts, done) if part.split == split]
+        abouts = [about for part, about in zip(parts, done) if part.split == split]
         splits[split] = {
-            "images": sum(each["images"] for each in own),
-            "damaged": [name for each in own for name in each["damaged"]],
-            "parts": [{key: each[key] for key in ("images", "files")} for each in own],
+            "images": sum(about["images"] for about in abouts),
+            "damaged": [name for about in abouts for name in about["damaged"]],
+            "parts": [{key: about[key] for key in ("images", "files")} for about in abouts],
         }
         if not splits[split]["images"]:
             raise DataError(f"no image of {split}/ can be decoded")
     return splits
 
 
-def _is_whole(target: Path, wanted: dict[str, Any]) -> bool:
-    """Is what was wanted there, with each of its files in its size?"""
-    there = read_dict(target / INDEX)
-    if any(there.get(key) != value for key, value in wanted.items()):
+def _is_complete(target: Path, plan: dict[str, Any]) -> bool:
+    """Return whether the folder is the result of this plan, and has all its files."""
+    about = read_dict(target / INDEX)
+    if any(about.get(key) != value for key, value in plan.items()):
         return False
-    parts = [part for split in there["splits"].values() for part in split["parts"]]
-    return all(_are_there(target, part["files"]) for part in parts)
+    parts = [part for split in about["splits"].values() for part in split["parts"]]
+    return all(_exist(target, part["files"]) for part in parts)
 
 
-def _are_there(folder: Path, files: dict[str, dict[str, Any]]) -> bool:
-    """Does each file lie there in its size?"""
-    paths = {folder / name: about["bytes"] for name, about in files.items()}
-    return all(path.is_file() and path.stat().st_size == size for path, size in paths.items())
+def _exist(folder: Path, files: FileTable) -> bool:
+    """Return whether the folder has these files, each with its size."""
+    sizes = {folder / name: about["bytes"] for name, about in files.items()}
+    return all(path.is_file() and path.stat().st_size == size for path, size in sizes.items())
 
 
-def _refuse_foreign(target: Path) -> None:
+def _check_replaceable(target: Path) -> None:
     if target.exists() and any(target.iterdir()) and "kind" not in read_dict(target / INDEX):
         raise DataError(
             f"{target} holds files that are no converted images, so it is left alone: move it, or "
@@ -251,15 +276,121 @@ def _refuse_foreign(target: Path) -> None:
         )
 
 
-def _refused(target: Path, error: OSError) -> str:
-    free = shutil.disk_usage(_there(target)).free / 1e9
-    return (
-        f"cannot write to {target}: {error.strerror or error} ({free:.1f} GB free). What is done "
-        f"is kept in {target.name}.partial, and the same command goes on with it; or set "
-        f"COURSE_DATA to a folder in a place with room that you may write"
-    )
+def write_part(
+    kind: str, part: Part, root: Path, folder: Path, *, skip_damaged: bool
+) -> dict[str, Any]:
+    """Convert a part of the set in `root` to files in `folder`.
+
+    Returns:
+        files: their bytes and SHA-256 by name; images: their number; damaged: the files left out.
+
+    Raises:
+        DataError: an image is damaged, and must not be skipped; the message names it.
+        OSError: a file cannot be read or written.
+    """
+    damaged: list[str] = []
+
+    def encode_all() -> Iterator[tuple[Source, Any]]:
+        for source in part.sources:
+            try:
+                content = _encode(kind, (root / source.name).read_bytes())
+            except Exception as error:  # decoders raise errors of all kinds
+                if not skip_damaged:
+                    raise DataError(
+                        f"{root / source.name} cannot be decoded "
+                        f"({type(error).__name__}: {error}): copy it again, take it "
+                        f"out, or leave out all such files by --skip-damaged"
+                    ) from error
+                damaged.append(source.name)
+            else:
+                yield source, content
+
+    files, images = _WRITERS[kind](part, encode_all(), folder)
+    return {"files": files, "images": images, "damaged": damaged}
 
 
-def _there(path: Path) -> Path:
-    """The nearest folder above that exists."""
-    return next(each for each in (path, *path.parents) if each.exists())
+def _encode(kind: str, data: bytes) -> Any:
+    """Return what is stored of an image file: its bytes, a small JPEG's bytes, or pixels."""
+    with Image.open(io.BytesIO(data)) as image:
+        rgb = image.convert("RGB")  # decodes it: a damaged file must be noticed for shards, too
+    if kind == "shards":
+        return data
+    if kind == "raw":
+        return _centre_square(rgb)
+    scale = min(1, SMALL_PX / min(rgb.size))
+    size = (round(rgb.width * scale), round(rgb.height * scale))
+    small = io.BytesIO()
+    rgb.resize(size, Image.Resampling.BICUBIC).save(small, "JPEG", quality=QUALITY)
+    return small.getvalue()
+
+
+def _write_shard(part: Part, encoded: Iterator, folder: Path) -> tuple[FileTable, int]:
+    """Write a tar file of unchanged JPEG files, each followed by its class: KEY.jpg, KEY.cls."""
+    path, images = folder / part.split / f"shard-{part.number:05d}.tar", 0
+    with _create(path) as file, tarfile.open(fileobj=file, mode="w") as tar:
+        for images, (source, data) in enumerate(encoded, start=1):
+            key = f"{part.number:05d}{images - 1:06d}"
+            for suffix, content in (("jpg", data), ("cls", str(source.label).encode())):
+                member = tarfile.TarInfo(f"{key}.{suffix}")  # no owner, no time: the same bytes
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    return _describe(folder, path), images
+
+
+def _write_small(part: Part, encoded: Iterator, folder: Path) -> tuple[FileTable, int]:
+    """Write JPEG files with their own names and a shorter side of SMALL_PX."""
+    files = {}
+    for source, data in encoded:
+        is_jpeg = source.name.lower().endswith((".jpg", ".jpeg"))
+        path = folder / (source.name if is_jpeg else f"{source.name}.jpg")
+        with _create(path) as file:
+            file.write(data)
+        files |= _describe(folder, path)
+    return files, len(files)
+
+
+def _write_raw(part: Part, encoded: Iterator, folder: Path) -> tuple[FileTable, int]:
+    """Write two NumPy files: bytes of shape (images, SMALL_PX, SMALL_PX, 3), and classes."""
+    squares = np.empty((len(part.sources), SMALL_PX, SMALL_PX, 3), dtype=np.uint8)
+    labels = []
+    for at, (source, square) in enumerate(encoded):
+        squares[at] = square
+        labels.append(source.label)
+    arrays = {"images": squares[: len(labels)], "labels": np.array(labels, dtype=np.int64)}
+    files = {}
+    for name, array in arrays.items():
+        path = folder / part.split / f"{name}-{part.number:05d}.npy"
+        with _create(path) as file:
+            np.save(file, array)
+        files |= _describe(folder, path)
+    return files, len(labels)
+
+
+_WRITERS = {"shards": _write_shard, "small": _write_small, "raw": _write_raw}
+KINDS = tuple(_WRITERS)
+
+
+def _centre_square(image: Image.Image) -> np.ndarray:
+    """Return the centre of the image, SMALL_PX × SMALL_PX."""
+    longest = 4 * min(image.size)  # scaling all of a strip of 1 × 50,000 pixels needs much memory
+    if max(image.size) > longest:
+        width, height = (min(side, longest) for side in image.size)
+        left, top = (image.width - width) // 2, (image.height - height) // 2
+        image = image.crop((left, top, left + width, top + height))
+    scale = SMALL_PX / min(image.size)
+    size = (max(SMALL_PX, round(image.width * scale)), max(SMALL_PX, round(image.height * scale)))
+    image = image.resize(size, Image.Resampling.BICUBIC)
+    left, top = (image.width - SMALL_PX) // 2, (image.height - SMALL_PX) // 2
+    return np.asarray(image.crop((left, top, left + SMALL_PX, top + SMALL_PX)))
+
+
+def _create(path: Path) -> AbstractContextManager[IO[bytes]]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return whole_file(path)
+
+
+def _describe(folder: Path, path: Path) -> FileTable:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    about = {"bytes": path.stat().st_size, "sha256": digest}
+    return {path.relative_to(folder).as_posix(): about}

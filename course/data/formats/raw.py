@@ -1,4 +1,4 @@
-"""Images that are stored as bytes: nothing is decoded, the system maps what is read."""
+"""Images stored as raw bytes: nothing is decoded, and the system maps the files into memory."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from course.data.images import one_thread
 
 
 class Raw:
-    """A split of a set that was converted to raw bytes, as torchvision shows a folder of files.
+    """A split of a set that was converted to raw bytes, with torchvision's interface.
 
     Args:
-        folder: what `convert.convert("raw")` gave.
+        folder: from `convert.convert("raw")`.
         split: "train" or "val".
-        transform: makes a training image of bytes of shape (3, 256, 256).
+        transform: of bytes of shape (3, 256, 256).
 
     Raises:
-        DataError: the folder holds no such images.
+        DataError: the folder has no such images.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Raw:
         self.classes, self.transform = about["classes"], transform
         self._paths = [[folder / name for name in sorted(part["files"])] for part in parts]
         self._ends = np.array([*accumulate(part["images"] for part in parts)])
-        self._opened: dict[int, list[Any]] = {}  # by each process for itself
+        self._arrays: dict[int, list[Any]] = {}  # mapped by each process separately
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -44,30 +44,27 @@ class Raw:
         if not 0 <= index < len(self):
             raise IndexError(f"image {index} of {len(self)}")
         part = int(np.searchsorted(self._ends, index, side="right"))
-        images, labels = self._part(part)
+        if part not in self._arrays:
+            self._arrays[part] = [map_array(path) for path in self._paths[part]]
+        images, labels = self._arrays[part]
         at = index - int(self._ends[part])  # counted from the part's end
         image = torch.from_numpy(np.array(images[at])).permute(2, 0, 1)
         return self.transform(image), int(labels[at])
 
     def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, int]]:
-        """The images of a batch, as DataLoader asks for them."""
+        """Return the images of a batch, for DataLoader."""
         with one_thread():
             return [self[index] for index in indices]
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_opened": {}}  # or all that is mapped would be sent
-
-    def _part(self, number: int) -> list[Any]:
-        if number not in self._opened:
-            self._opened[number] = [mapped(path) for path in self._paths[number]]
-        return self._opened[number]
+        return self.__dict__ | {"_arrays": {}}  # otherwise all arrays would be pickled
 
 
-def mapped(path: Path) -> np.ndarray:
-    """The array in a file, which the system reads where it is used.
+def map_array(path: Path) -> np.ndarray:
+    """Map the array of a file into memory; it is read on access.
 
     Raises:
-        DataError: the file is damaged or gone; the message names it.
+        DataError: the file is damaged or missing; the message names it.
     """
     try:
         return np.load(path, mmap_mode="r")

@@ -1,4 +1,4 @@
-"""Images that lie in tar files, hundreds in each: they are read as a stream, in no random order."""
+"""Images in tar files, hundreds in each, which are read as a stream."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from torch.utils.data import IterableDataset
 from course.config import Config
 from course.data.default_set import DataError
 from course.data.formats import convert
-from course.data.images import one_thread, opened
+from course.data.images import decode_image, one_thread
 
-Encoded = tuple[bytes, int]  # an image as it was stored, and its class
+Encoded = tuple[bytes, int]  # an image file's bytes, and its class
 
 
 def paths(folder: Path, split: str) -> list[Path]:
-    """The tar files of a split, in a folder that `convert.convert("shards")` gave.
+    """Return the tar files of a split, in a folder from `convert.convert("shards")`.
 
     Raises:
-        DataError: one of them is gone, or has another size; the message names it.
+        DataError: one of them is missing or has the wrong size; the message names it.
     """
-    found = []
+    files = []
     for part in convert.index(folder, "shards")["splits"][split]["parts"]:
         for name, about in part["files"].items():
             path = folder / name
             if not path.is_file() or path.stat().st_size != about["bytes"]:
                 raise DataError(f"{path} is gone or cut off: run course data --as shards again")
-            found.append(path)
-    return found
+            files.append(path)
+    return files
 
 
 class ShardReader(IterableDataset):
-    """Training images of tar files, without end: after a pass over them comes the next one.
+    """Training images from tar files, without end: one pass after another.
 
-    Each pass takes the reader's shards in a random order. Images come through a buffer, out of
-    which a random one goes to the network.
+    Each pass reads the shards in a random order. Images go through a buffer, from which a random
+    one is taken each time.
 
     Args:
-        sets: what `image_sets` gave for format="shards".
-        rank, world_size: which of how many processes trains on them.
+        sets: from `image_sets`, for format="shards".
+        rank, world_size: of this process.
     """
 
     def __init__(self, sets: Any, cfg: Config, rank: int = 0, world_size: int = 1) -> None:
@@ -50,41 +50,43 @@ class ShardReader(IterableDataset):
         self.buffer, self.rank, self.world_size = cfg.shuffle_buffer, rank, world_size
 
     def images_of(self, shard: Path) -> Iterator[Encoded]:
-        """The images of one shard as they lie: bytes of the JPEG file, and the class."""
+        """Yield the images of one shard in order: the JPEG file's bytes, and the class."""
         raise NotImplementedError("a reader must say how images come out of a shard: images_of")
 
     def own_shards(self) -> list[Path]:
-        """Those that this reader takes; there is one for each worker of each rank."""
+        """Return the shards of this reader; each worker of each rank has one reader."""
         return self.shards
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
-        own = self.own_shards()
-        if not own:
+        shards = self.own_shards()
+        if not shards:
             raise DataError(
                 f"{len(self.shards)} shards are too few for all workers of {self.world_size} "
                 f"rank(s): take fewer workers, so that each has a shard to read"
             )
         while True:
-            for (jpeg, label), place in shuffled(self._pass(own), self.buffer):
-                yield self._made(jpeg, place), label
+            for (jpeg, label), place in shuffled(self._read_once(shards), self.buffer):
+                yield self._decode(jpeg, place), label
 
-    def _pass(self, own: list[Path]) -> Iterator[tuple[Encoded, str]]:
-        """The images of a pass, and where each is: its shard, and its number there."""
+    def _read_once(self, shards: list[Path]) -> Iterator[tuple[Encoded, str]]:
+        """Yield all images, each with its shard and number for error messages."""
         images = 0
-        for at in torch.randperm(len(own)).tolist():
+        for at in torch.randperm(len(shards)).tolist():
             try:
-                for number, encoded in enumerate(self.images_of(own[at])):
+                for number, encoded in enumerate(self.images_of(shards[at])):
                     images += 1
-                    yield encoded, f"{own[at]}, image {number}"
+                    yield encoded, f"{shards[at]}, image {number}"
             except (tarfile.TarError, OSError) as error:
-                raise DataError(f"{own[at]} cannot be read: {error}") from error
-        if not images:  # or the next pass would be as empty, without end
-            raise DataError(f"no image came out of {len(own)} shards: what does images_of yield?")
+                raise DataError(f"{shards[at]} cannot be read: {error}") from error
+        if not images:  # or it would read empty shards forever
+            raise DataError(
+                f"no image came out of {len(shards)} shards: what does images_of yield?"
+            )
 
-    def _made(self, jpeg: bytes, place: str) -> torch.Tensor:
+    def _decode(self, jpeg: bytes, place: str) -> torch.Tensor:
         with one_thread():
             try:
-                image = opened(jpeg)
+                image = decode_image(jpeg)
             except OSError as error:
                 raise DataError(
                     f"{place}, cannot be decoded ({error}): run course data --as shards again"
@@ -93,17 +95,17 @@ class ShardReader(IterableDataset):
 
 
 def shuffled(stream: Iterator[Any], buffer: int) -> Iterator[Any]:
-    """The stream through a buffer of so many: each time a random one goes out, the next comes in.
+    """Shuffle a stream with a buffer: each new item replaces a random one, which is yielded.
 
-    Random numbers are PyTorch's, of which each worker has its own.
+    It uses PyTorch's random numbers, which differ between workers.
     """
-    kept: list[Any] = []
+    items: list[Any] = []
     for item in stream:
-        if len(kept) < buffer:
-            kept.append(item)
+        if len(items) < buffer:
+            items.append(item)
             continue
-        at = int(torch.randint(len(kept) + 1, ()))
-        if at < len(kept):
-            item, kept[at] = kept[at], item
+        at = int(torch.randint(len(items) + 1, ()))
+        if at < len(items):
+            item, items[at] = items[at], item
         yield item
-    yield from (kept[at] for at in torch.randperm(len(kept)).tolist())
+    yield from (items[at] for at in torch.randperm(len(items)).tolist())

@@ -15,7 +15,7 @@ from course.jobs.launch import refresh
 from course.jobs.plan import Plan, plan
 from course.runs.record import Record
 from course.runs.run import Run
-from course.training.trials import ABOUT, PRUNED, opened
+from course.training.trials import ABOUT, PRUNED, open_study
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -47,7 +47,7 @@ def take(folder: Path, most: int, begin: Callable[[Plan], Run], worker: str = ""
         worker: who it is that takes it.
     """
     with locked(folder):
-        study = opened(folder)
+        study = open_study(folder)
         known = study.get_trials(deepcopy=False)
         if len(begun(known)) >= most:
             return None
@@ -93,7 +93,7 @@ def _planned(folder: Path, asked: dict[str, Any], number: int, params: dict[str,
 def finish(folder: Path, run: Run) -> None:
     """Tell the study what the record of a trial says; twice is as good as once."""
     with locked(folder):
-        study = opened(folder)
+        study = open_study(folder)
         number, record = run.launched["trial"]["number"], run.record
         trial = study.get_trials(deepcopy=False)[number]
         if not trial.state.is_finished():
@@ -158,7 +158,7 @@ def _running(folder: Path) -> list[FrozenTrial]:
     from optuna.trial import TrialState
 
     with locked(folder):
-        study = opened(folder)
+        study = open_study(folder)
         running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         for trial in running:
             if "run" not in trial.user_attrs:  # who took it died, or it would have the lock

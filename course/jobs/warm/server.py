@@ -65,11 +65,6 @@ def import_all() -> None:
     start.prepare()
     import torch._dynamo  # noqa: F401 - of the first optimizer
 
-    from course.training import memory
-
-    if start.is_prepared():  # the system tells of its pages
-        memory.into_large_pages()
-
 
 class Server:
     """Forks a controller or a kernel when it is asked for one, as long as somebody may ask.

@@ -113,11 +113,8 @@ def prepare() -> None:
     # Python puts a folder of the program's own at first.
     path = sys.path[:] if sys.flags.safe_path else sys.path[1:]
     late = {key: value for key, value in os.environ.items() if before.get(key) != value}
-    from course.training import memory
-
     try:
         fresh.show(sys.orig_argv, before)  # as every fork will: some systems do not allow it
-        memory.taken_over = memory.of_files()
     except OSError:
         return
     _prepared.update(path=path, variables=early_variables(before), set=late)

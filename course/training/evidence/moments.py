@@ -12,9 +12,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from course.config import Config
 from course.runs.restarts import CHECKPOINTS, interruptions
 from course.training.evidence import shards
+from course.training.evidence.renames import Naming, Saves
 from course.training.restart import checkpoint
-from course.training.restart.interruption import Planted, Saves
-from course.training.restart.naming import Naming
+from course.training.restart.interruption import Planted
 
 FEW = 16  # steps of a run whose checkpoints are opened: of a long one they may be large
 MUCH = 2**28  # bytes of weights, above which their bits are not looked at: it would take seconds
@@ -90,7 +90,7 @@ class Moments:
     def _there(self) -> list[dict[str, Any]]:
         place = self._folder / CHECKPOINTS if self._folder else None
         is_small = self._config.deterministic or self._config.epochs * self._config.steps <= FEW
-        return checkpoint.look(place) if place and place.exists() and is_small else []
+        return inspect_checkpoints(place) if place and place.exists() and is_small else []
 
     def evidence(self) -> dict[str, Any]:
         """For the record.
@@ -129,3 +129,20 @@ def _random(device: torch.device) -> int:
     if device.type != "cpu":
         states.append(torch.get_device_module(device).get_rng_state())
     return _bits(states)
+
+
+def inspect_checkpoints(folder: Path) -> list[dict[str, Any]]:
+    """Describe the checkpoints of a folder: name, step, and whether each can be read ("whole")."""
+    rows = []
+    for path in sorted(folder.rglob("*")):
+        is_part = path.parent != folder and (path.parent / checkpoint.METADATA).exists()
+        if is_part or (path.is_dir() and not (path / checkpoint.METADATA).exists()):
+            continue
+        try:
+            if path.is_file():  # a learner's own, with any content
+                torch.load(path, map_location="cpu", weights_only=False)
+            is_whole = True
+        except Exception:
+            is_whole = False
+        rows.append({"name": path.name, "step": checkpoint.step_of(path), "whole": is_whole})
+    return rows

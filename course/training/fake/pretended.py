@@ -99,8 +99,8 @@ class _Meter:
 class _Run:
     """In the place of `course.training.recorder.Recorder`: it keeps nothing."""
 
-    folder, is_kept, is_over = None, False, False
-    all_folder = checkpoint = checkpoints = resumed = None
+    folder, has_folder, is_over = None, False, False
+    rank_folder = checkpoint = checkpoints = resume_checkpoint = None
 
     def __init__(self, config: Config, rank: int, local_rank: int, world_size: int) -> None:
         self.config = config
@@ -111,7 +111,7 @@ class _Run:
 
     set = epoch = write_steps = save_trace = save_weights = keep_weights = save_network = _ignore
     ready = finish = _ignore
-    refuse_if_not_distributed = before_epoch = keep_steps = interrupted = _ignore
+    check_process_group = before_epoch = keep_steps = mark_interrupted = _ignore
 
     def group_size(self) -> int:
         return self.world_size

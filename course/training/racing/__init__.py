@@ -1,1 +1,1 @@
-"""What a run of a race leaves for the referee: marks in time and joules, weights, a network."""
+"""What a racing run leaves for the referee: times, joules, weights, its network."""

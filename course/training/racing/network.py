@@ -1,4 +1,4 @@
-"""A network of one's own as a file: its operations without its weights' values."""
+"""Save the computation of an entry's own network as a file, without the values of its weights."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from torch import nn
 from course.runs.files import whole_file
 
 NETWORK = "network.pt2"
-IMAGES = 2  # in the example: with one, PyTorch would take it that there is always one
+IMAGES = 2  # in the example: PyTorch treats a batch of one image as a constant
 
 
 def write(net: nn.Module, image_px: int, folder: Path) -> None:
     """Write what the network computes in evaluation, for any number of images.
 
-    `torch.export` follows it once, in fp32 on the host, with images as `normalised` gives them.
+    `torch.export` traces it once, in fp32 on the host, with images as `normalised` returns them.
 
     Raises:
-        torch.export errors: the network does what cannot be followed, for instance looks at values.
+        torch.export errors: the network cannot be traced, for instance if it reads values.
     """
-    twin = copy.deepcopy(net).to("cpu", torch.float32).eval()
+    network = copy.deepcopy(net).to("cpu", torch.float32).eval()
     images = torch.zeros(IMAGES, 3, image_px, image_px)
     with torch.no_grad():
         batch = torch.export.Dim("batch", min=1, max=65_536)
-        program = torch.export.export(twin, (images,), dynamic_shapes=({0: batch},))
-    whole = io.BytesIO()  # on a full disk, PyTorch's own writer would abort the process
-    torch.export.save(program, whole)
+        program = torch.export.export(network, (images,), dynamic_shapes=({0: batch},))
+    buffer = io.BytesIO()  # on a full disk, PyTorch's own writer would abort the process
+    torch.export.save(program, buffer)
     with whole_file(folder / NETWORK) as file:
-        file.write(whole.getbuffer())
+        file.write(buffer.getbuffer())

@@ -1,1 +1,1 @@
-"""What ranks that train one network together have in common: a group, batches, stages."""
+"""What ranks that train one network need: a process group, pipeline stages, a store."""

@@ -1,4 +1,4 @@
-"""What ranks of a process group do alike in Day 4's scripts: join it, and validate together."""
+"""What all ranks of Day 4's scripts do: join the process group, and validate together."""
 
 from __future__ import annotations
 
@@ -12,31 +12,30 @@ import torch
 from torch import distributed, nn
 
 from course.data.loader import normalised
-from course.training.precision import channels_last
+from course.training.precision import channels_last, default_device
 
 if TYPE_CHECKING:
     from course.config import Config
     from course.training.recorder import Recorder
 
 
-def joined(run: Recorder) -> torch.device:
-    """This rank's device; with several ranks, it has joined the others, as Day 2's TODO 7 does."""
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    device = accelerator if run.config.device == "auto" and accelerator else torch.device("cpu")
+def join_group(run: Recorder) -> torch.device:
+    """Return this rank's device; several ranks join a process group, as in Day 2's TODO 7."""
+    device = default_device(run.config)
     if run.world_size > 1:
         if device.type != "cpu":
             device = torch.device(device.type, run.local_rank)
             torch.accelerator.set_device_index(run.local_rank)
-        waits = timedelta(seconds=run.config.collective_timeout_s)
-        distributed.init_process_group(timeout=waits)
+        timeout = timedelta(seconds=run.config.collective_timeout_s)
+        distributed.init_process_group(timeout=timeout)
     return device
 
 
-def any_rank(asked: Any, device: torch.device) -> bool:
-    """Is it true on any rank? All must ask; one process alone waits for nobody."""
+def any_rank(value: Any, device: torch.device) -> bool:
+    """Return whether the value is true on any rank. All ranks must call it."""
     if not distributed.is_initialized():
-        return bool(asked)
-    flag = torch.tensor(bool(asked), dtype=torch.uint8, device=device)
+        return bool(value)
+    flag = torch.tensor(bool(value), dtype=torch.uint8, device=device)
     distributed.all_reduce(flag, distributed.ReduceOp.MAX)
     return bool(flag)
 
@@ -50,10 +49,10 @@ def validate(
     autocast: AbstractContextManager,
     schedule: Any = None,
 ) -> dict[str, float]:
-    """Mean loss and top-1 accuracy over at most `cfg.val_steps` batches, on all ranks together.
+    """Compute the mean loss and top-1 accuracy over up to `cfg.val_steps` batches, on all ranks.
 
     Args:
-        schedule: of a pipeline, whose last stage alone has scores.
+        schedule: of a pipeline, of which only the last stage has scores.
 
     Raises:
         ValueError: no rank had an image.
@@ -72,7 +71,7 @@ def validate(
         totals[2] += len(labels)
     if distributed.is_initialized():
         distributed.all_reduce(totals)
-    loss, correct, seen = totals.tolist()
-    if not seen:
-        raise ValueError("there is no whole batch to validate on: lower batch_size, or val_steps=0")
-    return {"val_loss": loss / seen, "val_top1": correct / seen, "val_images": round(seen)}
+    loss, correct, images = totals.tolist()
+    if not images:
+        raise ValueError("no complete batch to validate on: lower batch_size, or set val_steps=0")
+    return {"val_loss": loss / images, "val_top1": correct / images, "val_images": round(images)}

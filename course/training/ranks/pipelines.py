@@ -1,4 +1,4 @@
-"""One network as stages, each on a device of its own, and what sends results from one to the next.
+"""A network as pipeline stages, each on its own device.
 
 The schedules are PyTorch's (torch.distributed.pipelining): GPipe (Huang et al. 2018,
 arXiv:1811.06965), 1F1B and interleaved stages (Narayanan et al. 2021, arXiv:2104.04473), and one
@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from course.training import models
 
-# Each by PyTorch's name, with how many stages a rank has.
+# PyTorch's name of each schedule, and the stages per rank.
 SCHEDULES: dict[str, tuple[str, int]] = {
     "gpipe": ("ScheduleGPipe", 1),
     "1f1b": ("Schedule1F1B", 1),
@@ -29,109 +29,108 @@ SCHEDULES: dict[str, tuple[str, int]] = {
 
 
 class Contiguous(torch.autograd.Function):
-    """Features, and in backward their gradients, as gloo sends them: contiguous.
+    """Makes features, and their gradients in backward, contiguous, as gloo requires.
 
-    They are copied in any case. A view would do to be sent, but a schedule that computes gradients
-    of weights later must be able to let go of what a stage gave.
+    Features are always copied: a schedule that computes gradients of weights later must be able to
+    free the output of a stage, which a view would keep.
     """
 
     @staticmethod
     def forward(ctx: Any, features: torch.Tensor) -> torch.Tensor:
-        """Features of any strides; they come back contiguous."""
         return features.clone(memory_format=torch.contiguous_format)
 
     @staticmethod
     def backward(ctx: Any, gradients: torch.Tensor) -> torch.Tensor:
-        """The same for their gradients."""
         return gradients.contiguous()
 
 
 class Stage(nn.Module):
-    """A part of a network, under autocast by itself, that takes and gives what gloo can send."""
+    """A part of a network under autocast, with inputs and outputs that gloo can send."""
 
     def __init__(self, part: nn.Module, autocast: AbstractContextManager) -> None:
         super().__init__()
         self.part, self._autocast = part, autocast
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """A micro-batch of the stage before it, to what the next one gets."""
         with self._autocast:
             result = self.part(Contiguous.apply(features))
         return Contiguous.apply(result)
 
 
-def numbers_of(pipeline: str, rank: int, ranks: int) -> tuple[list[int], int]:
-    """Which stages a rank has, and how many there are.
+def stage_numbers(pipeline: str, rank: int, ranks: int) -> tuple[list[int], int]:
+    """Return the numbers of a rank's stages, and the number of all stages.
 
-    Where a rank has two, they lie `ranks` apart, so that images pass through all ranks twice.
+    Two stages of a rank are `ranks` apart, so that images pass through all ranks twice.
     """
     count = ranks * SCHEDULES[pipeline][1]
     return [*range(rank, count, ranks)], count
 
 
-def schedule_of(pipeline: str, stages: Sequence[Any], micro_batches: int, loss: Callable) -> Any:
-    """PyTorch's schedule by the config's name, for this rank's stages."""
-    from torch.distributed import pipelining  # only here: most scripts have no stages
+def create_schedule(
+    pipeline: str, stages: Sequence[Any], micro_batches: int, loss: Callable
+) -> Any:
+    """Create PyTorch's schedule, by the name in the config, for the stages of this rank."""
+    from torch.distributed import pipelining  # most scripts have no stages
 
-    name, each = SCHEDULES[pipeline]
-    own = stages[0] if each == 1 else [*stages]
-    return getattr(pipelining, name)(own, micro_batches, loss_fn=loss)
+    name, count = SCHEDULES[pipeline]
+    stages = stages[0] if count == 1 else [*stages]
+    return getattr(pipelining, name)(stages, micro_batches, loss_fn=loss)
 
 
-def parts(net: nn.Module, count: int, cut: str = "gflop", image_px: int = 224) -> list[nn.Module]:
-    """A network as `count` parts, one after the other, which together compute what it does.
+def split(net: nn.Module, count: int, cut: str = "gflop", image_px: int = 224) -> list[nn.Module]:
+    """Split a network into `count` parts that compute the same, one after another.
 
     Args:
-        cut: "gflop" or "weights", of which the largest part is to have as little as can be; or
-            the numbers of the blocks with which the parts after the first begin, as in "4,9".
+        cut: "gflop" or "weights", to make the largest part as small as possible; or the numbers of
+            the blocks with which the parts after the first begin, as in "4,9".
 
     Raises:
-        ValueError: more parts than blocks, or numbers that do not make so many.
+        ValueError: there are more parts than blocks, or the numbers do not give `count` parts.
     """
-    every = pieces(net)
-    blocks = len(every) - 2
+    modules = pieces(net)
+    blocks = len(modules) - 2
     if count > blocks:
-        raise ValueError(f"{count} stages, and {blocks} blocks: use fewer ranks, or a deeper model")
+        raise ValueError(
+            f"{count} stages, but only {blocks} blocks: use fewer ranks or a deeper model"
+        )
     if cut in ("gflop", "weights"):
-        begins = balanced([each[cut] for each in costs(net, image_px)], count)
+        begins = balance([cost[cut] for cost in piece_costs(net, image_px)], count)
     else:
-        begins = [int(each) + 1 for each in cut.split(",")]  # before the blocks lies the stem
+        begins = [int(number) + 1 for number in cut.split(",")]  # the first piece is the stem
         if len(begins) != count - 1 or begins[0] < 1 or begins[-1] > blocks:
             raise ValueError(
-                f"cut={cut!r}: {count} stages need the {count - 1} blocks at which all but the "
-                f"first begin, of 1 to {blocks - 1}"
+                f"cut={cut!r}: {count} stages need the numbers of the {count - 1} blocks with "
+                f"which all but the first begin, from 1 to {blocks - 1}"
             )
-    return [nn.Sequential(*every[a:b]) for a, b in pairwise([0, *begins, len(every)])]
+    return [nn.Sequential(*modules[a:b]) for a, b in pairwise([0, *begins, len(modules)])]
 
 
-def costs(net: nn.Module, image_px: int) -> list[dict[str, float]]:
-    """Of each piece of a network, in order, "weights" and the "gflop" of an image's forward pass.
-
-    Pieces are what comes before the blocks, each of them, and what comes behind.
-    """
-    found, features = [], torch.empty(1, 3, image_px, image_px, device="meta")
-    known: dict[tuple[str, torch.Size], tuple[torch.Tensor, float]] = {}  # most blocks are alike
+def piece_costs(net: nn.Module, image_px: int) -> list[dict[str, float]]:
+    """Return the "weights" of each piece, and the "gflop" of its forward pass for one image."""
+    costs, features = [], torch.empty(1, 3, image_px, image_px, device="meta")
+    cache: dict[tuple[str, torch.Size], tuple[torch.Tensor, float]] = {}  # most blocks are equal
     for piece in pieces(deepcopy(net).to("meta").eval()):
-        if (alike := (str(piece), features.shape)) not in known:
+        if (key := (str(piece), features.shape)) not in cache:
             with torch.no_grad(), (counter := FlopCounterMode(display=False)):
-                known[alike] = piece(features), counter.get_total_flops() / 1e9
-        features, gflop = known[alike]
-        found.append({"weights": models.parameter_count(piece), "gflop": gflop})
-    return found
+                cache[key] = piece(features), counter.get_total_flops() / 1e9
+        features, gflop = cache[key]
+        costs.append({"weights": models.parameter_count(piece), "gflop": gflop})
+    return costs
 
 
-def balanced(cost: Sequence[float], count: int) -> list[int]:
-    """Where to cut so that the dearest part is as cheap as can be; none is without a block.
+def balance(cost: Sequence[float], count: int) -> list[int]:
+    """Return where to cut so that the most expensive part is as cheap as possible.
 
-    Each way to cut what lies before a piece goes on from the best one with a part less.
+    Every part has a block. Dynamic programming: the best cuts into n parts up to each piece follow
+    from the best cuts into n - 1 parts.
     """
     sums, last = [0, *accumulate(cost)], len(cost) - 1
     best: dict[int, tuple[float, list[int]]] = {at: (sums[at], []) for at in range(2, last + 2)}
     for _ in range(count - 1):
         best = {
             end: min(
-                (max(dearest, sums[end] - sums[at]), [*begins, at])
-                for at, (dearest, begins) in best.items()
+                (max(highest, sums[end] - sums[at]), [*begins, at])
+                for at, (highest, begins) in best.items()
                 if at < min(end, last)
             )
             for end in list(best)[1:]
@@ -140,22 +139,22 @@ def balanced(cost: Sequence[float], count: int) -> list[int]:
 
 
 def pieces(net: nn.Module) -> list[nn.Module]:
-    """What comes before the blocks, each block, and what comes behind the last one."""
+    """Return a network's modules in order: those before the blocks, each block, those after."""
     blocks = models.blocks(net)
     if hasattr(net, "layer1"):  # a ResNet
         front = nn.Sequential(net.conv1, net.bn1, net.relu, net.maxpool)
         return [front, *blocks, nn.Sequential(net.avgpool, nn.Flatten(), net.fc)]
     if hasattr(net, "stages"):  # CoAtNet
         return [net.stem, *blocks, nn.Sequential(net.norm, net.head)]
-    front, back = _emptied(net), _emptied(net)  # ViT, whose ends are methods
+    front, back = _without_blocks(net), _without_blocks(net)  # ViT, whose ends are methods
     for name in ("norm", "fc_norm", "head"):
         setattr(front, name, nn.Identity())
     back.patch_embed, back.cls_token, back.pos_embed = nn.Identity(), None, None
-    return [_Called(front, "forward_features"), *blocks, _Called(back, "norm", "forward_head")]
+    return [_Methods(front, "forward_features"), *blocks, _Methods(back, "norm", "forward_head")]
 
 
-def _emptied(net: nn.Module) -> nn.Module:
-    """A copy of a transformer without its blocks."""
+def _without_blocks(net: nn.Module) -> nn.Module:
+    """Copy a transformer without its blocks."""
     blocks, net.blocks = net.blocks, nn.Identity()
     try:
         return deepcopy(net)
@@ -163,8 +162,8 @@ def _emptied(net: nn.Module) -> nn.Module:
         net.blocks = blocks
 
 
-class _Called(nn.Module):
-    """A network of which some methods are called, one after the other."""
+class _Methods(nn.Module):
+    """Calls some methods of a network, one after another."""
 
     def __init__(self, net: nn.Module, *names: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The process that holds the store where a local run's ranks meet."""
+"""The process with the store through which the ranks of a local run find each other."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import sys
 def serve(descriptor: int) -> None:
     """Serve PyTorch's store at a listening socket until this process is ended.
 
-    Ranks may connect before: they wait until PyTorch is imported here.
+    Ranks may connect earlier: they wait until PyTorch is imported here.
     """
     from torch.distributed import TCPStore
 
     with socket.socket(fileno=descriptor) as listener:
         host, port = listener.getsockname()
-        ours = listener.detach()  # the store closes it
-    _store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=ours)
+        listener_fd = listener.detach()  # the store closes it
+    _store = TCPStore(
+        host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener_fd
+    )
     signal.pause()
 
 

@@ -1,1 +1,1 @@
-"""A training that is stopped and goes on: checkpoints, random numbers, interruptions on purpose."""
+"""Stop and continue a training: checkpoints, random states, planned interruptions."""

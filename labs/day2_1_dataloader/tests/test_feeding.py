@@ -410,7 +410,7 @@ import sys, time
 from datetime import timedelta
 import torch
 from torch import distributed
-from course.runs.failures import in_one_line
+from course.runs.failures import summarize
 
 place, leaves, rank = sys.argv[1], sys.argv[2] == "leaves", int(sys.argv[3])
 distributed.init_process_group("gloo", f"file://{place}", rank=rank, world_size=2,
@@ -423,7 +423,7 @@ if rank == 1:
 try:
     distributed.all_reduce(torch.ones(4))
 except Exception as error:
-    print(in_one_line(error))
+    print(summarize(error))
 """
 
 
@@ -466,5 +466,5 @@ def test_advice_for_what_cannot_be_made_here(text: str, told: str) -> None:
 def test_a_script_that_sets_its_own_timeout_keeps_it() -> None:
     own, none = DataLoader(Full(), num_workers=1, timeout=7), DataLoader(Full())
     for batches in (own, none, [1, 2]):
-        failures.give_up_in_time(batches)
+        failures.set_worker_timeout(batches)
     assert (own.timeout, none.timeout) == (7, 0)

@@ -206,7 +206,7 @@ def study(tmp_path: Path) -> Path:
     folder = tmp_path / FOLDER / "one"
     folder.mkdir(parents=True)
     (folder / ABOUT).write_text(json.dumps({"pruner": "median", "config": {"epochs": 6}}))
-    known = trials.opened(folder)
+    known = trials.open_study(folder)
     for value in (0.2, 0.3, 0.4, 0.5):
         trial = known.ask()
         for epoch in range(1, 7):
@@ -218,7 +218,7 @@ def study(tmp_path: Path) -> Path:
 def test_a_trial_below_the_median_ends_and_another_goes_on(study: Path) -> None:
     root = study.parent.parent
     for value, goes_on in ((0.34, False), (0.36, True)):
-        number = trials.opened(study).ask().number
+        number = trials.open_study(study).ask().number
         asked = {"study": "one", "number": number}
         assert trials.report(root, asked, 1, value) == ""  # the first epoch is too early
         said = trials.report(root, asked, 2, value)
@@ -231,7 +231,7 @@ def test_a_trial_below_the_median_ends_and_another_goes_on(study: Path) -> None:
 def test_pruning_ends_the_job_which_keeps_all_that_it_measured(
     study: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    number = trials.opened(study).ask().number
+    number = trials.open_study(study).ask().number
     run = prepared(study.parent.parent / "run", "", rung("baseline", epochs=6))
     launched = run.launched | {"trial": {"study": "one", "number": number}}
     (run.folder / "launch.json").write_text(json.dumps(launched))
@@ -246,7 +246,7 @@ def test_pruning_ends_the_job_which_keeps_all_that_it_measured(
     said = "pruned after epoch 2 of 6: val_top1 was 0.250, and 3 of 4 others had more by then"
     assert run.record.error == said and taking.is_pruned(run.record)
     taking.finish(study, run)
-    assert trials.opened(study).trials[number].state.name == "PRUNED"
+    assert trials.open_study(study).trials[number].state.name == "PRUNED"
 
 
 def test_the_best_of_some_by_chance() -> None:
@@ -321,7 +321,7 @@ def test_trials_that_fail_before_they_begin_are_told(runs_root: Path) -> None:
     for run in asked.runs:  # a study of which nothing but its folder is left
         shutil.rmtree(run.folder)
     (asked.folder / JOURNAL).unlink()
-    study = trials.opened(asked.folder)
+    study = trials.open_study(asked.folder)
     for _ in range(3):
         study.tell(study.ask(), state=TrialState.FAIL)
     with pytest.raises(JobError, match="the first 3 trials of dies failed. None of them has begun"):

@@ -5,8 +5,10 @@ from answers.lines import Answer
 KEPT = "        net = nn.ModuleList(pipelines.Stage(parts[number], autocast) for number in numbers)"
 STAGES = "        stages = [PipelineStage(own, at, count, device) for own, at in zip(net, numbers)]"
 GPIPE = "        schedule = ScheduleGPipe(stages[0], micro_batches, loss_fn=criterion)"
-NUMBERS = "        numbers, count = pipelines.numbers_of(cfg.pipeline, run.rank, run.world_size)"
-ORDER = "        schedule = pipelines.schedule_of(cfg.pipeline, stages, micro_batches, criterion)"
+NUMBERS = "        numbers, count = pipelines.stage_numbers(cfg.pipeline, run.rank, run.world_size)"
+ORDER = (
+    "        schedule = pipelines.create_schedule(cfg.pipeline, stages, micro_batches, criterion)"
+)
 OPTIMIZER = "    optimizer = optimizers.create(net.parameters(), cfg)"
 LAYOUT = "    model = net = net.to(device, memory_format=layout)"
 MICRO_BATCHES = "        micro_batches = cfg.batch_size // (cfg.micro_batch or cfg.batch_size)"
@@ -112,7 +114,7 @@ RIGHT = {
             "            kind = pipelining.ScheduleInterleavedZeroBubble\n"
             "            schedule = kind(stages, micro_batches, loss_fn=criterion)\n"
             "        else:\n"
-            "            schedule = pipelines.schedule_of(\n"
+            "            schedule = pipelines.create_schedule(\n"
             "                cfg.pipeline, stages, micro_batches, criterion)"
         },
         why="PyTorch's own class, by its own name.",

@@ -6,7 +6,7 @@ PARTS = '    parts |= {"scaler": scaler, "schedule": schedule}'
 STATE = "                    state = {name: part.state_dict() for name, part in parts.items()}"
 STORE = '                    store(state | {"step": step, "random": random}, run.checkpoints, step)'
 RANK = "                if run.rank == 0:"
-DRAFT = '    draft, final = folder / ".draft", folder / checkpoint.named(step)'
+DRAFT = '    draft, final = folder / ".draft", folder / checkpoint.file_name(step)'
 RENAME = "    draft.replace(final)"
 PRUNE = "    checkpoint.remove_old(folder, kept=2)"
 LOAD = "            part.load_state_dict(saved[name])"
@@ -21,7 +21,7 @@ SKIP = f"        skip(train_batches, {SEEN} * (cfg.batch_size // run.world_size)
 SIGNAL = '    signal.signal(signal.SIGTERM, lambda *_: asked.append("to end"))'
 LEAVE = """\
             if ends:
-                run.interrupted()
+                run.mark_interrupted()
                 return"""
 FILE = '    with draft.open("wb") as file:'
 WRITE = "        torch.save(state, file)"
@@ -36,7 +36,7 @@ WRONG = {
     ),
     "under its final name": Answer(
         todo=35,
-        edits={DRAFT: "    draft = final = folder / checkpoint.named(step)"},
+        edits={DRAFT: "    draft = final = folder / checkpoint.file_name(step)"},
         why="A reader, or a kill, meanwhile, meets half of it under the final name.",
         said=r"step-000003.pt was written under its final name",
     ),
@@ -46,7 +46,7 @@ WRONG = {
             DRAFT: "    import io\n"
             "    memory = io.BytesIO()\n"
             "    torch.save(state, memory)\n"
-            "    draft = final = folder / checkpoint.named(step)",
+            "    draft = final = folder / checkpoint.file_name(step)",
             WRITE: "        file.write(memory.getvalue())",
         },
         why="As before; torch.save itself never learns the name.",

@@ -1,4 +1,4 @@
-"""Which files get their names by a rename, and whether they were on the disk by then."""
+"""Observers of files: names passed to torch.save, renames, and whether files were on disk."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import torch
 
 NAMING, SYNCING = ("rename", "replace", "link"), ("fsync", "fdatasync")
 
@@ -80,3 +82,24 @@ def _globals_of_callers() -> Iterator[dict[str, Any]]:
             seen.add(id(frame.f_globals))
             yield frame.f_globals
         frame = frame.f_back
+
+
+class Saves:
+    """Lists the names of the files that are passed to torch.save between `start` and `stop`."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._torch_save: Callable[..., Any] = torch.save
+
+    def start(self) -> None:
+        self._torch_save = torch_save = torch.save
+
+        def save(state: Any, file: Any, *args: Any, **options: Any) -> None:
+            name = getattr(file, "name", "") if hasattr(file, "write") else str(file)
+            self.names.append(Path(name).name if isinstance(name, str) else "")
+            torch_save(state, file, *args, **options)
+
+        torch.save = save
+
+    def stop(self) -> None:
+        torch.save = self._torch_save

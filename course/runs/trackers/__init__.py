@@ -1,1 +1,0 @@
-"""Runs, handed on to tools that draw them: TensorBoard, Trackio, Weights & Biases."""

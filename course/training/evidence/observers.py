@@ -1,0 +1,191 @@
+"""All observers of a run: they collect the record's evidence while the meter measures time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from course.training import profiling
+from course.training.clocks import Clock
+from course.training.evidence import setup
+from course.training.evidence.actions import Actions
+from course.training.evidence.compiled import Compiled
+from course.training.evidence.moments import Moments
+from course.training.evidence.operators import Observer
+from course.training.evidence.saving import Held
+from course.training.evidence.updates import Updates
+from course.training.recorder import Recorder
+
+STORED_LABELS = 16  # of an epoch's first batch
+
+
+class Observers:
+    """Observes the first and the last warm-up step, the first validation, and updates.
+
+    Args:
+        phase: returns the current phase of the step.
+        first: the steps that an earlier process of this run has completed.
+    """
+
+    def __init__(
+        self,
+        run: Recorder,
+        device: torch.device,
+        clock: Clock,
+        phase: Callable[[], str],
+        first: int,
+    ) -> None:
+        config = run.config
+        self.run, self.config, self.device, self._phase = run, config, device, phase
+        self._first, self._epoch, self._warmup_end = first, 0, first + config.warmup_steps
+        self._evidence: dict[str, Any] = {
+            "labels": [[]] * (first // config.steps),
+            "world_size": run.group_size(),
+            "group": setup.group(),
+            "device": setup.numbered(device),
+            **setup.algebra(config),
+        }
+        self._observer: Observer | None = None
+        self._observed_part = ""
+        self._updates = Updates() if config.warmup_steps else None
+        is_restartable = config.save_every or config.deterministic
+        self._moments = Moments(run.rank_folder, config, first) if is_restartable else None
+        self._compiled = Compiled() if config.compile else None
+        self._actions = Actions(clock, device) if config.pipeline else None
+        self._held = Held() if config.save_weights and config.shard else None
+        self._watchers = [x for x in (self._updates, self._actions, self._moments) if x]
+        self._onednn_log: Any = None
+        run.before_epoch = self._end_validation
+
+    def start_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+        for watcher in self._watchers:
+            watcher.start()
+
+    def begin_step(self, step: int, batches: Iterable, batch: Any) -> None:
+        self.stop()  # a validation that reported no result
+        is_traced = profiling.is_traced(step, self.config)
+        if step == self._first:
+            self._observe("")
+        elif step == self._warmup_end - 1 and not is_traced:
+            self._observe("later")
+        if self._compiled and step == self._warmup_end:
+            self._compiled.end_warmup()
+        if is_traced and self.device.type == "cpu" and self.run.folder:
+            self._onednn_log = profiling.onednn_log(self.run.folder / profiling.ONEDNN_FILE)
+            self._onednn_log.__enter__()
+        if self._moments:
+            self._moments.begin(batch, self.device)
+        if len(self._evidence["labels"]) <= self._epoch:
+            self._describe_loading(batches, batch)
+
+    def plant_events(self, step: int) -> None:
+        """Cause what the config plants between backward and update."""
+        in_time = 0 < self.config.overflow_step <= step < self._warmup_end and not self._first
+        if self._updates and in_time:
+            self._updates.overflow()
+        if self._moments:
+            self._moments.planted.in_step(step)
+
+    def end_phase(self, phase: str, step: int, is_first_pass: bool) -> None:
+        if phase == "backward" and self._observer:
+            self._observer.end_pass()
+        if torch.autograd._profiler_enabled() and is_first_pass:
+            traced = self._evidence.setdefault("traced", {})
+            traced[str(step)] = traced.get(str(step), 0) + 1  # phases of the step
+
+    def end_step(self) -> None:
+        for watcher in self._watchers:
+            watcher.end_step()
+
+    @property
+    def rate(self) -> float | None:
+        """The learning rate of the current update, if a schedule changes it and it happened."""
+        varies = self.config.schedule or self.config.lr_warmup
+        return self._updates.rate if self._updates and varies else None
+
+    def end_epoch(self) -> None:
+        for watcher in self._watchers:
+            watcher.stop()
+        if self._compiled:
+            self._compiled.end_epoch()
+        self.stop()
+
+    def begin_validation(self) -> None:
+        """Observe the first validation; without one, saving begins here."""
+        if not self.config.val_steps:
+            self._watch_saving()
+        elif self._epoch == 0 and self.run.has_folder and not self.run.is_over:
+            self._observe("validation")
+
+    def _end_validation(self) -> None:
+        self.stop()
+        self._watch_saving()
+
+    def _watch_saving(self) -> None:
+        """After the last epoch, record how much memory a rank needs to save its network."""
+        if self._held and self._epoch + 1 == self.config.epochs and self.run.has_folder:
+            self._held.__enter__()
+            self.run.before_end = self._end_saving
+
+    def _end_saving(self) -> None:
+        self.run.before_end = lambda: None
+        self._held.__exit__(None, None, None)
+        self._evidence["held_to_save"] = self._held.most
+        self.record()
+
+    def _observe(self, part: str) -> None:
+        """Observe every operator until `stop`, in the first step or another part."""
+        # An observed network is not compiled, but validation uses the network without compiling.
+        if self.config.warmup_steps and (part == "validation" or not self.config.compile):
+
+            def phase() -> str:
+                current = self._phase()
+                return "load" if part == "later" and current == "load" else part or current
+
+            self._observed_part = part
+            self._observer = Observer(phase, self.device.type)
+            self._observer.__enter__()
+
+    def stop(self) -> None:
+        """Stop observing operators."""
+        if self._onednn_log:
+            self._onednn_log.__exit__(None, None, None)
+            self._onednn_log = None
+        if self._observer:
+            self._observer.__exit__(None, None, None)
+            evidence, self._observer = self._observer.evidence(), None
+            part = self._observed_part
+            self._evidence |= {part: evidence} if part else evidence
+            if part == "validation":  # the rest was recorded when the epoch ended
+                self.record()
+
+    def _describe_loading(self, batches: Iterable, batch: Any) -> None:
+        """Store how batches are loaded, and with which images an epoch began: ranks must differ."""
+        labels = batch[1]
+        self._evidence["loader"] = setup.loader(batches)
+        # A script with its own batches need not import ours, nor torchvision, which takes 2 s.
+        ours = sys.modules.get("course.data.loader")
+        if ours and (validation := ours.last_val_loader()):
+            self._evidence["val_loader"] = setup.loader(validation)
+            self._evidence["val_taken"] = getattr(validation.sampler, "taken", None)  # grows
+        self._evidence["share"] = len(labels)
+        sampler = getattr(batches, "sampler", None)
+        for name in ("taken", "low"):  # they grow
+            self._evidence[name] = getattr(sampler, name, [])
+        is_stored = labels.device.type == "cpu" and self.config.data != "synthetic"
+        self._evidence["labels"].append(labels[:STORED_LABELS].tolist() if is_stored else [])
+
+    def record(self) -> None:
+        """Store the evidence so far in the run's record."""
+        evidence = self._evidence | (self._updates.evidence() if self._updates else {})
+        if self._compiled:
+            evidence["compiled"] = self._compiled.evidence()
+        if self._actions:
+            evidence["actions"] = self._actions.evidence()
+        evidence |= self._moments.evidence() if self._moments else {}
+        is_useful = self.run.world_size > 1 or self._compiled or "forward_types" in evidence
+        self.run.set(evidence=evidence if is_useful else {})

@@ -1,4 +1,4 @@
-"""Everything that decides what a run computes, as a `Config`; and the ladder of rungs, as data."""
+"""The `Config` of a run, which decides what it computes, and the ladder of rungs as data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GIB = 1024**3  # bytes: the unit of fields and columns that end in _gib
 
 
 class Bounds(NamedTuple):
-    """The smallest value of a number, and the limit that it stays below."""
+    """The smallest value of a number, and the limit below which it must be."""
 
     least: float
     below: float = math.inf
@@ -38,117 +38,121 @@ Compile = Literal["", "default", "reduce-overhead", "max-autotune-no-cudagraphs"
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that decides what a run computes. Frozen: a changed config is another run."""
+    """Everything that decides what a run computes. Frozen: a changed config is a different run."""
 
-    rung: str = "baseline"  # only a label: it never changes what is computed
+    rung: str = "baseline"  # only a label, which does not change the computation
 
     # Device, number format and speed of a step.
-    device: Literal["cpu", "auto"] = "cpu"  # "auto": the accelerator if there is one
-    precision: Literal["fp32", "tf32", "bf16", "fp16", "half"] = "fp32"  # "half": the device's own
+    device: Literal["cpu", "auto"] = "cpu"  # "auto": the accelerator, if any
+    precision: Literal["fp32", "tf32", "bf16", "fp16", "half"] = (
+        "fp32"  # "half": device's own
+    )
     channels_last: bool = False  # NHWC memory layout for weights and images
-    fused: bool = False  # the optimizer's step as one kernel for many weights
+    fused: bool = False  # one kernel updates many weights
     compile: Compile = ""  # mode of torch.compile; "": the model is not compiled
-    algebra: bool = False  # bottlenecks compute BatchNorm's statistics from their narrow inputs
+    algebra: bool = False  # BatchNorm's statistics from the bottlenecks' narrow inputs
     model: Model = "resnet50"
-    memory_gib: Amount = 0.0  # pretend a smaller GPU: out of memory above this; 0: no limit
+    memory_gib: Amount = 0.0  # simulate a smaller GPU: out of memory above this; 0: no limit
 
     # Images, and how they are loaded.
     data: Literal["synthetic", "default", "imagenet", "crops"] = "default"
     data_root: str = ""  # for data="imagenet": folder with train/ and val/; "": the site's
-    format: Literal["files", "shards", "small", "raw", "gpu_decode"] = (
-        "files"  # how they are stored
-    )
-    shuffle_buffer: Count = 1000  # for format="shards": images from which the next one is drawn
+    format: Literal["files", "shards", "small", "raw", "gpu_decode"] = "files"  # of stored images
+    shuffle_buffer: Count = 1000  # for format="shards": images to draw from
     image_px: Annotated[int, Bounds(32)] = 224  # side of the training and validation crops
     batch_size: Positive = 64  # images per update, over all ranks
-    workers: Count = 0  # DataLoader processes; 0: the training process loads
-    persistent_workers: bool = False  # workers stay from one epoch to the next
-    prefetch_factor: Positive = 2  # batches that each worker prepares ahead
-    pin_memory: bool = False  # batches in page-locked memory, which a GPU copies by itself
-    non_blocking: bool = False  # the script continues while a batch is copied to the device
-    drop_last: bool = True  # every epoch has all its steps; False: it ends with the files
-    uint8: bool = True  # images travel as bytes and are normalised on the device; False: floats
+    workers: Count = 0  # DataLoader processes; 0: the training process loads images
+    persistent_workers: bool = False  # keep workers between epochs
+    prefetch_factor: Positive = 2  # batches that each worker prepares in advance
+    pin_memory: bool = False  # batches in page-locked memory, for asynchronous copies
+    non_blocking: bool = False  # do not wait while a batch is copied to the device
+    drop_last: bool = True  # every epoch has all steps; False: it ends with the files
+    uint8: bool = True  # images are copied as bytes, normalised on the device
 
     # Length of the run, and what is measured.
     epochs: Positive = 2
     steps: Positive = 16  # training steps per epoch
-    warmup_steps: Count = 8  # first steps of the run, left out of every time
-    budget_s: Amount = 0.0  # stop once a ratio is certain, or after this time; 0: all steps
+    warmup_steps: Count = 8  # first steps of the run, excluded from all times
+    budget_s: Amount = 0.0  # end when a ratio is certain, or after this time; 0: all steps
     profile_steps: Count = 0  # warm-up steps to trace
-    val_steps: Count = 4  # most validation batches after each epoch; 0: no validation
-    val_images: Count = 0  # most images to validate on; 0: all
+    val_steps: Count = 4  # maximum of validation batches per epoch; 0: no validation
+    val_images: Count = 0  # maximum of images to validate on; 0: all
     save_weights: bool = False  # write weights.pt at the end
 
     # Augmentation.
-    randaugment: Literal["", "cpu", "device"] = ""  # two random changes per image, and where
-    mix: Literal["", "mixup", "cutmix"] = ""  # mix each image, and its label, with another one
-    mix_alpha: Annotated[float, Bounds(0.01)] = 1.0  # of the Beta distribution of the shares
-    label_smoothing: Fraction = 0.0  # this much of each label is spread over all classes
-    start_px: Count = 0  # training crops grow from this to image_px, per epoch; 0: they do not
+    randaugment: Literal["", "cpu", "device"] = (
+        ""  # two random changes per image; by which device
+    )
+    mix: Literal["", "mixup", "cutmix"] = ""  # mix each image and its label with another image
+    mix_alpha: Annotated[float, Bounds(0.01)] = 1.0  # of the Beta distribution of the proportions
+    label_smoothing: Fraction = 0.0  # share of each label that is spread over all classes
+    start_px: Count = 0  # training crops grow from this to image_px; 0: they do not
 
     # Learning.
     optimizer: Optimizer = "sgd"
     lr: Amount = 0.01
-    lr_warmup: Count = 0  # updates in which the learning rate grows to lr
-    schedule: Literal["", "linear", "cosine", "one_cycle", "find"] = ""  # after that; "": constant
+    lr_warmup: Count = 0  # updates until the learning rate reaches lr
+    schedule: Literal["", "linear", "cosine", "one_cycle", "find"] = (
+        ""  # "": constant
+    )
     momentum: Amount = 0.9
     weight_decay: Amount = 5e-5
-    norm_decay: bool = True  # decay BatchNorm's weights and all biases, too
-    ema: Fraction = 0.0  # validate averages that keep this share per update; 0: the weights
+    norm_decay: bool = True  # also decay BatchNorm's weights and biases
+    ema: Fraction = 0.0  # validate averages with this decay per update; 0: the weights
     seed: int = 0
-    overflow_step: Count = 0  # in this step a gradient becomes infinite, on purpose; 0: in none
+    overflow_step: Count = 0  # makes a gradient infinite in this step; 0: never
 
     # Several ranks: DDP.
-    bucket_mb: Annotated[float, Bounds(0.001)] = 25.0  # gradients that are sent together
-    find_unused: bool = False  # look for weights that a step does not use
+    bucket_mb: Annotated[float, Bounds(0.001)] = 25.0  # of gradients per message
+    find_unused: bool = False  # search for weights that a step does not use
     sync_batchnorm: bool = False  # BatchNorm's statistics over the batch of all ranks
-    collective_timeout_s: Positive = 60  # a rank that waits longer for the others gives up
+    collective_timeout_s: Positive = 60  # a rank that waits longer for others fails
 
     # Memory and shards: train_sharded.py.
-    micro_batch: Count = 0  # images of a rank that are computed at once; 0: all its share
-    checkpointing: Literal["", "every", "second", "selective"] = ""  # blocks to compute again
-    offload: bool = False  # what backward needs waits in the host's memory
-    shard: Literal["", "zero2", "zero3", "hybrid"] = ""  # zero2: all but weights; hybrid: in halves
-    unit_blocks: Count = 1  # blocks whose weights are gathered together; 0: the whole network
+    micro_batch: Count = 0  # images that a rank computes at once; 0: its share
+    checkpointing: Literal["", "every", "second", "selective"] = ""  # which blocks are recomputed
+    offload: bool = False  # store saved tensors in host memory until backward
+    shard: Literal["", "zero2", "zero3", "hybrid"] = ""  # zero2: all but weights; hybrid: HSDP
+    unit_blocks: Count = 1  # blocks gathered together; 0: the complete network
     policy: bool = False  # gather weights in bf16, instead of casting them under autocast
     prefetch: Count = 0  # units to gather ahead; 0: PyTorch's default
-    clip: Amount = 0.0  # gradients whose norm is larger are shortened to it; 0: never
-    save_shards: bool = False  # at the end every rank writes its part of weights and optimizer
-    resume: str = ""  # name of a run that saved its shards: continue from there
+    clip: Amount = 0.0  # maximum norm of the gradients; 0: no limit
+    save_shards: bool = False  # each rank writes its weights and optimizer state at the end
+    resume: str = ""  # continue from this run, which saved its shards
 
     # Tensors and stages: train_parallel.py.
-    tensor: Positive = 1  # ranks that share each MLP; the others train copies of the network
-    pipeline: Literal["", "gpipe", "1f1b", "interleaved", "zero_bubble"] = ""  # order of the stages
-    cut: str = "gflop"  # what stages have equal: gflop, weights; or their first blocks, as in "4,9"
+    tensor: Positive = 1  # ranks that share each MLP; data parallelism over the rest
+    pipeline: Literal["", "gpipe", "1f1b", "interleaved", "zero_bubble"] = ""  # schedule
+    cut: str = "gflop"  # balance stages by gflop or weights; or their first blocks: "4,9"
 
     # Checkpoints and restarts: train_restarted.py.
-    save_every: Count = 0  # steps between two checkpoints; 0: none is written
-    async_save: bool = False  # a thread writes them while training continues
-    deterministic: bool = False  # use only algorithms that repeat every bit
-    sigterm_step: Count = 0  # in this step the process is asked to end; 0: in none
-    sigkill_step: Count = 0  # after this step the process is killed while it writes a checkpoint
+    save_every: Count = 0  # steps between two checkpoints; 0: no checkpoints
+    async_save: bool = False  # write checkpoints in the background
+    deterministic: bool = False  # use only algorithms with bitwise equal results
+    sigterm_step: Count = 0  # sends SIGTERM in this step; 0: never
+    sigkill_step: Count = 0  # kills the process in the first save after this step
 
     def __post_init__(self) -> None:
         _check_values(self)
         valid.check(self)
 
     def changed(self, names: str) -> list[str]:
-        """Those of some fields, named with spaces between them, that do not have their default."""
+        """Return those of some fields, separated by spaces, that differ from their default."""
         return [name for name in names.split() if getattr(self, name) != getattr(Config, name)]
 
     @property
     def is_large(self) -> bool:
-        """Is it a network from timm, built for one number of pixels?"""
+        """Whether the network is from timm, built for one image size."""
         return not self.model.startswith("resnet")
 
     @property
     def is_half(self) -> bool:
-        """Does the forward pass run in 16 bits?"""
+        """Whether the forward pass runs in 16 bits."""
         return self.precision in ("half", *HALF_FORMATS)
 
     @property
     def script(self) -> str:
-        """The course's script that reads all fields of this config: Day 4's for large networks."""
+        """The course's script that reads all fields of this config."""
         for script, names in SCRIPT_FIELDS.items():
             if self.changed(names):
                 return script
@@ -156,17 +160,17 @@ class Config:
 
     @property
     def scales_loss(self) -> bool:
-        """Does its script scale the loss, which training in fp16 needs?"""
+        """Whether its script scales the loss, as training in fp16 requires."""
         return self.script in ("train.py", "train_restarted.py")
 
     @property
     def setup(self) -> str:
-        """The data and sizes in words, without which a speed means nothing."""
+        """Data and sizes in words, to be shown with any speed."""
         stored = f" as {self.format}" * (self.format != "files" and self.data != "synthetic")
         return f"{self.data} data{stored}, {self.image_px} px, batch {self.batch_size}"
 
     def to_json(self) -> str:
-        """The config as indented JSON text."""
+        """Return the config as indented JSON."""
         return json.dumps(asdict(self), indent=2)
 
 
@@ -193,8 +197,8 @@ def _check_values(cfg: Config) -> None:
             raise ValueError(f"{name}={value}: it must be {least:g} or more{limit}")
 
 
-# Each rung, the one before it, and what it changes: one field, so that a change in speed has one
-# cause. Only Day 4's large network changes several.
+# Each rung: the previous one, and the field that it changes. A change in speed has only one cause,
+# except for Day 4's large network, which changes several fields.
 _CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "device": ("baseline", {"device": "auto"}),
     "amp": ("device", {"precision": "half"}),
@@ -231,15 +235,15 @@ _CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
 _RUNGS = {"baseline": Config()}
 for _name, (_before, _change) in _CHANGES.items():
     _RUNGS[_name] = replace(_RUNGS[_before], rung=_name, **_change)
-_CLIMBED = ("baseline", "device", "amp", "channels_last", "dataloader")
-LADDER: dict[str, Config] = {name: _RUNGS[name] for name in _CLIMBED}
-# Two more rungs from channels_last, which `course ladder` runs only with --compile: compiling
-# ResNet-50 takes a small machine minutes.
+_LADDER_RUNGS = ("baseline", "device", "amp", "channels_last", "dataloader")
+LADDER: dict[str, Config] = {name: _RUNGS[name] for name in _LADDER_RUNGS}
+# Two more rungs after channels_last, which `course ladder` runs only with --compile, because
+# compiling ResNet-50 takes minutes on a small machine.
 COMPILED = ("fused", "compile")
 BEYOND: dict[str, Config] = {name: cfg for name, cfg in _RUNGS.items() if name not in LADDER}
 
-# Small enough for two CPU cores, and large enough to show what a rung changes: with fewer pixels,
-# the fixed cost of a step hides it. The learning rate shrinks with the batch.
+# Small enough for two CPU cores, and large enough to show the effect of a rung: with fewer pixels,
+# the fixed cost of a step hides it. The learning rate is scaled with the batch.
 QUICK: dict[str, Any] = {
     "image_px": 144,
     "batch_size": 8,
@@ -253,12 +257,12 @@ QUICK: dict[str, Any] = {
 
 
 def rung(name: str, *, quick: bool = False, **changes: Any) -> Config:
-    """One rung of the ladder, shrunk if `quick`, and with fields changed.
+    """Return a rung of the ladder, with fields changed.
 
     Args:
         name: a key of `LADDER` or of `BEYOND`.
-        quick: shrink images, batch and steps to what two CPU cores compute in seconds.
-        changes: fields to set on top, by name; text is converted to the field's type.
+        quick: reduce images, batch and steps so that two CPU cores need only seconds.
+        changes: fields to set; text is converted to the field's type.
 
     Raises:
         ValueError: an unknown rung, field or value; the message lists the valid ones.
@@ -274,12 +278,12 @@ def rung(name: str, *, quick: bool = False, **changes: Any) -> Config:
 
 
 def vary(config: Config, **values: Iterable[Any]) -> list[Config]:
-    """A sweep: the config once for each value of a field, or for each combination of several.
+    """Return a sweep: a config for each value of a field, or for each combination of several.
 
-    Each is labelled by its values (`device-batch_size-32`), so that no run of a sweep is
-    mistaken for one of the rung it started from. Raises ValueError without a field or values.
+    Each is labelled with its values (`device-batch_size-32`), to distinguish it from its rung.
+    Raises ValueError without a field or values.
     """
-    lists = {key: [] if isinstance(each, str) else [*each] for key, each in values.items()}
+    lists = {key: [] if isinstance(v, str) else [*v] for key, v in values.items()}
     if not lists or not all(lists.values()):
         raise ValueError("name a field and its values, as in vary(config, batch_size=[8, 16, 32])")
     configs = []
@@ -291,7 +295,7 @@ def vary(config: Config, **values: Iterable[Any]) -> list[Config]:
 
 
 def resolve_half(formats: Collection[str], *, scales_loss: bool) -> str:
-    """The format that `precision="half"` stands for, among those a device has hardware for.
+    """Return the meaning of `precision="half"` for a device with hardware for these formats.
 
     fp16 needs loss scaling; a script without it computes in fp32 if there is no bf16.
     """
@@ -308,7 +312,7 @@ def from_dict(values: dict[str, Any]) -> Config:
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
-    """`["batch_size=32", "fused=true"]` to `{"batch_size": 32, "fused": True}`, or ValueError."""
+    """Convert `["batch_size=32", "fused=true"]` to `{"batch_size": 32, "fused": True}`."""
     settings = {}
     for pair in pairs:
         key, sign, text = pair.partition("=")

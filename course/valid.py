@@ -1,4 +1,4 @@
-"""Combinations of a config's fields that are refused: they would train, but not as requested."""
+"""Combinations of a config's fields that are refused, because they would be silently wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ANY = object()  # any value but the default
 ONE_OR_MORE = range(1, 2**63)
 SHARDS = ["zero3", "zero2", "hybrid"]
 
-# The fields that only one training script reads: a config that sets one needs that script.
+# Fields that only one training script reads: a config that sets one of them needs that script.
 SCRIPT_FIELDS = {
     "train_parallel.py": "tensor pipeline cut",
     "train_restarted.py": "save_every async_save deterministic sigterm_step sigkill_step",
@@ -21,7 +21,7 @@ SCRIPT_FIELDS = {
         "micro_batch checkpointing offload shard policy prefetch clip save_shards resume"
     ),
 }
-# What a script does not support: fields that must keep their default, and single values.
+# Unsupported by a script: fields that must keep their default, and single values.
 _DAY_4 = (
     "algebra ema norm_decay sync_batchnorm find_unused randaugment=device schedule=find "
     "optimizer=schedulefree format=shards"
@@ -37,7 +37,7 @@ UNSUPPORTED = {
         f"budget_s drop_last data=crops format=gpu_decode"
     ),
 }
-# A field and some of its values, what other fields must then be, and why.
+# A field, some of its values, the values that other fields must have then, and the reason.
 RULES: list[tuple[str, Any, dict[str, Sequence[Any]], str]] = [
     ("epochs", range(2, 2**63), {"budget_s": [0]}, "training may stop in any epoch"),
     ("schedule", ANY, {"budget_s": [0]}, "training may stop before the schedule ends"),
@@ -76,7 +76,7 @@ RULES: list[tuple[str, Any, dict[str, Sequence[Any]], str]] = [
 
 
 def check(cfg: Any) -> None:
-    """Raise ValueError if this Config cannot be: which value, why not, and what to choose."""
+    """Raise ValueError if this Config is invalid: which value, why, and what to choose."""
     for problem in (*_out_of_range(cfg), *_broken_rules(cfg), *_unsupported(cfg)):
         raise ValueError(problem)
 

@@ -1,4 +1,4 @@
-"""Optimizers by name, the learning rate's course over updates, averages of weights."""
+"""Optimizers by name, learning-rate schedules, averages of weights."""
 
 import math
 import sys
@@ -14,7 +14,7 @@ from course.training import optimizers
 from course.training.memory_prediction import predict
 
 NAMES = CHOICES["optimizer"]
-STATE = {  # numbers that an optimizer keeps for each weight, beside single ones
+STATE = {  # values per weight in the optimizer's state
     "sgd": 1,
     "nesterov": 1,
     "adamw": 2,
@@ -36,8 +36,8 @@ def config(**changes) -> Config:
     return Config(**{"epochs": 2, "steps": 10, "warmup_steps": 0, "lr": 0.01} | changes)
 
 
-def trained(cfg: Config, net: nn.Module, updates: int = 20) -> tuple[list[float], list[float]]:
-    """The learning rate and the loss of each update, of the same batch."""
+def train(cfg: Config, net: nn.Module, updates: int = 20) -> tuple[list[float], list[float]]:
+    """Train on one batch, and return the learning rate and the loss of each update."""
     optimizer = optimizers.create(net.parameters(), cfg)
     optimizers.schedule(optimizer, cfg)
     averaged = optimizers.Averaged(net, optimizer, cfg)
@@ -52,7 +52,7 @@ def trained(cfg: Config, net: nn.Module, updates: int = 20) -> tuple[list[float]
         losses.append(loss.item())
     with averaged.validated() as validated:
         net.validated = validated.state_dict()
-        net.validated = {name: each.clone() for name, each in net.validated.items()}
+        net.validated = {name: value.clone() for name, value in net.validated.items()}
     net.optimizer = optimizer
     return rates, losses
 
@@ -61,67 +61,45 @@ def trained(cfg: Config, net: nn.Module, updates: int = 20) -> tuple[list[float]
 @for_all("name", NAMES)
 def test_each_learns(name: str) -> None:
     lr = 1.0 if name == "lars" else 0.01
-    rates, losses = trained(config(optimizer=name, lr=lr), network())
+    rates, losses = train(config(optimizer=name, lr=lr), network())
     assert losses[-1] < 0.7 * losses[0], losses
     assert {*rates} == {lr}
 
 
-def test_the_compilers_limit_stays() -> None:
+def test_importing_timm_keeps_the_compilers_limit() -> None:
     before = torch._dynamo.config.recompile_limit
-    for name in [each for each in sys.modules if each.split(".")[0] == "timm"]:
-        del sys.modules[name]  # timm lifts it as it is imported
+    for name in [name for name in sys.modules if name.split(".")[0] == "timm"]:
+        del sys.modules[name]  # importing timm removes the limit
     optimizers.create(network().parameters(), config(optimizer="lamb"))
     assert torch._dynamo.config.recompile_limit == before
 
 
 @for_all("name", STATE)
-def test_state_is_as_large_as_is_said(name: str) -> None:
+def test_the_state_has_its_documented_size(name: str) -> None:
     net = network()
-    trained(config(optimizer=name), net, updates=2)
-    weights = sum(each.numel() for each in net.parameters())
-    kept = [
-        each
-        for state in net.optimizer.state.values()
-        for each in state.values()
-        if torch.is_tensor(each) and each.numel() > 1
-    ]
-    assert sum(each.numel() for each in kept) == STATE[name] * weights
+    train(config(optimizer=name), net, updates=2)
+    values = [value for state in net.optimizer.state.values() for value in state.values()]
+    size = sum(v.numel() for v in values if torch.is_tensor(v) and v.numel() > 1)
+    assert size == STATE[name] * sum(weight.numel() for weight in net.parameters())
 
 
 @pytest.mark.slow
 @for_all("name", NAMES)
 def test_memory_of_the_state_is_predicted(name: str) -> None:
-    found = predict(rung("device", optimizer=name, model="resnet8_patches", image_px=32))
-    kept = STATE.get(name, 1)  # Muon: of matrices one, and nearly all weights are in these
-    assert found.optimizer_gib == pytest.approx(kept * found.weights_gib, rel=0.01)
-
-
-def test_sgd_is_as_the_script_had_it() -> None:
-    ours, theirs = network(), network()
-    trained(config(momentum=0.9, weight_decay=0.1), ours, updates=5)
-    optimizer = torch.optim.SGD(theirs.parameters(), 0.01, momentum=0.9, weight_decay=0.1)
-    torch.manual_seed(0)
-    network()  # the same random numbers for the batch
-    images, labels = torch.randn(16, 3, 8, 8), torch.randint(4, (16,))
-    for _ in range(5):
-        nn.functional.cross_entropy(theirs(images), labels).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    for one, other in zip(ours.parameters(), theirs.parameters()):
-        assert torch.equal(one, other)
+    prediction = predict(rung("device", optimizer=name, model="resnet8_patches", image_px=32))
+    size = STATE.get(name, 1)  # Muon: one value for matrices, which have nearly all weights
+    assert prediction.optimizer_gib == pytest.approx(size * prediction.weights_gib, rel=0.01)
 
 
 def test_learning_rates_follow_their_schedules() -> None:
-    assert {*trained(config(), network())[0]} == {0.01}
-    ramp = trained(config(lr_warmup=4), network())[0]
-    assert ramp == pytest.approx([0.002, 0.004, 0.006, 0.008] + [0.01] * 16)
-    linear = trained(config(schedule="linear", lr_warmup=4), network())[0]
-    assert linear[4:] == pytest.approx([0.01 * (16 - each) / 16 for each in range(16)])
-    cosine = trained(config(schedule="cosine"), network())[0]
-    assert cosine == pytest.approx(
-        [0.005 * (1 + math.cos(math.pi * each / 20)) for each in range(20)]
-    )
-    cycle = trained(config(schedule="one_cycle"), network())[0]
+    assert {*train(config(), network())[0]} == {0.01}
+    warmup = train(config(lr_warmup=4), network())[0]
+    assert warmup == pytest.approx([0.002, 0.004, 0.006, 0.008] + [0.01] * 16)
+    linear = train(config(schedule="linear", lr_warmup=4), network())[0]
+    assert linear[4:] == pytest.approx([0.01 * (16 - n) / 16 for n in range(16)])
+    cosine = train(config(schedule="cosine"), network())[0]
+    assert cosine == pytest.approx([0.005 * (1 + math.cos(math.pi * n / 20)) for n in range(20)])
+    cycle = train(config(schedule="one_cycle"), network())[0]
     assert max(cycle) == pytest.approx(0.01, rel=0.05) and cycle.index(max(cycle)) in range(4, 8)
     assert cycle[0] == pytest.approx(0.01 / 25) and cycle[-1] < 0.001
 
@@ -130,14 +108,14 @@ def test_learning_rates_follow_their_schedules() -> None:
 def test_no_schedule_warns(schedule: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        trained(
+        train(
             config(schedule=schedule, lr_warmup=0 if schedule in ("one_cycle", "find") else 3),
             network(),
         )
 
 
-@pytest.mark.parametrize("fused", [False, True])  # which is called all the same, and looks itself
-def test_a_step_that_was_left_out_is_no_update(fused: bool) -> None:
+@pytest.mark.parametrize("fused", [False, True])  # fused optimizers skip in their kernel
+def test_a_skipped_step_does_not_advance_the_schedule(fused: bool) -> None:
     net = network()
     cfg = config(schedule="linear", fused=fused)
     optimizer = optimizers.create(net.parameters(), cfg)
@@ -153,30 +131,20 @@ def test_a_step_that_was_left_out_is_no_update(fused: bool) -> None:
         optimizer.zero_grad()
         rates.append(optimizer.param_groups[0]["lr"] * 20 / 0.01)
     assert rates == pytest.approx([19, 19, 18, 17])
-    assert all(each.isfinite().all() for each in net.parameters())
+    assert all(weight.isfinite().all() for weight in net.parameters())
 
 
-def test_averages_of_weights_are_what_is_validated() -> None:
-    net = network()
-    trained(config(ema=0.9), net, updates=8)
-    plain, kept = net.validated["0.weight"], net[0].weight
-    assert not torch.allclose(plain, kept)
-    twin = network()
-    mean = None
-    cfg = config()
-    optimizer = optimizers.create(twin.parameters(), cfg)
-    images, labels = torch.randn(16, 3, 8, 8), torch.randint(4, (16,))
-    for _ in range(8):
-        nn.functional.cross_entropy(twin(images), labels).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        now = twin[0].weight.detach()
-        mean = now.clone() if mean is None else 0.9 * mean + 0.1 * now
-    assert torch.allclose(plain, mean, atol=1e-6)
-
-
-def test_schedule_free_is_validated_at_its_averages_and_goes_on_from_its_weights() -> None:
-    net = network()
-    trained(config(optimizer="schedulefree"), net)
+def test_averages_of_weights_are_validated() -> None:
+    net, twin, mean = network(), network(), None
+    train(config(ema=0.9), net, updates=8)
+    for updates in range(1, 9):
+        twin = network()
+        train(config(), twin, updates=updates)
+        weight = twin[0].weight.detach()
+        mean = weight.clone() if mean is None else 0.9 * mean + 0.1 * weight
     assert not torch.allclose(net.validated["0.weight"], net[0].weight)
-    assert net.optimizer.param_groups[0]["train_mode"]
+    assert torch.allclose(net.validated["0.weight"], mean, atol=1e-6)
+    free = network()
+    train(config(optimizer="schedulefree"), free)
+    assert not torch.allclose(free.validated["0.weight"], free[0].weight)
+    assert free.optimizer.param_groups[0]["train_mode"]

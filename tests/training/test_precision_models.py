@@ -1,7 +1,6 @@
-"""Number formats, memory layout and networks: what the toggles really do to tensors."""
+"""Number formats, memory layout and networks: what they change in tensors."""
 
 import os
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -21,42 +20,25 @@ def conv() -> nn.Conv2d:
     return nn.Conv2d(3, 4, 3)
 
 
-@pytest.fixture
-def tf32_restored():
-    """Puts PyTorch's two switches back."""
-    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    yield
-    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
-
-
-@pytest.mark.parametrize("name, dtype", precision.HALF.items())
-def test_autocast_computes_in_half(conv: nn.Conv2d, name: str, dtype: torch.dtype) -> None:
-    with precision.autocast(CPU, name):
-        assert conv(NCHW).dtype == dtype
-    assert conv.weight.dtype == conv(NCHW).dtype == torch.float32
-
-
-def test_half_formats_are_those_of_the_config() -> None:
+def test_autocast_computes_in_half(conv: nn.Conv2d) -> None:
     assert tuple(precision.HALF) == HALF_FORMATS
-
-
-def test_fp32_is_a_null_context(conv: nn.Conv2d) -> None:
-    context = precision.autocast(CPU, "fp32")
-    assert isinstance(context, nullcontext)
-    with context:
-        assert conv(NCHW).dtype == torch.float32
+    for name, dtype in (*precision.HALF.items(), ("fp32", torch.float32)):
+        with precision.autocast(CPU, name):
+            assert conv(NCHW).dtype == dtype
+        assert conv.weight.dtype == conv(NCHW).dtype == torch.float32
 
 
 @pytest.mark.parametrize("on", (True, False))
-def test_tf32_sets_convolutions_and_products(tf32_restored: None, on: bool) -> None:
-    precision.set_tf32(not on)
+def test_tf32_sets_convolutions_and_products(monkeypatch: pytest.MonkeyPatch, on: bool) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", not on)  # both are restored
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", not on)
     precision.set_tf32(on)
     assert torch.backends.cudnn.allow_tf32 is on
     assert torch.backends.cuda.matmul.allow_tf32 is on
-    assert torch.get_float32_matmul_precision() == ("high" if on else "highest")
 
 
 def test_channels_last_changes_strides_and_no_value(conv: nn.Conv2d) -> None:
+    assert precision.channels_last(NCHW, on=False) is NCHW
     expected, weight = conv(NCHW), conv.weight.detach().clone()
     assert conv.weight.stride() == (27, 9, 3, 1)
     assert precision.channels_last(conv) is conv
@@ -66,16 +48,6 @@ def test_channels_last_changes_strides_and_no_value(conv: nn.Conv2d) -> None:
     assert images.stride() == (192, 1, 24, 3)
     assert torch.equal(images, NCHW)
     torch.testing.assert_close(conv(images), expected)
-
-
-def test_channels_last_off_is_the_same_object(conv: nn.Conv2d) -> None:
-    assert precision.channels_last(NCHW, on=False) is NCHW
-    assert precision.channels_last(conv, on=False) is conv
-    assert conv.weight.stride() == (27, 9, 3, 1)
-
-
-def test_a_cpu_has_fp32_and_no_tf32() -> None:
-    assert precision.has_units(CPU, "fp32") and not precision.has_units(CPU, "tf32")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +76,7 @@ def test_half_is_the_format_of_the_gpu(
 
 
 @pytest.mark.parametrize(
-    "has, limit, half",
+    "instructions, limit, half",
     [
         (("avx512_f",), "", "fp32"),  # AVX-512 alone emulates bf16
         (("avx512_bf16",), "", "bf16"),
@@ -115,13 +87,14 @@ def test_half_is_the_format_of_the_gpu(
         (("bf16",), "", "bf16"),  # Arm
     ],
 )
-def test_half_of_a_cpu_is_what_it_has_instructions_for(
-    has: tuple[str, ...], limit: str, half: str, monkeypatch
+def test_half_is_the_format_of_the_cpus_instructions(
+    instructions: tuple[str, ...], limit: str, half: str, monkeypatch
 ) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(has, True))
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(instructions, True))
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
     assert precision.half_format(CPU) == half
+    assert precision.has_units(CPU, "fp32") and not precision.has_units(CPU, "tf32")
 
 
 @pytest.mark.skipif(
@@ -130,31 +103,6 @@ def test_half_of_a_cpu_is_what_it_has_instructions_for(
 @pytest.mark.parametrize("name", precision.HALF)
 def test_a_cpu_limited_to_avx2_has_no_units_for_16_bits(name: str) -> None:
     assert not precision.has_units(CPU, name)
-
-
-def test_resnet50_is_the_published_network() -> None:
-    model = models.create("resnet50", 1000)
-    assert models.parameter_count(model) == 25_557_032  # torchvision's model card
-    assert models.forward_gflop(model, 224) == pytest.approx(8.18, abs=0.005)
-    assert next(model.parameters()).device == CPU  # counting left the model where it was
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ("resnet18", "resnet50"))
-def test_description_sums_to_the_model(name: str) -> None:
-    model = models.create(name, 10)
-    table = models.describe(model, 64)
-    assert table["part"].iloc[0] == "conv1" and table["part"].iloc[-1] == "fc"
-    assert table["output"].iloc[0] == "64 × 32 × 32" and table["output"].iloc[-1] == "10"
-    assert table["parameters"].sum() == models.parameter_count(model)
-    assert table["forward_gflop"].sum() == pytest.approx(models.forward_gflop(model, 64))
-    assert (table.set_index("part")["forward_gflop"].loc[["conv1", "layer4", "fc"]] > 0).all()
-
-
-def test_flops_follow_the_pixels() -> None:
-    model = models.create("resnet18", 10)
-    ratio = models.forward_gflop(model, 128) / models.forward_gflop(model, 64)
-    assert ratio == pytest.approx(4, rel=0.01)
 
 
 @for_all(
@@ -172,6 +120,26 @@ def test_every_model_has_its_published_size(name: str, parameters: int) -> None:
         assert models.parameter_count(models.create(name, 1000)) == parameters
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ("resnet18", "resnet50"))
+def test_description_sums_to_the_model(name: str) -> None:
+    model = models.create(name, 10)
+    table = models.describe(model, 64)
+    assert table["part"].iloc[0] == "conv1" and table["part"].iloc[-1] == "fc"
+    assert table["output"].iloc[0] == "64 × 32 × 32" and table["output"].iloc[-1] == "10"
+    assert table["parameters"].sum() == models.parameter_count(model)
+    assert table["forward_gflop"].sum() == pytest.approx(models.forward_gflop(model, 64))
+    assert (table.set_index("part")["forward_gflop"].loc[["conv1", "layer4", "fc"]] > 0).all()
+
+
+def test_resnet50_has_its_published_flops() -> None:
+    model = models.create("resnet50", 1000)
+    assert models.forward_gflop(model, 224) == pytest.approx(8.18, abs=0.005)
+    assert next(model.parameters()).device == CPU  # counting does not move the model
+    ratio = models.forward_gflop(model, 128) / models.forward_gflop(model, 64)
+    assert ratio == pytest.approx(4, rel=0.01)
+
+
 @pytest.mark.parametrize("name, channels", [("resnet18", 64), ("resnet50", 256)])
 def test_blocks_start_as_the_identity(name: str, channels: int) -> None:
     block = models.create(name, 10).layer1[1].eval()
@@ -179,7 +147,7 @@ def test_blocks_start_as_the_identity(name: str, channels: int) -> None:
     assert torch.equal(block(images), images)
 
 
-def test_unknown_model_lists_the_valid() -> None:
-    with pytest.raises(ValueError, match="no model 'vgg16': choose ") as caught:
+def test_an_unknown_model_lists_the_valid_ones() -> None:
+    with pytest.raises(ValueError, match="no model 'vgg16': choose ") as error:
         models.create("vgg16", 10)
-    assert all(name in str(caught.value) for name in CHOICES["model"])
+    assert all(name in str(error.value) for name in CHOICES["model"])

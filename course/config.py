@@ -44,9 +44,7 @@ class Config:
 
     # Device, number format and speed of a step.
     device: Literal["cpu", "auto"] = "cpu"  # "auto": the accelerator, if any
-    precision: Literal["fp32", "tf32", "bf16", "fp16", "half"] = (
-        "fp32"  # "half": device's own
-    )
+    precision: Literal["fp32", "tf32", "bf16", "fp16", "half"] = "fp32"  # "half": device's own
     channels_last: bool = False  # NHWC memory layout for weights and images
     fused: bool = False  # one kernel updates many weights
     compile: Compile = ""  # mode of torch.compile; "": the model is not compiled
@@ -80,9 +78,7 @@ class Config:
     save_weights: bool = False  # write weights.pt at the end
 
     # Augmentation.
-    randaugment: Literal["", "cpu", "device"] = (
-        ""  # two random changes per image; by which device
-    )
+    randaugment: Literal["", "cpu", "device"] = ""  # where to augment
     mix: Literal["", "mixup", "cutmix"] = ""  # mix each image and its label with another image
     mix_alpha: Annotated[float, Bounds(0.01)] = 1.0  # of the Beta distribution of the proportions
     label_smoothing: Fraction = 0.0  # share of each label that is spread over all classes
@@ -92,9 +88,7 @@ class Config:
     optimizer: Optimizer = "sgd"
     lr: Amount = 0.01
     lr_warmup: Count = 0  # updates until the learning rate reaches lr
-    schedule: Literal["", "linear", "cosine", "one_cycle", "find"] = (
-        ""  # "": constant
-    )
+    schedule: Literal["", "linear", "cosine", "one_cycle", "find"] = ""  # "": constant
     momentum: Amount = 0.9
     weight_decay: Amount = 5e-5
     norm_decay: bool = True  # also decay BatchNorm's weights and biases
@@ -307,7 +301,7 @@ def from_dict(values: dict[str, Any]) -> Config:
     """A Config from JSON values. Raises ValueError on a field this version does not know."""
     values = dict(values)
     if values.pop("tf32", False) and values["precision"] == "fp32":
-        values["precision"] = "tf32"  # in old runs this was a field of its own
+        values["precision"] = "tf32"  # in old runs this was a separate field
     return Config(**{key: _convert(key, value) for key, value in values.items()})
 
 

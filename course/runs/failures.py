@@ -208,7 +208,7 @@ _NO_SPACE = (
     r"No space left on device|Disk quota exceeded|File too large"
     r"|inline_container\.cc.*unexpected pos|PytorchStreamWriter failed writing|iostream error"
 )
-_MEMORY = f"If the run has workers, each needs memory of its own: use {_LIGHTER}"
+_MEMORY = f"If the run has workers, each needs its own memory: use {_LIGHTER}"
 _SLOW = (
     f"A worker was too slow, or could not hand its batch over (the log has its error): check the "
     f"disk of the files and the free space in {SHARED}. If the file system is slow, set "

@@ -6,6 +6,8 @@ recordings/MACHINE/runs.jsonl       one line per run, and
 recordings/MACHINE/steps.jsonl.gz   the steps of each (`course.runs.rows`)
 recordings/MACHINE/traces/          a folder for each run that left a thin trace or another file;
                                     counters of Nsight Compute
+
+Every function with a machine raises ValueError, with a list of machines, if it was not recorded.
 """
 
 from __future__ import annotations
@@ -84,11 +86,7 @@ def machines() -> list[str]:
 
 
 def load(machine: str) -> dict[str, Any]:
-    """Read the index of a machine.
-
-    Raises:
-        ValueError: nothing was recorded there; the message lists the machines.
-    """
+    """Read the index of a machine."""
     return json.loads((_folder(machine) / INDEX).read_text())
 
 
@@ -119,11 +117,7 @@ def recorded_table(machine: str, part_name: str) -> pd.DataFrame:
 
 
 def save(machine: str, parts: dict[str, Any]) -> None:
-    """Add parts to a machine's index, or replace them; the others stay. Two can save at once.
-
-    Raises:
-        ValueError: nothing was recorded there; the message lists the machines.
-    """
+    """Add parts to a machine's index, or replace them; the others stay. Two can save at once."""
     folder = _folder(machine)
     with FileLock(folder / LOCK):
         text = json.dumps(load(machine) | parts, indent=1) + "\n"
@@ -131,11 +125,7 @@ def save(machine: str, parts: dict[str, Any]) -> None:
 
 
 def trace_folder(machine: str) -> Path:
-    """Return the folder of a machine's profiler output.
-
-    Raises:
-        ValueError: nothing was recorded there; the message lists the machines.
-    """
+    """Return the folder of a machine's profiler output."""
     return _folder(machine) / TRACES
 
 
@@ -180,8 +170,6 @@ def ladders(machine: str) -> dict[str, dict[tuple[str, str], Record]]:
         "GPU" and "CPU", each with records by rung and precision. The last of several runs counts;
         runs that measured nothing are left out.
 
-    Raises:
-        ValueError: nothing was recorded there; the message lists the machines.
     """
     return ladder_of(recorded_runs(machine, *FULL_BATCH))
 

@@ -302,7 +302,7 @@ class Recorder:
         """
         if self.world_size > 1 and self.group_size() == 1:
             is_member = distributed.is_available() and distributed.is_initialized()
-            how = "each in a process group of its own" if is_member else "in no process group"
+            how = "each in a separate process group" if is_member else "in no process group"
             raise RuntimeError(
                 f"{self.world_size} processes were started, but this script joins them {how}: "
                 f"each would train alone. Fill in TODO 7, or launch with gpus=1"

@@ -385,7 +385,7 @@ class TestTrouble:
         item = "kept.append(torch.ones(1_000_000_000))"
         run = fails(tmp_path, item=item, memory_gib=2)
         assert run.status == "oom", run.record.error
-        assert "each needs memory of its own" in run.record.error, run.record.error
+        assert "each needs its own memory" in run.record.error, run.record.error
 
     def test_full_shared_memory(self, tmp_path: Path) -> None:
         run = fails(tmp_path, first=small_shm("4m"))
@@ -450,7 +450,7 @@ def test_rank_that_the_others_wait_for(how: str, told: str, tmp_path: Path) -> N
         ("OSError: [Errno 28] No space left on device: 'steps.jsonl'", "A disk is full"),
         ("RuntimeError: received 0 items of ancdata", "ulimit -n"),
         ("OSError: [Errno 24] Too many open files", "ulimit -n"),
-        ("OSError: [Errno 12] Cannot allocate memory", "memory of its own"),
+        ("OSError: [Errno 12] Cannot allocate memory", "its own memory"),
         ("[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(Seq", "This rank waited"),
         ("wait timeout after 60000ms, keys: /default_pg/0//cpu//0/0", "This rank waited"),
         ("Timed out after 61 seconds waiting for clients. 1/2 clients joined.", "This rank waited"),

@@ -1,4 +1,4 @@
-"""Checkpoints are whole or passed over, random numbers go on, images draw for themselves."""
+"""Checkpoints are complete or skipped, and random numbers, schedules and epochs continue."""
 
 import os
 import random
@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 def state(step: int) -> dict:
-    """Of all kinds that a training's state has: numbers as keys, nothing at all, tensors, text."""
+    """A state with integer keys, empty dicts, tensors and text."""
     momentum = {0: {"momentum_buffer": torch.full((3,), float(step))}, 1: {}}
     return {
         "model": {"weight": torch.full((3,), float(step)), "count": torch.tensor(step)},
@@ -36,53 +36,49 @@ def state(step: int) -> dict:
     }
 
 
-def same(found: dict, due: dict) -> None:
-    assert found.keys() == due.keys()
-    assert found["optimizer"]["state"].keys() == due["optimizer"]["state"].keys()
-    buffers = [each["optimizer"]["state"][0]["momentum_buffer"] for each in (found, due)]
-    assert torch.equal(*buffers) and found["scaler"] == {} and found["step"] == due["step"]
-    assert torch.equal(found["random"][0]["cpu"], due["random"][0]["cpu"])
+def assert_equal(loaded: dict, expected: dict) -> None:
+    assert loaded.keys() == expected.keys()
+    assert loaded["optimizer"]["state"].keys() == expected["optimizer"]["state"].keys()
+    states = (loaded, expected)
+    assert torch.equal(*(s["optimizer"]["state"][0]["momentum_buffer"] for s in states))
+    assert loaded["scaler"] == {} and loaded["step"] == expected["step"]
+    assert torch.equal(loaded["random"][0]["cpu"], expected["random"][0]["cpu"])
 
 
-def saved(folder: Path, step: int) -> Path:
+def save(folder: Path, step: int) -> Path:
     path = folder / checkpoint.file_name(step)
     torch.save(state(step), path)
     return path
 
 
-def test_the_newest_is_taken(tmp_path: Path) -> None:
-    assert checkpoint.newest(tmp_path) is None
-    for step in (9, 10, 1000):
-        saved(tmp_path, step)
-    (tmp_path / ".draft").write_bytes(b"half")
-    same(checkpoint.newest(tmp_path), state(1000))
-
-
 @pytest.mark.parametrize("left", [0, 100, 0.5, 0.99])
-def test_a_damaged_one_is_named_and_the_one_before_it_used(
+def test_a_damaged_checkpoint_is_named_and_the_previous_one_loaded(
     tmp_path: Path, capsys: pytest.CaptureFixture, left: float
 ) -> None:
-    saved(tmp_path, 3)
-    damaged = saved(tmp_path, 6)
+    assert checkpoint.newest(tmp_path) is None
+    save(tmp_path, 3)
+    (tmp_path / ".draft").write_bytes(b"half")
+    damaged = save(tmp_path, 6)
+    assert_equal(checkpoint.newest(tmp_path), state(6))
     content = damaged.read_bytes()
     damaged.write_bytes(content[: int(left if left in (0, 100) else left * len(content))])
-    same(checkpoint.newest(tmp_path), state(3))
+    assert_equal(checkpoint.newest(tmp_path), state(3))
     assert "step-000006.pt is damaged, the one before it is used" in capsys.readouterr().err
 
 
-def test_a_thread_saves_the_same(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_thread_saves_the_same_state(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     store, last = checkpoint.BackgroundWriter(), state(9)
     for step in (3, 6):
         store(state(step), tmp_path, step)
     store(last, tmp_path, 9)
-    last["model"]["weight"] += 1  # training goes on
+    last["model"]["weight"] += 1  # training continues
     store.wait()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000006", "step-000009"]
-    found = checkpoint.newest(tmp_path)
-    same(found, state(9))
-    assert found["model"]["weight"].tolist() == [9, 9, 9]
-    (tmp_path / "step-000009" / checkpoint.METADATA).unlink()  # as if killed before it was done
-    same(checkpoint.newest(tmp_path), state(6))
+    loaded = checkpoint.newest(tmp_path)
+    assert_equal(loaded, state(9))
+    assert loaded["model"]["weight"].tolist() == [9, 9, 9]
+    (tmp_path / "step-000009" / checkpoint.METADATA).unlink()  # as if the process was killed
+    assert_equal(checkpoint.newest(tmp_path), state(6))
     assert "step-000009 is damaged" in capsys.readouterr().err
     (part,) = (tmp_path / "step-000006").glob("*.distcp")
     os.truncate(part, 100)
@@ -90,88 +86,72 @@ def test_a_thread_saves_the_same(tmp_path: Path, capsys: pytest.CaptureFixture) 
     assert "step-000006 is damaged" in capsys.readouterr().err
 
 
-def test_old_ones_go(tmp_path: Path) -> None:
-    for step in (1, 2, 3, 10):
-        saved(tmp_path, step)
-    checkpoint.remove_old(tmp_path, kept=2)
-    left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == ["step-000003.pt", "step-000010.pt"]
-
-
-def test_steps_are_numbers_and_no_text(tmp_path: Path) -> None:
-    """With a millionth step a name is longer: it is the newest nevertheless, and stays."""
-    for step in (999_998, 999_999, 1_000_000):
-        saved(tmp_path, step)
-    checkpoint.remove_old(tmp_path, kept=2)
-    left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == ["step-1000000.pt", "step-999999.pt"]
-    same(checkpoint.newest(tmp_path), state(1_000_000))
-
-
-def test_what_somebody_else_put_there_is_left_and_not_taken(tmp_path: Path) -> None:
+@for_all("steps", [(1, 2, 3, 10), (999_998, 999_999, 1_000_000)])
+def test_old_checkpoints_are_removed_but_other_files_stay(tmp_path: Path, steps: tuple) -> None:
     others = ["best.pt", "best-epoch-90.pt", "zero.pt", "step-3-notes.txt"]
     for name in others:
         torch.save({"best": True}, tmp_path / name)
-    for step in (3, 6):
-        saved(tmp_path, step)
-        checkpoint.remove_old(tmp_path, kept=1)
-    assert {path.name for path in tmp_path.iterdir()} == {*others, "step-000006.pt"}
-    same(checkpoint.newest(tmp_path), state(6))
+    for step in steps:
+        save(tmp_path, step)
+        checkpoint.remove_old(tmp_path, kept=2)
+    names = {checkpoint.file_name(step) for step in steps[-2:]}
+    assert {path.name for path in tmp_path.iterdir()} == names | {*others}
+    assert_equal(checkpoint.newest(tmp_path), state(steps[-1]))
 
 
-def test_random_numbers_go_on(tmp_path: Path) -> None:
+def test_random_numbers_continue(tmp_path: Path) -> None:
     def draw() -> list[float]:
         return [random.random(), float(np.random.random()), float(torch.rand(()))]
 
     randomness.seed_all(rung("baseline", seed=3))
     draw()
     torch.save(randomness.get_states(CPU), tmp_path / "random.pt")
-    due = draw()
+    expected = draw()
     randomness.seed_all(rung("baseline", seed=4))
-    assert draw() != due
+    assert draw() != expected
     randomness.set_states(torch.load(tmp_path / "random.pt", weights_only=True), CPU)
-    assert draw() == due
+    assert draw() == expected
     with pytest.raises(ValueError, match="random numbers of 2 ranks, and 1 go on"):
         randomness.set_states([{}, {}], CPU)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("last", [3, 7], ids=["of the first epoch", "of all"])
-def test_asked_to_end_in_an_epochs_last_step_it_validates(
-    unstopped: Run, tmp_path: Path, tiny_set: Path, last: int
+def test_a_run_that_is_interrupted_in_an_epochs_last_step_validates(
+    uninterrupted: Run, tmp_path: Path, tiny_set: Path, last: int
 ) -> None:
-    run = trained(tmp_path / "run", tiny_set, save_every=3, sigterm_step=last)
-    seen, due = run.record, unstopped.record
+    run = train(tmp_path / "run", tiny_set, save_every=3, sigterm_step=last)
+    record, expected = run.record, uninterrupted.record
     assert (run.status, interruptions(run.folder)) == ("ok", [{"how": "SIGTERM", "step": last}])
-    assert (len(seen.epochs), seen.epochs) == (2, due.epochs)
-    assert (seen.val_loss, seen.last_loss) == (due.val_loss, due.last_loss)
-    assert run.steps["loss"].tolist() == unstopped.steps["loss"].tolist()
-    if last < 7:  # in a process that has a step to do, that is noted
-        begun, before = seen.evidence["moments"], due.evidence["moments"]
-        assert [*begun] == ["4", "5", "6", "7"]
-        assert {at: begun[at] for at in "456"} == {at: before[at] for at in "456"}
-        assert seen.evidence["at_end"] == due.evidence["at_end"]
+    assert (len(record.epochs), record.epochs) == (2, expected.epochs)
+    assert (record.val_loss, record.last_loss) == (expected.val_loss, expected.last_loss)
+    assert run.steps["loss"].tolist() == uninterrupted.steps["loss"].tolist()
+    if last < 7:  # the second process has steps to do
+        moments = record.evidence["moments"]
+        assert [*moments] == ["4", "5", "6", "7"]
+        assert all(moments[at] == expected.evidence["moments"][at] for at in "456")
+        assert record.evidence["at_end"] == expected.evidence["at_end"]
     printed = (run.folder / "printed.txt").read_text()
     assert "loss is 0.000" not in printed and printed.count("of 2 ends at step") == 2
 
 
 @pytest.fixture(scope="module")
-def unstopped(tiny_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return trained(tmp_path_factory.mktemp("whole") / "run", tiny_set)
+def uninterrupted(tiny_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train(tmp_path_factory.mktemp("whole") / "run", tiny_set)
 
 
-def trained(folder: Path, images: Path, **own: Any) -> Run:
-    """A training in which all changes from step to step, of two epochs of four steps each."""
+def train(folder: Path, images: Path, **changes: Any) -> Run:
+    """Train two epochs of four steps, with everything that can change from step to step."""
     size = CHANGING | {"data": "imagenet", "data_root": str(images), "warmup_steps": 7}
     text = (PROJECT / "solutions/train_restarted.py").read_text()
-    run = prepared(folder, text, rung("restarted", quick=True, **size | own))
+    run = prepared(folder, text, rung("restarted", quick=True, **size | changes))
     env = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "NO_HOST_MEMORY": "1"}
     (folder / "printed.txt").write_text(train_together([run], **env))
     return run
 
 
-class Drawn(torch.utils.data.Dataset):
-    """Images that are nothing but a random number."""
+class RandomImages(torch.utils.data.Dataset):
+    """Images that are only a random number."""
 
     def __len__(self) -> int:
         return 6
@@ -180,10 +160,10 @@ class Drawn(torch.utils.data.Dataset):
         return torch.rand(()) + index
 
 
-def test_an_image_draws_the_same_whoever_loads_it() -> None:
-    found = []
+def test_an_images_crop_does_not_depend_on_workers() -> None:
+    results = []
     for workers in (0, 2):
-        images = Seeded(Drawn(), seed=1)
+        images = Seeded(RandomImages(), seed=1)
         before = torch.get_rng_state()
         epochs = []
         for epoch in (0, 1):
@@ -192,46 +172,46 @@ def test_an_image_draws_the_same_whoever_loads_it() -> None:
             epochs.append(torch.cat([*loader]).tolist())
         if not workers:
             assert torch.equal(torch.get_rng_state(), before)
-        found.append(epochs)
-    assert found[0] == found[1]
-    first, second = found[0]
+        results.append(epochs)
+    assert results[0] == results[1]
+    first, second = results[0]
     assert all(a != b for a, b in zip(first, second))
-    assert len({round(each % 1, 5) for each in first}) == 6
-    assert Seeded(Drawn(), seed=2)[0] != first[0]
+    assert len({round(value % 1, 5) for value in first}) == 6
+    assert Seeded(RandomImages(), seed=2)[0] != first[0]
 
 
-def test_an_epoch_begins_in_its_middle() -> None:
-    whole = [*EpochSampler(range(10), images=25)]
+def test_an_epoch_can_begin_in_the_middle() -> None:
+    complete = [*EpochSampler(range(10), images=25)]
     for images in (0, 4, 10, 13):
-        part = EpochSampler(range(10), images=25)
-        part.skip = images
-        assert [*part] == whole[images:]
-        assert [*part] == whole  # the next epoch is whole
+        sampler = EpochSampler(range(10), images=25)
+        sampler.skip = images
+        assert [*sampler] == complete[images:]
+        assert [*sampler] == complete  # the next epoch is complete
 
 
 @for_all("schedule, warmup", [("", 0), ("cosine", 3), ("one_cycle", 0)])
-def test_a_schedule_goes_on(schedule: str, warmup: int) -> None:
+def test_a_schedule_continues(schedule: str, warmup: int) -> None:
     cfg = rung("baseline", schedule=schedule, lr_warmup=warmup, steps=10, epochs=1)
 
-    def made() -> tuple:
+    def create() -> tuple:
         weight = torch.ones(1, requires_grad=True)
         weight.grad = torch.ones(1)
         optimizer = optimizers.create([weight], cfg)
         return optimizer, optimizers.schedule(optimizer, cfg)
 
     def rates(optimizer: torch.optim.Optimizer, steps: int) -> list[float]:
-        found = []
+        values = []
         for _ in range(steps):
-            found.append(optimizer.param_groups[0]["lr"])
+            values.append(optimizer.param_groups[0]["lr"])
             optimizer.step()
-        return found
+        return values
 
-    optimizer, course = made()
-    first = rates(optimizer, 6)
-    kept = optimizer.state_dict(), course.state_dict()
-    due = rates(optimizer, 4)
-    other, again = made()
-    other.load_state_dict(kept[0])
-    again.load_state_dict(kept[1])
-    assert rates(other, 4) == due
-    assert len({*first, *due}) == (1 if not schedule else 10)
+    first = create()
+    before = rates(first[0], 6)
+    states = [part.state_dict() for part in first]
+    expected = rates(first[0], 4)
+    second = create()
+    for part, saved in zip(second, states):
+        part.load_state_dict(saved)
+    assert rates(second[0], 4) == expected
+    assert len({*before, *expected}) == (1 if not schedule else 10)

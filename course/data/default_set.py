@@ -137,7 +137,8 @@ def ensure_whole(
         with FileLock(f"{root}.lock"):
             if is_whole(root):
                 return root
-            if root.exists() and any(root.iterdir()) and not _has_recipe(root):
+            has_files = root.exists() and any(root.iterdir())
+            if has_files and "recipe" not in read_dict(root / MANIFEST):
                 raise DataError(
                     f"{root} holds files that are not the {what}, so it is left alone: "
                     f"set COURSE_DATA to an empty or a new folder"
@@ -157,10 +158,6 @@ def ensure_whole(
             f"{needs_mb} MB; set COURSE_DATA to a folder in a place with room that you may write"
         ) from error
     return root
-
-
-def _has_recipe(root: Path) -> bool:
-    return "recipe" in read_dict(root / MANIFEST)
 
 
 def is_whole(root: Path, recipe: Recipe = Recipe()) -> bool:

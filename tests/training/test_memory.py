@@ -175,7 +175,7 @@ def test_ignored_fields_do_not_change_a_prediction() -> None:
 def test_a_missing_prediction_says_how_to_store_one(monkeypatch) -> None:
     assert peaks.median_error(pd.DataFrame({"error": [-0.3, 0.1, 0.2, float("nan")]})) == 0.2
     monkeypatch.setattr(peaks, "SAVED", "absent")
-    with pytest.raises(ValueError, match=r"no prediction is saved.*peaks.save\('nvidia-h100'\)"):
+    with pytest.raises(ValueError, match=r"no prediction is saved.*memory.save\('nvidia-h100'\)"):
         peaks.of_recorded(H100)
 
 

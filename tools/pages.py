@@ -34,7 +34,7 @@ from course.runs import recordings
 from course.runs.record import Record
 from course.runs.run import PROJECT, Run
 from course.text import digits
-from labs.day2_1_dataloader import feeding
+from labs.day2_1_dataloader import loading
 from labs.day2_3_scaling import efficiency, node
 from race import board, tracks
 from race.page import published_results
@@ -139,7 +139,7 @@ def day_2(one: str, several: str) -> str:
 
 def _loaded(machine: str) -> list[dict]:
     """Return one GPU's runs from JPEG files, without workers and with them."""
-    speeds = feeding.appetites(machine).set_index(["rung", "precision"])["images_per_s"]
+    speeds = loading.training_speeds(machine).set_index(["rung", "precision"])["images_per_s"]
     rows = [
         _fed(run) | {"gpus": 1, "lab": "2.1"}
         for run in recordings.recorded_runs(machine, "loading")
@@ -151,8 +151,8 @@ def _loaded(machine: str) -> list[dict]:
 
 
 def _fed(run: Run) -> dict[str, Any]:
-    """Return the row of `feeding.trials`, with data, energy and cores."""
-    row, watts = feeding.trials([run]).iloc[0].to_dict(), run.record.watts or nan
+    """Return the row of `loading.trials`, with data, energy and cores."""
+    row, watts = loading.trials([run]).iloc[0].to_dict(), run.record.watts or nan
     row |= {"rung": run.config.rung, "data": _data(run), "watts": watts}
     row |= {"joules_per_image": watts / row["images_per_s"]}
     return row | {"cores": run.record.hardware["cores"], "batch": run.config.batch_size}

@@ -13,14 +13,14 @@ from course.checks.lab import FULL_SIZE
 from course.config import Config, rung, vary
 from course.runs.recordings import SETUP
 
-FED = {"persistent_workers": True, "pin_memory": True, "non_blocking": True}
+PINNED_WORKERS = {"persistent_workers": True, "pin_memory": True, "non_blocking": True}
 FASTEST = ("channels_last", "compile", "algebra")  # beside the first, the fastest rungs there are
 EACH = SETUP["batch_size"]  # images of a GPU and step
 DECODED = "-gpu_decode"  # behind a rung's name: fed from files that the GPUs decode
 TRACED = "-traced"
 # Workers read files and decode none: on one GPU four were as good as fifteen. Each makes two
 # batches ahead, and a thread decodes four more: warm-up is longer than they last.
-FROM_FILES: dict[str, Any] = FED | {
+FROM_FILES: dict[str, Any] = PINNED_WORKERS | {
     "data": "default",
     "format": "gpu_decode",
     "workers": 4,
@@ -68,7 +68,7 @@ def traced(gpus: int) -> Runs:
 def larger(gpus: int) -> Runs:
     """Files that workers decode, and a larger share of each GPU."""
     # All of the default set in every epoch: what workers load and nobody takes costs time, too.
-    files = FED | {"epochs": 12, "steps": 16, "warmup_steps": 16, "val_steps": 0}
+    files = PINNED_WORKERS | {"epochs": 12, "steps": 16, "warmup_steps": 16, "val_steps": 0}
     each = counts(gpus)
     yield from ((rung("dataloader", **files, batch_size=64 * count), count) for count in each)
     yield from (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labs.day2_1_dataloader.feeding import trials
+from labs.day2_1_dataloader.loading import trials
 from labs.day2_3_scaling.ring import Bucket, Link, all_reduce_s, buckets, exposed_s
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from course.checks import dry_runs as rehearsals
 from course.checks.lab import FULL_SIZE, Lab, Mechanism, Recording
 from course.config import CHOICES, Config, rung
 from course.runs.run import Run
-from labs.day2_3_scaling.configs import FED
+from labs.day2_3_scaling.configs import PINNED_WORKERS
 
 # Of a step's loss: a stream has its own order, so both runs see other images. ResNet-18, a small
 # step, and few of them, so that what differs does not grow. How images are read is the same in each
@@ -58,7 +58,9 @@ CORE = {"steps": 28, "warmup_steps": 4, "workers": 0}  # of one that loads, and 
 def _formats() -> Iterator[Config]:
     """Each format beside synthetic images, with all cores and with few; and what a core loads."""
     yield rung("compile", **FULL_SIZE | {"steps": 160, "warmup_steps": 40, "rung": "synthetic"})
-    fed = FORMAT_SETTINGS | FED | {"workers": 15}  # of 16 cores: one is left to what feeds the GPU
+    fed = (
+        FORMAT_SETTINGS | PINNED_WORKERS | {"workers": 15}
+    )  # of 16 cores: one is left to what feeds the GPU
     for name in CHOICES["format"]:
         yield rung("compile", **fed, format=name, rung=name)
     for name, workers in (("files", 16), ("raw", 4), ("gpu_decode", 4), ("small", 8)):

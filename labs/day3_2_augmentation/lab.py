@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from course.checks.lab import Lab, Mechanism, Recording
 from course.config import Config, rung
 from course.runs.run import Run
-from labs.day2_3_scaling.configs import FED
+from labs.day2_3_scaling.configs import PINNED_WORKERS
 from labs.day3_2_augmentation import mixing_checks as mixing
 from labs.day3_3_large_batch import configs as learning
 
@@ -41,7 +41,7 @@ AUGMENTATION_CONFIG = {
     "warmup_steps": 64,
     "val_steps": 0,
     "workers": 16,
-    **FED,
+    **PINNED_WORKERS,
 }
 
 ON_HOST = ("dataloader", "randaugment", "randaugment_device")
@@ -85,7 +85,7 @@ LEARNED = {
     "val_steps": 2,
     "workers": 12,
     "lr": 0.05,
-    **FED,
+    **PINNED_WORKERS,
 }
 
 BRINGS = {

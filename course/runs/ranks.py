@@ -14,12 +14,11 @@ if TYPE_CHECKING:
 LOG_LINES = 500  # of a log's end, among which a hang is looked for: its report takes about 60
 
 
-def told(run: Run) -> pd.DataFrame:
-    """One row a rank: rank, host, device, status, steps that it finished, error in its own words.
+def rank_table(run: Run) -> pd.DataFrame:
+    """List the ranks of a run: rank, host, device, status, finished steps, error message.
 
-    Where NCCL ended a rank from outside its script, the run being over, its log has the words.
-    A rank that was ended otherwise before it could write what it knew has the status "" and no
-    error.
+    If NCCL ended a rank, the message comes from its log once the run is over. A rank that ended
+    before it could write its record has the status "" and no error.
     """
     import pandas as pd
 

@@ -27,7 +27,7 @@ from job_helpers import (
 from course.checks.exercises import script_variant
 from course.config import Config, rung
 from course.jobs import launch
-from course.runs.ranks import told
+from course.runs.ranks import rank_table
 from course.runs.run import FOLDER_VARIABLE, PROJECT, Run, rank_file
 from course.training import recorder
 from course.training.recorder import Recorder
@@ -193,7 +193,7 @@ def test_a_skipped_collective_ends_with_what_to_look_for(
     assert run.status == "failed"
     assert "rank " in run.record.error
     assert any(word in run.record.error for word in ("waited for another", "Another rank ended"))
-    table = told(run)
+    table = rank_table(run)
     assert len(table) == 2
     assert table["error"].str.contains("waited for another that did not come").any()
     assert run.record.wall_s is None or run.record.wall_s < 60

@@ -228,7 +228,7 @@ def test_fewer_messages_give_wider_intervals(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_recorded_link_is_nvlink_and_explains_the_steps() -> None:
     runs = lab.scaling_runs(FOUR)
-    traced = [run for gpus in (2, 4) for run in communication.recorded_runs(FOUR, gpus).values()]
+    traced = [run for gpus in (2, 4) for run in communication.traced_runs(FOUR, gpus).values()]
     messages = communication.messages(traced)
     assert set(messages["ranks"]) == {2, 4} and len(messages) > 100
     fit = lab.fit_link(runs, messages)

@@ -160,10 +160,10 @@ def test_formats_from_recorded_runs(
 
 
 FEW_PHOTOGRAPHS = """
-from labs import day3_2_augmentation as augmentation
-whole = augmentation.work_per_image
-augmentation.work_per_image = lambda images: whole(images=16)
-augmentation.measured.ROUNDS = 1
+from labs import day2_1_dataloader as dataloader, day3_2_augmentation as augmentation
+work_per_image = augmentation.work_per_image
+augmentation.work_per_image = lambda images: work_per_image(images=16)
+dataloader.loading.ROUNDS = 1
 """
 
 

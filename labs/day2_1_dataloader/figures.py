@@ -9,21 +9,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from course.charts.base import (
-    ACCENT,
-    BLUE,
-    DARK,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    Picture,
-)
+from course.charts.base import BLUE, DARK, GREEN, GREY, ORANGE, Picture
 from course.charts.primitives import label, legend, limit, lines, scatter_fit, stack
 from course.text import digits
 
-STAGE_COLOURS = (GREY, ACCENT, ORANGE, PURPLE, SKY, BLUE, GREEN)
 STEP_COLOURS = {"waiting for the batch": ORANGE, "computing": BLUE}
 
 
@@ -91,7 +80,7 @@ def plot_decoding(profiles: dict[str, pd.DataFrame]) -> Picture:
     stages = pd.concat(profiles).reset_index().pivot(index="stage", columns="level_0", values="ms")
     stages = stages.loc[next(iter(profiles.values()))["stage"], list(profiles)]
     words = [f"{ms:.1f} ms: {digits(1e3 / ms)} images/s a core" for ms in stages.sum()]
-    look = {"inside": "{share:.0%}", "least": 0.07, "colours": STAGE_COLOURS, "room": 1.4}
+    look = {"inside": "{share:.0%}", "least": 0.07, "room": 1.4}
     stack(axes, list(profiles), dict(stages.iterrows()), words=words, **look)
     label(axes, xlabel="milliseconds of one core for one image")
     legend(picture, 7)

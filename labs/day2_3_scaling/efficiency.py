@@ -30,10 +30,10 @@ HERE = Path(__file__).parent
 def efficiency_table(runs: Iterable[Run]) -> pd.DataFrame:
     """Compare runs on several GPUs with one GPU that has as many images.
 
-    Columns: rung, gpus, images_per_gpu (per step), bucket_mb, images_per_s; efficiency, with the
+    Columns: rung, gpus, images_per_gpu (per step), images_per_s; efficiency, with the
     95 % interval of `ratio` in _low and _high (NaN without a run on one GPU); watts of all GPUs
     together (NaN if not measured; a rank without its own counts as rank 0), joules_per_image;
-    step_s, backward_s, machine, setup, run.
+    step_s, machine, run.
 
     If files are loaded, images_per_s is that of all steps together, without an interval: batches
     arrive in bursts, which a median hides.
@@ -53,7 +53,6 @@ def _efficiency_row(run: Run, base: Run | None) -> dict[str, Any]:
         "rung": run.config.rung,
         "gpus": gpus,
         "images_per_gpu": run.config.batch_size // gpus,
-        "bucket_mb": run.config.bucket_mb,
         "images_per_s": speed,
         "efficiency": value / gpus,
         "efficiency_low": low / gpus,
@@ -61,9 +60,7 @@ def _efficiency_row(run: Run, base: Run | None) -> dict[str, Any]:
         "watts": watts,
         "joules_per_image": watts / speed,
         "step_s": record.step_s,
-        "backward_s": record.backward_s,
         "machine": record.machine,
-        "setup": run.config.setup,
         "run": run.name,
     }
 

@@ -138,8 +138,7 @@ class LinkFit:
     Attributes:
         low, high: the ends of the 95 % intervals of α and β, if the ring's formula holds.
         overhead_s: DDP's own work: what a step takes longer besides what is exposed.
-        table: one row per run: gpus, images_per_gpu, bucket_mb, one_gpu_ms, measured_ms,
-            exposed_ms, model_ms.
+        table: one row per run: gpus, one_gpu_ms, measured_ms, exposed_ms, model_ms.
     """
 
     link: Link
@@ -182,8 +181,6 @@ def _step_row(run: Run, base: Run, link: Link) -> dict[str, Any]:
     buckets = config_buckets(config.model, config.image_px, config.bucket_mb)
     return {
         "gpus": gpus,
-        "images_per_gpu": config.batch_size // gpus,
-        "bucket_mb": config.bucket_mb,
         "one_gpu_ms": 1e3 * base.record.step_s,
         "measured_ms": 1e3 * run.record.step_s,
         "exposed_ms": 1e3 * exposed_s(buckets, gpus, link, base.record.backward_s),

@@ -59,11 +59,9 @@ def plot_mixtures(
     Args:
         mixtures: images (N, 3, H, W) from 0 to 255, and labels (N, classes), by name.
     """
+    mixtures = {"as they were": (batch.images, batch.labels), **mixtures}
     rows, words = {}, {}
-    for name, (images, labels) in {
-        "as they were": (batch.images, batch.labels),
-        **mixtures,
-    }.items():
+    for name, (images, labels) in mixtures.items():
         rows[name] = images
         words[name] = [_label(row, batch.classes) for row in labels]
     return plot_rows(rows, words)

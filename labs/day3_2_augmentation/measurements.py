@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.transforms import v2
 
 from course.config import rung
@@ -16,6 +15,7 @@ from course.data import default_set
 from course.data.augment import OPERATIONS, STRENGTH
 from course.data.images import epoch_px, open_image, train_view
 from course.runs.run import Run
+from course.training.evidence.calls import operator_calls
 from labs.day2_1_dataloader.loading import median_ms, time_stages
 
 
@@ -59,18 +59,8 @@ def compare_calls(functions: Mapping[str, Callable[[], Any]]) -> pd.DataFrame:
 
 
 def count_operators(function: Callable[[], Any]) -> int:
-    """Count the operators of PyTorch that a function calls."""
-
-    class Count(TorchDispatchMode):
-        calls = 0
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            self.calls += 1
-            return func(*args, **(kwargs or {}))
-
-    with Count() as count:
-        function()
-    return count.calls
+    """Count the operators of PyTorch that a function calls, without views."""
+    return int(operator_calls(function, lambda tensors: "any")["calls"].sum())
 
 
 def epoch_table(runs: Iterable[Run]) -> pd.DataFrame:

@@ -19,7 +19,6 @@ from job_helpers import (
     over,
     prepared,
     run_forked,
-    run_ranks,
     train_together,
 )
 from torch.utils.data import DataLoader, Dataset
@@ -341,39 +340,6 @@ class TestFailures:
         run = run_faulty(tmp_path, collate=fill, first=first, workers=1)
         assert "timed out after 15 seconds" in run.record.error, run.record.error
         assert "could not hand its batch over" in run.record.error
-
-
-WAITING_RANKS = """
-import sys, time
-from datetime import timedelta
-import torch
-from torch import distributed
-from course.runs.failures import in_one_line
-
-place, leaves, rank = sys.argv[1], sys.argv[2] == "leaves", int(sys.argv[3])
-distributed.init_process_group("gloo", f"file://{place}", rank=rank, world_size=2,
-                               timeout=timedelta(seconds=30 if leaves else 3))
-distributed.all_reduce(torch.ones(4))
-if rank == 1:
-    time.sleep(0.5 if leaves else 6)
-    sys.stdout.flush()
-    __import__("os")._exit(0)
-try:
-    distributed.all_reduce(torch.ones(4))
-except Exception as error:
-    print(in_one_line(error))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "behaviour, message", [("leaves", "Another rank ended"), ("sleeps", "This rank waited")]
-)
-def test_rank_that_waits_for_another(behaviour: str, message: str, tmp_path: Path) -> None:
-    script = tmp_path / "waits.py"
-    script.write_text(WAITING_RANKS)
-    first, _ = run_ranks(script, str(tmp_path / "meet"), behaviour, folder=tmp_path)
-    assert message in first.stdout, first
 
 
 ADVICE = {  # by messages of PyTorch 2.11 to 2.15 and of Python

@@ -40,7 +40,7 @@ SLOWEST_FIRST = (
     "jobs/test_in_turns.py",
     "notebooks/test_notebooks.py",
     "jobs/test_endings.py",
-    "labs/test_feeding.py",
+    "labs/test_loading.py",
     "jobs/test_warm.py",
     "tools/test_rehearsal.py",
     "race/test_entering.py",

@@ -3,7 +3,7 @@
     python -m research.predict_node     # prints rungs of labs/day2_3_scaling/predicted_x8.json
 
 A step on eight is one GPU's, what DDP takes for itself, and what is still sent after backward. The
-first two are recorded, the third is the model's (`labs.day2_3_scaling.ring`).
+first two are recorded, the third is the model's (`labs.day2_3_scaling.model`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from course.runs import recordings
 from course.runs.ratio import ratio
 from course.runs.record import Record
 from course.runs.run import Run
-from labs.day2_3_scaling import efficiency, node
-from labs.day2_3_scaling.node import EACH, GPUS
-from labs.day2_3_scaling.ring import Link, exposed_s
+from labs.day2_3_scaling.configs import IMAGES_PER_GPU
+from labs.day2_3_scaling.efficiency import GPUS, node_prediction
+from labs.day2_3_scaling.model import Link, config_buckets, exposed_s, fit_link
 
 FITTED = "nvidia-h200-x4"  # where rungs were recorded on one, two and four
 OTHER_HOST = "nvidia-h200-x2"  # and one of them on two
@@ -75,7 +75,7 @@ def fitted(names: dict[str, list[str]], older: dict[str, Any]) -> pd.DataFrame:
     runs = {machine: _named(machine, some) for machine, some in names.items()}
     traced = [run for run in runs[FITTED] if run.record.trace]
     scaled = {name: [run for run in runs[FITTED] if run.config.rung == name] for name in SCALED}
-    found = efficiency.fit(scaled[SCALED[0]], report.messages(traced))
+    found = fit_link(scaled[SCALED[0]], report.messages(traced))
     links = (
         found.link,
         Link(found.low.alpha_s, found.high.bytes_per_s),
@@ -103,8 +103,8 @@ def _row(step: _Step, links: tuple[Link, Link, Link]) -> dict[str, float]:
     alone, own = step.alone_s, step.own_s
 
     def on_all(alone_s: float, own_s: float, link: Link) -> float:
-        sent = efficiency.sent_by("resnet50", 1000, 224, 25.0)
-        return alone_s + own_s + float(exposed_s(sent, GPUS, link, step.backward * alone_s))
+        sent = config_buckets("resnet50", 224, 25.0)
+        return alone_s + own_s + exposed_s(sent, GPUS, link, step.backward * alone_s)
 
     link, fast, slow = links
     best_s = on_all(alone.best, own.best, link)
@@ -115,9 +115,11 @@ def _row(step: _Step, links: tuple[Link, Link, Link]) -> dict[str, float]:
         alone.most / on_all(alone.most, own.least, fast),
     )
     values = {
-        "alone_images_per_s": Span(*(EACH / alone_s for alone_s in (alone[0], alone[2], alone[1]))),
+        "alone_images_per_s": Span(
+            *(IMAGES_PER_GPU / alone_s for alone_s in (alone[0], alone[2], alone[1]))
+        ),
         "own_ms": Span(*(1e3 * own_s for own_s in own)),
-        "images_per_s": Span(*(GPUS * EACH / step_s for step_s in speed)),
+        "images_per_s": Span(*(GPUS * IMAGES_PER_GPU / step_s for step_s in speed)),
         "efficiency": share,
     }
     ends = {
@@ -151,8 +153,8 @@ def _recorded(runs: list[Run], others: list[Run], alone: Record, link: Link) -> 
 def _own_s(run: Run, base: Run, link: Link) -> Span:
     """What DDP took in a run, with the 95 % interval of the two runs' ratio."""
     gpus, alone_s = run.record.gpus, base.record.step_s
-    sent = efficiency.sent_by("resnet50", 1000, 224, run.config.bucket_mb)
-    shown_s = float(exposed_s(sent, gpus, link, base.record.backward_s))
+    sent = config_buckets("resnet50", 224, run.config.bucket_mb)
+    shown_s = exposed_s(sent, gpus, link, base.record.backward_s)
     found = ratio(run, base)
     times = (found.value, found.high, found.low)
     return Span(*(alone_s * (gpus / faster - 1) - shown_s for faster in times))
@@ -177,6 +179,6 @@ def _newer(run: dict[str, Any], old: Ladder, new: Ladder, eager: _Step, compiled
 
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
-    said = node.written()
+    said = node_prediction()
     table = fitted(said["fitted_to"], said["replaced_run"])
     print(table.to_json(orient="records", indent=1))

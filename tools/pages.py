@@ -34,8 +34,8 @@ from course.runs import recordings
 from course.runs.record import Record
 from course.runs.run import PROJECT, Run
 from course.text import digits
-from labs.day2_1_dataloader import feeding
-from labs.day2_3_scaling import efficiency, node
+from labs.day2_1_dataloader import loading
+from labs.day2_3_scaling import efficiency
 from race import board, tracks
 from race.page import published_results
 
@@ -117,10 +117,10 @@ def day_2(one: str, several: str) -> str:
     rows = [*fed, *scaled]
     sources = [f"Lab 2.1: {fed[0]['machine']}, {fed[0]['cores']} cores"]
     sources.append(_source(several, {row["date"] for row in scaled}))
-    if node.NODE in recordings.machines():
-        eight = node.measured().to_dict("records")
+    if efficiency.NODE in recordings.machines():
+        eight = efficiency.node_efficiency().to_dict("records")
         rows += [row | {"data": "synthetic", "lab": SCALED[row["rung"]]} for row in eight]
-        sources.append(_source(node.NODE, {recordings.load(node.NODE)["date"]}))
+        sources.append(_source(efficiency.NODE, {recordings.load(efficiency.NODE)["date"]}))
     for row in rows:
         row["card"] = row["machine"].split()[1]
         row["share"] = "100%" if row["lab"] != "2.1" and row["gpus"] == 1 else ""
@@ -139,7 +139,7 @@ def day_2(one: str, several: str) -> str:
 
 def _loaded(machine: str) -> list[dict]:
     """Return one GPU's runs from JPEG files, without workers and with them."""
-    speeds = feeding.appetites(machine).set_index(["rung", "precision"])["images_per_s"]
+    speeds = loading.training_speeds(machine).set_index(["rung", "precision"])["images_per_s"]
     rows = [
         _fed(run) | {"gpus": 1, "lab": "2.1"}
         for run in recordings.recorded_runs(machine, "loading")
@@ -151,24 +151,24 @@ def _loaded(machine: str) -> list[dict]:
 
 
 def _fed(run: Run) -> dict[str, Any]:
-    """Return the row of `feeding.trials`, with data, energy and cores."""
-    row, watts = feeding.trials([run]).iloc[0].to_dict(), run.record.watts or nan
+    """Return the row of `loading.trials`, with data, energy and cores."""
+    row, watts = loading.trials([run]).iloc[0].to_dict(), run.record.watts or nan
     row |= {"rung": run.config.rung, "data": _data(run), "watts": watts}
     row |= {"joules_per_image": watts / row["images_per_s"]}
     return row | {"cores": run.record.hardware["cores"], "batch": run.config.batch_size}
 
 
 def _scaled(machine: str) -> list[dict]:
-    """Return the rows of `efficiency.scaling`: all GPUs of channels_last, of others the most."""
+    """Return rows of `efficiency_table`: all GPU counts of channels_last, the highest of others."""
     rows, runs = [], {run.name: run for run in recordings.recorded_runs(machine, "scaling")}
     for name, lab in SCALED.items():
-        table = efficiency.scaling(efficiency.recorded_runs(machine, name))
+        table = efficiency.efficiency_table(efficiency.scaling_runs(machine, name))
         for row in table.to_dict("records"):
             run = runs[row["run"]]
             row |= {"rung": name, "lab": lab, "data": _data(run)}
             row["date"] = run.record.started_at[:10]
             if name == "channels_last" or row["gpus"] == table["gpus"].max():
-                rows += [row] if row["images_each"] == 256 or name == "dataloader" else []
+                rows += [row] if row["images_per_gpu"] == 256 or name == "dataloader" else []
     return rows
 
 
@@ -209,7 +209,7 @@ def formats(machine: str) -> str:
 
 def eight_gpus() -> str:
     """The prediction for a node of eight GPUs."""
-    saved = node.written()
+    saved = efficiency.node_prediction()
     return markdown(
         "| rung | predicted images/s | predicted efficiency |",
         "| {rung} | {images_per_s!d} ({images_per_s_low!d} to {images_per_s_high!d}) "

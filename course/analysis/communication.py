@@ -1,8 +1,8 @@
-"""What the ranks of a run send each other, when, and how much of it is hidden behind computing."""
+"""What the ranks of a run send each other, when, and how much of it computing hides."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -23,7 +23,7 @@ from course.text import wrap_text
 if TYPE_CHECKING:
     from course.runs.run import Run
 
-REPORT = [
+COLUMNS = [
     "step",
     "phase",
     "operation",
@@ -36,140 +36,133 @@ REPORT = [
     "overlapped_ms",
     "exposed_ms",
 ]
-# Operators on the host that wait for others, or enclose such as do: while they run, nothing need
-# be computed.
+# CPU operators that wait for other ranks, or contain such operators: they compute nothing.
 NO_COMPUTING = r"c10d::|autograd::|torch::distributed|torch\.distributed|record_param|nccl:"
 
 
-def comm_report(of: Run | Trace) -> pd.DataFrame:
-    """Every collective in a trace, as its rank saw it, in order of time.
+def comm_report(run: Run | Trace) -> pd.DataFrame:
+    """List every collective in a trace as its rank saw it, in order of time.
 
-    Columns: step; phase of the step in which it was asked for; operation; bytes that one rank puts
-    in; type; group_size; start_ms, since the step began on the host; duration_ms, waiting for the
-    slowest rank included; overlapped_ms, in which this rank computed something meanwhile;
-    backward_ms, the part of that in which it was backward's; exposed_ms, the rest.
-    `attrs` hold "steps", how many were traced; "exposed_ms" of all of them, in which two
-    collectives at once count once; and "text", which says it in words.
+    Columns: step; phase of the step that launched it; operation; bytes that one rank puts in;
+    type; group_size; start_ms, since the step began on the host; duration_ms, including the wait
+    for the slowest rank; overlapped_ms, in which this rank computed; backward_ms, the part of
+    that in backward; exposed_ms, the rest.
+    `attrs` contain "steps", the number of traced steps; "exposed_ms" of all of them, in which two
+    collectives at once count once; and "text", a summary.
 
-    Computing is, on a GPU, any kernel but NCCL's; on a CPU, any operator that is not one of
-    communication. There, computing and sending share the cores, so what is hidden is not free.
+    On a GPU, every kernel but NCCL's computes; on a CPU, every operator that does not communicate.
+    A CPU computes and sends on the same cores, so hidden messages still cost time there.
 
     Raises:
-        ValueError: the run has no trace; or no collective is in it.
+        ValueError: the run has no trace, or the trace has no collective.
     """
-    found = of if isinstance(of, Trace) else tables.read_run(of)
-    if found.collectives.empty:
+    trace = run if isinstance(run, Trace) else tables.read_run(run)
+    if trace.collectives.empty:
         raise ValueError(
-            f"{found.source} has no collective in it: launch with gpus=2 or more, and several "
+            f"{trace.source} has no collective in it: launch with gpus=2 or more, and several "
             f"processes must have joined one group (TODO 7 and 8)"
         )
-    begins = tables.steps(found).set_index("step")["start_s"]
-    rows = found.collectives.copy()
+    begins = tables.steps(trace).set_index("step")["start_s"]
+    busy = computing(trace)
+    rows = trace.collectives.copy()
     spans = intervals_of(rows)
-    for column, phase in (("overlapped_ms", None), ("backward_ms", "backward")):
-        busy = computing(found, phase)
-        rows[column] = [1e3 * overlap_s(span, busy) for span in spans]
+    for column, hiding in (
+        ("overlapped_ms", busy),
+        ("backward_ms", computing(trace, "backward")),
+    ):
+        rows[column] = [1e3 * overlap_s(span, hiding) for span in spans]
     rows["duration_ms"] = 1e3 * rows["duration_s"]
     rows["exposed_ms"] = (rows["duration_ms"] - rows["overlapped_ms"]).clip(lower=0)
     rows["start_ms"] = 1e3 * (rows["start_s"] - rows["step"].map(begins).fillna(0.0))
-    report = rows[REPORT].reset_index(drop=True)
-    report.attrs |= {"steps": max(len(begins), 1), "exposed_ms": 1e3 * _exposed(found)}
-    report.attrs["text"] = _told(report)
+    report = rows[COLUMNS].reset_index(drop=True)
+    waits = (subtract_intervals(span, busy) for span in merge_intervals(spans))
+    exposed_s = sum(end - begin for pieces in waits for begin, end in pieces)
+    report.attrs |= {"steps": max(len(begins), 1), "exposed_ms": 1e3 * exposed_s}
+    report.attrs["text"] = _summary(report)
     return report
 
 
-def computing(found: Trace, phase: str | None = None) -> Intervals:
-    """Stretches of time (begin, end) in which the rank computed, merged.
+def computing(trace: Trace, phase: str | None = None) -> Intervals:
+    """List the stretches of time (begin, end) in which the rank computed.
 
     Args:
-        phase: only what was asked for in this phase of the step; None: in any.
+        phase: only what this phase of the step launched.
     """
-    rows, name = found.kernels, "kernel"
-    own = ~rows[name].str.match(NCCL)
-    if rows.empty:
-        rows, name = found.operators, "name"
-        own = rows[name].str.contains("::") & ~rows[name].str.match(NO_COMPUTING)
-    rows = rows[own.astype(bool) & (rows["phase"].eq(phase) if phase else True)]
-    return merge_intervals(intervals_of(rows))
+    if trace.kernels.empty:
+        names = trace.operators["name"]
+        computes = names.str.contains("::") & ~names.str.match(NO_COMPUTING)
+        rows = trace.operators[computes.astype(bool)]
+    else:
+        rows = trace.kernels[~trace.kernels["kernel"].str.match(NCCL).astype(bool)]
+    return merge_intervals(intervals_of(rows[rows["phase"] == phase] if phase else rows))
 
 
-def _exposed(found: Trace) -> float:
-    """Seconds in which something was sent and nothing computed; two at once count once."""
-    busy = computing(found)
-    sent = merge_intervals(intervals_of(found.collectives))
-    return sum(end - begin for span in sent for begin, end in subtract_intervals(span, busy))
-
-
-def _told(report: pd.DataFrame) -> str:
-    """The report in words, each figure that of a mean step."""
-    steps, exposed_ms = report.attrs["steps"], report.attrs["exposed_ms"]
-    size, lasted_ms = report["bytes"].sum(), report["duration_ms"].sum()
-    hidden = report["overlapped_ms"].sum() / lasted_ms if lasted_ms else 0.0
+def _summary(report: pd.DataFrame) -> str:
+    """Describe a mean step in words."""
+    mean = compare_reports({"": report}).iloc[0]
     lines = [
-        f"{len(report) / steps:g} collectives a step, over {report['group_size'].max():g} ranks: "
-        f"{size / steps / 1e6:.1f} MB from each rank, under way for {lasted_ms / steps:.1f} ms",
-        f"computing hides {hidden:.0%} of that; for {exposed_ms / steps:.1f} ms of a step "
+        f"{mean['collectives']:g} collectives a step, over {report['group_size'].max():g} ranks: "
+        f"{mean['megabytes']:.1f} MB from each rank, under way for {mean['under_way_ms']:.1f} ms",
+        f"computing hides {mean['hidden']:.0%} of that; for {mean['exposed_ms']:.1f} ms of a step "
         f"this rank only waits for it",
     ]
     for phase, rows in report.groupby("phase", sort=False):
         kinds = rows.groupby(["operation", "type"], sort=False)["bytes"].agg(["size", "sum"])
-        said = ", ".join(
-            f"{number} {operation} of {type_ or 'nothing'}, {size / 1e6:.3g} MB"
-            for (operation, type_), (number, size) in zip(kinds.index, kinds.values)
+        words = ", ".join(
+            f"{kind['size']} {operation} of {type_ or 'nothing'}, {kind['sum'] / 1e6:.3g} MB"
+            for (operation, type_), kind in kinds.iterrows()
         )
-        lines.append(f"{phase or 'outside any phase'}: {said}")
+        lines.append(f"{phase or 'outside any phase'}: {words}")
     return wrap_text("\n".join(lines))
 
 
-def compared(reports: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    """Several `comm_report` side by side, a row each: what a step sends, and what that costs.
+def compare_reports(reports: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Compare several `comm_report`, one row each: what a step sends, and what that costs.
 
     Columns, of a mean step: collectives, megabytes, largest_mb, under_way_ms (added up), hidden
     (the share that computing covers), exposed_ms.
     """
-    table = {}
+    rows = {}
     for name, report in reports.items():
-        steps, lasted_ms = report.attrs["steps"], report["duration_ms"].sum()
-        table[name] = {
+        steps, duration_ms = report.attrs["steps"], report["duration_ms"].sum()
+        rows[name] = {
             "collectives": len(report) / steps,
             "megabytes": report["bytes"].sum() / steps / 1e6,
             "largest_mb": report["bytes"].max() / 1e6,
-            "under_way_ms": lasted_ms / steps,
-            "hidden": report["overlapped_ms"].sum() / lasted_ms,
+            "under_way_ms": duration_ms / steps,
+            "hidden": report["overlapped_ms"].sum() / duration_ms,
             "exposed_ms": report.attrs["exposed_ms"] / steps,
         }
-    return pd.DataFrame.from_dict(table, orient="index")
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def messages(runs: Iterable[Run]) -> pd.DataFrame:
-    """Every all-reduce in the traces of runs: ranks, bytes that each puts in, duration_s, run.
+    """List every all-reduce in the traces of runs.
 
-    A duration has the waiting for the slowest rank in it.
+    Columns: ranks, bytes that each rank puts in, duration_s including the wait for the slowest
+    rank, run.
     """
-    found = []
+    rows = []
     for run in runs:
-        rows = tables.read_run(run).collectives
-        rows = rows[rows["operation"] == "all_reduce"] if len(rows) else rows
-        found += [
-            (row.group_size, row.bytes, row.duration_s, run.name) for row in rows.itertuples()
-        ]
-    return pd.DataFrame(found, columns=["ranks", "bytes", "duration_s", "run"])
+        for row in tables.read_run(run).collectives.itertuples():
+            if row.operation == "all_reduce":
+                rows.append((row.group_size, row.bytes, row.duration_s, run.name))
+    return pd.DataFrame(rows, columns=["ranks", "bytes", "duration_s", "run"])
 
 
-def recorded_runs(machine: str, gpus: int = 0) -> dict[str, Run]:
-    """The traced runs on several GPUs that were recorded on a machine, by their rung.
+def traced_runs(machine: str, gpus: int = 0) -> dict[str, Run]:
+    """List a machine's recorded runs with a trace of several ranks, by rung.
 
-    Empty, with a line that says so, where there is none.
+    If there is none, print that and return an empty dict.
 
     Args:
-        gpus: those on so many; 0: on the most.
+        gpus: how many GPUs; by default as many as possible.
     """
     known = machine in recordings.machines()
     runs = recordings.recorded_runs(machine, "communication") if known else []
-    traced = [run for run in runs if run.record.trace]
-    gpus = gpus or max((run.record.gpus for run in traced), default=0)
-    found = {run.config.rung: run for run in traced if run.record.gpus == gpus}
-    if not found:
-        which = f"{gpus} GPUs" if gpus else "several GPUs"
-        print(f"No traced run on {which} is recorded for {machine}: nothing to show.")
-    return found
+    runs = [run for run in runs if run.record.trace]
+    gpus = gpus or max((run.record.gpus for run in runs), default=0)
+    by_rung = {run.config.rung: run for run in runs if run.record.gpus == gpus}
+    if not by_rung:
+        print(f"No traced run on {gpus or 'several'} GPUs is recorded for {machine}.")
+    return by_rung

@@ -3,11 +3,12 @@
 from course.lazy import lazy_exports
 
 _NAMES = {
-    ".feeding": (
-        "appetite appetites bytes_or_floats cores_needed decode_profile loaded_by_one trials"
-    ),
-    ".figures": "plot_decoding plot_rule plot_trials plot_waiting",
+    ".figures": "plot_cores_needed plot_decoding plot_trials plot_waiting",
     ".lab": "LOADER_SETTINGS",
+    ".loading": (
+        "compare_batch_dtypes core_speed cores_needed decode_profile training_speed "
+        "training_speeds trials"
+    ),
     "course.data.loader": "image_sets",
     "course.runs.failures": "advice summarize",
 }

@@ -1,4 +1,4 @@
-"""Figures of loading: waiting and computing, the cost of an image, the cores that it takes."""
+"""Figures of loading: waiting and computing, the cost of an image, the cores needed."""
 
 from __future__ import annotations
 
@@ -9,21 +9,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from course.charts.base import (
-    ACCENT,
-    BLUE,
-    DARK,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    Picture,
-)
+from course.charts.base import BLUE, DARK, GREEN, GREY, ORANGE, Picture
 from course.charts.primitives import label, legend, limit, lines, scatter_fit, stack
 from course.text import digits
 
-STAGE_COLOURS = (GREY, ACCENT, ORANGE, PURPLE, SKY, BLUE, GREEN)
 STEP_COLOURS = {"waiting for the batch": ORANGE, "computing": BLUE}
 
 
@@ -31,17 +20,25 @@ def plot_waiting(runs: Sequence[tuple[str, pd.DataFrame]], warmup_steps: int = 0
     """Draw each step as a bar: waiting for its batch below, computing above it.
 
     Args:
-        runs: (name, steps) of each run, `run.steps` for instance.
-        warmup_steps: drawn pale, as they are left out of every time.
+        runs: (name, steps) of each run, for instance `run.steps`.
+        warmup_steps: drawn pale, because times leave them out.
     """
     picture = Picture(9.5, 1.0 + 1.55 * len(runs))
     grid = picture.panels(len(runs), sharex=True, sharey=True)
     for axes, (name, steps) in zip(grid, runs):
-        _step_bars(axes, steps, warmup_steps)
+        load, step = steps["load_s"] * 1e3, steps["step_s"] * 1e3
+        for warm in (True, False):
+            rows = (steps["step"] < warmup_steps) == warm
+            look = {"width": 0.85, "alpha": 0.35 if warm else 1.0}
+            places = steps["step"][rows]
+            axes.bar(places, load[rows], color=ORANGE, **look)
+            axes.bar(places, (step - load)[rows], bottom=load[rows], color=BLUE, **look)
+        for border in steps.groupby("epoch")["step"].min():
+            limit(axes, border - 0.5, colour=DARK, along="x")
         label(axes, name, size=10)
-    # The first steps, which pay for starting, may be much taller than all others: they are cut.
-    usual = [steps["step_s"][warmup_steps:].max() for _, steps in runs]
-    grid[0].set_ylim(0, 1.15e3 * max(usual))
+    # The first steps pay for starting and may be much taller than all others: cut them.
+    highest_s = max(steps["step_s"][warmup_steps:].max() for _, steps in runs)
+    grid[0].set_ylim(0, 1.15e3 * highest_s)
     grid[-1].set_xlabel("training step (pale: warm-up, may be cut; dashed: an epoch begins)")
     grid[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     picture.supylabel("milliseconds", fontsize=10)
@@ -49,33 +46,23 @@ def plot_waiting(runs: Sequence[tuple[str, pd.DataFrame]], warmup_steps: int = 0
     return picture
 
 
-def _step_bars(axes: Axes, steps: pd.DataFrame, warmup_steps: int) -> None:
-    load, step = steps["load_s"] * 1e3, steps["step_s"] * 1e3
-    for warm in (True, False):
-        rows = (steps["step"] < warmup_steps) == warm
-        look = {"width": 0.85, "alpha": 0.35 if warm else 1.0}
-        for bottom, height, colour in zip((0 * load, load), (load, step - load), (ORANGE, BLUE)):
-            axes.bar(steps["step"][rows], height[rows], bottom=bottom[rows], color=colour, **look)
-    for border in steps.groupby("epoch")["step"].min():
-        limit(axes, border - 0.5, colour=DARK, along="x")
-
-
 def plot_trials(table: pd.DataFrame) -> Picture:
     """Draw the mean step of each trial: waiting and computing, with images/s and host memory.
 
     Args:
-        table: what `feeding.trials` returns.
+        table: of `loading.trials`.
     """
-    ran = table[table["step_ms"].notna()]
-    picture = Picture(9.5, 1.3 + 0.42 * max(len(ran), 1))
+    table = table[table["step_ms"].notna()]
+    picture = Picture(9.5, 1.3 + 0.42 * max(len(table), 1))
     axes = picture.panel()
-    parts = {"waiting for the batch": ran["load_ms"], "computing": ran["step_ms"] - ran["load_ms"]}
-    memory = ran["host_gib"].map(lambda gib: f", {gib:.2f} GiB" if pd.notna(gib) else "")
-    words = list(ran["images_per_s"].map(digits) + " images/s" + memory)
-    stack(axes, list(ran["run"]), parts, words=words, colours=STEP_COLOURS, room=1.3)
+    times = (table["load_ms"], table["step_ms"] - table["load_ms"])
+    memory = table["host_gib"].map(lambda gib: f", {gib:.2f} GiB" if pd.notna(gib) else "")
+    words = list(table["images_per_s"].map(digits) + " images/s" + memory)
+    look = {"words": words, "colours": STEP_COLOURS, "room": 1.3}
+    stack(axes, list(table["run"]), dict(zip(STEP_COLOURS, times)), **look)
     label(
         axes,
-        "\n".join(dict.fromkeys(ran["machine"])),
+        "\n".join(dict.fromkeys(table["machine"])),
         xlabel="milliseconds of a step, mean; memory of training process and workers",
     )
     legend(picture, 2)
@@ -83,55 +70,47 @@ def plot_trials(table: pd.DataFrame) -> Picture:
 
 
 def plot_decoding(profiles: dict[str, pd.DataFrame]) -> Picture:
-    """Draw the time that one core needs for one image, stage after stage, one bar per profile.
+    """Draw how long one core works on one image, stage by stage, one bar per profile.
 
     Args:
-        profiles: what `feeding.decode_profile` returns, by the name to show.
+        profiles: of `loading.decode_profile`, by the name to show.
     """
     picture = Picture(9.5, 1.5 + 0.5 * len(profiles))
     axes = picture.panel()
-    stages = pd.DataFrame({name: each.set_index("stage")["ms"] for name, each in profiles.items()})
+    stages = pd.concat(profiles).reset_index().pivot(index="stage", columns="level_0", values="ms")
+    stages = stages.loc[next(iter(profiles.values()))["stage"], list(profiles)]
     words = [f"{ms:.1f} ms: {digits(1e3 / ms)} images/s a core" for ms in stages.sum()]
-    stack(
-        axes,
-        list(profiles),
-        {stage: stages.loc[stage] for stage in next(iter(profiles.values()))["stage"]},
-        words=words,
-        inside="{share:.0%}",
-        least=0.07,
-        colours=STAGE_COLOURS,
-        room=1.4,
-    )
+    look = {"inside": "{share:.0%}", "least": 0.07, "room": 1.4}
+    stack(axes, list(profiles), dict(stages.iterrows()), words=words, **look)
     label(axes, xlabel="milliseconds of one core for one image")
     legend(picture, 7)
     return picture
 
 
-def plot_rule(
-    appetites: pd.DataFrame,
-    images_per_core: float,
+def plot_cores_needed(
+    speeds: pd.DataFrame,
+    core_speed: float,
     cores: int,
     measured: pd.DataFrame | None = None,
     title: str = "",
 ) -> Picture:
-    """Draw what a number of cores supplies, and what each rung needs: enough where they cross.
+    """Draw the images/s that cores load, and those that each rung trains: enough where they cross.
 
     Args:
-        appetites: rung, precision, images_per_s: what `feeding.appetites` returns.
-        images_per_core: images that one core loads in a second.
-        cores: that the machine has.
-        measured: trials with workers and images_per_s, as points.
-        title: of what machine the numbers are.
+        speeds: of `loading.training_speeds`.
+        core_speed: images/s that one core loads.
+        cores: of the machine.
+        measured: trials to add as points.
     """
     picture = Picture(9.5, 4.6)
     axes = picture.panel()
-    top = appetites["images_per_s"].max() * 1.12
-    most = max(top / images_per_core, cores * 1.1)
-    supply = f"supply: {digits(images_per_core)} images/s a core"
-    lines(axes, {supply: ([0, most], [0, most * images_per_core])}, colours=ORANGE)
-    _appetite_lines(axes, appetites, images_per_core, top, most)
+    top = speeds["images_per_s"].max() * 1.12
+    most = max(top / core_speed, cores * 1.1)
+    supply = f"supply: {digits(core_speed)} images/s a core"
+    lines(axes, {supply: ([0, most], [0, most * core_speed])}, colours=ORANGE)
+    _rung_lines(axes, speeds, core_speed, top, most)
     limit(axes, cores, f"it has {cores} cores", along="x")
-    if measured is not None and (measured["workers"] > 0).any():
+    if measured is not None:
         rows = measured[measured["workers"] > 0]
         points = {"measured, by number of workers": (rows["workers"], rows["images_per_s"])}
         scatter_fit(axes, points, colours=GREEN, markers="D")
@@ -141,28 +120,21 @@ def plot_rule(
     return picture
 
 
-def _appetite_lines(
-    axes: Axes, appetites: pd.DataFrame, images_per_core: float, top: float, most: float
+def _rung_lines(
+    axes: Axes, speeds: pd.DataFrame, core_speed: float, top: float, most: float
 ) -> None:
     """Draw a line from the left to the supply for each rung, with words beyond the right edge."""
-    for row, height in zip(appetites.itertuples(), _apart(appetites["images_per_s"], top)):
-        needed = row.images_per_s / images_per_core
-        axes.plot([0, needed], [row.images_per_s] * 2, color=BLUE, lw=1)
-        axes.plot(needed, row.images_per_s, "o", color=BLUE, ms=4)
-        speed, whole = digits(row.images_per_s), f"{np.ceil(needed):.0f} cores"
+    height = -np.inf
+    for row in speeds.itertuples():
+        needed, speed = row.images_per_s / core_speed, row.images_per_s
+        height = max(speed, height + top * 0.052)  # so that words do not overlap
+        axes.plot([0, needed], [speed] * 2, color=BLUE, lw=1)
+        axes.plot(needed, speed, "o", color=BLUE, ms=4)
         axes.annotate(
-            f"{row.rung} {row.precision}: {speed}, {whole}",
-            (needed, row.images_per_s),
+            f"{row.rung} {row.precision}: {digits(speed)}, {np.ceil(needed):.0f} cores",
+            (needed, speed),
             (most * 1.03, height),
             va="center",
             fontsize=8.5,
             arrowprops={"arrowstyle": "-", "color": GREY, "lw": 0.6},
         )
-
-
-def _apart(heights: pd.Series, top: float) -> list[float]:
-    """The heights of labels (in order, lowest first), moved up where they would overlap."""
-    placed: list[float] = []
-    for height in heights:
-        placed.append(max(height, placed[-1] + top * 0.052) if placed else height)
-    return placed

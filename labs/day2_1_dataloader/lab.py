@@ -1,14 +1,14 @@
-"""Lab 2.1: checks, recorded runs, and what the course shows about the lab."""
+"""Lab 2.1: its checks and recorded runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from course.checks import dry_runs as rehearsals
+from course.checks import dry_runs
 from course.checks.lab import FULL_SIZE, Lab, Mechanism, Place, Recording
 from course.config import Config, rung
 from course.runs.run import Run
-from labs.day2_3_scaling.configs import FED
+from labs.day2_3_scaling.configs import PINNED_WORKERS
 
 
 def _loader_seen(run: Run) -> str:
@@ -22,11 +22,11 @@ def _loader_seen(run: Run) -> str:
 def _loader_limits(cfg: Config, place: Place) -> str:
     if place.device != "cpu":
         return ""
-    return "here the network computes on the very cores that the workers need"
+    return "here the network computes on the same cores that the workers need"
 
 
-# The first epoch is warm-up, and so is the beginning of the second, where workers begin anew: in
-# an epoch of a million images it does not count.
+# Warm-up is the first epoch and the start of the second, where workers start again: in an epoch of
+# a million images, that does not count.
 LOADER_SETTINGS = {
     "batch_size": 256,
     "epochs": 2,
@@ -36,22 +36,20 @@ LOADER_SETTINGS = {
 }
 
 
-def _loading() -> Iterator[Config]:
-    """The trials of lab 2.1 at full size."""
+def _trial_configs() -> Iterator[Config]:
+    """Yield the trials at full size."""
     yield rung("channels_last", **LOADER_SETTINGS)
     yield rung("dataloader", **LOADER_SETTINGS)
     changes = {
         "four-workers": {"workers": 4},
         "persistent": {"persistent_workers": True},
-        "pinned": FED,
-        "everything": FED | {"prefetch_factor": 4},
+        "pinned": PINNED_WORKERS,
+        "everything": PINNED_WORKERS | {"prefetch_factor": 4},
     }
     changes["sixteen"] = changes["everything"] | {"workers": 16}
     changes["floats"] = changes["sixteen"] | {"uint8": False}
-    yield from (
-        rung("dataloader", **LOADER_SETTINGS, **change, rung=name)
-        for name, change in changes.items()
-    )
+    for name, change in changes.items():
+        yield rung("dataloader", **LOADER_SETTINGS, **change, rung=name)
 
 
 CHECKS = {
@@ -65,7 +63,7 @@ CHECKS = {
         word="loading",
         tolerance=0.15,
         changes={"pin_memory": True, "persistent_workers": True, "prefetch_factor": 3},
-        rehearsed=rehearsals.loading,
+        rehearsed=dry_runs.loading,
     ),
 }
 
@@ -75,16 +73,17 @@ LAB = Lab(
     minutes=60,
     checks=CHECKS,
     recordings=(
-        Recording(  # the largest appetites
+        Recording(  # the fastest networks
             "throughput",
             [
                 rung("fused", **FULL_SIZE),
-                *(rung("compile", precision=each, **FULL_SIZE) for each in ("bf16", "fp16")),
+                rung("compile", **FULL_SIZE),
+                rung("compile", precision="fp16", **FULL_SIZE),
             ],
         ),
-        Recording("loading", [*_loading()]),
+        Recording("loading", [*_trial_configs()]),
     ),
     jobs="3, of 8 runs",
-    prepare="`cpus_per_gpu`: with one core for a task there is nothing to load with",
-    stuck="a median hides the step that waits; `non_blocking` belongs into TODO 1's lines",
+    prepare="`cpus_per_gpu`: a task with one core has none left for loading",
+    stuck="a median hides the step that waits; `non_blocking` goes into TODO 1's lines",
 )

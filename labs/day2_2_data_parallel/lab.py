@@ -1,4 +1,4 @@
-"""Lab 2.2: checks, recorded runs, and what the course shows about the lab."""
+"""Lab 2.2: its checks and recorded runs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from course.checks import dry_runs as rehearsals
+from course.checks import dry_runs
 from course.checks.lab import Lab, Mechanism, Place, Recording
 from course.config import Config, rung
 from course.runs.run import Run
 
-RANKS = 2  # that a check launches: as many as any laptop has cores
+RANKS = 2  # of a check: every laptop has two cores
 
 # Of the first gradients' norm beside that of one process on the joined batch. What may differ are
 # random crops, which each rank draws for itself, and BatchNorm's smaller batches: 0.87 to 1.09 in
@@ -176,12 +176,11 @@ def _once_seen(run: Run) -> str:
     return f"{run.record.val_images} images validated, each once; weights.pt written once"
 
 
-# Of all three checks of data parallelism, so that one run serves them: two epochs, to see them
-# shuffled; ResNet-18, since what is looked for is the same; a batch of which each rank has a share
-# that BatchNorm can use; a small step, so that what differs does not grow. The validation images
-# are odd in number, and more than one rank's share of val_steps batches: whoever repeats one, or
-# forgets a rank's, counts another number. Buckets of another size than DDP's own show whether the
-# script hands theirs on.
+# One run serves all three checks. Two epochs show whether shuffling differs; the batch gives each
+# rank enough images for BatchNorm; the small learning rate keeps differences from growing. The
+# number of validation images is odd and exceeds one rank's val_steps batches, so repeated or
+# forgotten images change the count. Buckets that differ from DDP's default show whether the script
+# passes bucket_mb on.
 DDP_SETTINGS: dict[str, Any] = {
     "model": "resnet18",
     "image_px": 64,
@@ -195,7 +194,7 @@ DDP_SETTINGS: dict[str, Any] = {
     "bucket_mb": 10.0,
 }
 
-# On top, at full size.
+# Changes to DDP_SETTINGS at full size.
 DDP_FULL_SIZE = {
     "model": "resnet50",
     "image_px": 224,
@@ -206,7 +205,7 @@ DDP_FULL_SIZE = {
 
 
 def _pair(gpus: int) -> Iterator[tuple[Config, int]]:
-    """The run of lab 2.2 at full size, by one process and by two."""
+    """Yield the run at full size, on one GPU and on two."""
     yield from ((rung("device", **DDP_SETTINGS | DDP_FULL_SIZE), count) for count in (1, RANKS))
 
 
@@ -220,7 +219,7 @@ CHECKS = {
         limits=_shared_cores,
         word="process_group",
         faults=_rank_faults,
-        rehearsed=rehearsals.joining,
+        rehearsed=dry_runs.joining,
         settings=DDP_SETTINGS,
         gpus=RANKS,
         tolerance=SAME_LOSS,

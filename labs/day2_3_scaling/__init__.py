@@ -3,11 +3,8 @@
 from course.lazy import lazy_exports
 
 _NAMES = {
-    ".efficiency": "fit predicted published recorded_runs scaling",
-    ".figures": "plot_beyond plot_measured plot_messages plot_overlap plot_shares",
-    ".node": "beside_prediction",
-    ".ring": "Link buckets timeline",
-    ".sampling": "shares",
-    "course.runs.ranks": "rank_table",
+    ".efficiency": "efficiency_table node_with_prediction published_efficiencies scaling_runs",
+    ".figures": "plot_extrapolation plot_messages plot_overlap plot_scaling",
+    ".model": "Link bucket_timeline ddp_buckets fit_link predict_scaling",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

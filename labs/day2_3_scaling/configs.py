@@ -1,6 +1,6 @@
-"""What is recorded on several GPUs: how rungs scale, what ranks send, how files feed them.
+"""Configs recorded on several GPUs: how rungs scale, what ranks send, how files feed them.
 
-A node of eight is lent for minutes: its plan is short, and what would be missed most comes first.
+A node of eight GPUs is only available for minutes, so the most important runs come first.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ from course.checks.lab import FULL_SIZE
 from course.config import Config, rung, vary
 from course.runs.recordings import SETUP
 
-FED = {"persistent_workers": True, "pin_memory": True, "non_blocking": True}
-FASTEST = ("channels_last", "compile", "algebra")  # beside the first, the fastest rungs there are
-EACH = SETUP["batch_size"]  # images of a GPU and step
-DECODED = "-gpu_decode"  # behind a rung's name: fed from files that the GPUs decode
-TRACED = "-traced"
-# Workers read files and decode none: on one GPU four were as good as fifteen. Each makes two
-# batches ahead, and a thread decodes four more: warm-up is longer than they last.
-FROM_FILES: dict[str, Any] = FED | {
+PINNED_WORKERS = {"persistent_workers": True, "pin_memory": True, "non_blocking": True}
+FASTEST_RUNGS = ("channels_last", "compile", "algebra")
+IMAGES_PER_GPU = SETUP["batch_size"]  # per step
+# Workers only read files, and on one GPU four were as good as fifteen. Each makes two batches
+# ahead and a thread decodes four more: warm-up is longer than these last.
+FROM_FILES: dict[str, Any] = PINNED_WORKERS | {
     "data": "default",
     "format": "gpu_decode",
     "workers": 4,
@@ -32,57 +30,54 @@ FROM_FILES: dict[str, Any] = FED | {
 Runs = Iterator[tuple[Config, int]]
 
 
-def counts(gpus: int) -> list[int]:
-    """How many GPUs take part, from one to all: each time twice as many."""
-    return sorted({*(2**power for power in range(gpus.bit_length()) if 2**power < gpus), gpus})
+def gpu_counts(gpus: int) -> list[int]:
+    """List the powers of two below a number of GPUs, and that number."""
+    return [2**power for power in range(gpus.bit_length()) if 2**power < gpus] + [gpus]
 
 
 def fastest(gpus: int) -> Runs:
-    """The fastest rungs on synthetic images."""
+    """Yield the fastest rungs on synthetic images."""
     yield from _by_importance(gpus, FULL_SIZE)
 
 
 def from_files(gpus: int) -> Runs:
-    """The same, fed from JPEG files that each GPU decodes."""
-    yield from _by_importance(gpus, FROM_FILES, DECODED)
+    """Yield the fastest rungs on JPEG files that each GPU decodes."""
+    yield from _by_importance(gpus, FROM_FILES, "-gpu_decode")
 
 
-def _by_importance(gpus: int, sizes: dict[str, Any], behind: str = "") -> Runs:
-    """All GPUs and one tell what all bring, so they come before the counts between."""
-    between = counts(gpus)[-2:0:-1]
-    for some in ((gpus, 1), between):
-        for name in FASTEST:
-            yield from ((_sized(name, count, sizes, behind), count) for count in some)
+def _by_importance(gpus: int, sizes: dict[str, Any], suffix: str = "") -> Runs:
+    """Yield all GPUs and one first: they show the efficiency; then the counts between."""
+    for counts in ((gpus, 1), gpu_counts(gpus)[-2:0:-1]):
+        for name in FASTEST_RUNGS:
+            yield from ((_config(name, count, sizes, suffix), count) for count in counts)
 
 
-def _sized(name: str, gpus: int, sizes: dict[str, Any], behind: str) -> Config:
-    return rung(name, **sizes | {"batch_size": EACH * gpus}, rung=name + behind)
+def _config(name: str, gpus: int, sizes: dict[str, Any], suffix: str = "") -> Config:
+    return rung(name, **sizes | {"batch_size": IMAGES_PER_GPU * gpus}, rung=name + suffix)
 
 
 def traced(gpus: int) -> Runs:
-    """The same with one traced step, on all GPUs."""
+    """Yield the fastest rungs with one traced step, on all GPUs."""
     sizes = FULL_SIZE | {"profile_steps": 1}
-    yield from ((_sized(name, gpus, sizes, TRACED), gpus) for name in FASTEST)
+    yield from ((_config(name, gpus, sizes, "-traced"), gpus) for name in FASTEST_RUNGS)
 
 
 def larger(gpus: int) -> Runs:
-    """Files that workers decode, and a larger share of each GPU."""
-    # All of the default set in every epoch: what workers load and nobody takes costs time, too.
-    files = FED | {"epochs": 12, "steps": 16, "warmup_steps": 16, "val_steps": 0}
-    each = counts(gpus)
-    yield from ((rung("dataloader", **files, batch_size=64 * count), count) for count in each)
-    yield from (
-        (rung("compile", **FULL_SIZE | {"batch_size": 512 * count}), count) for count in (1, gpus)
-    )
+    """Yield runs on files that workers decode, and runs with more images on each GPU."""
+    # Each epoch uses all of the default set, so that no batch is loaded without being used.
+    files = PINNED_WORKERS | {"epochs": 12, "steps": 16, "warmup_steps": 16, "val_steps": 0}
+    for count in gpu_counts(gpus):
+        yield rung("dataloader", **files, batch_size=64 * count), count
+    for count in (1, gpus):
+        yield rung("compile", **FULL_SIZE | {"batch_size": 512 * count}), count
 
 
 def communication(gpus: int) -> Runs:
-    """Buckets: the largest tell bytes per second, the smallest latency; then other messages."""
-    for count in counts(gpus)[:0:-1]:
-        yield from ((config, count) for config in vary(_sent(count), bucket_mb=[25.0, 1.0, 100.0]))
-    yield replace(_sent(gpus), rung="sync_batchnorm", sync_batchnorm=True), gpus
-    yield replace(_sent(gpus), rung="find_unused", find_unused=True), gpus
-
-
-def _sent(gpus: int) -> Config:
-    return rung("channels_last", **FULL_SIZE | {"batch_size": EACH * gpus, "profile_steps": 1})
+    """Yield traced runs: large buckets show bytes per second, small ones latency; then others."""
+    sizes = FULL_SIZE | {"profile_steps": 1}
+    for count in gpu_counts(gpus)[:0:-1]:
+        for config in vary(_config("channels_last", count, sizes), bucket_mb=[25.0, 1.0, 100.0]):
+            yield config, count
+    config = _config("channels_last", gpus, sizes)
+    yield replace(config, rung="sync_batchnorm", sync_batchnorm=True), gpus
+    yield replace(config, rung="find_unused", find_unused=True), gpus

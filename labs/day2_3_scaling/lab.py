@@ -1,20 +1,20 @@
-"""Lab 2.3: checks, recorded runs, and what the course shows about the lab."""
+"""Lab 2.3: its recorded runs."""
 
 from __future__ import annotations
 
 from course.checks.lab import Lab, Recording
-from labs.day2_3_scaling import configs as scaling
+from labs.day2_3_scaling import configs
 
 LAB = Lab(
     number="2.3",
     title="how far it scales",
     minutes=30,
     recordings=(
-        Recording("scaling", several=scaling.fastest, node=True),
-        Recording("scaling", several=scaling.larger),
-        Recording("feeding", several=scaling.from_files, node=True),
+        Recording("scaling", several=configs.fastest, node=True),
+        Recording("scaling", several=configs.larger),
+        Recording("feeding", several=configs.from_files, node=True),
     ),
     jobs="none, or 2 where there are two GPUs",
     prepare="nothing: it shows recorded H200s",
-    stuck="a slow script scales well; the curves to 2,048 GPUs are a model, no forecast",
+    stuck="a slow script scales well; the curves to 2,048 GPUs are a model, not a forecast",
 )

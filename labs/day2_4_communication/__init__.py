@@ -3,8 +3,8 @@
 from course.lazy import lazy_exports
 
 _NAMES = {
-    ".batchnorm": "spread statistics",
-    ".figures": "plot_buckets plot_statistics plot_timeline",
+    ".batchnorm": "rank_spread running_statistics",
+    ".figures": "plot_buckets plot_rank_spread plot_timeline",
     "course.training.stochastic_depth": "Heads",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -1,57 +1,44 @@
-"""What BatchNorm's running statistics are on each rank, and how far apart they lie."""
+"""BatchNorm's running statistics on each rank, and how far apart they are."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import pandas as pd
 import torch
 
 from course.runs.run import Run
 from course.training.sync_batchnorm import FILE
 
-if TYPE_CHECKING:
-    import pandas as pd
 
+def running_statistics(run: Run) -> pd.DataFrame:
+    """Read the running statistics that each rank saved at the end.
 
-def statistics(run: Run) -> pd.DataFrame:
-    """Running statistics by layer and rank: layer, depth (from 0), rank, channel, mean, var.
+    Columns: layer, depth (from 0), rank, channel, mean, var.
 
     Raises:
         ValueError: the run's script did not save them.
     """
-    import pandas as pd
-
-    tables = []
+    layers = []
     for rank in range(run.launched.get("gpus", 1)):
         path = run.folder / FILE.format(rank)
         if not path.exists():
             raise ValueError(f"{run.name} has no {path.name}: its script must call save_statistics")
-        layers = torch.load(path)
-        for depth, (name, (mean, var)) in enumerate(layers.items()):
-            tables.append(
-                pd.DataFrame(
-                    {
-                        "layer": name,
-                        "depth": depth,
-                        "rank": rank,
-                        "channel": range(len(mean)),
-                        "mean": mean.numpy(),
-                        "var": var.numpy(),
-                    }
-                )
-            )
-    return pd.concat(tables, ignore_index=True)
+        for depth, (name, (mean, var)) in enumerate(torch.load(path).items()):
+            layer = pd.DataFrame({"mean": mean, "var": var}).rename_axis("channel").reset_index()
+            layers.append(layer.assign(layer=name, depth=depth, rank=rank))
+    return pd.concat(layers, ignore_index=True)
 
 
-def spread(table: pd.DataFrame) -> pd.DataFrame:
-    """How far the ranks' running means lie apart, by layer: layer, depth, spread, largest.
+def rank_spread(table: pd.DataFrame) -> pd.DataFrame:
+    """Measure how far apart the ranks' running means are, layer by layer.
 
-    The distance between the largest and the smallest mean over the ranks, in standard deviations
-    of the channel (so 0.1 is a tenth of what BatchNorm takes for 1): its median over the channels,
-    and the largest.
+    The distance between the largest and the smallest mean of the ranks is measured in standard
+    deviations of the channel.
+
+    Returns:
+        layer, depth, spread (the median of the channels) and largest.
     """
     channels = table.groupby(["depth", "layer", "channel"])
-    distance = channels["mean"].agg(lambda means: means.max() - means.min())
+    distance = channels["mean"].max() - channels["mean"].min()
     distance /= channels["var"].mean().pow(0.5)
-    found = distance.groupby(["depth", "layer"]).agg(["median", "max"]).reset_index()
-    return found.rename(columns={"median": "spread", "max": "largest"})
+    layers = distance.groupby(["depth", "layer"])
+    return layers.agg(spread="median", largest="max").reset_index()

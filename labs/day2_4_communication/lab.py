@@ -1,17 +1,17 @@
-"""Lab 2.4: checks, recorded runs, and what the course shows about the lab."""
+"""Lab 2.4: its recorded runs."""
 
 from __future__ import annotations
 
 from course.checks.lab import Lab, Recording
-from labs.day2_3_scaling import configs as scaling
+from labs.day2_3_scaling import configs
 
 LAB = Lab(
     number="2.4",
     title="what the ranks say to each other",
     minutes=50,
     recordings=(
-        Recording("communication", several=scaling.traced, node=True),
-        Recording("communication", several=scaling.communication),
+        Recording("communication", several=configs.traced, node=True),
+        Recording("communication", several=configs.communication),
     ),
     jobs="10, of 2 processes",
     prepare="as 2.2",

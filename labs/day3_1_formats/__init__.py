@@ -3,13 +3,11 @@
 from course.lazy import lazy_exports
 
 _NAMES = {
-    ".disk": "measure_disk opening",
-    ".figures": "plot_costs plot_disk plot_fed plot_losses plot_orders",
+    ".disk": "measure_disk opening_minutes",
+    ".figures": "plot_core_costs plot_disk plot_epoch_orders plot_format_speeds plot_losses",
+    ".formats": "core_costs epoch_orders reader_speeds shard_members",
     ".lab": "FORMAT_SETTINGS",
-    ".readers": "members reading",
-    ".shuffling": "orders",
-    ".stages": "costs",
-    "course.data.formats.convert": "convert index",
+    "course.data.formats.convert": "convert",
     "course.data.formats.shards": "paths",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -16,18 +16,15 @@ from labs.day3_2_augmentation.images import Batch
 COLUMNS = 7
 
 
-def plot_operations(changed: Mapping[str, torch.Tensor], costs: pd.DataFrame) -> Picture:
-    """Draw an image after each operation of RandAugment, with what that costs a core."""
+def plot_operations(images: Mapping[str, torch.Tensor], costs: pd.DataFrame) -> Picture:
+    """Draw an image after each operation of RandAugment, with the operation's time on a core."""
     ms = costs.set_index("operation")["ms"]
-    names = list(changed)
-    parts = [names[begin : begin + COLUMNS] for begin in range(0, len(names), COLUMNS)]
-    images = {
-        " " * row: torch.stack([changed[name] for name in part]) for row, part in enumerate(parts)
-    }
-    words = {
-        " " * row: [f"{name}\n{ms[name]:.2f} ms" for name in part] for row, part in enumerate(parts)
-    }
-    return plot_rows(images, words)
+    rows, words = {}, {}
+    for row in range(0, len(images), COLUMNS):
+        names = [*images][row : row + COLUMNS]
+        rows[" " * row] = torch.stack([images[name] for name in names])
+        words[" " * row] = [f"{name}\n{ms[name]:.2f} ms" for name in names]
+    return plot_rows(rows, words)
 
 
 def plot_rows(
@@ -54,46 +51,46 @@ def plot_rows(
     return picture
 
 
-def plot_mixed(batch: Batch, mixtures: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> Picture:
-    """Draw images and their mixtures, each with its label: classes and their shares.
+def plot_mixtures(
+    batch: Batch, mixtures: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+) -> Picture:
+    """Draw images and their mixtures, each with the shares of classes in its label.
 
     Args:
         mixtures: images (N, 3, H, W) from 0 to 255, and labels (N, classes), by name.
     """
-    everything = {"as they were": (batch.images, batch.labels), **mixtures}
-    words = {
-        name: [_label(row, batch.classes) for row in labels]
-        for name, (_, labels) in everything.items()
-    }
-    return plot_rows({name: images for name, (images, _) in everything.items()}, words)
+    mixtures = {"as they were": (batch.images, batch.labels), **mixtures}
+    rows, words = {}, {}
+    for name, (images, labels) in mixtures.items():
+        rows[name] = images
+        words[name] = [_label(row, batch.classes) for row in labels]
+    return plot_rows(rows, words)
 
 
 def _label(row: torch.Tensor, classes: Sequence[str]) -> str:
-    there = [number for number in row.argsort(descending=True).tolist() if row[number] > 0.005]
-    return "\n".join(f"{classes[number]} {row[number]:.2f}" for number in there)
+    order = row.argsort(descending=True).tolist()
+    return "\n".join(f"{classes[i]} {row[i]:.2f}" for i in order if row[i] > 0.005)
 
 
-def plot_beta(alphas: Sequence[float], draws: int = 400_000) -> Picture:
-    """Draw how often each share is drawn from Beta(alpha, alpha)."""
+def plot_beta(alphas: Sequence[float]) -> Picture:
+    """Draw the density of Beta(alpha, alpha), the share that an image keeps."""
     picture = Picture(
         7, 2.8, "Densities of Beta(alpha, alpha): below 1 high at both ends, at 1 flat"
     )
     axes = picture.panel()
     random, edges = np.random.default_rng(0), np.linspace(0, 1, 51)
-    densities = {
-        f"α = {alpha:g}": np.histogram(random.beta(alpha, alpha, draws), edges, density=True)[0]
-        for alpha in alphas
-    }
-    middles = (edges[1:] + edges[:-1]) / 2
-    curves = {name: (middles, density) for name, density in densities.items()}
+    middles, curves = (edges[1:] + edges[:-1]) / 2, {}
+    for alpha in alphas:
+        shares = random.beta(alpha, alpha, 400_000)
+        curves[f"α = {alpha:g}"] = middles, np.histogram(shares, edges, density=True)[0]
     lines(axes, curves, colours=(BLUE, ACCENT, GREEN), styles=("-", "--", "-."))
     label(axes, xlabel="share λ that an image keeps", ylabel="how often", ylim=(0, 4), xlim=(0, 1))
     legend(picture, 6)
     return picture
 
 
-def plot_growing(runs: Mapping[str, pd.DataFrame], title: str = "") -> Picture:
-    """Draw the seconds of each epoch and its crop size, by run (tables of `measured.epochs`)."""
+def plot_crop_sizes(runs: Mapping[str, pd.DataFrame], title: str = "") -> Picture:
+    """Draw the seconds of each epoch and its crop size, by run (tables of `epoch_times`)."""
     picture = Picture(9.5, 3.0)
     axes = picture.panel()
     seconds = {name: table["seconds"] for name, table in runs.items()}

@@ -1,88 +1,73 @@
-"""Images to look at: a batch, what changes make of it, and mixtures as they are first written."""
+"""Images to look at: a batch, RandAugment's operations, and CutMix as a loop."""
 
 from __future__ import annotations
 
+import runpy
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 import numpy as np
 import torch
-from torchvision.transforms.v2 import functional as F
+from torchvision.transforms import v2
 
 from course.data import default_set
 from course.data.augment import OPERATIONS, STRENGTH
 from course.data.images import open_image
 from course.runs.run import PROJECT
 
-SHOWN = ("cat", "coffee", "rocket", "flower", "temple", "astronaut", "motorcycle", "coins")
+CLASSES = ("cat", "coffee", "rocket", "flower", "temple", "astronaut", "motorcycle", "coins")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Images to look at.
-
-    images: bytes of shape (N, 3, image_px, image_px). labels: (N, classes), 1 at each one's class.
-    classes: their names.
-    """
+    """Images as bytes of shape (N, 3, image_px, image_px), and one-hot labels (N, classes)."""
 
     images: torch.Tensor
     labels: torch.Tensor
-    classes: tuple[str, ...]
+    classes: tuple[str, ...] = CLASSES
 
 
-def batch(count: int = 8, image_px: int = 224) -> Batch:
-    """So many images of the default set, of one class after the other."""
-    root = default_set.ensure()
-    files = [next(iter(sorted((root / "val" / name).glob("[!.]*.jpg")))) for name in SHOWN]
-    images = [_square(open_image(str(path)), image_px) for path in files]
-    rows = [number % len(SHOWN) for number in range(count)]
-    return Batch(torch.stack([images[row] for row in rows]), torch.eye(len(SHOWN))[rows], SHOWN)
+def sample_batch(count: int = 8, image_px: int = 224) -> Batch:
+    """Load up to eight images of the default set, each of a different class."""
+    view = v2.Compose([v2.Resize(image_px), v2.CenterCrop(image_px)])
+    folders = [default_set.ensure() / "val" / name for name in CLASSES[:count]]
+    images = [view(open_image(str(min(folder.glob("[!.]*.jpg"))))) for folder in folders]
+    return Batch(torch.stack(images), torch.eye(len(CLASSES))[:count])
 
 
-def _square(image: torch.Tensor, image_px: int) -> torch.Tensor:
-    return F.center_crop(F.resize(image, [image_px], antialias=True), [image_px, image_px])
+def apply_operations(image: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Apply each of RandAugment's operations alone to an image, bytes of shape (3, H, W)."""
+    return {name: operation(image, STRENGTH) for name, operation in OPERATIONS.items()}
 
 
-def changed(image: torch.Tensor) -> dict[str, torch.Tensor]:
-    """An image, bytes of shape (3, H, W), after each of RandAugment's operations alone."""
-    return {name: change(image, STRENGTH) for name, change in OPERATIONS.items()}
-
-
-def script_functions(script: str) -> ModuleType:
-    """A training script as a module, so that a notebook may call what is written in it.
-
-    Its main does not run.
+def load_script(script: str) -> SimpleNamespace:
+    """Load a training script without running its main, so that you can call its functions.
 
     Args:
-        script: a path, in the project where it is not absolute.
+        script: a path, relative to the project's folder.
     """
-    path = PROJECT / Path(script)
-    module = ModuleType("script")
-    exec(compile(path.read_text(), str(path), "exec"), vars(module))
-    return module
+    return SimpleNamespace(**runpy.run_path(str(PROJECT / script), run_name="script"))
 
 
-def one_by_one(
+def cutmix_loop(
     images: torch.Tensor, labels: torch.Tensor, alpha: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """CutMix with a loop, as it is first written: right, and slow where each call has its price.
+    """Apply CutMix image by image: correct, but slow where each call has a price.
 
-    Yun et al., "CutMix" (2019), with a box of its own for each image.
+    Yun et al., "CutMix" (2019), with a different box for each image.
     """
-    other = torch.randperm(len(images)).tolist()
     mixed, shares = images.clone(), labels.clone()
     height, width = images.shape[2:]
-    for i, partner in enumerate(other):
+    for i, partner in enumerate(torch.randperm(len(images)).tolist()):
         side = np.sqrt(1 - np.random.beta(alpha, alpha))
         y, x = np.random.uniform(0, height), np.random.uniform(0, width)
-        top, bottom = _clipped(y, side * height / 2, height)
-        left, right = _clipped(x, side * width / 2, width)
+        top, bottom = _clip(y, side * height / 2, height)
+        left, right = _clip(x, side * width / 2, width)
         mixed[i, :, top:bottom, left:right] = images[partner, :, top:bottom, left:right]
         covered = (bottom - top) * (right - left) / (height * width)
         shares[i] = (1 - covered) * labels[i] + covered * labels[partner]
     return mixed, shares
 
 
-def _clipped(middle: float, half: float, size: int) -> tuple[int, int]:
+def _clip(middle: float, half: float, size: int) -> tuple[int, int]:
     return max(round(middle - half), 0), min(round(middle + half), size)

@@ -1,4 +1,4 @@
-"""Lab 3.2: checks, recorded runs, and what the course shows about the lab."""
+"""Lab 3.2: its checks and recorded runs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from course.checks.lab import Lab, Mechanism, Recording
 from course.config import Config, rung
 from course.runs.run import Run
-from labs.day2_3_scaling.configs import FED
+from labs.day2_3_scaling.configs import PINNED_WORKERS
 from labs.day3_2_augmentation import mixing_checks as mixing
 from labs.day3_3_large_batch import configs as learning
 
-# Mixed labels leave a loss that no network goes below: at full size, whole images have little more
-# than half of it after 16 steps.
+# Relative. No network can bring the loss of mixed labels to 0: at full size, images without mixing
+# have little more than half of it after 16 steps.
 MIXED_LOSS = 1.0
 
 
@@ -29,11 +29,11 @@ def _mixing_seen(run: Run) -> str:
     )
 
 
-# Of both runs: enough images that some pair has two classes.
+# For both runs of a check: enough images that some pairs have two classes.
 MIXED = {"batch_size": 16}
 
-# 32 batches may lie ready when measuring begins, which would feed the GPU for so many steps: twice
-# as many are left out, and six times as many measured.
+# Up to 32 batches are ready when measuring begins, enough for 32 steps: warm-up is twice as long,
+# and the measured part six times.
 AUGMENTATION_CONFIG = {
     "batch_size": 256,
     "epochs": 1,
@@ -41,12 +41,8 @@ AUGMENTATION_CONFIG = {
     "warmup_steps": 64,
     "val_steps": 0,
     "workers": 16,
-    **FED,
+    **PINNED_WORKERS,
 }
-
-ON_HOST = ("dataloader", "randaugment", "randaugment_device")
-
-ON_DEVICE = ("mixup", "cutmix", "label_smoothing")
 
 # Crops of 128, 160, 192 and 224 pixels, or of 224 in all epochs.
 PROGRESSIVE_RESIZE = AUGMENTATION_CONFIG | {
@@ -56,26 +52,8 @@ PROGRESSIVE_RESIZE = AUGMENTATION_CONFIG | {
     "warmup_steps": 8,
 }
 
-
-def sped(name: str, stored: str) -> Config:
-    """A run that shows how fast a way of augmenting is, by its rung; images stored so."""
-    return rung(name, **AUGMENTATION_CONFIG, format=stored, rung=f"{name}-{stored}")
-
-
-def grown(name: str) -> Config:
-    """A run over four epochs, with crops that grow ("progressive") or not ("dataloader")."""
-    return rung(name, **PROGRESSIVE_RESIZE, rung=f"{name}-epochs")
-
-
-def _speeds() -> Iterator[Config]:
-    """Files show what workers have to do; raw bytes, which always come in time, all else."""
-    yield from (sped(name, "files") for name in ON_HOST)
-    yield from (sped(name, "raw") for name in (*ON_HOST, *ON_DEVICE))
-    yield from (grown(name) for name in ("dataloader", "progressive"))
-
-
-# What it brings: ResNet-50 from its beginning, all of the default set twice in every epoch.
-LEARNED = {
+# ResNet-50 from scratch; each epoch uses all of the default set twice.
+TRAINING = {
     "format": "raw",
     "image_px": 128,
     "batch_size": 128,
@@ -85,26 +63,28 @@ LEARNED = {
     "val_steps": 2,
     "workers": 12,
     "lr": 0.05,
-    **FED,
-}
-
-BRINGS = {
-    "none": "dataloader",
-    "mixup": "mixup",
-    "cutmix": "cutmix",
-    "progressive": "progressive",
+    **PINNED_WORKERS,
 }
 
 
-def learned(name: str, seed: int) -> Config:
-    """A training that shows what a way of augmenting brings, by its name in `BRINGS`."""
-    own = {"start_px": 64} if name == "progressive" else {}
-    return rung(BRINGS[name], **LEARNED | own, seed=seed, rung=f"{name}-seed-{seed}")
+def _speed_configs() -> Iterator[Config]:
+    """Yield each augmentation's rung: on files, where workers are busy, and on raw bytes."""
+    on_files = ("dataloader", "randaugment", "randaugment_device")
+    on_raw = (*on_files, "mixup", "cutmix", "label_smoothing")
+    for names, stored in ((on_files, "files"), (on_raw, "raw")):
+        for name in names:
+            yield rung(name, **AUGMENTATION_CONFIG, format=stored, rung=f"{name}-{stored}")
+    for name in ("dataloader", "progressive"):
+        yield rung(name, **PROGRESSIVE_RESIZE, rung=f"{name}-epochs")
 
 
-def _brings() -> Iterator[Config]:
+def _training_configs() -> Iterator[Config]:
+    """Yield trainings that show what each augmentation does to accuracy."""
     for seed in learning.SEEDS:
-        yield from (learned(name, seed) for name in BRINGS)
+        for name in ("none", "mixup", "cutmix", "progressive"):
+            settings = TRAINING | ({"start_px": 64} if name == "progressive" else {})
+            base = "dataloader" if name == "none" else name
+            yield rung(base, **settings, seed=seed, rung=f"{name}-seed-{seed}")
 
 
 CHECKS = {
@@ -141,7 +121,7 @@ LAB = Lab(
     title="augmentation, on which side?",
     minutes=60,
     checks=CHECKS,
-    recordings=(Recording("augmentation", [*_speeds(), *_brings()]),),
+    recordings=(Recording("augmentation", [*_speed_configs(), *_training_configs()]),),
     jobs="4, of 9 runs",
     prepare="as 2.1; nothing else",
     stuck="λ of an image, not of the batch; a box that the border cuts off",

@@ -101,11 +101,11 @@ def _elsewhere(text: str, cfg: Config) -> Iterator[str]:
 
 
 def _otherwise(name: str, mix: Callable) -> Iterator[str]:
-    from labs.day3_2_augmentation.measurements import operator_calls
+    from labs.day3_2_augmentation.measurements import count_operators
 
     batch, seen = (_codes, _blended) if name == "mixup" else (_constants, _pasted)
     few, many = (
-        operator_calls(functools.partial(mix, *batch(count), 1.0)) for count in (FEW, IMAGES)
+        count_operators(functools.partial(mix, *batch(count), 1.0)) for count in (FEW, IMAGES)
     )
     if many > 2 * few:
         yield (

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from course.checks import optimizer_steps as updates
 from course.checks.lab import Lab, Mechanism, Recording
 from course.runs.run import Run
-from labs.day3_1_formats.lab import READ
+from labs.day3_1_formats.lab import READER_SETTINGS
 from labs.day3_3_large_batch import configs as learning
 
-UPDATED = READ | {"workers": 0}
+UPDATED = READER_SETTINGS | {"workers": 0}
 
 OTHER_RATES = 0.3  # of a step's loss: of small steps, with another learning rate
 

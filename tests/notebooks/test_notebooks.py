@@ -61,12 +61,12 @@ FEW_COSTS = """
 from functools import partial
 import course
 from labs import day3_1_formats as formats
-whole, as_ever = formats.costs, course.rung
+core_costs, rung = formats.core_costs, course.rung
 few = {"steps": 12, "val_steps": 2}
-formats.costs = lambda images: whole(images=8)
-formats.reading = partial(formats.reading, images=32)
-formats.orders = partial(formats.orders, images=512)
-course.rung = lambda name, **own: as_ever(name, **own | few if own.get("quick") else own)
+formats.core_costs = lambda images: core_costs(images=8)
+formats.reader_speeds = partial(formats.reader_speeds, images=32)
+formats.epoch_orders = partial(formats.epoch_orders, images=512)
+course.rung = lambda name, **how: rung(name, **how | few if how.get("quick") else how)
 """
 FEW_CROPS = """
 from labs.day3_3_large_batch import configs as learning
@@ -160,10 +160,10 @@ def test_formats_from_recorded_runs(
 
 
 FEW_PHOTOGRAPHS = """
-from labs import day3_2_augmentation as augmentation
-whole = augmentation.work_per_image
-augmentation.work_per_image = lambda images: whole(images=16)
-augmentation.measured.ROUNDS = 1
+from labs import day2_1_dataloader as dataloader, day3_2_augmentation as augmentation
+work_per_image = augmentation.work_per_image
+augmentation.work_per_image = lambda images: work_per_image(images=16)
+dataloader.loading.ROUNDS = 1
 """
 
 

@@ -16,7 +16,7 @@ from course.jobs import launch, plan, sites
 from course.runs import recordings, rows
 from course.runs import run as runs
 from course.runs.run import RECORDED
-from labs.day2_1_dataloader import feeding
+from labs.day2_1_dataloader import loading
 
 SMALL, ALL_OF_IT = 600_000, 10_000_000  # bytes: of a trace, and of everything
 MACHINES = recordings.machines()
@@ -236,12 +236,12 @@ def test_of_runs_on_several_gpus_none_is_taken_for_a_rung(copied: Path) -> None:
 
 
 def test_runs_are_chosen_by_their_purpose_and_not_by_their_name(copied: Path) -> None:
-    ladders, eaten = recordings.ladders("nvidia-h100"), feeding.appetites("nvidia-h100")
+    ladders, speeds = recordings.ladders("nvidia-h100"), loading.training_speeds("nvidia-h100")
     amp, trace = of("nvidia-h100", "amp", precision="bf16"), of("nvidia-h100", "trace-amp")
     pretend(copied, amp, "amp-1111", "notebook", images_per_s=9000.0)
     pretend(copied, trace, "trace-1111", "notebook", images_per_s=9000.0)
     assert recordings.ladders("nvidia-h100") == ladders
-    assert feeding.appetites("nvidia-h100").equals(eaten)
+    assert loading.training_speeds("nvidia-h100").equals(speeds)
     assert recordings.trace_path("nvidia-h100", "amp").parent.name == trace.name
     assert len(recordings.full_batch_ladder("nvidia-h100", ["amp"])) == 1
     assert "amp-1111" in [run.name for run in recordings.recorded_runs("nvidia-h100", "notebook")]

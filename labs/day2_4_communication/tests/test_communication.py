@@ -1,8 +1,4 @@
-"""What ranks send each other: read from traces of gloo and NCCL, and the lab's own pieces.
-
-The NCCL trace is made by hand, in the form that PyTorch writes; gloo's are of real runs of two
-processes.
-"""
+"""What ranks send each other: traces of NCCL (written by hand) and gloo (of real runs)."""
 
 import json
 from collections.abc import Callable
@@ -26,45 +22,38 @@ from course.jobs import launch
 from course.runs import recordings
 from course.runs.run import Run
 from course.training import models, stochastic_depth, sync_batchnorm
-from labs.day2_4_communication import batchnorm
-from labs.day2_4_communication import figures as pictures
+from labs.day2_4_communication import batchnorm, figures
 from tools import record
 
-SMALL = {
-    "model": "resnet18",
-    "image_px": 32,
-    "steps": 6,
-    "warmup_steps": 4,
-    "profile_steps": 1,
-    "val_steps": 0,
-}
-TINY = rung("baseline", quick=True, **SMALL, data="synthetic")
-NET = Narrow(1000)  # which the runs train
+TINY = rung(
+    "baseline",
+    quick=True,
+    model="resnet18",
+    image_px=32,
+    steps=6,
+    warmup_steps=4,
+    profile_steps=1,
+    val_steps=0,
+    data="synthetic",
+)
+NET = Narrow(1000)  # the network of the runs
 WEIGHTS = 4 * models.parameter_count(NET)  # bytes of all gradients
 
 
-# ---- NCCL, made by hand ------------------------------------------------------------------------
+# ---- a trace of NCCL, written by hand -----------------------------------------------------------
 
 
 def event(cat: str, name: str, ts: float, dur: float, tid: int = 1, **args: object) -> dict:
     args = {key.replace("_", " "): value for key, value in args.items()}
-    return {
-        "ph": "X",
-        "cat": cat,
-        "name": name,
-        "pid": 1,
-        "tid": tid,
-        "ts": ts,
-        "dur": dur,
-        "args": args,
-    }
+    place = {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid}
+    return place | {"ts": ts, "dur": dur, "args": args}
 
 
-def sent(collective: str, elements: int, dtype: str, correlation: int) -> dict[str, object]:
+def collective(name: str, elements: int, dtype: str, correlation: int) -> dict[str, object]:
     return {
         "stream": 20,
         "correlation": correlation,
-        "Collective name": collective,
+        "Collective name": name,
         "In msg nelems": elements,
         "Out msg nelems": elements,
         "Group size": 2,
@@ -75,42 +64,26 @@ def sent(collective: str, elements: int, dtype: str, correlation: int) -> dict[s
 
 @pytest.fixture
 def nccl(tmp_path: Path) -> Path:
-    """A step of 1000 µs on two GPUs, made by hand: names and fields are those of PyTorch 2.
+    """Write the trace of a step of 1000 µs on two GPUs, with names and fields of PyTorch 2.
 
-    The host asks for everything in its first 200 µs. The device computes 100 to 500 and 600 to
+    The host launches everything in its first 200 µs. The device computes 100 to 500 and 600 to
     700; the broadcast runs 50 to 100, the all-reduces 300 to 550 and 550 to 650.
     """
-    launches = [(10, 1), (60, 2), (110, 3), (120, 4), (130, 5)]
     calls = [
         event("cuda_runtime", "cudaLaunchKernel", ts, 2, correlation=number)
-        for ts, number in launches
+        for ts, number in [(10, 1), (60, 2), (110, 3), (120, 4), (130, 5)]
+    ]
+    collectives = [
+        (50, 50, "Broadcast_RING_LL(x)", collective("broadcast", 100, "Float", 1)),
+        (300, 250, "AllReduce_Sum_f32(x)", collective("allreduce", 1_000_000, "Float", 3)),
+        (550, 100, "AllReduce_Sum_bf16(x)", collective("allreduce", 500, "BFloat16", 4)),
     ]
     kernels = [
-        event(
-            "kernel",
-            "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-            50,
-            50,
-            20,
-            **sent("broadcast", 100, "Float", 1),
-        ),
+        event("kernel", f"ncclDevKernel_{name}", ts, dur, 20, **fields)
+        for ts, dur, name, fields in collectives
+    ]
+    kernels += [
         event("kernel", "sm90_xmma_fprop", 100, 400, 7, stream=7, correlation=2),
-        event(
-            "kernel",
-            "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)",
-            300,
-            250,
-            20,
-            **sent("allreduce", 1_000_000, "Float", 3),
-        ),
-        event(
-            "kernel",
-            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)",
-            550,
-            100,
-            20,
-            **sent("allreduce", 500, "BFloat16", 4),
-        ),
         event("kernel", "sm90_xmma_wgrad", 600, 100, 7, stream=7, correlation=5),
     ]
     ranges = [
@@ -132,51 +105,33 @@ def nccl(tmp_path: Path) -> Path:
     return path
 
 
-def test_nccl_kernels_with_what_hides_them(nccl: Path) -> None:
+def test_nccl_kernels_and_what_hides_them(nccl: Path, tmp_path: Path) -> None:
     report = comm_report(tables.read(nccl))
     assert list(report["operation"]) == ["broadcast", "all_reduce", "all_reduce"]
     assert list(report["bytes"]) == [400, 4_000_000, 1000]
     assert list(report["type"]) == ["float32", "float32", "bfloat16"]
     assert set(report["group_size"]) == {2}
-    assert list(report["phase"]) == ["forward", "backward", "backward"]  # where they were asked for
+    assert list(report["phase"]) == ["forward", "backward", "backward"]  # of the launches
     assert list(report["start_ms"] * 1e3) == pytest.approx([50, 300, 550])
     assert list(report["overlapped_ms"] * 1e3) == pytest.approx([0, 200, 50])
     assert list(report["backward_ms"] * 1e3) == pytest.approx([0, 0, 50])  # the rest is forward's
     assert list(report["exposed_ms"] * 1e3) == pytest.approx([50, 50, 50])
-    told = report.attrs["text"]
-    assert "3 collectives a step, over 2 ranks: 4.0 MB" in told
-    assert "2 all_reduce" not in told  # of two types: a line's part for each
-    assert "1 all_reduce of bfloat16" in told
+    summary = report.attrs["text"]
+    assert "3 collectives a step, over 2 ranks: 4.0 MB" in summary
+    assert "1 all_reduce of bfloat16" in summary and "2 all_reduce" not in summary
+    thin = tables.thin(nccl, tmp_path / "thin.json.gz")
+    pd.testing.assert_frame_equal(report, comm_report(tables.read(thin)))
+    drawn = figures.plot_timeline(tables.read(nccl))
+    assert [text.get_text() for text in drawn.axes[0].texts] == ["4 MB"]
 
 
-def test_a_thin_nccl_trace_tells_the_same(nccl: Path, tmp_path: Path) -> None:
-    before = comm_report(tables.read(nccl))
-    after = comm_report(tables.read(tables.thin(nccl, tmp_path / "thin.json.gz")))
-    pd.testing.assert_frame_equal(before, after)
-
-
-def test_fields_come_from_the_operator_where_the_kernel_has_none() -> None:
-    told = sent("_allgather_base", 30, "Half", 1) | {"External id": 9}
-    rows = collectives(
-        [
-            event("cpu_op", "record_param_comms", 0, 5) | {"args": told},
-            event(
-                "kernel",
-                "ncclKernel_AllGather_RING_LL_Sum_int8_t(x)",
-                5,
-                10,
-                External_id=9,
-                stream=20,
-            ),
-        ],
-        0,
-        {},
+def test_fields_missing_from_a_kernel() -> None:
+    fields = collective("_allgather_base", 30, "Half", 1) | {"External id": 9}
+    kernel = event("kernel", "ncclKernel_AllGather_RING_LL_Sum_int8_t(x)", 5, 10, External_id=9)
+    (row,) = collectives(
+        [event("cpu_op", "record_param_comms", 0, 5) | {"args": fields}, kernel], 0, {}
     )
-    (row,) = rows
     assert (row["operation"], row["bytes"], row["type"]) == ("all_gather", 60, "float16")
-
-
-def test_a_kernel_without_any_field_is_named_after_itself() -> None:
     (row,) = collectives([event("kernel", "ncclDevKernel_ReduceScatter_Sum_f32(x)", 5, 10)], 0, {})
     assert (row["operation"], row["bytes"], row["type"]) == ("reduce_scatter", 0, "")
     assert not collectives([event("kernel", "sm90_xmma_nccl", 5, 10)], 0, {})
@@ -185,16 +140,17 @@ def test_a_kernel_without_any_field_is_named_after_itself() -> None:
 def test_a_trace_of_one_process_is_refused_with_advice(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": [event("cpu_op", "aten::add", 0, 5)]}))
-    with pytest.raises(ValueError, match="gpus=2"):
-        comm_report(tables.read(path))
+    for read in (comm_report, figures.plot_timeline):
+        with pytest.raises(ValueError, match="gpus=2"):
+            read(tables.read(path))
 
 
-# ---- gloo, from real runs of two processes -----------------------------------------------------
+# ---- gloo, from real runs of two processes ------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> dict[float, Run]:
-    """Two ranks, traced, with gradients in many buckets and in one."""
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> dict[float, Run]:
+    """Trace two ranks with gradients in many buckets and in one; by bucket_mb."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COURSE_RUNS", str(tmp_path_factory.mktemp("runs")))
         warm_up()
@@ -205,106 +161,65 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> dict[float, Run]:
 
 
 @pytest.mark.slow
-def test_every_gradient_is_sent_once(swept: dict[float, Run]) -> None:
-    numbers = {}
-    for size, run in swept.items():
-        report = comm_report(run)
+def test_every_gradient_is_sent_once(sweep: dict[float, Run]) -> None:
+    reports = {size: comm_report(run) for size, run in sweep.items()}
+    counts = {}
+    for size, report in reports.items():
         backward = report[report["phase"] == "backward"]
         assert backward["bytes"].sum() == WEIGHTS
         assert set(backward["operation"]) == {"all_reduce"}
         assert set(backward["type"]) == {"float32"}
         assert set(report["group_size"]) == {2}
-        numbers[size] = len(backward)
-    assert numbers[100] == 1
-    assert numbers[0.001] > 5
-
-
-@pytest.mark.slow
-def test_the_first_step_has_one_bucket(swept: dict[float, Run]) -> None:
-    assert {run.record.evidence["collectives"]["allreduce"] for run in swept.values()} == {1}
-
-
-@pytest.mark.slow
-def test_batchnorms_statistics_are_broadcast_in_forward(swept: dict[float, Run]) -> None:
-    statistics = sum(each.numel() * 4 for each in NET.buffers() if each.is_floating_point())
-    report = comm_report(swept[0.001])
+        parts = report["overlapped_ms"] + report["exposed_ms"]
+        assert list(parts) == pytest.approx(list(report["duration_ms"]))
+        assert (report["backward_ms"] <= report["overlapped_ms"] + 1e-6).all()
+        counts[size] = len(backward)
+    assert counts[100] == 1 and counts[0.001] > 5
+    assert backward["backward_ms"].sum() < 0.2 * backward["duration_ms"].sum()  # one bucket is late
     forward = report[report["phase"] == "forward"]
+    statistics = sum(each.nbytes for each in NET.buffers() if each.is_floating_point())
     assert set(forward["operation"]) == {"broadcast"}
     assert forward.loc[forward["type"] == "float32", "bytes"].sum() == statistics
-
-
-@pytest.mark.slow
-def test_hidden_and_exposed_add_up(swept: dict[float, Run]) -> None:
-    for run in swept.values():
-        report = comm_report(run)
-        total = report["overlapped_ms"] + report["exposed_ms"]
-        assert list(total) == pytest.approx(list(report["duration_ms"]))
-        assert (report["backward_ms"] <= report["overlapped_ms"] + 1e-6).all()
-    one = comm_report(swept[100]).query("phase == 'backward'")
-    assert one["backward_ms"].sum() < 0.2 * one["duration_ms"].sum()  # sent when backward is over
-
-
-@pytest.mark.slow
-def test_reports_side_by_side(swept: dict[float, Run]) -> None:
-    table = communication.compared({f"{size:g}": comm_report(run) for size, run in swept.items()})
-    assert table.loc["100", "collectives"] == 3
-    assert table.loc["0.001", "collectives"] > table.loc["100", "collectives"]
+    first_steps = {run.record.evidence["collectives"]["allreduce"] for run in sweep.values()}
+    assert first_steps == {1}
+    table = communication.compare_reports(reports)
+    assert table["collectives"][100] == 3 < table["collectives"][0.001]
     assert table["megabytes"].max() == pytest.approx(table["megabytes"].min())
+    left, _ = figures.plot_buckets({f"{size:g} MB": each for size, each in reports.items()}).axes
+    assert len(left.patches) == sum(counts.values())
 
 
 @pytest.mark.slow
-def test_pictures_show_each_collective(swept: dict[float, Run], nccl: Path, tmp_path: Path) -> None:
-    reports = {f"{size:g} MB": comm_report(run) for size, run in swept.items()}
-    left, _ = pictures.plot_buckets(reports).axes
-    backward = sum(len(each.query("phase == 'backward'")) for each in reports.values())
-    assert len(left.patches) == backward
-    found = tables.read_run(swept[100])
-    pictures.plot_timeline(found).savefig(tmp_path / "drawn.png")
-    drawn = pictures.plot_timeline(tables.read(nccl))
-    assert [text.get_text() for text in drawn.axes[0].texts] == ["4 MB"]
-    with pytest.raises(ValueError, match="steps"):
-        pictures.plot_timeline(found, step=77)
-
-
-@pytest.mark.slow
-def test_a_thin_gloo_trace_tells_the_same(swept: dict[float, Run], tmp_path: Path) -> None:
-    run = swept[0.001]
-    thin = tables.thin(run.folder / run.record.trace, tmp_path / "thin.json.gz")
-    before, after = comm_report(run), comm_report(tables.read(thin))
-    same = ["operation", "bytes", "type", "group_size", "phase", "step"]
-    pd.testing.assert_frame_equal(before[same], after[same])
-    assert list(after["exposed_ms"]) == pytest.approx(list(before["exposed_ms"]), abs=1e-2)
-
-
-@pytest.mark.slow
-def test_recorded_runs_answer_as_ones_own(
-    swept: dict[float, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+def test_recorded_runs_give_the_same_report(
+    sweep: dict[float, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     monkeypatch.setattr(recordings, "RECORDED", tmp_path)
-    assert communication.recorded_runs("two") == {}
-    assert "nothing to show" in capsys.readouterr().out
-    for run in swept.values():
+    assert communication.traced_runs("two") == {}
+    assert "No traced run on several GPUs is recorded for two" in capsys.readouterr().out
+    for run in sweep.values():
         record.pack(run, tmp_path / "two", "communication")
-    found = communication.recorded_runs("two")
-    assert list(found) == [run.config.rung for run in swept.values()]
-    own, packed = comm_report(swept[0.001]), comm_report(found[swept[0.001].config.rung])
-    assert list(packed["bytes"]) == list(own["bytes"])
-    told = [
-        tables.read_run(run).recorded for run in (swept[0.001], found[swept[0.001].config.rung])
-    ]
-    assert not told[0] and told[1].startswith(", recorded 20")
-    assert communication.recorded_runs("two", gpus=4) == {}
-    assert list(communication.recorded_runs("two", gpus=2)) == list(found)
+    recorded = communication.traced_runs("two", gpus=2)
+    assert list(recorded) == [run.config.rung for run in sweep.values()]
+    assert communication.traced_runs("two", gpus=4) == {}
+    run = sweep[0.001]
+    packed = recorded[run.config.rung]
+    same = ["operation", "bytes", "type", "group_size", "phase", "step"]
+    before, after = comm_report(run), comm_report(packed)  # its trace was thinned
+    pd.testing.assert_frame_equal(before[same], after[same])
+    assert list(after["exposed_ms"]) == pytest.approx(list(before["exposed_ms"]), abs=1e-2)
+    assert not tables.read_run(run).recorded
+    assert tables.read_run(packed).recorded.startswith(", recorded 20")
 
 
 @pytest.mark.slow
-def test_messages_are_the_all_reduces_of_traced_runs(swept: dict[float, Run]) -> None:
-    found = communication.messages(swept.values())
-    own = pd.concat([comm_report(run).query("operation == 'all_reduce'") for run in swept.values()])
-    assert list(found["bytes"]) == list(own["bytes"])
-    assert found["duration_s"].sum() * 1e3 == pytest.approx(own["duration_ms"].sum())
-    assert set(found["ranks"]) == {2} and set(found["run"]) == {run.name for run in swept.values()}
-    assert communication.messages([]).empty
+def test_messages_are_the_all_reduces_of_traced_runs(sweep: dict[float, Run]) -> None:
+    table = communication.messages(sweep.values())
+    reports = pd.concat(comm_report(run) for run in sweep.values())
+    reports = reports[reports["operation"] == "all_reduce"]
+    assert list(table["bytes"]) == list(reports["bytes"])
+    assert table["duration_s"].sum() * 1e3 == pytest.approx(reports["duration_ms"].sum())
+    assert set(table["ranks"]) == {2}
+    assert set(table["run"]) == {run.name for run in sweep.values()}
 
 
 # ---- two processes, without a job --------------------------------------------------------------
@@ -312,7 +227,7 @@ def test_messages_are_the_all_reduces_of_traced_runs(swept: dict[float, Run]) ->
 
 @pytest.fixture(scope="module")
 def of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list]:
-    """What each of two processes of one gloo group saved, by the name of what it computed."""
+    """Run two processes of one gloo group, and return a function that loads their results."""
     folder = tmp_path_factory.mktemp("ranks")
     ended = run_ranks(Path(of_two.__file__), str(folder), folder=folder)
     assert [each.returncode for each in ended] == [0, 0], ended
@@ -325,9 +240,9 @@ def test_sync_batchnorm_is_batchnorm_of_the_joined_batch(of_two_ranks) -> None:
     for _ in range(2):
         output = model(images)
     output.square().sum().backward()
-    for share, saved in zip(of_two.SHARES, of_two_ranks("batchnorm")):
-        found, gradient, gradients, state = saved
-        torch.testing.assert_close(found, output[share], rtol=1e-4, atol=1e-4)
+    for share, results in zip(of_two.SHARES, of_two_ranks("batchnorm")):
+        rank_output, gradient, gradients, state = results
+        torch.testing.assert_close(rank_output, output[share], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(gradient, images.grad[share], rtol=1e-3, atol=1e-3)
         for mine, wanted in zip(gradients, model.parameters()):
             torch.testing.assert_close(mine, wanted.grad, rtol=1e-3, atol=1e-3)
@@ -335,7 +250,7 @@ def test_sync_batchnorm_is_batchnorm_of_the_joined_batch(of_two_ranks) -> None:
             torch.testing.assert_close(state[name], wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_in_validation_it_uses_what_it_gathered() -> None:
+def test_validation_uses_the_running_statistics() -> None:
     model, images = of_two.layers().eval(), of_two.IMAGES[:3]
     wanted = model(images)
     torch.testing.assert_close(sync_batchnorm.convert(model)(images), wanted)
@@ -344,14 +259,14 @@ def test_in_validation_it_uses_what_it_gathered() -> None:
 
 @pytest.mark.slow
 def test_unused_weights_stop_ddp_and_masks_do_not(of_two_ranks) -> None:
-    for heads, looked_for, masked in of_two_ranks("unused"):
+    for heads, find_unused, masked in of_two_ranks("unused"):
         assert "Expected to have finished reduction" in heads
-        assert looked_for == masked == ""
+        assert find_unused == masked == ""
 
 
 def test_masks_change_training_and_not_validation() -> None:
     model = models.create("resnet18", 4)
-    for block in model.modules():  # or every branch begins at 0, and dropping one is not seen
+    for block in model.modules():  # zeros would hide a dropped branch
         if isinstance(block, nn.BatchNorm2d):
             nn.init.ones_(block.weight)
     wanted = model.eval()(of_two.IMAGES)
@@ -371,37 +286,39 @@ def test_one_head_is_used_at_a_time() -> None:
     assert sum(head.weight.grad is not None for head in model.heads) == 1
 
 
-# ---- a run that keeps its statistics, from a variant of the script ------------------------------
+# ---- BatchNorm's statistics, from variants of the script ----------------------------------------
 
 SAVING = {
     "from course.training.recorder import recording": "from course.training import sync_batchnorm"
     + NARROW,
     "profiler.stop()": "sync_batchnorm.save_statistics(net)",
+    'meter.lap("load")': "images = images + run.rank",  # synthetic images are alike
 }
 
 
 @pytest.mark.slow
-def test_statistics_differ_unless_they_are_shared(runs_root: Path) -> None:
-    made = "model = models.create(cfg.model, sets.classes)"
-    shared = {made: "model = sync_batchnorm.convert(model)"}
-    different = {'meter.lap("load")': "images = images + run.rank"}  # synthetic ones are alike
+def test_statistics_differ_without_sync_batchnorm(runs_root: Path) -> None:
+    synced = {
+        "model = models.create(cfg.model, sets.classes)": "model = sync_batchnorm.convert(model)"
+    }
     warm_up()
-    scripts = [
-        script_variant("plain", SAVING | different),
-        script_variant("shared", SAVING | different | shared),
-    ]
+    scripts = [script_variant("plain", SAVING), script_variant("synced", SAVING | synced)]
     runs = [launch.launch(script, TINY, gpus=2) for script in scripts]
     launch.wait(runs, timeout_s=300)
-    plain, same = (batchnorm.spread(batchnorm.statistics(run)) for run in runs)
+    spreads = [batchnorm.rank_spread(batchnorm.running_statistics(run)) for run in runs]
     norms = sum(isinstance(layer, nn.BatchNorm2d) for layer in NET.modules())
-    assert len(plain) == norms
-    assert plain.loc[0, "spread"] > 0.01
-    assert same["largest"].max() == 0
-    drawn = pictures.plot_statistics({"own": plain, "shared": same}).axes[0]
-    assert len(drawn.lines) == 2
+    assert len(spreads[0]) == norms
+    assert spreads[0]["spread"][0] > 0.01 and spreads[1]["largest"].max() == 0
+    picture = figures.plot_rank_spread(dict(zip(("plain", "synced"), spreads)))
+    assert len(picture.axes[0].lines) == 2
     small = comm_report(runs[1]).query("operation == 'all_reduce' and bytes < 10000")
     assert list(small.groupby("phase").size()) == [norms, norms]  # backward, forward
     assert (small.query("phase == 'forward'")["bytes"] % 8 == 4).all()  # 2 C + 1 numbers
+
+
+def test_statistics_of_a_run_without(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="save_statistics"):
+        batchnorm.running_statistics(Run(tmp_path))
 
 
 # ---- variants ----------------------------------------------------------------------------------
@@ -422,17 +339,11 @@ def test_a_variant_keeps_all_lines_and_adds_some(runs_root: Path, capsys) -> Non
     ]
 
 
-@pytest.mark.parametrize("anchor, times", [("no_such_line()", 0), ("else:", 0), ("# <<<", 0)])
-def test_a_variant_of_a_line_that_is_not_there(anchor: str, times: int, runs_root: Path) -> None:
-    with pytest.raises(ValueError, match=f"{times} times"):
-        script_variant("none", {anchor: "pass"})
-
-
-def test_a_variant_of_a_line_that_is_there_twice(runs_root: Path) -> None:
-    with pytest.raises(ValueError, match="times: choose one"):
-        script_variant("twice", {"with autocast:": "pass"})
-
-
-def test_statistics_of_a_run_without(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="save_statistics"):
-        batchnorm.statistics(Run(tmp_path))
+def test_a_variant_needs_lines_that_occur_once(runs_root: Path) -> None:
+    for line, message in (
+        ("no_such_line()", "0 times"),
+        ("# <<<", "0 times"),
+        ("with autocast:", "times: choose one"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            script_variant("wrong", {line: "pass"})

@@ -1,0 +1,210 @@
+"""What loading a batch costs, stage by stage, and how many cores keep the network busy.
+
+Times of steps are means over all measured steps, not medians: workers that start together finish
+together, so several batches arrive at once and then none for a while. A median would only count
+the steps whose batch was ready.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch.utils.benchmark import Timer
+from torchvision.transforms import v2
+
+from course.config import rung
+from course.data import default_set
+from course.data.images import decode_jpeg, normalised, one_thread, train_view
+from course.runs.recordings import recorded_runs
+from course.runs.run import Run
+
+# Fields of `Config` that a trial may change, by column.
+SETTINGS = {
+    "workers": "workers",
+    "persistent": "persistent_workers",
+    "prefetch": "prefetch_factor",
+    "pinned": "pin_memory",
+    "non_blocking": "non_blocking",
+    "drop_last": "drop_last",
+    "uint8": "uint8",
+}
+STAGES = ("read the file", "decode JPEG", "crop and resize", "flip", "normalise", "into the batch")
+ROUNDS = 4
+
+
+def trials(runs: Iterable[Run]) -> pd.DataFrame:
+    """Compare runs, one row each, sorted by how long a step waits for its batch.
+
+    Columns: run; the settings of loading (`SETTINGS`); load_ms and step_ms (means of the measured
+    steps); images_per_s (of those steps together); first_batch_ms and next_epoch_ms (wait for the
+    first batch of the run, and of its second epoch); images_per_s_median (as in the record);
+    host_gib (training process and workers together); status, error, machine. NaN where nothing
+    was measured.
+    """
+    rows = []
+    for run in runs:
+        record = {
+            "images_per_s_median": getattr(run.record, "images_per_s", None),
+            "host_gib": getattr(run.record, "host_gib", None),
+        }
+        row = {column: getattr(run.config, field) for column, field in SETTINGS.items()}
+        row |= _step_times(run) | {key: value or math.nan for key, value in record.items()}
+        row |= {"status": run.status, "error": getattr(run.record, "error", "")}
+        rows.append({"run": run.config.rung, **row, "machine": getattr(run.record, "machine", "")})
+    return pd.DataFrame(rows).sort_values("load_ms", kind="stable", ignore_index=True)
+
+
+def _step_times(run: Run) -> dict[str, float]:
+    """Return the columns of `trials` that come from the run's steps."""
+    columns = ("load_ms", "step_ms", "images_per_s", "first_batch_ms", "next_epoch_ms")
+    steps = run.steps
+    measured = steps[run.config.warmup_steps :]
+    if measured.empty:
+        return dict.fromkeys(columns, math.nan)
+    load_s, step_s = measured["load_s"].mean(), measured["step_s"].mean()
+    first_ms = [*(1e3 * steps.groupby("epoch")["load_s"].first()), math.nan]
+    speed = run.config.batch_size / step_s
+    return dict(zip(columns, (1e3 * load_s, 1e3 * step_s, speed, *first_ms[:2])))
+
+
+def training_speed(run: Run) -> float:
+    """Compute the images/s that the network would train if no step waited for its batch.
+
+    Take a run on synthetic data, or one on a CPU. A GPU that waits for its batches starts each
+    step with an empty queue, so the rest of its step is too long.
+
+    Raises:
+        ValueError: the run has measured nothing.
+    """
+    times = _measured_times(run)
+    return 1e3 * run.config.batch_size / (times["step_ms"] - times["load_ms"])
+
+
+def core_speed(run: Run) -> float:
+    """Compute the images/s that one core loads, from a run without workers.
+
+    The copy to the device counts as loading.
+
+    Raises:
+        ValueError: the run has workers, or has measured nothing.
+    """
+    if run.config.workers:
+        raise ValueError(
+            f"{run.name} has {run.config.workers} workers, which load while the network computes: "
+            f"take a run with workers=0"
+        )
+    return 1e3 * run.config.batch_size / _measured_times(run)["load_ms"]
+
+
+def _measured_times(run: Run) -> dict[str, float]:
+    times = _step_times(run)
+    if math.isnan(times["step_ms"]):
+        raise ValueError(f"{run.name} [{run.status}] has measured no steps: try explain(run)")
+    return times
+
+
+def cores_needed(training_speed: float, core_speed: float) -> int:
+    """Divide what the network trains by what one core loads, both in images/s, and round up."""
+    return math.ceil(round(training_speed / core_speed, 9))
+
+
+def training_speeds(machine: str) -> pd.DataFrame:
+    """List how fast each rung was recorded on one GPU with synthetic data, slowest first.
+
+    Columns: rung, precision, images_per_s. The batch size is 256. Synthetic batches are always
+    ready in time.
+    """
+    rows = [
+        (run.config.rung, run.config.precision, run.record.images_per_s)
+        for run in recorded_runs(machine, "throughput", "scaling", "batch sizes")
+        if (run.config.data, run.config.batch_size) == ("synthetic", 256)
+        and (run.status, run.launched["gpus"]) == ("ok", 1)
+        and run.record.device != "cpu"
+    ]
+    table = pd.DataFrame(rows, columns=["rung", "precision", "images_per_s"])
+    table = table.drop_duplicates(["rung", "precision"])
+    return table.sort_values("images_per_s", ignore_index=True)
+
+
+def time_stages(read: Callable[[], Iterable[Any]], stages: Sequence[Callable]) -> np.ndarray:
+    """Time what one core does for each item: reading it, then each stage on the result so far.
+
+    Everything is repeated ROUNDS times with the same random numbers, and the shortest time counts
+    because other programs disturbed it least. So files come from the page cache, not from a disk.
+
+    Args:
+        read: returns a new iterator over the items.
+
+    Returns:
+        Milliseconds of shape (items, 1 + stages).
+    """
+    rounds = []
+    with one_thread(), torch.random.fork_rng(devices=[]):
+        for _ in range(ROUNDS):
+            torch.manual_seed(0)
+            rows, begin = [], time.perf_counter()
+            for value in read():
+                marks = [begin, time.perf_counter()]
+                for stage in stages:
+                    value = stage(value)
+                    marks.append(time.perf_counter())
+                rows.append(np.diff(marks))
+                begin = time.perf_counter()
+            rounds.append(rows)
+    return 1e3 * np.min(rounds, axis=0)
+
+
+def decode_profile(images: int = 64, image_px: int = 224, *, uint8: bool = True) -> pd.DataFrame:
+    """Time the stages in which one core turns files of the default set into training images.
+
+    Returns:
+        One row per stage of the loader: stage, ms (mean of one image), share (of their sum).
+    """
+    files = sorted(default_set.ensure().glob("train/[!.]*/[!.]*.jpg"))
+    chosen = [files[i] for i in np.random.default_rng(0).permutation(len(files))[:images]]
+    view = train_view(rung("baseline", image_px=image_px, uint8=uint8))
+    crop, flip, *normalise = view.transforms
+    normalise = v2.Compose([v2.Identity(), *normalise])
+    stages = (decode_jpeg, crop, flip, normalise, lambda image: torch.stack([image]))
+    times = time_stages(lambda: (path.read_bytes() for path in chosen), stages)
+    table = pd.DataFrame({"stage": STAGES, "ms": times.mean(axis=0)})
+    return table.assign(share=table["ms"] / table["ms"].sum())
+
+
+def compare_batch_dtypes(
+    batch_size: int = 64, image_px: int = 224, device: torch.device | None = None
+) -> pd.DataFrame:
+    """Compare batches that workers normalise to float32 with bytes that the device normalises.
+
+    Returns:
+        Two rows, "float32" and "uint8": megabytes of the batch; worker_ms, what a core needs for
+        the stages after the flip; copy_ms, to the device (on a CPU, from memory to memory);
+        normalise_ms, on the device.
+    """
+    device = device or torch.device("cpu")
+    rows = {}
+    for dtype in (torch.float32, torch.uint8):
+        uint8 = dtype == torch.uint8
+        profile = decode_profile(batch_size, image_px, uint8=uint8).set_index("stage")["ms"]
+        batch = torch.zeros((batch_size, 3, image_px, image_px), dtype=dtype)
+        batch = batch.pin_memory() if device.type == "cuda" else batch
+        on_device = batch.to(device, copy=True)
+        rows[str(dtype).removeprefix("torch.")] = {
+            "megabytes": batch.nbytes / 1e6,
+            "worker_ms": batch_size * profile[["normalise", "into the batch"]].sum(),
+            "copy_ms": median_ms(lambda batch=batch: batch.to(device, copy=True)),
+            "normalise_ms": median_ms(lambda x=on_device: normalised(x)) if uint8 else 0.0,
+        }
+    return pd.DataFrame(rows).T
+
+
+def median_ms(work: Callable[[], Any]) -> float:
+    """Time some work on any device: the median of its calls, in milliseconds."""
+    timer = Timer("work()", globals={"work": work}, num_threads=torch.get_num_threads())
+    return 1e3 * timer.blocked_autorange().median

@@ -39,7 +39,7 @@ class ShownQuiz(Quiz):
 
 
 def quiz(name: str) -> ShownQuiz:
-    """Return the quiz of a notebook, such as "day1_1"."""
+    """Return the quiz of a notebook, such as "day1_1_gpu"."""
     return ShownQuiz(**vars(find(name)))
 
 

@@ -207,7 +207,7 @@ def test_the_printed_ladder_names_what_the_machine_lacks(make_run, capsys) -> No
     tables.show_ladder(ladder_table([plain, with_units]).assign(turns=2))
     said = capsys.readouterr().out
     assert "no instructions" not in said
-    assert "2 of them" in said and "in brackets are the extremes" in said
+    assert "took 2 turns" in said and "the brackets have the extremes" in said
     tables.show_ladder(ladder_table([plain, with_units]).assign(turns=8))
     assert "extremes" not in capsys.readouterr().out
 

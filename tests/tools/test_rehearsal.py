@@ -29,7 +29,7 @@ from course.runs import run as runs
 from tools import rehearsal, rehearsal_page
 from tools.rehearsal import Outcome, Rehearsal
 
-LIMIT_MIN = 0.3  # for a cell: enough for a small run on a busy machine
+LIMIT_MIN = 0.8  # per cell: enough for a small run on a busy machine
 MEASURES = """
 from course.training.recorder import recording
 with recording() as run:

@@ -166,7 +166,8 @@ def plot_predicted_peaks(table: pd.DataFrame) -> Picture:
     _set_batch_axis(peaks, table, "images per batch")
     errors.axhline(0, color=DARK, lw=1)
     sizes = table["error"].abs()
-    title = f"error: median {sizes.median():.1%}, largest {sizes.max():.1%}"
+    errors_text = f"median {sizes.median():.1%}, largest {sizes.max():.1%}"
+    title = f"error: {errors_text if sizes.notna().any() else 'none fitted'}"
     label(errors, title, size=10, ylabel="predicted − measured, % of measured")
     _set_batch_axis(errors, table, "images per batch (points moved slightly apart)")
     errors.set_xlim(peaks.get_xlim())

@@ -110,7 +110,9 @@ def test_runs_that_did_not_fit_are_predicted_not_to_fit(predictions: pd.DataFram
 def test_a_stored_prediction_is_todays_prediction(predictions: pd.DataFrame) -> None:
     fields = {"rung": "amp", "precision": "fp16", "batch_size": 256}
     table = recorded(H100)
-    (today,) = peaks.compare_peaks(table[(table[list(fields)] == fields).all(axis=1)])["predicted_gib"]
+    (today,) = peaks.compare_peaks(table[(table[list(fields)] == fields).all(axis=1)])[
+        "predicted_gib"
+    ]
     same = predictions["precision"].eq("fp16") & predictions["batch_size"].eq(256)
     stored = predictions[same & ~predictions["channels_last"]]["predicted_gib"].iloc[0]
     assert today == pytest.approx(stored, rel=0.005)
@@ -175,7 +177,9 @@ def test_ignored_fields_do_not_change_a_prediction() -> None:
 def test_a_missing_prediction_says_how_to_store_one(monkeypatch) -> None:
     assert peaks.median_error(pd.DataFrame({"error": [-0.3, 0.1, 0.2, float("nan")]})) == 0.2
     monkeypatch.setattr(peaks, "SAVED", "absent")
-    with pytest.raises(ValueError, match=r"no prediction is saved.*memory.save\('nvidia-h100'\)"):
+    with pytest.raises(
+        ValueError, match=r"no prediction is saved.*save_predictions\('nvidia-h100'\)"
+    ):
         peaks.recorded_peaks(H100)
 
 

@@ -25,7 +25,7 @@ from PIL import Image
 
 from course.analysis import memory as peaks
 from course.analysis.roofline.bounds import points, recorded_ceilings
-from course.analysis.roofline.cost import fused, operators, plain
+from course.analysis.roofline.cost import fusion_traffic, operators
 from course.analysis.traces import tables as traces
 from course.analysis.traces.tensor_cores import report as tensor_cores
 from course.checks import discovery
@@ -222,7 +222,7 @@ def eight_gpus() -> str:
 
 def memory(machine: str, other: str) -> str:
     """Predicted and measured peaks of a machine, and how well another's were predicted."""
-    both = [peaks.of_recorded(name) for name in (machine, other)]
+    both = [peaks.recorded_peaks(name) for name in (machine, other)]
     errors = [f"{peaks.median_error(table):.1%}" for table in both]
     oom = pd.concat(both).query("status == 'oom'")
     return markdown(
@@ -298,11 +298,11 @@ def waterfall(machine: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     keys = [(name, config.precision.replace("half", "bf16")) for name, config in configs]
     records = [found["CPU"].get(("baseline", "fp32")), *map(found["GPU"].get, keys)]
     bars = pd.DataFrame([vars(record) for record in records if record])
-    bars = bars.merge(points(bars, ceilings)[["rung", "nearer", "share"]], on="rung", how="left")
+    bars = bars.merge(points(bars, ceilings)[["rung", "bound", "share"]], on="rung", how="left")
     bars["precision"] = [config["precision"] for config in bars["config"]]
     bars["before"] = bars["images_per_s"].shift(fill_value=0.0)
-    image = operators(plain(rung("channels_last", **recordings.SETUP))).set_index("operator")
-    eager, least, most = fused(image)[["eager", "least", "most"]].sum()
+    image = operators(rung("channels_last", **recordings.SETUP)).set_index("operator")
+    eager, least, most = fusion_traffic(image)[["eager", "least", "most"]].sum()
     gflop, megabytes = image["gflop"].sum(), ceilings.bytes_per_s / 1e6
     flops = ceilings.flop_per_s["bf16"] / 1e9 / gflop
     walls = [
@@ -312,8 +312,8 @@ def waterfall(machine: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     ]
     compiled = bars["rung"] == "compile"  # `points` counts the bytes of eager steps only
     bars.loc[compiled, "share"] = bars["images_per_s"] / walls[1][1]
-    bars.loc[compiled, "nearer"] = "memory"
-    columns = ["rung", "precision", "images_per_s", "before", "share", "nearer", "machine"]
+    bars.loc[compiled, "bound"] = "memory"
+    columns = ["rung", "precision", "images_per_s", "before", "share", "bound", "machine"]
     return bars[columns], pd.DataFrame(walls, columns=["name", "low", "high", "cost"])
 
 
@@ -325,7 +325,7 @@ def draw(bars: pd.DataFrame, walls: pd.DataFrame) -> Figure:
     for at, row in enumerate(bars.itertuples()):
         ratio = row.images_per_s / row.before if row.before else 0
         label = digits(row.images_per_s) + (f", ×{digits(ratio)}" if ratio else "")
-        label += f"\n{row.share:.0%} of\n{row.nearer}" if row.share > 0 else ""
+        label += f"\n{row.share:.0%} of\n{row.bound}" if row.share > 0 else ""
         axes.text(at, row.images_per_s + 0.01 * top, label, ha="center", va="bottom", fontsize=9)
     for row, colour in zip(walls.itertuples(), ("#cc79a7", "#e69f00", "#888888")):
         speeds = " to ".join(dict.fromkeys(f"{round(at, -2):,.0f}" for at in (row.low, row.high)))

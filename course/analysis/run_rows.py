@@ -1,4 +1,4 @@
-"""Runs, or tables of runs, as one dict per run."""
+"""Runs, or tables of records, as one dict per run."""
 
 from __future__ import annotations
 
@@ -11,32 +11,27 @@ from course.runs.run import Run
 
 
 def rows(runs: Iterable[Run] | pd.DataFrame) -> list[dict[str, Any]]:
-    """Return a dict for each run, with the fields of its record and its `config` as a dict.
+    """Return the record's fields of each run, with its `config` as a dict.
 
     Args:
-        runs: runs, or a table of records with a column `config`, such as `recorded` or `find_runs`
-            returns.
+        runs: runs, or a table of records from `recorded` or `find_runs`.
     """
     if isinstance(runs, pd.DataFrame):
         return runs.to_dict("records")
-    found = []
-    for run in runs:
-        record = vars(run.record) if run.record else {}
-        found.append({"status": run.status, **record, "config": vars(run.config)})
-    return found
+    records = ((run, vars(run.record) if run.record else {}) for run in runs)
+    return [{"status": run.status, **record, "config": vars(run.config)} for run, record in records]
 
 
 def finished(runs: Iterable[Run] | pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the `rows` of runs that are over.
+    """Return the `rows` of runs that have finished.
 
     Raises:
-        ValueError: a run is still queued or running.
+        ValueError: a run is queued or running.
     """
-    found = rows(runs)
-    for row in found:
-        if row["status"] in ("queued", "running"):
-            raise ValueError(
-                f"a run of the sweep is still {row['status']}: wait(runs, check=False) first "
-                f"(check=False, because a run may end out of memory here)"
-            )
-    return found
+    records = rows(runs)
+    if waiting := [row["status"] for row in records if row["status"] in ("queued", "running")]:
+        raise ValueError(
+            f"a run is still {waiting[0]}: wait(runs, check=False) first (check=False, because a "
+            "run may end out of memory here)"
+        )
+    return records

@@ -1,4 +1,4 @@
-"""Drawings of a node and of a cluster, and figures of published trainings and GPUs."""
+"""Drawings of a node, a cluster and a supercomputer; figures of published trainings and GPUs."""
 
 from __future__ import annotations
 
@@ -9,178 +9,159 @@ from itertools import groupby
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
+from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from course.charts.base import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
+from course.charts.base import BLUE, BOX, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, words_on
 from course.charts.primitives import bars, describe, label, legend
 from course.text import digits
-from labs.day0_start_here.drawing import LINE, arrow, box, canvas, gauge, say, size, squares
-from labs.day0_start_here.nodes import Cluster, Disk, Machine, Node, clock
+from labs.day0_start_here.nodes import Cluster, Disk, Machine, Node, format_minutes
 
-# By generation of the device.
-DEVICE_COLOURS = {
+PALE = "#C9C9C5"
+DEVICE_COLOURS = {  # by generation; others are PURPLE
     "NVIDIA M40": GREY,
     "Tesla P100": SKY,
     "Tesla P40": GREEN,
     "Tesla V100": BLUE,
     "CPUs": ORANGE,
 }
-USE_COLOURS = {"free": GREEN, "partly used": ORANGE, "full": BLUE, "not available": LINE}
-WIDE, HIGH = 9.65, 1.14  # inches: the room for the nodes of one kind, at most
-NAMED, SMALL = 1.1, 0.19  # inches: a node with words in it, and one of more than LARGE
-LARGE = 10  # nodes of a kind
+USE_COLOURS = {"free": GREEN, "partly used": ORANGE, "full": BLUE, "not available": PALE}
+# In inches: the room for the nodes of one kind, and the sides of a node with and without a label.
+ROOM_WIDTH, ROOM_HEIGHT, LABELLED, UNLABELLED = 9.65, 1.14, 1.1, 0.19
+MOST_LABELLED = 10
 
 
 def plot_node(machine: Machine) -> Picture:
-    """Draw the node that this process is on: processors, memory, GPUs, and its disks."""
-    picture, axes = canvas(10, 4.9)
+    """Draw a node: its processors, memory, GPUs and disks."""
+    picture, axes = _canvas(10, 4.9)
     job = f", inside Slurm job {machine.job_id}" if machine.job_id else ""
-    box(axes, 0.05, 1.4, 9.9, 3.45, f"{machine.host}: the node that you are on{job}")
-    _processors(axes, machine)
-    used = machine.memory_gib - machine.memory_free_gib
-    box(axes, 4.95, 1.55, 1.3, 2.9, "memory")
-    gauge(axes, 5.3, 2.2, 0.6, 1.85, used / machine.memory_gib)
-    say(axes, 5.6, 1.88, f"{size(machine.memory_gib)}\n{size(machine.memory_free_gib)} free")
-    _gpus(axes, machine)
-    _disks(axes, machine.disks, 0.1)
+    _box(axes, 0.05, 1.4, 9.9, 3.45, f"{machine.host}: the node that you are on{job}")
+    _draw_processors(axes, machine)
+    _box(axes, 4.95, 1.55, 1.3, 2.9, "memory")
+    _gauge(axes, 5.3, 2.2, 0.6, 1.85, 1 - machine.memory_free_gib / machine.memory_gib)
+    free = f"{_size(machine.memory_gib)}\n{_size(machine.memory_free_gib)} free"
+    _write(axes, 5.6, 1.88, free)
+    _box(axes, 6.4, 1.55, 3.4, 2.9, "GPU" + "s" * (len(machine.gpus) != 1))
+    sizes = [_size(gpu.memory_gib) if gpu.memory_gib else "shared\nmemory" for gpu in machine.gpus]
+    words = [f"GPU {number}\n{size}" for number, size in enumerate(sizes)]
+    _squares(axes, 6.5, 2.15, 3.2, 1.95, [GREEN] * len(words), words, largest=0.9)
+    counts = Counter(gpu.name for gpu in machine.gpus)
+    names = "\n".join(f"{count} × {name}" for name, count in counts.most_common(2))
+    _write(axes, 8.1, 1.88, names or "none on this node")
+    _draw_disks(axes, machine.disks)
     return picture
 
 
-def _processors(axes: Axes, machine: Machine) -> None:
-    box(axes, 0.2, 1.55, 4.6, 2.9, "processor" + "s" * (machine.sockets > 1))
-    each, threads = machine.cores // machine.sockets, machine.threads // machine.cores
+def _draw_processors(axes: Axes, machine: Machine) -> None:
+    sockets, threads = machine.sockets, machine.threads // machine.cores
+    cores = machine.cores // sockets
+    _box(axes, 0.2, 1.55, 4.6, 2.9, "processor" + "s" * (sockets > 1))
     # Slurm and containers may give a process fewer cores than there are.
-    usable = machine.usable // threads
-    colours = [BLUE if core < usable else LINE for core in range(machine.cores)]
-    wide = 4.3 / machine.sockets
-    for socket in range(machine.sockets):
-        cores = colours[socket * each : (socket + 1) * each]
-        squares(axes, 0.4 + socket * wide, 2.3, wide - 0.1, 1.75, cores)
-    words = f"{machine.sockets} × {each} cores" if machine.sockets > 1 else f"{each} cores"
+    usable = machine.usable_threads // threads
+    colours = [BLUE if core < usable else PALE for core in range(machine.cores)]
+    width = 4.3 / sockets
+    for socket in range(sockets):
+        of_socket = colours[socket * cores : (socket + 1) * cores]
+        _squares(axes, 0.4 + socket * width, 2.3, width - 0.1, 1.75, of_socket)
+    words = f"{sockets} × {cores} cores" if sockets > 1 else f"{cores} cores"
     words += f", {threads} threads each" if threads > 1 else ""
-    if machine.usable < machine.threads:
-        words += f"; you may use {machine.usable} of {machine.threads} threads"
-    say(axes, 2.5, 1.88, f"{machine.cpu}\n{words}")
+    if machine.usable_threads < machine.threads:
+        words += f"; you may use {machine.usable_threads} of {machine.threads} threads"
+    _write(axes, 2.5, 1.88, f"{machine.cpu}\n{words}")
 
 
-def _gpus(axes: Axes, machine: Machine) -> None:
-    memory = [
-        size(gpu.memory_gib) if gpu.memory_gib else "the node's\nmemory" for gpu in machine.gpus
-    ]
-    words = [f"GPU {number}\n{each}" for number, each in enumerate(memory)]
-    box(axes, 6.4, 1.55, 3.4, 2.9, "GPU" + "s" * (len(words) != 1))
-    squares(axes, 6.5, 2.15, 3.2, 1.95, [GREEN] * len(words), words, most=0.9)
-    names = [f"{n} × {name}" for name, n in Counter(gpu.name for gpu in machine.gpus).items()]
-    say(axes, 8.1, 1.88, "\n".join(names[:2]) or "none on this node")
-
-
-def _disks(axes: Axes, disks: Sequence[Disk], low: float) -> None:
-    wide = 10 / max(len(disks), 1)
+def _draw_disks(axes: Axes, disks: Sequence[Disk]) -> None:
+    width = 10 / len(disks)
     for number, disk in enumerate(disks):
-        left = 0.05 + number * wide
-        box(axes, left, low, wide - 0.1, 1.1, f"disk for {', '.join(disk.uses)}")
-        gauge(axes, left + 0.15, low + 0.5, wide - 0.4, 0.18, 1 - disk.free_gib / disk.total_gib)
-        place = "on the network, where other nodes see it" if disk.shared else "this node's own"
-        words = f"{size(disk.free_gib)} of {size(disk.total_gib)} free\n{place} ({disk.kind})"
-        say(axes, left + wide / 2 - 0.05, low + 0.26, words, points=8)
+        left = 0.05 + number * width
+        _box(axes, left, 0.1, width - 0.1, 1.1, f"disk for {', '.join(disk.uses)}")
+        _gauge(axes, left + 0.15, 0.6, width - 0.4, 0.18, 1 - disk.free_gib / disk.total_gib)
+        place = "on the network, visible to other nodes" if disk.shared else "only on this node"
+        words = f"{_size(disk.free_gib)} of {_size(disk.total_gib)} free\n{place} ({disk.kind})"
+        _write(axes, left + width / 2 - 0.05, 0.36, words, size=8)
 
 
-def plot_cluster(found: Cluster, machine: Machine) -> Picture:
-    """Draw the cluster: the scheduler, the nodes by kind, the network, the storage.
+def plot_cluster(cluster: Cluster, machine: Machine) -> Picture:
+    """Draw a cluster: the scheduler, the nodes by kind, the network, the storage.
 
     Args:
-        found: what `nodes.cluster` returns; each tile or square is one node.
+        cluster: from `lab.cluster()`.
         machine: the node that this process is on.
     """
-    kinds = _kinds(found.nodes)
-    heights = [_height(len(nodes)) for _, nodes in kinds]
+
+    def hardware(node: Node) -> tuple:
+        return node.gpus, node.cores, node.memory_gib, sorted(node.partitions)
+
+    kinds = [[*nodes] for _, nodes in groupby(sorted(cluster.nodes, key=hardware), hardware)]
+    sides = [_side(len(nodes)) for nodes in kinds]
+    heights = [
+        0.47 + side * math.ceil(len(nodes) / int(ROOM_WIDTH / side))
+        for nodes, side in zip(kinds, sides)
+    ]
     top = 1.6 + sum(heights) + 0.12 * len(heights)
-    picture, axes = canvas(10, top + 1.35, below=0.3)
+    picture, axes = _canvas(10, top + 1.35, below=0.3)
     job = f"a compute node, in job {machine.job_id}" if machine.job_id else ""
     words = f"{machine.host}: {job or 'in no job, as on a login node'}"
-    box(axes, 0.05, top + 0.3, 4.3, 1.0, "you are here", words)
-    arrow(axes, (4.35, top + 0.72), (5.15, top + 0.72), "sbatch")
-    jobs = f"everybody's jobs: {found.waiting} wait, {found.running} run"
-    box(axes, 5.15, top + 0.3, 4.8, 1.0, f"the scheduler, Slurm: {len(found.nodes)} nodes", jobs)
-    arrow(axes, (7.55, top + 0.32), (7.55, top - 0.02), "")
-    for (partitions, nodes), tall in zip(kinds, heights):
-        _kind(axes, partitions, nodes, top - tall, tall)
-        top -= tall + 0.12
-    axes.plot([0.05, 9.95], [top - 0.08] * 2, color=PURPLE, lw=4, solid_capstyle="round")
-    say(axes, 5, top - 0.26, "network", colour=PURPLE)
-    _disks(axes, machine.disks, 0.05)
-    counts = Counter(map(_use, found.nodes))
+    _box(axes, 0.05, top + 0.3, 4.3, 1.0, "you are here", words)
+    _arrow(axes, (4.35, top + 0.72), (5.15, top + 0.72), "sbatch")
+    jobs = f"everyone's jobs: {cluster.waiting} waiting, {cluster.running} running"
+    _box(axes, 5.15, top + 0.3, 4.8, 1.0, f"the scheduler, Slurm: {len(cluster.nodes)} nodes", jobs)
+    _arrow(axes, (7.55, top + 0.32), (7.55, top - 0.02))
+    for nodes, side, height in zip(kinds, sides, heights):
+        _draw_kind(axes, nodes, top - height, height, side)
+        top -= height + 0.12
+    _line(axes, 0.05, top - 0.08)
+    _write(axes, 5, top - 0.26, "network", colour=PURPLE)
+    _draw_disks(axes, machine.disks)
+    counts = Counter(node.use for node in cluster.nodes)
     colours = {f"{use}: {counts[use]}": colour for use, colour in USE_COLOURS.items()}
     legend(picture, 4, colours)
     describe(axes, "nodes", list(colours))
     return picture
 
 
-def _kinds(nodes: Sequence[Node]) -> list[tuple[str, list[Node]]]:
-    """Group nodes of the same hardware and partitions, those with most GPUs last."""
-
-    def key(node: Node) -> tuple:
-        return node.gpus, node.cores, node.memory_gib, sorted(node.partitions)
-
-    return [(", ".join(of[3]), [*each]) for of, each in groupby(sorted(nodes, key=key), key)]
-
-
 def _side(count: int) -> float:
-    """Return the side, in inches, of so many nodes of a kind."""
-    return min(NAMED if count <= LARGE else SMALL, math.sqrt(WIDE * HIGH / count))
+    """Return the side, in inches, of the square of each of so many nodes."""
+    largest = LABELLED if count <= MOST_LABELLED else UNLABELLED
+    return min(largest, math.sqrt(ROOM_WIDTH * ROOM_HEIGHT / count))
 
 
-def _height(count: int) -> float:
-    """Return the inches that the box of so many nodes of a kind takes."""
-    side = _side(count)
-    return 0.47 + side * math.ceil(count / int(WIDE / side))
-
-
-def _kind(axes: Axes, partitions: str, nodes: list[Node], low: float, tall: float) -> None:
+def _draw_kind(axes: Axes, nodes: list[Node], low: float, height: float, side: float) -> None:
+    """Draw the box of nodes that have the same hardware and partitions."""
     first, count = nodes[0], len(nodes)
-    hardware = f"{first.cores} cores, {size(first.memory_gib)}"
-    gpus = f", {first.gpus} GPU" + "s" * (first.gpus > 1) if first.gpus else ""
-    title = f"{partitions}: {count} node{'s' * (count > 1)} of {hardware}{gpus}"
-    box(axes, 0.05, low, 9.9, tall, title)
-    if count > LARGE:
-        nodes = sorted(nodes, key=lambda node: [*USE_COLOURS].index(_use(node)))
-    colours = [USE_COLOURS[_use(node)] for node in nodes]
+    title = f"{', '.join(sorted(first.partitions))}: {count} node{'s' * (count > 1)} of "
+    title += f"{first.cores} cores, {_size(first.memory_gib)}"
+    title += f", {first.gpus} GPU{'s' * (first.gpus > 1)}" if first.gpus else ""
+    _box(axes, 0.05, low, 9.9, height, title)
+    if count > MOST_LABELLED:
+        nodes = sorted(nodes, key=lambda node: [*USE_COLOURS].index(node.use))
     words = [
         f"{node.name}\n{node.state}\n{node.cores_used}/{node.cores} cores"
         + f"\n{node.gpus_used}/{node.gpus} GPUs" * (node.gpus > 0)
         for node in nodes
     ]
-    squares(axes, 0.17, low + 0.11, WIDE, tall - 0.47, colours, words, most=_side(count))
-
-
-def _use(node: Node) -> str:
-    if not node.is_up:
-        return "not available"
-    if node.is_free:
-        return "free"
-    full = node.cores_used >= node.cores or (node.gpus and not node.free_gpus)
-    return "full" if full else "partly used"
+    colours = [USE_COLOURS[node.use] for node in nodes]
+    _squares(axes, 0.17, low + 0.11, ROOM_WIDTH, height - 0.47, colours, words, largest=side)
 
 
 def plot_supercomputer() -> Picture:
-    """Draw a sketch, not a measurement: the parts of a supercomputer, and what goes where."""
-    picture, axes = canvas(10, 4.6)
-    login = "JupyterHub, editors,\nlaunch(…), the internet;\nshared by all"
-    box(axes, 0.05, 2.5, 1.5, 1.5, "you", "a browser\nor ssh")
-    box(axes, 2.2, 2.5, 2.05, 1.5, "login nodes", login)
-    box(axes, 4.9, 2.5, 1.35, 1.5, "scheduler", "Slurm: the queue\nof everybody's\njobs")
+    """Sketch the parts of a supercomputer, and what belongs where."""
+    picture, axes = _canvas(10, 4.6)
+    login = "JupyterHub, editors,\nlaunch(…), the internet;\nshared by everyone"
+    _box(axes, 0.05, 2.5, 1.5, 1.5, "you", "a browser\nor ssh")
+    _box(axes, 2.2, 2.5, 2.05, 1.5, "login nodes", login)
+    _box(axes, 4.9, 2.5, 1.35, 1.5, "scheduler", "Slurm: the queue\nof everyone's\njobs")
     for begin, end, words in ((1.55, 2.2, ""), (4.25, 4.9, "sbatch"), (6.25, 6.9, "starts")):
-        arrow(axes, (begin, 3.25), (end, 3.25), words)
-    box(axes, 6.9, 2.05, 3.05, 2.5, "compute nodes, in partitions")
-    for row, (name, gpus) in enumerate((("CPUs", 0), ("4 GPUs a node", 4), ("8 GPUs a node", 8))):
+        _arrow(axes, (begin, 3.25), (end, 3.25), words)
+    _box(axes, 6.9, 2.05, 3.05, 2.5, "compute nodes, in partitions")
+    partitions = (("CPUs", 0), ("4 GPUs per node", 4), ("8 GPUs per node", 8))
+    for row, (name, gpus) in enumerate(partitions):
         low = 3.6 - 0.72 * row
-        for column in range(3):
-            left = 7.02 + 0.62 * column
+        for left in (7.02, 7.64, 8.26):
             axes.add_patch(Rectangle((left, low), 0.56, 0.56, facecolor="white", edgecolor=GREY))
-            squares(axes, left + 0.04, low + 0.06, 0.48, 0.25, [GREEN] * gpus, most=0.17)
-        say(axes, 9.42, low + 0.28, name)
-    axes.plot([2.2, 9.95], [1.62, 1.62], color=PURPLE, lw=4, solid_capstyle="round")
-    say(axes, 4.6, 1.82, "fast network: all nodes see the same files", colour=PURPLE)
+            _squares(axes, left + 0.04, low + 0.06, 0.48, 0.25, [GREEN] * gpus, largest=0.17)
+        _write(axes, 9.4, low + 0.28, name, size=8)
+    _line(axes, 2.2, 1.62)
+    _write(axes, 4.6, 1.82, "fast network: all nodes see the same files", colour=PURPLE)
     spaces = {
         "HOME": "settings;\nsmall, backed up",
         "WORK": "code, runs, logs;\nlarge",
@@ -188,44 +169,145 @@ def plot_supercomputer() -> Picture:
         "STORE": "archives;\nslow, lasting",
         "DSDIR": "public data sets;\nread only",
     }
-    say(axes, 1.1, 0.7, "storage spaces\n(Jean Zay's names)")
+    _write(axes, 1.1, 0.7, "storage spaces\n(Jean Zay's names)")
     for number, (name, use) in enumerate(spaces.items()):
-        box(axes, 2.2 + 1.57 * number, 0.1, 1.47, 1.2, name, use, points=7.5)
+        _box(axes, 2.2 + 1.57 * number, 0.1, 1.47, 1.2, name, use, size=7.5)
     return picture
 
 
 def plot_training_times(table: pd.DataFrame) -> Picture:
-    """Draw time, device hours and speed of trainings (a table of `history.training_times`)."""
+    """Draw time, device hours and speed of published trainings.
+
+    Args:
+        table: from `lab.training_times()`.
+    """
     picture = Picture(10.5, 1.3 + 0.36 * len(table))
     time, cost, speed = picture.panels(1, 3, sharey=True, width_ratios=(5, 4, 4))
-    who = [f"{row.who}, {row.date}\n{row.devices:,} {row.device}" for row in table.itertuples()]
-    colours = [DEVICE_COLOURS.get(name, PURPLE) for name in table["device"]]
-    minutes, rates = table["minutes"], table["images_per_s_each"]
-    bars(time, who, minutes, words=list(map(clock, minutes)), colours=colours)
+    names = [f"{row.team}, {row.date}\n{row.devices:,} {row.device}" for row in table.itertuples()]
+    colours = [DEVICE_COLOURS.get(device, PURPLE) for device in table["device"]]
+    minutes, rates = table["minutes"], table["images_per_s_per_device"]
+    bars(time, names, minutes, words=list(map(format_minutes, minutes)), colours=colours)
     ends = {"xscale": "log", "xlim": (0.5, minutes.max() * 12)}
     label(time, "time of the training (log scale)", size=10, **ends)
     time.set_xticks([1, 60, 24 * 60, 14 * 24 * 60], ["1 min", "1 h", "1 day", "14 days"])
     time.minorticks_off()
-    bars(cost, who, table["device_hours"], colours=colours, room=1.25)
+    bars(cost, names, table["device_hours"], colours=colours, room=1.25)
     label(cost, "device hours", size=10)
-    words = ["?" if pd.isna(each) else digits(each) for each in rates]
-    bars(speed, who, rates, words=words, colours=colours, room=1.25)
+    words = [digits(rate) for rate in rates]
+    bars(speed, names, rates, words=words, missing="?", colours=colours, room=1.25)
     label(speed, "images per second and device\n(?: not published)", size=10)
     return picture
 
 
 def plot_power(table: pd.DataFrame) -> Picture:
-    """Draw the watts of GPUs, and the performance for them (a table of `history.power`)."""
+    """Draw the watts of GPUs and their performance per kilowatt.
+
+    Args:
+        table: from `lab.power()`.
+    """
     picture = Picture(9, 1.2 + 0.42 * len(table))
     watts, gain = picture.panels(1, 2, sharey=True, width_ratios=(3, 2))
     names, values = list(table["device"]), table["performance_per_kw"]
     series = {"at most": table["max_w"], "idle, about": table["idle_w"]}
     bars(watts, names, series, unit=" W", colours=(ORANGE, DARK))
     label(watts, "watts of one GPU", size=10)
-    words = ["?" if pd.isna(each) else f"{each:.1f}" for each in values]
-    bars(gain, names, values, words=words, colours=GREEN)
+    words = [f"{value:.1f}" for value in values]
+    bars(gain, names, values, words=words, missing="?", colours=GREEN)
     label(gain, "performance per kilowatt (?: not published)", size=10)
-    # In two lines: in one it is wider than its panel, and is cut.
+    # On two lines, because one is wider than the panel.
     gain.set_xlabel("performance ÷ kilowatts\n(performance of an A100 SXM: 1)", fontsize=9)
     legend(picture)
     return picture
+
+
+def _canvas(width: float, height: float, below: float = 0) -> tuple[Picture, Axes]:
+    """Return axes whose units are inches, so that text fits its box, above room for a legend."""
+    picture = Picture(width, height + below)
+    axes = picture.panel()
+    axes.set(xlim=(0, width), ylim=(0, height), aspect="equal")
+    axes.axis("off")
+    return picture, axes
+
+
+def _box(
+    axes: Axes,
+    left: float,
+    low: float,
+    width: float,
+    height: float,
+    title: str,
+    words: str = "",
+    size: float = 8.5,
+) -> None:
+    """Draw a rounded box with a title in the upper left corner and words in the middle."""
+    style = {"facecolor": BOX, "edgecolor": GREY, "lw": 0.9, "boxstyle": "round,pad=0.06"}
+    axes.add_patch(FancyBboxPatch((left + 0.06, low + 0.06), width - 0.12, height - 0.12, **style))
+    place = left + 0.12, low + height - 0.1
+    axes.text(*place, title, va="top", fontsize=9, color=DARK, weight="bold")
+    describe(axes, "", [title])
+    _write(axes, left + width / 2, low + 0.4 * height, words, size=size)
+
+
+def _squares(
+    axes: Axes,
+    left: float,
+    low: float,
+    width: float,
+    height: float,
+    colours: Sequence[str],
+    words: Sequence[str] = (),
+    *,
+    largest: float = 0.75,
+) -> None:
+    """Draw a square of each colour, as large as fits; squares that are large enough have words."""
+    if not colours:
+        return
+    count = len(colours)
+    sides = {n: min(width / n, height / math.ceil(count / n), largest) for n in range(1, count + 1)}
+    columns = max(sides, key=sides.get)
+    side = sides[columns]
+    top = low + (height + side * math.ceil(count / columns)) / 2
+    left += (width - side * columns) / 2
+    for number, colour in enumerate(colours):
+        row, column = divmod(number, columns)
+        x, y = left + (column + 0.08) * side, top - (row + 0.92) * side
+        axes.add_patch(Rectangle((x, y), side * 0.84, side * 0.84, color=colour, lw=0))
+        if words and side > 0.5:
+            middle = x + 0.42 * side, y + 0.42 * side
+            _write(axes, *middle, words[number], colour=words_on(colour), size=7.5)
+
+
+def _gauge(axes: Axes, left: float, low: float, width: float, height: float, used: float) -> None:
+    """Draw a bar, filled by the share that is used: upwards if it is high, else rightwards."""
+    axes.add_patch(Rectangle((left, low), width, height, facecolor="white", edgecolor=GREY, lw=0.9))
+    shape = (width, height * used) if height > width else (width * used, height)
+    axes.add_patch(Rectangle((left, low), *shape, color=SKY, lw=0))
+
+
+def _arrow(
+    axes: Axes, begin: tuple[float, float], end: tuple[float, float], words: str = ""
+) -> None:
+    axes.annotate("", end, begin, arrowprops={"arrowstyle": "->", "color": DARK})
+    _write(axes, (begin[0] + end[0]) / 2, (begin[1] + end[1]) / 2 + 0.13, words, size=8)
+
+
+def _line(axes: Axes, left: float, y: float) -> None:
+    """Draw the network."""
+    axes.plot([left, 9.95], [y, y], color=PURPLE, lw=4, solid_capstyle="round")
+
+
+def _write(
+    axes: Axes, x: float, y: float, words: str, *, colour: str = DARK, size: float = 8.5
+) -> None:
+    """Write words around a point, and add them to the alt text."""
+    style = {"ha": "center", "va": "center", "linespacing": 1.35}
+    axes.text(x, y, words, fontsize=size, color=colour, **style)
+    describe(axes, "", [words])
+
+
+def _size(gib: float) -> str:
+    """Format GiB: 4.1 GiB, 24 GiB, 4.1 TiB."""
+    units = ["PiB", "TiB", "GiB"]
+    while gib >= 1000 and len(units) > 1:
+        gib, _ = gib / 1024, units.pop()
+    return f"{gib:.0f} {units[-1]}" if gib >= 10 else f"{gib:.1f} {units[-1]}"

@@ -27,12 +27,12 @@ def _device_limits(cfg: Config, place: Place) -> str:
 
 ON_CPU = FULL_SIZE | {"device": "cpu", "steps": 4, "warmup_steps": 1}  # where a step takes seconds
 
-SWEPT = SYNTHETIC | {"steps": 20, "warmup_steps": 5}
+SWEEP = SYNTHETIC | {"steps": 20, "warmup_steps": 5}
 
-FEW = SYNTHETIC | {"steps": 3, "warmup_steps": 1}
+SHORT = SYNTHETIC | {"steps": 3, "warmup_steps": 1}
 
-# The ladder as one GPU climbs it, and the same in the other formats, as their traces are named.
-LARGE = {
+# The rungs of one GPU, also in other formats, by the names of their traces.
+GPU_RUNGS = {
     "device": rung("device", **FULL_SIZE),
     "amp": rung("amp", **FULL_SIZE),
     "channels_last": rung("channels_last", **FULL_SIZE),
@@ -62,11 +62,11 @@ LAB = Lab(
     checks=CHECKS,
     rungs=(("baseline", "fp32"), ("device", "fp32")),
     recordings=(
-        Recording("throughput", [rung("baseline", **ON_CPU), LARGE["device"]]),
+        Recording("throughput", [rung("baseline", **ON_CPU), GPU_RUNGS["device"]]),
         Recording(
             "batch sizes",
             [
-                rung(name, **SWEPT, batch_size=size)
+                rung(name, **SWEEP, batch_size=size)
                 for name in ("channels_last", "amp", "device")
                 for size in (64, 128, 512, 1024, 2048)
             ],
@@ -74,7 +74,7 @@ LAB = Lab(
         Recording(
             "notebook",
             [
-                *vary(rung("device", **FEW), batch_size=[32, 64, 256, 1024, 2048]),
+                *vary(rung("device", **SHORT), batch_size=[32, 64, 256, 1024, 2048]),
                 rung("device"),
                 rung("baseline"),
             ],

@@ -1,14 +1,12 @@
-"""Anatomy of memory: what holds it during a training step, layer by layer."""
+"""The memory of a training step by part of the network and by kind."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 import torch
-from torch import nn
 from torch.autograd.graph import Node, saved_tensors_hooks
 
 from course.config import GIB, Config
@@ -20,47 +18,48 @@ STEM, HEAD = ("conv1", "bn1", "relu", "maxpool"), ("avgpool", "fc")
 
 @dataclass(frozen=True)
 class ForwardPeaks:
-    """Peak GiB of a forward pass that keeps what backward needs, and of one that does not."""
+    """Peak GiB of a forward pass that saves tensors for backward, and of one that does not."""
 
     grad_gib: float
     no_grad_gib: float
 
 
-def anatomy(config: Config) -> pd.DataFrame:
-    """What a training step holds, by part of the network: columns part, kind, gib.
+def memory_by_part(config: Config) -> pd.DataFrame:
+    """Return a step's GiB by part of the network: columns part, kind, gib.
 
-    Nothing is computed: the step runs on fake tensors. Parts are the stem, layer1 to layer4
-    and the head (with the loss). Kinds are `KINDS`; "weight copies" are autocast's, in half
-    precision, and "activations" all that autograd keeps for backward beside weights and batch,
-    each storage counted once, where it is kept first. Not all of it is held at one time: a
-    gradient comes when activations go, so `memory.predict`, which tells the peak, counts few
-    gradients, and adds what backward needs for one layer. Tensors only, on any device: a
-    process on a CPU holds its libraries beside them.
+    Parts are the stem, layer1 to layer4 and the head (with the loss). Kinds are `KINDS`: "weight
+    copies" are autocast's copies in half precision; "activations" is everything else that autograd
+    saves for backward, each storage counted once, in the part that saves it first.
+
+    The sum is not the peak, because gradients are allocated while activations are freed:
+    `memory.predict` predicts the peak. Only tensors count; on a CPU, a process also has
+    libraries. The step runs on fake tensors, so nothing is computed.
 
     Raises:
-        ValueError: a step that PyTorch refuses.
+        ValueError: PyTorch rejects the step.
     """
     with fake_step(config) as step:
-        step.update_once()  # for the optimizer's state
-        table = pd.DataFrame([*_fixed(step), *_kept(step)], columns=["part", "kind", "gib"])
-    parts = list(dict.fromkeys(map(_part, dict(step.model.named_children()))))
-    sums = table.pivot_table("gib", "part", "kind", "sum", fill_value=0.0)
-    return sums.reindex(parts, columns=KINDS, fill_value=0.0).stack().rename("gib").reset_index()
+        step.update_once()  # creates the optimizer's state
+        rows = [*_lasting_tensors(step), *_saved_tensors(step)]
+        parts = list(dict.fromkeys(_part(name) for name, _ in step.model.named_children()))
+    index = pd.MultiIndex.from_product([parts, KINDS], names=["part", "kind"])
+    gib = pd.DataFrame(rows, columns=[*index.names, "gib"]).groupby(index.names)["gib"].sum()
+    return gib.reindex(index, fill_value=0.0).reset_index()
 
 
-def kept_without_grad(config: Config) -> ForwardPeaks:
-    """Peak GiB of the forward pass with and without `torch.no_grad()`; nothing is computed.
+def forward_peaks(config: Config) -> ForwardPeaks:
+    """Predict the peak of a forward pass with and without gradients; nothing is computed.
 
-    Without gradients each layer's output is freed once the next layer has used it.
+    Under `torch.no_grad()`, each layer's output is freed as soon as the next layer has used it.
 
     Raises:
-        ValueError: a forward pass that PyTorch refuses.
+        ValueError: PyTorch rejects the forward pass.
     """
     peaks = []
     for grad in (True, False):
-        with fake_step(config) as step, torch.set_grad_enabled(grad), tracked(step) as held:
+        with fake_step(config) as step, torch.set_grad_enabled(grad), tracked(step) as memory:
             step.forward()
-        peaks.append(held["Total"])
+        peaks.append(memory["Total"])
     return ForwardPeaks(*peaks)
 
 
@@ -68,57 +67,51 @@ def _part(child: str) -> str:
     return "stem" if child in STEM else "head" if child in HEAD else child
 
 
-def _fixed(step: FakeStep) -> list[tuple[str, str, float]]:
-    """What does not come from the forward pass. Each weight has a gradient of its own size."""
-    rows = [("stem", "batch", sum(_gib(tensor) for tensor in _batch(step).values()))]
+def _lasting_tensors(step: FakeStep) -> Iterator[tuple[str, str, float]]:
+    """Yield what a step has besides saved tensors; a gradient is as large as its weight."""
+    yield "stem", "batch", sum(map(_gib, _batch(step).values()))
     for name, child in step.model.named_children():
+        part = _part(name)
         for parameter in child.parameters():
-            state = step.optimizer.state[parameter].values()
-            held = sum(_gib(value) for value in state if isinstance(value, torch.Tensor))
-            rows.append((_part(name), "weights", _gib(parameter)))
-            rows.append((_part(name), "gradients", _gib(parameter)))
-            rows.append((_part(name), "optimizer state", held))
-        rows += [(_part(name), "weights", _gib(buffer)) for buffer in child.buffers()]
-    return rows
+            yield part, "weights", _gib(parameter)
+            yield part, "gradients", _gib(parameter)
+            for value in step.optimizer.state[parameter].values():
+                if isinstance(value, torch.Tensor):
+                    yield part, "optimizer state", _gib(value)
+        for buffer in child.buffers():
+            yield part, "weights", _gib(buffer)
 
 
-def _kept(step: FakeStep) -> list[tuple[str, str, float]]:
-    """What the forward pass adds, seen by the hooks that autograd calls for what it saves."""
-    seen = {_storage(tensor) for tensor in (*step.model.parameters(), *step.model.buffers())}
-    seen |= set(_batch(step))
-    kept: list[tuple[str, str, torch.Tensor]] = []
-    current = ["stem"]
+def _saved_tensors(step: FakeStep) -> list[tuple[str, str, float]]:
+    """Return what the forward pass saves for backward, as autograd's hooks report it."""
+    known = {_storage(tensor) for tensor in (*step.model.parameters(), *step.model.buffers())}
+    known |= set(_batch(step))
+    saved: list[tuple[str, str, torch.Tensor]] = []  # with tensors, so that no address is reused
+    parts = ["stem"]  # the last one is running
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        if _storage(tensor) not in seen:
-            seen.add(_storage(tensor))
-            kind = "weight copies" if _copies_weight(tensor.grad_fn) else "activations"
-            kept.append((current[0], kind, tensor))  # held, so that its address stays its own
+        if _storage(tensor) not in known:
+            known.add(_storage(tensor))
+            kind = "weight copies" if _is_weight_copy(tensor.grad_fn) else "activations"
+            saved.append((parts[-1], kind, tensor))
         return tensor
 
     for name, child in step.model.named_children():
-        child.register_forward_pre_hook(_note(current, _part(name)))
+        child.register_forward_pre_hook(lambda *_, part=_part(name): parts.append(part))
     with saved_tensors_hooks(pack, lambda tensor: tensor):
         step.forward()
-    return [(part, kind, _gib(tensor)) for part, kind, tensor in kept]
-
-
-def _note(current: list[str], part: str) -> Callable[[nn.Module, Any], None]:
-    def enter(_module: nn.Module, _inputs: Any) -> None:
-        current[0] = part
-
-    return enter
+    return [(part, kind, _gib(tensor)) for part, kind, tensor in saved]
 
 
 def _batch(step: FakeStep) -> dict[int, torch.Tensor]:
     return {_storage(tensor): tensor for tensor in (step.loaded, step.images, step.labels)}
 
 
-def _copies_weight(node: Node | None) -> bool:
-    """Was this tensor made of a parameter by nothing but a change of type, or a transposition?"""
+def _is_weight_copy(node: Node | None) -> bool:
+    """Return whether a tensor is a parameter after nothing but a type change or a transposition."""
     while node is not None and node.name() in ("ToCopyBackward0", "TBackward0"):
         node = node.next_functions[0][0]
-    return node is not None and hasattr(node, "variable")  # a leaf: where gradients accumulate
+    return node is not None and hasattr(node, "variable")  # a leaf, which accumulates gradients
 
 
 def _storage(tensor: torch.Tensor) -> int:

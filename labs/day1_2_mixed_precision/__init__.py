@@ -4,12 +4,13 @@ from course.lazy import lazy_exports
 
 _NAMES = {
     ".figures": (
-        "plot_bits plot_gradient_histogram plot_learned plot_range_and_precision plot_scale_course"
+        "plot_bits plot_digit_accuracy plot_gradient_histogram plot_loss_scale "
+        "plot_range_and_precision"
     ),
-    ".learning": "learned_digits",
+    ".learning": "digit_accuracy loss_scale_history",
     ".rounding": (
-        "DTYPES formats gradient_magnitudes lost_share lost_updates operator_types "
-        "scaler_course started_training to_tf32"
+        "DTYPES formats fp16_shares gradient_magnitudes lost_updates operator_types "
+        "round_to_tf32 train_briefly"
     ),
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

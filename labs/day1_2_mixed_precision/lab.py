@@ -8,7 +8,7 @@ from course.checks.lab import Lab, Mechanism, Place, Recording
 from course.config import Config, rung
 from course.runs.run import Run
 from course.valid import HALF_FORMATS
-from labs.day1_1_gpu.lab import LARGE, ON_CPU
+from labs.day1_1_gpu.lab import GPU_RUNGS, ON_CPU
 
 
 def _amp_seen(run: Run) -> str:
@@ -78,7 +78,8 @@ LAB = Lab(
     rungs=(("device", "tf32"), ("amp", "bf16"), ("amp", "fp16")),
     recordings=(
         Recording(
-            "throughput", [LARGE["amp"], LARGE["tf32"], LARGE["amp_fp16"], rung("amp", **ON_CPU)]
+            "throughput",
+            [*(GPU_RUNGS[name] for name in ("amp", "tf32", "amp_fp16")), rung("amp", **ON_CPU)],
         ),
         Recording("notebook", [rung("amp"), rung("amp", rung="fp16", precision="fp16")]),
     ),

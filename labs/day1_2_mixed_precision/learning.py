@@ -1,6 +1,8 @@
-"""A training that fp16 spoils without loss scaling: a small network, on any CPU, in seconds."""
+"""Small networks that learn handwritten digits on any CPU, with and without loss scaling."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pandas as pd
 import torch
@@ -9,51 +11,74 @@ from torch import nn
 from labs.day1_2_mixed_precision.rounding import handwritten_digits
 
 BATCH = 64
-# Of a run: its name, does autocast take fp16, does a scaler scale the loss?
-RUNS = (("fp32", False, False), ("fp16", True, False), ("fp16, loss scaled", True, True))
+# By name: whether autocast uses fp16, and whether a scaler scales the loss.
+RUNS = {"fp32": (False, False), "fp16": (True, False), "fp16, loss scaled": (True, True)}
 
 
-def learned_digits(divided_by: int = BATCH, steps: int = 200) -> pd.DataFrame:
-    """How a small network learns handwritten digits: in fp32, and in fp16 without and with scaling.
+def digit_accuracy(loss_divisor: int = BATCH, steps: int = 200) -> pd.DataFrame:
+    """Train a small network in fp32, and in fp16 without and with loss scaling.
 
-    Five layers, four of 64 and one of 10, learn scikit-learn's digits on the CPU with Adam.
-    Adam divides each update by the size of its gradients, so a small loss alone does little harm.
+    Four layers of 64 and one of 10 learn with Adam, which divides each update by the size of its
+    gradients, so that a small loss changes little in fp32.
 
     Args:
-        divided_by: the loss is the sum over a batch of 64 digits, divided by this. 64 makes it
-            their mean; the number of all pixels of a batch makes each gradient as small as that
-            of a network with a label for every pixel.
+        loss_divisor: divides the sum of the loss over a batch. 64, the batch size, makes it the
+            mean; the number of a batch's pixels makes each gradient as small as in a network that
+            has a label per pixel.
 
     Returns:
-        Columns fp32, fp16, "fp16, loss scaled": which share of a step's batch was right, before
-        the step's update. The index is the step.
+        Columns fp32, fp16, "fp16, loss scaled": the share of the batch that was right, before the
+        step's update, by step.
     """
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # several would wait for each other at matrices as small as these
-    try:
-        right = {name: _train(*how, divided_by, steps) for name, *how in RUNS}
-    finally:
-        torch.set_num_threads(threads)
-    return pd.DataFrame(right).rename_axis("step")
+    torch.set_num_threads(1)  # several threads would wait for each other: the matrices are small
+    accuracy = {}
+    for name, (fp16, scaled) in RUNS.items():
+        torch.manual_seed(0)  # the same weights and batches for all
+        hidden = [layer for _ in range(4) for layer in (nn.Linear(64, 64), nn.ReLU())]
+        model = nn.Sequential(*hidden, nn.Linear(64, 10))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.002)
+        scaler = torch.amp.GradScaler("cpu", enabled=scaled)
+        accuracy[name] = list(_train(model, optimizer, scaler, steps, fp16, loss_divisor))
+    torch.set_num_threads(threads)
+    return pd.DataFrame(accuracy).rename_axis("step")
 
 
-def _train(fp16: bool, scaled: bool, divided_by: int, steps: int) -> list[float]:
-    """The share that was right in every step."""
-    torch.manual_seed(0)  # the same weights and batches for all
+def loss_scale_history(
+    steps: int = 80, init_scale: float = 2.0**24, growth_interval: int = 10
+) -> pd.DataFrame:
+    """Train two layers in fp16, and return the scale: columns step, scale, skipped.
+
+    `skipped` is True if a gradient overflowed and the weights stayed as they were. A scale that
+    grows after 10 good steps shows its growth; PyTorch's default is 2,000.
+    """
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=init_scale, growth_interval=growth_interval)
+    scales = [init_scale, *(scaler.get_scale() for _ in _train(model, optimizer, scaler, steps))]
+    scale = pd.Series(scales)
+    table = pd.DataFrame({"step": scale.index, "scale": scale, "skipped": scale.diff(-1) > 0})
+    return table.head(steps)
+
+
+def _train(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    steps: int,
+    fp16: bool = True,
+    loss_divisor: int = BATCH,
+) -> Iterator[float]:
+    """Train on random batches, and yield the share of each that was right."""
     images, labels = handwritten_digits()
-    hidden = [part for _ in range(4) for part in (nn.Linear(64, 64), nn.ReLU())]
-    model = nn.Sequential(*hidden, nn.Linear(64, 10))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.002)
-    scaler = torch.amp.GradScaler("cpu", enabled=scaled)
-    right = []
     for _ in range(steps):
         batch = torch.randint(len(images), (BATCH,))
         with torch.autocast("cpu", torch.float16, enabled=fp16):
             scores = model(images[batch])
-            loss = nn.functional.cross_entropy(scores, labels[batch], reduction="sum") / divided_by
+            loss = nn.functional.cross_entropy(scores, labels[batch], reduction="sum")
         optimizer.zero_grad()
-        scaler.scale(loss).backward()
+        scaler.scale(loss / loss_divisor).backward()
         scaler.step(optimizer)
         scaler.update()
-        right.append((scores.argmax(dim=1) == labels[batch]).double().mean().item())
-    return right
+        yield (scores.argmax(dim=1) == labels[batch]).double().mean().item()

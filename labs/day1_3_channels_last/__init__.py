@@ -4,8 +4,8 @@ from course.lazy import lazy_exports
 
 _NAMES = {
     ".convolution": "convolution_times recorded_convolution",
-    ".figures": "plot_convolution_times plot_parts plot_strides",
-    ".strides": "addresses conversions ms_by_channels operator_layouts parts",
+    ".figures": "plot_convolution_times plot_strides plot_time_by_part",
+    ".strides": "addresses conversions ms_by_channels operator_layouts time_by_part",
     "course.analysis.traces.tables": "layout_kernels",
     "course.training.evidence.operators": "layout",
 }

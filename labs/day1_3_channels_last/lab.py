@@ -5,7 +5,7 @@ from __future__ import annotations
 from course.checks.lab import Lab, Mechanism, Recording
 from course.config import rung
 from course.runs.run import Run
-from labs.day1_1_gpu.lab import LARGE, ON_CPU
+from labs.day1_1_gpu.lab import GPU_RUNGS, ON_CPU
 from labs.day1_2_mixed_precision.lab import _emulation_limits
 
 
@@ -39,8 +39,8 @@ LAB = Lab(
         Recording(
             "throughput",
             [
-                LARGE["channels_last"],
-                LARGE["channels_last_fp16"],
+                GPU_RUNGS["channels_last"],
+                GPU_RUNGS["channels_last_fp16"],
                 rung("channels_last", **ON_CPU),
             ],
         ),

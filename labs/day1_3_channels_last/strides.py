@@ -1,4 +1,4 @@
-"""Memory layout by experiment: where numbers lie, which operators keep them so, who converts."""
+"""Memory layout by experiment: addresses, layouts of operators, conversions, and their time."""
 
 from __future__ import annotations
 
@@ -17,70 +17,67 @@ from course.training.evidence.operators import layout
 
 PARTS = {"convolutions": "conv", "BatchNorm": "batch_norm"}  # by a word in the operator's name
 CONVERSIONS, REST = "layout conversions", "all else"
-INDICES = ("n", "c", "h", "w")  # image, channel, row, column
 
 
 def addresses(tensor: torch.Tensor) -> pd.DataFrame:
-    """Where each number of a 4-d tensor lies in memory: one row a number, in order of address.
+    """Return where each number of a 4-d tensor is in memory, in the order of addresses.
 
     Columns: n, c, h, w and address, counted in numbers from the tensor's first one: the sum of
     each index times its stride.
 
     Raises:
-        ValueError: a tensor that has not four dimensions.
+        ValueError: the tensor does not have four dimensions.
     """
     if tensor.dim() != 4:
         raise ValueError(
             f"addresses needs a 4-d tensor (N, C, H, W), not one of {tuple(tensor.shape)}"
         )
-    shape = tensor.shape
-    index = torch.cartesian_prod(*(torch.arange(size) for size in shape)).reshape(-1, 4)
-    table = pd.DataFrame(index.numpy(), columns=list(INDICES))
-    table["address"] = (index * torch.tensor(tensor.stride())).sum(dim=1).numpy()
+    table = torch.cartesian_prod(*map(torch.arange, tensor.shape)).reshape(-1, 4)
+    address = (table * torch.tensor(tensor.stride())).sum(dim=1)
+    table = pd.DataFrame(table.numpy(), columns=list("nchw")).assign(address=address.numpy())
     return table.sort_values("address", ignore_index=True)
 
 
 def operator_layouts(step: Callable[[], Any]) -> pd.DataFrame:
-    """Which layout the operators that are called in `step` are given, and which they hand on.
+    """Return the layouts of the operators that a step calls.
 
     Columns: phase (forward | backward), operator, inputs and output (NCHW, NHWC, other, or
-    "either", where one channel or one pixel leaves no difference), calls; in the order of first
-    use. Only 4-d tensors are looked at. Views are left out: they move no number.
+    "either" if one channel or one pixel makes no difference), calls; in the order of first use.
+    Only 4-d tensors count. Views are left out: they move no number.
     """
-    return operator_calls(step, _layouts)
 
+    def layouts(tensors: list[torch.Tensor]) -> str:
+        return ", ".join(dict.fromkeys(layout(tensor) for tensor in tensors if tensor.dim() == 4))
 
-def _layouts(tensors: list[torch.Tensor]) -> str:
-    return ", ".join(dict.fromkeys(layout(tensor) for tensor in tensors if tensor.dim() == 4))
+    return operator_calls(step, layouts)
 
 
 def conversions(call: Callable[..., Any], *inputs: Any) -> pd.DataFrame:
-    """Tensors that convolutions copy into another layout, while `call(*inputs)` runs.
+    """Return the tensors that convolutions copy to another layout in `call(*inputs)`.
 
-    A convolution whose inputs differ in layout makes a copy of one of them. The profiler sees
-    these copies; what a library such as cuDNN converts by kernels of its own lies deeper, and is
-    seen in a trace only (`course.analysis.traces.tables.layout_kernels`).
+    A convolution whose inputs have different layouts copies one of them. Copies by kernels of a
+    library, such as cuDNN, appear only in a trace: `layout_kernels` lists them.
 
     Columns: operator (conv2d | convolution_backward), shape (N, C, H, W), copies, megabytes (of
-    all these copies, at fp32's 4 bytes).
+    all these copies, with fp32's 4 bytes).
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or its start and stop are printed
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or the profiler prints its start and stop
     with torch.autograd.profiler.profile(use_kineto=False, record_shapes=True) as profiler:
         call(*inputs)
-    found = Counter(
+    counts = Counter(
         (operator, tuple(event.input_shapes[0]))
         for event in profiler.function_events
-        if event.name == "aten::clone" and (operator := _convolution_around(event))
+        if event.name == "aten::clone" and (operator := _parent_convolution(event))
     )
     rows = [
         (operator, shape, copies, copies * math.prod(shape) * 4 / 1e6)
-        for (operator, shape), copies in found.items()
+        for (operator, shape), copies in counts.items()
     ]
     return pd.DataFrame(rows, columns=["operator", "shape", "copies", "megabytes"])
 
 
-def _convolution_around(event: Any) -> str:
-    """The convolution within which an operator was called, or ""."""
+def _parent_convolution(event: Any) -> str:
+    """Return the convolution that called an operator, or ""."""
     while event := event.cpu_parent:
         name = event.name.removeprefix("aten::")
         if name in ("conv2d", "convolution_backward"):
@@ -88,11 +85,11 @@ def _convolution_around(event: Any) -> str:
     return ""
 
 
-def parts(trace: Trace) -> pd.DataFrame:
-    """GPU time of a trace in four parts: convolutions, layout conversions, BatchNorm, all else.
+def time_by_part(trace: Trace) -> pd.DataFrame:
+    """Return a trace's GPU time for convolutions, BatchNorm, layout conversions, and all else.
 
-    Conversions are the kernels that only turn one layout into the other or pad it; most run
-    within convolutions, whose own time is counted without them.
+    Conversions are kernels that only change or pad a layout; most run within convolutions, whose
+    time is counted without them.
 
     Columns: part, kernels, ms, share, machine.
     """
@@ -101,23 +98,23 @@ def parts(trace: Trace) -> pd.DataFrame:
     for name, word in PARTS.items():
         part[rows["operator"].str.contains(word).astype(bool)] = name
     part[rows["kernel"].str.contains(LAYOUT).astype(bool)] = CONVERSIONS
-    found = rows["duration_s"].groupby(part).agg(["count", "sum"])
-    found = found.reindex([*PARTS, CONVERSIONS, REST], fill_value=0)
-    table = pd.DataFrame({"kernels": found["count"].astype(int), "ms": found["sum"] * 1e3})
-    table = table.assign(share=table["ms"] / table["ms"].sum(), machine=trace.device)
-    return table.rename_axis("part").reset_index()
+    times = rows["duration_s"].groupby(part).agg(kernels="count", ms="sum")
+    table = times.reindex([*PARTS, CONVERSIONS, REST], fill_value=0).rename_axis("part")
+    table["ms"] *= 1e3
+    share = table["ms"] / table["ms"].sum()
+    return table.assign(share=share, machine=trace.device).reset_index()
 
 
 def ms_by_channels(trace: Trace, operator: str) -> pd.Series:
-    """GPU milliseconds of an operator's kernels, by the channels of its first input (N, C, H, W).
+    """Return the GPU milliseconds of an operator, by the channels of its first input (N, C, H, W).
 
     Raises:
-        ValueError: an operator that has no such kernel in the trace.
+        ValueError: the operator has no such kernel in the trace.
     """
     rows = trace.kernels[trace.kernels["operator"] == operator]
     rows = rows[[bool(shapes) and len(shapes[0]) == 4 for shapes in rows["input_shapes"]]]
     if rows.empty:
-        known = ", ".join(sorted(set(trace.kernels["operator"]) - {""}))
-        raise ValueError(f"{operator!r} has no kernel with a 4-d input; operators are {known}")
+        operators = ", ".join(sorted(set(trace.kernels["operator"]) - {""}))
+        raise ValueError(f"{operator!r} has no kernel with a 4-d input; operators are {operators}")
     channels = pd.Series([shapes[0][1] for shapes in rows["input_shapes"]], rows.index)
     return (rows["duration_s"] * 1e3).groupby(channels).sum().rename_axis("channels").rename("ms")

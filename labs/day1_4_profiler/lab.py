@@ -9,7 +9,7 @@ from course.checks.lab import Lab, Mechanism, Recording
 from course.config import Config, rung
 from course.runs.recordings import TRACE, trace_name
 from course.runs.run import Run
-from labs.day1_1_gpu.lab import LARGE
+from labs.day1_1_gpu.lab import GPU_RUNGS
 
 
 def _trace_faults(run: Run, _: Run) -> Iterator[str]:
@@ -70,7 +70,7 @@ LAB = Lab(
     minutes=60,
     checks=CHECKS,
     recordings=(
-        Recording("trace", [_traced(config) for config in LARGE.values()]),
+        Recording("trace", [_traced(config) for config in GPU_RUNGS.values()]),
         Recording(
             "notebook",
             [rung("device", warmup_steps=4), rung("device", warmup_steps=4, profile_steps=1)],

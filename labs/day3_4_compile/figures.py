@@ -23,7 +23,7 @@ from course.text import digits
 from labs.day3_4_compile.compiler_output import paid_after
 from labs.day3_4_compile.measurements import compile_s
 
-# What operators do, by their names in a table of `roofline.fused`.
+# What operators do, by their names in a table of `roofline.fusion_traffic`.
 KINDS = {
     "convolutions": ("convolution", "convolution_backward"),
     "BatchNorm": ("native_batch_norm", "native_batch_norm_backward"),
@@ -35,7 +35,7 @@ GOES_ON = 1.25  # times as many steps as compiling takes to pay are shown
 
 
 def plot_traffic(table: pd.DataFrame) -> Picture:
-    """Draw the megabytes that an image moves, eager and fused (a table of `roofline.fused`)."""
+    """Draw the megabytes that an image moves, eager and fused (`roofline.fusion_traffic`)."""
     picture = Picture(9.5, 2.5)
     axes = picture.panel()
     kinds = {kind: table.reindex(names).sum() for kind, names in KINDS.items()}

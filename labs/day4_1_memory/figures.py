@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from course.analysis.memory import PLAIN
+from course.analysis.memory import NO_STRATEGY
 from course.charts.base import (
     ACCENT,
     BLUE,
@@ -123,12 +123,12 @@ def _colour(way: str) -> str:
         return KINDS["kept on the host"]
     if again:
         return KINDS["both" if parts else "computed again"]
-    return KINDS["in micro-batches" if parts else PLAIN]
+    return KINDS["in micro-batches" if parts else NO_STRATEGY]
 
 
 def _named(axes: Axes, row: pd.Series, *, above: bool) -> None:
     name = row["way"].replace(" again,", ",")
-    name = f"{row['batch_size']:.0f} at once" if name == PLAIN else name
+    name = f"{row['batch_size']:.0f} at once" if name == NO_STRATEGY else name
     axes.annotate(
         name,
         (row["peak_gib"], row["images_per_s"]),

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from course.analysis.memory import way_of
+from course.analysis.memory import memory_strategy
 from course.runs.run import Run
 
 
@@ -31,7 +31,7 @@ def ways(runs: Iterable[Run]) -> pd.DataFrame:
         passes = -(-config.batch_size // at_once)
         rows.append(
             {
-                "way": way_of(config),
+                "way": memory_strategy(config),
                 "batch_size": config.batch_size,
                 "at_once": at_once,
                 "limit_gib": config.memory_gib,

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from course.analysis.roofline.bounds import Ceilings
-from course.analysis.roofline.cost import counted
+from course.analysis.roofline.cost import count_operators
 from course.training.models import parameter_count
 from labs.lab_networks import catalogue
 from labs.lab_networks.bench import Setting, Work
@@ -30,7 +30,7 @@ def operators(
         work = Work(Setting(network, precision, mode, layout), torch.device("cpu"))
         next(work.batches)  # it is made once
         _update_once(work)
-        return counted(work.step, work.setting.batch)
+        return count_operators(work.step, work.setting.batch)
 
 
 def _update_once(work: Work) -> None:

@@ -53,9 +53,9 @@ models.create = lambda name, classes, image_px=224: ResNet(
 )
 """
 FEW_DIGITS = """
-from labs import day1_2_mixed_precision as numerics
-whole = numerics.learned_digits
-numerics.learned_digits = lambda **how: whole(steps=30, **how)
+from labs import day1_2_mixed_precision
+all_steps = day1_2_mixed_precision.digit_accuracy
+day1_2_mixed_precision.digit_accuracy = lambda **options: all_steps(steps=30, **options)
 """
 FEW_COSTS = """
 from functools import partial

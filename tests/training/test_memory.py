@@ -76,14 +76,14 @@ def test_cpus_are_not_predicted() -> None:
         predict(rung("baseline"))
     table = recorded(H100)
     with pytest.raises(ValueError, match="none of these runs.*choose runs on a GPU"):
-        peaks.predicted(table[table["device"] == "cpu"])
+        peaks.compare_peaks(table[table["device"] == "cpu"])
     with pytest.raises(ValueError, match="still running: wait"):
-        peaks.predicted(table.head(2).assign(status="running"))
+        peaks.compare_peaks(table.head(2).assign(status="running"))
 
 
 @pytest.fixture(scope="module")
 def predictions() -> pd.DataFrame:
-    return peaks.of_recorded(H100)
+    return peaks.recorded_peaks(H100)
 
 
 def test_every_recorded_run_is_predicted_within_a_few_per_cent(predictions: pd.DataFrame) -> None:
@@ -110,7 +110,9 @@ def test_runs_that_did_not_fit_are_predicted_not_to_fit(predictions: pd.DataFram
 def test_a_stored_prediction_is_todays_prediction(predictions: pd.DataFrame) -> None:
     fields = {"rung": "amp", "precision": "fp16", "batch_size": 256}
     table = recorded(H100)
-    (today,) = peaks.predicted(table[(table[list(fields)] == fields).all(axis=1)])["predicted_gib"]
+    (today,) = peaks.compare_peaks(table[(table[list(fields)] == fields).all(axis=1)])[
+        "predicted_gib"
+    ]
     same = predictions["precision"].eq("fp16") & predictions["batch_size"].eq(256)
     stored = predictions[same & ~predictions["channels_last"]]["predicted_gib"].iloc[0]
     assert today == pytest.approx(stored, rel=0.005)
@@ -140,7 +142,7 @@ def test_runs_are_predicted_with_their_own_settings() -> None:
         row(status="failed"),
         row() | {"memory_kind": "process, resident"},
     ]
-    table = peaks.predicted(pd.DataFrame(rows))
+    table = peaks.compare_peaks(pd.DataFrame(rows))
     assert list(table["setting"]) == ["fp32", "fp32", "tf32", "half"]  # equal runs: one row
     assert list(table["batch_size"]) == [16, 32, 16, 16]
     assert list(table["limit_gib"]) == [2, 0.125, 2, 2]
@@ -151,7 +153,7 @@ def test_runs_are_predicted_with_their_own_settings() -> None:
     assert list(table["error"]) == pytest.approx(errors, nan_ok=True)
     for change in ({"momentum": 0.0}, {"data": "default"}):
         two = pd.DataFrame([row(channels_last=True), row(channels_last=True, **change)])
-        assert peaks.predicted(two)["predicted_gib"].nunique() == 2
+        assert peaks.compare_peaks(two)["predicted_gib"].nunique() == 2
 
 
 def test_ignored_fields_do_not_change_a_prediction() -> None:
@@ -175,8 +177,10 @@ def test_ignored_fields_do_not_change_a_prediction() -> None:
 def test_a_missing_prediction_says_how_to_store_one(monkeypatch) -> None:
     assert peaks.median_error(pd.DataFrame({"error": [-0.3, 0.1, 0.2, float("nan")]})) == 0.2
     monkeypatch.setattr(peaks, "SAVED", "absent")
-    with pytest.raises(ValueError, match=r"no prediction is saved.*memory.save\('nvidia-h100'\)"):
-        peaks.of_recorded(H100)
+    with pytest.raises(
+        ValueError, match=r"no prediction is saved.*save_predictions\('nvidia-h100'\)"
+    ):
+        peaks.recorded_peaks(H100)
 
 
 def test_the_figure_marks_what_did_not_fit(predictions: pd.DataFrame) -> None:

@@ -1,4 +1,4 @@
-"""What NVIDIA says its GPUs can do: published numbers, each with its source, and none measured."""
+"""Published specifications of NVIDIA's GPUs, with their sources."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ HERE = Path(__file__).parent
 
 
 def summary() -> pd.DataFrame:
-    """A row a GPU in its SXM form (the T4 is a card), the index its name.
+    """Return a row per GPU in its SXM form (the T4 is a card), indexed by name.
 
     Columns: architecture, year, sms (multiprocessors), memory_gb, tb_per_s (of the memory), watts,
-    and the most TFLOP/s by format, on Tensor Cores where these have it, without sparsity: fp64,
-    fp32 (ordinary cores), tf32, fp16 (bf16 as well, from Ampere on), fp8, fp4; source.
+    source, and the peak TFLOP/s by format: fp64, fp32 (ordinary cores), tf32, fp16 (from Ampere
+    on also bf16), fp8, fp4; on Tensor Cores if these support the format, without sparsity.
     """
     return pd.read_csv(HERE / "gpus.csv", index_col="gpu", dtype={"sms": "Int64"})
 
 
 def precisions() -> pd.DataFrame:
-    """Which formats an architecture multiplies on Tensor Cores, and which on ordinary ones."""
+    """Return the formats of each architecture's Tensor Cores and ordinary cores."""
     return pd.read_csv(HERE / "precisions.csv", index_col="architecture")

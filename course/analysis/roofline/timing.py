@@ -1,4 +1,4 @@
-"""Time one operation on this machine, in one number format: for ceilings and convolutions."""
+"""Time one operation on this machine, in one number format."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ DEVICES = ("cpu", "cuda")
 
 
 def check_format(device: torch.device, precision: str) -> None:
-    """Raise ValueError unless the device can be timed in this number format."""
+    """Raise ValueError unless operations in this number format can be timed on the device."""
     if precision not in FORMATS:
         raise ValueError(f"precision={precision!r}: choose {' or '.join(FORMATS)}")
     if device.type not in DEVICES:
         raise ValueError(f"device={device.type!r}: choose {' or '.join(DEVICES)}")
     if precision == "tf32" and device.type != "cuda":
-        raise ValueError("precision='tf32' exists on CUDA alone: choose fp32 or bf16 or fp16")
+        raise ValueError("precision='tf32' exists only on CUDA: choose fp32 or bf16 or fp16")
 
 
 @contextmanager
 def number_format(device: torch.device, precision: str) -> Iterator[torch.dtype]:
-    """The type of a precision's tensors, with TF32 on for "tf32" alone, and as it was after.
+    """Allow TF32 only for "tf32" within the context, and return the dtype for tensors.
 
     Raises:
-        ValueError: a precision that is unknown, or not to be had on the device.
+        ValueError: an unknown precision, or one that the device does not have.
     """
     check_format(device, precision)
     before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
@@ -43,19 +43,19 @@ def number_format(device: torch.device, precision: str) -> Iterator[torch.dtype]
 
 
 def seconds(call: Callable[[], Any], device: torch.device) -> float:
-    """Seconds of one call, until the device is done with it."""
-    _wait(device)
+    """Return the seconds of one call, until the device has finished it."""
+    _synchronize(device)
     begin = time.perf_counter()
     call()
-    _wait(device)
+    _synchronize(device)
     return time.perf_counter() - begin
 
 
 def quartiles(times: list[float]) -> tuple[float, float, float]:
-    """First quartile, median, third quartile."""
+    """Return the first quartile, the median and the third quartile."""
     return tuple(float(value) for value in np.percentile(times, [25, 50, 75]))
 
 
-def _wait(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type != "cpu":
         torch.accelerator.synchronize(device)

@@ -1,4 +1,4 @@
-"""The machine that one is on, the cluster around it, and the figures of Day 0."""
+"""The machine, the cluster around it, published trainings and GPUs, and their figures."""
 
 import itertools
 import os
@@ -12,25 +12,23 @@ import pytest
 from cases import for_all
 from job_helpers import eventually, small_disk
 from matplotlib.colors import to_hex
-from matplotlib.patches import Rectangle
 
 from course.config import GIB
 from course.jobs.own_slurm import environment
-from labs.day0_start_here import figures as plots
-from labs.day0_start_here import history, nodes
-from labs.day0_start_here.drawing import size
+from labs import day0_start_here as lab
 from labs.day0_start_here.figures import USE_COLOURS
-from labs.day0_start_here.nodes import Cluster, Disk, Gpu, Machine, Node
+from labs.day0_start_here.nodes import Cluster, Disk, Gpu, Machine, Node, disks, gpu_count, nodes
+from labs.day0_start_here.published import IMAGENET_IMAGES, max_watts
 
-HERE = Disk(("runs", "data", "home"), "/", "ext4", False, 252, 45)
-LAPTOP = Machine("laptop", "AMD EPYC", 1, 2, 2, 2, 24, 20, (), (HERE,))
+LAPTOP_DISK = Disk(("runs", "data", "home"), "/", "ext4", False, 252, 45)
+LAPTOP = Machine("laptop", "AMD EPYC", 1, 2, 2, 2, 24, 20, (), (LAPTOP_DISK,))
 LARGE_NODE = Machine(
     host="gpu017",
     cpu="AMD EPYC 7763 64-Core Processor",
     sockets=2,
     cores=128,
     threads=256,
-    usable=4,
+    usable_threads=4,
     memory_gib=2015,
     memory_free_gib=1890,
     gpus=tuple(Gpu("NVIDIA A100-SXM4-80GB", 79.2) for _ in range(8)),
@@ -41,22 +39,23 @@ LARGE_NODE = Machine(
     ),
     job_id="123456",
 )
+STATES = ("idle", "mixed", "allocated", "drained", "idle*")
 
 
-def made_up(number: int, partition: str, gpus: int, state: str) -> Node:
+def node(number: int, partition: str = "gpu", gpus: int = 4, state: str = "") -> Node:
+    state = state or STATES[number % 5]
     used = {"mixed": 1, "allocated": 2}.get(state, 0)
     gpus_used = gpus * used // 2
     return Node(f"n{number:03}", (partition,), state, 40, 20 * used, 187, gpus, gpus_used)
 
 
-STATES = ("idle", "mixed", "allocated", "drained", "idle*")
 CLUSTER = Cluster(
     nodes=(
-        *(made_up(n, "cpu", 0, STATES[n % 5]) for n in range(150)),
-        *(made_up(n, "gpu", 4, STATES[n % 5]) for n in range(140)),
-        *(made_up(n, "large", 8, STATES[n % 5]) for n in range(10)),
+        *(node(number, "cpu", 0) for number in range(150)),
+        *(node(number, "gpu", 4) for number in range(140)),
+        *(node(number, "large", 8) for number in range(10)),
     ),
-    limits_min={"cpu": 1200, "gpu": 6000, "large": float("inf")},
+    limits_min={"cpu": 45, "gpu": 6000, "large": float("inf")},
     waiting=312,
     running=540,
 )
@@ -69,186 +68,147 @@ CLUSTER = Cluster(
         ("gpu:a100:8(S:0-1),nvme:2", 8),
         ("gpu:v100:3(IDX:0,2-3)", 3),
         ("(null)", 0),
-        ("", 0),
         ("gpu", 1),
-        ("nvme:2", 0),
         ("gpu:a100:2,gpu:mig:7", 9),
     ],
 )
-def test_counts_gpus_in_words_of_slurm(gres: str, count: int) -> None:
-    assert nodes.gpu_count(gres) == count
+def test_gpus_in_generic_resources(gres: str, count: int) -> None:
+    assert gpu_count(gres) == count
 
 
 def test_a_node_in_two_partitions_is_one_node() -> None:
-    told = """n1|gpu|mixed|16|5/11/0/16|4096|gpu:4|gpu:3(IDX:0-2)|
+    first, second = nodes("""n1|gpu|mixed|16|5/11/0/16|4096|gpu:4|gpu:3(IDX:0-2)|
     n1|urgent|mixed|16|5/11/0/16|4096|gpu:4|gpu:3(IDX:0-2)|
-    a line of another form
-    n2|gpu|drained|16|0/0/16/16|4096|gpu:4|gpu:0|"""
-    first, second = nodes.nodes(told)
+    n2|gpu|drained|16|0/0/16/16|4096|gpu:4|gpu:0|""")
     assert first == Node("n1", ("gpu", "urgent"), "mixed", 16, 5, 4.0, 4, 3)
     assert (first.free_gpus, second.free_gpus) == (1, 0)
 
 
 @for_all(
-    "state, up, free",
+    "state, use",
     [
-        ("idle", True, True),
-        ("mixed", True, False),
-        ("allocated", True, False),
-        ("idle*", False, False),
-        ("idle~", True, True),
-        ("drained", False, False),
-        ("down*", False, False),
+        ("idle", "free"),
+        ("idle~", "free"),
+        ("mixed", "partly used"),
+        ("allocated", "full"),
+        ("idle*", "not available"),
+        ("drained", "not available"),
     ],
 )
-def test_only_a_node_that_answers_is_free(state: str, up: bool, free: bool) -> None:
-    node = made_up(1, "gpu", 4, state)
-    assert (node.is_up, node.is_free) == (up, free)
-    assert node.free_gpus == (0 if not up else 4 - node.gpus_used)
+def test_use_follows_from_the_state(state: str, use: str) -> None:
+    assert node(1, state=state).use == use
 
 
-def test_the_table_of_partitions_counts() -> None:
+def test_table_of_partitions() -> None:
     rows = CLUSTER.table().set_index("partition")
     assert rows.loc["gpu"].to_dict() == {
         "nodes": 140,
         "free nodes": 28,
-        "GPUs a node": "4",
+        "GPUs per node": "4",
         "GPUs": 560,
         "free GPUs": 28 * 4 + 28 * 2,
-        "cores a node": "40",
+        "cores per node": "40",
         "longest job": "4.17 days",
     }
-    assert rows.loc["large", "longest job"] == "no limit"
-
-
-def test_this_machine_is_what_the_system_says() -> None:
-    found = nodes.machine()
-    assert found.threads == psutil.cpu_count()
-    assert found.memory_gib * GIB == psutil.virtual_memory().total
-    assert 1 <= found.sockets <= found.cores <= found.threads
-    assert {use for disk in found.disks for use in disk.uses} == {"runs", "data", "home"}
+    assert rows["longest job"].tolist() == ["45 min", "4.17 days", "no limit"]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be chosen here")
-def test_only_cores_that_may_be_used_are_called_usable() -> None:
-    own = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(own)})
+def test_this_machine() -> None:
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
     try:
-        assert nodes.machine().usable == 1
+        machine = lab.machine()
     finally:
-        os.sched_setaffinity(0, own)
+        os.sched_setaffinity(0, cores)
+    assert machine.usable_threads == 1 and machine.threads == psutil.cpu_count()
+    assert machine.memory_gib * GIB == psutil.virtual_memory().total
+    assert 1 <= machine.sockets <= machine.cores <= machine.threads
+    assert {use for disk in machine.disks for use in disk.uses} == {"runs", "data", "home"}
 
 
-def test_folders_on_one_disk_are_one_disk_and_others_another(tmp_path: Path) -> None:
-    places = {"runs": tmp_path / "not" / "made" / "yet", "data": tmp_path}
-    (only,) = nodes.disks(places)
-    assert only.uses == ("runs", "data")
-    assert only.total_gib * GIB == shutil.disk_usage(tmp_path).total
+def test_folders_are_grouped_by_disk(tmp_path: Path) -> None:
+    (disk,) = disks({"runs": tmp_path / "not" / "there" / "yet", "data": tmp_path})
+    assert disk.uses == ("runs", "data")
+    assert disk.total_gib * GIB == shutil.disk_usage(tmp_path).total
     with small_disk(tmp_path / "small", "64M") as small:
-        own, other = nodes.disks({"runs": tmp_path, "data": small / "data"})
-        assert (other.kind, other.path, other.total_gib) == ("tmpfs", str(small), 64 / 1024)
-        assert own.uses == ("runs",)
-
-
-@for_all("kind, shared", [("nfs4", True), ("lustre", True), ("fuse.beegfs", True), ("ext4", False)])
-def test_knows_file_systems_that_nodes_share(kind: str, shared: bool) -> None:
-    assert nodes.is_shared(kind) == shared
+        runs, data = disks({"runs": tmp_path, "data": small / "data"})
+    assert (data.kind, data.path, data.total_gib) == ("tmpfs", str(small), 64 / 1024)
+    assert runs.uses == ("runs",) and not data.shared
 
 
 def test_no_cluster_without_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert nodes.cluster() is None
+    assert lab.cluster() is None
 
 
-def test_a_real_cluster_tells_nodes_and_what_is_free(slurm: Path) -> None:
-    found = nodes.cluster()
-    assert [(node.name, node.gpus, node.is_free) for node in found.nodes] == [
-        ("node1", 4, True),
-        ("node2", 4, True),
+def test_a_real_cluster(slurm: Path) -> None:
+    cluster = lab.cluster()
+    assert [(node.name, node.gpus, node.use) for node in cluster.nodes] == [
+        ("node1", 4, "free"),
+        ("node2", 4, "free"),
     ]
-    assert set(found.limits_min) == {"gpu", "urgent"}
-    assert {*found.nodes[0].partitions} == {"gpu", "urgent"}
-    assert found.table()["free GPUs"].tolist() == [8, 8]
+    assert set(cluster.limits_min) == {*cluster.nodes[0].partitions} == {"gpu", "urgent"}
     env = {**os.environ, **environment()}
-    words = ["sbatch", "--parsable", "--gres=gpu:3", "--cpus-per-task=5", "--output=/dev/null"]
-    job = subprocess.run([*words, "--wrap=sleep 60"], env=env, capture_output=True, text=True)
+    command = ["sbatch", "--parsable", "--gres=gpu:3", "--cpus-per-task=5", "--output=/dev/null"]
+    job = subprocess.run([*command, "--wrap=sleep 60"], env=env, capture_output=True, text=True)
     assert job.returncode == 0, job.stderr
-    eventually(lambda: nodes.cluster().running == 1, "the job runs", timeout_s=30)
-    busy = nodes.cluster()
+    eventually(lambda: lab.cluster().running == 1, "the job runs", timeout_s=30)
+    busy = lab.cluster()
     subprocess.run(["scancel", job.stdout.strip()], env=env, check=True)
-    assert sum(node.free_gpus for node in busy.nodes) == 5
+    assert busy.table()["free GPUs"].tolist() == [5, 5]
     assert sorted(node.cores_used for node in busy.nodes) == [0, 5]
 
 
-@pytest.mark.parametrize("here", [LAPTOP, LARGE_NODE], ids=["laptop", "large"])
-def test_the_drawing_of_a_node_has_each_core_and_gpu(here: Machine) -> None:
-    picture = plots.plot_node(here)
-    assert_words_are_on_the_page(picture)
-    squares = [patch for patch in picture.axes[0].patches if isinstance(patch, Rectangle)]
-    gauges = 2 * (1 + len(here.disks))
-    assert len(squares) == here.cores + len(here.gpus) + gauges
+def test_drawing_of_a_node() -> None:
+    assert_words_fit(lab.plot_node(LAPTOP))
+    picture = lab.plot_node(LARGE_NODE)
+    assert_words_fit(picture)
+    assert count_squares(picture, USE_COLOURS["full"]) == 2  # 4 of 256 threads: 2 of 128 cores
+    assert count_squares(picture, USE_COLOURS["not available"]) == 126
+    assert count_squares(picture, USE_COLOURS["free"]) == 8  # the GPUs
+    for words in ("you may use 4 of 256 threads", "GPU 7 79 GiB", "2.1 PiB of 4.4 PiB free"):
+        assert words in picture.alt
 
 
-def test_cores_that_may_not_be_used_are_grey() -> None:
-    picture = plots.plot_node(LARGE_NODE)  # 4 of 256 threads: 2 cores
-    assert len(drawn(picture, USE_COLOURS["full"])) == 2
-    assert "you may use 4 of 256 threads" in picture.alt and "GPU 7 79 GiB" in picture.alt
-
-
-def test_the_drawing_of_a_cluster_has_each_node_in_the_colour_of_its_use() -> None:
-    picture = plots.plot_cluster(CLUSTER, LARGE_NODE)
-    assert_words_are_on_the_page(picture)
+def test_drawing_of_a_cluster() -> None:
+    picture = lab.plot_cluster(CLUSTER, LARGE_NODE)
+    assert_words_fit(picture)
+    uses = {"free": 60, "partly used": 60, "full": 60, "not available": 120}
     legend = [text.get_text() for text in picture.legends[0].get_texts()]
-    assert legend == ["free: 60", "partly used: 60", "full: 60", "not available: 120"]
-    for use, count in (("partly used", 60), ("not available", 120)):
-        assert len(drawn(picture, USE_COLOURS[use])) == count, use
+    assert legend == [f"{use}: {count}" for use, count in uses.items()]
+    for use in ("partly used", "not available"):
+        assert count_squares(picture, USE_COLOURS[use]) == uses[use]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [1, 10, 11, 3000])
+@pytest.mark.parametrize("count", [1, 11, 3000])
 def test_a_cluster_of_any_size_fits(count: int) -> None:
-    nodes = tuple(made_up(n, "all", 8, STATES[n % 5]) for n in range(count))
-    picture = plots.plot_cluster(Cluster(nodes, {"all": 60}, 0, 0), LAPTOP)
-    assert_words_are_on_the_page(picture)
+    cluster = Cluster(tuple(node(number, "all", 8) for number in range(count)), {"all": 60}, 0, 0)
+    picture = lab.plot_cluster(cluster, LAPTOP)
+    assert_words_fit(picture)
     assert picture.get_size_inches()[1] < 8
 
 
-@for_all("gib, words", [(3.91, "3.9 GiB"), (252, "252 GiB"), (2015, "2.0 TiB"), (4.6e6, "4.4 PiB")])
-def test_sizes_for_people(gib: float, words: str) -> None:
-    assert size(gib) == words
-
-
-@for_all(
-    "minutes, words",
-    [(45, "45 min"), (120, "2 h"), (1200, "20 h"), (7200, "5 days"), (float("inf"), "no limit")],
-)
-def test_times_for_people(minutes: float, words: str) -> None:
-    assert nodes.clock(minutes) == words
-
-
-def test_every_published_figure_has_its_source() -> None:
-    for table in (history.training_times(), history.power()):
-        assert table["source"].str.len().min() > 20
-        assert not table["source"].str.contains("http").any()
-
-
-def test_device_hours_and_speed_are_worked_out() -> None:
-    table = history.training_times().set_index("who")
-    assert table.loc["Facebook (one node)", "device_hours"] == 8 * 29
-    assert table.loc["Facebook", "device_hours"] == 256
+def test_published_trainings() -> None:
+    table = lab.training_times()
+    assert table["source"].str.len().min() > 20
+    by_team = table.set_index("team")
+    assert by_team.loc["Facebook (one node)", "device_hours"] == 8 * 29
     # 90 epochs of 1,281,167 images in 14 days on one GPU.
-    assert table.iloc[0]["images_per_s_each"] == pytest.approx(95.3, abs=0.1)
-    assert table.loc["Fujitsu", "images_per_s_each"] == pytest.approx(1.73e6 / 2048)
-    unknown = table["epochs"].isna() & table["images_per_s"].isna()
-    assert table["images_per_s_each"].isna().equals(unknown)
-    assert unknown.any()
+    assert table["images_per_s_per_device"][0] == pytest.approx(95.3, abs=0.1)
+    fujitsu = by_team.loc["Fujitsu", "images_per_s_per_device"]
+    assert fujitsu == pytest.approx(1.73e6 / 2048)
+    unpublished = table["epochs"].isna() & table["images_per_s"].isna()
+    assert table["images_per_s_per_device"].isna().equals(unpublished) and unpublished.any()
 
 
-def test_power_by_performance() -> None:
-    table = history.power().set_index("device")
-    assert table["performance_per_kw"].idxmax() == "A100 PCIe"
-    assert table.loc["A100 SXM", "performance_per_kw"] == 1.00 / 0.400
+def test_published_power() -> None:
+    table = lab.power()
+    assert table["source"].str.len().min() > 20
+    by_device = table.set_index("device")["performance_per_kw"]
+    assert by_device.idxmax() == "A100 PCIe" and by_device["A100 SXM"] == 1.00 / 0.400
 
 
 @for_all(
@@ -256,69 +216,52 @@ def test_power_by_performance() -> None:
     [
         ("Tesla V100-SXM2-32GB", 300),
         ("NVIDIA A100-SXM4-80GB", 400),
+        ("NVIDIA A100", 400),
         ("NVIDIA A100-PCIE-40GB", 250),
         ("NVIDIA H200 (recorded 2026-11-21)", 700),
-        ("AMD EPYC, 2 cores", None),
-        ("", None),
+        ("AMD EPYC, 2 cores", float("nan")),
     ],
 )
-def test_finds_the_most_that_a_gpu_may_draw(name: str, watts: float | None) -> None:
-    assert history.max_watts(name) == watts
+def test_power_limit_by_name(name: str, watts: float) -> None:
+    assert max_watts(name) == pytest.approx(watts, nan_ok=True)
 
 
-def test_a_full_training_is_epochs_by_speed() -> None:
-    speeds = [history.IMAGENET_IMAGES / 3600, 100.0]  # an epoch an hour
-    runs = pd.DataFrame(
-        {"rung": ["a", "b"], "machine": ["NVIDIA H200", "a CPU"], "images_per_s": speeds}
-    )
-    table = history.full_training(runs, epochs=10)
-    assert table["hours"][0] == pytest.approx(10)
-    assert table["kwh"][0] == pytest.approx(7.0)
-    assert table["kwh"].isna()[1]
-    assert table["watts_are"].tolist() == ["its maximum", "not known"]
-
-
-@pytest.mark.parametrize("missing", [None, float("nan")])
-def test_what_a_meter_said_goes_before_the_table(missing: float | None) -> None:
+def test_a_full_training() -> None:
     runs = pd.DataFrame(
         {
-            "rung": ["a", "b"],
-            "machine": ["NVIDIA H200"] * 2,
-            "images_per_s": [1000.0] * 2,
-            "watts": [512.5, missing],
+            "rung": ["a", "b", "c"],
+            "machine": ["NVIDIA H200", "NVIDIA H200", "a CPU"],
+            "images_per_s": [IMAGENET_IMAGES / 3600] * 3,  # an epoch per hour
+            "watts": [512.5, None, float("nan")],
         }
     )
-    table = history.full_training(runs)
-    assert table["watts"].tolist() == [512.5, 700]
-    assert table["watts_are"].tolist() == ["measured", "its maximum"]
+    table = lab.full_training(runs)
+    assert table["hours"].tolist() == pytest.approx([90] * 3)
+    assert table["watts_source"].tolist() == ["measured", "its limit", "unknown"]
+    kwh = [90 * 0.5125, 90 * 0.7, float("nan")]
+    assert table["kwh"].tolist() == pytest.approx(kwh, nan_ok=True)
 
 
-@pytest.mark.parametrize(
-    "draw, read",
-    [(plots.plot_training_times, history.training_times), (plots.plot_power, history.power)],
-)
-def test_pictures_of_facts_say_what_was_not_told(draw, read) -> None:
-    picture = draw(read())
-    assert_words_are_on_the_page(picture)
-    said = [text.get_text().strip() for axes in picture.axes for text in axes.texts]
-    assert "?" in said
+def test_figures_of_published_numbers_mark_unpublished_ones() -> None:
+    for picture in (lab.plot_training_times(lab.training_times()), lab.plot_power(lab.power())):
+        assert_words_fit(picture)
+        assert "?" in [text.get_text().strip() for axes in picture.axes for text in axes.texts]
 
 
-def drawn(picture: plots.Picture, colour: str) -> list[Rectangle]:
-    shapes = [each for each in picture.axes[0].patches if isinstance(each, Rectangle)]
-    return [each for each in shapes if to_hex(each.get_facecolor()) == colour.lower()]
+def count_squares(picture: lab.figures.Picture, colour: str) -> int:
+    """Count the shapes of a colour."""
+    colours = [to_hex(patch.get_facecolor()) for patch in picture.axes[0].patches]
+    return colours.count(colour.lower())
 
 
-def assert_words_are_on_the_page(picture: plots.Picture) -> None:
-    """No text may leave the page, and none may run into another."""
+def assert_words_fit(picture: lab.figures.Picture) -> None:
+    """Check that no text leaves the page or overlaps another."""
     picture.draw_without_rendering()
-    page = picture.bbox
     for axes in picture.axes:
-        labels = [axes.title, axes._left_title, axes.xaxis.label, axes.yaxis.label]
-        said = [text for text in [*axes.texts, *labels] if text.get_text()]
-        extents = {text: text.get_window_extent() for text in said}
-        for text, words in extents.items():
-            assert page.x0 <= words.x0 and words.x1 <= page.x1, text.get_text()
-            assert page.y0 <= words.y0 and words.y1 <= page.y1, text.get_text()
-        for one, other in itertools.combinations(extents, 2):
-            assert not extents[one].overlaps(extents[other]), (one.get_text(), other.get_text())
+        labels = [axes.title, axes.xaxis.label, axes.yaxis.label]
+        texts = [text for text in [*axes.texts, *labels] if text.get_text()]
+        boxes = [text.get_window_extent() for text in texts]
+        for text, box in zip(texts, boxes):
+            assert picture.bbox.x0 <= box.x0 and box.x1 <= picture.bbox.x1, text.get_text()
+            assert picture.bbox.y0 <= box.y0 and box.y1 <= picture.bbox.y1, text.get_text()
+        assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))

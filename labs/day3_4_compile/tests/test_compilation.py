@@ -242,5 +242,5 @@ def test_pictures_say_what_they_show() -> None:
 
 def test_fusing_moves_no_more_bytes() -> None:
     small = rung("device", data="synthetic", image_px=32, batch_size=2, model="resnet18")
-    table = roofline.fused(roofline.operators(small).set_index("operator"))
+    table = roofline.fusion_traffic(roofline.operators(small).set_index("operator"))
     assert (table["least"] <= table["most"]).all() and (table["most"] <= table["eager"]).all()

@@ -51,8 +51,8 @@ def test_a_way_in_words(table: pd.DataFrame) -> None:
         "all but products again, 16 at once",
         "all kept",
     ]
-    assert memory.way_of(rung("large", offload=True, batch_size=8)) == "kept on the host"
-    assert memory.way_of(rung("large", micro_batch=64)) == "all kept"  # one pass
+    assert memory.memory_strategy(rung("large", offload=True, batch_size=8)) == "kept on the host"
+    assert memory.memory_strategy(rung("large", micro_batch=64)) == "all kept"  # one pass
 
 
 def test_passes_and_what_is_not_known(table: pd.DataFrame) -> None:

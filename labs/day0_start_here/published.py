@@ -1,0 +1,68 @@
+"""Published training times of ResNet-50 and power of GPUs, with what follows from them.
+
+The files training_times.csv and power.csv have the source of each row.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+HERE = Path(__file__).parent
+IMAGENET_IMAGES = 1_281_167  # training images of ImageNet-1k (ILSVRC 2012)
+EPOCHS = 90  # of the published trainings that report a number
+
+
+def training_times() -> pd.DataFrame:
+    """Return published trainings of ResNet-50 on ImageNet, the slowest first.
+
+    Columns team, date, devices, device, minutes, epochs, images_per_s and source are as published
+    (NaN: not published). Calculated: `device_hours`, devices × hours; `images_per_s_per_device`,
+    from the images per second, or else from epochs × 1,281,167 images.
+    """
+    table = pd.read_csv(HERE / "training_times.csv")
+    seconds = table["minutes"] * 60
+    rate = table["images_per_s"].fillna(table["epochs"] * IMAGENET_IMAGES / seconds)
+    return table.assign(
+        device_hours=table["devices"] * table["minutes"] / 60,
+        images_per_s_per_device=rate / table["devices"],
+    ).sort_values("minutes", ascending=False, ignore_index=True)
+
+
+def power() -> pd.DataFrame:
+    """Return the watts of GPUs: device, max_w, idle_w, performance (A100 SXM: 1), source.
+
+    Calculated: `performance_per_kw`, the performance per 1,000 W at full power.
+    """
+    table = pd.read_csv(HERE / "power.csv")
+    return table.assign(performance_per_kw=table["performance"] / table["max_w"] * 1000)
+
+
+def max_watts(machine: str) -> float:
+    """Return a GPU's power limit by its name; NaN if `power` does not have this GPU.
+
+    Of a name without a form ("NVIDIA A100"), the limit is the SXM's, which is the largest.
+    """
+    words, table = machine.upper().replace("-", " ").split(), power()
+    is_pcie = table["device"].str.contains("PCIe")
+    matches = table["device"].str.split().str[0].isin(words)
+    return table.loc[matches & (is_pcie == ("PCIE" in words)), "max_w"].max()
+
+
+def full_training(runs: pd.DataFrame) -> pd.DataFrame:
+    """Estimate the hours and the energy of 90 epochs of ImageNet on one device.
+
+    Only training steps count, at the measured speed. `watts` are the measured mean, or else the
+    power limit; `watts_source` names which.
+
+    Args:
+        runs: records, as `course.recorded` returns them: rung, machine, images_per_s, watts.
+    """
+    table = runs[["rung", "machine", "images_per_s"]].reset_index(drop=True)
+    measured = runs["watts"].astype(float).reset_index(drop=True)
+    limits = table["machine"].map(max_watts)
+    watts, hours = measured.fillna(limits), EPOCHS * IMAGENET_IMAGES / table["images_per_s"] / 3600
+    sources = np.select([measured.notna(), limits.notna()], ["measured", "its limit"], "unknown")
+    return table.assign(hours=hours, watts=watts, watts_source=sources, kwh=hours * watts / 1000)

@@ -19,6 +19,7 @@ CELLS = {
     "microscope.names": ("lab_microscope", "uses_tensor_cores"),
     "microscope.load": ("lab_microscope", "widest_load"),
     "microscope.waves": ("lab_microscope", "waves"),
+    "fast_step.statistics": ("lab_fast_step", "statistics"),
     "inference.latencies": ("lab_inference", "latencies"),
     "inference.fold": ("lab_inference", "fold"),
     "inference.int8": ("lab_inference", "to_int8"),
@@ -30,7 +31,12 @@ SINCE = "perf_counter() - begin"
 SCALE = "norm.weight / (norm.running_var + norm.eps).sqrt()"
 WEIGHT = "weight * scale[:, None, None, None]"
 BIAS = "(bias - norm.running_mean) * scale + norm.bias"
+MEAN, SQUARE, VARIANCE = "W @ s / M", "((W @ G) * W).sum(1) / M", "square - mean**2"
 RIGHT = {
+    "fast_step.statistics": [
+        (MEAN, SQUARE, VARIANCE),
+        ("(W * s).sum(1) / M", 'torch.einsum("nk,kl,nl->n", W, G, W) / M', VARIANCE),
+    ],
     "numerics.carry": [
         ("update + carry", "update - (new - total)"),
         ("carry + update", "(total - new) + update"),
@@ -68,6 +74,18 @@ RIGHT = {
     ],
 }
 WRONG = {
+    "fast_step.statistics": {
+        ("W @ s", SQUARE, VARIANCE): "a mean is divided by M",
+        ("W @ s / (M - 1)", SQUARE, VARIANCE): "divided by M, not by M - 1",
+        (MEAN, "((W @ G) * W).sum(1) / (M - 1)", VARIANCE): "BatchNorm divides by M.* y², too",
+        (MEAN, SQUARE, "(square - mean**2) * M / (M - 1)"): "BatchNorm divides by M",
+        (MEAN, SQUARE, "square"): "G is not centred",
+        (MEAN, "(W @ G).sum(1) / M", VARIANCE): "y² contains W twice",
+        (MEAN, "((W @ G) * W).sum(1)", VARIANCE): "the sum of y² has to be divided by M",
+        (MEAN, "W @ G @ W.t() / M", VARIANCE): "only its diagonal",
+        (MEAN, "(W @ G @ W.t()).diagonal() / M", VARIANCE): "tensor has 576 numbers",
+        ("s.mean() / M", SQUARE, VARIANCE): "expected one number per channel",
+    },
     "numerics.carry": {
         ("update", "update - (new - total)"): "the total is still 1",
         (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from course.charts.base import ACCENT, BLUE, DARK, GREY, ORANGE, Picture
+from course.charts.base import BLUE, DARK, GREY, ORANGE, Picture
 from course.charts.primitives import bars, label, legend, limit, lines, scatter_fit
 
 COLOURS = {"eager": DARK, "compile": ORANGE, "fast": BLUE}
@@ -17,7 +17,7 @@ def plot_traffic(table: pd.DataFrame) -> Picture:
     axes = picture.panel()
     series = {f"{method}: {table[method].sum()}": table[method] for method in COLOURS}
     no_words = {name: [""] * len(table) for name in series}
-    bars(axes, table["part"], series, words=no_words, colours=[*COLOURS.values()], room=1.1)
+    bars(axes, table["part"], series, words=no_words, colours=[*COLOURS.values()], room=1.2)
     border = (table["pass"] == "forward").sum() - 0.5
     axes.axhline(border, color=GREY, lw=0.8, ls=":")
     for name, side in (("forward", "bottom"), ("backward", "top")):

@@ -16,9 +16,7 @@ LAB = Lab(
     number="A",
     title="the fast step",
     minutes=40,
-    functions={
-        "fast_step.statistics": Function("statistics before the convolution", _statistics)
-    },
+    functions={"fast_step.statistics": Function("statistics before the convolution", _statistics)},
     rungs=(("algebra", "bf16"), ("algebra", "fp16")),
     recordings=(
         Recording(

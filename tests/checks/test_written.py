@@ -9,12 +9,12 @@ from written_helpers import cell_of, defined, filled
 
 from course.checks.functions import check_written
 from course.checks.progress import progress
-from labs.lab_numerics import verify as written
-from labs.lab_numerics.updates import add_carried
+from labs.lab_numerics import verify
+from labs.lab_numerics.updates import add_with_carry
 
 CELLS = {
-    "numerics.carry": ("lab_numerics", "add_carried"),
-    "numerics.chance": ("lab_numerics", "by_chance"),
+    "numerics.carry": ("lab_numerics", "add_with_carry"),
+    "numerics.rounding": ("lab_numerics", "round_stochastically"),
     "numerics.refine": ("lab_numerics", "correct"),
     "microscope.names": ("lab_microscope", "uses_tensor_cores"),
     "microscope.load": ("lab_microscope", "widest_load"),
@@ -41,10 +41,10 @@ RIGHT = {
         ("update + carry", "update - (new - total)"),
         ("carry + update", "(total - new) + update"),
     ],
-    "numerics.chance": [
-        ("bits + chance", "bits >> 16 << 16"),
-        ("bits + chance", "bits & -65536"),
-        ("chance + bits", "bits - bits % 65536"),
+    "numerics.rounding": [
+        ("bits + random_bits", "bits >> 16 << 16"),
+        ("bits + random_bits", "bits & -65536"),
+        ("random_bits + bits", "bits - bits % 65536"),
     ],
     "numerics.refine": [
         ("b - a @ x", "x + solve(residual)"),
@@ -97,20 +97,20 @@ WRONG = {
         (
             "update + carry",
             "update - (new - total) + carry",
-        ): "and should be 1.1",
+        ): "expected 1.1",
     },
-    "numerics.chance": {
-        ("bits", "bits >> 16 << 16"): "whatever the chance: add the chance to the bits before",
-        ("bits + chance", "bits"): "the lower 16 bits are cut off, not rounded",
-        ("bits + chance", "bits >> 8 << 8"): "the lower 16 bits are cut off, not rounded",
-        ("bits + chance", "bits >> 16"): "becomes anything from|on average",
-        ("bits + chance * 2", "bits >> 16 << 16"): "on average|becomes anything",
-        ("bits + chance + 1", "bits >> 16 << 16"): "on average 1.000488 becomes",
+    "numerics.rounding": {
+        ("bits", "bits >> 16 << 16"): "whatever the random number: add that to the bits before",
+        ("bits + random_bits", "bits"): "cut off the lower 16 bits instead of rounding",
+        ("bits + random_bits", "bits >> 8 << 8"): "cut off the lower 16 bits instead of rounding",
+        ("bits + random_bits", "bits >> 16"): "becomes anything from|on average",
+        ("bits + random_bits * 2", "bits >> 16 << 16"): "on average|becomes anything",
+        ("bits + random_bits + 1", "bits >> 16 << 16"): "on average 1.000488 becomes",
     },
     "numerics.refine": {
-        ("b - a @ x", "solve(residual)"): "it returns the correction alone: add it to x",
+        ("b - a @ x", "solve(residual)"): "it returns only the correction: add it to x",
         ("a @ x - b", "x + solve(residual)"): "the correction goes the wrong way",
-        ("b - a @ x", "x"): "x comes back as it was",
+        ("b - a @ x", "x"): "x is returned unchanged",
         ("(b - a @ x).half()", "x + solve(residual)"): "in which precision is the",
         ("b.half() - a.half() @ x.half()", "x + solve(residual)"): "in which precision is the",
         ("b - a @ x", "(x + solve(residual)).float()"): "x has become torch.float32: keep it",
@@ -243,12 +243,12 @@ def test_the_given_functions_pass_their_own_looks() -> None:
 
 def test_a_sum_may_be_right_and_what_is_left_wrong() -> None:
     def keeps_half_of_most(total, carry, update):
-        new, left = add_carried(total, carry, update)
+        new, left = add_with_carry(total, carry, update)
         return new, left.where(total < 2, left / 2)
 
-    written.adds_up(keeps_half_of_most)
+    verify.check_sum(keeps_half_of_most)
     with pytest.raises(AssertionError, match="keep something other than what rounding took"):
-        written.keeps_the_rest(keeps_half_of_most)
+        verify.check_carry(keeps_half_of_most)
 
 
 def test_what_raises_is_told_with_its_line(define: Callable) -> None:

@@ -341,9 +341,9 @@ def test_a_training_is_stopped_and_goes_on(
 
 FEW_UPDATES = """
 from functools import partial
-from labs import lab_numerics as refinement
-refinement.learned_in_bf16 = partial(refinement.learned_in_bf16, steps=150)
-refinement.convergence = partial(refinement.convergence, size=50)
+from labs import lab_numerics as lab
+lab.train_in_bf16 = partial(lab.train_in_bf16, steps=150)
+lab.solve_by_condition = partial(lab.solve_by_condition, size=50)
 """
 
 

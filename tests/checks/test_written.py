@@ -126,13 +126,13 @@ WRONG = {
             f"{NAMED} + ('cutlass',)",
             "('ffma', 'ToNhwc', 'split_k_kernel')",
         ): "simt is CUTLASS's word",
-        (f"{NAMED} + ('turing',)", HELPERS): "Turing is only whom it was written for",
+        (f"{NAMED} + ('turing',)", HELPERS): "Turing is only the GPU",
         (NAMED, "('ffma', 'simt')"): "a split_k_kernel adds",
         (
             NAMED.replace(", 'nvjet'", ""),
             HELPERS,
         ): "nvjet are cuBLAS's kernels since Hopper",
-        (f"{NAMED} + ('cudnn',)", f"{HELPERS} + ('engines', 'ffma')"): "false alarms, .* for one",
+        (f"{NAMED} + ('cudnn',)", f"{HELPERS} + ('engines', 'ffma')"): "false alarms, for example",
     },
     "microscope.load": {
         ("numbers % width == 0",): "is right for numbers of one byte. How many bytes has a row",
@@ -143,7 +143,7 @@ WRONG = {
     },
     "microscope.waves": {
         ("m // tile[0] * n // tile[1]", "tiles // units"): "is rounded down",
-        ("m * n / (tile[0] * tile[1])", "tiles / units"): "is no whole number",
+        ("m * n / (tile[0] * tile[1])", "tiles / units"): "is not a whole number",
         ("-(-m * n // (tile[0] * tile[1]))", "-(-tiles // units)"): "a tile at the edge is a tile",
         ("-(-m // tile[0]) * -(-n // tile[1])", "-(-tiles // 132)"): "16 and 8 waves|not 16 and 1",
     },
@@ -181,7 +181,7 @@ WRONG = {
             SCALE,
             "weight.mul_(scale[:, None, None, None])",
             BIAS,
-        ): "what it was given has changed: make new tensors",
+        ): "its arguments have changed: make new tensors",
     },
     "inference.int8": {
         ("numbers * scale", "steps.round().clamp(-most, most)"): "it multiplies by the scale",

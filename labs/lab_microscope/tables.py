@@ -14,7 +14,7 @@ GENERATIONS = (
     ("Turing", "T4", 1590, "HMMA.1688", (16, 8, 8), "s1688"),
     ("Ampere", "A100", 1410, "HMMA.16816", (16, 8, 16), "s16816, tensor16x8x16"),
     ("Hopper", "H100", 1830, "HGMMA.64x256x16", (64, 256, 16), "nvjet, warpgroup, wgmma"),
-    ("Blackwell", "B200", float("nan"), "UTCHMMA", (128, 256, 16), "sm100, tcgen05"),
+    ("Blackwell", "B200", None, "UTCHMMA", (128, 256, 16), "sm100, tcgen05"),
 )
 PROFILERS = (
     ("which kernels ran, and how long", "nvprof", "Nsight Systems (nsys), PyTorch's profiler"),
@@ -38,7 +38,7 @@ def generations() -> pd.DataFrame:
     published = gpus.summary()
     rows = []
     for architecture, gpu, mhz, instruction, (m, n, k), words in GENERATIONS:
-        clocks_per_s = 1e6 * mhz * published.loc[gpu, "sms"]
+        clocks_per_s = 1e6 * mhz * published.loc[gpu, "sms"] if mhz else float("nan")
         rows.append(
             {
                 "architecture": architecture,

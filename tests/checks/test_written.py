@@ -23,6 +23,7 @@ CELLS = {
     "inference.latencies": ("lab_inference", "latencies"),
     "inference.fold": ("lab_inference", "fold"),
     "inference.int8": ("lab_inference", "to_int8"),
+    "networks.timing": ("lab_networks", "seconds_per_step"),
 }
 NAMED = "('884', '1688', '16816', 'tensor16x8', 'tensorop', 'warpgroup', 'nvjet')"
 HELPERS = "('ffma', 'simt', 'ToNhwc', 'split_k_kernel')"
@@ -32,7 +33,9 @@ SCALE = "norm.weight / (norm.running_var + norm.eps).sqrt()"
 WEIGHT = "weight * scale[:, None, None, None]"
 BIAS = "(bias - norm.running_mean) * scale + norm.bias"
 MEAN, SQUARE, VARIANCE = "W @ s / M", "((W @ G) * W).sum(1) / M", "square - mean**2"
+PER_STEP = "(time.perf_counter() - begin) / iterations"
 RIGHT = {
+    "networks.timing": [("wait()", "wait()", PER_STEP), ("wait(); wait()", "wait()", PER_STEP)],
     "fast_step.statistics": [
         (MEAN, SQUARE, VARIANCE),
         ("(W * s).sum(1) / M", 'torch.einsum("nk,kl,nl->n", W, G, W) / M', VARIANCE),
@@ -74,6 +77,17 @@ RIGHT = {
     ],
 }
 WRONG = {
+    "networks.timing": {
+        ("wait()", "pass", PER_STEP): "the clock is read while the device still computes",
+        ("pass", "wait()", PER_STEP): "it includes queued steps of the warm-up",
+        ("wait()", "wait()", "time.perf_counter() - begin"): "that is all 10 steps together",
+        ("wait()", "wait()", "(time.perf_counter() - begin) / (warmup + iterations)"): (
+            "only the steps after the warm-up are timed, so divide by their number"
+        ),
+        ("wait()", "wait()", "f'{begin}'"): "it returns str; expected seconds",
+        ("wait()", "step(); wait()", PER_STEP): "it makes 21 steps; expected 10 of warm-up",
+        ("time.sleep(1)", "wait()", PER_STEP): "it does not wait for the warm-up",
+    },
     "fast_step.statistics": {
         ("W @ s", SQUARE, VARIANCE): "a mean is divided by M",
         ("W @ s / (M - 1)", SQUARE, VARIANCE): "divided by M, not by M - 1",

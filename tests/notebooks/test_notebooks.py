@@ -393,9 +393,9 @@ import narrow_networks
 import torch
 torch.set_num_threads(1)  # two would wait for each other at each of so small layers
 narrow_networks.use()
-from labs.lab_networks import bench, local as here
-bench.STEPS["cpu"] = {"warmup": 1, "iterations": 1}
-here.FEWEST = 1
+from labs.lab_networks import bench, local
+bench.CPU_STEPS |= {"warmup": 1, "iterations": 1}
+local.MIN_TURNS = 1
 """
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from course.runs import once
+from course.runs.recordings import recorded_table
 from labs.day3_4_compile.compiler_output import anew, told
 from labs.lab_inference.variants import LADDER, Fold, Variant, create_call, fold, random_images
 
@@ -161,5 +161,5 @@ def load_measurements(machine: str) -> pd.DataFrame:
     Raises:
         ValueError: nothing was recorded there.
     """
-    table = _add_rates(once.table(machine, "inference")).rename(columns={"way": "variant"})
+    table = _add_rates(recorded_table(machine, "inference")).rename(columns={"way": "variant"})
     return table.join(add_speedups(table[table["part"] == "ladder"])["faster"])

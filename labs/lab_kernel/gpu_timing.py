@@ -20,8 +20,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from course.runs import once
-from course.runs.recordings import load
+from course.runs.recordings import load, recorded_table
 
 # By kernel: the size to time, its numbers' format, and the blocks to try.
 DEFAULTS: dict[str, tuple[int, str, tuple[int, ...]]] = {
@@ -48,7 +47,7 @@ def load_measurements(machine: str) -> pd.DataFrame:
     Raises:
         ValueError: nothing was recorded there.
     """
-    table = _add_rates(once.table(machine, "kernels"))
+    table = _add_rates(recorded_table(machine, "kernels"))
     limits = load(machine)["ceilings"]
     rates = {name: limit["tflop_per_s"] for name, limit in limits.items() if type(limit) is dict}
     bandwidth_share = table["gb_per_s"] / (1e3 * limits["copy_tb_per_s"])

@@ -8,7 +8,7 @@ from math import prod
 import pandas as pd
 
 from course.analysis.traces.tables import Trace, read
-from course.analysis.traces.tensor_cores import truth
+from course.analysis.traces.tensor_cores import counters
 from course.analysis.traces.tensor_cores.rules import classify
 from course.runs.recordings import load, origin, trace_folder, trace_path
 from labs.lab_microscope.kernel_names import main_kernel, short_name
@@ -44,14 +44,14 @@ def convolution_in_steps(convolution: str) -> pd.DataFrame:
         known = "; ".join(CONVOLUTIONS)
         raise ValueError(f"convolution={convolution!r}: choose one of {known}")
     images, weights, px = CONVOLUTIONS[convolution]
-    counters = truth.read_counters(trace_folder(MACHINE) / truth.FILE)
+    counts = counters.read_counters(trace_folder(MACHINE) / counters.COUNTERS_FILE)
     rows = []
     for setting, precision, layout in SETTINGS:
         kernels = _forward_kernels(_read_trace(setting), images, weights)
         kernel = main_kernel(kernels["kernel"])
         is_main = kernels["kernel"].eq(kernel)
         seconds = kernels.loc[is_main, "duration_s"].sum()
-        is_counted = counters["setting"].eq(setting) & counters["kernel"].eq(kernel)
+        is_counted = counts["setting"].eq(setting) & counts["kernel"].eq(kernel)
         rows.append(
             {
                 "setting": setting,
@@ -61,7 +61,7 @@ def convolution_in_steps(convolution: str) -> pd.DataFrame:
                 "us": 1e6 * seconds,
                 "others_us": 1e6 * kernels.loc[~is_main, "duration_s"].sum(),
                 "tflop_per_s": 2e-12 * images[0] * px**2 * prod(weights) / seconds,
-                "tensor_active": counters.loc[is_counted, "tensor_active"].max(),
+                "tensor_active": counts.loc[is_counted, "tensor_active"].max(),
                 "name": short_name(kernel),
                 "kernel": kernel,
             }

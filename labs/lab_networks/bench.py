@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from course.analysis.roofline.timing import number_format
 from course.runs.run import runs_root
 from course.training import memory
-from course.training.clocks import clock_for, with_quartiles
+from course.training.clocks import clock_for, speed_quartiles
 from course.training.models import parameter_count
 from course.training.precision import autocast, has_units
 from course.training.recorder import Recorder
@@ -133,7 +133,7 @@ def _measure(workload: Workload, log: Path | None) -> dict[str, Any]:
     seconds = _time_steps(workload, count)
     stages["timed"] = time.perf_counter()
     row = asdict(setting) | {"timed": count, "formats": formats}
-    row |= with_quartiles(_mean_by_round(setting, seconds), workload.images)
+    row |= speed_quartiles(_mean_by_round(setting, seconds), workload.images)
     row |= {"parameters": parameter_count(workload.network)}
     row |= {"first_loss": workload.losses[0], "last_loss": workload.losses[-1]}
     # On a CPU, the peak would be that of the whole process.

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import distributed, nn
 
+from course.analysis.traces.intervals import intervals_of, merge_intervals
 from course.analysis.traces.reader import read
-from course.analysis.traces.spans import joined, stretches
 from course.analysis.traces.tables import Trace
 from course.analysis.traces.tensor_cores.report import (
     tensor_core_kernels,
@@ -112,13 +112,13 @@ def busy_seconds(trace: Trace) -> dict[str, float]:
         return sum(end - begin for begin, end in spans)
 
     is_nccl = trace.kernels["kernel"].str.contains("nccl")
-    work = [*stretches(trace.kernels[~is_nccl]), *stretches(trace.copies)]
-    communication = stretches(trace.kernels[is_nccl])
-    busy_s = total(joined([*work, *communication]))
+    work = [*intervals_of(trace.kernels[~is_nccl]), *intervals_of(trace.copies)]
+    communication = intervals_of(trace.kernels[is_nccl])
+    busy_s = total(merge_intervals([*work, *communication]))
     return {
         "busy_s": busy_s,
         "communication_s": total(communication),
-        "exposed_s": busy_s - total(joined(work)),
+        "exposed_s": busy_s - total(merge_intervals(work)),
     }
 
 

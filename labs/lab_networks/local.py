@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from course.analysis.roofline.timing import number_format
-from course.training.clocks import with_quartiles
+from course.training.clocks import speed_quartiles
 from course.training.recorder import Recorder
 from labs.lab_networks import bench
 from labs.lab_networks.catalogue import NETWORKS
@@ -42,7 +42,7 @@ def _benchmark(base: bench.Setting) -> pd.DataFrame:
     turns = np.array([[_time_step(workload) for workload in workloads] for _ in range(count)])
     turns = turns[base.warmup :]  # [turn, precision]
     ratios = np.percentile(turns[:, :1] / turns, [50, 25, 75], axis=0)
-    speeds = [with_quartiles(times, base.batch)["images_per_s"] for times in turns.T]
+    speeds = [speed_quartiles(times, base.batch)["images_per_s"] for times in turns.T]
     columns = {
         "network": base.network,
         "precision": [setting.precision for setting in settings],

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from course.runs import once
+from course.runs.recordings import recorded_table
 from labs.lab_networks.catalogue import NETWORKS
 
 GPUS = ["P100", "V100", "A100"]
@@ -75,7 +75,7 @@ def load_measurements(machine: str) -> pd.DataFrame:
     Raises:
         ValueError: nothing was recorded there.
     """
-    table = once.table(machine, "networks")
+    table = recorded_table(machine, "networks")
     # The profiler lengthens a traced step, so busy seconds are compared with the timed steps.
     busy = (table.get("busy_s", np.nan) / table["step_s"]).clip(upper=1.0)
     same = ["network", "mode", "batch"]
@@ -187,7 +187,7 @@ def scaling_efficiency(machine: str) -> pd.DataFrame:
         ValueError: nothing was recorded there.
     """
     index = ["network", "batch", "gpus"]
-    table = once.table(machine, "networks_together").set_index(index)
+    table = recorded_table(machine, "networks_together").set_index(index)
     single = table.xs(1, level="gpus")["images_per_s"]
     gpus = table.index.get_level_values("gpus")
     computing_s = table["busy_s"] - table["exposed_s"]

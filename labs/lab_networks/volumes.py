@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import Dataset
 
 from course.data.default_set import photograph
-from course.data.formats.raw import mapped
+from course.data.formats.raw import map_array
 from course.data.images import one_thread
 from labs.lab_networks import unet3d
 from labs.lab_networks.boxes import ensure_set
@@ -95,7 +95,7 @@ class Volumes(Dataset):
         return len(self.paths)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        volume = mapped(self.paths[index])
+        volume = map_array(self.paths[index])
         begins = torch.randint(volume.shape[1] - self.side + 1, (3,)).tolist()
         part = volume[(slice(None), *(slice(begin, begin + self.side) for begin in begins))]
         with one_thread():

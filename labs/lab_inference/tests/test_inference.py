@@ -9,7 +9,7 @@ from threadpoolctl import threadpool_limits
 from torch import nn
 
 from course.training import models
-from course.training.racing.patches import patches
+from course.training.models import patches
 from labs import lab_inference as lab
 from labs.lab_inference import export, latency, variants, verify
 from labs.lab_inference.int8 import scale_of, to_int8

@@ -302,7 +302,7 @@ class TestTables:
                 table.append(fields | {"mode": "infer", "images_per_s": 500.0 * place})
         photographs = {"data": "photographs", "images_per_s": 300.0}
         table.append(table[10] | photographs)  # fp16, channels last
-        monkeypatch.setattr(measurements.once, "table", lambda *_: pd.DataFrame(table))
+        monkeypatch.setattr(measurements, "recorded_table", lambda *_: pd.DataFrame(table))
         return lab.load_measurements("a GPU")
 
     def test_speeds_while_a_gpu_is_busy(self, rows: pd.DataFrame) -> None:

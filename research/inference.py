@@ -1,4 +1,4 @@
-"""The recorded part of lab_inference: ResNet-50's latency in each mode, each way and each batch.
+"""The recorded part of lab_inference: ResNet-50's latency by mode, variant and batch.
 
     python -m research.inference OUT.jsonl [--limit SECONDS]
 
@@ -19,9 +19,8 @@ from torch import nn
 
 from course.training import models
 from course.training.precision import set_tf32
-from labs.lab_inference.latency import timed
-from labs.lab_inference.latency_ladder import of_way
-from labs.lab_inference.variants import LADDER, Way, images_for, prepared, ready
+from labs.lab_inference.latency import time_calls, time_variant
+from labs.lab_inference.variants import LADDER, Variant, create_call, prepare, random_images
 from research.sweep import command, device
 
 NETWORK, PX, BUDGET_S = "resnet50", 224, 0.5
@@ -29,14 +28,14 @@ TWO = (1, 256)  # one image, and many
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 COMPILED = (1, 16, 256)  # each is compiled again, which takes its time
 FLOATS = {
-    "TF32": Way(),
-    "fp16": Way("fp16"),
-    "bf16": Way("bf16"),
-    "fp16, channels_last": Way("fp16", channels_last=True),
+    "TF32": Variant(),
+    "fp16": Variant("fp16"),
+    "bf16": Variant("bf16"),
+    "fp16, channels_last": Variant("fp16", channels_last=True),
 }
 BY_BATCH = {
-    "eager": Way("bf16", channels_last=True, folded=True),
-    "CUDA graph": Way("bf16", channels_last=True, folded=True, graph=True),
+    "eager": Variant("bf16", channels_last=True, folded=True),
+    "CUDA graph": Variant("bf16", channels_last=True, folded=True, graph=True),
     "compiled": LADDER["+ CUDA graph"],
 }
 # Each mode, and what autograd does in it.
@@ -66,11 +65,11 @@ def measure(part: str, way: str, batch: int) -> dict[str, Any]:
     torch.backends.cudnn.benchmark = True
     right = scores(batch) if part == "ladder" else None
     set_tf32(way == "TF32")  # fp32 is fp32 elsewhere
-    images = images_for(model(), batch, PX)
+    images = random_images(model(), batch, PX)
     if part == "mode":
         return in_mode(way, images)
     ways = BY_BATCH if part == "batch" else LADDER | FLOATS
-    return of_way(model(), images, ways[way], right, BUDGET_S)
+    return time_variant(model(), images, ways[way], right, BUDGET_S)
 
 
 @cache
@@ -83,7 +82,7 @@ def model() -> nn.Module:
             nn.init.ones_(part.weight)  # the last of each block begins at zero
             part.momentum = None  # the mean of all batches
     with torch.no_grad():
-        net.train()(images_for(net, 8, PX, seed=1))
+        net.train()(random_images(net, 8, PX, seed=1))
     return net.eval().to(device())
 
 
@@ -91,12 +90,12 @@ def model() -> nn.Module:
 def scores(batch: int) -> torch.Tensor:
     """The scores in fp32."""
     set_tf32(False)
-    return ready(model(), images_for(model(), batch, PX), Way())().double().cpu()
+    return create_call(model(), random_images(model(), batch, PX), Variant())().double().cpu()
 
 
 def in_mode(mode: str, images: torch.Tensor) -> dict[str, Any]:
     """A bf16, channels-last network in one mode; peak_gib is above what the network takes."""
-    network = prepared(deepcopy(model()), Way("bf16", channels_last=True))
+    network = prepare(deepcopy(model()), Variant("bf16", channels_last=True))
     network.train(mode == "training")
     images = images.bfloat16().to(memory_format=torch.channels_last)
 
@@ -104,7 +103,7 @@ def in_mode(mode: str, images: torch.Tensor) -> dict[str, Any]:
         with GRADIENTS[mode]():
             return network(images)
 
-    return {"peak_gib": _peak_gib(call, images.device), **timed(call, images.device, BUDGET_S)}
+    return {"peak_gib": _peak_gib(call, images.device), **time_calls(call, images.device, BUDGET_S)}
 
 
 def _peak_gib(call: Callable[[], Any], place: torch.device) -> float | None:

@@ -5,7 +5,7 @@
 
 triton.testing.do_bench, median, cold cache; the largest rates without a pause; normal random
 numbers; kernels as PyTorch's profiler names them. Two minutes on an H100. The lab measures the same
-on a learner's GPU (labs.lab_microscope.on_gpu), but for the counters: they need Nsight Compute
+on a learner's GPU (labs.lab_microscope.measure_gpu), but for the counters: they need Nsight Compute
 (`ncu`) and a GPU that lets them be read.
 """
 
@@ -16,48 +16,63 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from labs.lab_microscope import kernel_calls as looked
-from labs.lab_microscope import measurements as measured
-from labs.lab_microscope.cases import Case, Convolution, Product, row
+from labs.lab_microscope import measurements, timing
+from labs.lab_microscope.cases import Case, Convolution, Product, row, tf32_switches
+from labs.lab_microscope.measurements import KernelNames
+from research import cuda_libraries
 from research.sweep import as_part, command, device, lines
 
-NCU_S = 90  # ncu's longest
+NCU_S = 90
 METRICS = {
     "duration_s": "gpu__time_duration.sum",
     "tensor_active": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
 }
 
 
+def parts() -> dict[str, Callable[[KernelNames], Any]]:
+    """Return all measurements; those in C++ come last, because a mistake may break the process."""
+    gpu = device()
+    libraries = {"cublas": cuda_libraries.products, "cudnn": cuda_libraries.convolutions}
+    return {
+        "counters": count_cycles,
+        **measurements.parts(gpu),
+        **{
+            name: lambda names, cases=cases: [*measurements.measure_cases(cases(), gpu, names)]
+            for name, cases in libraries.items()
+        },
+    }
+
+
 def measure(part: str) -> dict[str, Any]:
-    """One part; its kernels are numbers of `names`."""
-    names = measured.Names()
-    parts = {"counters": counters} | measured.parts(device())
-    return {"found": parts[part](names), "names": names.all}
+    """Measure one part; its kernels are numbers of `names`."""
+    names = KernelNames()
+    return {"found": parts()[part](names), "names": names}
 
 
-def watched() -> list[Case]:
-    """What ncu counts: each format's product, odd sides, and convolutions of even and odd."""
+def counted_cases() -> list[Case]:
+    """Return products by format and odd sides, and convolutions, for ncu to count."""
     sides = [(4096, 4096), (4096, 4097), (4097, 4096)]
     formats = ("bf16", "fp16", "tf32", "fp32", "fp64")
-    found: list[Case] = [
+    cases: list[Case] = [
         Product(4096, n, k, name) for name in formats for k, n in sides if name != "fp16" or n == k
     ]
-    found += [Product(4096, 4096, 4100), Product(4096, 4096, 4096, "fp8")]
-    found += [Product(4096, 4096, 4096, "int8")]
-    shapes = [("bf16", "NHWC"), ("bf16", "NCHW"), ("tf32", "NHWC"), ("fp32", "NCHW")]
-    found += [Convolution(c, c, *how) for how in shapes for c in (64, 65)]
-    return [*found, Convolution(3, 64), Convolution(64, 64, groups=64)]
+    cases += [Product(4096, 4096, 4100), Product(4096, 4096, 4096, "fp8")]
+    cases += [Product(4096, 4096, 4096, "int8")]
+    kinds = [("bf16", "NHWC"), ("bf16", "NCHW"), ("tf32", "NHWC"), ("fp32", "NCHW")]
+    cases += [Convolution(count, count, *kind) for kind in kinds for count in (64, 65)]
+    return [*cases, Convolution(3, 64), Convolution(64, 64, groups=64)]
 
 
-def run_watched() -> None:
-    """Each case once, with a marker before and after: what ncu watches."""
-    for case in watched():
-        with looked.in_format(case.dtype, device()):
+def run_counted_cases() -> None:
+    """Run each case once between two markers, under ncu."""
+    for case in counted_cases():
+        with tf32_switches(case.dtype, device()):
             call = case.call(device())
             call()
             torch.cuda.synchronize()
@@ -69,77 +84,63 @@ def run_watched() -> None:
             torch.cuda.profiler.stop()
 
 
-def counters(names: measured.Names) -> list[dict[str, Any]]:
-    """What ncu counts for each case, kernel by kernel.
+def count_cycles(names: KernelNames) -> list[dict[str, Any]]:
+    """Count each case's cycles with ncu, kernel by kernel.
 
     Raises:
-        RuntimeError: there is no ncu, or it could read nothing; the message has its last lines.
+        RuntimeError: ncu is missing, or could read nothing; the message has its last lines.
     """
     from course.analysis.traces.tables import read_ncu
 
     ncu = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
     if ncu is None:
-        raise RuntimeError("no ncu on this machine")
-    asked = [ncu, "--csv", "--page", "raw", "--print-units", "base"]
-    asked += ["--metrics", ",".join(METRICS.values()), "--profile-from-start", "off"]
-    asked += ["--cache-control", "none", "--clock-control", "none"]
-    asked += [sys.executable, "-m", "research.microscope", "--watched"]
-    done = subprocess.run(asked, capture_output=True, text=True, timeout=NCU_S)
+        raise RuntimeError("ncu is missing: install NVIDIA's Nsight Compute")
+    arguments = [ncu, "--csv", "--page", "raw", "--print-units", "base"]
+    arguments += ["--metrics", ",".join(METRICS.values()), "--profile-from-start", "off"]
+    arguments += ["--cache-control", "none", "--clock-control", "none"]
+    arguments += [sys.executable, "-m", "research.microscope", "--counted-cases"]
+    process = subprocess.run(arguments, capture_output=True, text=True, timeout=NCU_S)
     with tempfile.TemporaryDirectory() as folder:
-        (path := Path(folder) / "ncu.csv").write_text(done.stdout)
+        (path := Path(folder) / "ncu.csv").write_text(process.stdout)
         try:
             table = read_ncu(path).kernels
         except ValueError as error:
-            raise RuntimeError(f"{error}\n{done.stdout[-800:]}{done.stderr[-800:]}") from None
-    return by_case(watched(), table.to_dict("records"), names)
-
-
-def by_case(
-    cases: list[Case], kernels: list[dict[str, Any]], names: measured.Names
-) -> list[dict[str, Any]]:
-    """Rows of kernels, separated by the markers between the cases."""
-    parts, inside = [], False
-    for each in kernels:
-        if looked.BETWEEN in each["kernel"]:
-            inside = not inside
-            parts += [[]] if inside else []
-        elif inside:
-            parts[-1].append(each)
+            log = process.stdout[-800:] + process.stderr[-800:]
+            raise RuntimeError(f"{error}\n{log}") from None
+    kernels = timing.split_at_markers(table.to_dict("records"))
     return [
         row(case)
         | {
-            "kernels": names.numbers(tuple(each["kernel"] for each in part)),
-            "us": [round(1e6 * each["duration_s"], 3) for each in part],
-            "tensor_active": [round(each["tensor_active"], 4) for each in part],
+            "kernels": names.numbers(part),
+            "us": [round(1e6 * kernel["duration_s"], 3) for kernel in part],
+            "tensor_active": [round(kernel["tensor_active"], 4) for kernel in part],
         }
-        for case, part in zip(cases, parts, strict=True)
+        for case, part in zip(counted_cases(), kernels, strict=True)
     ]
 
 
 def index(out: Path) -> dict[str, Any]:
-    """The parts as `labs.lab_microscope.records` reads them, with one list of all names."""
-    saved, names = as_part(lines(out)), measured.Names()
-    for each in saved.pop("rows"):
-        numbers = names.numbers(each["names"])
-        saved[each["part"]] = _renumbered(each["found"], numbers)
-    return saved | {"names": names.all}
+    """Return the parts as `labs.lab_microscope.records` reads them, with one list of all names."""
+    saved, names = as_part(lines(out)), KernelNames()
+    for part in saved.pop("rows"):
+        numbers = names.numbers({"kernel": name} for name in part["names"])
+        saved[part["part"]] = _renumber(part["found"], numbers)
+    return saved | {"names": names}
 
 
-def _renumbered(found: Any, numbers: list[int]) -> Any:
-    """The part with its kernels' numbers replaced, however deep they are."""
+def _renumber(found: Any, numbers: list[int]) -> Any:
+    """Replace the kernels' numbers in a part, at any depth."""
     if isinstance(found, list):
-        return [_renumbered(each, numbers) for each in found]
+        return [_renumber(value, numbers) for value in found]
     if isinstance(found, int):
         return numbers[found]
-    return found | {"kernels": _renumbered(found.get("kernels", []), numbers)}
+    return found | {"kernels": _renumber(found.get("kernels", []), numbers)}
 
 
 if __name__ == "__main__":
-    if "--watched" in sys.argv:
-        run_watched()
+    if "--counted-cases" in sys.argv:
+        run_counted_cases()
     elif "--index" in sys.argv:
         print(json.dumps(index(Path(sys.argv[1]))))
     else:
-        # The calls of C++ come last: a mistake there may leave the GPU's process of no use.
-        names = ["counters", *measured.parts(device())]
-        command(__doc__, [{"part": name} for name in names], measure)
+        command(__doc__, [{"part": name} for name in parts()], measure)

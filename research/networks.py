@@ -18,9 +18,11 @@ from typing import Any
 import torch
 
 from labs.lab_networks.bench import Setting, bench
-from labs.lab_networks.measurements import BATCHES, BEST, INFERENCE
+from labs.lab_networks.catalogue import NETWORKS
+from labs.lab_networks.measurements import BEST, INFERENCE, ORDER
 from research.sweep import command
 
+BATCHES = [(name, NETWORKS[name].batch_size) for name in ORDER]
 LARGE = ("resnet50", 256)
 PUBLISHED = (("fp32", "contiguous"), ("tf32", "contiguous"), ("fp16", "contiguous"))
 BF16 = (("bf16", "channels_last"), ("bf16", "contiguous"))
@@ -47,15 +49,15 @@ SEVERAL = (
 
 
 def plan(gpus: int) -> Iterator[Setting]:
-    """The settings, the most important first.
+    """Yield the settings, the most important first.
 
     Rows that need the kernels of an earlier one follow it, in one process: cuDNN knows them then.
     """
     if gpus > 1:
         for count in (1, gpus):
             for name, batch, layout in SEVERAL:
-                own = {"warmup": 10, "iterations": 30, "precision": "fp16"}
-                yield Setting(name, batch=batch, layout=layout, gpus=count, **own)
+                fields = {"warmup": 10, "iterations": 30, "precision": "fp16"}
+                yield Setting(name, batch=batch, layout=layout, gpus=count, **fields)
         return
     for precision, layout in (*PUBLISHED, tuple(BEST.values())):
         yield from _all_networks("train", precision=precision, layout=layout)
@@ -74,23 +76,23 @@ def plan(gpus: int) -> Iterator[Setting]:
     yield _brief(*LARGE, "train", compile=True, **BEST)
 
 
-def _all_networks(mode: str, **own: Any) -> Iterator[Setting]:
+def _all_networks(mode: str, **fields: Any) -> Iterator[Setting]:
     for name, batch in BATCHES:
-        yield _brief(name, batch, mode, **own)
+        yield _brief(name, batch, mode, **fields)
 
 
-def _brief(name: str, batch: int, mode: str, **own: Any) -> Setting:
+def _brief(name: str, batch: int, mode: str, **fields: Any) -> Setting:
     steps = {"warmup": 5, "iterations": 60, "seconds": SECONDS[mode], "traced": mode == "train"}
-    return Setting(name, mode=mode, batch=batch, **steps, **own)
+    return Setting(name, mode=mode, batch=batch, **steps, **fields)
 
 
 def measure(**setting: Any) -> dict[str, Any]:
-    """The numbers of a setting."""
+    """Measure a setting."""
     return bench(Setting(**setting))
 
 
 def longest_s(**setting: Any) -> float:
-    """The longest that a row may take. cuDNN tries kernels in synthetic training alone."""
+    """Return the longest time of a row. cuDNN tries kernels only in synthetic training."""
     if setting["compile"]:
         return COMPILES_S[setting["mode"]]
     tries = setting["mode"] == "train" and setting["data"] == "synthetic" and setting["tries"]

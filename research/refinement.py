@@ -22,8 +22,7 @@ from typing import Any
 import torch
 
 from course.analysis.roofline.timing import quartiles, seconds
-from labs.lab_numerics.factors import factor, matrix_of
-from labs.lab_numerics.solvers import backward_error, refine
+from labs.lab_numerics.solvers import backward_error, factor, random_matrix, refine
 from research.sweep import command
 
 SIZES = (2048, 4096, 8192, 16384, 32768)
@@ -50,7 +49,7 @@ def measure(matrix: str, size: int, condition: float | None) -> Iterator[dict[st
         a = torch.randn(size, size, generator=draw, dtype=torch.float64, device="cuda")
         a.diagonal().add_(3 * size**0.5 * (matrix == "easy"))
     else:
-        a = matrix_of(condition, size, device=torch.device("cuda"))
+        a = random_matrix(condition, size, device=torch.device("cuda"))
     b, columns = a @ torch.ones_like(a[0]), a.t().contiguous().t()
     for precision in LETTERS:
         yield {"by": "cuSOLVER", "precision": precision} | _by_cusolver(columns, b, precision)
@@ -81,11 +80,11 @@ def _by_ours(a: torch.Tensor, b: torch.Tensor) -> dict[str, Any]:
         )
         rest = seconds(lambda: kept.append(refine(a / scale, b / scale, kept[0])), b.device)  # noqa: B023
         times.append(factoring[-1] + rest)
-    _, solved = kept
+    _, solution = kept
     return _row(times[1:]) | {
         "factor_s": quartiles(factoring[1:])[1],
-        "corrections": solved.corrections if solved.done else -solved.corrections,
-        "error": solved.residuals[-1],
+        "corrections": solution.corrections if solution.converged else -solution.corrections,
+        "error": solution.residuals[-1],
     }
 
 

@@ -35,8 +35,8 @@ def wanted() -> list[Requirement]:
 
 
 def extras(project: dict) -> list[str]:
-    """What the tests need, what they hand runs on to, and what runs networks as ONNX."""
-    names = ("test", "tracking", "inference")
+    """Return the optional dependencies that `make setup` installs."""
+    names = ("test", "tracking", "electives")
     return [text for name in names for text in project["optional-dependencies"][name]]
 
 

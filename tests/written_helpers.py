@@ -9,7 +9,7 @@ from typing import Any
 
 from course.runs.run import PROJECT
 
-IMPORTS = "import torch\nfrom time import perf_counter\n"
+IMPORTS = "import time\nimport torch\nfrom time import perf_counter\n"
 
 
 def cell_of(notebook: str, function: str) -> str:

@@ -59,9 +59,9 @@ def bench(
         "precision": precision or benchmark.precisions(),
     }
     log, rows = benchmark.log_file(), []
-    bases = [benchmark.base(name, quick, **options) for name in network or NETWORKS]
+    bases = [benchmark.base_setting(name, quick, **options) for name in network or NETWORKS]
     with progress_to_stderr(json_):
-        for setting in (s for base in bases for s in benchmark.settings(base, **choices)):
+        for setting in (s for base in bases for s in benchmark.combinations(base, **choices)):
             row = benchmark.bench(setting, log)
             names = " ".join(row[name] for name in ("network", "mode", "precision", "layout"))
             typer.echo(f"{names}: {digits(row['images_per_s'])} images/s", err=True)

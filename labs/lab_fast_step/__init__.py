@@ -3,9 +3,9 @@
 from course.lazy import lazy_exports
 
 _NAMES = {
-    ".figures": "plot_moved plot_walls",
-    ".traffic": "ceilings measured megabytes passes",
-    ".verify": "products",
+    ".figures": "plot_limits plot_traffic",
+    ".traffic": "block_traffic hardware_limits load_measurements megabytes_per_image",
+    ".verify": "sum_and_gram",
     "fast_resnet.formulas": "differences",
     "fast_resnet.plain": "convert",
 }

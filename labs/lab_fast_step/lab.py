@@ -1,4 +1,4 @@
-"""Lab A: checks, recorded runs, and what the course shows about the lab."""
+"""Lab A: its function check, its recorded runs, and what the course shows about it."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ from course.config import rung
 
 
 def _statistics() -> FunctionCheck:
-    from labs.lab_fast_step import verify as written
+    from labs.lab_fast_step import verify
 
-    return FunctionCheck(written.given, written.is_statistics, written.makes_no_y)
+    return FunctionCheck(verify.statistics, verify.check_statistics, verify.check_sizes)
 
-
-HALVES = ({}, {"precision": "fp16"})
-
-
-FUNCTIONS = {
-    "fast_step.statistics": Function("statistics before the convolution", _statistics),
-}
 
 LAB = Lab(
     number="A",
     title="the fast step",
     minutes=40,
-    functions=FUNCTIONS,
+    functions={"fast_step.statistics": Function("statistics before the convolution", _statistics)},
     rungs=(("algebra", "bf16"), ("algebra", "fp16")),
     recordings=(
-        Recording("throughput", [rung("algebra", **FULL_SIZE, **half) for half in HALVES]),
+        Recording(
+            "throughput",
+            [
+                rung("algebra", **FULL_SIZE),
+                rung("algebra", precision="fp16", **FULL_SIZE),
+            ],
+        ),
     ),
     prepare="nothing",
     stuck="the diagonal of W G W'; the mean's square",

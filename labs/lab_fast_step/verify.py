@@ -1,4 +1,4 @@
-"""What the lab's function must do: each look says what it saw, or asserts what is wrong."""
+"""The lab's function, and its checks: each returns its evidence or asserts what is wrong."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ ROWS, NARROW, WIDE = 4000, 6, 24
 Function = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
-def products(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """s = the sum of z's rows [K], and G = z' z [K, K], of z [M, K]."""
+def sum_and_gram(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute s, the sum of z's rows [K], and G = z' z [K, K], from z [M, K]."""
     return z.sum(0), z.t() @ z
 
 
-def given(s: torch.Tensor, G: torch.Tensor, W: torch.Tensor, M: int) -> tuple:
-    """Mean and variance [N] of the columns of y = z W', without y."""
+def statistics(s: torch.Tensor, G: torch.Tensor, W: torch.Tensor, M: int) -> tuple:
+    """Compute mean and variance [N] of the columns of y = z W', without y."""
     mean = W @ s / M
     square = ((W @ G) * W).sum(1) / M
     return mean, square - mean**2
@@ -31,49 +31,54 @@ def _example() -> tuple[torch.Tensor, torch.Tensor]:
     return z, torch.randn(WIDE, NARROW, generator=generator, dtype=torch.float64)
 
 
-def _near(found: Any, wanted: torch.Tensor) -> bool:
-    return found.shape == wanted.shape and torch.allclose(found, wanted, rtol=1e-9)
-
-
-def is_statistics(function: Function) -> str:
-    """Are mean and variance those of y?"""
+def check_statistics(function: Function) -> str:
+    """Check that mean and variance are those of y."""
     z, W = _example()
-    y, (s, G) = z @ W.t(), products(z)
+    y, (s, G) = z @ W.t(), sum_and_gram(z)
     mean, variance = function(s, G, W, ROWS)
-    _is_mean(mean, y)
-    _is_variance(variance, y, W, G)
+    _compare(
+        "mean",
+        mean,
+        y.mean(0),
+        "y is linear in z, so it is W s / M",
+        {
+            "it is the sum of y: a mean is divided by M": y.sum(0),
+            "a mean is divided by M, not by M - 1": y.sum(0) / (ROWS - 1),
+        },
+    )
+    assert variance.shape != (WIDE, WIDE), "W G W' has a row per channel: use only its diagonal"
+    square, mean = y.square().mean(0), y.mean(0)
+    divisor = "BatchNorm divides by M, not by M - 1: the batch is the whole population"
+    _compare(
+        "variance",
+        variance,
+        y.var(0, correction=0),
+        "the mean of y² is the diagonal of W G W', divided by M",
+        {
+            "it is the mean of y²: G is not centred, so subtract the mean's square": square,
+            "y² contains W twice: use W G W'; W G contains it once": (W @ G).sum(1) / ROWS
+            - mean**2,
+            divisor: y.var(0),
+            f"{divisor}, in the mean of y², too": square * ROWS / (ROWS - 1) - mean**2,
+            "the sum of y² has to be divided by M": y.square().sum(0) - mean**2,
+        },
+    )
     return f"mean and variance are those of y, for all {WIDE} channels"
 
 
-def _is_mean(mean: torch.Tensor, y: torch.Tensor) -> None:
-    assert mean.shape == (WIDE,), f"the mean has shape {tuple(mean.shape)}, not a number a channel"
-    assert not _near(mean, y.sum(0)), "it is the sum of y: a mean is divided by M"
-    assert not _near(mean, y.sum(0) / (ROWS - 1)), "a mean is divided by M, not by M - 1"
-    assert _near(mean, y.mean(0)), "the mean is wrong: y is linear in z, so it is W s / M"
+def _compare(
+    name: str, actual: Any, right: torch.Tensor, rule: str, mistakes: dict[str, torch.Tensor]
+) -> None:
+    """Assert that a result is right; if it equals the value of a known mistake, name that."""
+    shape = tuple(actual.shape)
+    assert shape == (WIDE,), f"the {name} has shape {shape}; expected one number per channel"
+    for message, value in mistakes.items():
+        assert not torch.allclose(actual, value, rtol=1e-9), message
+    assert torch.allclose(actual, right, rtol=1e-9), f"the {name} is wrong: {rule}"
 
 
-def _is_variance(variance: torch.Tensor, y: torch.Tensor, W: torch.Tensor, G: torch.Tensor) -> None:
-    shape = tuple(variance.shape)
-    assert shape != (WIDE, WIDE), "W G W' has a row a channel: only its diagonal is wanted"
-    assert shape == (WIDE,), f"the variance has shape {shape}, not a number a channel"
-    square = y.square().mean(0)
-    assert not _near(variance, square), (
-        "it is the mean of y²: G is not centred, so the mean's square has to be subtracted"
-    )
-    once = (W @ G).sum(1) / ROWS - y.mean(0).square()
-    assert not _near(variance, once), "y² has W twice: W G W', and W G has it once"
-    assert not _near(variance, y.var(0)) and not _near(
-        variance, y.square().sum(0) / (ROWS - 1) - y.mean(0).square()
-    ), "BatchNorm divides by M, not by M - 1: the batch is all there is"
-    whole = y.square().sum(0) - y.mean(0).square()
-    assert not _near(variance, whole), "the sum of y² has to be divided by M"
-    assert _near(variance, y.var(0, correction=0)), (
-        "the variance is wrong: the mean of y² is the diagonal of W G W', divided by M"
-    )
-
-
-class _Largest(TorchDispatchMode):
-    """The most numbers that a tensor made meanwhile has."""
+class _LargestResult(TorchDispatchMode):
+    """Record how many numbers the largest tensor has that is created in the context."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,20 +88,19 @@ class _Largest(TorchDispatchMode):
         self, operator: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = operator(*args, **(kwargs or {}))
-        sizes = [each.numel() for each in tree_leaves(result) if isinstance(each, torch.Tensor)]
+        sizes = [leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         self.numbers = max([self.numbers, *sizes])
         return result
 
 
-def makes_no_y(function: Function) -> str:
-    """Is nothing made that is as long as y?"""
+def check_sizes(function: Function) -> str:
+    """Check that no tensor is larger than W."""
     z, W = _example()
-    s, G = products(z)
-    with _Largest() as largest:
+    s, G = sum_and_gram(z)
+    with _LargestResult() as largest:
         function(s, G, W, ROWS)
-    least = WIDE * NARROW
-    assert largest.numbers <= least, (
-        f"a tensor of {largest.numbers} numbers is made, and {least} are enough: W G, times W "
-        f"element by element, has the diagonal of W G W' as its rows' sums"
+    assert largest.numbers <= WIDE * NARROW, (
+        f"the largest tensor has {largest.numbers} numbers, and {WIDE * NARROW} are enough: "
+        f"multiply W G and W elementwise; the sum of each row is the diagonal of W G W'"
     )
-    return f"the largest tensor made has {largest.numbers} numbers; y would have {ROWS * WIDE:,}"
+    return f"the largest tensor has {largest.numbers} numbers; y would have {ROWS * WIDE:,}"

@@ -4,16 +4,13 @@ from course.lazy import lazy_exports
 
 _NAMES = {
     ".export": (
-        "Session compared exported has_onnx installed operators tensorrt to_int8_file to_onnx"
+        "OnnxSession compare_formats count_operators export_program has_onnx installed_versions "
+        "time_with_tensorrt write_int8_onnx write_onnx"
     ),
-    ".figures": "plot_bits plot_channels plot_knees plot_ladder",
-    ".fold": "folded norms",
-    ".int8": "by_bits by_calibration quantized",
-    ".latency_ladder": "ladder",
-    ".latency": "curve knee waiting",
-    ".measurements": "recorded",
-    ".modes": "forgotten",
-    ".training": "images_of top1 train",
-    ".variants": "LADDER Way",
+    ".figures": "plot_accuracy_by_bits plot_channel_ranges plot_latency plot_speedups",
+    ".int8": "accuracy_by_bits accuracy_by_calibration quantize",
+    ".latency": "find_knee latency_curve load_measurements time_ladder",
+    ".training": "accuracy_without_eval load_crops top1 train_network",
+    ".variants": "LADDER Variant count_batchnorms fold_batchnorms",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -1,4 +1,4 @@
-"""A network as a file that needs no Python of ours: torch.export, ONNX, and eight bits in ONNX."""
+"""A network as a file that needs no Python code: torch.export, ONNX, and eight bits in ONNX."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ import torch
 from torch import nn
 
 from course.runs import isolated
-from labs.lab_inference.latency import timed
-from labs.lab_inference.training import images_of, top1
+from labs.lab_inference.latency import time_calls
+from labs.lab_inference.training import load_crops, top1
 
-WANTED = ("onnx", "onnxscript", "onnxruntime")
-ASKED = "images"  # the name of what goes in, in a file
-AT_ONCE = 64  # images of a batch of calibration
-MOST = 4096  # images at once that an exported network takes
-TOLD = re.compile(r"(Throughput|Latency):")  # lines of trtexec that matter here
+ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+INPUT_NAME = "images"
+CALIBRATION_BATCH = 64
+MAX_IMAGES = 4096  # at once
+TENSORRT_RESULTS = re.compile(r"(Throughput|Latency):")  # lines of trtexec
 
 
-def installed() -> pd.Series:
-    """Versions of the packages that ONNX needs here, and of TensorRT; "" where there is none."""
-    return pd.Series({name: _version(name) for name in (*WANTED, "tensorrt")}, name="version")
+def installed_versions() -> pd.Series:
+    """Return the versions of ONNX's packages and of TensorRT; "" for a missing one."""
+    names = (*ONNX_PACKAGES, "tensorrt")
+    return pd.Series({name: _version(name) for name in names}, name="version")
 
 
 def has_onnx() -> bool:
-    """Can a network be written as ONNX, and be run from there, on this machine?"""
-    return all(map(_version, WANTED))
+    """Return whether this machine can write and run ONNX."""
+    return all(map(_version, ONNX_PACKAGES))
 
 
 def _version(package: str) -> str:
@@ -42,14 +43,14 @@ def _version(package: str) -> str:
         return ""
 
 
-def exported(model: nn.Module, images: torch.Tensor) -> torch.export.ExportedProgram:
-    """The network's operators with its weights, for any number of images of this size."""
-    count = torch.export.Dim("images", min=1, max=MOST)
+def export_program(model: nn.Module, images: torch.Tensor) -> torch.export.ExportedProgram:
+    """Export a network's operators and weights, for any number of images of this size."""
+    count = torch.export.Dim(INPUT_NAME, min=1, max=MAX_IMAGES)
     return torch.export.export(model, (images,), dynamic_shapes=({0: count},))
 
 
-def operators(program: torch.export.ExportedProgram) -> pd.Series:
-    """How often each operator is called, the commonest first."""
+def count_operators(program: torch.export.ExportedProgram) -> pd.Series:
+    """Return the number of calls of each operator, the most frequent first."""
     calls = Counter(
         node.target.overloadpacket.__name__
         for node in program.graph.nodes
@@ -58,42 +59,34 @@ def operators(program: torch.export.ExportedProgram) -> pd.Series:
     return pd.Series(dict(calls.most_common()), name="calls")
 
 
-def to_onnx(program: torch.export.ExportedProgram, path: Path) -> Path:
-    """Write the network as ONNX, and say where it is. It needs onnx and onnxscript.
+def write_onnx(program: torch.export.ExportedProgram, path: Path) -> Path:
+    """Write a network as ONNX, and run it once in ONNX Runtime; return the path.
 
-    A process of its own writes it, and has ONNX Runtime answer once: a crash of either ends that
-    process, and not a notebook's kernel.
+    A separate process does it, so that a crash does not end a notebook's kernel.
 
     Raises:
-        RuntimeError: it failed, or crashed; the message says how.
+        RuntimeError: it failed or crashed.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        saved = Path(folder) / "network.pt2"
-        torch.export.save(program, saved)
-        isolated.call(_write_onnx, saved, path)
+        exported = Path(folder) / "network.pt2"
+        torch.export.save(program, exported)
+        isolated.call(_write_onnx, exported, path)
     return path
 
 
-def _write_onnx(saved: Path, path: Path) -> None:
-    program = torch.export.load(saved)
-    torch.onnx.export(
-        program,
-        f=path,
-        dynamo=True,
-        input_names=[ASKED],
-        external_data=False,
-        verbose=False,
-    )
+def _write_onnx(exported: Path, path: Path) -> None:
+    program = torch.export.load(exported)
+    options = {"input_names": [INPUT_NAME], "external_data": False, "verbose": False}
+    torch.onnx.export(program, f=path, dynamo=True, **options)
     (images,), _ = program.example_inputs
-    Session(path)(images)
+    OnnxSession(path)(images)
 
 
-def to_int8_file(path: Path, calibration: torch.Tensor, out: Path) -> Path:
-    """Write a network of an ONNX file with 8-bit weights and activations: post-training, static.
+def write_int8_onnx(path: Path, calibration: torch.Tensor, out: Path) -> Path:
+    """Quantize an ONNX file to 8-bit weights and activations (post-training, static).
 
-    Weights have a scale an output channel; activations, uint8, one a tensor, of the least and the
-    largest that calibration shows. A process of its own writes it, as in `to_onnx`.
+    Weights have a scale per output channel; activations are uint8 with one scale per tensor, from
+    the smallest and the largest number in calibration. A separate process does it.
     """
     isolated.call(_write_int8, path, calibration, out)
     return out
@@ -104,23 +97,21 @@ def _write_int8(path: Path, calibration: torch.Tensor, out: Path) -> None:
 
     class Batches(quantization.CalibrationDataReader):
         def __init__(self) -> None:
-            self._left = iter(calibration.split(AT_ONCE))
+            self._batches = iter(calibration.split(CALIBRATION_BATCH))
 
         def get_next(self) -> dict | None:
-            images = next(self._left, None)
-            return None if images is None else {ASKED: images.numpy()}
+            images = next(self._batches, None)
+            return None if images is None else {INPUT_NAME: images.numpy()}
 
+    # Signed activations are far slower on x86.
+    activations = quantization.QuantType.QUInt8
     quantization.quantize_static(
-        path,
-        out,
-        Batches(),
-        per_channel=True,
-        activation_type=quantization.QuantType.QUInt8,  # of x86: signed ones are slower by far
+        path, out, Batches(), per_channel=True, activation_type=activations
     )
-    Session(out)(calibration[:1])
+    OnnxSession(out)(calibration[:1])
 
 
-class Session:
+class OnnxSession:
     """ONNX Runtime with a file, on as many cores as PyTorch: images in, scores out."""
 
     def __init__(self, path: Path) -> None:
@@ -131,52 +122,51 @@ class Session:
         self._session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        """Scores (N, classes) of images (N, 3, px, px), fp32."""
-        (scores,) = self._session.run(None, {ASKED: images.numpy()})
+        """Compute scores (N, classes) of images (N, 3, px, px), fp32."""
+        (scores,) = self._session.run(None, {INPUT_NAME: images.numpy()})
         return torch.from_numpy(scores)
 
 
-def tensorrt(path: Path, images: torch.Tensor) -> str:
-    """What TensorRT's own tool says of a file: how it builds the network, and how long it takes.
+def time_with_tensorrt(path: Path, images: torch.Tensor) -> str:
+    """Build and time an ONNX file with TensorRT's trtexec; return what it reports.
 
-    Without TensorRT it says so. The network computes in the file's types.
+    The network computes in the file's types.
     """
     tool = shutil.which("trtexec")
     if tool is None:
-        return "No TensorRT on this machine: its tool trtexec would build an engine of such a file."
+        return "TensorRT is missing: its tool trtexec would build an engine from such a file."
     shape = "x".join(map(str, images.shape))
-    command = [tool, f"--onnx={path}", f"--shapes={ASKED}:{shape}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    if done.returncode:
-        return f"trtexec ended with {done.returncode}: " + "\n".join(done.stderr.splitlines()[-5:])
-    lines = [each for each in done.stdout.splitlines() if TOLD.search(each)]
-    return "\n".join(lines) or done.stdout
+    command = [tool, f"--onnx={path}", f"--shapes={INPUT_NAME}:{shape}"]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    if process.returncode:
+        log = "\n".join(process.stderr.splitlines()[-5:])
+        return f"trtexec ended with {process.returncode}: {log}"
+    lines = [line for line in process.stdout.splitlines() if TENSORRT_RESULTS.search(line)]
+    return "\n".join(lines) or process.stdout
 
 
-def compared(
-    ways: dict[str, tuple[nn.Module | Session, Path | None]],
-    batches: tuple[int, ...] = (1, 64),
+def compare_formats(
+    networks: dict[str, tuple[nn.Module | OnnxSession, Path | None]],
     images: int = 2048,
     budget_s: float = 0.3,
 ) -> pd.DataFrame:
-    """What each way takes and how often it is right: a row a way, by its name.
+    """Compare file size, latency and accuracy of networks.
 
-    Columns: kb (of its file), a p50 in ms for each batch ("ms, 64 at once"), top1.
+    Columns: kb (of the file), p50 for 1 and 64 images ("ms, 64 at once"), top1.
 
     Args:
-        ways: by name what answers, and its file if it has one.
+        networks: by name the network, and its file if it has one.
     """
     rows = {}
-    for name, (answer, path) in ways.items():
+    for name, (network, path) in networks.items():
         row = {"kb": path.stat().st_size / 1e3 if path else None}
-        for batch in batches:
-            some, _ = images_of("val", batch)
+        for batch in (1, 64):
+            crops, _ = load_crops("val", batch)
 
+            @torch.inference_mode()
             def call() -> torch.Tensor:
-                with torch.inference_mode():
-                    return answer(some)  # noqa: B023
+                return network(crops)  # noqa: B023
 
-            took = timed(call, some.device, budget_s)["p50_s"]
-            row[f"ms, {batch} at once"] = 1e3 * took
-        rows[name] = row | {"top1": top1(answer, images)}
+            row[f"ms, {batch} at once"] = 1e3 * time_calls(call, crops.device, budget_s)["p50_s"]
+        rows[name] = row | {"top1": top1(network, images)}
     return pd.DataFrame.from_dict(rows, orient="index")

@@ -1,135 +1,115 @@
-"""Eight bits for weights and activations, after training: scales, and what they cost.
+"""Eight bits for weights and activations, after training: scales, and the loss of accuracy.
 
-Here whole numbers are only imitated, by fp32 numbers that are one of 256 steps: what is lost is the
-same, and shows in the accuracy. `export.to_int8` makes a network that computes with them. Jacob et
-al. 2018, arXiv:1712.05877; Krishnamoorthi 2018, arXiv:1806.08342.
+Whole numbers are imitated by fp32 numbers that are one of 256 steps; the loss is the same.
+`export.write_int8_onnx` writes a network that computes with whole numbers. Jacob et al. 2018,
+arXiv:1712.05877; Krishnamoorthi 2018, arXiv:1806.08342.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import pandas as pd
 import torch
 from torch import nn
 
-from labs.lab_inference.fold import folded
-from labs.lab_inference.training import images_of, top1
+from labs.lab_inference.training import load_crops, top1
+from labs.lab_inference.variants import fold_batchnorms
 
 ToInt8 = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
-MOST = 127  # of eight bits, as much on either side of 0
-CALIBRATED_ON = 512  # training crops
+MAX_STEPS = 127  # eight bits, with as many steps on either side of 0
+CALIBRATION_CROPS = 512
 
 
 def to_int8(numbers: torch.Tensor, scale: torch.Tensor, most: int) -> torch.Tensor:
-    """The whole numbers, int8, which times the scale come nearest; at most `most` either way."""
+    """Return the nearest whole multiples of the scale, int8, at most `most` either way."""
     return (numbers / scale).round().clamp(-most, most).to(torch.int8)
 
 
-def scale_of(numbers: torch.Tensor, most: int = MOST, per_channel: bool = False) -> torch.Tensor:
-    """The step that brings the largest number to `most`; of weights one for each output, too."""
+def scale_of(
+    numbers: torch.Tensor, most: int = MAX_STEPS, per_channel: bool = False
+) -> torch.Tensor:
+    """Return the step with which the largest number is `most`; of weights, one per output."""
     if not per_channel:
         return numbers.abs().amax() / most
-    largest = numbers.abs().flatten(1).amax(dim=1) / most
-    return largest.reshape(-1, *[1] * (numbers.ndim - 1))
+    return numbers.abs().amax(dim=tuple(range(1, numbers.ndim)), keepdim=True) / most
 
 
-def quantized(
+def quantize(
     model: nn.Module,
     calibration: torch.Tensor,
     bits: int = 8,
     per_channel: bool = True,
     to_int8: ToInt8 = to_int8,
 ) -> nn.Module:
-    """A copy, BatchNorms folded, whose convolutions and linear layers see whole numbers alone.
+    """Copy a network with folded BatchNorms, whose layers compute with 2^bits steps.
 
     Args:
-        calibration: images, from which it is learned how large each layer's inputs become.
-        bits: 2 to 8.
+        calibration: images; the inputs that they cause in each layer decide its scale.
 
     Raises:
-        ValueError: another number of bits.
+        ValueError: bits are not 2 to 8.
     """
     if not 2 <= bits <= 8:
-        raise ValueError(f"bits={bits}: choose 2 to 8, for they are kept as int8")
+        raise ValueError(f"bits={bits}: choose 2 to 8, because they are stored as int8")
     most = 2 ** (bits - 1) - 1
-    network = folded(model)
+    network = fold_batchnorms(model)
     layers = [part for part in network.modules() if isinstance(part, nn.Conv2d | nn.Linear)]
-    scales = _calibrated(network, layers, calibration, most)
-    for layer, scale in zip(layers, scales):
-        with torch.no_grad():
-            steps = scale_of(layer.weight, most, per_channel)
-            layer.weight.copy_(to_int8(layer.weight, steps, most) * steps)
-        layer.register_forward_pre_hook(_stepped(scale, most, to_int8))
-    return network
-
-
-@torch.inference_mode()
-def _calibrated(
-    network: nn.Module, layers: list[nn.Module], images: torch.Tensor, most: int
-) -> list[torch.Tensor]:
-    """The scale of each layer's inputs, in the order of the layers."""
-    seen: dict[nn.Module, torch.Tensor] = {}
+    scales: dict[nn.Module, torch.Tensor] = {}
     hooks = [
         layer.register_forward_pre_hook(
-            lambda layer, given: seen.update({layer: scale_of(given[0], most)})
+            lambda layer, inputs: scales.update({layer: scale_of(inputs[0], most)})
         )
         for layer in layers
     ]
-    network(images)
-    for hook in hooks:
+    with torch.no_grad():
+        network(calibration)
+    for layer, hook in zip(layers, hooks):
         hook.remove()
-    return [seen[layer].clone() for layer in layers]
+        with torch.no_grad():
+            steps = scale_of(layer.weight, most, per_channel)
+            layer.weight.copy_(to_int8(layer.weight, steps, most) * steps)
+        layer.register_forward_pre_hook(
+            lambda layer, inputs: to_int8(inputs[0], scales[layer], most) * scales[layer]
+        )
+    return network
 
 
-def _stepped(scale: torch.Tensor, most: int, to_int8: ToInt8) -> Callable[..., Any]:
-    def stepped(layer: nn.Module, given: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        return to_int8(given[0], scale, most) * scale
-
-    return stepped
-
-
-def by_bits(
-    model: nn.Module, bits: Iterable[int] = (8, 6, 5, 4, 3), images: int = 2048, **how: Any
+def accuracy_by_bits(
+    model: nn.Module,
+    bits: Iterable[int] = (8, 6, 5, 4, 3),
+    images: int = 2048,
+    to_int8: ToInt8 = to_int8,
 ) -> pd.DataFrame:
-    """Accuracy with so many bits, one scale a tensor or one a channel of the weights.
+    """Return the accuracy by bits and by scales of the weights.
 
-    Columns: bits, scales ("a tensor", "a channel"), top1, fp32 (the network's own).
-
-    Args:
-        how: `to_int8`.
+    Columns: bits, scales ("per tensor" or "per channel"), top1, fp32 (the network's accuracy).
     """
-    calibration, _ = images_of("train", CALIBRATED_ON)
-    whole = top1(model, images)
-    return pd.DataFrame(
-        {
-            "bits": count,
-            "scales": "a channel" if per_channel else "a tensor",
-            "top1": top1(quantized(model, calibration, count, per_channel, **how), images),
-            "fp32": whole,
-        }
-        for per_channel in (False, True)
-        for count in bits
-    )
+    calibration, _ = load_crops("train", CALIBRATION_CROPS)
+    rows = []
+    for per_channel in (False, True):
+        for count in bits:
+            network = quantize(model, calibration, count, per_channel, to_int8)
+            scales = "per channel" if per_channel else "per tensor"
+            rows.append({"bits": count, "scales": scales, "top1": top1(network, images)})
+    return pd.DataFrame(rows).assign(fp32=top1(model, images))
 
 
-def by_calibration(model: nn.Module, images: int = 2048, **how: Any) -> pd.Series:
-    """Accuracy with eight bits, by what the scales were learned from; an entry each."""
-    crops, _ = images_of("train", CALIBRATED_ON)
-    learned_from = {
+def accuracy_by_calibration(
+    model: nn.Module, images: int = 2048, to_int8: ToInt8 = to_int8
+) -> pd.Series:
+    """Return the accuracy with eight bits by the images of the calibration."""
+    crops, _ = load_crops("train", CALIBRATION_CROPS)
+    outlier = crops.clone()
+    outlier[0, 0, 0, 0] = 1000 * crops.abs().max()
+    calibrations = {
         "512 training crops": crops,
         "8 training crops": crops[:8],
         "the same, ten times as dark": 0.1 * crops,
-        "one number a thousand times too large": _with_outlier(crops),
+        "one number a thousand times too large": outlier,
     }
-    found = {
-        name: top1(quantized(model, some, **how), images) for name, some in learned_from.items()
+    accuracies = {
+        name: top1(quantize(model, calibration, to_int8=to_int8), images)
+        for name, calibration in calibrations.items()
     }
-    return pd.Series({"fp32": top1(model, images), **found}, name="top1")
-
-
-def _with_outlier(images: torch.Tensor) -> torch.Tensor:
-    spoiled = images.clone()
-    spoiled[0, 0, 0, 0] = 1000 * images.abs().max()
-    return spoiled
+    return pd.Series({"fp32": top1(model, images), **accuracies}, name="top1")

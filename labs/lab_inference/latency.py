@@ -1,7 +1,9 @@
-"""How long a network takes to answer: each call by itself, and how that grows with its images."""
+"""A network's latency: of each call, by the number of images, and by variant."""
 
 from __future__ import annotations
 
+import gc
+import warnings
 from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Any
@@ -11,21 +13,23 @@ import pandas as pd
 import torch
 from torch import nn
 
-from labs.lab_inference.variants import Way, images_for, ready
+from course.runs.recordings import recorded_table
+from labs.day3_4_compile.compiler_output import anew, told
+from labs.lab_inference.variants import LADDER, Fold, Variant, create_call, fold, random_images
 
 Call = Callable[[], Any]
 Latencies = Callable[[Call, Call, int, int], list[float]]
-WARM_UP = 5  # calls
-LEAST, MOST = 50, 500  # calls that are timed: of fewer a 99th percentile says little
+WARM_UP_CALLS = 5
+MIN_CALLS, MAX_CALLS = 50, 500  # a 99th percentile needs many
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-NEARLY = 0.9  # of the most images a second, where the knee is
+KNEE_SHARE = 0.9  # of the highest throughput
 
 
 def latencies(call: Call, wait: Call, count: int, warm_up: int) -> list[float]:
-    """Seconds of each of `count` calls, from its beginning until the device is done with it.
+    """Return the seconds of each of `count` calls, until the device is done with it.
 
     Args:
-        wait: returns once the device has done all that it was asked to.
+        wait: returns once the device has done all queued work.
         warm_up: calls before them, which are not timed.
     """
     for _ in range(warm_up):
@@ -40,51 +44,122 @@ def latencies(call: Call, wait: Call, count: int, warm_up: int) -> list[float]:
     return times
 
 
-def waiting(device: torch.device) -> Call:
-    """What waits for the device: nothing, where calls return when all is done."""
-    if device.type == "cpu":
-        return lambda: None
-    return lambda: torch.accelerator.synchronize(device)
-
-
-def timed(
+def time_calls(
     call: Call, device: torch.device, budget_s: float = 0.5, time_by: Latencies = latencies
 ) -> dict[str, float]:
-    """p50_s and p99_s of a call, and calls: as many as fit in the budget, within LEAST and MOST."""
-    wait = waiting(device)
-    first = time_by(call, wait, 1, WARM_UP)[0]
-    count = int(np.clip(budget_s / first, LEAST, MOST))
+    """Time as many calls as fit into the budget: p50_s, p99_s, and calls."""
+
+    def wait() -> None:
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
+
+    first = time_by(call, wait, 1, WARM_UP_CALLS)[0]
+    count = int(np.clip(budget_s / first, MIN_CALLS, MAX_CALLS))
     times = time_by(call, wait, count, 0)
-    middle, late = (float(value) for value in np.percentile(times, [50, 99]))
-    return {"p50_s": middle, "p99_s": late, "calls": count}
+    median, late = (float(value) for value in np.percentile(times, [50, 99]))
+    return {"p50_s": median, "p99_s": late, "calls": count}
 
 
-def curve(
+def latency_curve(
     model: nn.Module,
-    way: Way = Way(),
+    variant: Variant,
     batches: Iterable[int] = BATCHES,
-    px: int = 32,
     budget_s: float = 0.3,
     time_by: Latencies = latencies,
 ) -> pd.DataFrame:
-    """How long a network takes by the number of images that it is given at once.
+    """Time a network by the number of images at once.
 
-    Columns: batch, p50_s, p99_s, calls, images_per_s (batch ÷ p50_s: one call after the other).
+    Columns: batch, p50_s, p99_s, calls, images_per_s.
     """
     rows = []
     for batch in batches:
-        images = images_for(model, batch, px)
-        call = ready(model, images, way)
-        rows.append({"batch": batch, **timed(call, images.device, budget_s, time_by)})
-    return rates(pd.DataFrame(rows))
+        images = random_images(model, batch, 32)
+        call = create_call(model, images, variant)
+        rows.append({"batch": batch, **time_calls(call, images.device, budget_s, time_by)})
+    return _add_rates(pd.DataFrame(rows))
 
 
-def rates(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with the images answered in a second."""
+def _add_rates(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(images_per_s=table["batch"] / table["p50_s"])
 
 
-def knee(table: pd.DataFrame, nearly: float = NEARLY) -> int:
-    """The fewest images at once with nearly the most images a second: beyond it, latency grows."""
-    enough = table["images_per_s"] >= nearly * table["images_per_s"].max()
+def find_knee(table: pd.DataFrame) -> int:
+    """Return the fewest images at once with nearly the highest throughput."""
+    enough = table["images_per_s"] >= KNEE_SHARE * table["images_per_s"].max()
     return int(table.loc[enough, "batch"].min())
+
+
+def time_ladder(
+    model: nn.Module,
+    batches: tuple[int, ...] = (1, 64),
+    budget_s: float = 0.3,
+    fold_by: Fold = fold,
+    time_by: Latencies = latencies,
+) -> pd.DataFrame:
+    """Time the variants of LADDER that this device supports.
+
+    Columns: variant, batch, p50_s, p99_s, calls, images_per_s, error (of scores, relative to fp32's
+    largest), made_s (until the first answer, if compiled), faster (times as fast as fp32). If there
+    is no C++ compiler, a warning says so and compiled variants are left out.
+    """
+    rows = []
+    for batch in batches:
+        images = random_images(model, batch, 32)
+        expected = create_call(model, images, Variant())().double().cpu()
+        for name, variant in LADDER.items():
+            if variant.graph and images.device.type != "cuda":
+                continue
+            try:
+                row = time_variant(model, images, variant, expected, budget_s, fold_by, time_by)
+            except RuntimeError as error:
+                if not variant.compiled:
+                    raise
+                warnings.warn(str(error), stacklevel=2)
+                continue
+            rows.append({"variant": name, "batch": batch} | row)
+    return add_speedups(_add_rates(pd.DataFrame(rows)))
+
+
+def time_variant(
+    model: nn.Module,
+    images: torch.Tensor,
+    variant: Variant,
+    expected: torch.Tensor | None,
+    budget_s: float,
+    fold_by: Fold = fold,
+    time_by: Latencies = latencies,
+) -> dict[str, Any]:
+    """Time one variant, and compare its scores with the expected ones."""
+    with anew(), told():
+        begin = perf_counter()
+        call = create_call(model, images, variant, fold_by)
+        scores = call().double().cpu()
+        row: dict[str, Any] = {"made_s": perf_counter() - begin} if variant.compiled else {}
+        if expected is not None:
+            row["error"] = float((scores - expected).abs().max() / expected.abs().max())
+        row |= time_calls(call, images.device, budget_s, time_by)
+    del call
+    gc.collect()
+    if images.device.type == "cuda":
+        torch.cuda.empty_cache()
+    return row
+
+
+def add_speedups(table: pd.DataFrame) -> pd.DataFrame:
+    """Add the column `faster`: times as fast as fp32 with the same batch."""
+    fp32 = table[table["variant"] == "fp32"].set_index("batch")["p50_s"]
+    return table.assign(faster=table["batch"].map(fp32) / table["p50_s"])
+
+
+def load_measurements(machine: str) -> pd.DataFrame:
+    """Load what research/inference.py measured on a machine, a row per variant and batch.
+
+    Columns: part ("mode", "ladder", or "batch", whose "compiled" also has a CUDA graph), variant,
+    batch, p50_s, p99_s, calls, images_per_s, machine; peak_gib ("mode": above what the network
+    needs); error, made_s and faster ("ladder", as in `time_ladder`).
+
+    Raises:
+        ValueError: nothing was recorded there.
+    """
+    table = _add_rates(recorded_table(machine, "inference")).rename(columns={"way": "variant"})
+    return table.join(add_speedups(table[table["part"] == "ladder"])["faster"])

@@ -1,9 +1,12 @@
-"""A small network that has learned the crops, in seconds: what the lab answers with."""
+"""The lab's small network, trained in seconds on the crops, and its accuracy."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from copy import deepcopy
 from functools import cache
 
+import pandas as pd
 import torch
 from torch import nn
 
@@ -14,35 +17,33 @@ from course.training import models, precision
 
 NETWORK, LR = "resnet8_patches", 0.2
 STEPS, BATCH = 256, 64
-AT_ONCE = 256  # images
+BATCHES_WITHOUT_EVAL = (256, 32, 4, 1)
 
 
 @cache
-def crops(split: str) -> Crops:
-    """The crops of "train" or "val", made on first use."""
+def _crops(split: str) -> Crops:
     return Crops(crop_set.ensure(), split)
 
 
-def images_of(split: str, count: int, first: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Crops of a split, normalised: images (count, 3, 32, 32), and labels."""
-    some, chosen = crops(split), slice(first, first + count)
-    return normalised(some.images[chosen]), some.labels[chosen]
+def load_crops(split: str, count: int, first: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Load crops of "train" or "val": normalised images (count, 3, 32, 32), and labels."""
+    crops, selected = _crops(split), slice(first, first + count)
+    return normalised(crops.images[selected]), crops.labels[selected]
 
 
-def train(steps: int = STEPS, batch: int = BATCH, seed: int = 0) -> nn.Module:
-    """A network of seven convolutions that has seen steps · batch crops, in evaluation."""
-    torch.manual_seed(seed)
-    device, some = torch.device("cpu"), crops("train")
-    model = models.create(NETWORK, len(some.classes)).to(memory_format=torch.channels_last)
+def train_network(steps: int = STEPS) -> nn.Module:
+    """Train a network of seven convolutions on steps · BATCH crops; return it in evaluation."""
+    torch.manual_seed(0)
+    device, crops = torch.device("cpu"), _crops("train")
+    model = models.create(NETWORK, len(crops.classes)).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(
         model.parameters(), lr=LR, momentum=0.9, nesterov=True, weight_decay=5e-4
     )
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LR, total_steps=steps)
-    faster = "bf16" if precision.has_units(device, "bf16") else "fp32"
+    fastest = "bf16" if precision.has_units(device, "bf16") else "fp32"
     for step in range(steps):
-        first = step * batch % (len(some) - batch)
-        images, labels = images_of("train", batch, first)
-        with precision.autocast(device, faster):
+        images, labels = load_crops("train", BATCH, step * BATCH % (len(crops) - BATCH))
+        with precision.autocast(device, fastest):
             scores = model(images.to(memory_format=torch.channels_last))
             loss = nn.functional.cross_entropy(scores, labels)
         loss.backward()
@@ -53,14 +54,28 @@ def train(steps: int = STEPS, batch: int = BATCH, seed: int = 0) -> nn.Module:
 
 
 @torch.inference_mode()
-def top1(answer: nn.Module, images: int = 2048, at_once: int = AT_ONCE) -> float:
-    """The share of validation crops that are answered right, so many at once.
-
-    Args:
-        answer: what gives scores for normalised images: a network, in the mode in which it is.
-    """
+def top1(
+    network: Callable[[torch.Tensor], torch.Tensor], images: int = 2048, batch: int = 256
+) -> float:
+    """Return the share of validation crops that a network, in its present mode, answers right."""
     right = 0
-    for first in range(0, images, at_once):
-        some, labels = images_of("val", min(at_once, images - first), first)
-        right += int((torch.as_tensor(answer(some)).argmax(dim=1) == labels).sum())
+    for first in range(0, images, batch):
+        crops, labels = load_crops("val", min(batch, images - first), first)
+        right += int((network(crops).argmax(dim=1) == labels).sum())
     return right / images
+
+
+def accuracy_without_eval(
+    model: nn.Module, batches: Iterable[int] = BATCHES_WITHOUT_EVAL, images: int = 1024
+) -> pd.DataFrame:
+    """Return a network's accuracy in training mode, by the number of images at once.
+
+    Columns: batch, "eval() forgotten", and "eval() after that", with BatchNorm's changed averages.
+    """
+    rows = []
+    for batch in batches:
+        network = deepcopy(model).train()
+        forgotten = top1(network, images, batch)
+        late = top1(network.eval(), images)
+        rows.append({"batch": batch, "eval() forgotten": forgotten, "eval() after that": late})
+    return pd.DataFrame(rows)

@@ -1,4 +1,4 @@
-"""One network, made ready to answer in one way or another: types, layout, compiler, graph."""
+"""Variants of a network for inference: format, layout, folded BatchNorm, compiler, CUDA graph."""
 
 from __future__ import annotations
 
@@ -7,20 +7,62 @@ from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from course.training.precision import HALF
-from labs.lab_inference.fold import Fold, fold, folded
 
-Answer = Callable[[], torch.Tensor]
+Call = Callable[[], torch.Tensor]
+Fold = Callable[
+    [torch.Tensor, torch.Tensor, nn.BatchNorm2d], tuple[torch.Tensor, torch.Tensor]
+]  # fmt: skip
+
+
+def fold(
+    weight: torch.Tensor, bias: torch.Tensor, norm: nn.BatchNorm2d
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return weight and bias of a convolution that includes the BatchNorm after it.
+
+    Args:
+        weight: (outputs, inputs, height, width).
+        bias: (outputs,), zeros if the convolution has none.
+        norm: in evaluation it computes (x − mean) / √(variance + eps) · weight + bias.
+    """
+    scale = norm.weight / (norm.running_var + norm.eps).sqrt()
+    return weight * scale[:, None, None, None], (bias - norm.running_mean) * scale + norm.bias
+
+
+@torch.no_grad()
+def fold_batchnorms(model: nn.Module, fold_by: Fold = fold) -> fx.GraphModule:
+    """Copy a network for evaluation, with each BatchNorm after a convolution folded into it."""
+    network = fx.symbolic_trace(deepcopy(model).eval())
+    modules = dict(network.named_modules())
+    for node in [node for node in network.graph.nodes if node.op == "call_module"]:
+        before, norm = node.args[0], modules[node.target]
+        conv = modules.get(before.target) if before.op == "call_module" else None
+        follows = isinstance(norm, nn.BatchNorm2d) and isinstance(conv, nn.Conv2d)
+        if not follows or len(before.users) > 1:  # another layer needs the convolution's output
+            continue
+        bias = torch.zeros_like(norm.running_mean) if conv.bias is None else conv.bias
+        weight, bias = fold_by(conv.weight, bias, norm)
+        conv.weight, conv.bias = nn.Parameter(weight), nn.Parameter(bias)
+        node.replace_all_uses_with(before)
+        network.graph.erase_node(node)
+    network.delete_all_unused_submodules()
+    network.recompile()
+    return network
+
+
+def count_batchnorms(model: nn.Module) -> int:
+    """Return the number of BatchNorms in a network."""
+    return sum(isinstance(module, nn.BatchNorm2d) for module in model.modules())
 
 
 @dataclass(frozen=True)
-class Way:
-    """How a network answers; each field is off by default.
+class Variant:
+    """What is changed in a network for inference.
 
-    precision: "fp32", "bf16" or "fp16": of its weights and of what flows through it.
-    graph: the kernels of a call are recorded once, and sent all at once (CUDA alone).
+    precision: "fp32", "bf16" or "fp16", of weights and activations.
+    graph: a CUDA graph launches all kernels of a call at once.
     """
 
     precision: str = "fp32"
@@ -31,66 +73,69 @@ class Way:
 
 
 LADDER = {
-    "fp32": Way(),
-    "+ channels_last": Way(channels_last=True),
-    "+ bf16": Way("bf16", channels_last=True),
-    "+ folded": Way("bf16", channels_last=True, folded=True),
-    "+ compiled": Way("bf16", channels_last=True, folded=True, compiled=True),
-    "+ CUDA graph": Way("bf16", channels_last=True, folded=True, compiled=True, graph=True),
+    "fp32": Variant(),
+    "+ channels_last": Variant(channels_last=True),
+    "+ bf16": Variant("bf16", channels_last=True),
+    "+ folded": Variant("bf16", channels_last=True, folded=True),
+    "+ compiled": Variant("bf16", channels_last=True, folded=True, compiled=True),
+    "+ CUDA graph": Variant("bf16", channels_last=True, folded=True, compiled=True, graph=True),
 }
 
 
-def images_for(model: nn.Module, batch: int, px: int, seed: int = 0) -> torch.Tensor:
-    """Images (batch, 3, px, px) of random numbers, where the network's weights lie."""
-    draw = torch.Generator().manual_seed(seed)
+def random_images(model: nn.Module, batch: int, px: int, seed: int = 0) -> torch.Tensor:
+    """Create random images (batch, 3, px, px) on the device of the network."""
+    generator = torch.Generator().manual_seed(seed)
     device = next(model.parameters()).device
-    return torch.randn(batch, 3, px, px, generator=draw).to(device)
+    return torch.randn(batch, 3, px, px, generator=generator).to(device)
 
 
-def prepared(model: nn.Module, way: Way, fold_by: Fold = fold) -> nn.Module:
-    """A copy of the network as the way has it, in evaluation, not compiled.
-
-    Raises:
-        ValueError: a precision that is none of fp32, bf16, fp16.
-    """
-    if way.precision != "fp32" and way.precision not in HALF:
-        raise ValueError(f"precision={way.precision!r}: choose fp32 or {' or '.join(HALF)}")
-    made = folded(model, fold_by) if way.folded else deepcopy(model).eval()
-    made = made.to(HALF.get(way.precision, torch.float32))
-    return made.to(memory_format=torch.channels_last) if way.channels_last else made
-
-
-def ready(model: nn.Module, images: torch.Tensor, way: Way, fold_by: Fold = fold) -> Answer:
-    """A call that answers these images, in the network's way.
-
-    They are cast and laid out beforehand, as a loader would.
+def prepare(model: nn.Module, variant: Variant, fold_by: Fold = fold) -> nn.Module:
+    """Copy a network for evaluation in a variant's format and layout, not compiled.
 
     Raises:
-        ValueError: a precision that there is not, or a graph without CUDA.
+        ValueError: an unknown precision.
     """
-    if way.graph and images.device.type != "cuda":
-        raise ValueError(f"graph=True records kernels of CUDA, and images are on {images.device}")
-    network = prepared(model, way, fold_by)
-    given = images.to(HALF.get(way.precision, torch.float32))
-    if way.channels_last:
-        given = given.to(memory_format=torch.channels_last)
-    answers = torch.compile(network, dynamic=False) if way.compiled else network
+    if variant.precision not in ("fp32", *HALF):
+        raise ValueError(f"precision={variant.precision!r}: choose fp32 or {' or '.join(HALF)}")
+    network = fold_batchnorms(model, fold_by) if variant.folded else deepcopy(model).eval()
+    network = network.to(HALF.get(variant.precision, torch.float32))
+    return network.to(memory_format=torch.channels_last) if variant.channels_last else network
+
+
+def create_call(
+    model: nn.Module, images: torch.Tensor, variant: Variant, fold_by: Fold = fold
+) -> Call:
+    """Create a call that computes the scores of these images.
+
+    The images are cast and laid out beforehand, as by a loader.
+
+    Raises:
+        ValueError: an unknown precision, or a graph without CUDA.
+    """
+    if variant.graph and images.device.type != "cuda":
+        raise ValueError(f"graph=True needs CUDA, but the images are on {images.device}")
+    network = prepare(model, variant, fold_by)
+    images = images.to(HALF.get(variant.precision, torch.float32))
+    if variant.channels_last:
+        images = images.to(memory_format=torch.channels_last)
+    if variant.compiled:
+        network = torch.compile(network, dynamic=False)
 
     def call() -> torch.Tensor:
         with torch.inference_mode():
-            return answers(given)
+            return network(images)
 
-    return _captured(call) if way.graph else call
+    return _capture(call) if variant.graph else call
 
 
-def _captured(call: Answer) -> Answer:
-    """Its kernels as one CUDA graph, which reads and writes the same memory each time."""
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):  # what a first call allocates and chooses is no part of it
+def _capture(call: Call) -> Call:
+    """Capture a call as a CUDA graph, which uses the same memory each time."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # before capture, first calls allocate and choose kernels
         for _ in range(3):
             call()
-    torch.cuda.current_stream().wait_stream(aside)
+    torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         scores = call()

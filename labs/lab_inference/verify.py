@@ -1,4 +1,4 @@
-"""What the lab's three functions must do: each look says what it saw, or asserts what is wrong."""
+"""Checks of the lab's three functions: each returns its evidence or asserts what is wrong."""
 
 from __future__ import annotations
 
@@ -7,189 +7,183 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import deepcopy
 from time import sleep
-from typing import Any
 
 import torch
 from torch import nn
 
-from labs.lab_inference.fold import Fold, folded, norms
 from labs.lab_inference.int8 import ToInt8, scale_of
 from labs.lab_inference.latency import Latencies
+from labs.lab_inference.variants import Fold, count_batchnorms, fold_batchnorms
 
 COUNT, WARM_UP = 9, 3
-FIRST_S, LONGEST_S = 0.03, 0.006  # of the calls that warm up, and of the others
+WARM_UP_S, LONGEST_S = 0.03, 0.006  # of a call
 
 
-class Aside:
-    """A device as a GPU is one: it is asked, and works while the one who asked goes on."""
+class FakeAsyncDevice:
+    """A device that works in a thread while its caller goes on, as a GPU does."""
 
     def __init__(self, workers: ThreadPoolExecutor) -> None:
-        self._workers, self._asked = workers, list[Future]()
-        self.takes: list[float] = []  # seconds, a call each
+        self._workers, self._futures = workers, list[Future]()
+        self.durations: list[float] = []  # seconds of each call
         self.events: list[str] = []
 
     def call(self) -> None:
-        """Ask for one more piece of work: the first ones take long, the others by turns."""
-        number = len(self.takes)
-        took = FIRST_S if number < WARM_UP else LONGEST_S * (1 + number % 3) / 3
-        self.takes.append(took)
+        """Queue work: the first calls take long, the others take turns."""
+        number = len(self.durations)
+        duration = WARM_UP_S if number < WARM_UP else LONGEST_S * (1 + number % 3) / 3
+        self.durations.append(duration)
         self.events.append("call")
-        self._asked.append(self._workers.submit(sleep, took))
+        self._futures.append(self._workers.submit(sleep, duration))
 
     def wait(self) -> None:
-        """Return once all of it is done."""
+        """Return once all work is done."""
         self.events.append("wait")
-        for each in self._asked:
-            each.result()
+        for future in self._futures:
+            future.result()
 
 
 @contextmanager
-def _device() -> Iterator[Aside]:
+def fake_device() -> Iterator[FakeAsyncDevice]:
+    """Create a device whose thread ends with the context."""
     with ThreadPoolExecutor(max_workers=1) as workers:
-        yield Aside(workers)
+        yield FakeAsyncDevice(workers)
 
 
-def times_calls(latencies: Latencies) -> str:
-    """Is each call timed until the device is done, and none of those that warm up?"""
-    with _device() as device:
+def check_times(latencies: Latencies) -> str:
+    """Check that each call is timed until the device is done, without the warm-up."""
+    with fake_device() as device:
         times = latencies(device.call, device.wait, COUNT, WARM_UP)
-    made = len(device.takes)
-    assert made == WARM_UP + COUNT, (
-        f"{made} calls were made: {WARM_UP} should warm up, and {COUNT} be timed"
+    calls = len(device.durations)
+    assert calls == WARM_UP + COUNT, (
+        f"{calls} calls were made: {WARM_UP} should warm up, and {COUNT} be timed"
     )
     assert isinstance(times, list) and len(times) == COUNT, (
-        f"a list of {COUNT} times is asked for, one a call, and it returns {times!r}"[:200]
+        f"expected a list of {COUNT} times, one per call, but it returns {times!r}"[:200]
     )
-    takes = device.takes[WARM_UP:]
-    short = [place for place in range(COUNT) if times[place] < takes[place]]
-    assert not short, _too_short(times[short[0]], takes[short[0]])
-    assert times[0] < 2 * FIRST_S, (
-        f"the first time is {1e3 * times[0]:.0f} ms, and its call takes {1e3 * takes[0]:.0f}: it "
-        f"waited for calls that warm up. Wait after each of those, too"
+    durations = device.durations[WARM_UP:]
+    for measured, duration in zip(times, durations):
+        assert measured >= duration, (
+            f"a call that takes the device {1e3 * duration:.0f} ms is measured as "
+            f"{1e3 * measured:.3f}: call() returns before the device is done. Wait, and only then "
+            f"look at the clock"
+        )
+    assert times[0] < 2 * WARM_UP_S, (
+        f"the first time is {1e3 * times[0]:.0f} ms, and its call takes {1e3 * durations[0]:.0f}: "
+        f"it waited for calls that warm up. Wait after each of those, too"
     )
-    return f"{COUNT} calls of {1e3 * min(takes):.0f} to {1e3 * max(takes):.0f} ms, each timed whole"
+    shortest, longest = 1e3 * min(durations), 1e3 * max(durations)
+    return f"{COUNT} calls of {shortest:.0f} to {longest:.0f} ms, each timed to its end"
 
 
-def _too_short(told: float, takes: float) -> str:
-    return (
-        f"a call that takes the device {1e3 * takes:.0f} ms is said to take {1e3 * told:.3f}: "
-        f"call() returns before the device is done. Wait, and only then look at the clock"
-    )
-
-
-def waits_each_time(latencies: Latencies) -> str:
-    """Does no call begin before the device is done with the one before it?"""
-    with _device() as device:
+def check_waits(latencies: Latencies) -> str:
+    """Check that no call begins before the device is done with the one before."""
+    with fake_device() as device:
         latencies(device.call, device.wait, COUNT, WARM_UP)
-    events = device.events
-    alone = [events[at + 1] == "wait" for at, each in enumerate(events[:-1]) if each == "call"]
-    assert all(alone) and len(alone) == WARM_UP + COUNT, (
-        f"{alone.count(False) + (events[-1] == 'call')} calls were not waited for before the next: "
-        f"they queue up, and each time is also the time of those before it"
+    pairs = zip(device.events, [*device.events[1:], ""])
+    queued = sum(pair[0] == "call" and pair[1] != "wait" for pair in pairs)
+    assert not queued, (
+        f"{queued} calls were not waited for before the next: they queue up, and each time is also "
+        f"the time of those before it"
     )
     return "the device is idle whenever a call begins"
 
 
-def folds(fold: Fold) -> str:
-    """Is a convolution with the new weights what it was with the BatchNorm behind it?"""
-    conv, norm = _pair()
-    given = deepcopy((conv.weight, conv.bias, norm))
+def check_fold(fold: Fold) -> str:
+    """Check that a convolution with the new weights computes what both layers did."""
+    conv, norm = _layers()
+    arguments = deepcopy((conv.weight, conv.bias, norm))
     with torch.no_grad():
-        found = fold(*given)
-    assert isinstance(found, tuple) and len(found) == 2, (
-        f"it returns {type(found).__name__}: two tensors are asked for, the weight and the bias"
+        result = fold(*arguments)
+    assert isinstance(result, tuple) and len(result) == 2, (
+        f"it returns {type(result).__name__}: expected two tensors, the weight and the bias"
     )
-    for name, got, was in zip(("weight", "bias"), found, (conv.weight, conv.bias)):
-        assert isinstance(got, torch.Tensor) and got.shape == was.shape, (
-            f"the {name} has become {tuple(getattr(got, 'shape', ()))}: it must stay "
-            f"{tuple(was.shape)}"
+    for name, new, old in zip(("weight", "bias"), result, (conv.weight, conv.bias)):
+        assert isinstance(new, torch.Tensor) and new.shape == old.shape, (
+            f"the {name} has become {tuple(getattr(new, 'shape', ()))}: it must stay "
+            f"{tuple(old.shape)}"
         )
-    states = [norm.state_dict().values(), given[2].state_dict().values()]
-    same = [torch.equal(*pair) for pair in zip(*states)]
-    assert torch.equal(given[0], conv.weight) and torch.equal(given[1], conv.bias) and all(same), (
-        "what it was given has changed: make new tensors, instead of *=, += and functions with _"
+    before = [conv.weight, conv.bias, *norm.state_dict().values()]
+    after = [*arguments[:2], *arguments[2].state_dict().values()]
+    assert all(map(torch.equal, before, after)), (
+        "its arguments have changed: make new tensors, instead of *=, += and functions with _"
     )
-    weight, bias = found
-    for name, got, wrong, right in (
-        ("weight", weight, *_weights(conv, norm)),
-        ("bias", bias, *_biases(conv, norm)),
-    ):
-        assert torch.allclose(got, right, rtol=1e-5, atol=1e-5), _slip(name, got, wrong, right)
+    weight, bias = result
+    _compare("weight", weight, *_weights(conv, norm))
+    _compare("bias", bias, *_biases(conv, norm))
     images = torch.randn(2, 3, 8, 8)
     with torch.no_grad():
-        once = nn.functional.conv2d(images, weight, bias, padding=1)
-        error = float((once - norm(conv(images))).abs().max())
+        folded = nn.functional.conv2d(images, weight, bias, padding=1)
+        error = float((folded - norm(conv(images))).abs().max())
     assert error < 1e-4, f"the results differ by {error:.1g}"
     return f"one convolution does what two layers did, to {error:.0e}"
 
 
-def _pair() -> tuple[nn.Conv2d, nn.BatchNorm2d]:
-    """As many outputs as inputs as columns, so that no wrong shape raises; a variance near eps."""
+def _layers() -> tuple[nn.Conv2d, nn.BatchNorm2d]:
+    """Create layers with equal dimensions (no wrong shape raises), and a variance near eps."""
     torch.manual_seed(0)
     conv, norm = nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3).eval()
-    with torch.no_grad():
-        norm.weight.copy_(torch.tensor([0.5, 1.5, 2.0]))
-        norm.bias.copy_(torch.tensor([0.3, -1.0, 2.0]))
-        norm.running_mean.copy_(torch.tensor([0.7, -0.4, 1.1]))
-        norm.running_var.copy_(torch.tensor([1e-5, 0.3, 4.0]))
+    norm.weight.data = torch.tensor([0.5, 1.5, 2.0])
+    norm.bias.data = torch.tensor([0.3, -1.0, 2.0])
+    norm.running_mean = torch.tensor([0.7, -0.4, 1.1])
+    norm.running_var = torch.tensor([1e-5, 0.3, 4.0])
     return conv, norm
 
 
-def _weights(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[dict[str, Any], torch.Tensor]:
-    """Wrong weights by what was forgotten, and the right one."""
-    variance, eps = norm.running_var, norm.eps
-    root, was = (variance + eps).sqrt(), conv.weight.detach()
-    right = (norm.weight / root).detach()
-    at = (slice(None), None, None, None)
-    return {
-        "eps is forgotten: it is added to the variance, under the root": was
-        * (norm.weight / variance.sqrt())[at],
-        "eps belongs under the root, with the variance": was
-        * (norm.weight / (variance.sqrt() + eps))[at],
-        "it divides by the variance: take the root of variance + eps": was
-        * (norm.weight / (variance + eps))[at],
-        "BatchNorm's own weight is forgotten": was / root[at],
-        "it is multiplied by the root: divide": was * (norm.weight * root)[at],
-        "it is scaled along the kernel's columns: give the scale the shape (outputs, 1, 1, 1)": was
-        * right,
-        "it is scaled along the kernel's rows: give the scale the shape (outputs, 1, 1, 1)": was
-        * right[:, None],
-        "it is scaled along the inputs: give the scale the shape (outputs, 1, 1, 1)": was
-        * right[:, None, None],
-        "it is not scaled": was,
-    }, was * right[at]
+def _weights(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return the right weight, and wrong ones by mistake."""
+    variance, eps, gamma = norm.running_var, norm.eps, norm.weight.detach()
+    root, weight = (variance + eps).sqrt(), conv.weight.detach()
+    shape = "give the scale the shape (outputs, 1, 1, 1)"
+    scales = {
+        "eps is forgotten: it is added to the variance, under the root": gamma / variance.sqrt(),
+        "eps belongs under the root, with the variance": gamma / (variance.sqrt() + eps),
+        "it divides by the variance: take the root of variance + eps": gamma / (variance + eps),
+        "BatchNorm's own weight is forgotten": 1 / root,
+        "it is multiplied by the root: divide": gamma * root,
+        "it is not scaled": torch.ones(3),
+    }
+    scale = gamma / root
+    mistakes = {name: weight * wrong[:, None, None, None] for name, wrong in scales.items()} | {
+        f"it is scaled along the kernel's columns: {shape}": weight * scale,
+        f"it is scaled along the kernel's rows: {shape}": weight * scale[:, None],
+        f"it is scaled along the inputs: {shape}": weight * scale[:, None, None],
+    }
+    return weight * scale[:, None, None, None], mistakes
 
 
-def _biases(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[dict[str, Any], torch.Tensor]:
-    """Wrong biases by what was forgotten, and the right one."""
+def _biases(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return the right bias, and wrong ones by mistake."""
     scale = (norm.weight / (norm.running_var + norm.eps).sqrt()).detach()
-    bias, mean, offset = conv.bias.detach(), norm.running_mean, norm.bias.detach()
-    return {
-        "the convolution's own bias goes through BatchNorm as well, so it is scaled": bias
-        - mean * scale
-        + offset,
-        "the mean is forgotten: it is subtracted before anything is scaled": bias * scale + offset,
-        "the mean is subtracted before anything is scaled, so it is scaled, too": bias * scale
-        - mean
-        + offset,
+    bias, mean, beta = conv.bias.detach(), norm.running_mean, norm.bias.detach()
+    return (bias - mean) * scale + beta, {
+        "the convolution's own bias goes through BatchNorm as well, so it is scaled": (
+            bias - mean * scale + beta
+        ),
+        "the mean is forgotten: it is subtracted before anything is scaled": bias * scale + beta,
+        "the mean is subtracted before anything is scaled, so it is scaled, too": (
+            bias * scale - mean + beta
+        ),
         "BatchNorm's own bias is forgotten": (bias - mean) * scale,
-        "BatchNorm's own bias comes last: it is not scaled": (bias - mean + offset) * scale,
-        "the convolution's own bias is forgotten": offset - mean * scale,
-        "the mean is subtracted, not added": (bias + mean) * scale + offset,
-    }, (bias - mean) * scale + offset
+        "BatchNorm's own bias comes last: it is not scaled": (bias - mean + beta) * scale,
+        "the convolution's own bias is forgotten": beta - mean * scale,
+        "the mean is subtracted, not added": (bias + mean) * scale + beta,
+    }
 
 
-def _slip(name: str, got: torch.Tensor, wrong: dict[str, Any], right: torch.Tensor) -> str:
-    for words, value in wrong.items():
-        if torch.allclose(got, value, rtol=1e-5, atol=1e-5):
-            return f"the {name}: {words}"
-    return (
-        f"the {name} differs by up to {float((got - right).abs().max()):.2g} from what it should be"
-    )
+def _compare(
+    name: str, actual: torch.Tensor, right: torch.Tensor, mistakes: dict[str, torch.Tensor]
+) -> None:
+    """Assert that a tensor is right; if it has the value of a known mistake, name that."""
+    if torch.allclose(actual, right, rtol=1e-5, atol=1e-5):
+        return
+    for words, value in mistakes.items():
+        assert not torch.allclose(actual, value, rtol=1e-5, atol=1e-5), f"the {name}: {words}"
+    difference = float((actual - right).abs().max())
+    raise AssertionError(f"the {name} differs by up to {difference:.2g} from what it should be")
 
 
-def folds_a_network(fold: Fold) -> str:
-    """Has a network no BatchNorm left, and still gives the scores that it gave?"""
+def check_folded_network(fold: Fold) -> str:
+    """Check that a network without BatchNorms gives the same scores."""
     torch.manual_seed(1)
     network = nn.Sequential(
         nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(),
@@ -197,62 +191,66 @@ def folds_a_network(fold: Fold) -> str:
     )  # fmt: skip
     images = 2 + 3 * torch.randn(16, 3, 8, 8)
     with torch.no_grad():
-        network(images)  # in training, so the statistics are no longer 0 and 1
-        before = network.eval()(images)
-        found = folded(network, fold)
-        error = float((found(images) - before).abs().max())
-    assert norms(found) == 0 and error < 1e-4, f"a network's scores differ by {error:.1g}"
-    return (
-        f"a network of two convolutions has no BatchNorm left, and its scores differ by {error:.0e}"
+        network(images)  # in training mode, so that statistics are not 0 and 1
+        scores = network.eval()(images)
+        folded = fold_batchnorms(network, fold)
+        error = float((folded(images) - scores).abs().max())
+    assert count_batchnorms(folded) == 0 and error < 1e-4, (
+        f"a network's scores differ by {error:.1g}"
     )
+    return f"a network of two convolutions has no BatchNorm left; its scores differ by {error:.0e}"
 
 
-def rounds_to_int8(to_int8: ToInt8) -> str:
-    """Does each number become the nearest step, and what is too large the last one?"""
+def check_int8(to_int8: ToInt8) -> str:
+    """Check that each number becomes the nearest step, and a too large one the last."""
     numbers, scale = torch.linspace(-100, 100, 2001), torch.tensor(0.5)
-    found = _steps(to_int8, numbers, scale, 127)
-    right = (numbers / scale).round().clamp(-127, 127)
+    steps = _int8_steps(to_int8, numbers, scale, 127)
     inside = numbers.abs() < 127 * scale
-    assert not torch.equal(found[inside], (numbers * scale).round()[inside]), (
-        "it multiplies by the scale: how many steps a number is, division says"
+    assert not torch.equal(steps[inside], (numbers * scale).round()[inside]), (
+        "it multiplies by the scale: divide to get the number of steps"
     )
-    cut = (numbers / scale).trunc()[inside]
-    assert not torch.equal(found[inside], cut), (
+    assert not torch.equal(steps[inside], (numbers / scale).trunc()[inside]), (
         f"{numbers[inside][-1] - 0.1:.1f} / 0.5 is not cut off but rounded: .round() before .to()"
     )
-    far = found[numbers > 127 * scale]
-    assert (far == 127).all(), (
-        f"{numbers[-1]:.0f} with steps of 0.5 becomes {int(far[-1])}: it should be 127, the "
-        f"largest. Clamp before .to(torch.int8), which goes round in a circle"
+    large = steps[numbers > 127 * scale]
+    assert (large == 127).all(), (
+        f"{numbers[-1]:.0f} with steps of 0.5 becomes {int(large[-1])}: it should be 127, the "
+        f"largest. Clamp before .to(torch.int8), which wraps around"
     )
-    near = found[numbers < -127 * scale]
-    assert (near == -127).all(), (
-        f"{numbers[0]:.0f} with steps of 0.5 becomes {int(near[0])}: it should be −127, so that 0 "
+    small = steps[numbers < -127 * scale]
+    assert (small == -127).all(), (
+        f"{numbers[0]:.0f} with steps of 0.5 becomes {int(small[0])}: it should be −127, so that 0 "
         f"stays in the middle"
     )
-    wrong = int((found != right).sum())
-    assert wrong == 0, f"{wrong} of {len(numbers)} numbers become another step than the nearest"
-    return "2,001 numbers became the nearest step, and what is too large the last"
+    wrong = int((steps != (numbers / scale).round().clamp(-127, 127)).sum())
+    assert not wrong, f"{wrong} of {len(numbers)} numbers become another step than the nearest"
+    return "2,001 numbers became the nearest step, and too large ones the last"
 
 
-def _steps(to_int8: ToInt8, numbers: torch.Tensor, scale: torch.Tensor, most: int) -> torch.Tensor:
-    found = to_int8(numbers, scale, most)
-    assert isinstance(found, torch.Tensor) and found.dtype == torch.int8, (
-        f"it returns {getattr(found, 'dtype', type(found).__name__)}, and not int8"
+def _int8_steps(
+    to_int8: ToInt8, numbers: torch.Tensor, scale: torch.Tensor, most: int
+) -> torch.Tensor:
+    steps = to_int8(numbers, scale, most)
+    assert isinstance(steps, torch.Tensor) and steps.dtype == torch.int8, (
+        f"it returns {getattr(steps, 'dtype', type(steps).__name__)}; expected int8"
     )
-    assert found.shape == numbers.shape, f"{tuple(numbers.shape)} became {tuple(found.shape)}"
-    return found.float()
+    assert steps.shape == numbers.shape, f"{tuple(numbers.shape)} became {tuple(steps.shape)}"
+    return steps.float()
 
 
-def keeps_to_its_bits(to_int8: ToInt8) -> str:
-    """With a scale a channel, and with fewer bits: is what is lost at most half a step?"""
+def check_scales_and_bits(to_int8: ToInt8) -> str:
+    """Check that half a step is lost at most, with a scale per channel and with fewer bits."""
     torch.manual_seed(0)
     weight = torch.randn(6, 4, 3, 3) * 10.0 ** torch.arange(-2, 4).reshape(6, 1, 1, 1)
     for most in (127, 7):
         scale = scale_of(weight, most, per_channel=True)
-        far = int(_steps(to_int8, 9 * weight, scale, most).abs().max())
-        assert far <= most, f"with most={most} it gives {far}: clamp to most, whatever that is"
-        found = _steps(to_int8, weight, scale, most)
-        lost = ((found * scale - weight).abs() / scale).max()
-        assert lost <= 0.5 + 1e-4, f"{lost:.2f} of a step is lost: the nearest is half a step away"
+        largest = int(_int8_steps(to_int8, 9 * weight, scale, most).abs().max())
+        assert largest <= most, (
+            f"with most={most} it gives {largest}: clamp to most, whatever that is"
+        )
+        steps = _int8_steps(to_int8, weight, scale, most)
+        error = ((steps * scale - weight).abs() / scale).max()
+        assert error <= 0.5 + 1e-4, (
+            f"{error:.2f} of a step is lost: the nearest is half a step away"
+        )
     return "with a scale for each channel, and with 8 and 4 bits, at most half a step is lost"

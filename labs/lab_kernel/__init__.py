@@ -3,10 +3,10 @@
 from course.lazy import lazy_exports
 
 _NAMES = {
-    ".figures": "plot_adding plot_fused plot_grid plot_moved plot_products",
-    ".gpu_timing": "on_gpu",
-    ".interpreter": "interpret moved_by",
-    ".measurements": "recorded",
-    ".tables": "steps tile_functions tiles words",
+    ".figures": "plot_bandwidth plot_fused_kernels plot_grid plot_matmul_rate plot_traffic",
+    ".gpu_timing": "load_measurements time_on_gpu",
+    ".interpreter": "interpret",
+    ".solutions": "load_tile store_tile",
+    ".tables": "softmax_traffic traffic_by_tile vocabulary",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -1,4 +1,4 @@
-"""Figures of kernels: who computes what, what is moved, and how near a GPU's ceiling it comes."""
+"""Figures of kernels: their grids, their memory traffic, and their share of a GPU's limits."""
 
 from __future__ import annotations
 
@@ -17,47 +17,51 @@ COLOURS = {
 }
 PROGRAM_COLOURS = (BLUE, ORANGE, GREEN, SKY)
 TILE_COLOURS = {16: f"{BLUE}59", 32: f"{BLUE}80", 64: f"{BLUE}BF"}  # paler for smaller tiles
-NAMES = {"softmax": "softmax, rows of {:,}", "norm_relu": "BatchNorm + ReLU"}
+TITLES = {"softmax": "softmax, rows of {:,}", "norm_relu": "BatchNorm + ReLU"}
 
 
 def plot_grid(size: int, block: int) -> Picture:
-    """Draw which program adds which numbers of a vector; ✗: a mask keeps it away."""
+    """Draw the numbers of a vector that each program adds; ✗: masked."""
     rows = {}
     for program in range(-(-size // block)):
-        places = range(program * block, (program + 1) * block)
+        offsets = range(program * block, (program + 1) * block)
         colour = PROGRAM_COLOURS[program % len(PROGRAM_COLOURS)]
-        cells = [(colour, str(at)) if at < size else (PALE, "✗") for at in places]
+        cells = [(colour, str(at)) if at < size else (PALE, "✗") for at in offsets]
         rows[f"program {program}: {program}·{block} + 0 … {block - 1}"] = cells
     picture = Picture(8, 0.3 + 0.45 * len(rows))
     strip(picture.panel(), rows)
     return picture
 
 
-def plot_moved(table: pd.DataFrame) -> Picture:
-    """Draw MiB that each way moves, read and written (columns way, read, written: bytes)."""
+def plot_traffic(table: pd.DataFrame) -> Picture:
+    """Draw the MiB read and written with each side of the tiles (from `traffic_by_tile`)."""
     picture = Picture(9, 1.1 + 0.45 * len(table))
     axes = picture.panel()
     parts = {name: table[name] / 2**20 for name in ("read", "written")}
-    stack(axes, table["way"], parts, colours=(BLUE, ORANGE))
+    stack(axes, [f"tiles of {side}" for side in table.index], parts, colours=(BLUE, ORANGE))
     label(axes, xlabel="MiB through the GPU's memory")
     legend(picture)
     return picture
 
 
-def plot_adding(table: pd.DataFrame) -> Picture:
-    """Draw how near the memory's ceiling an addition comes, over sizes and blocks (`recorded`)."""
-    table = table.assign(percent=100 * table["share"])
-    added = table[table["kernel"] == "add"].sort_values(["size", "block"])
+def plot_bandwidth(table: pd.DataFrame) -> Picture:
+    """Draw an addition's share of the copy bandwidth by size and by block.
+
+    Args:
+        table: from `load_measurements`, as for the figures below.
+    """
+    sums = table.assign(percent=100 * table["share"]).query("kernel == 'add'")
+    sums = sums.sort_values(["size", "block"])
     picture = Picture(10, 3.7)
     left, right = picture.panels(1, 2, sharey=True)
-    usual = added[(added["by"] != "Triton") | (added["block"] == 1024)]
-    by = {name: usual[usual["by"] == name] for name in COLOURS if name in {*usual["by"]}}
-    curves = {name: (rows["size"], rows["percent"]) for name, rows in by.items()}
-    # PyTorch's line is on Triton's.
-    styles = ["--" if name == "PyTorch" else "-" for name in by]
-    lines(left, curves, colours=[COLOURS[name] for name in by], styles=styles, marker="o")
-    largest = added["size"].max()
-    blocks = added[(added["by"] == "Triton") & (added["size"] == largest)]
+    by_size = sums.query("by != 'Triton' or block == 1024").groupby("by")
+    names = [name for name in COLOURS if name in by_size.groups]
+    curves = {name: by_size.get_group(name)[["size", "percent"]].T.values for name in names}
+    # PyTorch's curve covers Triton's.
+    styles = ["--" if name == "PyTorch" else "-" for name in names]
+    lines(left, curves, colours=[COLOURS[name] for name in names], styles=styles, marker="o")
+    largest = sums["size"].max()
+    blocks = sums.query("by == 'Triton' and size == @largest")
     lines(right, {"": (blocks["block"], blocks["percent"])}, colours=BLUE, marker="o")
     for axes in (left, right):
         limit(axes, 100, colour=GREY)
@@ -69,29 +73,29 @@ def plot_adding(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def plot_fused(table: pd.DataFrame) -> Picture:
-    """Draw the time of softmax and of BatchNorm + ReLU in each way (`recorded`)."""
-    rows = table[table["kernel"].isin(NAMES) & table["flop"].isna()]
-    rows = rows[rows["size"].isin([1024, 16384]) | (rows["kernel"] == "norm_relu")]
-    groups = rows.groupby(["kernel", "size"], sort=False)
+def plot_fused_kernels(table: pd.DataFrame) -> Picture:
+    """Draw the time of softmax and of BatchNorm + ReLU by method."""
+    rows = table[table["size"].isin([1024, 16384]) & (table["kernel"] == "softmax")]
+    rows = pd.concat([table[table["kernel"] == "norm_relu"], rows])
+    groups = rows.sort_index().groupby(["kernel", "size"], sort=False)
     picture = Picture(10, 3.2)
     for axes, ((kernel, size), group) in zip(picture.panels(1, len(groups)), groups):
         names = [by.replace(", ", ",\n") for by in group["by"]]
         colours = [COLOURS[by] for by in group["by"]]
         bars(axes, names, group["seconds"] * 1e3, colours=colours, room=1.25)
-        label(axes, NAMES[kernel].format(size), size=10, xlabel="ms")
+        label(axes, TITLES[kernel].format(size), size=10, xlabel="ms")
     heading(picture, table["machine"].iloc[0])
     return picture
 
 
-def plot_products(table: pd.DataFrame) -> Picture:
-    """Draw TFLOP/s of a product in bf16 over the matrices' size, by the tile (`recorded`)."""
-    rows = table[(table["kernel"] == "matmul") & (table["dtype"] == "bf16")].sort_values("size")
+def plot_matmul_rate(table: pd.DataFrame) -> Picture:
+    """Draw TFLOP/s of a product in bf16 over the matrices' size, by tile."""
+    rows = table.query("kernel == 'matmul' and dtype == 'bf16'").sort_values("size")
     curves, colours = {}, []
-    for (by, block), of in rows.fillna({"block": 0}).groupby(["by", "block"], sort=False):
-        name = f"{by}, tiles of {block:.0f}" if block else by
-        curves[name] = (of["size"], of["tflop_per_s"])
-        colours.append(TILE_COLOURS.get(block, COLOURS[by]))
+    for (by, side), group in rows.fillna({"block": 0}).groupby(["by", "block"], sort=False):
+        name = f"{by}, tiles of {side:.0f}" if side else by
+        curves[name] = (group["size"], group["tflop_per_s"])
+        colours.append(TILE_COLOURS.get(side, COLOURS[by]))
     picture = Picture(9, 3.9)
     axes = picture.panel()
     lines(axes, curves, colours=colours, marker="o")

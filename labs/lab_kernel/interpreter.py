@@ -1,7 +1,7 @@
-"""What a kernel moves, counted by Triton's interpreter: each number that is read or written.
+"""Triton's interpreter, and the memory traffic that it observes.
 
-The interpreter executes a kernel program by program on the CPU, with the very addresses of the
-tensors. So it is seen, too, where a program reaches beyond them, before it does.
+The interpreter executes a kernel program by program on the CPU, with the addresses of the tensors.
+So an access outside of the tensors is detected before it happens.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,23 +20,13 @@ import torch
 
 
 @dataclass
-class Moved:
-    """Bytes that a kernel read and wrote, in which programs, and how often it multiplied tiles."""
+class Traffic:
+    """Bytes that kernels read and wrote, in which programs, and the number of `tl.dot` calls."""
 
     read: int = 0
     written: int = 0
-    dots: int = 0  # products of two tiles
-    at: set[tuple[int, ...]] = field(default_factory=set)
-
-    @property
-    def bytes(self) -> int:
-        """Read and written together."""
-        return self.read + self.written
-
-    @property
-    def programs(self) -> int:
-        """Those that moved anything."""
-        return len(self.at)
+    dots: int = 0
+    programs: set[tuple[int, ...]] = field(default_factory=set)
 
 
 def interpret() -> str:
@@ -45,10 +35,10 @@ def interpret() -> str:
     Call it before kernels are defined.
 
     Raises:
-        RuntimeError: Triton is not here.
+        RuntimeError: Triton is missing.
     """
     if importlib.util.find_spec("triton") is None:
-        raise RuntimeError("Triton is not here: PyTorch brings it on Linux alone")
+        raise RuntimeError("Triton is missing: PyTorch installs it only on Linux")
     os.environ["TRITON_INTERPRET"] = "1"
     import triton
     import triton.language as tl
@@ -57,13 +47,13 @@ def interpret() -> str:
 
     if triton.__version__.startswith("3.6"):
         _allow_loop_bounds()
-    # Where Triton was imported before, its own functions (sum, max, …) are there to be compiled.
-    for home in (tl, tl.standard, tl.tensor):
-        for name, each in list(vars(home).items()):
-            if isinstance(each, JITFunction):
-                setattr(home, name, InterpretedFunction(each.fn))
-    if ours := sys.modules.get("labs.lab_kernel.solutions"):
-        importlib.reload(ours)
+    # If Triton was imported before, its own functions (sum, max, …) are ready to be compiled.
+    for module in (tl, tl.standard, tl.tensor):
+        for name, function in list(vars(module).items()):
+            if isinstance(function, JITFunction):
+                setattr(module, name, InterpretedFunction(function.fn))
+    if solutions := sys.modules.get("labs.lab_kernel.solutions"):
+        importlib.reload(solutions)
     return "Kernels are interpreted: program by program, on the CPU."
 
 
@@ -71,7 +61,7 @@ def _allow_loop_bounds() -> None:
     """Let `range` take an argument of a kernel, as in `range(0, K, SIDE)`.
 
     Triton 3.6 keeps arguments as arrays of one number, which NumPy from 2.4 on doesn't convert to
-    an int. Triton 3.7 converts them as is done here.
+    an int. Triton 3.7 converts them like this.
     """
     from triton.runtime import interpreter
 
@@ -85,88 +75,66 @@ def _allow_loop_bounds() -> None:
 
 
 @contextmanager
-def counting(**tensors: torch.Tensor) -> Iterator[Moved]:
-    """Count what kernels move meanwhile, and let them touch these tensors alone.
+def count_traffic(**tensors: torch.Tensor) -> Iterator[Traffic]:
+    """Count what kernels read and write in the context, and restrict them to these tensors.
 
     Raises:
         AssertionError: a kernel reads or writes beyond a tensor; the message says how far.
     """
     from triton.runtime.interpreter import InterpreterBuilder as Builder
 
-    moved, names = Moved(), ("create_masked_load", "create_masked_store", "create_dot")
-    load, store, dot = before = [getattr(Builder, name) for name in names]
-    spans = {name: _span(each) for name, each in tensors.items()}
+    traffic, names = Traffic(), ("create_masked_load", "create_masked_store", "create_dot")
+    load, store, dot = originals = [getattr(Builder, name) for name in names]
 
     def counted_load(self: Any, ptrs: Any, mask: Any, *rest: Any) -> Any:
-        moved.read += _bytes(ptrs, mask, spans, "reads")
-        moved.at.add(self.grid_idx)
+        traffic.read += _count_bytes(ptrs, mask, tensors, "reads")
+        traffic.programs.add(self.grid_idx)
         return load(self, ptrs, mask, *rest)
 
     def counted_store(self: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        moved.written += _bytes(ptrs, mask, spans, "writes")
-        moved.at.add(self.grid_idx)
+        traffic.written += _count_bytes(ptrs, mask, tensors, "writes")
+        traffic.programs.add(self.grid_idx)
         return store(self, ptrs, value, mask, *rest)
 
     def counted_dot(self: Any, *tiles: Any) -> Any:
-        moved.dots += 1
+        traffic.dots += 1
         return dot(self, *tiles)
 
     for name, counted in zip(names, (counted_load, counted_store, counted_dot)):
         setattr(Builder, name, counted)
     try:
-        yield moved
+        yield traffic
     except Exception as error:
-        if (told := _cause(error)) is not error:
-            raise told from error
+        cause = error
+        while cause and not isinstance(cause, AssertionError):  # the interpreter wraps it
+            cause = cause.__cause__
+        if cause:
+            raise cause from None
         raise
     finally:
-        for name, each in zip(names, before):
-            setattr(Builder, name, each)
+        for name, original in zip(names, originals):
+            setattr(Builder, name, original)
 
 
-def moved_by(launch: Callable[..., Any], **tensors: torch.Tensor) -> Moved:
-    """What one launch moves; it is given the tensors by name."""
-    with counting(**tensors) as moved:
-        launch(**tensors)
-    return moved
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    begin = tensor.data_ptr()
-    return begin, begin + tensor.numel() * tensor.itemsize
-
-
-def _bytes(ptrs: Any, mask: Any, spans: dict[str, tuple[int, int]], does: str) -> int:
-    """Bytes of the numbers that a mask lets through, all of which lie in a tensor."""
+def _count_bytes(ptrs: Any, mask: Any, tensors: dict[str, torch.Tensor], verb: str) -> int:
+    """Count the bytes that a mask lets through, all of which must be in a tensor."""
     size = max(ptrs.get_element_ty().primitive_bitwidth // 8, 1)
-    let = np.broadcast_to(mask.data, ptrs.data.shape)
-    places = ptrs.data[let].astype(np.int64)
-    inside = np.zeros(places.shape, bool)
+    addresses = ptrs.data[np.broadcast_to(mask.data, ptrs.data.shape)].astype(np.int64)
+    spans = {
+        name: (tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes)
+        for name, tensor in tensors.items()
+    }
+    outside = np.ones(addresses.shape, bool)
     for begin, end in spans.values():
-        inside |= (places >= begin) & (places < end)
-    if not inside.all():
-        raise AssertionError(_beyond(places[~inside], spans, size, does))
-    return int(places.size * size)
-
-
-def _beyond(places: np.ndarray, spans: dict[str, Any], size: int, does: str) -> str:
-    """Which tensor was meant: the one whose end, or begin, is nearest."""
-    first = int(places[0])
-    far = {name: min(abs(first - end), abs(first - begin)) for name, (begin, end) in spans.items()}
-    name = min(far, key=far.get)
-    begin, end = spans[name]
-    side = f"{(first - end) // size + 1} beyond the end" if first >= end else "before the begin"
-    return (
-        f"it {does} {places.size} numbers that are none of its tensors', the first {side} of "
-        f"{name}: is a place wrong, or does a mask let it through?"
-    )
-
-
-def _cause(error: BaseException) -> BaseException:
-    """The words for a learner, wherever the interpreter wrapped them."""
-    found: BaseException | None = error
-    while found is not None:
-        if isinstance(found, AssertionError):
-            return found
-        found = found.__cause__
-    return error
+        outside &= (addresses < begin) | (addresses >= end)
+    if outside.any():
+        first = int(addresses[outside][0])
+        # The kernel probably meant the tensor with the nearest end or beginning.
+        name = min(spans, key=lambda name: min(abs(first - edge) for edge in spans[name]))
+        begin, end = spans[name]
+        distance = f"{(first - end) // size + 1} beyond the end" if first >= end else "before"
+        raise AssertionError(
+            f"it {verb} {outside.sum()} numbers outside of its tensors, the first {distance} of "
+            f"{name}: is an offset wrong, or does a mask let it through?"
+        )
+    return int(addresses.size * size)

@@ -1,4 +1,4 @@
-"""Lab K: checks, recorded runs, and what the course shows about the lab."""
+"""Lab K: its function checks, and what the course shows about it."""
 
 from __future__ import annotations
 
@@ -6,45 +6,40 @@ from course.checks.lab import Function, FunctionCheck, Lab
 
 
 def _add() -> FunctionCheck:
-    from labs.lab_kernel import solutions as given
-    from labs.lab_kernel import verify as written
+    from labs.lab_kernel import solutions, verify
 
-    return FunctionCheck(given.add, written.adds, written.adds_once)
+    return FunctionCheck(solutions.add, verify.check_add, verify.check_add_traffic)
 
 
 def _softmax() -> FunctionCheck:
-    from labs.lab_kernel import solutions as given
-    from labs.lab_kernel import verify as written
+    from labs.lab_kernel import solutions, verify
 
-    return FunctionCheck(given.softmax, written.is_softmax, written.reads_rows_once)
+    return FunctionCheck(solutions.softmax, verify.check_softmax, verify.check_softmax_traffic)
 
 
 def _norm_relu() -> FunctionCheck:
-    from labs.lab_kernel import solutions as given
-    from labs.lab_kernel import verify as written
+    from labs.lab_kernel import solutions, verify
 
-    return FunctionCheck(given.norm_relu, written.normalises, written.reads_channels_once)
+    check_traffic = verify.check_norm_relu_traffic
+    return FunctionCheck(solutions.norm_relu, verify.check_norm_relu, check_traffic)
 
 
 def _matmul() -> FunctionCheck:
-    from labs.lab_kernel import solutions as given
-    from labs.lab_kernel import verify as written
+    from labs.lab_kernel import solutions, verify
 
-    return FunctionCheck(given.matmul, written.multiplies, written.uses_dot)
+    return FunctionCheck(solutions.matmul, verify.check_matmul, verify.check_dot)
 
-
-FUNCTIONS = {
-    "kernel.add": Function("a kernel adds, and stays inside", _add),
-    "kernel.softmax": Function("a row is read once", _softmax),
-    "kernel.norm": Function("two operations in one kernel", _norm_relu),
-    "kernel.matmul": Function("tiles are multiplied by Tensor Cores", _matmul),
-}
 
 LAB = Lab(
     number="K",
     title="a first GPU kernel",
     minutes=60,
-    functions=FUNCTIONS,
-    prepare="Linux: Triton is not to be had elsewhere",
-    stuck="what stands beyond a row; tables of places from rows and channels",
+    functions={
+        "kernel.add": Function("a kernel adds, and stays inside", _add),
+        "kernel.softmax": Function("a row is read once", _softmax),
+        "kernel.norm": Function("two operations in one kernel", _norm_relu),
+        "kernel.matmul": Function("tiles are multiplied by Tensor Cores", _matmul),
+    },
+    prepare="Linux: Triton is unavailable elsewhere",
+    stuck="values beyond the end of a row; offsets from rows and channels",
 )

@@ -4,11 +4,16 @@ from course.lazy import lazy_exports
 
 _NAMES = {
     ".cases": "Convolution Product",
-    ".figures": "plot_channels plot_far plot_largest plot_line plot_near plot_odd",
-    ".local": "here near on_gpu",
-    ".other_sources": "channels",
-    ".records": "beside_rule ceilings odd recorded",
-    ".steps": "in_steps",
-    ".tables": "generations tools",
+    ".figures": (
+        "plot_channels plot_far_map plot_largest_rates plot_near_map plot_odd_sides plot_waves"
+    ),
+    ".kernel_names": "classify_examples example_kernels",
+    ".libraries": "compile_listings listing math_switches",
+    ".measurements": "map_this_machine measure_gpu time_cases",
+    ".records": (
+        "channel_sweep counters_by_load load_measurements measured_ceilings odd_side_rates"
+    ),
+    ".steps": "convolution_in_steps",
+    ".tables": "generations profilers",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

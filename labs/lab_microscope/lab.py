@@ -1,4 +1,4 @@
-"""Lab M: checks, recorded runs, and what the course shows about the lab."""
+"""Lab M: its function checks, and what the course shows about it."""
 
 from __future__ import annotations
 
@@ -6,37 +6,33 @@ from course.checks.lab import Function, FunctionCheck, Lab
 
 
 def _names() -> FunctionCheck:
-    from labs.lab_microscope import solutions as given
-    from labs.lab_microscope import verify as written
+    from labs.lab_microscope import solutions, verify
 
-    return FunctionCheck(given.uses_tensor_cores, written.knows_names, written.knows_others)
+    examples, counted = verify.check_examples, verify.check_counted_kernels
+    return FunctionCheck(solutions.uses_tensor_cores, examples, counted)
 
 
 def _load() -> FunctionCheck:
-    from labs.lab_microscope import solutions as given
-    from labs.lab_microscope import verify as written
+    from labs.lab_microscope import solutions, verify
 
-    return FunctionCheck(given.widest_load, written.knows_loads, written.loads_at_most_16)
+    return FunctionCheck(solutions.widest_load, verify.check_loads, verify.check_load_limit)
 
 
 def _waves() -> FunctionCheck:
-    from labs.lab_microscope import solutions as given
-    from labs.lab_microscope import verify as written
+    from labs.lab_microscope import solutions, verify
 
-    return FunctionCheck(given.waves, written.counts_waves, written.waves_of_units)
+    return FunctionCheck(solutions.waves, verify.check_waves, verify.check_units)
 
-
-FUNCTIONS = {
-    "microscope.names": Function("a kernel's name tells whether Tensor Cores ran", _names),
-    "microscope.load": Function("how much of a row one load may take", _load),
-    "microscope.waves": Function("tiles, and turns of the multiprocessors", _waves),
-}
 
 LAB = Lab(
     number="M",
     title="when do Tensor Cores run?",
     minutes=60,
-    functions=FUNCTIONS,
+    functions={
+        "microscope.names": Function("a kernel's name shows whether Tensor Cores ran", _names),
+        "microscope.load": Function("how much of a row one load may take", _load),
+        "microscope.waves": Function("tiles, and waves of the multiprocessors", _waves),
+    },
     prepare="nothing",
-    stuck="words that also stand in names of other kernels; waves rounded down",
+    stuck="words that are also in names of other kernels; waves rounded down",
 )

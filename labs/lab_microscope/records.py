@@ -1,45 +1,41 @@
-"""What was seen under the microscope on a machine, as tables."""
+"""Tables of what was measured, on a recorded machine or on this one."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import pandas as pd
 
+from course.analysis import gpus
 from course.analysis.roofline.bounds import Ceilings, recorded_ceilings
 from course.analysis.traces.tensor_cores.rules import NOT, classify
 from course.runs.recordings import origin, part
+from labs.day1_3_channels_last.convolution import recorded_convolution
 from labs.lab_microscope.cases import Convolution, Product
-from labs.lab_microscope.libraries import CublasProduct, CudnnConvolution
-from labs.lab_microscope.measurements import BASE, FORMATS, SOUGHT
-from labs.lab_microscope.names import brief, main_kernel
-from labs.lab_microscope.other_sources import BYTES, COLUMN, published
+from labs.lab_microscope.kernel_names import main_kernel, short_name, tile
 from labs.lab_microscope.solutions import widest_load
 
-KEY, MACHINE = "microscope", "nvidia-h100"
-KINDS = {
-    "product": Product,
-    "convolution": Convolution,
-    "cublasproduct": CublasProduct,
-    "cudnnconvolution": CudnnConvolution,
-}
-GRIDS = ("near", "far", "line")
-TILE = re.compile(r"(?:nvjet(?:_sm\d+)?_[a-z]+_|tilesize|gemm_\w*?)(\d+)x(\d+)")
+MACHINE = "nvidia-h100"
+BASE = Product(4096, 4096, 4096)
+FORMATS = ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8")
+ITEMSIZE = {"bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4, "fp64": 8, "fp8": 1, "int8": 1}
+DATA_SHEET_COLUMN = {"bf16": "fp16", "int8": "fp8"}  # the same rates; others have their own
 
 
 @dataclass(frozen=True)
-class Seen:
+class Measurements:
     """Tables of one machine.
 
-    products, convolutions, cublas, cudnn: a row a case; its own columns, us (a median) and iqr_us,
-    tflop_per_s, kernel (the one that multiplies), name (what tells of it), tensor_cores ("used",
-    "not", "unknown"), generation, kernels (all of them), in_kernels_us (of one call, without what
-    is between them), and said, where PyTorch refused it. near, far, line: products by m, n and k.
-    counters: a row a kernel of a case, with tensor_active, the share of cycles in which the pipe
-    was busy. largest: a row a format, with its clock and power, and the rate of zeros.
+    products, convolutions, cublas, cudnn: a row per case with its fields, us (a median) and iqr_us,
+        tflop_per_s, kernel (the one that multiplies), name (short), tensor_cores ("used", "not" or
+        "unknown"), and said (the error, if PyTorch refused it).
+    near, far, line: products by m, n and k.
+    counters: a row per kernel of a case, with tensor_active, the share of busy cycles.
+    largest: a row per format, with clock and power, and the rate of zeros.
     """
 
     machine: str
@@ -55,161 +51,149 @@ class Seen:
 
 
 @cache
-def recorded(machine: str = MACHINE) -> Seen:
-    """What was seen on a machine.
+def load_measurements(machine: str = MACHINE) -> Measurements:
+    """Load what research/microscope.py measured on a machine.
 
     Raises:
-        ValueError: nothing of the kind was recorded there; the message says who has it.
+        ValueError: nothing was recorded there.
     """
-    return seen(part(machine, KEY))
+    return build_tables(part(machine, "microscope"))
 
 
-def seen(found: dict[str, Any]) -> Seen:
-    """The tables of what research/microscope.py measured."""
-    names, when = found["names"], {"date": found["date"], "versions": {"torch": found["torch"]}}
-    parts = ("products", "convolutions", "cublas", "cudnn")
-    tables = {part: _cases(found.get(part, []), names) for part in parts}
-    tables |= {part: grid(found[part], names) for part in GRIDS}
-    tables["counters"] = _counters(found.get("counters", []), names)
-    tables["largest"] = _largest(found, names)
-    label = f"{found['machine']} ({origin(when)})"
-    return Seen(label, **{name: each.assign(machine=label) for name, each in tables.items()})
+def build_tables(raw: dict[str, Any]) -> Measurements:
+    """Build the tables from measurements as they are stored, with kernels as numbers of names."""
+    names, when = raw["names"], {"date": raw["date"], "versions": {"torch": raw["torch"]}}
+    cases = ("products", "convolutions", "cublas", "cudnn")
+    tables = {name: _case_table(raw.get(name, []), names) for name in cases}
+    tables |= {name: grid_table(raw[name], names) for name in ("near", "far", "line")}
+    tables["counters"] = _counter_table(raw.get("counters", []), names)
+    tables["largest"] = _largest_table(raw, names)
+    machine = f"{raw['machine']} ({origin(when)})"
+    tables = {name: table.assign(machine=machine) for name, table in tables.items()}
+    return Measurements(machine, **tables)
 
 
-def odd(products: pd.DataFrame, more: int = 1) -> pd.DataFrame:
-    """TFLOP/s of a product of three equal sides, and of those with one side longer by `more`.
-
-    Columns: none, M, N, K (the side that is longer; NaN where it was refused), machine. The index
-    is the format. All matrices are stored row by row.
-    """
-    table = products[products["stored"] == BASE.stored].set_index(["dtype", "m", "n", "k"])
-    rates = table["tflop_per_s"]
-    sides = {"none": {}} | {side.upper(): {side: getattr(BASE, side) + more} for side in "mnk"}
-    found = {
-        name: [rates[(dtype, *_sides(replace(BASE, **longer)))] for dtype in FORMATS]
-        for name, longer in sides.items()
-    }
-    shown = pd.DataFrame(found, index=pd.Index(FORMATS, name="dtype"))
-    return shown.assign(machine=products["machine"].iloc[0])
-
-
-def _sides(case: Product) -> tuple[int, int, int]:
-    return case.m, case.n, case.k
-
-
-def beside_rule(counters: pd.DataFrame) -> pd.DataFrame:
-    """What a counter says of products, beside the widest load that the rule gives their rows.
-
-    Columns: dtype, n, k, load (bytes), tensor_active, tflop_per_s (at the counter's time), name.
-    """
-    table = counters[counters["what"] == "product"]
-    table = table.astype({side: int for side in "mnk"}).reset_index(drop=True)
-    load = [
-        min(widest_load(row.k, BYTES[row.dtype]), widest_load(row.n, BYTES[row.dtype]))
-        for row in table.itertuples()
-    ]
-    rate = 2e-6 * table["m"] * table["n"] * table["k"] / table["us"]
-    found = table[["dtype", "n", "k"]].assign(load=load)
-    return found.assign(tensor_active=table["tensor_active"], tflop_per_s=rate, name=table["name"])
-
-
-def ceilings(machine: str = MACHINE) -> Ceilings:
-    """The machine's recorded ceilings, with the largest rates that were found in place of one
-    size's.
-
-    Raises:
-        ValueError: as `recorded` does.
-    """
-    usual, found = recorded_ceilings(machine), recorded(machine).largest["tflop_per_s"]
-    rates = {name: 1e12 * float(found[name]) for name in usual.flop_per_s}
-    source = f"largest products, {recorded(machine).machine.partition('(')[2].rstrip(')')}"
-    return replace(usual, flop_per_s=rates, source=source)
-
-
-def tile(kernel: str) -> tuple[int, int]:
-    """Rows and columns of the result that a block computes, as the kernel's name says; or (0, 0).
-
-    cuBLAS names them in its own order, column by column: there rows come second.
-    """
-    found = TILE.search(kernel)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
-
-
-def _cases(rows: list[dict[str, Any]], names: list[str]) -> pd.DataFrame:
-    found = []
-    for row in rows:
-        kind = KINDS[row["what"]]
-        fields = {name: row[name] for name in kind.__dataclass_fields__ if name in row}
-        flop = kind(**fields).flop
-        us = row.get("us", float("nan"))
-        kernels = tuple(names[number] for number in row.get("kernels", ()))
-        inside = sum(row["kernels_us"]) if "kernels_us" in row else float("nan")
-        how = _how(kernels) | {"kernels": kernels, "in_kernels_us": inside}
-        took = {"us": us, "iqr_us": row.get("iqr_us", float("nan")), "tflop_per_s": flop / us / 1e6}
-        found.append({**fields, **took, **how, "said": row.get("said", "")})
-    return pd.DataFrame(found)
-
-
-def _how(kernels: tuple[str, ...]) -> dict[str, str]:
-    kernel = main_kernel(kernels)
-    verdict = classify(kernel)
-    used = verdict.verdict if kernel else NOT
-    told = {"kernel": kernel, "name": brief(kernel)}
-    return told | {"tensor_cores": used, "generation": verdict.generation}
-
-
-def grid(found: dict[str, Any], names: list[str]) -> pd.DataFrame:
-    """Products measured as columns, with their kernels' names and tiles."""
-    kept = [name for name in ("m", "n", "k", "us", "iqr_us") if name in found]
-    table = pd.DataFrame({name: found[name] for name in kept})
-    kernels = [main_kernel(names[number] for number in each) for each in found["kernels"]]
-    tiles = [tile(kernel) for kernel in kernels]
-    flop = 2.0 * table["m"] * table["n"] * table["k"]
+def _case_table(rows: list[dict[str, Any]], names: Sequence[str]) -> pd.DataFrame:
+    if not rows:
+        return pd.DataFrame()
+    table = pd.DataFrame(rows)
+    numbers = [row.get("kernels", []) for row in rows]
+    kernels = [main_kernel(names[number] for number in part) for part in numbers]
     return table.assign(
-        dtype=found["dtype"],
-        tflop_per_s=flop / table["us"] / 1e6,
+        said=table["said"].fillna("") if "said" in table else "",
+        tflop_per_s=[_flop(row) for row in rows] / table["us"] / 1e6,
         kernel=kernels,
-        name=[brief(kernel) for kernel in kernels],
-        tile=[f"{tall} x {wide}" if tall else "" for tall, wide in tiles],
+        name=[short_name(kernel) for kernel in kernels],
+        tensor_cores=[classify(kernel).verdict if kernel else NOT for kernel in kernels],
     )
 
 
-def _counters(rows: list[dict[str, Any]], names: list[str]) -> pd.DataFrame:
-    found = []
-    for row in rows:
-        fields = KINDS[row["what"]].__dataclass_fields__
-        case = {"what": row["what"]} | {name: row[name] for name in fields if name in row}
-        for number, us, active in zip(row["kernels"], row["us"], row["tensor_active"]):
-            verdict = classify(names[number]).verdict
-            counted = {"us": us, "tensor_active": active, "by_name": verdict}
-            kernel = {"kernel": names[number], "name": brief(names[number])}
-            found.append(case | kernel | counted)
-    return pd.DataFrame(found)
+def _flop(row: dict[str, Any]) -> int:
+    if row["what"] == "product":
+        return 2 * row["m"] * row["n"] * row["k"]
+    if row["what"] == "cublasproduct":
+        return 2 * row["side"] ** 3
+    if row["what"] == "cudnnconvolution":
+        row = row | {"inputs": row["channels"], "outputs": row["channels"]}
+    fields = Convolution.__dataclass_fields__
+    return Convolution(**{name: row[name] for name in fields if name in row}).flop
 
 
-def _largest(found: dict[str, Any], names: list[str]) -> pd.DataFrame:
-    """A row a format, beside what the data sheet says and what the clock allowed."""
-    sheets = published(found["machine"])
+def grid_table(columns: dict[str, Any], names: Sequence[str]) -> pd.DataFrame:
+    """Build a table of products from columns, with their main kernels and tiles."""
+    kernels = [main_kernel(names[number] for number in part) for part in columns["kernels"]]
+    table = pd.DataFrame(columns).drop(columns="kernels")
+    return table.assign(
+        tflop_per_s=2.0 * table["m"] * table["n"] * table["k"] / table["us"] / 1e6,
+        kernel=kernels,
+        name=[short_name(kernel) for kernel in kernels],
+        tile=[tile(kernel) for kernel in kernels],
+    )
+
+
+def _counter_table(rows: list[dict[str, Any]], names: Sequence[str]) -> pd.DataFrame:
+    table = pd.DataFrame(rows)
+    if table.empty:
+        return table
+    table = table.explode(["kernels", "us", "tensor_active"], ignore_index=True)
+    table[["us", "tensor_active"]] = table[["us", "tensor_active"]].astype(float)
+    kernels = [names[number] for number in table["kernels"]]
+    shortened = [short_name(kernel) for kernel in kernels]
+    return table.drop(columns="kernels").assign(kernel=kernels, name=shortened)
+
+
+def _largest_table(raw: dict[str, Any], names: Sequence[str]) -> pd.DataFrame:
+    """Build a row per format, next to the data sheet's rate."""
+    sheets = gpus.summary()
+    sheet = next((gpu for gpu in sheets.index if re.search(rf"\b{gpu}\b", raw["machine"])), None)
     rows = {}
-    for name in SOUGHT:
-        if (one := found.get(f"largest_{name}")) is None:
-            continue
-        case = Product(one["m"], one["n"], one["k"], name)
-        rate = case.flop / one["normal"]["us"] / 1e6
-        sheet = sheets.get(COLUMN.get(name, name), float("nan"))
-        rows[name] = {
-            "m": case.m,
-            "n": case.n,
-            "k": case.k,
-            "tflop_per_s": rate,
-            "published": sheet,
-            "share": rate / sheet,
-            "zeros_tflop_per_s": case.flop / one["zeros"]["us"] / 1e6,
-            "mhz": one["normal"].get("mhz"),
-            "watts": one["normal"].get("watts"),
-            "zeros_mhz": one["zeros"].get("mhz"),
-            "zeros_watts": one["zeros"].get("watts"),
-            "tried": len(one["tried"]),
-            "kernel": main_kernel(names[number] for number in one["kernels"]),
+    for key in [key for key in raw if key.startswith("largest_")]:
+        format_, best = key.removeprefix("largest_"), raw[key]
+        normal, zeros = best["normal"], best["zeros"]
+        mflop = 2 * best["m"] * best["n"] * best["k"] / 1e6
+        column = DATA_SHEET_COLUMN.get(format_, format_)
+        published = sheets.loc[sheet, column] if sheet else float("nan")
+        rows[format_] = {side: best[side] for side in "mnk"} | {
+            "tflop_per_s": mflop / normal["us"],
+            "published": published,
+            "share": mflop / normal["us"] / published,
+            "zeros_tflop_per_s": mflop / zeros["us"],
+            "mhz": normal.get("mhz"),
+            "watts": normal.get("watts"),
+            "zeros_mhz": zeros.get("mhz"),
+            "zeros_watts": zeros.get("watts"),
+            "tried": len(best["tried"]),
+            "kernel": main_kernel(names[number] for number in best["kernels"]),
         }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("dtype")
+
+
+def odd_side_rates(products: pd.DataFrame) -> pd.DataFrame:
+    """Return TFLOP/s of a product with equal sides, and with one side longer by 1.
+
+    Index: format. Columns: none, M, N, K (the longer side; NaN: refused), machine. All matrices
+    are stored row by row.
+    """
+    rates = products[products["stored"] == BASE.stored].set_index(["m", "n", "k", "dtype"])
+    changes = {"none": {}} | {side.upper(): {side: getattr(BASE, side) + 1} for side in "mnk"}
+    columns = {}
+    for name, change in changes.items():
+        case = replace(BASE, **change)
+        columns[name] = rates["tflop_per_s"].loc[case.m, case.n, case.k]
+    return pd.DataFrame(columns).loc[[*FORMATS]].assign(machine=products["machine"].iloc[0])
+
+
+def counters_by_load(counters: pd.DataFrame) -> pd.DataFrame:
+    """Return what a counter showed of products, with the widest load that their rows allow.
+
+    Columns: dtype, n, k, load (bytes), tensor_active, tflop_per_s (during the count), name.
+    """
+    table = counters[counters["what"] == "product"].reset_index(drop=True)
+    table = table.astype({side: int for side in "mnk"})
+    loads = [
+        min(widest_load(length, ITEMSIZE[row.dtype]) for length in (row.k, row.n))
+        for row in table.itertuples()
+    ]
+    rate = 2e-6 * table["m"] * table["n"] * table["k"] / table["us"]
+    table = table.assign(load=loads, tflop_per_s=rate)
+    return table[["dtype", "n", "k", "load", "tensor_active", "tflop_per_s", "name"]]
+
+
+def measured_ceilings() -> Ceilings:
+    """Return the H100's recorded ceilings, with the largest measured rates of products."""
+    ceilings, measurements = recorded_ceilings(MACHINE), load_measurements()
+    largest = measurements.largest["tflop_per_s"]
+    rates = {name: 1e12 * float(largest[name]) for name in ceilings.flop_per_s}
+    source = f"largest products, {measurements.machine.partition('(')[2].rstrip(')')}"
+    return replace(ceilings, flop_per_s=rates, source=source)
+
+
+def channel_sweep(precision: str) -> pd.DataFrame:
+    """Return the H100's recorded convolution over channels in NHWC, with the widest load.
+
+    Columns: channels, load (bytes, of the channels of a pixel), ms, tflop_per_s, precision, layout,
+    machine.
+    """
+    table = recorded_convolution(MACHINE, precision).query("layout == 'NHWC'")
+    loads = [widest_load(count, ITEMSIZE[precision]) for count in table["channels"]]
+    return table.reset_index(drop=True).assign(load=loads)

@@ -1,4 +1,4 @@
-"""Generations of Tensor Cores, and the tools that show them at work: as tables."""
+"""Tables of Tensor Core generations, and of the profilers that observe them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pandas as pd
 
 from course.analysis import gpus
 
-# Architecture, GPU, its MHz for Tensor Cores, the instruction in machine code, its fp16 product
-# (m, n, k: the largest), how kernels' names say so. Sources: white papers of V100 (2017), Turing
+# Architecture, GPU, its MHz for Tensor Cores, the instruction in machine code, its largest fp16
+# product (m, n, k), how kernels' names show it. Sources: white papers of V100 (2017), Turing
 # (2018), A100 (2020) and H100 (2022); PTX ISA 8.7, "mma", "wgmma" and "tcgen05.mma".
 GENERATIONS = (
     ("Volta", "V100", 1530, "HMMA.884", (8, 8, 4), "s884, h884"),
@@ -16,7 +16,7 @@ GENERATIONS = (
     ("Hopper", "H100", 1830, "HGMMA.64x256x16", (64, 256, 16), "nvjet, warpgroup, wgmma"),
     ("Blackwell", "B200", None, "UTCHMMA", (128, 256, 16), "sm100, tcgen05"),
 )
-TOOLS = (
+PROFILERS = (
     ("which kernels ran, and how long", "nvprof", "Nsight Systems (nsys), PyTorch's profiler"),
     ("as a database", "nvprof -o, read by PyProf", "nsys export --type sqlite: read_nsys"),
     ("operator by operator", "DLProf, PyProf", "profiler.tensor_core_report, from the trace"),
@@ -30,16 +30,15 @@ TOOLS = (
 
 
 def generations() -> pd.DataFrame:
-    """What one instruction multiplies, by architecture.
+    """Return what one instruction multiplies, by architecture.
 
-    Columns: instruction, m, n, k, flop, flop_per_clock (of a multiprocessor, in fp16: what the
-    data sheet says, by its clock and its multiprocessors), in_names.
+    Columns: instruction, m, n, k, flop, flop_per_clock (per multiprocessor in fp16: the data
+    sheet's rate divided by clock and multiprocessors), in_names.
     """
     published = gpus.summary()
     rows = []
     for architecture, gpu, mhz, instruction, (m, n, k), words in GENERATIONS:
-        row = published.loc[gpu]
-        clocks = 1e6 * mhz * row["sms"] if mhz else float("nan")
+        clocks_per_s = 1e6 * mhz * published.loc[gpu, "sms"] if mhz else float("nan")
         rows.append(
             {
                 "architecture": architecture,
@@ -48,13 +47,13 @@ def generations() -> pd.DataFrame:
                 "n": n,
                 "k": k,
                 "flop": 2 * m * n * k,
-                "flop_per_clock": round(1e12 * row["fp16"] / clocks, 0),
+                "flop_per_clock": round(1e12 * published.loc[gpu, "fp16"] / clocks_per_s, 0),
                 "in_names": words,
             }
         )
     return pd.DataFrame(rows).set_index("architecture")
 
 
-def tools() -> pd.DataFrame:
-    """What was asked of which tool on Volta, and of which now."""
-    return pd.DataFrame(TOOLS, columns=["question", "then", "now"]).set_index("question")
+def profilers() -> pd.DataFrame:
+    """Return the tools that answer each question, on Volta and now."""
+    return pd.DataFrame(PROFILERS, columns=["question", "then", "now"]).set_index("question")

@@ -3,12 +3,15 @@
 from course.lazy import lazy_exports
 
 _NAMES = {
-    ".cost": "bounds networks operators",
+    ".cost": "network_costs performance_limits",
     ".figures": (
-        "plot_at_work plot_beside plot_costs plot_fed plot_ladder plot_reached plot_samples "
-        "plot_scaled plot_where traced"
+        "plot_busy plot_costs plot_ladder plot_limit_shares plot_loading plot_samples "
+        "plot_scaling plot_speedups plot_time_by_kind traced_steps"
     ),
-    ".local": "measured_here stepping",
-    ".measurements": "beside from_files gains inference layouts recorded scaling",
+    ".local": "benchmark_here create_step",
+    ".measurements": (
+        "images_per_step inference_speedups layout_speedups load_measurements loading_speeds "
+        "published_speeds scaling_efficiency speeds_with_published speedups tensor_core_gains"
+    ),
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -1,7 +1,7 @@
-"""Boxes: photographs on other photographs, so that objects have a place, for SSD300.
+"""Images with boxes for SSD300: crops of photographs pasted on other photographs.
 
-COCO has 25 GB and may not be handed on here. So each image is a photograph's texture, with one to
-six crops of other photographs on it; the object is the crop, its label which photograph.
+COCO has 25 GB and may not be redistributed. Here an image is a photograph's texture with one to six
+crops of other photographs; a crop is an object, and its photograph is the label.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from labs.lab_networks import ssd
 
 GROUNDS = ("brick", "grass", "gravel", "galaxies")
 OBJECTS = tuple(name for name in default_set.PHOTOGRAPHS if name not in GROUNDS)
-SIZE = (640, 480)  # width and height; COCO's commonest
-MOST = 6  # objects of an image
+SIZE = (640, 480)  # width and height; COCO's most frequent
+MAX_OBJECTS = 6
 SIDES = (60, 260)  # of an object, in pixels
 BOXES = "boxes.json"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the set is made of. Equal recipes make equal images."""
+    """The parameters of the set. Equal recipes make equal images."""
 
     images: int = 256
     seed: int = 0
@@ -43,50 +43,61 @@ class Recipe:
 
 
 def ensure(root: Path | None = None, recipe: Recipe = Recipe()) -> Path:
-    """The folder of the images with boxes, made now if it is not there whole: in seconds.
+    """Return the folder of the images; create them in seconds if they are incomplete.
 
     Raises:
-        DataError: the folder cannot be written, or holds something else.
+        DataError: the folder cannot be written, or contains something else.
     """
-    own = default_set.default_root().resolve()
-    return default_set.ensure_whole(
-        (root or own.with_name(f"{own.name}-boxes")).resolve(),
-        is_whole=lambda folder: is_whole(folder, recipe),
-        fill=lambda folder: _fill(folder, recipe),
-        needs_mb=40,
-        what="images with boxes",
-    )
+    return ensure_set(root, recipe, "boxes", "jpg", recipe.images, _fill, 40)
 
 
-def is_whole(root: Path, recipe: Recipe) -> bool:
-    """True if the set of this recipe is there, with all its images."""
-    whole = read_dict(root / MANIFEST).get("recipe") == asdict(recipe)
-    return whole and len([*root.glob("[!.]*.jpg")]) == recipe.images
+def ensure_set(
+    root: Path | None,
+    recipe: Any,
+    name: str,
+    suffix: str,
+    count: int,
+    fill: Any,
+    needs_mb: int,
+) -> Path:
+    """Return the folder of a set next to the default set; fill it if it is incomplete."""
+    default = default_set.default_root().resolve()
+
+    def is_whole(folder: Path) -> bool:
+        same = read_dict(folder / MANIFEST).get("recipe") == asdict(recipe)
+        return same and len([*folder.glob(f"[!.]*.{suffix}")]) == count
+
+    def fill_and_sign(folder: Path) -> None:
+        fill(folder, recipe)
+        write_manifest(folder, {"recipe": asdict(recipe)})
+
+    folder = root or default.with_name(f"{default.name}-{name}")
+    options = {"is_whole": is_whole, "fill": fill_and_sign, "needs_mb": needs_mb}
+    return default_set.ensure_whole(folder.resolve(), what=name, **options)
 
 
 def _fill(root: Path, recipe: Recipe) -> None:
     def write(number: int) -> list[dict[str, Any]]:
-        image, objects = composed(np.random.default_rng([recipe.seed, number]))
+        image, objects = compose(np.random.default_rng([recipe.seed, number]))
         image.save(root / f"{number:05d}.jpg", quality=90)
         return objects
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = [*pool.map(write, range(recipe.images))]
-    known = {f"{number:05d}.jpg": objects for number, objects in enumerate(found)}
-    (root / BOXES).write_text(json.dumps(known))
-    write_manifest(root, {"recipe": asdict(recipe)})
+        objects = [*pool.map(write, range(recipe.images))]
+    by_file = {f"{number:05d}.jpg": boxes for number, boxes in enumerate(objects)}
+    (root / BOXES).write_text(json.dumps(by_file))
 
 
-def composed(random: np.random.Generator) -> tuple[Image.Image, list[dict[str, Any]]]:
-    """An image and its objects: [{"label": from 1, "box": [left, top, right, bottom]}, …].
+def compose(random: np.random.Generator) -> tuple[Image.Image, list[dict[str, Any]]]:
+    """Compose an image; return it and its objects: label (from 1), box (left, top, right, bottom).
 
-    A later object may hide a part of an earlier one, as in life.
+    A later object may hide a part of an earlier one.
     """
     image = _crop(str(random.choice(GROUNDS)), SIZE, random)
     objects = []
-    for _ in range(random.integers(1, MOST + 1)):
+    for _ in range(random.integers(1, MAX_OBJECTS + 1)):
         size = tuple(int(side) for side in random.integers(*SIDES, size=2))
-        left, top = (int(random.integers(0, whole - side)) for whole, side in zip(SIZE, size))
+        left, top = (int(random.integers(0, full - side)) for full, side in zip(SIZE, size))
         label = int(random.integers(len(OBJECTS)))
         image.paste(_crop(OBJECTS[label], size, random), (left, top))
         box = [left, top, left + size[0], top + size[1]]
@@ -95,7 +106,7 @@ def composed(random: np.random.Generator) -> tuple[Image.Image, list[dict[str, A
 
 
 def _crop(name: str, size: tuple[int, int], random: np.random.Generator) -> Image.Image:
-    """A random part of a photograph, as large as may be in this shape."""
+    """Return a random, large part of a photograph in this size."""
     photo = photograph(name)
     scale = random.uniform(0.6, 1.0) * min(photo.width / size[0], photo.height / size[1])
     width, height = (max(1, int(side * scale)) for side in size)
@@ -105,30 +116,27 @@ def _crop(name: str, size: tuple[int, int], random: np.random.Generator) -> Imag
 
 
 class Boxes(Dataset):
-    """Images of 300 × 300 pixels, and what their objects ask of each default box (`ssd.encoded`).
-
-    An image is decoded, flipped by chance, made smaller and normalised when it is asked for.
-    """
+    """Normalised images of 300 × 300 pixels, flipped at random, with targets (`ssd.encode`)."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.known = json.loads((root / BOXES).read_text())
-        self.names = sorted(self.known)
+        self.objects = json.loads((root / BOXES).read_text())
+        self.names = sorted(self.objects)
         self.defaults = ssd.default_boxes()
-        self.smaller = v2.Resize((ssd.PX, ssd.PX))
+        self.resize = v2.Resize((ssd.PX, ssd.PX))
 
     def __len__(self) -> int:
         return len(self.names)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-        name = self.names[index]
+        objects = self.objects[self.names[index]]
         with one_thread():
-            image = open_image(str(self.root / name))
-            places = torch.tensor([each["box"] for each in self.known[name]], dtype=torch.float32)
-            labels = torch.tensor([each["label"] for each in self.known[name]])
-            places *= ssd.PX / torch.tensor([image.shape[2], image.shape[1]] * 2)
-            image = self.smaller(image)
+            image = open_image(str(self.root / self.names[index]))
+            boxes = torch.tensor([box["box"] for box in objects], dtype=torch.float32)
+            labels = torch.tensor([box["label"] for box in objects])
+            boxes *= ssd.PX / torch.tensor([image.shape[2], image.shape[1]] * 2)
+            image = self.resize(image)
             if torch.rand(()) < 0.5:
                 image = image.flip(-1)
-                places[:, [0, 2]] = ssd.PX - places[:, [2, 0]]
-            return normalised(image[None])[0], ssd.encoded(places, labels, self.defaults)
+                boxes[:, [0, 2]] = ssd.PX - boxes[:, [2, 0]]
+            return normalised(image[None])[0], ssd.encode(boxes, labels, self.defaults)

@@ -1,4 +1,4 @@
-"""Lab B: checks, recorded runs, and what the course shows about the lab."""
+"""Lab B: its function check, and what the course shows about it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ from course.checks.lab import Function, FunctionCheck, Lab
 
 
 def _timing() -> FunctionCheck:
-    from labs.lab_networks import verify as written
+    from labs.lab_networks import verify
 
-    return FunctionCheck(written.seconds_a_step, written.is_right, written.waits_where_it_must)
+    return FunctionCheck(verify.seconds_per_step, verify.check_seconds, verify.check_waits)
 
-
-FUNCTIONS = {
-    "networks.timing": Function("a step is timed as a device computes it", _timing),
-}
 
 LAB = Lab(
     number="B",
     title="a benchmark of three networks",
     minutes=75,
-    functions=FUNCTIONS,
+    functions={"networks.timing": Function("a step is timed as a device computes it", _timing)},
     prepare="images with boxes and volumes, 70 MB, made on first use",
     stuck="a clock that is read while the device still computes; a speed that is the host's",
 )

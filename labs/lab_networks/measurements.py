@@ -1,14 +1,23 @@
-"""What research/networks.py measured on a GPU, as tables."""
+"""Tables of the benchmark: as published, and as research/networks.py measured it on a GPU.
+
+The published numbers are for P100, V100 and A100, from the report of the GPU Benchmark Project
+(https://github.com/daovietanh190499/Custom_Benchmarking): training, cuDNN trying its kernels, 100
+iterations of warm-up; "fp16" is autocast with loss scaling, on a P100 without Tensor Cores.
+"""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from course.runs.recordings import recorded_table
-from labs.lab_networks.published import GPUS, PRECISIONS, ratios, speeds
+from labs.lab_networks.catalogue import NETWORKS
 
-BATCHES = (("resnet50", 64), ("ssd300", 32), ("unet3d", 2))
+GPUS = ["P100", "V100", "A100"]
+PRECISIONS = ["fp32", "tf32", "fp16"]
+ORDER = ["resnet50", "ssd300", "unet3d"]
 BEST = {"precision": "fp16", "layout": "channels_last"}
 # The settings of inference, each a step from the one before: precision, layout, compiled.
 INFERENCE = (
@@ -17,183 +26,182 @@ INFERENCE = (
     ("fp16", "channels_last", False),
     ("fp16", "channels_last", True),
 )
-AT_WORK = ", at work"  # after a GPU's name: if it never waited for the host
+AT_WORK = ", at work"  # after a GPU's name: the speed without waiting for the host
 
 
-def recorded(machine: str) -> pd.DataFrame:
-    """What was measured on a machine, a row a setting.
+def published() -> pd.DataFrame:
+    """Load every row of the published tables.
 
-    Columns: those of `bench.Setting`; images_per_s and step_s with quartiles; timed; peak_gib; of
-    one traced step of training busy_s (seconds for which the GPU has work), gpu_s,
-    tensor_core_share, kinds (shares by what operators do) and kernels (the longest); machine. And
-    what follows from them (NaN: not traced): busy, busy_s as a share of step_s; at_work_per_s,
-    images a second if the GPU never waited for the host; against_fp32 and work_against_fp32, both
-    speeds by those in fp32, of the same network, mode and batch.
+    Columns: network, gpu, precision, seconds (of the timed iterations), images_per_s, batch_said
+    and iterations_said (in the headings), gpu_busy (percent, if published). NaN: an error of cuDNN.
+    """
+    return pd.read_csv(Path(__file__).with_name("published.csv"))
 
-    Compare settings by the latter where busy is low: how long a host takes hangs on what else its
-    processor does.
+
+def published_speeds() -> pd.DataFrame:
+    """Return the published images/s: index network and gpu, columns by precision."""
+    table = published()
+    wide = table.pivot(index=["network", "gpu"], columns="precision", values="images_per_s")
+    rows = [(network, gpu) for network in table["network"].unique() for gpu in GPUS]
+    return wide.loc[rows, PRECISIONS].rename_axis(columns=None)
+
+
+def speedups(speeds: pd.DataFrame) -> pd.DataFrame:
+    """Divide speeds in TF32 and fp16 by those in fp32 on the same GPU."""
+    return speeds.div(speeds["fp32"], axis=0).drop(columns="fp32")
+
+
+def images_per_step() -> pd.DataFrame:
+    """Return the published images per step, if iterations are the headings' or 200.
+
+    Columns: network, gpu, precision, seconds, images_per_s, batch_said, iterations_said,
+    by_heading, by_200.
+    """
+    table = published().dropna(subset="seconds").drop(columns="gpu_busy").reset_index(drop=True)
+    images = table["seconds"] * table["images_per_s"]
+    return table.assign(by_heading=images / table["iterations_said"], by_200=images / 200)
+
+
+def load_measurements(machine: str) -> pd.DataFrame:
+    """Load what was measured on a machine, a row per setting.
+
+    Columns: the fields of `bench.Setting`; images_per_s and step_s with quartiles; timed; peak_gib;
+    what `evidence.trace_step` returned of one training step; machine; busy (busy_s as a share of
+    step_s); images_per_busy_s (images/s if the GPU never waited for the host; NaN: not traced);
+    speedup (over fp32 with the same network, mode and batch).
+
+    If `busy` is low, compare images_per_busy_s: the host's time depends on its other programs.
 
     Raises:
         ValueError: nothing was recorded there.
     """
-    table = _with_busy(recorded_table(machine, "networks"))
-    of = ["network", "mode", "batch"]
-    plain = (table["precision"] == "fp32") & (table["layout"] == "contiguous")
-    plain &= ~table["compile"] & (table["data"] == "synthetic")
-    base = table[plain].set_index(of)[["images_per_s", "at_work_per_s"]]
-    base = table[of].join(base, on=of)
+    table = recorded_table(machine, "networks")
+    # The profiler lengthens a traced step, so busy seconds are compared with the timed steps.
+    busy = (table.get("busy_s", np.nan) / table["step_s"]).clip(upper=1.0)
+    same = ["network", "mode", "batch"]
+    fp32 = table.query("precision == 'fp32' and layout == 'contiguous' and data == 'synthetic'")
+    fp32 = fp32[~fp32["compile"]].set_index(same)["images_per_s"]
     return table.assign(
-        against_fp32=table["images_per_s"] / base["images_per_s"],
-        work_against_fp32=table["at_work_per_s"] / base["at_work_per_s"],
+        busy=busy,
+        images_per_busy_s=table["images_per_s"] / busy,
+        speedup=table["images_per_s"] / table.join(fp32.rename("fp32"), on=same)["fp32"],
     )
 
 
-def _with_busy(table: pd.DataFrame) -> pd.DataFrame:
-    """A traced step has the profiler's calls between its kernels, so its own length tells little:
-    seconds of work are from there, and the step's from the timed ones."""
-    busy_s = table.get("busy_s", np.nan)
-    busy = (busy_s / table["step_s"]).clip(upper=1.0)
-    return table.assign(busy=busy, at_work_per_s=table["images_per_s"] / busy)
+def tensor_core_gains(table: pd.DataFrame) -> pd.DataFrame:
+    """Return what Tensor Cores can gain, from the traced step in fp32: a row per network and batch.
 
-
-def gains(table: pd.DataFrame) -> pd.DataFrame:
-    """What Tensor Cores can bring each network, from the traced step of fp32; a row a batch.
-
-    Columns: products (their share of the time), at_most (times as fast, if products took no time
-    and all else stayed), tf32 (times as fast as fp32, as recorded; NaN: it was not),
-    tf32_a100 and fp16_a100, as published for the batch of the published benchmark.
+    Columns: products (their share of the time), at_most (the speedup if products took no time),
+    tf32 (the recorded speedup; NaN: not measured), tf32_a100 and fp16_a100 (published).
 
     Args:
-        table: of `recorded`.
+        table: from `load_measurements`, as in all functions below.
     """
-    rows = table[(table["mode"] == "train") & (table["data"] == "synthetic")]
-    fp32 = rows[(rows["precision"] == "fp32") & rows["kinds"].map(lambda k: isinstance(k, dict))]
-    found = fp32.set_index(["network", "batch"])[["kinds"]].sort_index(ascending=[False, True])
-    tf32 = rows[rows["precision"] == "tf32"].set_index(["network", "batch"])["against_fp32"]
-    found["products"] = [kinds["products"] for kinds in found["kinds"]]
-    found["at_most"] = 1 / (1 - found["products"])
-    found["tf32"] = tf32.reindex(found.index)
-    theirs = ratios().xs("A100", level="gpu")
-    for name in ("tf32", "fp16"):
-        found[f"{name}_a100"] = [theirs.loc[network, name] for network, _ in found.index]
-    return found.drop(columns="kinds")
+    index = ["network", "batch"]
+    rows = table.query("mode == 'train' and data == 'synthetic'").set_index(index)
+    traced = rows[(rows["precision"] == "fp32") & rows["kinds"].notna()]
+    gains = pd.DataFrame({"products": traced["kinds"].map(lambda kinds: kinds["products"])})
+    gains = gains.sort_index(ascending=[False, True])
+    gains["at_most"] = 1 / (1 - gains["products"])
+    gains["tf32"] = rows.loc[rows["precision"] == "tf32", "speedup"].reindex(gains.index)
+    a100 = speedups(published_speeds()).xs("A100", level="gpu").add_suffix("_a100")
+    return gains.join(a100, on="network")
 
 
-def beside(table: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Every published row, and the same settings as recorded: images a second in training.
+def speeds_with_published(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return the published images/s in training, and the recorded ones with the same settings.
 
-    Index network and gpu: the published ones, then `name` twice, as reached and, with AT_WORK, if
-    the GPU never waited for the host. Columns: fp32, tf32, fp16; NaN: failed, or without units.
-
-    Args:
-        table: of `recorded`.
+    Index: network and gpu; `name` is the recorded GPU, and `name` + AT_WORK its speed without
+    waiting for the host. Columns: fp32, tf32, fp16; NaN: failed, or without units.
     """
-    ours = {
-        f"{name}{words}": _of_mode(table, "train", speed).xs(
-            ("contiguous", False), axis=1, level=("layout", "compile")
-        )
-        for words, speed in (("", "images_per_s"), (AT_WORK, "at_work_per_s"))
-    }
-    ours = pd.concat(ours, names=["gpu", "network"]).swaplevel()
-    ours = ours.reindex(columns=[*PRECISIONS]).rename_axis(columns=None)
-    found = pd.concat([speeds(), ours])
-    order = [*GPUS, *ours.index.unique("gpu")]
-    return found.reindex([(each, gpu) for each in found.index.unique("network") for gpu in order])
+    tables = [published_speeds()]
+    for gpu, column in ((name, "images_per_s"), (f"{name}{AT_WORK}", "images_per_busy_s")):
+        speeds = _pivot(table, "train", column)
+        speeds = speeds.xs(("contiguous", False), axis=1, level=("layout", "compile"))
+        index = pd.MultiIndex.from_product([speeds.index, [gpu]], names=["network", "gpu"])
+        tables.append(speeds.reindex(columns=PRECISIONS).set_index(index))
+    speeds = pd.concat(tables).rename_axis(columns=None)
+    gpus = [*GPUS, name, f"{name}{AT_WORK}"]
+    return speeds.loc[[(network, gpu) for network in speeds.index.unique(0) for gpu in gpus]]
 
 
-def layouts(table: pd.DataFrame) -> pd.DataFrame:
-    """fp16 in training, by network, at the published batch, images/s of the GPU's work alone
-    (at_work_per_s): contiguous, channels_last, compiled (in channels_last); and what the layout
-    and the compiler bring, × the one before.
+def layout_speedups(table: pd.DataFrame) -> pd.DataFrame:
+    """Return what channels_last and the compiler gain in training in fp16, by network.
 
-    Args:
-        table: of `recorded`. NaN: it has no such row, or none that was traced.
+    Columns: contiguous, channels_last, compiled (in channels_last), in images_per_busy_s; layout
+    and compiler, the speedups over the column before. NaN: not measured.
     """
-    of = _of_mode(table, "train", "at_work_per_s")
-    found = pd.DataFrame(
+    speeds = _pivot(table, "train", "images_per_busy_s")
+    layouts = pd.DataFrame(
         {
-            "contiguous": of.get(("fp16", "contiguous", False)),
-            "channels_last": of.get(("fp16", "channels_last", False)),
-            "compiled": of.get(("fp16", "channels_last", True)),
+            "contiguous": speeds.get(("fp16", "contiguous", False)),
+            "channels_last": speeds.get(("fp16", "channels_last", False)),
+            "compiled": speeds.get(("fp16", "channels_last", True)),
         },
-        index=of.index,
+        index=speeds.index,
         dtype=float,
     )
-    found["layout_brings"] = found["channels_last"] / found["contiguous"]
-    found["compiler_brings"] = found["compiled"] / found["channels_last"]
-    return found
+    layouts["layout"] = layouts["channels_last"] / layouts["contiguous"]
+    layouts["compiler"] = layouts["compiled"] / layouts["channels_last"]
+    return layouts
 
 
-def inference(table: pd.DataFrame) -> pd.DataFrame:
-    """How many times as fast inference is as the GPU's work of training (at_work_per_s): a row a
-    network, a column a setting.
-
-    Args:
-        table: of `recorded`.
-    """
-    found = _of_mode(table, "infer") / _of_mode(table, "train", "at_work_per_s")
-    found = found[[each for each in INFERENCE if each in found]].dropna(axis=1, how="all")
-    names = [f"{p} {layout}" + " compiled" * compiled for p, layout, compiled in found.columns]
-    return found.set_axis(names, axis=1)
+def inference_speedups(table: pd.DataFrame) -> pd.DataFrame:
+    """Return inference's images/s ÷ training's images_per_busy_s, by network and setting."""
+    ratios = _pivot(table, "infer") / _pivot(table, "train", "images_per_busy_s")
+    ratios = ratios.reindex(columns=list(INFERENCE)).dropna(axis=1, how="all")
+    names = [" ".join(setting[:2]) + " compiled" * setting[2] for setting in ratios.columns]
+    return ratios.set_axis(names, axis=1)
 
 
-def _of_mode(table: pd.DataFrame, mode: str, speed: str = "images_per_s") -> pd.DataFrame:
-    """Images/s at the published batch of random images: a row a network, a column a setting."""
-    published = table["batch"] == table["network"].map(dict(BATCHES))
-    rows = table[published & (table["mode"] == mode) & (table["data"] == "synthetic")]
-    wide = rows.pivot(index="network", columns=["precision", "layout", "compile"], values=speed)
-    return wide.reindex([name for name, _ in BATCHES])
+def _pivot(table: pd.DataFrame, mode: str, column: str = "images_per_s") -> pd.DataFrame:
+    """Return speeds at the published batch of random images, by network and setting."""
+    batches = table["network"].map({name: spec.batch_size for name, spec in NETWORKS.items()})
+    rows = table[(table["batch"] == batches) & (table["mode"] == mode)]
+    rows = rows[rows["data"] == "synthetic"]
+    settings = ["precision", "layout", "compile"]
+    return rows.pivot(index="network", columns=settings, values=column).reindex(ORDER)
 
 
-def from_files(table: pd.DataFrame) -> pd.DataFrame:
-    """A row a network that was fed from files: images/s of random images that lie on the GPU
-    (synthetic), from files (photographs), kept (their ratio), and workers.
+def loading_speeds(table: pd.DataFrame) -> pd.DataFrame:
+    """Return images/s of networks that load files.
 
-    Args:
-        table: of `recorded`.
+    Columns: synthetic (random images on the GPU), photographs (files), kept (their ratio), workers.
     """
     files = table[table["data"] == "photographs"].set_index("network")
-    synthetic = _of_mode(table, "train").get((*BEST.values(), False))
-    found = pd.DataFrame({"synthetic": synthetic, "photographs": files["images_per_s"]})
-    found["kept"] = found["photographs"] / found["synthetic"]
-    return found.join(files["workers"]).dropna()
+    synthetic = _pivot(table, "train").get((*BEST.values(), False))
+    speeds = pd.DataFrame({"synthetic": synthetic, "photographs": files["images_per_s"]})
+    speeds["kept"] = speeds["photographs"] / speeds["synthetic"]
+    return speeds.join(files["workers"]).dropna()
 
 
-def recorded_together(machine: str) -> pd.DataFrame:
-    """What was measured on one and on several GPUs of a machine: columns as `recorded`, gpus.
+def scaling_efficiency(machine: str) -> pd.DataFrame:
+    """Return how training scales by data parallelism, by network, batch per GPU, and gpus.
 
-    Raises:
-        ValueError: nothing was recorded there.
-    """
-    return recorded_table(machine, "networks_together")
-
-
-def scaling(machine: str) -> pd.DataFrame:
-    """How training scales by data parallelism: a row a network, batch of each GPU, and gpus.
-
-    Columns: images_per_s, of all GPUs together; efficiency, its share of gpus times one GPU's;
-    step_s; computing_s, in which a GPU does more than to communicate, and computing, its share of
-    step_s (NaN: not traced); nccl_s, the traced step's kernels that send, or wait for another GPU
-    to begin; megabytes, of the gradients that are sent in a step, in fp32.
+    Columns: images_per_s of all GPUs; efficiency, compared with as many single GPUs; step_s;
+    computing_s (busy with more than communication) and computing, its share of step_s (NaN: not
+    traced); nccl_s (of NCCL's kernels, which also wait for other GPUs); megabytes (gradients per
+    step, in fp32).
 
     Raises:
         ValueError: nothing was recorded there.
     """
-    table = recorded_together(machine)
-    one = table[table["gpus"] == 1].set_index(["network", "batch"])["images_per_s"]
-    base = table[["network", "batch"]].join(one.rename("one"), on=["network", "batch"])["one"]
-    computing_s = table.get("busy_s", np.nan) - table.get("exposed_s", np.nan)
-    found = pd.DataFrame(
+    index = ["network", "batch", "gpus"]
+    table = recorded_table(machine, "networks_together").set_index(index)
+    single = table.xs(1, level="gpus")["images_per_s"]
+    gpus = table.index.get_level_values("gpus")
+    computing_s = table["busy_s"] - table["exposed_s"]
+    ideal = single.reindex(table.index.droplevel("gpus")).to_numpy() * gpus
+    result = pd.DataFrame(
         {
             "images_per_s": table["images_per_s"],
-            "efficiency": table["images_per_s"] / base / table["gpus"],
+            "efficiency": table["images_per_s"] / ideal,
             "step_s": table["step_s"],
             "computing_s": computing_s,
             "computing": (computing_s / table["step_s"]).clip(upper=1.0),
-            "nccl_s": table.get("communication_s", np.nan),
-            "megabytes": 4 * table["parameters"] / 1e6 * (table["gpus"] > 1),
+            "nccl_s": table["communication_s"],
+            "megabytes": 4 * table["parameters"] / 1e6 * (gpus > 1),
         }
     )
-    found.index = pd.MultiIndex.from_frame(table[["network", "batch", "gpus"]])
-    order = [(*each, gpus) for each in one.index for gpus in sorted(set(table["gpus"]))]
-    return found.loc[[each for each in order if each in found.index]]  # a row may have failed
+    pairs = result.index.droplevel("gpus").unique()
+    return result.loc[[row for pair in pairs for row in result.index if row[:2] == pair]]

@@ -1,4 +1,4 @@
-"""Lab N: checks, recorded runs, and what the course shows about the lab."""
+"""Lab N: its function checks, and what the course shows about it."""
 
 from __future__ import annotations
 
@@ -6,37 +6,33 @@ from course.checks.lab import Function, FunctionCheck, Lab
 
 
 def _carry() -> FunctionCheck:
-    from labs.lab_numerics import updates
-    from labs.lab_numerics import verify as written
+    from labs.lab_numerics import updates, verify
 
-    return FunctionCheck(updates.add_carried, written.adds_up, written.keeps_the_rest)
+    return FunctionCheck(updates.add_with_carry, verify.check_sum, verify.check_carry)
 
 
-def _chance() -> FunctionCheck:
-    from labs.lab_numerics import updates
-    from labs.lab_numerics import verify as written
+def _stochastic_rounding() -> FunctionCheck:
+    from labs.lab_numerics import updates, verify
 
-    return FunctionCheck(updates.by_chance, written.is_right_on_average, written.leaves_what_fits)
+    rounding = updates.round_stochastically
+    return FunctionCheck(rounding, verify.check_mean, verify.check_bf16_numbers)
 
 
 def _refine() -> FunctionCheck:
-    from labs.lab_numerics import solvers as refined
-    from labs.lab_numerics import verify as written
+    from labs.lab_numerics import solvers, verify
 
-    return FunctionCheck(refined.correct, written.refines, written.asks_the_factors)
+    return FunctionCheck(solvers.correct, verify.check_accuracy, verify.check_residual)
 
-
-FUNCTIONS = {
-    "numerics.carry": Function("small updates arrive, in 16 bits", _carry),
-    "numerics.chance": Function("rounding is right on average", _chance),
-    "numerics.refine": Function("fp64's accuracy from factors in fp16", _refine),
-}
 
 LAB = Lab(
     number="N",
     title="half precision for science",
     minutes=50,
-    functions=FUNCTIONS,
+    functions={
+        "numerics.carry": Function("small updates arrive, in 16 bits", _carry),
+        "numerics.rounding": Function("rounding is right on average", _stochastic_rounding),
+        "numerics.refine": Function("fp64's accuracy from factors in fp16", _refine),
+    },
     prepare="nothing",
     stuck="the carry's sign; bits that are rounded instead of cut",
 )

@@ -9,19 +9,21 @@ from written_helpers import cell_of, defined, filled
 
 from course.checks.functions import check_written
 from course.checks.progress import progress
-from labs.lab_numerics import verify as written
-from labs.lab_numerics.updates import add_carried
+from labs.lab_numerics import verify
+from labs.lab_numerics.updates import add_with_carry
 
 CELLS = {
-    "numerics.carry": ("lab_numerics", "add_carried"),
-    "numerics.chance": ("lab_numerics", "by_chance"),
+    "numerics.carry": ("lab_numerics", "add_with_carry"),
+    "numerics.rounding": ("lab_numerics", "round_stochastically"),
     "numerics.refine": ("lab_numerics", "correct"),
     "microscope.names": ("lab_microscope", "uses_tensor_cores"),
     "microscope.load": ("lab_microscope", "widest_load"),
     "microscope.waves": ("lab_microscope", "waves"),
+    "fast_step.statistics": ("lab_fast_step", "statistics"),
     "inference.latencies": ("lab_inference", "latencies"),
     "inference.fold": ("lab_inference", "fold"),
     "inference.int8": ("lab_inference", "to_int8"),
+    "networks.timing": ("lab_networks", "seconds_per_step"),
 }
 NAMED = "('884', '1688', '16816', 'tensor16x8', 'tensorop', 'warpgroup', 'nvjet')"
 HELPERS = "('ffma', 'simt', 'ToNhwc', 'split_k_kernel')"
@@ -30,15 +32,22 @@ SINCE = "perf_counter() - begin"
 SCALE = "norm.weight / (norm.running_var + norm.eps).sqrt()"
 WEIGHT = "weight * scale[:, None, None, None]"
 BIAS = "(bias - norm.running_mean) * scale + norm.bias"
+MEAN, SQUARE, VARIANCE = "W @ s / M", "((W @ G) * W).sum(1) / M", "square - mean**2"
+PER_STEP = "(time.perf_counter() - begin) / iterations"
 RIGHT = {
+    "networks.timing": [("wait()", "wait()", PER_STEP), ("wait(); wait()", "wait()", PER_STEP)],
+    "fast_step.statistics": [
+        (MEAN, SQUARE, VARIANCE),
+        ("(W * s).sum(1) / M", 'torch.einsum("nk,kl,nl->n", W, G, W) / M', VARIANCE),
+    ],
     "numerics.carry": [
         ("update + carry", "update - (new - total)"),
         ("carry + update", "(total - new) + update"),
     ],
-    "numerics.chance": [
-        ("bits + chance", "bits >> 16 << 16"),
-        ("bits + chance", "bits & -65536"),
-        ("chance + bits", "bits - bits % 65536"),
+    "numerics.rounding": [
+        ("bits + random_bits", "bits >> 16 << 16"),
+        ("bits + random_bits", "bits & -65536"),
+        ("random_bits + bits", "bits - bits % 65536"),
     ],
     "numerics.refine": [
         ("b - a @ x", "x + solve(residual)"),
@@ -68,6 +77,29 @@ RIGHT = {
     ],
 }
 WRONG = {
+    "networks.timing": {
+        ("wait()", "pass", PER_STEP): "the clock is read while the device still computes",
+        ("pass", "wait()", PER_STEP): "it includes queued steps of the warm-up",
+        ("wait()", "wait()", "time.perf_counter() - begin"): "that is all 10 steps together",
+        ("wait()", "wait()", "(time.perf_counter() - begin) / (warmup + iterations)"): (
+            "only the steps after the warm-up are timed, so divide by their number"
+        ),
+        ("wait()", "wait()", "f'{begin}'"): "it returns str; expected seconds",
+        ("wait()", "step(); wait()", PER_STEP): "it makes 21 steps; expected 10 of warm-up",
+        ("time.sleep(1)", "wait()", PER_STEP): "it does not wait for the warm-up",
+    },
+    "fast_step.statistics": {
+        ("W @ s", SQUARE, VARIANCE): "a mean is divided by M",
+        ("W @ s / (M - 1)", SQUARE, VARIANCE): "divided by M, not by M - 1",
+        (MEAN, "((W @ G) * W).sum(1) / (M - 1)", VARIANCE): "BatchNorm divides by M.* y², too",
+        (MEAN, SQUARE, "(square - mean**2) * M / (M - 1)"): "BatchNorm divides by M",
+        (MEAN, SQUARE, "square"): "G is not centred",
+        (MEAN, "(W @ G).sum(1) / M", VARIANCE): "y² contains W twice",
+        (MEAN, "((W @ G) * W).sum(1)", VARIANCE): "the sum of y² has to be divided by M",
+        (MEAN, "W @ G @ W.t() / M", VARIANCE): "only its diagonal",
+        (MEAN, "(W @ G @ W.t()).diagonal() / M", VARIANCE): "tensor has 576 numbers",
+        ("s.mean() / M", SQUARE, VARIANCE): "expected one number per channel",
+    },
     "numerics.carry": {
         ("update", "update - (new - total)"): "the total is still 1",
         (
@@ -79,20 +111,20 @@ WRONG = {
         (
             "update + carry",
             "update - (new - total) + carry",
-        ): "and should be 1.1",
+        ): "expected 1.1",
     },
-    "numerics.chance": {
-        ("bits", "bits >> 16 << 16"): "whatever the chance: add the chance to the bits before",
-        ("bits + chance", "bits"): "the lower 16 bits are cut off, not rounded",
-        ("bits + chance", "bits >> 8 << 8"): "the lower 16 bits are cut off, not rounded",
-        ("bits + chance", "bits >> 16"): "becomes anything from|on average",
-        ("bits + chance * 2", "bits >> 16 << 16"): "on average|becomes anything",
-        ("bits + chance + 1", "bits >> 16 << 16"): "on average 1.000488 becomes",
+    "numerics.rounding": {
+        ("bits", "bits >> 16 << 16"): "whatever the random number: add that to the bits before",
+        ("bits + random_bits", "bits"): "cut off the lower 16 bits instead of rounding",
+        ("bits + random_bits", "bits >> 8 << 8"): "cut off the lower 16 bits instead of rounding",
+        ("bits + random_bits", "bits >> 16"): "becomes anything from|on average",
+        ("bits + random_bits * 2", "bits >> 16 << 16"): "on average|becomes anything",
+        ("bits + random_bits + 1", "bits >> 16 << 16"): "on average 1.000488 becomes",
     },
     "numerics.refine": {
-        ("b - a @ x", "solve(residual)"): "it returns the correction alone: add it to x",
+        ("b - a @ x", "solve(residual)"): "it returns only the correction: add it to x",
         ("a @ x - b", "x + solve(residual)"): "the correction goes the wrong way",
-        ("b - a @ x", "x"): "x comes back as it was",
+        ("b - a @ x", "x"): "x is returned unchanged",
         ("(b - a @ x).half()", "x + solve(residual)"): "in which precision is the",
         ("b.half() - a.half() @ x.half()", "x + solve(residual)"): "in which precision is the",
         ("b - a @ x", "(x + solve(residual)).float()"): "x has become torch.float32: keep it",
@@ -108,13 +140,13 @@ WRONG = {
             f"{NAMED} + ('cutlass',)",
             "('ffma', 'ToNhwc', 'split_k_kernel')",
         ): "simt is CUTLASS's word",
-        (f"{NAMED} + ('turing',)", HELPERS): "Turing is only whom it was written for",
+        (f"{NAMED} + ('turing',)", HELPERS): "Turing is only the GPU",
         (NAMED, "('ffma', 'simt')"): "a split_k_kernel adds",
         (
             NAMED.replace(", 'nvjet'", ""),
             HELPERS,
         ): "nvjet are cuBLAS's kernels since Hopper",
-        (f"{NAMED} + ('cudnn',)", f"{HELPERS} + ('engines', 'ffma')"): "false alarms, .* for one",
+        (f"{NAMED} + ('cudnn',)", f"{HELPERS} + ('engines', 'ffma')"): "false alarms, for example",
     },
     "microscope.load": {
         ("numbers % width == 0",): "is right for numbers of one byte. How many bytes has a row",
@@ -125,7 +157,7 @@ WRONG = {
     },
     "microscope.waves": {
         ("m // tile[0] * n // tile[1]", "tiles // units"): "is rounded down",
-        ("m * n / (tile[0] * tile[1])", "tiles / units"): "is no whole number",
+        ("m * n / (tile[0] * tile[1])", "tiles / units"): "is not a whole number",
         ("-(-m * n // (tile[0] * tile[1]))", "-(-tiles // units)"): "a tile at the edge is a tile",
         ("-(-m // tile[0]) * -(-n // tile[1])", "-(-tiles // 132)"): "16 and 8 waves|not 16 and 1",
     },
@@ -163,7 +195,7 @@ WRONG = {
             SCALE,
             "weight.mul_(scale[:, None, None, None])",
             BIAS,
-        ): "what it was given has changed: make new tensors",
+        ): "its arguments have changed: make new tensors",
     },
     "inference.int8": {
         ("numbers * scale", "steps.round().clamp(-most, most)"): "it multiplies by the scale",
@@ -225,12 +257,12 @@ def test_the_given_functions_pass_their_own_looks() -> None:
 
 def test_a_sum_may_be_right_and_what_is_left_wrong() -> None:
     def keeps_half_of_most(total, carry, update):
-        new, left = add_carried(total, carry, update)
+        new, left = add_with_carry(total, carry, update)
         return new, left.where(total < 2, left / 2)
 
-    written.adds_up(keeps_half_of_most)
+    verify.check_sum(keeps_half_of_most)
     with pytest.raises(AssertionError, match="keep something other than what rounding took"):
-        written.keeps_the_rest(keeps_half_of_most)
+        verify.check_carry(keeps_half_of_most)
 
 
 def test_what_raises_is_told_with_its_line(define: Callable) -> None:

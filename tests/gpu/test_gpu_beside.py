@@ -1,5 +1,7 @@
 """The labs beside the days on a GPU: kernels are compiled, graphs answer."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,29 +9,29 @@ from course.training import models
 from labs import lab_inference as inference
 from labs import lab_kernel as kernels
 from labs import lab_numerics as refinement
-from labs.lab_inference.variants import images_for, ready
-from labs.lab_kernel import solutions as given
+from labs.lab_inference.variants import create_call, random_images
+from labs.lab_kernel import solutions
 
 pytestmark = pytest.mark.gpu
 
 
 def test_tensor_cores_factor_as_the_cpu_does() -> None:
-    a = refinement.matrix_of(100, 300)
+    a = refinement.random_matrix(100, 300)
     b = a.sum(dim=1)
     here = refinement.refine(a, b, refinement.factor(a, "fp16"))
     there = refinement.refine(a.cuda(), b.cuda(), refinement.factor(a.cuda(), "fp16"))
-    assert here.done and there.done
+    assert here.converged and there.converged
     assert abs(here.corrections - there.corrections) <= 1
 
 
 @pytest.mark.parametrize("name", ["add", "softmax", "norm_relu", "matmul"])
 def test_a_learners_kernel_is_timed_where_it_is_compiled(name: str) -> None:
-    table = kernels.on_gpu(getattr(given, name))
+    table = kernels.time_on_gpu(getattr(solutions, name))
     assert {"Triton", "PyTorch"} <= {*table["by"]} and (table["seconds"] > 0).all()
 
 
 def test_the_kernel_in_cuda_adds() -> None:
-    if (add := kernels.cuda.loaded()) is None:
+    if (add := kernels.cuda.load_add()) is None:
         pytest.skip("nvcc is not here")
     x, y = torch.randn(2, 1000, device="cuda")
     out = torch.empty_like(x)
@@ -41,10 +43,11 @@ def test_the_kernel_in_cuda_adds() -> None:
 def test_a_graph_gives_the_scores_that_kernels_give(name: str) -> None:
     torch.manual_seed(0)
     net = models.create("resnet18_cifar", 16).cuda()
-    images = images_for(net, 4, 32)
+    images = random_images(net, 4, 32)
     net(images)
-    one = ready(net, images, inference.Way(name, channels_last=True, folded=True))()
-    graph = ready(net, images, inference.Way(name, channels_last=True, folded=True, graph=True))
+    eager = inference.Variant(name, channels_last=True, folded=True)
+    one = create_call(net, images, eager)()
+    graph = create_call(net, images, replace(eager, graph=True))
     for _ in range(2):  # the same memory each time
         assert torch.allclose(
             graph().float(), one.float(), rtol=0.02, atol=0.02 * float(one.abs().max())

@@ -341,9 +341,9 @@ def test_a_training_is_stopped_and_goes_on(
 
 FEW_UPDATES = """
 from functools import partial
-from labs import lab_numerics as refinement
-refinement.learned_in_bf16 = partial(refinement.learned_in_bf16, steps=150)
-refinement.convergence = partial(refinement.convergence, size=50)
+from labs import lab_numerics as lab
+lab.train_in_bf16 = partial(lab.train_in_bf16, steps=150)
+lab.solve_by_condition = partial(lab.solve_by_condition, size=50)
 """
 
 
@@ -358,8 +358,8 @@ def test_half_precision_for_science_with_its_blanks_open(
 
 FEW_TILES = """
 from functools import partial
-from labs import lab_kernel as kernels
-kernels.tiles = partial(kernels.tiles, size=64)
+from labs import lab_kernel as lab
+lab.traffic_by_tile = partial(lab.traffic_by_tile, size=64)
 """
 
 
@@ -374,8 +374,8 @@ def test_a_first_kernel_with_its_blanks_open(
 
 FEW_PRODUCTS = """
 from functools import partial
-from labs import lab_microscope as microscope
-microscope.near = partial(microscope.near, reach=1)
+from labs import lab_microscope as lab
+lab.map_this_machine = partial(lab.map_this_machine, reach=1)
 """
 
 
@@ -393,9 +393,9 @@ import narrow_networks
 import torch
 torch.set_num_threads(1)  # two would wait for each other at each of so small layers
 narrow_networks.use()
-from labs.lab_networks import bench, local as here
-bench.STEPS["cpu"] = {"warmup": 1, "iterations": 1}
-here.FEWEST = 1
+from labs.lab_networks import bench, local
+bench.CPU_STEPS |= {"warmup": 1, "iterations": 1}
+local.MIN_TURNS = 1
 """
 
 
@@ -410,28 +410,27 @@ def test_three_networks_with_the_blank_open(
 FEW_ANSWERS = """
 import torch
 from functools import partial
-from labs import lab_inference as inference
+from labs import lab_inference as lab
 from labs.lab_inference import latency
 from labs.lab_inference import int8
 from course.training import models
 torch.set_num_threads(1)
 narrow.leave_kernels()
 models.patches = partial(models.patches, width=8)
-latency.WARM_UP, latency.LEAST = 1, 2
-int8.CALIBRATED_ON = 64
+latency.WARM_UP_CALLS, latency.MIN_CALLS = 1, 2
+int8.CALIBRATION_CROPS = 64
 few = {
-    "train": {"steps": 8},
+    "train_network": {"steps": 8},
     "top1": {"images": 128},
-    "forgotten": {"batches": (32, 1), "images": 64},
-    "modes": {"budget_s": 0.01},
-    "curve": {"batches": (1, 4), "budget_s": 0.01},
-    "ladder": {"batches": (64,), "budget_s": 0.01},
-    "by_bits": {"bits": (8, 4), "images": 128},
-    "by_calibration": {"images": 128},
-    "compared": {"budget_s": 0.01, "images": 128},
+    "accuracy_without_eval": {"batches": (32, 1), "images": 64},
+    "latency_curve": {"batches": (1, 4), "budget_s": 0.01},
+    "time_ladder": {"batches": (64,), "budget_s": 0.01},
+    "accuracy_by_bits": {"bits": (8, 4), "images": 128},
+    "accuracy_by_calibration": {"images": 128},
+    "compare_formats": {"budget_s": 0.01, "images": 128},
 }
 for name, how in few.items():
-    setattr(inference, name, partial(getattr(inference, name), **how))
+    setattr(lab, name, partial(getattr(lab, name), **how))
 """
 
 

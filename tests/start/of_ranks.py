@@ -31,11 +31,11 @@ def compare_each(rank: int, count: int, scripts: list[str]) -> list[dict]:
 
 
 def narrow_row(rank: int, count: int, setting: dict, log: str, device: str) -> dict:
-    """A row of the networks' benchmark, of small networks."""
+    """Measure a row of the benchmark with narrow networks."""
     sys.path.append(SCRIPTS)
     import narrow_networks
 
     from labs.lab_networks import bench
 
     narrow_networks.use()
-    return bench._of_rank(rank, count, setting, log, device)
+    return bench.measure_rank(rank, count, setting, log, device)

@@ -1,27 +1,24 @@
-"""A network answers: timed, folded, exported, with eight bits; right, and wrong."""
+"""Inference: latency, variants, files, eight bits."""
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 from torch import nn
 
 from course.training import models
 from course.training.models import patches
-from labs import lab_inference as inference
-from labs.lab_inference import export, latency
-from labs.lab_inference import verify as written
+from labs import lab_inference as lab
+from labs.lab_inference import export, latency, variants, verify
 from labs.lab_inference.int8 import scale_of, to_int8
-from labs.lab_inference.variants import images_for, ready
 
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
-    """Others wait for each other, at networks as small as these."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with threadpool_limits(1):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -35,41 +32,34 @@ def net() -> nn.Module:
 
 
 def test_a_latency_lasts_until_the_device_is_done() -> None:
-    with written._device() as device:
-        told = latency.latencies(device.call, device.wait, 3, written.WARM_UP)
-    assert all(each >= takes for each, takes in zip(told, device.takes[written.WARM_UP :]))
+    with verify.fake_device() as device:
+        times = latency.latencies(device.call, device.wait, 3, verify.WARM_UP)
+    durations = device.durations[verify.WARM_UP :]
+    assert all(measured >= takes for measured, takes in zip(times, durations))
 
 
-def test_a_curve_has_a_row_a_batch(net: nn.Module) -> None:
-    table = inference.curve(net, batches=(1, 4), budget_s=0.01)
+def test_a_curve_has_a_knee(net: nn.Module) -> None:
+    table = lab.latency_curve(net, lab.Variant(), batches=(1, 4), budget_s=0.01)
     assert table["batch"].tolist() == [1, 4] and (table["p99_s"] >= table["p50_s"]).all()
-    assert (table["calls"] >= latency.LEAST).all()
-    expected = table["batch"] / table["p50_s"]
-    assert (table["images_per_s"] == expected).all()
-
-
-def test_the_knee_is_where_throughput_is_nearly_all() -> None:
-    table = inference.latency.pd.DataFrame(
-        {"batch": [1, 2, 4, 8], "images_per_s": [100.0, 190.0, 271.0, 300.0]}
-    )
-    assert inference.knee(table) == 4 and inference.knee(table, nearly=0.95) == 8
+    assert (table["calls"] >= latency.MIN_CALLS).all()
+    table = pd.DataFrame({"batch": [1, 2, 4, 8], "images_per_s": [100.0, 190.0, 271.0, 300.0]})
+    assert lab.find_knee(table) == 4
 
 
 @pytest.mark.parametrize("name", ["resnet8_patches", "resnet18_cifar"])
 def test_folded_networks_give_the_same_scores(name: str) -> None:
     torch.manual_seed(0)
-    network = models.create(name, 16)
-    images = torch.randn(4, 3, 32, 32)
+    network, images = models.create(name, 16), torch.randn(4, 3, 32, 32)
     with torch.no_grad():
         network(images)
-        due = network.eval()(images)
-        short = inference.folded(network)
-        assert inference.norms(network) > 0 == inference.norms(short)
-        assert torch.allclose(short(images), due, atol=1e-4 * due.abs().max())
+        scores = network.eval()(images)
+        folded = lab.fold_batchnorms(network)
+        assert lab.count_batchnorms(network) > 0 == lab.count_batchnorms(folded)
+        assert torch.allclose(folded(images), scores, atol=1e-4 * scores.abs().max())
 
 
-def test_a_norm_stays_where_others_need_what_is_before_it() -> None:
-    class Both(nn.Module):
+def test_a_norm_stays_if_another_layer_needs_its_input() -> None:
+    class TwoBranches(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.conv, self.norm = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)
@@ -78,117 +68,99 @@ def test_a_norm_stays_where_others_need_what_is_before_it() -> None:
             x = self.conv(x)
             return x + self.norm(x)
 
-    network, images = Both().eval(), torch.randn(1, 3, 4, 4)
+    network, images = TwoBranches().eval(), torch.randn(1, 3, 4, 4)
     network.norm.running_mean.fill_(3)
-    found = inference.folded(network)
-    assert inference.norms(found) == 1 and torch.equal(found(images), network(images))
+    folded = lab.fold_batchnorms(network)
+    assert lab.count_batchnorms(folded) == 1 and torch.equal(folded(images), network(images))
 
 
-def test_ways_that_there_are_not(net: nn.Module) -> None:
-    images = images_for(net, 1, 32)
+def test_a_variant_has_its_settings(net: nn.Module) -> None:
+    images = variants.random_images(net, 4, 32)
+    variant = lab.Variant("bf16", channels_last=True, folded=True)
+    network = variants.prepare(net, variant)
+    weights = [weight for weight in network.parameters() if weight.ndim == 4]
+    assert {weight.dtype for weight in network.parameters()} == {torch.bfloat16}
+    assert all(w.is_contiguous(memory_format=torch.channels_last) for w in weights)
+    assert lab.count_batchnorms(network) == 0 and lab.count_batchnorms(net) == 7
+    scores = variants.create_call(net, images, variant)()
+    assert scores.dtype == torch.bfloat16 and scores.is_inference()
+    fp32 = variants.create_call(net, images, lab.Variant())()
+    assert 0 < (scores.float() - fp32).abs().max() < 0.05 * fp32.abs().max()
     with pytest.raises(ValueError, match="precision='fp8': choose fp32 or bf16 or fp16"):
-        ready(net, images, inference.Way("fp8"))
-    with pytest.raises(ValueError, match="graph=True records kernels of CUDA, and images are on c"):
-        ready(net, images, inference.Way(graph=True))
+        variants.create_call(net, images, lab.Variant("fp8"))
+    with pytest.raises(ValueError, match="graph=True needs CUDA, but the images are on cpu"):
+        variants.create_call(net, images, lab.Variant(graph=True))
 
 
-def test_a_way_is_what_it_says(net: nn.Module) -> None:
-    images, seen = images_for(net, 4, 32), {}
-    way = inference.Way("bf16", channels_last=True, folded=True)
-    network = inference.variants.prepared(net, way)
-    weights = [each for each in network.parameters() if each.ndim == 4]
-    assert {each.dtype for each in network.parameters()} == {torch.bfloat16}
-    assert all(each.is_contiguous(memory_format=torch.channels_last) for each in weights)
-    assert inference.norms(network) == 0 and inference.norms(net) == 7
-    scores = ready(net, images, way)()
-    assert scores.dtype == torch.bfloat16 and scores.is_inference() and not seen
-    right = ready(net, images, inference.Way())()
-    assert 0 < (scores.float() - right).abs().max() < 0.05 * right.abs().max()
-
-
-def test_whole_numbers_lose_half_a_step(net: nn.Module) -> None:
+def test_a_scale_per_channel_loses_less(net: nn.Module) -> None:
     weight = next(net.parameters()).detach()
-    for most in (127, 7):
-        for per_channel in (False, True):
-            scale = scale_of(weight, most, per_channel)
-            back = to_int8(weight, scale, most) * scale
-            assert ((back - weight).abs() <= 0.501 * scale).all()
-    own, shared = (
+    per_channel, shared = (
         (to_int8(weight, scale, 7) * scale - weight).abs().mean()
         for scale in (scale_of(weight, 7, True), scale_of(weight, 7))
     )
-    assert own < shared
+    assert per_channel < shared
 
 
-def test_a_quantized_network_sees_steps_alone(net: nn.Module) -> None:
-    images = images_for(net, 16, 32)
-    found = inference.quantized(net, images, bits=4)
-    convs = [part for part in found.modules() if isinstance(part, nn.Conv2d)]
-    assert len(convs) == 7 and all(len(each.weight[0].unique()) <= 15 for each in convs)
-    seen = []
-    convs[2].register_forward_hook(lambda layer, given, out: seen.append(given[0].unique()))
+def test_a_quantized_network_computes_with_steps(net: nn.Module) -> None:
+    images = variants.random_images(net, 16, 32)
+    network = lab.quantize(net, images, bits=4)
+    convs = [part for part in network.modules() if isinstance(part, nn.Conv2d)]
+    assert len(convs) == 7 and all(len(conv.weight[0].unique()) <= 15 for conv in convs)
+    inputs = []
+    convs[2].register_forward_hook(lambda layer, args, out: inputs.append(args[0].unique()))
     with torch.no_grad():
-        off = (found(images) - net(images)).abs().max()
-        near = (inference.quantized(net, images)(images) - net(images)).abs().max()
-    assert len(seen[0]) <= 15 and near < off / 4
+        error = (network(images) - net(images)).abs().max()
+        error_8_bits = (lab.quantize(net, images)(images) - net(images)).abs().max()
+    assert len(inputs[0]) <= 15 and error_8_bits < error / 4
     with pytest.raises(ValueError, match="bits=9: choose 2 to 8"):
-        inference.quantized(net, images, bits=9)
+        lab.quantize(net, images, bits=9)
 
 
 @pytest.mark.slow
 def test_a_network_as_a_file(net: nn.Module, tmp_path: Path) -> None:
-    short = inference.folded(net)
-    program = inference.exported(short, images_for(net, 2, 32))
-    assert inference.operators(program)["conv2d"] == 7
-    images = images_for(net, 5, 32, seed=1)  # another number of them
+    folded = lab.fold_batchnorms(net)
+    program = lab.export_program(folded, variants.random_images(net, 2, 32))
+    assert lab.count_operators(program)["conv2d"] == 7
+    images = variants.random_images(net, 5, 32, seed=1)  # a different number
     with torch.no_grad():
-        due = net(images)
-    path = inference.to_onnx(program, tmp_path / "net.onnx")
+        scores = net(images)
+    path = lab.write_onnx(program, tmp_path / "net.onnx")
     assert [*tmp_path.iterdir()] == [path]
-    assert torch.allclose(inference.Session(path)(images), due, atol=1e-4)
-    small = inference.to_int8_file(path, images_for(net, 128, 32, seed=2), tmp_path / "small.onnx")
-    off = (inference.Session(small)(images) - due).abs().max() / due.abs().max()
-    assert 1e-5 < off < 0.2, off  # it computes with whole numbers, and well
-    import onnx
-
-    kinds = {each.data_type for each in onnx.load(small).graph.initializer if len(each.dims) == 4}
-    assert kinds == {onnx.TensorProto.INT8}
+    assert torch.allclose(lab.OnnxSession(path)(images), scores, atol=1e-4)
+    calibration = variants.random_images(net, 128, 32, seed=2)
+    small = lab.write_int8_onnx(path, calibration, tmp_path / "small.onnx")
+    error = (lab.OnnxSession(small)(images) - scores).abs().max() / scores.abs().max()
+    assert 1e-5 < error < 0.2
+    assert small.stat().st_size < path.stat().st_size
 
 
-def test_without_onnx_it_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert inference.has_onnx() and inference.installed()["onnxruntime"] != ""
-    monkeypatch.setattr(export, "WANTED", ("onnx", "no-such-package"))
-    assert not inference.has_onnx() and inference.installed()["no-such-package"] == ""
-
-
-def test_tensorrt_is_said_to_be_missing_or_asked(
+def test_missing_tools_are_named_and_trtexec_is_called(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Here it never is: a script in its place shows what it is asked, and what is read."""
+    monkeypatch.setattr(export, "ONNX_PACKAGES", ("onnx", "no-such-package"))
+    assert not lab.has_onnx() and lab.installed_versions()["no-such-package"] == ""
     images = torch.zeros(4, 3, 32, 32)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert inference.tensorrt(tmp_path / "a.onnx", images).startswith("No TensorRT on this machine")
+    assert lab.time_with_tensorrt(tmp_path / "a.onnx", images).startswith("TensorRT is missing")
     tool = tmp_path / "trtexec"
     tool.write_text('#!/bin/sh\necho "[I] built"\necho "[I] Throughput: 9 qps, $*"\n')
     tool.chmod(0o755)
-    told = inference.tensorrt(tmp_path / "a.onnx", images)
-    assert told.startswith("[I] Throughput: 9 qps, --onnx=") and "images:4x3x32x32" in told
+    report = lab.time_with_tensorrt(tmp_path / "a.onnx", images)
+    assert report.startswith("[I] Throughput: 9 qps, --onnx=") and "images:4x3x32x32" in report
     tool.write_text('#!/bin/sh\necho "no GPU" >&2\nexit 3\n')
-    assert inference.tensorrt(tmp_path / "a.onnx", images) == "trtexec ended with 3: no GPU"
+    message = lab.time_with_tensorrt(tmp_path / "a.onnx", images)
+    assert message == "trtexec ended with 3: no GPU"
 
 
-def test_pictures_say_what_they_show(net: nn.Module) -> None:
-    frame = inference.latency.pd.DataFrame
-    table = latency.rates(
-        frame({"batch": [1, 2, 4], "p50_s": [1e-3, 1.1e-3, 2.2e-3], "p99_s": [2e-3] * 3})
-    )
-    drawn = inference.plot_knees({"fp32": table}, "a machine")
-    assert "knee, fp32: 2: 1.1; images per second" in drawn.alt
-    rows = frame({"way": ["fp32", "+ bf16"], "batch": [1, 1], "p50_s": [4e-3, 1e-3]})
-    drawn = inference.plot_ladder(inference.measurements.compared(rows))
-    assert "images at once: 1: fp32: 1, + bf16: 4" in drawn.alt
+def test_figures_describe_what_they_draw() -> None:
+    h100 = lab.load_measurements("nvidia-h100")
+    eager = h100.query("part == 'batch' and variant == 'eager'")
+    assert f"knee, eager: {lab.find_knee(eager)}: " in lab.plot_latency({"eager": eager}).alt
+    ladder = h100[(h100["part"] == "ladder") & h100["variant"].isin(lab.LADDER)]
+    assert "images at once: 1: fp32: 1, " in lab.plot_speedups(ladder).alt
     weight = torch.ones(2, 3, 1, 1)
     weight[1] /= 8
-    assert "channel 1 has 16 of 127 steps" in inference.plot_channels(weight).alt
-    told = frame({"bits": [8, 4], "scales": ["a channel"] * 2, "top1": [0.5, 0.25], "fp32": 0.5})
-    assert "a scale for each channel: from 0.5 to 0.25" in inference.plot_bits(told).alt
+    assert "channel 1 has 16 of 127 steps" in lab.plot_channel_ranges(weight).alt
+    columns = {"bits": [8, 4], "scales": ["per channel"] * 2, "top1": [0.5, 0.25], "fp32": 0.5}
+    alt = lab.plot_accuracy_by_bits(pd.DataFrame(columns)).alt
+    assert "one scale per channel: from 0.5 to 0.25" in alt

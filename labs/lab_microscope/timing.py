@@ -1,0 +1,133 @@
+"""The time of a case, and the kernels that it launches, on this machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Any
+
+import torch
+from threadpoolctl import threadpool_limits
+
+from course.analysis.roofline.timing import quartiles, seconds
+from labs.lab_microscope.cases import Case, tf32_switches
+
+MARKER = "spin_kernel"  # the kernel that torch.cuda._sleep launches
+CASES_PER_PROFILE = 100
+CPU_REPEATS = 9
+BATCH_S = 0.025  # of calls without a pause; long compared with waiting for the GPU
+
+
+def time_case(case: Case, device: torch.device, rep_ms: float = 20) -> tuple[float, float, float]:
+    """Return a call's seconds, first quartile, median and third; on a GPU with a cold cache.
+
+    On a CPU one core computes, and all three are the fastest call's, because other programs only
+    make a call slower.
+
+    Clearing the cache takes as long as a short product and lets the units rest, so the clock is
+    higher here than in `time_without_pause`.
+    """
+    with tf32_switches(case.dtype, device):
+        call = case.call(device)
+        if device.type == "cuda":
+            from triton.testing import do_bench
+
+            times = do_bench(call, rep_ms / 4, rep_ms, quantiles=[0.25, 0.5, 0.75])
+            return tuple(ms / 1e3 for ms in times)
+        with threadpool_limits(1):
+            call()
+            fastest = min(seconds(call, device) for _ in range(CPU_REPEATS))
+        return fastest, fastest, fastest
+
+
+def time_without_pause(
+    case: Case, device: torch.device, duration_s: float, **options: Any
+) -> dict[str, float]:
+    """Time one call on a GPU that repeats it without a pause, as in training.
+
+    Returns: of the second half of the time us and iqr_us, and mhz, watts and celsius while the
+    GPU computes (none without NVIDIA's driver).
+    """
+    read_sensors = _sensor_reader()
+    with tf32_switches(case.dtype, device):
+        call = case.call(device, **options)
+        call()
+        count = max(1, round(BATCH_S / seconds(call, device)))
+        marks, sensors, end = [_mark()], [], time.monotonic() + duration_s
+        while len(marks) < 3 or time.monotonic() < end:
+            for _ in range(count):
+                call()
+            marks.append(_mark())
+            sensors.append(read_sensors())
+            marks[-2].synchronize()  # while the latest batch runs
+        marks[-1].synchronize()
+    times = [1e3 * begin.elapsed_time(end) / count for begin, end in pairwise(marks)]
+    half = len(times) // 2
+    first, median, third = quartiles(times[half:])
+    result = {"us": round(median, 3), "iqr_us": round(third - first, 3)}
+    readings = zip(("mhz", "watts", "celsius"), zip(*sensors[half:]))
+    return result | {name: round(quartiles(list(values))[1]) for name, values in readings}
+
+
+def _mark() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def _sensor_reader() -> Callable[[], list[float]]:
+    """Return a function that reads the GPU's clock, power and temperature."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    except Exception:  # no NVIDIA driver, or it does not answer
+        return list
+    return lambda: [
+        float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
+        pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+        float(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
+    ]
+
+
+def trace_kernels(cases: Iterable[Case], device: torch.device) -> list[list[dict[str, Any]]]:
+    """Return the kernels that each case launches, in order: kernel and us; none on a CPU."""
+    cases = list(cases)
+    if device.type != "cuda":
+        return [[] for _ in cases]
+    starts = range(0, len(cases), CASES_PER_PROFILE)
+    return [part for start in starts for part in _trace(cases[start : start + CASES_PER_PROFILE])]
+
+
+def _trace(cases: list[Case]) -> list[list[dict[str, Any]]]:
+    torch.cuda.synchronize()
+    cuda = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=cuda) as profile:
+        for case in cases:
+            with tf32_switches(case.dtype, torch.device("cuda")):
+                call = case.call(torch.device("cuda"))
+                torch.cuda._sleep(1000)
+                call()
+                torch.cuda._sleep(1000)
+        torch.cuda.synchronize()
+    events = [event for event in profile.events() if event.device_type.name == "CUDA"]
+    events.sort(key=lambda event: event.time_range.start)
+    parts = split_at_markers(
+        {"kernel": event.name, "us": event.time_range.elapsed_us()} for event in events
+    )
+    if len(parts) != len(cases):
+        raise RuntimeError(f"the profiler recorded {len(parts)} of {len(cases)} calls: try again")
+    return parts
+
+
+def split_at_markers(kernels: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Return the kernels between each first and second marker, without memory operations."""
+    parts: list[list[dict[str, Any]]] = [[]]
+    for kernel in kernels:
+        if MARKER in kernel["kernel"]:
+            parts.append([])
+        elif not kernel["kernel"].startswith("Mem"):
+            parts[-1].append(kernel)
+    return parts[1::2]

@@ -1,0 +1,83 @@
+"""Small updates in 16 bits, and systems that rough factors solve exactly."""
+
+import math
+
+import pytest
+import torch
+from cases import for_all
+
+from labs import lab_numerics as lab
+from labs.lab_numerics import solvers, updates
+
+
+@for_all("precision", solvers.FORMATS)
+def test_factors_multiply_to_the_matrix(precision: str) -> None:
+    a = lab.random_matrix(10, 70)  # not a multiple of the block
+    factors = lab.factor(a, precision)
+    lower = factors.packed.tril(-1) + torch.eye(70, dtype=torch.float64)
+    error = (a[factors.order] - lower @ factors.packed.triu()).abs().max()
+    assert error < 40 * lab.ROUNDOFF[precision]
+    rounded = factors.packed.to(solvers.FORMATS[precision]).double()
+    assert torch.equal(rounded, factors.packed)
+    assert lower.abs().max() <= 1 + lab.ROUNDOFF[precision]  # pivots are the largest
+
+
+def test_an_unknown_format_names_the_choices() -> None:
+    with pytest.raises(ValueError, match="precision='fp8': choose fp64, fp32, fp16, bf16"):
+        lab.factor(torch.eye(3), "fp8")
+
+
+def test_a_matrix_has_its_condition_number() -> None:
+    a = lab.random_matrix(1e6, 60)
+    assert torch.linalg.cond(a).item() == pytest.approx(1e6, rel=1e-6)
+    assert a.abs().max() == 1
+
+
+@for_all("precision", ["fp32", "fp16", "bf16"])
+def test_refinement_converges_as_theory_predicts_and_gmres_further(precision: str) -> None:
+    u = lab.ROUNDOFF[precision]
+    conditions = [0.05 / u, 50 / u, 5e4 / u]
+    plain = lab.solve_by_condition(precision, conditions, size=100)
+    assert plain["converged"].tolist() == [True, False, False]
+    easy = plain.iloc[0]
+    assert easy["error"] < 1e-14 * easy["condition"] and easy["initial_error"] > 1e-3
+    gmres = lab.solve_by_condition(precision, conditions[:2], size=100, gmres=True)
+    assert gmres["converged"].all() and (gmres["gmres_iterations"] > gmres["corrections"]).all()
+
+
+def test_overflow_ends_refinement() -> None:
+    a = 1e6 * lab.random_matrix(10, 20)
+    solution = lab.refine(a, a.sum(dim=1), lab.factor(a, "fp16"))
+    assert not solution.converged and not math.isfinite(solution.residuals[0])
+
+
+def test_each_method_keeps_updates() -> None:
+    table = lab.accumulate_updates("bf16", updates=500)
+    last = table.iloc[-1]
+    assert last["alone"] == 1 and last["fp32 master"] == pytest.approx(1.05, abs=1e-4)
+    assert last["with a carry"] == pytest.approx(1.05, abs=2**-7)
+    assert last["stochastic rounding"] == pytest.approx(1.05, abs=0.03)
+    assert "stochastic rounding" not in lab.accumulate_updates("fp16", updates=2)
+
+
+def test_training_uses_the_learners_functions() -> None:
+    table = lab.train_in_bf16(steps=60)
+    assert list(table) == list(updates.METHODS) and (table.iloc[0] == table.iloc[0, 0]).all()
+    never = lab.train_in_bf16(
+        steps=60,
+        add=lambda total, carry, update: (total, carry),
+        round_to_bf16=lambda number, _: number.bfloat16(),
+    )
+    assert never["with a carry"].iloc[-1] > table["with a carry"].iloc[-1]
+    assert never["fp32 master"].equals(table["fp32 master"])
+
+
+def test_figures_describe_what_they_draw() -> None:
+    conditions = [1e2, 1e6]
+    plain = lab.solve_by_condition("fp16", conditions, size=40)
+    assert "up to condition number 1e+02" in lab.plot_convergence(plain, plain).alt
+    assert lab.plot_convergence_table(plain).alt.endswith(f"{plain['corrections'][0]}, ✗")
+    tables = {"bf16": lab.accumulate_updates("bf16", updates=5)}
+    assert "alone: from 1 to 1" in lab.plot_weights(tables, "updates of 0.0001", "weight").alt
+    recorded = lab.load_measurements("nvidia-h100")
+    assert "fp64: from 1 to 1; fp32: from 1.09 to 0.986; " in lab.plot_gpu_speedup(recorded).alt

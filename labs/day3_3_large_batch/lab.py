@@ -61,8 +61,8 @@ LAB = Lab(
     minutes=75,
     checks=CHECKS,
     recordings=(
-        Recording("optimizers", [*map(learning.stepped, ("sgd", *learning.OWN))]),
-        Recording("learning", [*learning.trainings()]),
+        Recording("optimizers", [*map(learning.step_config, ("sgd", *learning.OPTIMIZERS))]),
+        Recording("learning", [*learning.learning_configs()]),
     ),
     jobs="8, of 8 runs",
     prepare="the crops, 240 MB, are made by the first run",

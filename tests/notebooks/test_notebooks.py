@@ -73,9 +73,9 @@ from labs.day3_3_large_batch import configs as learning
 from labs import day3_3_large_batch as large_batch
 learning.QUICK_CROPS = 1024
 learning.QUICK |= {"val_images": 64}
-of_all, state_of = large_batch.batches, large_batch.state_gib
-large_batch.batches = lambda count, size: of_all(count, min(size, 64))
-large_batch.state_gib = lambda optimizer, model: state_of(optimizer, "resnet18")
+batches, state_gib = large_batch.crop_batches, large_batch.optimizer_state_gib
+large_batch.crop_batches = lambda count, size: batches(count, min(size, 64))
+large_batch.optimizer_state_gib = lambda optimizer, model: state_gib(optimizer, "resnet18")
 """
 
 

@@ -34,7 +34,7 @@ def tail() -> dict[str, Any]:
     """
     torch.manual_seed(0)
     place = device()
-    block = compilation.Tail(TAIL[1]).to(place).eval()
+    block = compilation.BlockEnd(TAIL[1]).to(place).eval()
     inputs = [_nhwc(torch.randn(TAIL, device=place, dtype=torch.bfloat16)) for _ in range(2)]
     with torch.no_grad(), torch.autocast(place.type, torch.bfloat16):
         eager = block(*inputs)
@@ -45,8 +45,8 @@ def tail() -> dict[str, Any]:
         torch._dynamo.reset()
         with torch._inductor.config.patch(emulate_precision_casts=True):
             differ["emulated"] = _differ(torch.compile(block)(*inputs), eager)
-        found = compilation.kernels(block, *inputs)
-    kernels = [{"name": each.name, "source": each.source} for each in found]
+        kernels = compilation.kernels(block, *inputs)
+    kernels = [{"name": kernel.name, "source": kernel.source} for kernel in kernels]
     return {"shape": TAIL, "bytes": eager.nbytes, "ms": ms, "differ": differ, "kernels": kernels}
 
 

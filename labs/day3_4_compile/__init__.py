@@ -1,12 +1,14 @@
-"""Lab 3.4: let the compiler write the kernels."""
+"""Lab 3.4: graphs, kernels, recompilations and caches of torch.compile."""
 
 from course.lazy import lazy_exports
 
 _NAMES = {
-    ".compiler_output": "Tail breaks compilations graph kernels mended paid_after",
-    ".exports": "carried inferred",
-    ".figures": "plot_losses plot_modes plot_paid plot_shapes plot_traffic",
-    ".measurements": "compile_s losses modes recorded_kernel recorded_part shapes",
+    ".compiler": (
+        "BlockEnd break_even_steps capture_graph compile_shapes find_breaks kernels measure_cache "
+        "measure_export time_versions"
+    ),
+    ".figures": "plot_break_even plot_losses plot_modes plot_shapes plot_traffic",
+    ".measurements": "compile_s modes_table recorded_kernel recorded_part",
     "course.checks.lab": "FULL_SIZE",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

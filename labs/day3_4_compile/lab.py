@@ -2,11 +2,104 @@
 
 from __future__ import annotations
 
-from course.checks.lab import Lab, Recording
-from course.config import rung
+from collections.abc import Iterator
+from typing import Any
+
+from course.checks import dry_runs as rehearsals
+from course.checks.lab import FULL_SIZE, Lab, Mechanism, Place, Recording
+from course.config import Config, rung
+from course.runs.run import Run
 from labs.day1_1_gpu.lab import ON_CPU
-from labs.day3_4_compile.compile_checks import COMPILER_CHECKS as CHECKS
-from labs.day3_4_compile.compile_checks import modes
+
+
+def _compiled_faults(run: Run, against: Run) -> Iterator[str]:
+    seen = run.record.evidence.get("compiled")
+    if not seen:  # of an older recording, or the config asks for none
+        return
+    graphs, breaks = seen["graphs"], seen["breaks"]
+    if not any(graphs):
+        cause = next(rehearsals.compiling(run.script.read_text(), run.config), "")
+        yield cause or (
+            "no graph was compiled: the network that `torch.compile(…)` gives back must be the one "
+            "that trains"
+        )
+    elif breaks:
+        reason, times = next(iter(breaks.items()))
+        yield (
+            f"a graph breaks, and Python goes on in between: {reason} ({times} times). Take it out "
+            f"of what is compiled; torch._dynamo.explain says the line"
+        )
+    elif len({*(courses := _course(seen))}) > 1:
+        yield (
+            f"graphs were compiled again: in turn there were {_listed(courses)}. What the "
+            f"compiler took for constant has changed, or its memory was cleared; "
+            f"TORCH_LOGS=recompiles says what"
+        )
+
+
+def _course(seen: dict[str, Any]) -> list[int]:
+    """How many graphs there were after warm-up, if that is known, and after each epoch."""
+    warmed_up = seen.get("warmed_up")
+    return [*([] if warmed_up is None else [warmed_up]), *seen["graphs"]]
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _compiled_seen(run: Run) -> str:
+    seen = run.record.evidence["compiled"]
+    count, epochs = seen["graphs"][-1], len(seen["graphs"])
+    graphs = "one graph" if count == 1 else f"{count} graphs"
+    return f"{graphs} without a break, compiled once and used in {epochs} epochs"
+
+
+def _compiled_limits(cfg: Config, place: Place) -> str:
+    if place.device != "cpu":
+        return ""
+    return "a CPU compiles for longer than this check trains"
+
+
+# Two epochs, to notice graphs that are compiled again in each. The first step compiles.
+COMPILED: dict[str, Any] = {"epochs": 2, "steps": 8, "warmup_steps": 4, "budget_s": 0.0}
+CHECKS = {
+    "day3.compile": Mechanism(
+        title="the compiler writes the kernels of the network that trains",
+        todo=16,
+        rung="compile",
+        against="fused",
+        seen=_compiled_seen,
+        limits=_compiled_limits,
+        word="torch.compile",
+        faults=_compiled_faults,
+        rehearsed=rehearsals.compiling,
+        settings=COMPILED,
+    ),
+}
+
+REPEATED = "-again"  # ends the label of a run that finds its kernels in PyTorch's cache
+
+
+def mode_config(mode: str, batch_size: int, repeated: bool = False) -> Config:
+    """Return the config of ResNet-50 in one of the compiler's modes; "" does not compile.
+
+    A mode with CUDA graphs records them in the first steps, which warm-up excludes.
+    """
+    settings = FULL_SIZE | {"batch_size": batch_size, "steps": 80, "warmup_steps": 30}
+    name = f"mode-{mode or 'eager'}-{batch_size}{REPEATED * repeated}"
+    return rung("compile", **settings, compile=mode, rung=name)
+
+
+# Without max-autotune, which was still searching for kernels after six minutes.
+MODES = (
+    mode_config("", 256),
+    mode_config("default", 256),
+    mode_config("default", 256, repeated=True),
+    mode_config("", 64),
+    mode_config("default", 64),
+    mode_config("reduce-overhead", 64),
+    mode_config("reduce-overhead", 256),
+)
 
 LAB = Lab(
     number="3.4",
@@ -16,10 +109,10 @@ LAB = Lab(
     rungs=(("fused", "bf16"), ("compile", "bf16")),
     recordings=(
         Recording("throughput", [rung(name, **ON_CPU) for name in ("fused", "compile")]),
-        Recording("compiler", [*modes()]),
+        Recording("compiler", MODES),
     ),
     jobs="3, of 4 runs",
     prepare="a C++ compiler on the nodes (`module load gcc`); "
-    "`TORCHINDUCTOR_CACHE_DIR` on a disk that all of them see, one folder per user",
-    stuck="what `torch.compile` gives back must be kept; DDP goes around it",
+    "`TORCHINDUCTOR_CACHE_DIR` on a disk that all of them share, one folder per user",
+    stuck="keep what `torch.compile` returns; DDP wraps the compiled network",
 )

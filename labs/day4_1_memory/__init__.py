@@ -1,10 +1,10 @@
-"""Lab 4.1: memory against time."""
+"""Lab 4.1: micro-batches, checkpointing and offloading."""
 
 from course.lazy import lazy_exports
 
 _NAMES = {
-    ".figures": "plot_front plot_held plot_passes",
+    ".figures": "plot_memory_parts plot_micro_batches plot_pareto_front",
     ".lab": "memory_config",
-    ".measurements": "done_twice gradients_apart is_best memory_strategy ways",
+    ".measurements": "compare_recomputation gradient_errors memory_strategies on_pareto_front",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -1,4 +1,4 @@
-"""Pictures of ways that trade time for memory: what a pass takes, and which way is worth it."""
+"""Figures of memory strategies: what fills the memory, micro-batches, and the Pareto front."""
 
 from __future__ import annotations
 
@@ -6,28 +6,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.patches import Patch
 
-from course.analysis.memory import NO_STRATEGY
-from course.charts.base import (
-    ACCENT,
-    BLUE,
-    DARK,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    Picture,
-)
+from course.analysis.memory import PLAIN
+from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
 from course.charts.primitives import bars, heading, label, legend, lines, mark, stack
 from course.text import digits
-from labs.day4_1_memory.measurements import is_best
+from labs.day4_1_memory.measurements import on_pareto_front
 
 if TYPE_CHECKING:
-    from course.training.memory_prediction import Prediction
-    from labs.day4_2_fsdp.prediction import Share
+    from course.training.fake.step import Prediction
+    from labs.day4_2_fsdp.prediction import ShardPrediction
 
 KINDS = {
     "all kept": BLUE,
@@ -36,7 +24,6 @@ KINDS = {
     "both": GREEN,
     "kept on the host": DARK,
 }
-NEAR = (6, 25)  # GiB and images/s: dots so near have their names on different sides
 PARTS = {
     "weights_gib": "weights",
     "gradients_gib": "gradients",
@@ -48,92 +35,78 @@ PARTS = {
 PART_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, GREY)
 
 
-def plot_held(told: Mapping[str, Prediction | Share]) -> Picture:
-    """Draw what holds the memory at its peak, a bar for each way.
-
-    Args:
-        told: what `memory.predict` or `sharding.predict` returns for each, by its name.
-    """
-    picture = Picture(10, 1.1 + 0.55 * len(told))
+def plot_memory_parts(predictions: Mapping[str, Prediction | ShardPrediction]) -> Picture:
+    """Draw what fills the memory at its peak, a bar for each prediction."""
+    picture = Picture(10, 1.1 + 0.55 * len(predictions))
     axes = picture.panel()
     parts = {
-        word: [getattr(each, name, 0) for each in told.values()] for name, word in PARTS.items()
+        title: [getattr(prediction, field, 0) for prediction in predictions.values()]
+        for field, title in PARTS.items()
     }
-    stack(axes, list(told), parts, unit=" GiB", colours=PART_COLOURS, room=1.12)
+    stack(axes, list(predictions), parts, unit=" GiB", colours=PART_COLOURS, room=1.12)
     label(axes, xlabel="GiB, predicted")
     legend(picture, len(PARTS))
     return picture
 
 
-def plot_passes(table: pd.DataFrame, machine: str) -> Picture:
-    """Images per second (left) and milliseconds a pass (right), over the images in one pass.
+def plot_micro_batches(table: pd.DataFrame, machine: str) -> Picture:
+    """Draw images/s and milliseconds per pass, by images in one pass.
 
     Args:
-        table: what `memory.ways` returns, of runs that differ in their micro-batch alone.
+        table: rows of `memory_strategies` that differ only in their micro-batch.
     """
-    table = table.sort_values("at_once")
+    table = table.sort_values("micro_batch")
     picture = Picture(10, 3.6)
     left, right = picture.panels(1, 2)
-    at_once = list(table["at_once"])
-    bars(left, at_once, table["images_per_s"], colours=BLUE, upright=True, room=1.1)
+    sizes = list(table["micro_batch"])
+    bars(left, sizes, table["images_per_s"], colours=BLUE, upright=True, room=1.1)
     label(left, "images per second", size=10, xlabel="images in one pass")
-    took = table["pass_s"] * 1e3
-    lines(right, {"": (range(len(table)), took)}, colours=ACCENT, marker="o")
-    for place, each in enumerate(took):
-        mark(right, place, each, digits(each), "above")
+    pass_ms = table["pass_s"] * 1e3
+    lines(right, {"": (range(len(table)), pass_ms)}, colours=ACCENT, marker="o")
+    for place, value in enumerate(pass_ms):
+        mark(right, place, value, digits(value), "above")
     label(right, "milliseconds a pass", size=10, xlabel="images in one pass")
-    right.set(xticks=range(len(table)), xticklabels=at_once, ylim=(0, 1.2 * took.max()))
+    right.set(xticks=range(len(table)), xticklabels=sizes, ylim=(0, 1.2 * pass_ms.max()))
     heading(picture, machine)
     return picture
 
 
-def plot_front(table: pd.DataFrame, machine: str) -> Picture:
-    """Images per second over GiB: each way a dot, and a line through those that none beats.
+def plot_pareto_front(table: pd.DataFrame, machine: str) -> Picture:
+    """Draw images/s over GiB: a dot per strategy, and a line through the Pareto front.
 
     Args:
-        table: what `memory.ways` returns.
+        table: from `memory_strategies`.
     """
-    ok = table[table["status"] == "ok"]
+    table = table[table["status"] == "ok"].sort_values("peak_gib")
     picture = Picture(10, 5.2)
     axes = picture.panel()
-    line = ok[is_best(ok)].sort_values("peak_gib")
-    axes.step(line["peak_gib"], line["images_per_s"], where="post", color=GREY, lw=1.2, zorder=1)
-    named: list[tuple[float, float]] = []
-    for _, row in ok.sort_values("peak_gib").iterrows():
-        place = row["peak_gib"], row["images_per_s"]
-        axes.plot(*place, "o", color=_colour(row["way"]), ms=8, zorder=2)
-        near = [
-            each
-            for each in named
-            if place[0] - each[0] < NEAR[0] and abs(place[1] - each[1]) < NEAR[1]
-        ]
-        _named(axes, row, above=len(near) % 2 == 1)
-        named.append(place)
-    marks = [Patch(color=colour, label=kind) for kind, colour in KINDS.items()]
-    axes.legend(handles=marks, frameon=False, fontsize=9, loc="lower right")
+    front = table[on_pareto_front(table)]
+    axes.step(front["peak_gib"], front["images_per_s"], where="post", color=GREY, lw=1.2, zorder=1)
+    for row in table.itertuples():
+        x, y = row.peak_gib, row.images_per_s
+        axes.plot(x, y, "o", color=KINDS[_kind(row.strategy)], ms=8, zorder=2)
+        name = row.strategy.replace(" again,", ",")
+        name = f"{row.batch_size} at once" if name == PLAIN else name
+        # The names of dots that are close to each other alternate below and above them.
+        close = table["peak_gib"].between(x - 6, x, "left") & table["images_per_s"].between(
+            y - 25, y + 25
+        )
+        shift = (7, 5 if close.sum() % 2 else -11)
+        axes.annotate(name, (x, y), shift, textcoords="offset points", fontsize=8, color=DARK)
+    legend_settings = {"frameon": False, "fontsize": 9, "loc": "lower right"}
+    for kind, colour in KINDS.items():
+        axes.bar(0, 0, color=colour, label=kind)
+    axes.legend(**legend_settings)
     axes.set(xlabel="GiB at the peak", ylabel="images per second", xlim=(0, None))
-    axes.set_ylim(0, 1.1 * ok["images_per_s"].max())
+    axes.set_ylim(0, 1.1 * table["images_per_s"].max())
     heading(picture, machine)
     return picture
 
 
-def _colour(way: str) -> str:
-    again, parts = "again" in way, "at once" in way
-    if "host" in way:
-        return KINDS["kept on the host"]
-    if again:
-        return KINDS["both" if parts else "computed again"]
-    return KINDS["in micro-batches" if parts else NO_STRATEGY]
-
-
-def _named(axes: Axes, row: pd.Series, *, above: bool) -> None:
-    name = row["way"].replace(" again,", ",")
-    name = f"{row['batch_size']:.0f} at once" if name == NO_STRATEGY else name
-    axes.annotate(
-        name,
-        (row["peak_gib"], row["images_per_s"]),
-        (7, 5 if above else -11),
-        textcoords="offset points",
-        fontsize=8,
-        color=DARK,
-    )
+def _kind(strategy: str) -> str:
+    """Return the kind of a strategy, which sets its colour."""
+    if "host" in strategy:
+        return "kept on the host"
+    if "again" in strategy:
+        return "both" if "at once" in strategy else "computed again"
+    return "in micro-batches" if "at once" in strategy else "all kept"

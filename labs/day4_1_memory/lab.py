@@ -12,8 +12,8 @@ from course.runs.run import Run
 from labs.day2_2_data_parallel.lab import SAME_LOSS
 from labs.day4_2_fsdp.rank_checks import EQUAL, SMALL_VIT_SETTINGS
 
-# A transformer has no BatchNorm, so that a batch in parts gives the very losses of the whole. Ten
-# images make micro-batches of three, the last of one.
+# A transformer has no BatchNorm, so that micro-batches have exactly the losses of the full batch.
+# Ten images make micro-batches of three; the last has one image.
 WHOLE = SMALL_VIT_SETTINGS | {"batch_size": 10}
 
 SMALLER = 0.45  # of what was kept for backward: every second block keeps more than half
@@ -134,42 +134,34 @@ RECORDED: dict[str, Any] = SYNTHETIC | {
     "steps": 24,
     "warmup_steps": 8,
 }
-
-SMALL_GPU: dict[str, Any] = {"memory_gib": 40}  # the one that the lab's question is about
-
-# Images in one pass: without more ado as many as fit there, and with checkpointing as many as have
-# fewer than 2^31 numbers where they have most of them. Above, kernels count in 64 bits.
-FITTING, COUNTED, ABOVE = 112, 216, 232
-
-UPDATE = 256  # images of an update that the question asks for
-
-WAYS = ("every", "second", "selective")
-
-MICRO_BATCHES = (64, 32, 16, 8, 4)
+CHECKPOINTING = ("every", "second", "selective")
 
 
-def memory_config(batch_size: int = 128, **own: Any) -> Config:
-    """A training of CoAtNet-3 that trades time for memory, labelled by how it does."""
-    said = [f"{name}-{value}" for name, value in own.items()] or ["plain"]
-    short = {"steps": 10, "warmup_steps": 4} if own.get("offload") else {}
-    named = "-".join([*said, str(batch_size)])
-    return rung("large", **RECORDED | short | own | {"batch_size": batch_size, "rung": named})
+def memory_config(batch_size: int = 128, **settings: Any) -> Config:
+    """Return the config of CoAtNet-3 with a memory strategy, which its label names."""
+    words = [f"{field}-{value}" for field, value in settings.items()] or ["plain"]
+    short = {"steps": 10, "warmup_steps": 4} if settings.get("offload") else {}
+    name = "-".join([*words, str(batch_size)])
+    return rung("large", **RECORDED | short | settings | {"batch_size": batch_size, "rung": name})
 
 
-def _traded() -> Iterator[Config]:
+def _memory_configs() -> Iterator[Config]:
+    """Yield all recorded strategies, with all memory and on a GPU of 40 GiB."""
     yield memory_config()
-    yield from (memory_config(micro_batch=images) for images in MICRO_BATCHES)
-    yield from (memory_config(checkpointing=which) for which in WAYS)
+    yield from (memory_config(micro_batch=images) for images in (64, 32, 16, 8, 4))
+    yield from (memory_config(checkpointing=blocks) for blocks in CHECKPOINTING)
     yield memory_config(offload=True)
     yield from (memory_config(checkpointing="every", micro_batch=images) for images in (64, 32, 16))
     yield memory_config(checkpointing="selective", micro_batch=64)
     yield memory_config(checkpointing="every", offload=True)
     yield memory_config(96)
-    yield memory_config(**SMALL_GPU)
-    yield memory_config(FITTING, **SMALL_GPU)
-    yield memory_config(UPDATE, micro_batch=64, **SMALL_GPU)
-    yield from (memory_config(COUNTED, checkpointing=which, **SMALL_GPU) for which in WAYS)
-    yield memory_config(ABOVE, checkpointing="every", **SMALL_GPU)
+    limit: dict[str, Any] = {"memory_gib": 40}
+    yield memory_config(**limit)
+    yield memory_config(112, **limit)  # as many images as fit in one pass
+    yield memory_config(256, micro_batch=64, **limit)
+    # Up to 216 images, each tensor has fewer than 2^31 numbers; above, kernels count in 64 bits.
+    yield from (memory_config(216, checkpointing=blocks, **limit) for blocks in CHECKPOINTING)
+    yield memory_config(232, checkpointing="every", **limit)
 
 
 CHECKS = {
@@ -231,7 +223,7 @@ LAB = Lab(
     title="memory against time",
     minutes=60,
     checks=CHECKS,
-    recordings=(Recording("memory", [*_traded()]),),
+    recordings=(Recording("memory", [*_memory_configs()]),),
     jobs="6, of 10 runs, one of 2 processes",
     prepare="nothing",
     stuck="the last micro-batch is smaller; the network itself is checkpointed, before DDP",

@@ -192,10 +192,10 @@ UNWRITTEN = """
 import pandas
 from labs import day3_4_compile as compilation
 
-compilation.made.BACKEND, compilation.made.CALLS = "eager", 1
+compilation.compiler.BACKEND, compilation.compiler.CALLS = "eager", 1
 compilation.kernels = lambda *_: [compilation.recorded_kernel("nvidia-h200")]
-compilation.carried = lambda *_: pandas.DataFrame({"cache": ["copied"], "seconds": [0.1]})
-compilation.inferred = lambda *_: pandas.DataFrame({"way": ["as it is"], "ms": [0.1]})
+compilation.measure_cache = lambda *_: pandas.DataFrame({"cache": ["copied"], "seconds": [0.1]})
+compilation.measure_export = lambda *_: pandas.DataFrame({"version": ["as it is"], "ms": [0.1]})
 """
 
 

@@ -58,7 +58,7 @@ def test_table_of_strategies(table: pd.DataFrame) -> None:
 def test_figures_name_strategies_and_values(table: pd.DataFrame) -> None:
     texts = [text.get_text() for text in lab.plot_pareto_front(table, "a GPU").axes[0].texts]
     assert "64 at once" in texts and "every block again" in texts
-    assert "16: 90.0, 64: 100" in lab.plot_micro_batches(table.iloc[:2], "a GPU").alt
+    assert "16: 90, 64: 100" in lab.plot_micro_batches(table.iloc[:2], "a GPU").alt
 
 
 @pytest.mark.slow

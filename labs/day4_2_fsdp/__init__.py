@@ -1,16 +1,19 @@
-"""Lab 4.2: one network, shared out."""
+"""Lab 4.2: FSDP2, which shards a network over several GPUs."""
 
 from course.lazy import lazy_exports
 
 _NAMES = {
     ".configs": "sharded_config",
-    ".figures": "plot_kept plot_ways",
-    ".formula": "kept sent",
-    ".linear": "accumulated by_hand source",
-    ".measurements": "apart compared gathered kept_by losses parts recorded ways",
-    ".prediction": "predict",
+    ".experiments": (
+        "communication_volume handmade_source train_handmade try_accumulation try_unsupported "
+        "zero_memory"
+    ),
+    ".figures": "plot_comparison plot_rank_memory",
+    ".measurements": (
+        "compare_with_ddp count_collectives losses_table measured_memory sharding_runs step_parts"
+    ),
+    ".prediction": "predict_memory",
     ".rank_checks": "SMALL_VIT_SETTINGS",
-    ".unsupported": "refused",
-    "course.analysis.traces.tables": "read_run",
+    "course.analysis.traces.tables": "of_run",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

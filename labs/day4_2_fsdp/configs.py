@@ -1,4 +1,4 @@
-"""The runs in shards that machines with several GPUs record, at full size."""
+"""Sharded trainings at full size, which machines with several GPUs record."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from course.checks.lab import SYNTHETIC, Recording
 from course.config import Config, rung
 
-SHARE = 24  # images a GPU
-# CoAtNet-5, 687 million weights, at full size: 11 GB of weights, gradients and Adam's two numbers.
+SHARE = 24  # images per GPU
+# CoAtNet-5, 687 million weights, at full size: 11 GB of weights, gradients and AdamW's two means.
 RECORDED: dict[str, Any] = SYNTHETIC | {
     "model": "coatnet_5_224",
     "fused": True,
@@ -17,9 +17,8 @@ RECORDED: dict[str, Any] = SYNTHETIC | {
     "warmup_steps": 6,
 }
 TRACED = {"profile_steps": 1, "steps": 8}
-DDP: dict[str, Any] = {"shard": "", "rung": "ddp"}
-SMALL_GPU_GIB = 24.0  # of a GPU into which DDP's share does not fit
-# Of fused SGD PyTorch has none for shards.
+SMALL_GPU = {"memory_gib": 24.0}  # DDP does not fit
+# Without `fused`, which SGD does not have for shards.
 RESNET: dict[str, Any] = SYNTHETIC | {
     "model": "resnet50",
     "optimizer": "sgd",
@@ -28,30 +27,28 @@ RESNET: dict[str, Any] = SYNTHETIC | {
     "steps": 60,
     "warmup_steps": 20,
 }
-RESNET_SHARE = 256
 
 
-def sharded_config(gpus: int, share: int = SHARE, **own: Any) -> Config:
-    """A training of CoAtNet-5 with so many images a GPU, labelled by how its state is shared out.
+def sharded_config(gpus: int, share: int = SHARE, **settings: Any) -> Config:
+    """Return the config of CoAtNet-5 on several GPUs, with a label that names the strategy.
 
     Args:
-        own: fields of the config beside zero3's.
+        share: images per GPU.
+        settings: further fields of the Config.
     """
-    settings = RECORDED | own
-    said = {"policy": "bf16", "unit_blocks": "units", "prefetch": "ahead", "compile": "compiled"}
-    words = [str(settings.get("shard", "zero3") or "ddp")]
-    words += [
-        f"{word}-{settings[name]}" if type(settings[name]) is int else word
-        for name, word in said.items()
-        if name in own
-    ]
-    words += ["traced"] * bool(own.get("profile_steps")) + [str(share)] * (share != SHARE)
-    words += [f"{gib:.0f}gib" for name, gib in own.items() if name == "memory_gib"]
-    named = {"rung": "-".join(words), "batch_size": share * gpus}
-    return rung("sharded", **settings | named)
+    words = [settings.get("shard", "zero3") or "ddp"]
+    for field, word in (("policy", "bf16"), ("unit_blocks", "units"), ("prefetch", "ahead")):
+        if field in settings:
+            number = settings[field]
+            words.append(word if number is True else f"{word}-{number}")
+    words += ["compiled"] * bool(settings.get("compile"))
+    words += ["traced"] * bool(settings.get("profile_steps")) + [str(share)] * (share != SHARE)
+    words += [f"{settings['memory_gib']:.0f}gib"] if "memory_gib" in settings else []
+    size = {"rung": "-".join(words), "batch_size": share * gpus}
+    return rung("sharded", **RECORDED | settings | size)
 
 
-WAYS: tuple[dict[str, Any], ...] = (  # what matters most comes first
+STRATEGIES: tuple[dict[str, Any], ...] = (  # the most important first
     {"shard": ""},
     {},
     {"shard": ""} | TRACED,
@@ -66,27 +63,26 @@ WAYS: tuple[dict[str, Any], ...] = (  # what matters most comes first
     {"policy": True, "unit_blocks": 15},
     {"shard": "zero2", "policy": True, "unit_blocks": 4} | TRACED,
     {"policy": True, "unit_blocks": 0},
-    {"shard": "", "memory_gib": SMALL_GPU_GIB},
-    {"policy": True, "memory_gib": SMALL_GPU_GIB},
+    {"shard": "", **SMALL_GPU},
+    {"policy": True, **SMALL_GPU},
 )
-COMPILED: tuple[dict[str, Any], ...] = (  # each compiles for a minute or two
+COMPILED: tuple[dict[str, Any], ...] = (  # compiling takes a minute or two
     {"shard": "zero2", "policy": True, "unit_blocks": 4, "compile": "default"},
     {"shard": "", "compile": "default"},
 )
 
 
-def resnet(gpus: int, **own: Any) -> Config:
-    """ResNet-50 with 256 images a GPU, whole on each GPU, or in shards."""
-    name = f"resnet50-{own.get('shard') or 'ddp'}"
-    size = {"rung": name, "batch_size": RESNET_SHARE * gpus}
-    return rung("sharded", **RESNET | {"shard": ""} | own | size)
+def _resnet_config(gpus: int, shard: str) -> Config:
+    """Return the config of ResNet-50 with 256 images per GPU."""
+    size = {"rung": f"resnet50-{shard or 'ddp'}", "batch_size": 256 * gpus}
+    return rung("sharded", **RESNET | {"shard": shard} | size)
 
 
-def _sharded(gpus: int) -> Iterator[tuple[Config, int]]:
-    yield from ((sharded_config(gpus, **way), gpus) for way in WAYS)
-    yield from ((resnet(gpus, shard=shard), gpus) for shard in ("", "zero2", "zero3"))
+def _sharded_configs(gpus: int) -> Iterator[tuple[Config, int]]:
+    yield from ((sharded_config(gpus, **strategy), gpus) for strategy in STRATEGIES)
+    yield from ((_resnet_config(gpus, shard), gpus) for shard in ("", "zero2", "zero3"))
     yield sharded_config(gpus, 2 * SHARE, policy=True), gpus
-    yield from ((sharded_config(gpus, **way), gpus) for way in COMPILED)
+    yield from ((sharded_config(gpus, **strategy), gpus) for strategy in COMPILED)
 
 
-RECORDINGS = (Recording("sharding", [sharded_config(1, shard="")], several=_sharded),)
+RECORDINGS = (Recording("sharding", [sharded_config(1, shard="")], several=_sharded_configs),)

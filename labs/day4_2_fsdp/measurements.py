@@ -1,9 +1,8 @@
-"""What runs in shards kept, gathered and lost, and what recorded ones paid for it."""
+"""What sharded runs kept and gathered, and what recorded ones cost."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -13,158 +12,121 @@ from course.analysis.traces import tables
 from course.analysis.traces.collectives import NCCL
 from course.analysis.traces.intervals import intervals_of, merge_intervals, overlap_s
 from course.runs import recordings
+from course.runs.run import Run
 
-if TYPE_CHECKING:
-    from course.analysis.traces.tables import Trace
-    from course.runs.run import Run
-
-PURPOSE = "sharding"
-MIB = 2**20
-# What FSDP2 does beside the network's own work: parts are put into one message and taken out.
+# FSDP2's operators that copy shards into messages and out of them.
 COPIES = r"fsdp::|aten::(?:split_with_sizes_copy|_chunk_cat|_foreach_copy_)"
 CASTS = r"aten::(?:_to_copy|copy_|to)$"
-ENOUGH, SMALLER = 0.8, 0.75  # of DDP's images/s, at so much of its peak: the lab's aim
+TARGET_SPEED, TARGET_MEMORY = 0.8, 0.75  # the lab's aim, as shares of DDP's images/s and peak
 
 
-def kept_by(runs: Mapping[str, Run]) -> pd.DataFrame:
-    """MiB that rank 0 of each run keeps between steps: columns run, kind, mib.
-
-    Gradients are those of the first update; all are counted tensor by tensor, on any device.
-    """
-    rows = []
-    for name, run in runs.items():
-        found = _evidence(run)["spread"]["bytes"]
-        rows += [(name, kind, size / MIB) for kind, size in found.items()]
+def measured_memory(runs: Mapping[str, Run]) -> pd.DataFrame:
+    """Return the MiB that rank 0 of each run keeps between steps: columns run, kind, mib."""
+    rows = [
+        (name, kind, size / 2**20)
+        for name, run in runs.items()
+        for kind, size in _evidence(run)["spread"]["bytes"].items()
+    ]
     return pd.DataFrame(rows, columns=["run", "kind", "mib"])
 
 
-def gathered(runs: Mapping[str, Run]) -> pd.DataFrame:
-    """Collectives of the first step: columns all-gathers in forward and backward, and others."""
-    table = {}
+def count_collectives(runs: Mapping[str, Run]) -> pd.DataFrame:
+    """Count the collectives of each run's first step."""
+    rows = {}
     for name, run in runs.items():
-        seen = _evidence(run)
-        sent, times = seen.get("collectives", {}), seen.get("gathers", {})
-        table[name] = {
-            "all-gathers, forward": sum(times.get("forward", [])),
-            "all-gathers, backward": sum(times.get("backward", [])),
-            "reduce-scatters": sent.get("_reduce_scatter_base", 0),
-            "all-reduces": sent.get("allreduce", 0),
+        counts, gathers = _evidence(run).get("collectives", {}), _evidence(run).get("gathers", {})
+        rows[name] = {
+            "all-gathers, forward": sum(gathers.get("forward", [])),
+            "all-gathers, backward": sum(gathers.get("backward", [])),
+            "reduce-scatters": counts.get("_reduce_scatter_base", 0),
+            "all-reduces": counts.get("allreduce", 0),
         }
-    return pd.DataFrame.from_dict(table, orient="index")
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def _evidence(run: Run) -> dict:
     return run.ranks[0]["evidence"] if run.ranks else run.record.evidence
 
 
-def losses(runs: Mapping[str, Run]) -> pd.DataFrame:
-    """The loss of each step over all images of the batch: the mean of the ranks'. A column a run.
-
-    Rows are steps of the whole training: one that goes on from a checkpoint begins where its epoch
-    does.
-    """
-    found = {}
+def losses_table(runs: Mapping[str, Run]) -> pd.DataFrame:
+    """Return each step's loss, a column per run; a resumed run begins at its first epoch's step."""
+    columns = {}
     for name, run in runs.items():
-        loss = run.steps["loss"].to_numpy(float)
         first = int(run.steps["epoch"].min()) * run.config.steps
-        found[name] = pd.Series(loss, index=range(first, first + len(loss)))
-    return pd.DataFrame(found).rename_axis("step")
+        losses = run.steps["loss"].astype(float)
+        columns[name] = pd.Series([*losses], index=range(first, first + len(losses)))
+    return pd.DataFrame(columns).rename_axis("step")
 
 
-def apart(table: pd.DataFrame, one: str, other: str) -> float:
-    """How far two columns of `losses` lie apart at most, relative, in the steps of both."""
-    return float((table[one] / table[other] - 1).abs().max())
+def sharding_runs() -> dict[str, Run]:
+    """Return the recorded runs of this lab on the most GPUs, by label."""
+    runs = [
+        run
+        for machine in recordings.machines()
+        for run in recordings.recorded_runs(machine, "sharding")
+    ]
+    gpus = max(run.record.gpus for run in runs)
+    return {run.config.rung: run for run in runs if run.record.gpus == gpus}
 
 
-def recorded(machine: str = "", gpus: int = 0) -> dict[str, Run]:
-    """The recorded runs of this lab on several GPUs, by their label.
+def compare_with_ddp(runs: Mapping[str, Run], model: str = "coatnet_5_224") -> pd.DataFrame:
+    """Compare recorded runs of a model with DDP, without those that traced a step.
 
-    Empty, with a line that says so, where there is none.
-
-    Args:
-        machine: the one that recorded them; "": any that did, the last by name.
-        gpus: those on so many; 0: on the most.
+    Columns: images_per_s, of_ddp (the ratio), peak_gib, of_peak (the ratio), joules_per_image,
+    images (per GPU), limit_gib (0: none), status, reached (the lab's aim). What a run did not
+    measure is NaN.
     """
-    known = [machine] if machine else recordings.machines()
-    every = [run for name in known for run in recordings.recorded_runs(name, PURPOSE)]
-    gpus = gpus or max((run.record.gpus for run in every), default=0)
-    found = {run.config.rung: run for run in every if run.record.gpus == gpus}
-    if gpus < 2 or not found:
-        print(f"No network in shards is recorded{f' for {machine}' * bool(machine)} yet.")
-    return found
-
-
-def ways(runs: Mapping[str, Run], model: str = "coatnet_5_224") -> pd.DataFrame:
-    """Recorded runs beside DDP's: a row a run, those without the trace of a step.
-
-    Columns: images_per_s, of_ddp (that ÷ DDP's), peak_gib, of_peak, joules_per_image, images (a
-    GPU), limit_gib (0: all there was), status, reached (80 % of DDP's rate at 75 % of its peak).
-    What a run did not measure is NaN.
-    """
-    mine = {
-        name: run
-        for name, run in runs.items()
-        if run.config.model == model and not run.config.profile_steps
-    }
-    rows = {name: _row(run) for name, run in mine.items()}
-    columns = ["images_per_s", "peak_gib", "joules_per_image", "images", "limit_gib", "status"]
-    table = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
-    ddp = [name for name in mine if name.removeprefix("resnet50-") == "ddp"]
-    beside = table.loc[ddp[0]] if ddp else pd.Series(np.nan, table.columns)
-    table.insert(1, "of_ddp", table["images_per_s"] / beside["images_per_s"])
-    table.insert(3, "of_peak", table["peak_gib"] / beside["peak_gib"])
-    table["reached"] = (table["of_ddp"] >= ENOUGH) & (table["of_peak"] <= SMALLER)
+    rows = {}
+    for name, run in runs.items():
+        cfg, record = run.config, run.record
+        if cfg.model != model or cfg.profile_steps:
+            continue
+        measured = record if record.status == "ok" else None
+        rows[name] = {
+            "images_per_s": getattr(measured, "images_per_s", np.nan),
+            "peak_gib": getattr(measured, "peak_gib", np.nan),
+            "joules_per_image": getattr(measured, "joules_per_image", np.nan),
+            "images": cfg.batch_size // record.gpus,
+            "limit_gib": cfg.memory_gib,
+            "status": record.status,
+        }
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    ddp = table.loc["ddp" if "ddp" in table.index else "resnet50-ddp"]
+    table.insert(1, "of_ddp", table["images_per_s"] / ddp["images_per_s"])
+    table.insert(3, "of_peak", table["peak_gib"] / ddp["peak_gib"])
+    table["reached"] = (table["of_ddp"] >= TARGET_SPEED) & (table["of_peak"] <= TARGET_MEMORY)
     return table
 
 
-def _row(run: Run) -> list:
-    record, config = run.record, run.config
-    is_ok = record.status == "ok"
-    return [
-        record.images_per_s if is_ok else np.nan,
-        record.peak_gib if is_ok else np.nan,
-        record.joules_per_image if is_ok else np.nan,
-        config.batch_size // record.gpus,
-        config.memory_gib,
-        record.status,
-    ]
+def step_parts(runs: Mapping[str, Run]) -> pd.DataFrame:
+    """Split the mean traced step of each run on a GPU into parts, in ms: a column per run.
 
-
-def parts(of: Run | Trace) -> pd.Series:
-    """Of a mean traced step on a GPU, in ms, what it is made of.
-
-    step: from its first kernel to its last. computing: any kernel but NCCL's runs; in it, added up,
-    copies (of parts into messages and out of them) and casts (to another format). exposed: only
-    NCCL runs. idle: nothing does, so that the GPU waits for the host.
-
-    Raises:
-        ValueError: a trace without a GPU, or without a whole step.
+    step: from its first kernel to its last. computing: kernels other than NCCL's run; these
+    include copies (of shards into messages and out of them) and casts. exposed: only NCCL runs.
+    idle: no kernel runs.
     """
-    trace = of if hasattr(of, "kernels") else tables.read_run(of)
-    numbers = tables.steps(trace)["step"]
-    rows = trace.kernels[trace.kernels["step"].isin(numbers)] if len(trace.kernels) else ()
-    if len(rows) == 0:
-        raise ValueError(f"{trace.source} has no kernel of a GPU in a whole step")
-    begin, end = rows["start_s"].min(), (rows["start_s"] + rows["duration_s"]).max()
-    is_sent = rows["kernel"].str.match(NCCL)
-    busy, any_at_all = computing(trace), merge_intervals(intervals_of(rows))
-    computed = overlap_s((begin, end), busy)
-    running = overlap_s((begin, end), any_at_all)
-    own = rows[~is_sent.astype(bool)]
-    by = {
-        name: own.loc[own["operator"].str.contains(pattern), "duration_s"].sum()
-        for name, pattern in (("copies", COPIES), ("casts", CASTS))
-    }
-    found = {
+    return pd.DataFrame({name: _step_parts(tables.of_run(run)) for name, run in runs.items()})
+
+
+def _step_parts(trace: tables.Trace) -> pd.Series:
+    steps = tables.steps(trace)["step"]
+    kernels = trace.kernels[trace.kernels["step"].isin(steps)]
+    begin = kernels["start_s"].min()
+    end = (kernels["start_s"] + kernels["duration_s"]).max()
+    computing_s = covered((begin, end), computing(trace))
+    running_s = covered((begin, end), joined(stretches(kernels)))
+    own_kernels = kernels[~kernels["kernel"].str.match(NCCL).astype(bool)]
+
+    def seconds_of(pattern: str) -> float:
+        is_match = own_kernels["operator"].str.contains(pattern)
+        return own_kernels.loc[is_match, "duration_s"].sum()
+
+    parts = {
         "step": end - begin,
-        "computing": computed,
-        **by,
-        "exposed": running - computed,
-        "idle": end - begin - running,
+        "computing": computing_s,
+        "copies": seconds_of(COPIES),
+        "casts": seconds_of(CASTS),
+        "exposed": running_s - computing_s,
+        "idle": end - begin - running_s,
     }
-    return pd.Series(found) * 1e3 / len(numbers)
-
-
-def compared(runs: Mapping[str, Run]) -> pd.DataFrame:
-    """`parts` of several traced runs side by side, in ms: a column a run; none: empty."""
-    return pd.DataFrame({name: parts(run) for name, run in runs.items()})
+    return pd.Series(parts) * 1e3 / len(steps)

@@ -1,4 +1,4 @@
-"""Peak memory of a rank, told without a GPU and without the other ranks."""
+"""Peak memory of a rank, predicted without a GPU and without the other ranks."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ KINDS = {  # of PyTorch's FSDPMemTracker
 
 
 @dataclass(frozen=True)
-class Share:
-    """Peak memory of one of several ranks, and what holds it at that moment, in GiB.
+class ShardPrediction:
+    """Peak memory of one rank, and what fills it at that moment, in GiB.
 
-    `gathered_gib` is what other ranks keep, and is there for a while: whole weights of the units in
-    use, whole gradients, and the messages themselves. Of DDP it is the buckets.
+    `gathered_gib` has the full weights and gradients of units in use, and the messages.
     """
 
     peak_gib: float
@@ -43,16 +42,10 @@ class Share:
 
 
 @contextmanager
-def pretended(ranks: int) -> Iterator[DeviceMesh]:
-    """A process group of so many ranks in this one process: whatever is sent to others is lost.
-
-    Raises:
-        ValueError: this process has joined a group already.
-    """
+def fake_mesh(ranks: int) -> Iterator[DeviceMesh]:
+    """Provide a process group of several ranks in this process; messages to others are lost."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    if distributed.is_initialized():
-        raise ValueError("this process has joined a process group: pretend one in another process")
     distributed.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
     try:
         yield init_device_mesh("cpu", (ranks,))
@@ -60,53 +53,52 @@ def pretended(ranks: int) -> Iterator[DeviceMesh]:
         distributed.destroy_process_group()
 
 
-def predict(config: Config, ranks: int) -> Share:
-    """Peak GiB of rank 0 of a config's training on so many GPUs; nothing is computed or sent.
+def predict_memory(config: Config, ranks: int) -> ShardPrediction:
+    """Predict the peak GiB of rank 0 of a training on several GPUs, without computing it.
 
-    The step runs on fake tensors under a pretended process group, and PyTorch's FSDPMemTracker
-    adds up what is alive. Of DDP it is what `memory.predict` tells for the rank's images, with the
-    gradients whole in their buckets from the first step on.
+    The step runs on fake tensors in a fake process group, and PyTorch's FSDPMemTracker counts the
+    tensors that are alive. For DDP, this is `memory.predict` of the rank's images, with all
+    gradients in DDP's buckets.
 
     Raises:
-        ValueError: a batch that ranks cannot share evenly, or a step that PyTorch refuses.
+        ValueError: the ranks do not divide the batch.
     """
     share, rest = divmod(config.batch_size, ranks)
     if rest:
-        raise ValueError(f"batch_size={config.batch_size} is no multiple of {ranks} ranks")
-    own = replace(config, batch_size=share, shard="", policy=False, prefetch=0, unit_blocks=1)
+        raise ValueError(f"batch_size={config.batch_size}: expected a multiple of {ranks} ranks")
+    local = replace(config, batch_size=share, shard="", policy=False, prefetch=0, unit_blocks=1)
     if not config.shard or ranks == 1:
-        return _replicated(own, ranks)
-    # With a policy weights and images are in bf16 themselves, so that autocast has nothing to do.
-    own = replace(own, channels_last=False, precision="fp32" if config.policy else own.precision)
-    with pretended(ranks) as mesh, fake.fake_step(own) as step:
-        _share_out(step, config, mesh)
-        held = _tracked(step, config)
-    found = {name: sum(held.get(kind, 0) for kind in kinds) for name, kinds in KINDS.items()}
-    return Share(peak_gib=held["Total"], **found)
+        return _predict_ddp(local, ranks)
+    # With a policy, weights and images are in bf16, so that autocast has nothing to do.
+    precision = "fp32" if config.policy else local.precision
+    local = replace(local, channels_last=False, precision=precision)
+    with fake_mesh(ranks) as mesh, fake.fake_step(local) as step:
+        _shard(step, config, mesh)
+        gib = _track_peak(step)
+    parts = {name: sum(gib.get(kind, 0) for kind in kinds) for name, kinds in KINDS.items()}
+    return ShardPrediction(peak_gib=gib["Total"], **parts)
 
 
-def _replicated(config: Config, ranks: int) -> Share:
-    found = fake.predict(config)
-    buckets = 4 * _parameters(config) / GIB if ranks > 1 else found.gradients_gib
-    return Share(
-        found.peak_gib - found.gradients_gib + buckets,
-        found.weights_gib,
-        buckets,
-        found.optimizer_gib,
-        0.0,
-        found.activations_gib,
-        found.other_gib,
+def _predict_ddp(config: Config, ranks: int) -> ShardPrediction:
+    single = fake.predict(config)
+    gradients = single.gradients_gib
+    if ranks > 1:
+        with torch.device("meta"):
+            model = models.create(config.model, fake.CLASSES, config.image_px)
+        gradients = 4 * models.parameter_count(model) / GIB  # the buckets
+    return ShardPrediction(
+        peak_gib=single.peak_gib - single.gradients_gib + gradients,
+        weights_gib=single.weights_gib,
+        gradients_gib=gradients,
+        optimizer_gib=single.optimizer_gib,
+        gathered_gib=0.0,
+        activations_gib=single.activations_gib,
+        other_gib=single.other_gib,
     )
 
 
-def _parameters(config: Config) -> int:
-    with torch.device("meta"):
-        model = models.create(config.model, fake.CLASSES, config.image_px)
-    return models.parameter_count(model)
-
-
-def _share_out(step: fake.FakeStep, config: Config, mesh: DeviceMesh) -> None:
-    """As the solution does: the units, what is left, and then the optimizer."""
+def _shard(step: fake.FakeStep, config: Config, mesh: DeviceMesh) -> None:
+    """Shard the units, then the rest of the network, and create the optimizer."""
     policy = MixedPrecisionPolicy()
     if config.policy:
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
@@ -121,7 +113,7 @@ def _share_out(step: fake.FakeStep, config: Config, mesh: DeviceMesh) -> None:
         step.images = step.images.to(memory_format=torch.channels_last)
 
 
-def _tracked(step: fake.FakeStep, config: Config) -> dict[str, float]:
+def _track_peak(step: fake.FakeStep) -> dict[str, float]:
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 
     tracker = FSDPMemTracker(step.model, step.optimizer)

@@ -1,19 +1,19 @@
-"""Lab 4.3: one network on several devices."""
+"""Lab 4.3: tensor and pipeline parallelism."""
 
 from course.lazy import lazy_exports
 
 _NAMES = {
-    ".balance": "cut_by pieces",
-    ".borders": "traps",
-    ".comparison": "compared",
     ".configs": "pipeline_config",
-    ".mlp_cuts": "cuts",
-    ".dtensors": "convolved parallelized",
-    ".figures": "plot_cuts plot_mlp plot_run plot_steps",
-    ".measurements": "recorded ways",
-    ".messages": "sent share",
-    ".missing_sum": "forgotten",
-    ".schedules": "bubble ideal idle in_flight order simulate",
-    ".timelines": "bubbles ideal_of order_of pipelines replay timeline",
+    ".figures": "plot_cuts plot_mlp_shards plot_run plot_steps",
+    ".measurements": "compare_pipelines compare_with_ddp parallel_runs",
+    ".schedules": (
+        "bubble_share compare_idle_shares ideal_step idle_share max_in_flight measured_step "
+        "schedule_order simulate"
+    ),
+    ".stages": "balanced_cut measure_pieces try_traps",
+    ".tensors": (
+        "communication_volume compare_mlp_cuts compare_with_full_mlp train_without_sum "
+        "try_convolutions try_parallelize_module weight_share"
+    ),
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

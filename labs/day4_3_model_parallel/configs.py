@@ -1,48 +1,17 @@
-"""The pipelines that machines with several GPUs record, at full size."""
+"""Trainings of lab 4.3: tensor parallelism and pipelines, recorded at full size and live."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from course.checks.lab import SYNTHETIC
+from course.checks.lab import SYNTHETIC, Recording
 from course.config import Config, rung
-from labs.day4_2_fsdp.configs import RECORDED
+from labs.day4_2_fsdp.configs import RECORDED, SHARE, TRACED
 
-IMAGES = 96  # of a batch: 48 a GPU, of which GPipe keeps all
-PIPED: dict[str, Any] = RECORDED | {"batch_size": IMAGES, "steps": 14, "warmup_steps": 6}
-
-
-def piped(pipeline: str = "1f1b", micro_batches: int = 8, **own: Any) -> Config:
-    """A training of CoAtNet-5 in stages, labelled by its order, its micro-batches, and the cut.
-
-    Args:
-        own: other fields of the config.
-    """
-    words = ["pipe", pipeline, str(micro_batches)]
-    words += [f"cut-{own['cut'].replace(',', '-')}"] if "cut" in own else []
-    named = {"rung": "-".join(words), "pipeline": pipeline}
-    return rung("pipeline", **PIPED | own | named | {"micro_batch": IMAGES // micro_batches})
-
-
-ORDERS = ("1f1b", "gpipe", "interleaved", "zero_bubble")
-CUTS = ("weights", "20", "16")  # beside "gflop", which makes the second stage begin with block 25
-
-
-def pipelines(gpus: int) -> Iterator[tuple[Config, int]]:
-    """What is recorded on so many GPUs, what matters most first."""
-    yield from ((piped(order), gpus) for order in ORDERS)
-    yield piped(cut="weights"), gpus
-    yield from ((piped(order, 4), gpus) for order in ORDERS[:2])
-    yield piped(micro_batches=2), gpus
-    yield piped(cut=CUTS[1]), gpus
-    yield piped(micro_batches=16), gpus
-    yield piped("interleaved", 4), gpus
-    yield piped("zero_bubble", 4), gpus
-    yield piped(cut=CUTS[2]), gpus
-
-
-# What a learner's processes train: enough to do that a pass is longer than what stands around it.
+FSDP: dict[str, Any] = {"shard": "zero3", "policy": True, "unit_blocks": 11}  # lab 4.2's best
+BATCH = 96  # images of a pipeline's update: 48 per GPU, all of which GPipe keeps
+# Large enough that a pass takes longer than the launches and messages around it.
 LIVE: dict[str, Any] = SYNTHETIC | {
     "model": "vit_tiny_patch16_224",
     "image_px": 128,
@@ -55,12 +24,61 @@ LIVE: dict[str, Any] = SYNTHETIC | {
 }
 
 
-def pipeline_config(pipeline: str = "1f1b", micro_batches: int = 8, **own: Any) -> Config:
-    """A short training in stages for two processes on any machine.
+def pipeline_config(pipeline: str = "1f1b", micro_batches: int = 8, **settings: Any) -> Config:
+    """Return the config of a short pipeline for two processes on any machine.
 
     Args:
-        own: other fields of the config.
+        settings: further fields of the Config.
     """
-    settings = LIVE | {"pipeline": pipeline} | own
-    settings["micro_batch"] = settings["batch_size"] // micro_batches
-    return rung("pipeline", **settings)
+    values = LIVE | {"pipeline": pipeline} | settings
+    values["micro_batch"] = values["batch_size"] // micro_batches
+    return rung("pipeline", **values)
+
+
+def _tensor_config(gpus: int, share: int = SHARE, **settings: Any) -> Config:
+    """Return the config of CoAtNet-5 with `share` images per GPU, by default under DDP."""
+    words = ["tensor"] * (settings.get("tensor", 1) > 1) + ["zero3"] * bool(settings.get("shard"))
+    words = (words or ["ddp"]) + ["traced"] * bool(settings.get("profile_steps"))
+    size = {"rung": "-".join([*words, str(share)]), "batch_size": share * gpus}
+    return rung("tensor", **RECORDED | {"tensor": 1} | settings | size)
+
+
+def _recorded_pipeline(pipeline: str = "1f1b", micro_batches: int = 8, cut: str = "") -> Config:
+    """Return the config of CoAtNet-5 in stages at full size."""
+    words = ["pipe", pipeline, str(micro_batches)]
+    settings = RECORDED | {"batch_size": BATCH, "steps": 14, "warmup_steps": 6}
+    if cut:
+        words.append(f"cut-{cut}")
+        settings["cut"] = cut
+    settings |= {"pipeline": pipeline, "micro_batch": BATCH // micro_batches}
+    return rung("pipeline", **settings, rung="-".join(words))
+
+
+def _tensor_configs(gpus: int) -> Iterator[tuple[Config, int]]:
+    for share in (SHARE, 2 * SHARE):  # the pipelines have the larger share
+        yield _tensor_config(gpus, share), gpus
+        yield _tensor_config(gpus, share, tensor=2), gpus
+        yield _tensor_config(gpus, share, **FSDP), gpus
+    yield _tensor_config(gpus, tensor=2, **TRACED), gpus
+    if gpus >= 4:
+        yield _tensor_config(gpus, tensor=2, shard="zero3", unit_blocks=11), gpus
+
+
+def _pipeline_configs(gpus: int) -> Iterator[tuple[Config, int]]:
+    for schedule in ("1f1b", "gpipe", "interleaved", "zero_bubble"):
+        yield _recorded_pipeline(schedule), gpus
+    yield _recorded_pipeline(cut="weights"), gpus
+    yield _recorded_pipeline("1f1b", 4), gpus
+    yield _recorded_pipeline("gpipe", 4), gpus
+    yield _recorded_pipeline(micro_batches=2), gpus
+    yield _recorded_pipeline(cut="20"), gpus
+    yield _recorded_pipeline(micro_batches=16), gpus
+    yield _recorded_pipeline("interleaved", 4), gpus
+    yield _recorded_pipeline("zero_bubble", 4), gpus
+    yield _recorded_pipeline(cut="16"), gpus
+
+
+RECORDINGS = (
+    Recording("parallel", several=_tensor_configs),
+    Recording("parallel", several=_pipeline_configs),
+)

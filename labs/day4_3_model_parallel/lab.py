@@ -1,9 +1,8 @@
 """Lab 4.3: checks, recorded runs, and what the course shows about the lab."""
 
-from course.checks.lab import Lab, Recording
+from course.checks.lab import Lab
 from labs.day4_3_model_parallel import stage_checks, tensor_checks
-from labs.day4_3_model_parallel.configs import pipelines
-from labs.day4_3_model_parallel.recordings import PURPOSE, RECORDINGS
+from labs.day4_3_model_parallel.configs import RECORDINGS
 
 CHECKS = tensor_checks.CHECKS | stage_checks.CHECKS
 
@@ -12,8 +11,9 @@ LAB = Lab(
     title="one network on several devices",
     minutes=90,
     checks=CHECKS,
-    recordings=(*RECORDINGS, Recording(PURPOSE, several=pipelines)),
+    recordings=RECORDINGS,
     jobs="16, most of 2 processes, two of 4",
     prepare="nothing",
-    stuck="mates see the same images; the last bias is added once; backward has sums of its own",
+    stuck="a tensor-parallel group gets the same images; the last bias is added once; "
+    "backward has sums too",
 )

@@ -1,49 +1,36 @@
-"""What recorded GPUs paid for sharing a network out: copies, shards, layers, stages."""
+"""What recorded GPUs measured for data, tensor and pipeline parallelism."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
 
 from course.runs import recordings
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from course.runs.run import Run
-
-PURPOSE = "parallel"
-BESIDE = "ddp"  # what all others are compared with, at the same batch
+from course.runs.run import Run
+from labs.day4_3_model_parallel.schedules import compare_idle_shares, micro_batch_count
 
 
-def recorded(machine: str = "") -> dict[str, Run]:
-    """The recorded runs of this lab on several GPUs, by their label.
-
-    Empty, with a line that says so, where there is none.
-
-    Args:
-        machine: the one that recorded them; "": any that did, the last by name.
-    """
-    known = [machine] if machine else recordings.machines()
-    found = {
-        run.config.rung: run for name in known for run in recordings.recorded_runs(name, PURPOSE)
+def parallel_runs() -> dict[str, Run]:
+    """Return the recorded runs of this lab, by label."""
+    return {
+        run.config.rung: run
+        for machine in recordings.machines()
+        for run in recordings.recorded_runs(machine, "parallel")
     }
-    if not found:
-        print(f"No network shared out is recorded{f' for {machine}' * bool(machine)} yet.")
-    return found
 
 
-def ways(runs: Mapping[str, Run]) -> pd.DataFrame:
-    """Runs beside DDP at the same batch: a row a run, those without the trace of a step.
+def compare_with_ddp(runs: Mapping[str, Run]) -> pd.DataFrame:
+    """Compare runs with DDP at the same batch, without those that traced a step.
 
-    Columns: batch (images of an update), images_per_s, of_ddp (that ÷ DDP's), peak_gib (of the
-    rank with the highest), least_gib (of the one with the lowest), joules_per_image.
+    Columns: batch (images per update), images_per_s, of_ddp (the ratio), peak_gib and least_gib (of
+    the ranks with the highest and the lowest peak), joules_per_image.
     """
-    import pandas as pd
-
-    shown = {name: run for name, run in runs.items() if not run.config.profile_steps}
     rows = {}
-    for name, run in shown.items():
+    for name, run in runs.items():
+        if run.config.profile_steps:
+            continue
         peaks = [rank["peak_gib"] for rank in run.ranks]
         rows[name] = {
             "batch": run.config.batch_size,
@@ -52,11 +39,29 @@ def ways(runs: Mapping[str, Run]) -> pd.DataFrame:
             "least_gib": min(peaks),
             "joules_per_image": run.record.joules_per_image,
         }
-    table = pd.DataFrame([*rows.values()], index=[*rows], columns=_COLUMNS)
-    ddp = [name for name in table.index if name.startswith(BESIDE)]
-    beside = table.loc[ddp].set_index("batch")["images_per_s"]
-    table.insert(2, "of_ddp", table["images_per_s"] / table["batch"].map(beside))
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    ddp = table[table.index.str.startswith("ddp")].set_index("batch")["images_per_s"]
+    table.insert(2, "of_ddp", table["images_per_s"] / table["batch"].map(ddp))
     return table.sort_values(["batch", "images_per_s"], ascending=[True, False])
 
 
-_COLUMNS = ["batch", "images_per_s", "peak_gib", "least_gib", "joules_per_image"]
+def compare_pipelines(runs: Mapping[str, Run]) -> pd.DataFrame:
+    """Compare the pipelines among recorded runs, by their number of micro-batches.
+
+    Columns: micro_batches, images_per_s, predicted and measured (idle shares), peak_gib (of the
+    rank with the highest), status. What a run did not measure is NaN.
+    """
+    pipelines = {name: run for name, run in runs.items() if run.config.pipeline}
+    idle = compare_idle_shares({n: r for n, r in pipelines.items() if r.record.status == "ok"})
+    rows = {}
+    for name, run in pipelines.items():
+        measured = run.record.status == "ok"
+        rows[name] = {
+            "micro_batches": micro_batch_count(run),
+            "images_per_s": run.record.images_per_s if measured else np.nan,
+            "predicted": idle["predicted"].get(name, np.nan),
+            "measured": idle["measured"].get(name, np.nan),
+            "peak_gib": max(rank["peak_gib"] for rank in run.ranks) if measured else np.nan,
+            "status": run.record.status,
+        }
+    return pd.DataFrame.from_dict(rows, "index").sort_values("micro_batches", kind="stable")

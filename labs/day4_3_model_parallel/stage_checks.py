@@ -28,15 +28,15 @@ def _network(run: Run) -> int:
 
 
 def _order_of(run: Run) -> Order:
-    from labs.day4_3_model_parallel import timelines
+    from labs.day4_3_model_parallel import schedules
 
-    return timelines.order_of(run)
+    return schedules.measured_order(run)
 
 
 def _micro_batches_of(run: Run) -> int:
-    from labs.day4_3_model_parallel import timelines
+    from labs.day4_3_model_parallel import schedules
 
-    return timelines.micro_batches_of(run)
+    return schedules.micro_batch_count(run)
 
 
 def _numbers(passes: list[Pass]) -> list[int]:
@@ -54,7 +54,7 @@ def _stage_faults(run: Run, against: Run) -> Iterator[str]:
     yield from _part_faults(run)
     due = _micro_batches_of(run)
     for rank, passes in enumerate(_order_of(run)):
-        stages, forward = len(_numbers(passes)), sum(each.what == "F" for each in passes)
+        stages, forward = len(_numbers(passes)), sum(each.kind == "F" for each in passes)
         if forward != due * stages:
             yield (
                 f"a stage of rank {rank} worked on {forward // stages} micro-batches, and {due} "
@@ -147,11 +147,11 @@ def _order_faults(run: Run) -> Iterator[str]:
     yield from _number_faults(run)
     cfg, found = run.config, _order_of(run)
     given = run.record.gpus, _micro_batches_of(run)
-    due = schedules.order(cfg.pipeline, *given)
+    due = schedules.schedule_order(cfg.pipeline, *given)
     if found == due:
         return
     alike = [name for name, (_, each) in SCHEDULES.items() if each == SCHEDULES[cfg.pipeline][1]]
-    if others := [name for name in alike if schedules.order(name, *given) == found]:
+    if others := [name for name in alike if schedules.schedule_order(name, *given) == found]:
         yield (
             f"the ranks worked in the order of {others[0]}, and the config asks for "
             f"{cfg.pipeline}: `pipelines.create_schedule(…)`"
@@ -168,12 +168,12 @@ def _order_faults(run: Run) -> Iterator[str]:
 
 
 def _words(one: Pass) -> str:
-    return f"{WORDS[one.what]} of micro-batch {one.micro_batch} in stage {one.stage}"
+    return f"{WORDS[one.kind]} of micro-batch {one.micro_batch} in stage {one.stage}"
 
 
 def _schedule_seen(run: Run) -> str:
     asked = _order_of(run)
-    first = " ".join(f"{each.stage}{each.what}{each.micro_batch}" for each in asked[0][:8])
+    first = " ".join(f"{each.stage}{each.kind}{each.micro_batch}" for each in asked[0][:8])
     return f"{len(asked[0])} passes a rank in {run.config.pipeline}'s order; rank 0: {first} …"
 
 

@@ -1,4 +1,4 @@
-"""Lab 4.4: what is searched, here and on a machine that is recorded."""
+"""Searches of lab 4.4, live and recorded."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 from course.config import Config
 from labs.day3_3_large_batch.configs import crops_config
 
-# All of the crops six times, 1,024 at once: what an H100 trains in eight seconds. 1,024 crops
-# validate, so that as many as 7,168 are left which no search has seen.
+# An H100 trains on all crops six times, 1,024 per batch, in eight seconds. 1,024 crops validate, so
+# that 7,168 remain that no search has used.
 FULL: dict[str, Any] = {"val_images": 1024, "val_steps": 1, "save_weights": True}
-BATCH, RATE = 1024, 0.1  # the first trial's
 SHORT = {"epochs": 2, "lr_warmup": 12}  # where only seeds differ
-# On a processor: so few crops, four times.
+# On a CPU: fewer crops, four times.
 QUICK: dict[str, Any] = {
     "epochs": 4,
     "steps": 6,
@@ -22,38 +21,36 @@ QUICK: dict[str, Any] = {
     "lr_warmup": 3,
     "warmup_steps": 2,
 }
-QUICK_BATCH, QUICK_RATE = 128, 0.3
 SPACE = {
     "lr": (0.01, 10.0, "log"),
     "momentum": (0.5, 0.98),
     "weight_decay": (1e-5, 1e-2, "log"),
     "lr_warmup": (0, 96),
 }
-SEEDS = {"seed": [*range(16)]}
-# What an H100 has searched, what matters most first; each with its sampler and the rest.
+# Recorded searches, the most important first, with the arguments of `studies.search`.
 SEARCHES: dict[str, dict[str, Any]] = {
     "tpe-median": {"sampler": "tpe", "space": SPACE, "trials": 16, "pruner": "median"},
-    "seeds": {"sampler": "grid", "space": SEEDS},
+    "seeds": {"sampler": "grid", "space": {"seed": [*range(16)]}},
     "random": {"sampler": "random", "space": SPACE, "trials": 16},
     "tpe-hyperband": {"sampler": "tpe", "space": SPACE, "trials": 16, "pruner": "hyperband"},
 }
 
 
-def search_config(*, quick: bool = False, **own: Any) -> Config:
-    """What a search begins with: a training on crops, validated after each epoch.
+def search_config(*, quick: bool = False, **settings: Any) -> Config:
+    """Return the config that a search begins with, validated after each epoch.
 
     Args:
-        quick: small enough for two cores of a processor.
-        own: fields of a Config that are otherwise.
+        quick: small enough for two CPU cores.
+        settings: further fields of the Config.
     """
     if quick:
-        found = crops_config(QUICK_BATCH, QUICK_RATE, "search", quick=True, **QUICK)
+        config = crops_config(128, 0.3, "search", quick=True, **QUICK)
     else:
-        found = crops_config(BATCH, RATE, "search", **FULL)
-    return replace(found, **own)
+        config = crops_config(1024, 0.1, "search", **FULL)
+    return replace(config, **settings)
 
 
-def asked(name: str) -> dict[str, Any]:
-    """The arguments of a search that is recorded: those of `topics.search.search`."""
-    own = SHORT if name == "seeds" else {}
-    return SEARCHES[name] | {"config": search_config(**own), "name": name}
+def recorded_search(name: str) -> dict[str, Any]:
+    """Return the arguments of `studies.search` for a recorded search."""
+    settings = SHORT if name == "seeds" else {}
+    return SEARCHES[name] | {"config": search_config(**settings), "name": name}

@@ -1,4 +1,4 @@
-"""Figures of searches: where trials look, which end early, what matters, what it takes, luck."""
+"""Figures of searches: sampled points, pruned trials, fields, costs, and chance."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ from matplotlib.axes import Axes
 
 from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
 from course.charts.primitives import heading, label, legend, limit, lines, scatter_fit
-from labs.day4_4_search.chance import best_by_chance
-from labs.day4_4_search.replay import Recorded
+from labs.day4_4_search.chance import best_of
+from labs.day4_4_search.replay import AccuracyGrid
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, DARK)
 LINES = ("-", "--", "-.", ":")
 STATES = {"complete": (BLUE, "o"), "pruned": (ORANGE, "x")}
 OTHER = (GREY, ".")
 UNITS = {"device_s": ("device seconds, added up", 1), "joules": ("kilojoules, added up", 1e3)}
-RANGE = 20  # a field whose values differ by so large a factor is shown in factors
 
 
-def plot_looked(recorded: Recorded, searches: Mapping[str, pd.DataFrame]) -> Picture:
-    """Draw where each search has looked, over what it would find there; a star: its best trial.
+def plot_sampled_points(grid: AccuracyGrid, searches: Mapping[str, pd.DataFrame]) -> Picture:
+    """Draw the trials of each search over the recorded accuracies; a star: its best trial.
 
     Args:
-        searches: what `points` returns, by name.
+        searches: tables of `simulate_search`, by name.
     """
     picture = Picture(10, 3.6)
     panels = picture.panels(1, len(searches), sharey=True)
-    rates, sizes = recorded.cells.index.to_numpy(), recorded.cells.columns.to_numpy()
+    rates, sizes = grid.cells.index.to_numpy(), grid.cells.columns.to_numpy()
     for axes, (name, table) in zip(panels, searches.items()):
-        shown = axes.contourf(sizes, rates, recorded.cells, 12, cmap="Blues", vmin=0, vmax=1.1)
+        filled = axes.contourf(sizes, rates, grid.cells, 12, cmap="Blues", vmin=0, vmax=1.1)
         axes.scatter(table["batch_size"], table["lr"], s=24, color=ACCENT, ec="white")
         best = table.loc[table["val_top1"].idxmax()]
         axes.plot(best["batch_size"], best["lr"], "*", color=ORANGE, mec="black", ms=15)
@@ -41,16 +40,16 @@ def plot_looked(recorded: Recorded, searches: Mapping[str, pd.DataFrame]) -> Pic
         title = f"{name}: {table['best'].iloc[-1]:.3f}"
         label(axes, title, size=10, xlabel="images in a batch")
     panels[0].set_ylabel("learning rate")
-    picture.colorbar(shown, ax=panels, label="accuracy")
-    heading(picture, recorded.machine)
+    picture.colorbar(filled, ax=panels, label="accuracy")
+    heading(picture, grid.machine)
     return picture
 
 
 def plot_curves(table: pd.DataFrame) -> Picture:
-    """Draw accuracy after each epoch of every trial: to the end, or to where it was pruned.
+    """Draw the accuracy after each epoch of every trial, a panel per search.
 
     Args:
-        table: what `epochs` returns, of one search or of several, a panel each.
+        table: from `epochs_table`.
     """
     searches = table.groupby("search", sort=False)
     picture = Picture(10, 3.5)
@@ -77,10 +76,10 @@ def _by_state(axes: Axes, trials: pd.DataFrame, column: str) -> None:
 
 
 def plot_progress(table: pd.DataFrame) -> Picture:
-    """Draw the best accuracy so far over what was spent: device seconds, and joules where known.
+    """Draw the best accuracy so far over device seconds, and over joules if measured.
 
     Args:
-        table: what `progress` returns.
+        table: from `progress`.
     """
     measured = [column for column in UNITS if table[column].notna().any()]
     picture = Picture(10, 3.5)
@@ -90,8 +89,8 @@ def plot_progress(table: pd.DataFrame) -> Picture:
         paths = {name: (rows["spent"], rows["best"]) for name, rows in searches.items()}
         lines(axes, paths, colours=COLOURS, styles=LINES, steps=True)
         for rows, colour in zip(searches.values(), COLOURS):
-            cut = rows[rows["state"] == "pruned"]
-            axes.plot(cut["spent"], cut["best"], "x", color=colour, ms=5)
+            pruned = rows[rows["state"] == "pruned"]
+            axes.plot(pruned["spent"], pruned["best"], "x", color=colour, ms=5)
         label(axes, xlabel=words, xlim=(0, None))
     picture.axes[0].set_ylabel("best accuracy so far (cross: pruned)")
     legend(picture)
@@ -100,11 +99,10 @@ def plot_progress(table: pd.DataFrame) -> Picture:
 
 
 def plot_by_field(table: pd.DataFrame, fields: Sequence[str]) -> Picture:
-    """Draw the accuracy of each trial over its value of each field, a panel each.
+    """Draw the accuracy of each trial over its value of each numeric field, a panel each.
 
     Args:
-        table: what `trials` returns, of one search.
-        fields: names of columns; numbers.
+        table: from `trials_table`, of one search.
     """
     best = table["val_top1"].rank(ascending=False, method="first") <= 3
     picture = Picture(10, 3)
@@ -113,22 +111,23 @@ def plot_by_field(table: pd.DataFrame, fields: Sequence[str]) -> Picture:
         top = {"three best": (table.loc[best, field], table.loc[best, "val_top1"])}
         scatter_fit(axes, top, colours=ACCENT, size=9)
         low, high = table[field].min(), table[field].max()
-        in_factors = low > 0 and high / low > RANGE
-        label(axes, xlabel=field, xscale="log" if in_factors else "linear")
+        is_logarithmic = low > 0 and high / low > 20
+        label(axes, xlabel=field, xscale="log" if is_logarithmic else "linear")
     picture.axes[0].set_ylabel("accuracy in validation")
     legend(picture)
     heading(picture, _machines(table))
     return picture
 
 
-def plot_chance(values: Sequence[float], machine: str = "") -> Picture:
-    """Draw equal trainings next to each other, and how the best of them grows with their number."""
-    table, mean, best = best_by_chance(values), float(np.mean(values)), int(np.argmax(values))
+def plot_chance(values: Sequence[float], machine: str) -> Picture:
+    """Draw equal trainings next to each other, and the mean best of them by their number."""
+    mean, best = float(np.mean(values)), int(np.argmax(values))
+    counts = range(1, len(values) + 1)
     picture = Picture(10, 3.3)
     left, right = picture.panels(1, 2, sharey=True)
     scatter_fit(left, {"a seed": (range(len(values)), values)}, colours=BLUE)
     scatter_fit(left, {"the best": ([best], [values[best]])}, colours=ORANGE, markers="*", size=15)
-    by_count = (table["trials"], table["best"])
+    by_count = (counts, [best_of(values, count) for count in counts])
     lines(right, {"the best, on average": by_count}, colours=ACCENT, marker=".")
     for axes in (left, right):
         limit(axes, mean, f"mean: {mean:.3f}", colour=DARK)
@@ -138,18 +137,21 @@ def plot_chance(values: Sequence[float], machine: str = "") -> Picture:
     return picture
 
 
-def plot_tested(table: pd.DataFrame) -> Picture:
-    """Draw each training's accuracy in validation, and on images that it had not looked at.
+def plot_holdout(table: pd.DataFrame) -> Picture:
+    """Draw each training's accuracy in validation, and on images that no search used.
 
     Args:
-        table: what `tested` returns, of equal trainings.
+        table: from `holdout_table`, of equal trainings.
     """
-    ends = table[["val_top1", "test_top1"]]
-    chosen, mean = ends.loc[ends["val_top1"].idxmax()], ends.mean()
+    accuracies = table[["val_top1", "test_top1"]]
+    chosen = accuracies.loc[accuracies["val_top1"].idxmax()]
     picture = Picture(7, 3.8)
     axes = picture.panel()
-    axes.plot([0, 1], ends.T, ".-", color=GREY, lw=1)
-    pairs = {"mean of all": ([0, 1], mean), "chosen for its validation": ([0, 1], chosen)}
+    axes.plot([0, 1], accuracies.T, ".-", color=GREY, lw=1)
+    pairs = {
+        "mean of all": ([0, 1], accuracies.mean()),
+        "chosen for its validation": ([0, 1], chosen),
+    }
     lines(axes, pairs, colours=(DARK, ACCENT), styles=("--", "-"))
     axes.set_xticks([0, 1], ["in validation", "on images not looked at"])
     label(axes, ylabel="accuracy", xlim=(-0.25, 1.25))
@@ -159,4 +161,4 @@ def plot_tested(table: pd.DataFrame) -> Picture:
 
 
 def _machines(table: pd.DataFrame) -> str:
-    return "; ".join(dict.fromkeys(table["machine"]))
+    return "; ".join(table["machine"].unique())

@@ -1,4 +1,4 @@
-"""What a network says of images that its search has not looked at. It imports PyTorch: seconds."""
+"""Accuracy of a trial on crops that no search validated on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from functools import cache
 
 import torch
-from torch import nn
 
 from course.config import Config
 from course.data import crop_set
@@ -14,52 +13,41 @@ from course.data.crop_set import Crops
 from course.data.loader import normalised, val_subset
 from course.runs.files import write_atomically
 from course.runs.run import TEST_FILE, Run
-from course.training import models
+from labs.day3_3_large_batch.measurements import load_network
 
-AT_ONCE = 1024  # images
+BATCH = 1024
 
 
-def tested(run: Run) -> float:
-    """The accuracy on all crops for validation that the run did not validate on.
+@torch.no_grad()
+def holdout_accuracy(run: Run) -> float:
+    """Return the accuracy on all validation crops that the run did not use, and store it.
 
     Raises:
-        ValueError: the run has written no weights, and nobody else has tested it.
+        ValueError: the run has not saved its weights.
     """
-    if known := run.test:
-        return known["test_top1"]
-    path = run.folder / "weights.pt"
-    if not path.exists():
-        raise ValueError(f"{run} has no weights.pt: launch it with save_weights=True, and wait")
+    if run.test:
+        return run.test["test_top1"]
     device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-    chosen = unseen(run.config)
-    weights = torch.load(path, map_location=device, weights_only=True)
-    model = models.create(run.config.model, len(weights["fc.bias"])).to(device)
-    model.load_state_dict(weights)
-    right = _right(model.eval(), _crops(), chosen, device)
-    write_atomically(
-        run.folder / TEST_FILE,
-        json.dumps({"test_top1": right / len(chosen), "test_images": len(chosen)}, indent=1) + "\n",
-    )
-    return right / len(chosen)
+    model = load_network(run).eval().to(device)
+    indices, correct = holdout_indices(run.config), 0
+    for batch in indices.split(BATCH):
+        scores = model(normalised(_crops().images[batch].to(device)))
+        correct += int((scores.argmax(dim=1).cpu() == _crops().labels[batch]).sum())
+    accuracy = correct / len(indices)
+    result = {"test_top1": accuracy, "test_images": len(indices)}
+    write_atomically(run.folder / TEST_FILE, json.dumps(result, indent=1) + "\n")
+    return accuracy
 
 
-def unseen(config: Config) -> torch.Tensor:
-    """The numbers of the crops for validation that a run with this config does not look at."""
-    looked_at = val_subset(_crops(), config).indices[: config.val_steps * config.batch_size]
-    left = torch.ones(len(_crops()), dtype=torch.bool)
-    left[looked_at] = False
-    return left.nonzero()[:, 0]
+def holdout_indices(config: Config) -> torch.Tensor:
+    """Return the indices of the validation crops that a run with this config does not use."""
+    crops = _crops()
+    used = to_validate(crops, config).indices[: config.val_steps * config.batch_size]
+    unused = torch.ones(len(crops), dtype=torch.bool)
+    unused[used] = False
+    return unused.nonzero()[:, 0]
 
 
 @cache
 def _crops() -> Crops:
     return Crops(crop_set.ensure(), "val")
-
-
-@torch.no_grad()
-def _right(model: nn.Module, crops: Crops, chosen: torch.Tensor, device: torch.device) -> int:
-    right = 0
-    for numbers in chosen.split(AT_ONCE):
-        scores = model(normalised(crops.images[numbers].to(device)))
-        right += int((scores.argmax(dim=1).cpu() == crops.labels[numbers]).sum())
-    return right

@@ -1,17 +1,20 @@
-"""Lab 4.5: stopped, repeated, found again."""
+"""Lab 4.5: checkpoints, reproducibility, experiment tracking and energy."""
 
 from course.lazy import lazy_exports
 
 _NAMES = {
-    ".emissions": "GRIDS HOST PUE by_grid carbon",
-    ".energy": "all_recorded bill joules",
-    ".figures": "plot_best_distance plot_steps plot_stopped",
-    ".logging_habits": "habits what_to_log",
-    ".interruption": "small stop",
-    ".reproducibility": "crops machines repeats sums threads",
-    ".run_figures": "plot_grams plot_together",
-    ".run_tables": "differing explained tagged together",
-    ".saving": "costs gained joined lost",
-    "course.runs.trackers": "tags",
+    ".checkpoints": (
+        "checkpoint_config compare_losses compare_speed lost_share saving_costs stop_after"
+    ),
+    ".energy": "HOST PUE all_recorded carbon carbon_by_grid energy_table joules",
+    ".figures": (
+        "plot_checkpoint_interval plot_grams plot_restart plot_run_comparison plot_step_times"
+    ),
+    ".habits": "habits what_to_log",
+    ".reproducibility": (
+        "compare_crops compare_machines compare_repeats compare_sums train_with_threads"
+    ),
+    ".tracking": "explained_shares runs_table select_by_tags",
+    "course.runs.trackers.content": "tags",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -1,7 +1,7 @@
 """Lab 4.5: checks, recorded runs, and what the course shows about the lab."""
 
 from course.checks.lab import Lab
-from labs.day4_5_practice.recordings import RECORDINGS
+from labs.day4_5_practice.checkpoints import RECORDINGS
 from labs.day4_5_practice.restart_checks import CHECKS
 
 LAB = Lab(
@@ -11,6 +11,6 @@ LAB = Lab(
     checks=CHECKS,
     recordings=RECORDINGS,
     jobs="12, one of 2 processes",
-    prepare="nothing; with a Slurm, a job of it is put back into the queue",
-    stuck="random numbers are taken last; the handler only notes; ask all ranks before one saves",
+    prepare="nothing; on Slurm, a job is put back into the queue",
+    stuck="restore random states last; the handler only sets a flag; ask all ranks before saving",
 )

@@ -41,7 +41,7 @@ def test_a_killed_worker_loses_no_trial_and_none_is_made_twice(runs_root: Path) 
         eventually(lambda: KILLED in _again(study), "its values wait for a worker", 60)
         jobs.cancel(_started(CANCELLED))  # one is free now, if all others have gone
         done = conducted.result(timeout=60)
-    table = search.trials(done).set_index("trial")
+    table = search.trials_table(done).set_index("trial")
     complete = table[table["state"] == "complete"]
     ended = table["state"].drop(complete.index)
     assert ended.to_dict() == {KILLED: "failed", CANCELLED: "cancelled"}

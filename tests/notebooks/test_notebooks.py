@@ -238,9 +238,10 @@ from functools import cache
 from labs.day4_3_model_parallel import configs as piped
 from labs import day4_3_model_parallel as parallel
 piped.LIVE |= {"image_px": 32, "batch_size": 8, "steps": 2, "warmup_steps": 1}
-whole = parallel.pieces
-parallel.pieces = lambda model, image_px, images: whole(model, 32, 1)
-parallel.compared = cache(parallel.compared)  # after each of two TODOs, which are both filled here
+whole = parallel.measure_pieces
+parallel.measure_pieces = lambda model, image_px, images: whole(model, 32, 1)
+# After each of two TODOs, which are both filled here.
+parallel.compare_with_full_mlp = cache(parallel.compare_with_full_mlp)
 """
 
 
@@ -287,9 +288,9 @@ FEW_TRIALS = """
 from labs.day4_4_search import configs as tuned
 from labs import day4_4_search as search
 tuned.QUICK |= {"epochs": 3, "steps": 2, "val_images": 64, "lr_warmup": 1, "warmup_steps": 1}
-made, replayed = search.search, search.replayed
+made, compare = search.search, search.compare_samplers
 few = {"seed": [0]}
-search.replayed = lambda known: replayed(known, times=2)
+search.compare_samplers = lambda grid: compare(grid, repeats=2)
 search.search = lambda sampler, space, config, trials=None, **how: made(
     sampler, few if "seed" in space else space, config, trials=trials and 2, **how
 )
@@ -317,7 +318,7 @@ from functools import partial
 os.environ["OMP_NUM_THREADS"] = "1"
 from course.checks import exercises
 from labs import day4_5_practice as practice
-practice.threads = partial(practice.threads, steps=3)
+practice.train_with_threads = partial(practice.train_with_threads, steps=3)
 as_ever = exercises.script_variant
 exercises.script_variant = lambda name, after, script: as_ever(name, after, {script!r})
 """

@@ -20,14 +20,14 @@ def visible_gpus(rank: int, count: int) -> str:
 
 
 def compare_each(rank: int, count: int, scripts: list[str]) -> list[dict]:
-    """What `parallel.compared` finds of several layers, in networks without timm."""
+    """Compare several scripts' layers with full ones, in networks without timm."""
     sys.path.append(SCRIPTS)
     import narrow
 
-    from labs.day4_3_model_parallel.comparison import _compare_all
+    from labs.day4_3_model_parallel.tensors import compare_on_rank
 
     narrow.use()
-    return [_compare_all(rank, count, script) for script in scripts]
+    return [compare_on_rank(rank, count, script) for script in scripts]
 
 
 def narrow_row(rank: int, count: int, setting: dict, log: str, device: str) -> dict:

@@ -196,8 +196,8 @@ def test_searches_are_recorded_with_their_trials(
     packed = recordings.recorded_runs("here")
     assert [run.launched["trial"]["params"] for run in packed] == [{"lr": 0.1}, {"lr": 1.0}]
     assert {run.purpose for run in packed} == {"search"}
-    assert search.trials(packed)["state"].tolist() == ["complete", "complete"]
-    assert search.tested(packed)["search"].tolist() == ["tiny", "tiny"]
+    assert search.trials_table(packed)["state"].tolist() == ["complete", "complete"]
+    assert search.holdout_table(packed)["search"].tolist() == ["tiny", "tiny"]
     assert str(runs_root) not in (shipped / rows.RUNS).read_text()
     with pytest.raises(ValueError, match="no search fits 'moon': there are tiny, other"):
         record.record_searches("here", tmp_path, "moon")

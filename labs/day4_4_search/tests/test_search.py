@@ -1,4 +1,4 @@
-"""Searches: what they try, what they take up again, what they tell, and what they refuse."""
+"""Tests of lab 4.4: searches, pruning, tables, figures, and wrong requests."""
 
 import json
 import math
@@ -31,33 +31,33 @@ from course.runs.run import FOLDER_VARIABLE, Run, record_of
 from course.training import models, trials
 from course.training.recorder import recording
 from course.training.trials import ABOUT, FOLDER, JOURNAL
-from labs import day4_4_search as search
-from labs.day4_4_search import configs as tuned
-from labs.day4_4_search import holdout as unseen
-from labs.day4_4_search.space import distributions, holds
+from labs import day4_4_search as lab
+from labs.day4_4_search import holdout
+from labs.day4_4_search.configs import SEARCHES, SPACE, recorded_search, search_config
+from labs.day4_4_search.space import contains, distributions
 
 LIGHT = {"script": SCRIPTS / "trial_light.py"}
 CONFIG = rung("baseline", quick=True, lr=0.5)
 RATES = {"lr": (0.01, 10.0, "log")}
 
 
-def test_a_search_goes_on_where_it_was(runs_root: Path) -> None:
-    few = search.search("tpe", RATES, CONFIG, trials=2, **LIGHT)
+def test_a_search_continues(runs_root: Path) -> None:
+    few = lab.search("tpe", RATES, CONFIG, trials=2, **LIGHT)
     made = few.runs
     assert made[0].launched["trial"]["params"]["lr"] == 0.5  # its own first
-    more = search.search("tpe", RATES, CONFIG, trials=3, **LIGHT)
+    more = lab.search("tpe", RATES, CONFIG, trials=3, **LIGHT)
     assert more.folder == few.folder and more.runs[:2] == made and len(more.runs) == 3
-    table = search.trials(more)
+    table = lab.trials_table(more)
     assert table["state"].tolist() == ["complete"] * 3
     assert more.best.record.val_top1 == table["val_top1"].max()
-    told = search.progress(table)
+    told = lab.progress(table)
     assert told["best"].tolist() == table["val_top1"].cummax().tolist()
-    with pytest.raises(ValueError, match="3 complete trials: 4 are needed"):
-        search.importance(more)
+    with pytest.raises(ValueError, match="3 complete trials: expected at least 4"):
+        lab.field_importance(more)
 
 
-def test_an_accident_is_taken_up_again_and_a_failure_is_not(runs_root: Path) -> None:
-    asked = search.search("random", RATES, CONFIG, trials=1, **LIGHT)
+def test_an_accident_is_repeated_and_a_failure_is_not(runs_root: Path) -> None:
+    asked = lab.search("random", RATES, CONFIG, trials=1, **LIGHT)
 
     def begin(plan) -> Run:  # noqa: ANN001
         folder = runs_root / f"by-hand-{plan.config.rung}"
@@ -102,14 +102,14 @@ def test_an_accident_is_taken_up_again_and_a_failure_is_not(runs_root: Path) -> 
         ("failed", "ValueError: mine", False),
     ],
 )
-def test_what_is_an_accident(status: str, error: str, again: bool) -> None:
+def test_accidents_are_repeated(status: str, error: str, again: bool) -> None:
     assert taking.is_accident(Record(status, error=error)) == again
 
 
 def test_a_job_of_an_array_has_time_for_its_share_of_trials(
     runs_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = search.search("random", RATES, CONFIG, trials=1, time_min=7, **LIGHT)
+    asked = lab.search("random", RATES, CONFIG, trials=1, time_min=7, **LIGHT)
     known = len(asked.runs)
     for longest, due in ((600, 21), (math.inf, 21), (17, 15), (9, 7)):  # Slurm's is 2 longer
         place, trial_min = array.timed(
@@ -123,81 +123,57 @@ def test_a_job_of_an_array_has_time_for_its_share_of_trials(
     assert len(asked.runs) == known == 1
 
 
-def test_nobody_draws_the_same_values_twice() -> None:
-    space = distributions(RATES, CONFIG)
-    for name in ("random", "tpe"):
-        drawn = [
-            taking.sampler(name, 0, number).sample_independent(None, None, "lr", space["lr"])
-            if name == "random"
-            else taking.sampler(name, 0, number)._random_sampler.sample_independent(
-                None, None, "lr", space["lr"]
-            )
-            for number in range(20)
-        ]
-        assert len({round(value, 9) for value in drawn}) == 20
-        assert min(drawn) < 0.1 < 1 < max(drawn)
+@pytest.mark.parametrize(
+    ("sampler", "space", "message"),
+    [
+        ("best", RATES, "no sampler 'best': choose grid, random, tpe"),
+        ("tpe", {}, r"space=\{\}: name the fields to search"),
+        ("tpe", {"learning_rate": [0.1]}, "no setting 'learning_rate'"),
+        ("tpe", {"lr": (3.0, 0.1)}, r"lr=\(3.0, 0.1\): the least must be below the most"),
+        ("tpe", {"lr": (0, 1.0, "log")}, "the least must be above 0, and below the most"),
+        ("tpe", {"lr": (3.0,)}, "a range is"),
+        ("tpe", {"optimizer": ["sgd", "adam"]}, "optimizer='adam' .*: choose sgd"),
+        ("tpe", {"rung": ["a"]}, "rung is a label"),
+        ("grid", RATES, "a grid tries values, and lr has a range"),
+    ],
+)
+def test_wrong_spaces_are_refused(sampler: str, space: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        lab.search(sampler, space, CONFIG, trials=2, **LIGHT)
 
 
-def test_wrong_requests_are_refused(runs_root: Path) -> None:
-    for arguments, said in {
-        ("best", "RATES"): "no sampler 'best': choose grid, random, tpe",
-        ("tpe", "EMPTY"): r"space=\{\}: name the fields to search",
-        ("tpe", "FIELD"): "no setting 'learning_rate'",
-        ("tpe", "TURNED"): r"lr=\(3.0, 0.1\): the least must be below the most",
-        ("tpe", "ZERO"): "the least must be above 0, and below the most",
-        ("tpe", "ONE"): "a range is",
-        ("tpe", "VALUE"): "optimizer='adam' .*: choose sgd",
-        ("tpe", "LABEL"): "rung is a label",
-        ("grid", "RATES"): "a grid tries values, and lr has a range",
-    }.items():
-        space = {
-            "RATES": RATES,
-            "EMPTY": {},
-            "FIELD": {"learning_rate": [0.1]},
-            "TURNED": {"lr": (3.0, 0.1)},
-            "ZERO": {"lr": (0, 1.0, "log")},
-            "ONE": {"lr": (3.0,)},
-            "VALUE": {"optimizer": ["sgd", "adam"]},
-            "LABEL": {"rung": ["a"]},
-        }[arguments[1]]
-        with pytest.raises(ValueError, match=said):
-            search.search(arguments[0], space, CONFIG, trials=2, **LIGHT)
-    for how, said in (
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
         ({"pruner": "mean"}, "no pruner 'mean': choose none, median, hyperband"),
         ({"site": "recorded-nvidia-h200"}, "starts no jobs"),
-        ({"trials": None}, "'tpe' has no end"),
-        ({"trials": 0}, "trials=0"),
+        ({"trials": None}, "trials=None: expected 1 or more"),
+        ({"trials": 0}, "trials=0: expected 1 or more"),
         ({"workers": 2}, "this machine computes one job at a time"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            search.search("tpe", RATES, CONFIG, **{"trials": 2} | LIGHT | how)
-    for name in ("../../x", "a/b", "a,b", "..", "-a", "a b", "ä"):
-        with pytest.raises(ValueError, match="take letters, digits, _ . and -"):
-            search.search("tpe", RATES, CONFIG, trials=2, name=name, **LIGHT)
-    with pytest.raises(ValueError, match="val_steps=0"):
-        search.search("tpe", RATES, replace(CONFIG, val_steps=0), trials=1, **LIGHT)
+        ({"config": replace(CONFIG, val_steps=0)}, "val_steps=0"),
+        ({"name": "../../x"}, "expected letters, digits, _ . and -"),
+        ({"name": "-a"}, "expected letters, digits, _ . and -"),
+        ({"name": "a b"}, "expected letters, digits, _ . and -"),
+    ],
+)
+def test_wrong_settings_are_refused(runs_root: Path, settings: dict, message: str) -> None:
+    arguments = {"config": CONFIG, "trials": 2} | LIGHT | settings
+    with pytest.raises(ValueError, match=message):
+        lab.search("tpe", RATES, **arguments)
     assert not [*runs_root.glob("*/launch.json")]
 
 
 def test_a_journal_of_another_search_is_refused(runs_root: Path) -> None:
-    search.search("random", RATES, CONFIG, trials=1, name="mine", **LIGHT)
-    with pytest.raises(ValueError, match="'mine' is another search: space differ"):
-        search.search("random", {"lr": (0.1, 1.0)}, CONFIG, trials=1, name="mine", **LIGHT)
+    lab.search("random", RATES, CONFIG, trials=1, name="mine", **LIGHT)
+    with pytest.raises(ValueError, match="a different search has this name .space"):
+        lab.search("random", {"lr": (0.1, 1.0)}, CONFIG, trials=1, name="mine", **LIGHT)
 
 
 def test_a_script_that_fails_ends_the_search(runs_root: Path) -> None:
     with pytest.raises(JobError, match="the first 3 trials of .* failed") as caught:
-        search.search("random", RATES, CONFIG, trials=9, script=SCRIPTS / "raises.py")
+        lab.search("random", RATES, CONFIG, trials=9, script=SCRIPTS / "raises.py")
     assert "raises" in str(caught.value)
     assert len([*runs_root.glob("*/launch.json")]) == 3
-
-
-def test_values_of_a_space() -> None:
-    assert holds({"lr": (0.1, 1.0), "optimizer": ["sgd"]}, {"lr": 0.1, "optimizer": "sgd"})
-    assert not holds({"lr": (0.1, 1.0)}, {"lr": 2.0})
-    assert not holds({"optimizer": ["sgd"]}, {"optimizer": "lion"})
-    (whole,) = distributions({"lr_warmup": (0, 7)}, CONFIG).values()
-    assert type(whole).__name__ == "IntDistribution"
 
 
 @pytest.fixture
@@ -249,91 +225,73 @@ def test_pruning_ends_the_job_which_keeps_all_that_it_measured(
     assert trials.open_study(study).trials[number].state.name == "PRUNED"
 
 
-def test_the_best_of_some_by_chance() -> None:
+def test_the_mean_best_of_some_values() -> None:
     values = [0.3, 0.1, 0.4, 0.15, 0.9]
     for count in range(1, 6):
-        every = [max(chosen) for chosen in combinations(values, count)]
-        assert search.best_of(values, count) == pytest.approx(statistics.mean(every))
-    with pytest.raises(ValueError, match="the best of 6: there are 5"):
-        search.best_of(values, 6)
-    table = search.best_by_chance(values).set_index("trials")
-    assert table.loc[1, "gain"] == pytest.approx(0) and table.loc[5, "best"] == 0.9
+        best = [max(chosen) for chosen in combinations(values, count)]
+        assert lab.best_of(values, count) == pytest.approx(statistics.mean(best))
 
 
-def test_the_check_of_a_learners_best_of() -> None:
+def test_the_check_of_a_learners_function() -> None:
     random = np.random.default_rng(0)
 
-    def drawn(values, n):  # noqa: ANN001, ANN202
-        return np.mean([max(random.choice(values, n, replace=False)) for _ in range(4000)])
+    def draw(values: list[float], count: int) -> float:
+        draws = [max(random.choice(values, count, replace=False)) for _ in range(4000)]
+        return float(np.mean(draws))
 
-    assert search.check_best_of(drawn).startswith("correct")
-    for wrong, said in {
+    assert lab.check_best_of(draw).startswith("correct")
+    for function, message in {
         (lambda values, n: np.mean(random.choice(values, 4000))): "not of their best",
-        (lambda values, n: max(values)): "the best of all",
+        (lambda values, n: max(values)): "the mean best of 1",
         (lambda values, n: np.mean(values)): "the mean of the values drawn",
-        (lambda values, n: max(values[:n])): "not yet",
         (lambda values, n: sorted(values)[-n]): "not yet",
         (lambda values: 1): "it raises TypeError",
         (lambda values, n: ...): "it raises TypeError",
     }.items():
-        assert said in search.check_best_of(wrong)
+        assert message in lab.check_best_of(function)
 
 
-def test_what_a_search_took() -> None:
+def test_costs_gains_and_progress() -> None:
     table = pd.DataFrame(
         {
             "search": "a",
-            "trial": [0, 1, 2],
-            "state": ["complete", "pruned", "complete"],
-            "val_top1": [0.5, 0.2, 0.6],
-            "device_s": [1800, 900, 900],
-            "joules": [2e3, 1e3, 1e3],
+            "trial": range(5),
+            "state": ["lost", "complete", "pruned", "complete", "complete"],
+            "val_top1": [np.nan, 0.4, 0.2, 0.5, 0.7],
             "machine": "m",
+            "lr": [1.0, 2.0, 4.0, 1.0, 3.0],
+            "device_s": 720.0,
+            "joules": 1e3,
         }
     )
-    (row,) = search.costs(table).itertuples()
-    assert (row.trials, row.pruned, row.best, row.device_h, row.kilojoules) == (3, 1, 0.6, 1.0, 4.0)
-    assert row.gain == pytest.approx(0.1) and row.gain_per_kj == pytest.approx(0.025)
-    assert search.progress(table)["best"].tolist() == [0.5, 0.5, 0.6]
+    (row,) = lab.cost_table(table).itertuples()
+    assert (row.trials, row.pruned, row.best, row.device_h, row.kilojoules) == (5, 1, 0.7, 1, 5)
+    assert row.gain == pytest.approx(0.2)  # over trial 3, which repeats trial 0
+    assert lab.cost_table(table.drop(index=3))["gain"].isna().all()
+    assert lab.cost_table(table.drop(index=0))["gain"].isna().all()  # its values are unknown
+    progress = lab.progress(table)
+    assert progress["best"].tolist()[1:] == [0.4, 0.4, 0.5, 0.7]
+    assert progress["joules"].iloc[-1] == 5e3
 
 
-def test_a_gain_is_over_the_first_values_even_if_trial_0_was_lost() -> None:
-    table = pd.DataFrame(
-        {
-            "search": "a",
-            "trial": range(4),
-            "val_top1": [np.nan, 0.4, 0.5, 0.7],
-            "machine": "m",
-            "state": ["lost", "complete", "complete", "complete"],
-            "lr": [1.0, 2.0, 1.0, 3.0],
-            "device_s": 1.0,
-            "joules": np.nan,
-            "momentum": np.nan,
-        }
-    )
-    assert search.costs(table)["gain"].item() == pytest.approx(0.2)  # of 0.7 over trial 2
-    assert search.costs(table.drop(index=2))["gain"].isna().all()
-    assert search.costs(table.drop(index=0))["gain"].isna().all()  # nobody knows its values
-
-
-def test_trials_that_fail_before_they_begin_are_told(runs_root: Path) -> None:
-    asked = search.search("random", RATES, CONFIG, trials=1, name="dies", **LIGHT)
+def test_trials_that_fail_before_they_begin_are_reported(runs_root: Path) -> None:
+    asked = lab.search("random", RATES, CONFIG, trials=1, name="dies", **LIGHT)
     for run in asked.runs:  # a study of which nothing but its folder is left
         shutil.rmtree(run.folder)
     (asked.folder / JOURNAL).unlink()
     study = trials.open_study(asked.folder)
     for _ in range(3):
         study.tell(study.ask(), state=TrialState.FAIL)
-    with pytest.raises(JobError, match="the first 3 trials of dies failed. None of them has begun"):
-        search.search("random", RATES, CONFIG, trials=4, name="dies", **LIGHT)
+    with pytest.raises(JobError, match="the first 3 trials of dies failed. None of them began"):
+        lab.search("random", RATES, CONFIG, trials=4, name="dies", **LIGHT)
     trial = study.ask()
     trial.set_user_attr("run", "gone")
     study.tell(trial, state=TrialState.FAIL)
     with pytest.raises(JobError, match="the first 4 trials of dies failed. gone"):
-        search.search("random", RATES, CONFIG, trials=9, name="dies", **LIGHT)
+        lab.search("random", RATES, CONFIG, trials=9, name="dies", **LIGHT)
 
 
-def test_pictures_say_what_they_show() -> None:
+def test_figures_contain_the_values() -> None:
     table = pd.DataFrame(
         {
             "search": "a",
@@ -351,47 +309,44 @@ def test_pictures_say_what_they_show() -> None:
     told = table.loc[[0, 0, 1, 2, 2]].assign(epoch=[1, 2, 1, 1, 2])
     values = table["val_top1"].tolist()
     for picture, words in (
-        (search.plot_curves(told), "a: 1 of 3 pruned"),
-        (search.plot_progress(search.progress(table)), "device seconds, added up; a: from 0.5"),
-        (search.plot_by_field(table.assign(val_top1=0.6), ["lr"]), "three best: 0.01: 0.6, "),
-        (search.plot_chance(values), "the best: 2: 0.6; "),
-        (search.plot_tested(table), "chosen for its validation: from 0.6 to 0.52"),
+        (lab.plot_curves(told), "a: 1 of 3 pruned"),
+        (lab.plot_progress(lab.progress(table)), "device seconds, added up; a: from 0.5"),
+        (lab.plot_by_field(table.assign(val_top1=0.6), ["lr"]), "three best: 0.01: 0.6, "),
+        (lab.plot_chance(values), "the best: 2: 0.6; "),
+        (lab.plot_holdout(table), "chosen for its validation: from 0.6 to 0.52"),
     ):
         assert words in picture.alt
-    assert len(search.plot_progress(search.progress(table)).axes) == 1  # no joules, no panel
+    assert len(lab.plot_progress(lab.progress(table)).axes) == 1  # no joules, no panel
 
 
-def test_the_lab_asks_for_what_can_be_searched() -> None:
-    for name in tuned.SEARCHES:
-        asked = tuned.asked(name)
-        assert distributions(asked["space"], asked["config"])
-        assert asked["sampler"] == "grid" or asked["trials"] >= 12
-    assert (
-        holds(tuned.SPACE, vars(tuned.search_config()))
-        and tuned.search_config(quick=True).val_images == 512
-    )
+def test_recorded_searches_are_valid() -> None:
+    for name in SEARCHES:
+        arguments = recorded_search(name)
+        assert distributions(arguments["space"], arguments["config"])
+    assert contains(SPACE, vars(search_config()))
+    assert not contains(SPACE, vars(search_config()) | {"lr": 20.0})
 
 
-def test_what_is_never_looked_at_is_all_that_does_not_validate(
+def test_holdout_crops_are_those_that_do_not_validate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = crop_set.ensure(tmp_path / "crops", Recipe(train=64, val=48))
     monkeypatch.setattr(crop_set, "ensure", lambda: made)
-    unseen._crops.cache_clear()
-    own = {"batch_size": 16, "steps": 4, "val_images": 20, "model": "resnet18", "lr_warmup": 1}
-    config = replace(tuned.search_config(), **own, seed=3)
+    holdout._crops.cache_clear()
+    settings = {"batch_size": 16, "steps": 4, "val_images": 20, "model": "resnet18", "lr_warmup": 1}
+    config = replace(search_config(), **settings, seed=3)
     run = prepared(tmp_path / "run", "", config)
-    left, looked_at = unseen.unseen(config).tolist(), image_sets(config).val.indices[:16]
-    assert len(left) == 48 - 16 and sorted(left + looked_at) == [*range(48)]  # val_steps=1
+    indices, used = holdout.holdout_indices(config).tolist(), image_sets(config).val.indices[:16]
+    assert len(indices) == 48 - 16 and sorted(indices + used) == [*range(48)]  # val_steps=1
     with pytest.raises(ValueError, match="has no weights.pt"):
-        unseen.tested(run)
+        holdout.holdout_accuracy(run)
     crops = crop_set.Crops(made, "val")
     model = models.create("resnet18", len(crops.classes))
     torch.save(model.state_dict(), run.folder / "weights.pt")
     with torch.no_grad():
-        scores = model.eval()(normalised(crops.images[left]))
-    due = (scores.argmax(dim=1) == crops.labels[left]).float().mean().item()
-    assert unseen.tested(run) == pytest.approx(due)
+        scores = model.eval()(normalised(crops.images[indices]))
+    expected = (scores.argmax(dim=1) == crops.labels[indices]).float().mean().item()
+    assert holdout.holdout_accuracy(run) == pytest.approx(expected)
     (run.folder / "weights.pt").unlink()
-    assert unseen.tested(run) == pytest.approx(due)  # it was written down
-    unseen._crops.cache_clear()
+    assert holdout.holdout_accuracy(run) == pytest.approx(expected)  # it is stored
+    holdout._crops.cache_clear()

@@ -1,4 +1,4 @@
-"""What is worth writing down of a run, and habits that pay on a cluster, each with its command."""
+"""What to log of a run, and habits for work on a cluster, each with its command."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import pandas as pd
 LOG = {
     "the config as data, the script's text, the commit": "it can be run again",
     "seed, versions, machine, driver": "a number that differs gets a cause",
-    "loss at each step, accuracy at each epoch": "one last number hides how it came about",
+    "loss at each step, accuracy at each epoch": "one final number hides the way there",
     "seconds with their spread, GiB, joules": "costs are results",
     "how it ended, and why": "a failure that is kept is not repeated",
     "a few tags: search, purpose": "they find one run among thousands",
 }
 DO_NOT_LOG = {
     "a value of the GPU at each step, by .item()": "the host waits for the GPU each time",
-    "histograms of all weights at each step": "nobody looks, and the step gets slower",
-    "environment variables, images of people": "keys and faces leave with the log",
+    "histograms of all weights at each step": "no one looks at them, and the step gets slower",
+    "environment variables, images of people": "keys and faces are published with the log",
 }
 HABITS = {
     "code that can be compared": (
@@ -23,7 +23,7 @@ HABITS = {
         "git diff --no-index runs/FIRST/train.py runs/SECOND/train.py",
     ),
     "config as data": (
-        "one field a change, by name; and see a job before it waits for hours",
+        "one named field per change; look at a job before it waits for hours",
         "course run solutions/train.py --rung amp --set lr=0.02 --dry-run",
     ),
     "profile before you buy GPUs": (
@@ -31,7 +31,7 @@ HABITS = {
         "course run solutions/train.py --rung amp --set profile_steps=1 --set warmup_steps=4",
     ),
     "short time limits": (
-        "a short job fits into gaps in the queue; with checkpoints any job can be short",
+        "a short job fits into gaps in the queue, and with checkpoints any job can be short",
         "sbatch --time=00:20:00 train.sh",
     ),
     "job arrays": (
@@ -44,23 +44,23 @@ HABITS = {
         "--kill-on-invalid-dep=yes test.sh",
     ),
     "tidy storage": (
-        "records are small, keep them; weights of last month can be made again",
+        "records are small, keep them; old weights can be trained again",
         "find runs -name '*.pt' -mtime +30 -exec du -sh {} +",
     ),
     "results to share": (
-        "a record holds what it takes to do it again; a screenshot does not",
+        "a record has everything needed to repeat the run; a screenshot does not",
         "course show FIRST --json > result.json",
     ),
 }
 
 
 def what_to_log() -> pd.DataFrame:
-    """What to write down of a run and what not, with reasons: log (yes or no), what, because."""
+    """Return what to log of a run and what not: log (yes or no), what, because."""
     rows = [("yes", *row) for row in LOG.items()] + [("no", *row) for row in DO_NOT_LOG.items()]
     return pd.DataFrame(rows, columns=["log", "what", "because"])
 
 
 def habits() -> pd.DataFrame:
-    """Habits that pay, and how: habit, why, command (for a shell in the project's folder)."""
+    """Return habits: habit, why, command (for a shell in the project's folder)."""
     rows = [(name, why, command) for name, (why, command) in HABITS.items()]
     return pd.DataFrame(rows, columns=["habit", "why", "command"])

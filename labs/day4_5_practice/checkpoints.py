@@ -1,0 +1,195 @@
+"""Trainings that save checkpoints: what saving costs, and what it saves after an interruption."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pandas as pd
+
+from course.checks.lab import FULL_SIZE, SYNTHETIC, Recording
+from course.config import Config, rung
+from course.jobs.launch import JobError, cancel, refresh, steps_done
+from course.jobs.slurm_commands import ask
+from course.runs.ratio import ratio
+from course.runs.run import Run
+
+METHODS = ("never", "torch.save", "async_save")
+# CoAtNet-3, whose weights and AdamW's two means are 2 GB.
+LARGE: dict[str, Any] = SYNTHETIC | {
+    "model": "coatnet_3_224",
+    "fused": True,
+    "batch_size": 128,
+    "steps": 32,
+    "warmup_steps": 8,
+}
+
+
+def checkpoint_config(method: str = "torch.save", *, quick: bool = True, **fields: Any) -> Config:
+    """Return the config of a short training that saves every four steps.
+
+    Args:
+        method: one of METHODS.
+        quick: small enough for a CPU.
+        fields: further fields of the Config.
+    """
+    size: dict[str, Any] = {"budget_s": 0.0, "val_steps": 0, "deterministic": True}
+    if quick:
+        size |= {"model": "resnet18", "image_px": 32, "batch_size": 4, "precision": "fp32"}
+        size |= {"steps": 40}
+    settings = size | _saving_fields(method, every=4) | fields
+    return rung("restarted", quick=quick, **settings, rung=f"saves-{method.replace('.', '-')}")
+
+
+def _saving_fields(method: str, every: int) -> dict[str, Any]:
+    if method not in METHODS:
+        raise ValueError(f"method={method!r}: choose {', '.join(METHODS)}")
+    return {
+        "save_every": 0 if method == "never" else every,
+        "async_save": method == "async_save",
+    }
+
+
+def _recorded_saving(method: str, *, large: bool = False, rarely: bool = False) -> Config:
+    """Return the config of ResNet-50 or CoAtNet-3 that saves every 8 or 24 steps, at full size."""
+    size, base = (LARGE, "large") if large else (FULL_SIZE, "channels_last")
+    settings = size | _saving_fields(method, every=24 if rarely else 8)
+    settings |= {"steps": 56} if rarely else {}
+    name = f"saving-{method.replace('.', '-')}" + "-large" * large + "-seldom" * rarely
+    return rung(base, **settings, rung=name)
+
+
+def _recorded_repeat(repeat: str, *, deterministic: bool, precision: str) -> Config:
+    """Return the config of ResNet-50 on a busy GPU; repeat, "first" or "again", is in the label."""
+    name = "-".join(["repeatable"] * deterministic + [precision, repeat])
+    settings = FULL_SIZE | {"precision": precision, "deterministic": deterministic}
+    return rung("channels_last", **settings, rung=name)
+
+
+def _configs() -> Iterator[Config]:
+    for repeat in ("first", "again"):
+        for deterministic in (False, True):
+            yield _recorded_repeat(repeat, deterministic=deterministic, precision="fp16")
+    yield from (_recorded_saving(method) for method in METHODS)
+    # Compared with the one that never saves.
+    yield _recorded_repeat("first", deterministic=True, precision="bf16")
+    yield from (_recorded_saving(method, large=True) for method in METHODS)
+    yield _recorded_saving("async_save", large=True, rarely=True)
+
+
+RECORDINGS = (Recording("practice", [*_configs()]),)
+
+
+def save_method(config: Config) -> str:
+    """Return how a config saves: one of METHODS."""
+    if not config.save_every:
+        return "never"
+    return "async_save" if config.async_save else "torch.save"
+
+
+def saving_costs(runs: Iterable[Run]) -> pd.DataFrame:
+    """Return what saving costs, by model and method.
+
+    Columns: model, saved (the method), every (steps), step_ms (the median step), after_ms (the
+    median step after a save), save_ms (their difference), mean_ms (of all steps after warm-up),
+    cost (of the mean, relative to the run that never saves).
+    """
+    table = pd.DataFrame(step_times(run) for run in runs)
+    order = table["saved"].map(METHODS.index)
+    table = table.assign(order=order).sort_values(["model", "order"], kind="stable")
+    table = table.drop(columns="order").reset_index(drop=True)
+    never = table[table["saved"] == "never"].set_index("model")["mean_ms"]
+    table["cost"] = table["mean_ms"] / table["model"].map(never) - 1
+    return table
+
+
+def step_times(run: Run) -> dict[str, Any]:
+    """Return a run's row of `saving_costs`, without the cost."""
+    cfg = run.config
+    ms = run.steps[run.steps["step"] >= cfg.warmup_steps].set_index("step")["step_s"] * 1e3
+    is_after = (ms.index % cfg.save_every == 0) if cfg.save_every else ms.index < 0
+    usual, after = ms[~is_after].median(), ms[is_after].median()
+    return {
+        "model": cfg.model,
+        "saved": save_method(cfg),
+        "every": cfg.save_every,
+        "step_ms": usual,
+        "after_ms": after,
+        "save_ms": after - usual,
+        "mean_ms": ms.mean(),
+    }
+
+
+def compare_speed(runs: Iterable[Run]) -> pd.DataFrame:
+    """Compare runs that took turns with the one that never saves.
+
+    Columns: saved (the method), ratio (of images/s), low, high (of the 95 % interval), turns.
+    """
+    by_method = {save_method(run.config): run for run in runs}
+    never = by_method.pop("never")
+    ratios = {method: ratio(run, never) for method, run in by_method.items()}
+    return pd.DataFrame(
+        {"saved": method, "ratio": r.value, "low": r.low, "high": r.high, "turns": r.turns}
+        for method, r in ratios.items()
+    )
+
+
+def compare_losses(run: Run, reference: Run) -> pd.DataFrame:
+    """Compare the losses of a run that was stopped with one that was not, step by step.
+
+    Columns: stopped, uninterrupted, process (1, and 2 after the restart), same.
+    """
+    losses = [each.steps.set_index("step")["loss"] for each in (run, reference)]
+    table = pd.concat(losses, axis=1, keys=["stopped", "uninterrupted"])
+    table["process"] = 1 + (table.index >= run.record.evidence.get("began_at", 0))
+    table["same"] = table["stopped"] == table["uninterrupted"]
+    return table
+
+
+def lost_share(save_min: float, every_h: float, nodes: int, broken_days: float) -> float:
+    """Return the share of a training's time lost by saving and by repeating steps.
+
+    After an accident, half of the interval between two checkpoints is repeated, on average. The
+    best interval makes both parts equal (Young 1974, doi 10.1145/361147.361115).
+
+    Args:
+        save_min: minutes per checkpoint.
+        every_h: hours between two.
+        nodes: that take part; all restart when one breaks.
+        broken_days: mean days until one node breaks.
+    """
+    accidents_per_hour = nodes / (24 * broken_days)
+    return save_min / 60 / every_h + accidents_per_hour * every_h / 2
+
+
+def stop_after(run: Run, steps: int, timeout_s: float = 300.0) -> Run:
+    """Stop a run from outside after a number of steps.
+
+    On Slurm, its job is put back into the queue and continues by itself. On this machine it is
+    cancelled: launch it again, and it continues.
+
+    Raises:
+        JobError: the run ended before, or did not get so far in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while steps_done(run) < steps:
+        status = refresh(run)
+        if status not in ("queued", "running") or time.monotonic() > deadline:
+            raise JobError(f"{run.name} is {status} after {steps_done(run)} of {steps} steps")
+        time.sleep(0.2)
+    if run.launched.get("executor") != "slurm":
+        return cancel(run)
+    number = str(run.launched["job_id"])
+    answer = ask("scontrol", "requeue", number)
+    if not answer or answer.returncode:
+        message = answer.stderr if answer else "scontrol did not answer"
+        raise JobError(f"Slurm did not put {run.name} back into the queue: {message}")
+    # Slurm delays a requeued job by two minutes; this one may start at once.
+    while time.monotonic() < deadline:
+        answer = ask("squeue", "-h", "-j", number, "-o", "%T")
+        if answer and answer.stdout.strip() == "PENDING":
+            ask("scontrol", "update", f"JobId={number}", "StartTime=now")
+            break
+        time.sleep(0.5)
+    return run

@@ -1,0 +1,69 @@
+"""Runs as one table, selected by tags, and what goes along with their results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from course.runs.run import Run
+from course.runs.trackers.content import tags
+
+RESULTS = ("val_top1", "last_loss", "images_per_s")
+# Columns that are no settings.
+OTHER_COLUMNS = ("run", "epochs", "machine", *RESULTS)
+
+
+def select_by_tags(runs: Iterable[Run], *words: str) -> list[Run]:
+    """Return the runs that have all of these tags.
+
+    Raises:
+        ValueError: no run has them; the message lists all tags.
+    """
+    tags_by_run = [(run, tags(run)) for run in runs]
+    selected = [run for run, run_tags in tags_by_run if {*words} <= {*run_tags}]
+    if not selected:
+        known = sorted({tag for _, run_tags in tags_by_run for tag in run_tags})
+        raise ValueError(f"no run has the tags {', '.join(words)}. Choose of {', '.join(known)}")
+    return selected
+
+
+def runs_table(runs: Iterable[Run]) -> pd.DataFrame:
+    """Return one row for each run, the most accurate first.
+
+    Columns: run; the settings in which the runs differ; val_top1, last_loss and images_per_s, as
+    far as measured; epochs, the accuracies after each epoch; machine.
+    """
+    runs = list(runs)
+    settings = pd.DataFrame([vars(run.config) for run in runs])
+    settings = settings.drop(columns=["rung", "data_root", "epochs"])
+    settings = settings.loc[:, settings.astype(str).nunique() > 1]
+    table = pd.DataFrame({"run": [run.name for run in runs]}).join(settings)
+    for name in RESULTS:
+        table[name] = [getattr(run.record, name) for run in runs]
+    table["epochs"] = [
+        [epoch["val_top1"] for epoch in run.record.epochs if "val_top1" in epoch] for run in runs
+    ]
+    table["machine"] = [run.record.machine for run in runs]
+    table = table.drop(columns=[name for name in RESULTS if table[name].isna().all()])
+    result = next(name for name in RESULTS if name in table)
+    return table.sort_values(result, ascending=result == "last_loss", ignore_index=True)
+
+
+def explained_shares(table: pd.DataFrame) -> pd.Series:
+    """Return the share of val_top1's variance that lies between the values of each setting.
+
+    This is eta squared, the correlation ratio. It shows what goes along with accuracy, not what
+    causes it, and favours settings with many values.
+
+    Args:
+        table: from `runs_table`.
+    """
+    table = table.dropna(subset=["val_top1"])
+    accuracy = table["val_top1"]
+    total = ((accuracy - accuracy.mean()) ** 2).sum()
+    shares = {}
+    for name in table.columns.difference(OTHER_COLUMNS, sort=False):
+        means = table.groupby(name)["val_top1"].transform("mean")
+        shares[name] = ((means - accuracy.mean()) ** 2).sum() / total
+    return pd.Series(shares, name="share").sort_values(ascending=False)

@@ -42,7 +42,7 @@ def on_ranks(
         parameters = (ranks, folder, backend, function, arguments)
         with mock.patch.dict(os.environ, variables):
             context = start_processes(
-                _run_rank, parameters, ranks, join=False, daemon=True, start_method="spawn"
+                _run_rank, parameters, ranks, join=False, start_method="spawn"
             )
         try:
             while not context.join():

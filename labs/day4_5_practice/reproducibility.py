@@ -112,7 +112,7 @@ def compare_machines(runs: Iterable[Run], other_runs: Iterable[Run]) -> pd.DataF
     """
 
     def without_label(config: Config) -> Config:
-        return replace(config, rung="")
+        return replace(config, rung="any")
 
     others = {without_label(run.config): run for run in other_runs if len(run.steps)}
     return pd.DataFrame(

@@ -151,4 +151,6 @@ def test_traps_and_solutions() -> None:
     assert "contiguous" in table.loc["turned gradients, sent as they are", "rank 0"]
     assert "Timed out waiting" in table.loc["turned gradients, sent as they are", "rank 1"]
     assert "Mismatch in shape" in table.loc["7 images in micro-batches of 2", "rank 0"]
-    assert (table.loc[["turned gradients, made contiguous", "zero bubble in a V"]] == "").all(None)
+    assert (table.loc[["turned gradients, made contiguous", "zero bubble in a V"]] == "").all(
+        axis=None
+    )

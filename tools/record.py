@@ -121,34 +121,18 @@ def record_searches(machine: str, folder: Path, only: str = "*") -> Path:
     Args:
         only: a shell pattern for the searches' names.
     """
-    from labs.day4_4_search.holdout import holdout_accuracy
+    from labs.day4_4_search import holdout
     from labs.day4_4_search.studies import search
 
     names = [name for name in tuned.SEARCHES if fnmatch(name, only)]
     if not names:
         raise ValueError(f"no search fits {only!r}: there are {', '.join(tuned.SEARCHES)}")
-    for name in chosen:
-        result = search(**tuned.recorded_search(name))
-        for run in result.runs:
-            if run.status == "ok":
-                holdout_accuracy(run)
-        _pack_all(((run, SEARCH) for run in result.runs), folder / machine, machine)
-    return folder / machine
-
-
-def _asked(run: Run) -> str:
-    asked = [run.launched["added"], run.launched["gpus"], asdict(run.requested_config)]
-    return json.dumps(asked, sort_keys=True)
-
-
-def _pack_all(runs: Iterable[tuple[Run, str]], target: Path, machine: str) -> Path:
-    """Pack each run with its purpose as soon as it ends; report the refused ones at the end."""
     refused = []
     for name in names:
-        study = search(**tuned.asked(name))
+        study = search(**tuned.recorded_search(name))
         for run in study.runs:
             if run.status == "ok":
-                holdout.tested(run)
+                holdout.holdout_accuracy(run)
         refused += _pack_all(study.runs, folder / machine, SEARCH)
     return _finish(folder / machine, refused)
 

@@ -17,7 +17,7 @@ from course.data.crop_set import Crops
 from course.data.loader import normalised
 from course.runs.run import Run
 from course.training import models, optimizers
-from course.training.fake.step import fake_step
+from course.training.memory_prediction import fake_step
 
 SMOOTHING = 0.9  # weight of the earlier losses in a search
 DIVERGED = 4.0  # a search ends where the loss exceeds its minimum by this factor

@@ -8,8 +8,16 @@ import numpy as np
 import pandas as pd
 
 from course.charts.base import ACCENT, BLUE, GREEN, GREY, ORANGE, PURPLE, Picture
-from course.charts.explain import bar_panels
-from course.charts.primitives import bars, describe, label, legend, lines, mark, stack
+from course.charts.primitives import (
+    bars,
+    describe,
+    label,
+    legend,
+    lines,
+    mark,
+    plot_bar_panels,
+    stack,
+)
 from course.runs.run import Run
 from course.text import digits
 from labs.day3_4_compile.compiler import break_even_steps
@@ -91,7 +99,7 @@ def plot_modes(table: pd.DataFrame) -> Picture:
     speeds = speeds.loc[table["mode"].unique()]
     panels = {f"images/s, batch {size}": speeds[size] for size in speeds}
     colours = [MODE_COLOURS[mode] for mode in speeds.index]
-    return bar_panels(panels, table["machine"].iloc[0], colours=colours, sharex=True)
+    return plot_bar_panels(panels, table["machine"].iloc[0], colours=colours, sharex=True)
 
 
 def plot_losses(eager: Run, compiled: Run) -> Picture:

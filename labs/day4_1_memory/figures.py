@@ -14,7 +14,7 @@ from course.text import digits
 from labs.day4_1_memory.measurements import on_pareto_front
 
 if TYPE_CHECKING:
-    from course.training.fake.step import Prediction
+    from course.training.memory_prediction import Prediction
     from labs.day4_2_fsdp.prediction import ShardPrediction
 
 KINDS = {

@@ -14,6 +14,6 @@ _NAMES = {
     ),
     ".prediction": "predict_memory",
     ".rank_checks": "SMALL_VIT_SETTINGS",
-    "course.analysis.traces.tables": "of_run",
+    "course.analysis.traces.tables": "read_run",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

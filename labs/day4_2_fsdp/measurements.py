@@ -105,7 +105,7 @@ def step_parts(runs: Mapping[str, Run]) -> pd.DataFrame:
     include copies (of shards into messages and out of them) and casts. exposed: only NCCL runs.
     idle: no kernel runs.
     """
-    return pd.DataFrame({name: _step_parts(tables.of_run(run)) for name, run in runs.items()})
+    return pd.DataFrame({name: _step_parts(tables.read_run(run)) for name, run in runs.items()})
 
 
 def _step_parts(trace: tables.Trace) -> pd.Series:
@@ -113,8 +113,8 @@ def _step_parts(trace: tables.Trace) -> pd.Series:
     kernels = trace.kernels[trace.kernels["step"].isin(steps)]
     begin = kernels["start_s"].min()
     end = (kernels["start_s"] + kernels["duration_s"]).max()
-    computing_s = covered((begin, end), computing(trace))
-    running_s = covered((begin, end), joined(stretches(kernels)))
+    computing_s = overlap_s((begin, end), computing(trace))
+    running_s = overlap_s((begin, end), merge_intervals(intervals_of(kernels)))
     own_kernels = kernels[~kernels["kernel"].str.match(NCCL).astype(bool)]
 
     def seconds_of(pattern: str) -> float:

@@ -31,7 +31,7 @@ def measure_pieces(model: str, image_px: int, images: int) -> pd.DataFrame:
     """
     torch.manual_seed(0)
     net = models.create(model, CLASSES, image_px)
-    table = pd.DataFrame(pipelines.costs(net, image_px))
+    table = pd.DataFrame(pipelines.piece_costs(net, image_px))
     names = ["front", *map(str, range(len(table) - 2)), "back"]
     pieces = pipelines.pieces(net.to(memory_format=torch.channels_last))
     inputs = torch.randn(images, 3, image_px, image_px)
@@ -56,7 +56,7 @@ def measure_pieces(model: str, image_px: int, images: int) -> pd.DataFrame:
 
 def balanced_cut(table: pd.DataFrame, column: str, stages: int = 2) -> str:
     """Return the config's `cut` that balances a column of `measure_pieces`: "4,9", for example."""
-    begins = pipelines.balanced(table[column].tolist(), stages)
+    begins = pipelines.balance(table[column].tolist(), stages)
     return ",".join(str(begin - 1) for begin in begins)
 
 

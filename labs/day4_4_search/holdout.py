@@ -42,7 +42,7 @@ def holdout_accuracy(run: Run) -> float:
 def holdout_indices(config: Config) -> torch.Tensor:
     """Return the indices of the validation crops that a run with this config does not use."""
     crops = _crops()
-    used = to_validate(crops, config).indices[: config.val_steps * config.batch_size]
+    used = val_subset(crops, config).indices[: config.val_steps * config.batch_size]
     unused = torch.ones(len(crops), dtype=torch.bool)
     unused[used] = False
     return unused.nonzero()[:, 0]

@@ -25,7 +25,7 @@ from course.jobs.trials import array, taking
 from course.runs import run as runs
 from course.runs.files import write_atomically
 from course.runs.run import Run
-from course.training.trials import ABOUT, FOLDER, PRUNERS, opened
+from course.training.trials import ABOUT, FOLDER, PRUNERS, open_study
 from labs.day4_4_search.space import Space, combinations, contains, distributions
 
 MAX_ARRAYS = 3  # arrays in a row in which no trial ends
@@ -47,7 +47,7 @@ class Search:
     def runs(self) -> list[Run]:
         """The trials' runs, in their order."""
         root = self.folder.parent.parent
-        trials = opened(self.folder).get_trials(deepcopy=False)
+        trials = open_study(self.folder).get_trials(deepcopy=False)
         return [
             Run(root / trial.user_attrs["run"]) for trial in trials if "run" in trial.user_attrs
         ]
@@ -180,7 +180,7 @@ def _folder(request: dict[str, Any], name: str) -> Path:
             return folder
         (folder / taking.SNAPSHOT).write_text(request["text"])
         write_atomically(folder / ABOUT, json.dumps(request, indent=1))
-        study = opened(folder)
+        study = open_study(folder)
         for values in request["first"]:
             study.enqueue_trial(values)
     return folder
@@ -272,7 +272,7 @@ def _finished_trials(folder: Path) -> tuple[int, float]:
     Raises:
         JobError: all of the first trials failed.
     """
-    trials = taking.begun(opened(folder).get_trials(deepcopy=False))
+    trials = taking.begun(open_study(folder).get_trials(deepcopy=False))
     finished = [trial for trial in trials if trial.state.is_finished()]
     if len(finished) >= MAX_FAILURES and all(trial.state.name == "FAIL" for trial in finished):
         names = [trial.user_attrs["run"] for trial in finished if "run" in trial.user_attrs]

@@ -15,6 +15,6 @@ _NAMES = {
         "compare_crops compare_machines compare_repeats compare_sums train_with_threads"
     ),
     ".tracking": "explained_shares runs_table select_by_tags",
-    "course.runs.trackers.content": "tags",
+    "course.runs.trackers": "tags",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from course.analysis.memory import PLAIN
+from course.analysis.memory import NO_STRATEGY
 from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
 from course.charts.primitives import bars, heading, label, legend, lines, mark, stack
 from course.text import digits
@@ -86,7 +86,7 @@ def plot_pareto_front(table: pd.DataFrame, machine: str) -> Picture:
         x, y = row.peak_gib, row.images_per_s
         axes.plot(x, y, "o", color=KINDS[_kind(row.strategy)], ms=8, zorder=2)
         name = row.strategy.replace(" again,", ",")
-        name = f"{row.batch_size} at once" if name == PLAIN else name
+        name = f"{row.batch_size} at once" if name == NO_STRATEGY else name
         # The names of dots that are close to each other alternate below and above them.
         close = table["peak_gib"].between(x - 6, x, "left") & table["images_per_s"].between(
             y - 25, y + 25

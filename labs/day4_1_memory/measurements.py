@@ -29,7 +29,7 @@ def memory_strategies(runs: Iterable[Run]) -> pd.DataFrame:
         measured = record.status == "ok"
         kept = record.evidence.get("kept_gib", math.nan)
         row = {
-            "strategy": way_of(cfg),
+            "strategy": memory_strategy(cfg),
             "batch_size": cfg.batch_size,
             "micro_batch": micro_batch,
             "limit_gib": cfg.memory_gib,

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from course.runs.recordings import recorded_table
-from labs.day3_4_compile.compiler_output import anew, told
+from labs.day3_4_compile.compiler import fresh_compiler
 from labs.lab_inference.variants import LADDER, Fold, Variant, create_call, fold, random_images
 
 Call = Callable[[], Any]
@@ -130,7 +130,7 @@ def time_variant(
     time_by: Latencies = latencies,
 ) -> dict[str, Any]:
     """Time one variant, and compare its scores with the expected ones."""
-    with anew(), told():
+    with fresh_compiler():
         begin = perf_counter()
         call = create_call(model, images, variant, fold_by)
         scores = call().double().cpu()

@@ -102,14 +102,16 @@ def test_operator_types_below_autocast(small, precision: str) -> None:
             loss = nn.functional.cross_entropy(model(images), labels)
         loss.backward()
 
-    table = lab.operator_types(step).set_index(["phase", "operator"]).sort_index()
+    table = lab.operator_types(step)
     if precision == "fp32":
         assert set(table["inputs"]) == {"fp32"}
         return
-    for place in (("forward", "convolution"), ("backward", "convolution_backward")):
-        assert table.loc[place, ["inputs", "calls"]].values.tolist() == [[precision, 20]]
-    assert table.loc[("forward", "_log_softmax"), "inputs"].tolist() == ["fp32"]
-    assert table.loc[("forward", "native_batch_norm"), "inputs"].tolist() == [f"{precision}, fp32"]
+    rows = set(table[["phase", "operator", "inputs", "calls"]].itertuples(index=False, name=None))
+    assert ("forward", "convolution", precision, 20) in rows
+    assert ("backward", "convolution_backward", precision, 20) in rows
+    types = table.loc[table["phase"] == "forward"].set_index("operator")["inputs"]
+    assert set(types[["_log_softmax"]]) == {"fp32"}
+    assert set(types[["native_batch_norm"]]) == {f"{precision}, fp32"}
 
 
 def test_training_changes_the_last_batchnorm(tiny_set, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,8 @@ class SSD300(nn.Module):
         super().__init__()
         resnet = torchvision.models.get_model("resnet50", weights=None)
         first = resnet.layer3[0]  # without a stride it keeps the second stage's 38 × 38 cells
-        first.conv2.stride = first.downsample[0].stride = (1, 1)
+        strided = first.conv2 if hasattr(first, "conv3") else first.conv1
+        strided.stride = first.downsample[0].stride = (1, 1)
         layers = (resnet.conv1, resnet.bn1, resnet.relu, resnet.maxpool)
         self.backbone = nn.Sequential(*layers, resnet.layer1, resnet.layer2, resnet.layer3)
         self.extra = nn.ModuleList()

@@ -209,6 +209,14 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min {seconds} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def installed_version(package: str) -> str:
+    """Return a package's version, or "" if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
 def describe_environment(site: Site, command: str) -> dict[str, str]:
     """Describe what is executed where, for readers of the page on a different day."""
     names = ("executor", "time_min", "data_root") if site.executor == "local" else asdict(site)
@@ -216,7 +224,7 @@ def describe_environment(site: Site, command: str) -> dict[str, str]:
     slurm = ask("sinfo", "--version")
     versions = [
         f"Python {platform.python_version()}",
-        *(f"{name} {metadata.version(name)}" for name in PACKAGES),
+        *(f"{name} {version}" for name in PACKAGES if (version := installed_version(name))),
         *([slurm.stdout.strip()] if slurm and slurm.stdout.strip() else []),
     ]
     return {

@@ -182,7 +182,7 @@ def trained(
     root = tmp_path_factory.mktemp("answers")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COURSE_DATA", str(root / "data" / "default"))  # beside it shards are put
-        patch.setattr(convert, "LEAST", 4)
+        patch.setattr(convert, "MIN_PART", 4)
         convert.convert("shards", small_set)
     runs: dict[tuple[str, Config, int], Run] = {}
 

@@ -78,7 +78,7 @@ BROKEN = {
         3,
         "TODO 3, but there is no TODO 2",
     ),
-    "begins at 0": ("# >>> TODO 0: a\n# <<<", 1, "TODO 0 where TODO 1 is missing"),
+    "begins at 0": ("# >>> TODO 0: a\n# <<<", 1, "TODO 0, but there is no TODO 1"),
 }
 
 

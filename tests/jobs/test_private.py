@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from race_helpers import as_somebody
+from race_helpers import as_user
 from torch._inductor.runtime import cache_dir_utils
 
 from course.jobs import private
@@ -55,21 +55,21 @@ def squat(*names: Path) -> None:
 
 def test_the_compile_cache_is_the_users_alone(temporary: Path) -> None:
     own = temporary / "torchinductor_learner"
-    assert as_somebody(LEARNER, lambda: look(own)) == ""
+    assert as_user(LEARNER, lambda: look(own)) == ""
 
 
 def test_a_classmate_who_comes_first_gives_nobody_a_cache(temporary: Path) -> None:
     own = temporary / f"make-training-fast-{LEARNER}"
     taken = temporary / "torchinductor_learner"
-    assert as_somebody(CLASSMATE, lambda: squat(taken)) == ""
-    assert as_somebody(LEARNER, lambda: look(own / "compile")) == ""
+    assert as_user(CLASSMATE, lambda: squat(taken)) == ""
+    assert as_user(LEARNER, lambda: look(own / "compile")) == ""
     shutil.rmtree(own)
-    assert as_somebody(CLASSMATE, lambda: squat(own, own / "compile")) == ""
+    assert as_user(CLASSMATE, lambda: squat(own, own / "compile")) == ""
 
     def is_new() -> None:
         assert cache_of_learner().stat().st_uid == LEARNER
 
-    assert as_somebody(LEARNER, is_new) == ""
+    assert as_user(LEARNER, is_new) == ""
 
 
 def test_a_cache_that_a_class_shares_is_not_used(temporary: Path) -> None:
@@ -78,4 +78,4 @@ def test_a_cache_that_a_class_shares_is_not_used(temporary: Path) -> None:
     os.chown(temporary / "others", CLASSMATE, CLASSMATE)
     for named in ("shared", "link", "others/cache"):
         own = temporary / f"make-training-fast-{LEARNER}" / "compile"
-        assert as_somebody(LEARNER, lambda: look(own, str(temporary / named))) == ""  # noqa: B023
+        assert as_user(LEARNER, lambda: look(own, str(temporary / named))) == ""  # noqa: B023

@@ -61,12 +61,13 @@ FEW_COSTS = """
 from functools import partial
 import course
 from labs import day3_1_formats as formats
-core_costs, rung = formats.core_costs, course.rung
-few = {"steps": 12, "val_steps": 2}
-formats.core_costs = lambda images: core_costs(images=8)
+# The notebook's own names are global, too: it imports `rung`.
+all_costs, full_rung = formats.core_costs, course.rung
+few_steps = {"steps": 12, "val_steps": 2}
+formats.core_costs = lambda images: all_costs(images=8)
 formats.reader_speeds = partial(formats.reader_speeds, images=32)
 formats.epoch_orders = partial(formats.epoch_orders, images=512)
-course.rung = lambda name, **how: rung(name, **how | few if how.get("quick") else how)
+course.rung = lambda name, **how: full_rung(name, **how | few_steps if how.get("quick") else how)
 """
 FEW_CROPS = """
 from labs.day3_3_large_batch import configs as learning

@@ -154,9 +154,8 @@ def odd_side_rates(products: pd.DataFrame) -> pd.DataFrame:
     Index: format. Columns: none, M, N, K (the longer side; NaN: refused), machine. All matrices
     are stored row by row.
     """
-    rates = (
-        products[products["stored"] == BASE.stored].set_index(["m", "n", "k", "dtype"]).sort_index()
-    )
+    by_rows = products[products["stored"] == BASE.stored]
+    rates = by_rows.set_index(["m", "n", "k", "dtype"]).sort_index()
     changes = {"none": {}} | {side.upper(): {side: getattr(BASE, side) + 1} for side in "mnk"}
     columns = {}
     for name, change in changes.items():

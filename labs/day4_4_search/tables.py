@@ -70,7 +70,7 @@ def progress(table: pd.DataFrame) -> pd.DataFrame:
     table = table[["search", "trial", "state", "machine", "val_top1", "device_s", "joules"]]
     table = table.assign(best=table.pop("val_top1").where(table["state"] == "complete"))
     searches = table.groupby("search", sort=False)
-    sums = searches[["device_s", "joules"]].cumsum()
+    sums = table[["device_s", "joules"]].astype(float).groupby(table["search"]).cumsum()
     return table.assign(best=searches["best"].cummax().groupby(table["search"]).ffill(), **sums)
 
 

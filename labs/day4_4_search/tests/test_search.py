@@ -312,7 +312,7 @@ def test_figures_contain_the_values() -> None:
         (lab.plot_curves(told), "a: 1 of 3 pruned"),
         (lab.plot_progress(lab.progress(table)), "device seconds, added up; a: from 0.5"),
         (lab.plot_by_field(table.assign(val_top1=0.6), ["lr"]), "three best: 0.01: 0.6, "),
-        (lab.plot_chance(values, "H100"), "the best: 2: 0.6; "),
+        (lab.plot_chance(values, "m"), "the best: 2: 0.6; "),
         (lab.plot_holdout(table), "chosen for its validation: from 0.6 to 0.52"),
     ):
         assert words in picture.alt

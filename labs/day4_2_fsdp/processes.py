@@ -61,6 +61,9 @@ def on_ranks(
 def _run_rank(
     rank: int, ranks: int, folder: str, backend: str, function: Callable, arguments: tuple
 ) -> None:
+    null = os.open(os.devnull, os.O_WRONLY)  # warnings of ranks would appear in the notebook
+    os.dup2(null, 1)
+    os.dup2(null, 2)
     torch.set_num_threads(1)
     store = f"file://{folder}/store"  # a file of this user, instead of a port
     timeout = timedelta(seconds=TIMEOUT_S[backend])

@@ -212,8 +212,9 @@ def _train_three(rank: int, ranks: int) -> dict[str, list[float]]:
 def _train(share: Callable[[nn.Module], nn.Module]) -> list[float]:
     """Return the loss of each step, of a network whose MLPs are shared by this function."""
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(32, 32), *(Block() for _ in range(4)), nn.Linear(32, 8))
-    for block in network[1:-1]:
+    blocks = [Block() for _ in range(4)]
+    network = nn.Sequential(nn.Linear(32, 32), *blocks, nn.Linear(32, 8))
+    for block in blocks:
         block.mlp = share(block.mlp)
     generator = torch.Generator().manual_seed(1)
     labels = torch.arange(64) % 8

@@ -74,7 +74,8 @@ def export(runs: Run | Iterable[Run], to: str, folder: str | Path = "") -> Expor
         text=True,
     )
     if process.returncode:
-        raise ExportError(f"{to} did not take the runs: {process.stderr.strip()[-600:]}")
+        error = (process.stderr.strip().splitlines() or ["it gave no reason"])[-1]
+        raise ExportError(f"{to} did not take the runs: {error}")
     return Exported(to, place, runs)
 
 

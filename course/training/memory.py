@@ -6,6 +6,7 @@ import ctypes
 import os
 import resource
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -150,9 +151,10 @@ def _open_shared_files(pid: int) -> dict[int, int]:
     """Return the bytes of a process's open files in /dev/shm, by inode; they have no names."""
     sizes = {}
     for link in Path(f"/proc/{pid}/fd").iterdir():
-        if os.readlink(link).startswith("/dev/shm/"):
-            status = link.stat()
-            sizes[status.st_ino] = status.st_blocks * 512
+        with suppress(FileNotFoundError):  # such as the descriptor of this listing
+            if os.readlink(link).startswith("/dev/shm/"):
+                status = link.stat()
+                sizes[status.st_ino] = status.st_blocks * 512
     return sizes
 
 

@@ -286,7 +286,7 @@ def test_an_effect_that_cannot_be_measured_is_no_pass(checked) -> None:
 
 def test_what_a_processor_loads_is_said(checked) -> None:
     done = repr(checked("solution of day2.dataloader"))
-    assert "num_workers=2" in done and "the very cores" in done and "pretended accelerator" in done
+    assert "num_workers=2" in done and "the same cores" in done and "pretended accelerator" in done
 
 
 @pytest.mark.parametrize("label", SEEN, ids=lambda value: value.replace(" ", "-"))

@@ -141,7 +141,7 @@ def test_runs_are_recorded_and_answer_launches(
         assert str(runs_root) not in path.read_text()
     assert [run.config.rung for run in recordings.recorded_runs("here", "batch sizes")] == ["edge"]
     index = json.loads((folder / "index.json").read_text())
-    assert index["command"] == "course record here --gpus 2" and index["versions"]["torch"]
+    assert index["command"] == "course record here" and index["versions"]["torch"]
 
     answer = launch.launch("exercises/train.py", PLAIN, site="recorded-here")
     assert answer.folder == by_rung["device"].folder and len(answer.steps) == 4

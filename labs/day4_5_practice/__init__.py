@@ -3,6 +3,7 @@
 from course.lazy import lazy_exports
 
 _NAMES = {
+    ".advice": "habits what_to_log",
     ".checkpoints": (
         "checkpoint_config compare_losses compare_speed lost_share saving_costs stop_after"
     ),
@@ -10,7 +11,6 @@ _NAMES = {
     ".figures": (
         "plot_checkpoint_interval plot_grams plot_restart plot_run_comparison plot_step_times"
     ),
-    ".habits": "habits what_to_log",
     ".reproducibility": (
         "compare_crops compare_machines compare_repeats compare_sums train_with_threads"
     ),

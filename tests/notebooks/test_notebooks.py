@@ -74,8 +74,8 @@ from labs.day3_3_large_batch import configs as learning
 from labs import day3_3_large_batch as large_batch
 learning.QUICK_CROPS = 1024
 learning.QUICK |= {"val_images": 64}
-batches, state_gib = large_batch.crop_batches, large_batch.optimizer_state_gib
-large_batch.crop_batches = lambda count, size: batches(count, min(size, 64))
+crop_batches, state_gib = large_batch.crop_batches, large_batch.optimizer_state_gib
+large_batch.crop_batches = lambda count, size: crop_batches(count, min(size, 64))
 large_batch.optimizer_state_gib = lambda optimizer, model: state_gib(optimizer, "resnet18")
 """
 

@@ -17,6 +17,9 @@ from course.analysis.traces.figures import plot_time_by, plot_timeline
 from course.runs.record import PHASES
 from course.training.profiling import onednn_log
 
+# They depend on the 16-bit hardware of the CPU: make test-formats.
+pytestmark = pytest.mark.formats
+
 # ---- PyTorch's trace of a CPU: a real one, of a tiny network -----------------------------------
 
 

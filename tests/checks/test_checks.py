@@ -23,6 +23,9 @@ from course.training.fake.pretended import rehearse
 from course.training.meter import Meter
 from course.training.recorder import Recorder
 
+# They depend on the 16-bit hardware of the CPU: make test-formats.
+pytestmark = pytest.mark.formats
+
 AS_SOLVED = """    accelerator = torch.accelerator.current_accelerator(check_available=True)
     device = accelerator if cfg.device == "auto" and accelerator else torch.device("cpu")
 """

@@ -17,6 +17,9 @@ from course.runs.ratio import host_bound_warning, ratio
 from course.runs.record import Record
 from course.runs.run import Run
 
+# They depend on the 16-bit hardware of the CPU: make test-formats.
+pytestmark = pytest.mark.formats
+
 CONFIG = rung("baseline", quick=True)
 
 

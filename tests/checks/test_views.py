@@ -8,6 +8,9 @@ from job_helpers import SCRIPTS, run_forked
 
 from course.checks import exercises
 
+# They depend on the 16-bit hardware of the CPU: make test-formats.
+pytestmark = pytest.mark.formats
+
 TEXT = (exercises.SOLUTIONS / "train.py").read_text()
 TOTAL = exercises.count(TEXT)
 

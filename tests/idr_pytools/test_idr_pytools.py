@@ -654,7 +654,7 @@ class TestOnSlurm:
         (number,) = gpu_jobs_submitter(SLEEPS)
         display = start_python("idr_shows_queue.py", stdout=subprocess.PIPE)
         assert "JOBID" in display.stdout.readline()
-        control._pids(slurm)["slurmctld"].send_signal(signal.SIGTERM)
+        own_slurm.programs(slurm)["slurmctld"].send_signal(signal.SIGTERM)
         while "Slurm does not answer just now" not in (line := display.stdout.readline()):
             assert line, "the display ended"
         control.up()

@@ -62,17 +62,17 @@ def test_a_cancelled_job_is_accounted_so(slurm: Path, tmp_path: Path) -> None:
 
 
 def test_up_again_starts_nothing(slurm: Path) -> None:
-    before = {name: process.pid for name, process in control._pids(slurm).items()}
+    before = {name: process.pid for name, process in own_slurm.programs(slurm).items()}
     assert control.up()["nodes"] == "2 of 2 ready"
-    assert {name: process.pid for name, process in control._pids(slurm).items()} == before
+    assert {name: process.pid for name, process in own_slurm.programs(slurm).items()} == before
     assert len(before) == 6
 
 
 @pytest.mark.parametrize("names", [("slurmctld",), ("mariadbd", "munged"), ("node2", "slurmdbd")])
 def test_up_after_a_crash_mends_it(slurm: Path, tmp_path: Path, names: tuple[str, ...]) -> None:
     for name in names:
-        control._pids(slurm)[name].send_signal(signal.SIGKILL)
-    eventually(lambda: not set(names) & set(control._pids(slurm)), "they are gone")
+        own_slurm.programs(slurm)[name].send_signal(signal.SIGKILL)
+    eventually(lambda: not set(names) & set(own_slurm.programs(slurm)), "they are gone")
     assert control.up()["nodes"] == "2 of 2 ready"
     number, _ = submit(tmp_path, "true")
     assert ended(number) == "COMPLETED"
@@ -84,8 +84,8 @@ def test_a_controller_killed_under_a_job_leaves_no_drained_node(
     """It forgets that the job has begun, starts it anew, and drains the node that has it still."""
     number, output = submit(tmp_path, "echo begun; sleep 30", "-N2", "--gres=gpu:4")
     eventually(lambda: output.exists() and "begun" in output.read_text(), "the job runs")
-    control._pids(slurm)["slurmctld"].kill()
-    eventually(lambda: "slurmctld" not in control._pids(slurm), "it is gone")
+    own_slurm.programs(slurm)["slurmctld"].kill()
+    eventually(lambda: "slurmctld" not in own_slurm.programs(slurm), "it is gone")
     assert control.up()["nodes"] == "2 of 2 ready"
     command("scancel", number)
     later, _ = submit(tmp_path, "true")
@@ -95,7 +95,7 @@ def test_a_controller_killed_under_a_job_leaves_no_drained_node(
 def test_daemons_listen_on_loopback(slurm: Path) -> None:
     addresses = {
         name: {c.laddr.ip for c in process.net_connections("inet") if c.status == "LISTEN"}
-        for name, process in control._pids(slurm).items()
+        for name, process in own_slurm.programs(slurm).items()
     }
     # Slurm 22.05 gives slurmdbd no way to do so; it answers to nobody without munge's key.
     assert addresses.pop("slurmdbd") <= {"0.0.0.0", "127.0.0.1"}
@@ -131,7 +131,7 @@ def test_down_leaves_nothing_and_up_goes_on_from_there(slurm: Path, tmp_path: Pa
     )
     with socket.create_server(("127.0.0.1", ports()["slurmctld"])), taken:
         control.up()
-    assert control._pids(slurm) == {}  # what had been started was ended again
+    assert own_slurm.programs(slurm) == {}  # what had been started was ended again
     assert control.up()["nodes"] == "2 of 2 ready"
     later, _ = submit(tmp_path, "true")
     assert int(later) > int(number)  # its state was kept: no number is given twice

@@ -29,7 +29,7 @@ from job_helpers import (
 
 from course.config import rung
 from course.jobs import launch as jobs
-from course.jobs import plan
+from course.jobs import own_slurm, plan
 from course.jobs import slurm as course_slurm
 from course.runs import run as runs
 from course.runs.ratio import ratio
@@ -201,7 +201,7 @@ def test_cancelling_without_the_controller_says_so_and_changes_nothing(
 ) -> None:
     run = launch_running("holds.py", site="slurm")
     monkeypatch.setattr(course_slurm, "CANCEL_S", 0)
-    stopped = control._pids(slurm)["slurmctld"]
+    stopped = own_slurm.programs(slurm)["slurmctld"]
     stopped.send_signal(signal.SIGTERM)
     stopped.wait(20)
     with pytest.raises(jobs.JobError, match="is not cancelled: Slurm does not answer"):
@@ -229,7 +229,7 @@ def test_an_interrupted_launch_leaves_no_job(
 
 def test_accounting_is_away_when_a_job_ends(runs_root: Path, slurm: Path) -> None:
     run = launch_running("holds.py", site="slurm")
-    control._pids(slurm)["slurmdbd"].kill()
+    own_slurm.programs(slurm)["slurmdbd"].kill()
     slurm_says("scancel", run.launched["job_id"])
     eventually(lambda: not slurm_says("squeue", "-h"), "the job is over")
     assert jobs.refresh(run) in ("queued", "running") and run.record is None
@@ -349,7 +349,7 @@ def test_a_node_goes_down_under_a_run(
     run = launch_running("holds.py", site="slurm")
     first_start, number = run.started, run.launched["job_id"]
     node = slurm_says("squeue", "-h", "-j", number, "-o", "%N")
-    for process in [control._pids(slurm)[node], *control._strays(slurm)]:
+    for process in [own_slurm.programs(slurm)[node], *control._strays(slurm)]:
         process.kill()  # as by a power cut: the node says nothing more
     if put_back:
         eventually(
@@ -370,8 +370,8 @@ def test_a_node_goes_down_under_a_run(
 
 def test_the_controller_restarts_while_a_run_computes(runs_root: Path, slurm: Path) -> None:
     run = launch_running("holds.py", site="slurm")
-    control._pids(slurm)["slurmctld"].send_signal(signal.SIGTERM)
-    eventually(lambda: "slurmctld" not in control._pids(slurm), "it is gone")
+    own_slurm.programs(slurm)["slurmctld"].send_signal(signal.SIGTERM)
+    eventually(lambda: "slurmctld" not in own_slurm.programs(slurm), "it is gone")
     assert jobs.refresh(run) == "running"  # nobody can say otherwise
     control.up()
     assert jobs.refresh(run) == "running"

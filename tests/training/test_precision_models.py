@@ -11,6 +11,9 @@ from course.config import CHOICES, rung
 from course.training import models, precision
 from course.valid import HALF_FORMATS
 
+# They depend on the 16-bit hardware of the CPU: make test-formats.
+pytestmark = pytest.mark.formats
+
 CPU = torch.device("cpu")
 NCHW = torch.randn(2, 3, 8, 8)
 

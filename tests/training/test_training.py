@@ -14,6 +14,9 @@ from course.data import default_set
 from course.jobs.launch import JobError
 from course.training import optimizers
 
+# They depend on the 16-bit hardware of the CPU: make test-formats.
+pytestmark = pytest.mark.formats
+
 CHANCE = 1 / len(default_set.PHOTOGRAPHS)
 
 

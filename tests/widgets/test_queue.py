@@ -153,8 +153,8 @@ class TestOnSlurm:
         run = launch_running("holds.py", site="slurm")
         live = LiveQueue(queue.table)
         live.refresh()
-        control._pids(slurm)["slurmctld"].send_signal(signal.SIGTERM)
-        eventually(lambda: "slurmctld" not in control._pids(slurm), "it is gone")
+        own_slurm.programs(slurm)["slurmctld"].send_signal(signal.SIGTERM)
+        eventually(lambda: "slurmctld" not in own_slurm.programs(slurm), "it is gone")
         live.refresh()  # squeue's last answer is used for a while
         time.sleep(2)
         assert live.refresh() > 0

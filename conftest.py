@@ -66,34 +66,16 @@ TOGETHER = {
         "training/test_optimizers.py",
         "training/test_stages.py",
         "labs/test_large_batch.py",
-        "labs/test_parallel.py",
-        "labs/test_schedules.py",
+        "labs/test_pipelines.py",
+        "labs/test_tensors.py",
     ),
     "scipy": (  # is imported, by scikit-learn or for a chance
         "race/test_boards.py",
         "race/test_race.py",
         "labs/test_learning.py",
         "labs/test_numerics.py",
-        "labs/test_refinement.py",
     ),
 }
-# Files whose tests compute in 16 bits, or depend on which 16-bit hardware the CPU has. `make
-# test-formats` runs them as on a CPU without 16-bit hardware, whatever the machine has.
-FORMATS = (
-    "checks/test_checks.py",
-    "labs/test_piping.py",
-    "checks/test_report.py",
-    "checks/test_views.py",
-    "labs/test_convolution.py",
-    "labs/test_layout.py",
-    "labs/test_learning.py",
-    "labs/test_numerics.py",
-    "labs/test_practice.py",
-    "labs/test_refinement.py",
-    "analysis/test_tables.py",
-    "training/test_precision_models.py",
-    "training/test_training.py",
-)
 GROUPS = {file: group for group, files in TOGETHER.items() for file in files}
 STARTS_JOBS = {"nothing_left", "here", "slurm", "cluster"}  # fixtures of tests that do
 
@@ -103,8 +85,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     item.add_marker(pytest.mark.xdist_group(group_of(item)))
     if STARTS_JOBS & set(item.fixturenames):
         item.add_marker(pytest.mark.slow)
-    if file_of(item.path) in FORMATS:
-        item.add_marker(pytest.mark.formats)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,6 +5,9 @@ import torch
 
 from labs import day1_2_mixed_precision as lab
 
+# They depend on the 16-bit hardware of the CPU: make test-formats.
+pytestmark = pytest.mark.formats
+
 PIXELS = 64 * 224 * 224
 
 

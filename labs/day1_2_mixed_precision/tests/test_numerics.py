@@ -13,6 +13,9 @@ from course.data import default_set
 from course.training import models
 from labs import day1_2_mixed_precision as lab
 
+# They depend on the 16-bit hardware of the CPU: make test-formats.
+pytestmark = pytest.mark.formats
+
 FORMATS = lab.formats()
 
 

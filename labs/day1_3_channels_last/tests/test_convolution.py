@@ -8,6 +8,9 @@ from course.analysis.roofline.bounds import recorded_ceilings
 from labs import day1_3_channels_last as lab
 from labs.day1_3_channels_last import convolution
 
+# They depend on the 16-bit hardware of the CPU: make test-formats.
+pytestmark = pytest.mark.formats
+
 CPU = torch.device("cpu")
 
 

@@ -13,6 +13,9 @@ from labs import day1_3_channels_last as lab
 from labs.day1_3_channels_last.figures import CHANNEL_COLOURS
 from labs.day1_3_channels_last.strides import CONVERSIONS
 
+# They depend on the 16-bit hardware of the CPU: make test-formats.
+pytestmark = pytest.mark.formats
+
 LAYOUTS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 MEMORY = {"NCHW": "abcdefgh" * 3, "NHWC": "aaabbbcccdddeeefffggghhh"}
 

@@ -15,6 +15,9 @@ from labs.day4_3_model_parallel.schedules import ideal_step_of, measured_order
 from labs.day4_3_model_parallel.stage_checks import CHECKS
 from labs.day4_3_model_parallel.stages import stage_ranges
 
+# They depend on the 16-bit hardware of the CPU: make test-formats.
+pytestmark = pytest.mark.formats
+
 SMALL = {
     "quick": True,
     "val_steps": 1,

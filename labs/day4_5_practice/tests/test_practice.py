@@ -12,6 +12,9 @@ from course.runs.run import Run
 from labs import day4_5_practice as lab
 from labs.day4_5_practice.checkpoints import METHODS, RECORDINGS
 
+# They depend on the 16-bit hardware of the CPU: make test-formats.
+pytestmark = pytest.mark.formats
+
 
 def test_the_order_of_a_sum_changes_its_bits() -> None:
     sums = lab.compare_sums()

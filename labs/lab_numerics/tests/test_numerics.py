@@ -9,6 +9,9 @@ from cases import for_all
 from labs import lab_numerics as lab
 from labs.lab_numerics import solvers, updates
 
+# They depend on the 16-bit hardware of the CPU: make test-formats.
+pytestmark = pytest.mark.formats
+
 
 @for_all("precision", solvers.FORMATS)
 def test_factors_multiply_to_the_matrix(precision: str) -> None:

@@ -1,106 +1,25 @@
-"""Jupyter kernels that the server of warm starts forks: a rehearsal needs one for each notebook.
-
-Jupyter starts a kernel by way of a provisioner. The one here serves inside `forked` alone, that is
-during a rehearsal: a kernel of JupyterLab starts as ever.
-"""
+"""Processes that the server of warm starts forks, started like `python -m MODULE`."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import socket
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from importlib.metadata import EntryPoint
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
-import zmq
-from jupyter_client import KernelManager
-from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvisioner
-from traitlets.config import Config
 
 from course.jobs.processes import alive
 from course.jobs.warm import client
 from course.jobs.warm.start import early_variables
 
-NAME = "course-warm"
-ENDS_WITHIN_S = 2  # a kernel that computes nothing, after it was asked to shut down
-
-
-@contextmanager
-def forked() -> Iterator[None]:
-    """Kernels that are started meanwhile, from this process, are forked where that can be."""
-    factory = KernelProvisionerFactory.instance()
-    usual = factory.default_provisioner_name
-    provisioner = f"{__name__}:{WarmProvisioner.__name__}"
-    factory.provisioners[NAME] = EntryPoint(NAME, provisioner, factory.GROUP_NAME)
-    factory.default_provisioner_name = NAME
-    try:
-        yield
-    finally:
-        factory.default_provisioner_name = usual
-
-
-def encrypted() -> Config:
-    """Settings of Jupyter by which a kernel, forked or not, and whoever asks it speak in secret.
-
-    They speak by TCP, to which every user of a machine may listen; Unix sockets would not do, whose
-    paths are short, and on a cluster's shared folders there are none. It takes a key of the kernel,
-    which Jupyter makes where it and the kernel are new enough; else they speak as ever.
-    """
-    config = Config()
-    if hasattr(KernelManager, "transport_encryption") and zmq.has("curve"):
-        config.KernelManager.transport_encryption = "auto"
-    return config
-
-
-class WarmProvisioner(LocalProvisioner):
-    """Jupyter's own, but for the start: a fork, or a new process where there is no server."""
-
-    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> dict[str, Any]:
-        """Start a kernel: how to reach it, by the names of a connection file."""
-        cwd, env = Path(kwargs.get("cwd") or Path.cwd()), kwargs.get("env") or dict(os.environ)
-        is_ours = cmd[:3] == [sys.executable, "-m", client.KERNEL]
-        process = start(cmd, cwd, env) if is_ours else None
-        if process is None:
-            return await super().launch_kernel(cmd, **kwargs)
-        self.process, self.cwd = process, cwd
-        self.pid = self.pgid = process.pid  # it leads a session of its own
-        return self.connection_info
-
-    async def send_signal(self, signum: int) -> None:
-        """Send a signal, but do not interrupt a kernel that is being shut down.
-
-        Jupyter interrupts it before it sends the shutdown request, in case a cell runs. A kernel
-        that has just answered its last request would print "KeyboardInterrupt caught in kernel".
-        `shutdown_requested` interrupts one that is really busy.
-        """
-        if signum == signal.SIGINT and self.parent.shutting_down:
-            return
-        await super().send_signal(signum)
-
-    async def shutdown_requested(self, restart: bool = False) -> None:
-        """Interrupt the kernel if it does not end by itself, because a cell still runs.
-
-        The cell gets a KeyboardInterrupt, so that its `finally` blocks run before Jupyter ends the
-        process.
-        """
-        for _ in range(10 * ENDS_WITHIN_S):
-            if await self.poll() is not None:
-                return
-            await asyncio.sleep(0.1)
-        await super().send_signal(signal.SIGINT)
-
 
 class Kernel:
-    """A kernel that is somebody else's child, with what Jupyter asks of a `subprocess.Popen`.
+    """A forked process with the methods of `subprocess.Popen`.
 
-    It lives as long as this object's connection to it, so no longer than this process.
+    It ends when this object's connection to it closes, so at the latest with this process.
     """
 
     stdin = stdout = stderr = None

@@ -119,7 +119,7 @@ def test_day_0_on_slurm(
     script = str(narrow_solution(tmp_path, UNHURRIED, first=by_fork()))
     used = passes("day0_start_here", script=script, site="slurm", quick=True)
     assert {run.status for run in used} == {"ok", "cancelled", "timeout", "failed"}
-    assert all(run.host.startswith("node") for run in used if run.status == "ok")
+    assert all(run.job_id.isdigit() for run in used if run.status == "ok")  # Slurm numbered them
 
 
 @pytest.mark.parametrize("name", ["day1_1_gpu", "day1_2_mixed_precision", "day1_4_profiler"])

@@ -186,14 +186,14 @@ def _check_values(cfg: Config) -> None:
             raise ValueError(f"{name}={value!r}{closest(str(value), choices)}: choose {listed}")
     for name, (least, below) in BOUNDS.items():
         value = getattr(cfg, name)
-        if not least <= value < below:  # which NaN is not, either
+        if not least <= value < below:  # NaN fails this, too
             limit = f", and below {below:g}" if value >= below else ""
             raise ValueError(f"{name}={value}: it must be {least:g} or more{limit}")
 
 
-# Each rung: the previous one, and the field that it changes. A change in speed has only one cause,
-# except for Day 4's large network, which changes several fields.
-_CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
+# Each rung: the previous rung, and what it changes. It is one field, so that a change in speed has
+# one cause, except for Day 4's large network.
+_RUNG_CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "device": ("baseline", {"device": "auto"}),
     "amp": ("device", {"precision": "half"}),
     "channels_last": ("amp", {"channels_last": True}),
@@ -226,15 +226,14 @@ _CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "pipeline": ("large", {"pipeline": "1f1b", "micro_batch": 2}),
     "restarted": ("channels_last", {"save_every": 8}),
 }
-_RUNGS = {"baseline": Config()}
-for _name, (_before, _change) in _CHANGES.items():
-    _RUNGS[_name] = replace(_RUNGS[_before], rung=_name, **_change)
-_LADDER_RUNGS = ("baseline", "device", "amp", "channels_last", "dataloader")
-LADDER: dict[str, Config] = {name: _RUNGS[name] for name in _LADDER_RUNGS}
-# Two more rungs after channels_last, which `course ladder` runs only with --compile, because
-# compiling ResNet-50 takes minutes on a small machine.
+RUNGS: dict[str, Config] = {"baseline": Config()}
+for _name, (_before, _change) in _RUNG_CHANGES.items():
+    RUNGS[_name] = replace(RUNGS[_before], rung=_name, **_change)
+# What `course ladder` runs, and the rungs after channels_last that it runs only with --compile,
+# because compiling ResNet-50 takes minutes on a small machine.
+_LADDER_NAMES = ("baseline", "device", "amp", "channels_last", "dataloader")
+LADDER: dict[str, Config] = {name: RUNGS[name] for name in _LADDER_NAMES}
 COMPILED = ("fused", "compile")
-BEYOND: dict[str, Config] = {name: cfg for name, cfg in _RUNGS.items() if name not in LADDER}
 
 # Small enough for two CPU cores, and large enough to show the effect of a rung: with fewer pixels,
 # the fixed cost of a step hides it. The learning rate is scaled with the batch.
@@ -254,21 +253,21 @@ def rung(name: str, *, quick: bool = False, **changes: Any) -> Config:
     """Return a rung of the ladder, with fields changed.
 
     Args:
-        name: a key of `LADDER` or of `BEYOND`.
+        name: a key of `RUNGS`.
         quick: reduce images, batch and steps so that two CPU cores need only seconds.
         changes: fields to set; text is converted to the field's type.
 
     Raises:
         ValueError: an unknown rung, field or value; the message lists the valid ones.
     """
-    if name not in _RUNGS:
-        listed = ", ".join(_RUNGS)
-        raise ValueError(f"no rung {name!r}{closest(str(name), _RUNGS)}: the ladder has {listed}")
+    if name not in RUNGS:
+        listed = ", ".join(RUNGS)
+        raise ValueError(f"no rung {name!r}{closest(str(name), RUNGS)}: the ladder has {listed}")
     changes = {key: _convert(key, value) for key, value in changes.items()}
-    small = QUICK | {"workers": min(_RUNGS[name].workers, 2)} if quick else {}
+    small = QUICK | {"workers": min(RUNGS[name].workers, 2)} if quick else {}
     if changes.get("data") == "crops":
         small = small | {"image_px": CROPS_PX, "workers": 0}
-    return replace(_RUNGS[name], **{**small, **changes})
+    return replace(RUNGS[name], **{**small, **changes})
 
 
 def vary(config: Config, **values: Iterable[Any]) -> list[Config]:

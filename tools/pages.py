@@ -29,7 +29,7 @@ from course.analysis.roofline.cost import fusion_traffic, operators
 from course.analysis.traces import tables as traces
 from course.analysis.traces.tensor_cores import report as tensor_cores
 from course.checks import discovery
-from course.config import BEYOND, LADDER, from_dict, rung
+from course.config import RUNGS, from_dict, rung
 from course.runs import recordings
 from course.runs.record import Record
 from course.runs.run import PROJECT, Run
@@ -39,7 +39,8 @@ from labs.day2_3_scaling import efficiency
 from race import board, tracks
 from race.page import published_results
 
-RUNGS = {key: lab.number for lab in discovery.labs() for key in lab.rungs}  # (rung, precision): lab
+# By rung and precision.
+LABS_BY_RUNG = {key: lab.number for lab in discovery.labs() for key in lab.rungs}
 SCALED = {"channels_last": "2.3", "compile": "3.4", "algebra": "A", "dataloader": "2.3"}
 DECODERS = {"raw": "none", "gpu_decode": "the GPU"}  # other formats: workers
 REHEARSAL = PROJECT / "benchmarks" / "rehearsal_2_cores.jsonl"
@@ -65,7 +66,7 @@ def markdown(head: str, row: str, values: Iterable[dict], *notes: str) -> str:
 def ladder(machine: str) -> str:
     """Every rung on a machine's GPU and CPU: speed, memory, energy, use of the Tensor Cores."""
     found, rows, names = recordings.ladders(machine), [], {"GPU": {}, "CPU": {}}
-    for key, lab in RUNGS.items():
+    for key, lab in LABS_BY_RUNG.items():
         row = {"rung": " ".join(key), "lab": lab, "peak": nan, "joules": nan, "share": nan}
         for device, first in (("GPU", ("device", "fp32")), ("CPU", ("baseline", "fp32"))):
             record = found[device].get(key)
@@ -294,7 +295,7 @@ def race_anchors() -> str:
 def waterfall(machine: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the picture's bars (a rung each) and ceilings (images/s, low and high)."""
     found, ceilings = recordings.ladders(machine), recorded_ceilings(machine)
-    configs = (LADDER | BEYOND).items()
+    configs = RUNGS.items()
     keys = [(name, config.precision.replace("half", "bf16")) for name, config in configs]
     records = [found["CPU"].get(("baseline", "fp32")), *map(found["GPU"].get, keys)]
     bars = pd.DataFrame([vars(record) for record in records if record])

@@ -12,7 +12,7 @@ import pandas as pd
 from course import charts
 from course.checks import discovery
 from course.checks.predictions import prediction
-from course.config import BEYOND, COMPILED, LADDER
+from course.config import COMPILED, LADDER, RUNGS
 from course.runs import recordings
 from course.runs.ratio import ratio
 from course.runs.run import Run, all_runs
@@ -121,8 +121,7 @@ def _computes(before: str, other: Run, run: Run) -> bool:
     """
     if other.config.rung == before:
         return True
-    rungs = LADDER | BEYOND
-    changed = vars(rungs[run.config.rung]).items() - vars(rungs[before]).items()
+    changed = vars(RUNGS[run.config.rung]).items() - vars(RUNGS[before]).items()
     settings = {name: getattr(run.config, name) for name in ("device", *dict(changed))}
     is_alike = vars(other.config) | settings == vars(run.config)
     return is_alike and other.record.device == run.record.device

@@ -345,6 +345,7 @@ def _write_folder(run: Run, asked: Plan, common: dict[str, Any]) -> None:
     (run.folder / "config.json").write_text(asked.config.to_json())
     (run.folder / records.RESERVE).write_bytes(bytes(records.RESERVE_BYTES))
     request = asked.request | {"script": str(asked.source)} | common
+    del request["config"]  # it is in config.json
     write_atomically(run.folder / "launch.json", json.dumps(request, indent=1))
 
 

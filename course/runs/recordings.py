@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from course.config import BEYOND, CHOICES, LADDER, QUICK, Config, resolve_half
+from course.config import CHOICES, QUICK, RUNGS, Config, resolve_half
 from course.runs import rows
 from course.runs.files import write_atomically
 from course.runs.record import Record
@@ -178,7 +178,7 @@ def ladder_of(runs: Iterable[Run]) -> dict[str, dict[tuple[str, str], Record]]:
     """Return `ladders` for these runs of a machine, in the order in which they ran."""
     result: dict[str, dict[tuple[str, str], Record]] = {"GPU": {}, "CPU": {}}
     for record in (run.record for run in runs):
-        config, is_rung = record.config, record.rung in LADDER | BEYOND and record.gpus == 1
+        config, is_rung = record.config, record.rung in RUNGS and record.gpus == 1
         if is_rung and record.images_per_s and SETUP.items() <= config.items():
             device = "CPU" if record.device == "cpu" else "GPU"
             result[device][record.rung, config["precision"]] = record
@@ -252,7 +252,7 @@ def full_batch_ladder(machine: str, rungs: Iterable[str]) -> pd.DataFrame:
 
 def _computes_rung(run: Run) -> bool:
     """Return whether a run computes the same as the rung of its name, regardless of sizes."""
-    wanted = (LADDER | BEYOND).get(run.config.rung, Config())
+    wanted = RUNGS.get(run.config.rung, Config())
     names = ("precision", "channels_last", "compile")
     return all(_fits(run, name, getattr(wanted, name)) for name in names)
 

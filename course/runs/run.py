@@ -25,7 +25,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
@@ -401,9 +401,11 @@ def git_sha() -> str:
 def record_of(run: Run, values: dict[str, Any]) -> Record:
     """Create a record from `values` (fields of Record) and the request."""
     request = run.launched
-    names = ("rung", "site", "gpus", "git_sha", "config", "job_id")
+    names = ("rung", "site", "gpus", "git_sha", "job_id")
     known = {name: request[name] for name in names if name in request}
-    known["data"] = request.get("config", {}).get("data", "")
+    if not run.is_command:
+        config = run.requested_config
+        known |= {"config": asdict(config), "data": config.data}
     known["started_at"] = run.started.get("started_at", request.get("launched_at", ""))
     known["logs"] = [os.path.relpath(path, run.folder) for path in run.logs]
     known["ended_at"] = datetime.now().isoformat(timespec="seconds")

@@ -575,7 +575,8 @@ class TestOnSlurm:
     ) -> None:
         ids = gpu_jobs_submitter(f'{TELLS} --x "a b; touch y" $SLURM_JOB_ID [1]', [1, 2, 4, 8])
         display_slurm_queue(timestep=1)
-        assert re.search(r"JOBID +NAME .*\n +\d+ +idr_tells +(RUNNING|PENDING)", capsys.readouterr().out)
+        table = r"JOBID +NAME .*\n +\d+ +idr_tells +(RUNNING|PENDING)"
+        assert re.search(table, capsys.readouterr().out)
         for number, count, nodes in zip(ids, (1, 2, 4, 8), (1, 1, 1, 2), strict=True):
             assert self.state(number) == "COMPLETED"
             found = tasks(number)

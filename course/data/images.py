@@ -133,7 +133,7 @@ class Files(datasets.ImageFolder):
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Load images with one core, also without workers."""
+    """Let PyTorch compute with one thread meanwhile."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -7,7 +7,9 @@ started.json   written when the job starts
 waiting        exists while it waits for its turn among the runs of its job
 steps.jsonl    one line per training step, while it runs; of other ranks steps-1.jsonl, …
 rank-0.json    of a run with several ranks: what only this rank knows
+rank0.done     (rank1.done, …) written when a rank has finished without an error
 record.json    written once, atomically, when the run is over: the source of every number
+checkpoints/   (weights.pt, report.png, …) what the script or `report` saved
 beside/        a run that was repeated to take turns with this one: a folder like this one
 logs/          standard output and error
 

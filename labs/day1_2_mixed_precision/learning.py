@@ -8,6 +8,7 @@ import pandas as pd
 import torch
 from torch import nn
 
+from course.data.images import one_thread
 from labs.day1_2_mixed_precision.rounding import handwritten_digits
 
 BATCH = 64
@@ -30,8 +31,6 @@ def digit_accuracy(loss_divisor: int = BATCH, steps: int = 200) -> pd.DataFrame:
         Columns fp32, fp16, "fp16, loss scaled": the share of the batch that was right, before the
         step's update, by step.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # several threads would wait for each other: the matrices are small
     accuracy = {}
     for name, (fp16, scaled) in RUNS.items():
         torch.manual_seed(0)  # the same weights and batches for all
@@ -39,8 +38,8 @@ def digit_accuracy(loss_divisor: int = BATCH, steps: int = 200) -> pd.DataFrame:
         model = nn.Sequential(*hidden, nn.Linear(64, 10))
         optimizer = torch.optim.Adam(model.parameters(), lr=0.002)
         scaler = torch.amp.GradScaler("cpu", enabled=scaled)
-        accuracy[name] = list(_train(model, optimizer, scaler, steps, fp16, loss_divisor))
-    torch.set_num_threads(threads)
+        with one_thread():  # several would wait for each other, because the matrices are small
+            accuracy[name] = list(_train(model, optimizer, scaler, steps, fp16, loss_divisor))
     return pd.DataFrame(accuracy).rename_axis("step")
 
 

@@ -20,7 +20,6 @@ _NAMES = {
     ".widgets.quiz": "quiz",
     ".runs.run": "Run find_runs runs_root PROJECT",
     ".runs.logs": "search_log tail",
-    ".runs.export": "export",
     ".runs.recordings": "recorded recorded_runs trace_path",
     ".checks.report": "report compare",
     ".checks.ladder": "ladder",

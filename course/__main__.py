@@ -20,9 +20,8 @@ def main() -> None:
     except Exception as error:
         from course.data.default_set import DataError
         from course.jobs.launch import JobError
-        from course.runs.export import ExportError
 
-        known = ValueError | DataError | ExportError | JobError
+        known = ValueError | DataError | JobError
         expected = isinstance(error, known)
         if not expected or os.environ.get("COURSE_DEBUG"):
             raise

@@ -15,13 +15,14 @@ from torch.utils.data import DistributedSampler
 from torchvision.transforms import v2
 
 from course.data.loader import image_sets, loaders, normalised, skip
-from course.data.seeded import Seeded
 from course.training import models, optimizers, precision
 from course.training.meter import Meter
 from course.training.precision import HALF
 from course.training.ranks.group import any_rank, join_group, validate
 from course.training.recorder import recording
-from course.training.restart import checkpoint, randomness
+from course.training.restart import checkpoint
+from labs.day4_5_practice import randomness
+from labs.day4_5_practice.seeded import Seeded
 
 
 def main(run):

@@ -1,4 +1,4 @@
-"""Commands for instructors: execute notebooks, run Slurm on this machine, record a machine."""
+"""Commands: execute notebooks, Slurm on this machine, record a machine, update, export."""
 
 from __future__ import annotations
 
@@ -128,3 +128,43 @@ def record(
         tables.show_table(["rung", "GPUs", "for", "device", "precision", "trained on"], rows)
     else:
         typer.echo(recorder.record(machine, recorder.plan(only, gpus), folder))
+
+
+@app.command()
+def update() -> None:
+    """Get the newest version of the course; files that you edited are backed up first."""
+    from tools.update import update as update_clone
+
+    typer.echo(update_clone())
+
+
+@app.command()
+def export(
+    to: Annotated[str, typer.Option(help="tensorboard, trackio or wandb (offline).")],
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Names of runs; by default all finished ones.")
+    ] = None,
+    search: Annotated[str, typer.Option(help="Only the trials of this search.")] = "",
+    recorded: Annotated[
+        str, typer.Option(help="Export runs recorded on this machine, such as nvidia-h100.")
+    ] = "",
+    folder: Annotated[str, typer.Option(help="Output folder; runs/exports/TOOL by default.")] = "",
+    json_: AsJson = False,
+) -> None:
+    """Export finished runs to TensorBoard, Trackio or Weights & Biases (offline)."""
+    from course.runs.recordings import recorded_runs
+    from course.runs.run import all_runs, get
+    from labs.day4_5_practice import exports
+
+    chosen = recorded_runs(recorded) if recorded else all_runs()
+    if search:
+        chosen = [run for run in chosen if run.launched.get("trial", {}).get("study") == search]
+    if names:
+        chosen = [get(name, of=chosen) for name in names]
+    chosen = [run for run in chosen if names or run.record is not None]
+    exported = exports.export(chosen, to, folder)
+    if json_:
+        runs = [run.name for run in exported.runs]
+        tables.as_json({"folder": str(exported.folder), "runs": runs, "look": exported.look})
+    else:
+        typer.echo(exported)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from course.analysis.traces import thin as trace_thin
 from course.checks import discovery
 from course.checks.lab import Planned
 from course.config import Config
@@ -33,6 +32,7 @@ from course.runs.recordings import (
 )
 from course.runs.run import TRACES, Run, all_runs, git_sha, runs_root
 from labs.day4_4_search import configs as tuned
+from tools import thin_trace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -240,7 +240,7 @@ def _columns(steps: pd.DataFrame, purpose: str) -> dict[str, list]:
 def _copy_files(run: Run, folder: Path) -> None:
     """Copy a run's files into a folder: its thin trace, and BatchNorm's statistics."""
     if run.record.trace:
-        thin = trace_thin.thin(run.folder / run.record.trace, folder / run.record.trace)
+        thin = thin_trace.thin(run.folder / run.record.trace, folder / run.record.trace)
         if (size := thin.stat().st_size) > TRACE_BYTES:
             raise ValueError(f"{run}: its trace has {size:,} bytes, more than {TRACE_BYTES:,}")
     for path in run.folder.glob("batchnorm-*.pt"):

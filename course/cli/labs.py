@@ -1,4 +1,4 @@
-"""Commands for learners: exercises, update, check, progress."""
+"""Commands for learners: exercises, check, progress."""
 
 from __future__ import annotations
 
@@ -46,14 +46,6 @@ def exercises(
         tables.as_json(states)
     else:
         tables.show_table([*states[0]], [state.values() for state in states])
-
-
-@app.command()
-def update() -> None:
-    """Get the newest version of the course; files that you edited are backed up first."""
-    from course.checks.update import update as update_clone
-
-    typer.echo(update_clone())
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Commands for runs: launch them, compare them, list and show them, cancel and export them."""
+"""Commands for runs: launch them, compare them, list and show them, cancel them."""
 
 from __future__ import annotations
 
@@ -341,35 +341,3 @@ def logs(
         tables.as_json({"run": run.name, "files": list(map(str, run.logs)), "text": tail})
     else:
         typer.echo(tail or f"(empty; see also {'without ' if err else ''}--err)")
-
-
-@app.command()
-def export(
-    to: Annotated[str, typer.Option(help="tensorboard, trackio or wandb (offline).")],
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Names of runs; by default all finished ones.")
-    ] = None,
-    search: Annotated[str, typer.Option(help="Only the trials of this search.")] = "",
-    recorded: Annotated[
-        str, typer.Option(help="Export runs recorded on this machine, such as nvidia-h100.")
-    ] = "",
-    folder: Annotated[str, typer.Option(help="Output folder; runs/exports/TOOL by default.")] = "",
-    json_: AsJson = False,
-) -> None:
-    """Export finished runs to TensorBoard, Trackio or Weights & Biases (offline)."""
-    from course.runs import export as exports
-    from course.runs.recordings import recorded_runs
-    from course.runs.run import all_runs, get
-
-    chosen = recorded_runs(recorded) if recorded else all_runs()
-    if search:
-        chosen = [run for run in chosen if run.launched.get("trial", {}).get("study") == search]
-    if names:
-        chosen = [get(name, of=chosen) for name in names]
-    chosen = [run for run in chosen if names or run.record is not None]
-    exported = exports.export(chosen, to, folder)
-    if json_:
-        runs = [run.name for run in exported.runs]
-        tables.as_json({"folder": str(exported.folder), "runs": runs, "look": exported.look})
-    else:
-        typer.echo(exported)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from course.runs.run import Run
 from course.training.evidence.actions import BACKWARD, FORWARD, INPUT, WEIGHT
-from course.training.ranks.pipelines import SCHEDULES
+from labs.day4_3_model_parallel.pipelines import SCHEDULES
 
 COLUMNS = ["rank", "stage", "micro_batch", "kind", "begin_ms", "end_ms"]
 # Durations in forward passes; backward computes gradients of inputs and of weights.

@@ -64,7 +64,7 @@ def _stage_faults(run: Run, against: Run) -> Iterator[str]:
 
 
 def _number_faults(run: Run) -> Iterator[str]:
-    from course.training.ranks.pipelines import stage_numbers
+    from labs.day4_3_model_parallel.pipelines import stage_numbers
 
     ranks, pipeline = run.record.gpus, run.config.pipeline
     for rank, passes in enumerate(_order_of(run)):
@@ -139,8 +139,8 @@ def _schedule_faults(run: Run, against: Run) -> Iterator[str]:
 
 def _order_faults(run: Run) -> Iterator[str]:
     """Passes in another order than the config names."""
-    from course.training.ranks.pipelines import SCHEDULES
     from labs.day4_3_model_parallel import schedules
+    from labs.day4_3_model_parallel.pipelines import SCHEDULES
 
     if not all(any(seen.get("actions", {}).values()) for seen in seen_by_ranks(run)):
         return

@@ -14,9 +14,9 @@ from torch import distributed, nn
 from torch.distributed import pipelining
 
 from course.training import models
-from course.training.ranks import pipelines
-from course.training.ranks.pipelines import Stage
 from labs.day4_2_fsdp.processes import on_ranks
+from labs.day4_3_model_parallel import pipelines
+from labs.day4_3_model_parallel.pipelines import Stage
 
 CLASSES = 16  # of the default images
 REPEATS = 3  # of each piece's timing, of which the shortest counts

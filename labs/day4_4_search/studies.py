@@ -21,11 +21,11 @@ from course.config import Config
 from course.jobs import sites
 from course.jobs.launch import JobError, explain, launch_planned, wait
 from course.jobs.plan import plan
-from course.jobs.trials import array, taking
 from course.runs import run as runs
 from course.runs.files import write_atomically
 from course.runs.run import Run
 from course.training.trials import ABOUT, FOLDER, PRUNERS, open_study
+from labs.day4_4_search import array, trial_queue
 from labs.day4_4_search.space import Space, combinations, contains, distributions
 
 MAX_ARRAYS = 3  # arrays in a row in which no trial ends
@@ -124,7 +124,7 @@ def _request(
     from optuna.distributions import distribution_to_json
 
     for field, value, known in (
-        ("sampler", sampler, taking.SAMPLERS),
+        ("sampler", sampler, trial_queue.SAMPLERS),
         ("pruner", pruner, PRUNERS),
     ):
         if value not in known:
@@ -169,16 +169,16 @@ def _folder(request: dict[str, Any], name: str) -> Path:
     digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:8]
     folder = runs.runs_root() / FOLDER / (name or f"{request['label']}-{digest}")
     folder.mkdir(parents=True, exist_ok=True)
-    with taking.locked(folder):
+    with trial_queue.locked(folder):
         if (folder / ABOUT).exists():
-            known = taking.about(folder)
+            known = trial_queue.about(folder)
             if changed := [key for key in request if request[key] != known.get(key)]:
                 raise ValueError(
                     f"name={name!r}: a different search has this name ({', '.join(changed)} "
                     f"differ). Choose another name, or none, or delete {folder}"
                 )
             return folder
-        (folder / taking.SNAPSHOT).write_text(request["text"])
+        (folder / trial_queue.SNAPSHOT).write_text(request["text"])
         write_atomically(folder / ABOUT, json.dumps(request, indent=1))
         study = open_study(folder)
         for values in request["first"]:
@@ -200,13 +200,13 @@ def _conducting(folder: Path) -> Iterator[None]:
 
 def _run_here(folder: Path, count: int) -> None:
     with _progress_bar(folder, count) as update:
-        for run in taking.heal(folder, runs.runs_root()):  # of a call that was interrupted
+        for run in trial_queue.heal(folder, runs.runs_root()):  # of a call that was interrupted
             _wait(run)
-            taking.finish(folder, run)
+            trial_queue.finish(folder, run)
             update()
-        while run := _quietly(lambda: taking.take(folder, count, launch_planned)):
+        while run := _quietly(lambda: trial_queue.take(folder, count, launch_planned)):
             _wait(run)
-            taking.finish(folder, run)
+            trial_queue.finish(folder, run)
             update()
 
 
@@ -224,7 +224,7 @@ def _run_on_slurm(folder: Path, count: int, workers: int) -> None:
         while True:
             # Asked first, or a trial that ends in between would be missed.
             is_over = not array.alive(folder)
-            running = taking.heal(folder, runs.runs_root())
+            running = trial_queue.heal(folder, runs.runs_root())
             left = update()
             if not left:
                 return
@@ -272,7 +272,7 @@ def _finished_trials(folder: Path) -> tuple[int, float]:
     Raises:
         JobError: all of the first trials failed.
     """
-    trials = taking.begun(open_study(folder).get_trials(deepcopy=False))
+    trials = trial_queue.begun(open_study(folder).get_trials(deepcopy=False))
     finished = [trial for trial in trials if trial.state.is_finished()]
     if len(finished) >= MAX_FAILURES and all(trial.state.name == "FAIL" for trial in finished):
         names = [trial.user_attrs["run"] for trial in finished if "run" in trial.user_attrs]

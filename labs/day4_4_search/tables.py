@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from course.jobs.trials.taking import is_pruned
 from course.runs.run import Run
 from labs.day4_4_search.studies import Search
+from labs.day4_4_search.trial_queue import is_pruned
 
 COLUMNS = ("search", "trial", "state", "val_top1", "epochs", "device_s", "joules", "machine")
 

@@ -8,6 +8,7 @@ _NAMES = {
         "checkpoint_config compare_losses compare_speed lost_share saving_costs stop_after"
     ),
     ".energy": "HOST PUE all_recorded carbon carbon_by_grid energy_table joules",
+    ".exports": "export",
     ".figures": (
         "plot_checkpoint_interval plot_grams plot_restart plot_run_comparison plot_step_times"
     ),
@@ -15,6 +16,6 @@ _NAMES = {
         "compare_crops compare_machines compare_repeats compare_sums train_with_threads"
     ),
     ".tracking": "explained_shares runs_table select_by_tags",
-    "course.runs.trackers": "tags",
+    ".trackers": "tags",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

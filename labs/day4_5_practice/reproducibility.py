@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from course.config import Config
 from course.data.images import RandomCrop
-from course.data.seeded import Seeded
 from course.runs.run import Run
+from labs.day4_5_practice.seeded import Seeded
 
 WORKERS = (0, 1, 2)
 
@@ -83,7 +83,7 @@ def compare_crops() -> pd.DataFrame:
     """Load an epoch of random crops with different numbers of workers; return checksums.
 
     Columns: `by worker`, as a DataLoader has it, each worker with its own random numbers; `by
-    image`, as `course.data.seeded.Seeded` has it, from seed, epoch and image.
+    image`, as `labs.day4_5_practice.seeded.Seeded` has it, from seed, epoch and image.
     """
     images = torch.rand(8, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     cropped = _CroppedImages(images)

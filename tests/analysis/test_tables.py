@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,12 +9,13 @@ import pytest
 import torch
 from torch import nn
 from torch.profiler import record_function
-from trace_files import CONV, COUNT, DURATION, SHARE, WGRAD, ncu_row, ncu_text, onednn_line
+from trace_files import CONV, WGRAD, onednn_line
 
 from course.analysis.traces import tables
 from course.analysis.traces.figures import plot_time_by, plot_timeline
 from course.runs.record import PHASES
 from course.training.profiling import onednn_log
+from tools.thin_trace import thin
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
 pytestmark = pytest.mark.formats
@@ -194,7 +194,7 @@ def test_idle_time_and_what_the_host_did(gpu_file: Path) -> None:
 
 def test_thin_gpu_trace_has_the_same_summaries(gpu_file: Path, tmp_path: Path) -> None:
     before = tables.read(gpu_file)
-    after = tables.read(tables.thin(gpu_file, tmp_path / "thin.json.gz"))
+    after = tables.read(thin(gpu_file, tmp_path / "thin.json.gz"))
     for summary in (tables.by_kernel, tables.by_operator, tables.copies):
         assert summary(before).round(12).equals(summary(after).round(12))
     columns = ["kernel", "operator", "inner_operator", "phase", "step", "input_types"]
@@ -205,7 +205,7 @@ def test_thin_gpu_trace_has_the_same_summaries(gpu_file: Path, tmp_path: Path) -
 
 
 def test_thin_cpu_trace_is_smaller_and_keeps_every_operator(cpu_file: Path, tmp_path: Path) -> None:
-    target = tables.thin(cpu_file, tmp_path / "thin.json.gz")
+    target = thin(cpu_file, tmp_path / "thin.json.gz")
     assert target.stat().st_size < cpu_file.stat().st_size * 0.8
     before, after = tables.read(cpu_file).operators, tables.read(target).operators
     assert before["name"].equals(after["name"]) and before["phase"].equals(after["phase"])
@@ -243,124 +243,6 @@ def test_files_that_are_not_traces_are_named(tmp_path: Path, cpu_file: Path) -> 
         assert words in message_of(tables.read, path)
     path.write_text(json.dumps([event | {"args": None}]))  # some tools write null
     assert tables.by_operator(tables.read(path))["name"].tolist() == ["aten::mm"]
-
-
-# ---- Nsight Systems ----------------------------------------------------------------------------
-
-
-def change(path: Path, *statements: str) -> None:
-    with sqlite3.connect(path) as database:
-        for statement in statements:
-            database.execute(statement)
-    database.close()
-
-
-def test_nsight_systems_has_the_same_tables(nsys_file: Path) -> None:
-    trace = tables.read_nsys(nsys_file)
-    assert trace.device == "NVIDIA A100"
-    rows = trace.kernels.set_index("kernel")
-    assert list(rows.index) == [CONV, WGRAD]
-    assert list(rows["phase"]) == ["forward", "backward"]
-    assert set(rows["step"]) == {5}
-    assert list(rows["operator"]) == ["aten::conv2d", ""]
-    assert rows.loc[CONV, "duration_s"] == pytest.approx(90e-9)
-    assert rows.loc[CONV, "start_s"] == pytest.approx(300e-9)
-    (copy,) = tables.copies(trace).itertuples()
-    assert (copy.kind, copy.memory, copy.bytes) == ("HtoD", "Pinned -> Device", 4096)
-    assert tables.idle(trace)["largest_gap_s"].item() == pytest.approx(410e-9)
-
-
-def test_nsight_systems_with_only_kernels(nsys_file: Path) -> None:
-    optional = ("NVTX_EVENTS", "TARGET_INFO_GPU", "ENUM_CUDA_MEM_KIND")
-    optional += tuple(f"CUPTI_ACTIVITY_KIND_{name}" for name in ("MEMCPY", "RUNTIME"))
-    change(nsys_file, *(f"DROP TABLE {name}" for name in optional))
-    trace = tables.read_nsys(nsys_file)
-    assert tables.by_kernel(trace)["count"].sum() == 2
-    assert set(trace.kernels["phase"]) == {""} and trace.copies.empty
-    change(nsys_file, "DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
-    assert "no table CUPTI_ACTIVITY_KIND_KERNEL" in message_of(tables.read_nsys, nsys_file)
-
-
-def test_nsight_systems_with_the_table_names_of_a_newer_schema(nsys_file: Path) -> None:
-    for name in ("KERNEL", "RUNTIME", "MEMCPY"):
-        table = f"CUPTI_ACTIVITY_KIND_{name}"
-        change(
-            nsys_file,
-            f"ALTER TABLE {table} RENAME TO {table}_V10",
-            f"CREATE TABLE {table}_V9 AS SELECT * FROM {table}_V10 LIMIT 1",
-        )
-    change(
-        nsys_file,
-        "CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT)",
-        "INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_SCHEMA_VERSION', '4.1.0')",
-    )
-    with pytest.warns(UserWarning, match=r"schema version 4.1.0.* nsys stats report.sqlite"):
-        test_nsight_systems_has_the_same_tables(nsys_file)
-    change(nsys_file, "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL_V10 RENAME COLUMN start TO begin")
-    message = message_of(tables.read_nsys, nsys_file)
-    assert "schema version 4.1.0 (KeyError: 'start')" in message
-
-
-def test_nsight_systems_refuses_hidden_kernels_and_other_files(nsys_file: Path) -> None:
-    change(
-        nsys_file,
-        "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER, end INTEGER)",
-        "INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (0, 90000)",
-    )
-    message = message_of(tables.read_nsys, nsys_file)
-    assert "CUDA graphs without their kernels (1 launched, 9e-05 s in total)" in message
-    assert "--cuda-graph-trace=node" in message
-    nsys_file.write_text("not a database at all, but text that is long enough to have a header")
-    message = message_of(tables.read_nsys, nsys_file)
-    assert "cannot be read as an Nsight Systems export" in message
-    nsys_file.unlink()
-    assert "no such file" in message_of(tables.read_nsys, nsys_file)
-
-
-# ---- Nsight Compute ----------------------------------------------------------------------------
-
-
-def test_nsight_compute_has_durations_and_tensor_core_counters(tmp_path: Path) -> None:
-    path, copy = tmp_path / "ncu.csv", "void copy<int>(int, T2)"
-    path.write_text(
-        ncu_text(
-            ncu_row(0, CONV, DURATION, "ns", "26,784"),
-            ncu_row(0, CONV, COUNT, "inst", "1,048,576"),
-            ncu_row(0, CONV, SHARE, "%", "53.50"),
-            ncu_row(1, copy, DURATION, "usecond", "3.5"),
-            ncu_row(1, copy, COUNT, "inst", "0"),
-            ncu_row(1, copy, SHARE, "%", "n/a"),
-        )
-    )
-    trace = tables.read_ncu(path)
-    conv, other = trace.kernels.set_index("kernel").loc[[CONV, copy]].itertuples()
-    assert conv.duration_s == pytest.approx(26.784e-6) and other.duration_s == pytest.approx(3.5e-6)
-    assert conv.tensor_active == pytest.approx(0.535) and conv.tensor_instructions == 1048576
-    assert other.tensor_instructions == 0 and other.tensor_active != other.tensor_active  # NaN
-    assert tables.by_kernel(trace)["name"].tolist() == [CONV, copy]
-    assert tables.idle(trace).empty  # it has no times
-    assert trace.device == "GPU of compute capability 9.0"
-    with pytest.raises(ValueError, match="no times"):
-        plot_timeline(trace)
-
-
-def test_nsight_compute_raw_page_has_one_column_per_metric(tmp_path: Path) -> None:
-    path = tmp_path / "ncu.csv"
-    path.write_text(
-        f'"ID","Process ID","Kernel Name","{DURATION}","{SHARE}"\n"","","","ms","%"\n'
-        f'"0","5","{CONV}","1.5","12,5"\n'
-    )
-    (row,) = tables.read_ncu(path).kernels.itertuples()
-    assert (row.duration_s, row.tensor_active) == pytest.approx((1.5e-3, 0.125))
-
-
-def test_nsight_compute_refuses_files_without_its_metrics(tmp_path: Path) -> None:
-    path = tmp_path / "ncu.csv"
-    assert "No such file" in message_of(tables.read_ncu, path)
-    path.write_text("==PROF== Connected\nloss 3\n")
-    assert "no line of column names" in message_of(tables.read_ncu, path)
-    path.write_text(ncu_text(ncu_row(0, CONV, "dram__bytes.sum", "byte", "5")))
-    assert "neither durations nor Tensor Core counters" in message_of(tables.read_ncu, path)
 
 
 # ---- oneDNN ------------------------------------------------------------------------------------

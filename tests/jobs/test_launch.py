@@ -32,8 +32,8 @@ from course.jobs.launch import JobError
 from course.jobs.private import user_folder
 from course.runs import isolated
 from course.runs import run as runs
-from course.runs.export import export
 from labs.day4_2_fsdp.processes import on_ranks
+from labs.day4_5_practice.exports import export
 
 
 @both_ways

@@ -1,7 +1,7 @@
 """Summarize a profiler's trace: time by kernel, operator and phase, idle time, copies.
 
-A trace comes from `read` (PyTorch), `read_nsys` (Nsight Systems) or `read_ncu` (Nsight
-Compute), always with the same tables. Each function turns a `Trace` into a DataFrame. Without a
+A trace comes from `read`; `labs.day1_4_profiler` reads those of Nsight Systems and Nsight Compute
+into the same tables. Each function turns a `Trace` into a DataFrame. Without a
 GPU in the trace, the tables about a GPU are empty, and operators have their time on the CPU.
 """
 
@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from course.analysis.traces.intervals import merge_intervals
-from course.analysis.traces.nsight import read_ncu, read_nsys
 from course.analysis.traces.onednn import onednn, onednn_summary
 from course.analysis.traces.reader import STEP, Trace, TraceError, read
-from course.analysis.traces.thin import thin
 from course.runs.record import PHASES
 
 if TYPE_CHECKING:
@@ -33,10 +31,7 @@ __all__ = [
     "onednn",
     "onednn_summary",
     "read",
-    "read_ncu",
-    "read_nsys",
     "steps",
-    "thin",
 ]
 
 # Kernels of cuDNN and MIOpen that only turn NCHW into NHWC or back, or pad its channels.

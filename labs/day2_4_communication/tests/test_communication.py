@@ -23,7 +23,7 @@ from course.runs import recordings
 from course.runs.run import Run
 from course.training import models, stochastic_depth, sync_batchnorm
 from labs.day2_4_communication import batchnorm, figures
-from tools import record
+from tools import record, thin_trace
 
 TINY = rung(
     "baseline",
@@ -119,7 +119,7 @@ def test_nccl_kernels_and_what_hides_them(nccl: Path, tmp_path: Path) -> None:
     summary = report.attrs["text"]
     assert "3 collectives a step, over 2 ranks: 4.0 MB" in summary
     assert "1 all_reduce of bfloat16" in summary and "2 all_reduce" not in summary
-    thin = tables.thin(nccl, tmp_path / "thin.json.gz")
+    thin = thin_trace.thin(nccl, tmp_path / "thin.json.gz")
     pd.testing.assert_frame_equal(report, comm_report(tables.read(thin)))
     drawn = figures.plot_timeline(tables.read(nccl))
     assert [text.get_text() for text in drawn.axes[0].texts] == ["4 MB"]

@@ -9,8 +9,8 @@ from job_helpers import prepared, train_together
 
 from course.config import rung
 from course.runs.run import Run
-from course.training.ranks.pipelines import SCHEDULES
 from labs import day4_3_model_parallel as lab
+from labs.day4_3_model_parallel.pipelines import SCHEDULES
 from labs.day4_3_model_parallel.schedules import ideal_step_of, measured_order
 from labs.day4_3_model_parallel.stage_checks import CHECKS
 from labs.day4_3_model_parallel.stages import stage_ranges

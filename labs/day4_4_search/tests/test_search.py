@@ -25,14 +25,13 @@ from course.data.crop_set import Recipe
 from course.data.loader import image_sets, normalised
 from course.jobs.launch import JobError
 from course.jobs.slurm_commands import Partition
-from course.jobs.trials import array, taking
 from course.runs.record import Record, write_record
 from course.runs.run import FOLDER_VARIABLE, Run, record_of
 from course.training import models, trials
 from course.training.recorder import recording
 from course.training.trials import ABOUT, FOLDER, JOURNAL
 from labs import day4_4_search as lab
-from labs.day4_4_search import holdout
+from labs.day4_4_search import array, holdout, trial_queue
 from labs.day4_4_search.configs import SEARCHES, SPACE, recorded_search, search_config
 from labs.day4_4_search.space import contains, distributions
 
@@ -66,10 +65,10 @@ def test_an_accident_is_repeated_and_a_failure_is_not(runs_root: Path) -> None:
         return Run(folder)
 
     def ends(status: str, error: str) -> Run:
-        run = taking.take(asked.folder, 4, begin)
+        run = trial_queue.take(asked.folder, 4, begin)
         write_record(run.folder, record_of(run, {"status": status, "error": error}))
-        taking.finish(asked.folder, run)
-        taking.finish(asked.folder, run)  # as a worker and whoever looks after it may, both
+        trial_queue.finish(asked.folder, run)
+        trial_queue.finish(asked.folder, run)  # as a worker and whoever looks after it may, both
         return run
 
     first = ends("lost", "Slurm: NODE_FAIL, exit code 0:0, on node1")
@@ -80,8 +79,8 @@ def test_an_accident_is_repeated_and_a_failure_is_not(runs_root: Path) -> None:
     other = ends("failed", "ValueError: mine")
     assert other.launched["trial"]["params"] != params[0]
     last = ends("lost", "")
-    assert taking.take(asked.folder, 4, begin) is not None  # that one again, and then no more
-    assert taking.take(asked.folder, 4, begin) is None
+    assert trial_queue.take(asked.folder, 4, begin) is not None  # that one again, and then no more
+    assert trial_queue.take(asked.folder, 4, begin) is None
     assert last.launched["trial"]["number"] == 5
 
 
@@ -103,7 +102,7 @@ def test_an_accident_is_repeated_and_a_failure_is_not(runs_root: Path) -> None:
     ],
 )
 def test_accidents_are_repeated(status: str, error: str, again: bool) -> None:
-    assert taking.is_accident(Record(status, error=error)) == again
+    assert trial_queue.is_accident(Record(status, error=error)) == again
 
 
 def test_a_job_of_an_array_has_time_for_its_share_of_trials(
@@ -220,8 +219,8 @@ def test_pruning_ends_the_job_which_keeps_all_that_it_measured(
     assert len(after) == 1  # the second epoch was its last
     assert run.status == "cancelled" and len(run.record.epochs) == 2 and run.record.wall_s > 0
     said = "pruned after epoch 2 of 6: val_top1 was 0.250, and 3 of 4 others had more by then"
-    assert run.record.error == said and taking.is_pruned(run.record)
-    taking.finish(study, run)
+    assert run.record.error == said and trial_queue.is_pruned(run.record)
+    trial_queue.finish(study, run)
     assert trials.open_study(study).trials[number].state.name == "PRUNED"
 
 

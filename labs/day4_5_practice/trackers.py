@@ -1,7 +1,8 @@
 """Write runs for TensorBoard, Trackio and Weights & Biases.
 
-`python -m course.runs.trackers TOOL FOLDER` reads the folders of runs from standard input, one per
-line. It is a separate process because these tools keep threads, files and variables until it ends.
+`python -m labs.day4_5_practice.trackers TOOL FOLDER` reads the folders of runs from standard
+input, one per line. It is a separate process because these tools keep threads, files and variables
+until it ends.
 """
 
 from __future__ import annotations

@@ -14,12 +14,11 @@ from recorded_helpers import own_copy
 from typer.testing import CliRunner
 
 from course import __main__
-from course.runs import export as exports
-from course.runs import trackers
-from course.runs.export import ExportError, export
 from course.runs.recordings import recorded_runs
 from course.runs.run import PROJECT, Run, all_runs
-from course.runs.trackers import content
+from labs.day4_5_practice import exports, trackers
+from labs.day4_5_practice.exports import export
+from labs.day4_5_practice.trackers import content
 
 MACHINE = "nvidia-h100"
 BIN = Path(sys.executable).parent
@@ -212,7 +211,7 @@ def test_the_command_to_view_them_is_for_the_projects_folder(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_a_tools_error_is_shown(runs: list[Run], tmp_path: Path) -> None:
     (tmp_path / "wandb").write_text("a file where a folder should be")
-    with pytest.raises(ExportError, match=r"wandb did not take the runs: .*wandb"):
+    with pytest.raises(ValueError, match=r"wandb did not take the runs: .*wandb"):
         export(runs[0], "wandb", tmp_path)
 
 

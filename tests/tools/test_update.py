@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from course.checks.update import update
+from tools.update import update
 
 FILES = {
     "exercises/train.py": "TODO 1\n",

@@ -23,10 +23,6 @@ REMOVED_VARIABLES = ("TRACKIO_", "WANDB_", "HF_")  # with them, a tool could sen
 FOLDER = "exports"  # in the folder of all runs
 
 
-class ExportError(RuntimeError):
-    """A tool did not accept the runs; the message contains its last words."""
-
-
 @dataclass(frozen=True)
 class Exported:
     """Runs that were exported, and how to view them."""
@@ -59,15 +55,14 @@ def export(runs: Run | Iterable[Run], to: str, folder: str | Path = "") -> Expor
 
     Raises:
         ValueError: the tool is unknown or not installed; there is no run, or one is not over; the
-            folder would overwrite a run.
-        ExportError: the tool did not accept the runs.
+            folder would overwrite a run; or the tool did not accept the runs.
     """
     runs = (runs,) if isinstance(runs, Run) else tuple(runs)
     place = Path(folder or runs_root() / FOLDER / to).expanduser().resolve()
     _check(runs, to, place)
     place.mkdir(parents=True, exist_ok=True)
     process = subprocess.run(
-        [sys.executable, "-P", "-m", "course.runs.trackers", to, str(place)],
+        [sys.executable, "-P", "-m", "labs.day4_5_practice.trackers", to, str(place)],
         input="\n".join(str(run.folder) for run in runs),
         env=_offline(place),
         capture_output=True,
@@ -75,7 +70,7 @@ def export(runs: Run | Iterable[Run], to: str, folder: str | Path = "") -> Expor
     )
     if process.returncode:
         error = (process.stderr.strip().splitlines() or ["it gave no reason"])[-1]
-        raise ExportError(f"{to} did not take the runs: {error}")
+        raise ValueError(f"{to} did not take the runs: {error}")
     return Exported(to, place, runs)
 
 

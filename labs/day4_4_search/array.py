@@ -18,9 +18,9 @@ from course.jobs.launch import enter
 from course.jobs.sites import Site
 from course.jobs.slurm_commands import Partition
 from course.jobs.supervise import supervise
-from course.jobs.trials import taking
 from course.runs.record import write_record
 from course.runs.run import record_of, runs_root
+from labs.day4_4_search import trial_queue
 
 LATE_S = 60.0  # a trial may begin so late, as Slurm ends a job GRACE_MIN behind its time
 
@@ -42,7 +42,7 @@ def timed(folder: Path, share: float, offers: list[Partition]) -> tuple[Site, fl
 
     A worker's share of the trials fits in, or as much of it as the partitions offer.
     """
-    asked = taking.about(folder)
+    asked = trial_queue.about(folder)
     place = sites.get(asked["site"])
     trial_min = asked["time_min"] or place.time_min
     job_min = min(trial_min * math.ceil(share), slurm_commands.most_min(place, offers))
@@ -61,12 +61,12 @@ def work(folder: str, root: str, most: int, spare_min: float = math.inf) -> None
     latest = time.monotonic() + spare_min * 60 + LATE_S
     _put_back(study, me)
     begin = partial(enter, job=_found_by(me), job_folder=study)
-    while time.monotonic() < latest and (run := taking.take(study, most, begin, worker=me)):
+    while time.monotonic() < latest and (run := trial_queue.take(study, most, begin, worker=me)):
         with suppress(SystemExit):  # which a job of one run ends with, where that has failed
             supervise(str(run.folder))
         if run.record is None:  # this job is to end
             return
-        taking.finish(study, run)
+        trial_queue.finish(study, run)
 
 
 def _found_by(number: str) -> dict[str, Any]:
@@ -78,11 +78,11 @@ def _found_by(number: str) -> dict[str, Any]:
 
 def _put_back(study: Path, me: str) -> None:
     """Slurm began this job anew: what it was at is lost."""
-    for run in taking.heal(study, runs_root()):
+    for run in trial_queue.heal(study, runs_root()):
         if run.launched["job_id"] == me:
             values = {"status": "lost", "error": "Slurm: its job was put back into the queue"}
             write_record(run.folder, record_of(run, values))
-            taking.finish(study, run)
+            trial_queue.finish(study, run)
 
 
 def was_cancelled(number: str) -> bool:

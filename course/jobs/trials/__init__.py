@@ -1,1 +1,0 @@
-"""Trials of a search as jobs: which is next, what came of it, and an array of workers on Slurm."""

@@ -38,6 +38,7 @@ _MODULES = {
     "plots": ".charts",
     "doctor": ".doctor",
     "default_set": ".data.default_set",
+    "memory": ".training.memory_prediction",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES, _MODULES)
 

@@ -325,6 +325,20 @@ def find_runs(**fields_wanted: Any) -> pd.DataFrame:
     return table.sort_values("started_at", kind="stable", ignore_index=True)
 
 
+def rows_of(runs: Iterable[Run] | pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the record's fields of each run, with its `config` as a dict.
+
+    Args:
+        runs: runs, or a table of records from `recorded` or `find_runs`.
+    """
+    import pandas as pd
+
+    if isinstance(runs, pd.DataFrame):
+        return runs.to_dict("records")
+    records = ((run, vars(run.record) if run.record else {}) for run in runs)
+    return [{"status": run.status, **record, "config": vars(run.config)} for run, record in records]
+
+
 def all_runs() -> list[Run]:
     """Return every run in the runs folder, by name; skip unreadable ones and print the reason."""
     return [job for job in all_jobs() if not job.is_command and _is_readable(job)]

@@ -197,7 +197,7 @@ def predict(config: Config) -> Prediction:
     A step runs on fake tensors, when the optimizer has its state, and PyTorch's MemTracker adds up
     the storages alive after each operator. Not in it: workspaces of cuDNN and cuBLAS (0.1 GiB in
     half precision, 0.5 in fp32, at batch 256 on an H100), the CUDA context, and what the allocator
-    reserves without using it. Beside measured peaks: `course.analysis.memory` and
+    reserves without using it. Beside measured peaks: `labs.day1_1_gpu.peaks` and
     docs/memory.md.
 
     Raises:

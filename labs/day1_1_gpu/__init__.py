@@ -7,5 +7,7 @@ _NAMES = {
     ".data_figures": "plot_launch_queue plot_network_layers plot_samples",
     ".figures": "plot_batch_sweep plot_memory_by_part plot_predicted_peaks",
     ".memory_parts": "forward_peaks memory_by_part",
+    ".peaks": "compare_peaks fit_predicted_correctly median_error recorded_peaks",
+    "course.training.memory": "total_gib",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -134,7 +134,7 @@ def plot_predicted_peaks(table: pd.DataFrame) -> Picture:
     measured peak: it is a cross at its prediction.
 
     Args:
-        table: from `memory.compare_peaks` or `memory.recorded_peaks`.
+        table: from `compare_peaks` or `recorded_peaks`.
     """
     picture = Picture(10, 4.8)
     peaks, errors = picture.panels(1, 2)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from course.analysis.memory import NO_STRATEGY
 from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
 from course.charts.primitives import bars, heading, label, legend, lines, mark, stack
 from course.text import digits
+from labs.day1_1_gpu.peaks import NO_STRATEGY
 from labs.day4_1_memory.measurements import on_pareto_front
 
 if TYPE_CHECKING:

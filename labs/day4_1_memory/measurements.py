@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from course.analysis.memory import memory_strategy
 from course.runs.run import Run
+from labs.day1_1_gpu.peaks import memory_strategy
 
 
 def memory_strategies(runs: Iterable[Run]) -> pd.DataFrame:

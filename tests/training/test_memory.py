@@ -11,11 +11,11 @@ import pytest
 import torch
 from job_helpers import run_forked
 
-from course.analysis import memory as peaks
 from course.config import GIB, rung
 from course.runs.recordings import recorded
 from course.training import memory
 from course.training.memory_prediction import predict
+from labs.day1_1_gpu import peaks
 from labs.day1_1_gpu.figures import plot_predicted_peaks
 
 CPU = torch.device("cpu")

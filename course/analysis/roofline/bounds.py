@@ -16,10 +16,9 @@ import torch
 
 from course.analysis.roofline.cost import step_cost
 from course.analysis.roofline.timing import FORMATS, check_format, number_format, seconds
-from course.analysis.run_rows import rows
 from course.config import from_dict
 from course.runs.recordings import load, origin
-from course.runs.run import Run
+from course.runs.run import Run, rows_of
 from course.training.precision import has_units
 from course.training.recorder import Recorder
 
@@ -100,7 +99,7 @@ def points(runs: Iterable[Run] | pd.DataFrame, ceilings: Ceilings) -> pd.DataFra
     Raises:
         ValueError: no run is left.
     """
-    records = rows(runs)
+    records = rows_of(runs)
     table = [
         _point(row, ceilings)
         for row in records

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from course.analysis import memory
+from course import memory
 from course.config import rung
 from course.training import models
 from course.training.evidence.kept import Kept

@@ -10,23 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from course.analysis.run_rows import finished
 from course.config import CHOICES, Config, from_dict
 from course.runs import recordings
-from course.runs.run import Run
-from course.training.memory import total_gib
+from course.runs.run import Run, rows_of
 from course.training.memory_prediction import predict
-
-__all__ = [
-    "compare_peaks",
-    "fit_predicted_correctly",
-    "median_error",
-    "memory_strategy",
-    "predict",
-    "recorded_peaks",
-    "save_predictions",
-    "total_gib",
-]
 
 MACHINE = "nvidia-h100"
 SAVED = "predicted"  # the key of saved predictions in a machine's index
@@ -104,7 +91,7 @@ def recorded_peaks(machine: str = MACHINE, purpose: str = "") -> pd.DataFrame:
         if _key(config) not in peaks:
             raise ValueError(
                 f"no prediction is saved for {config.rung}, {config.setup}, recorded on {machine}: "
-                f"run course.analysis.memory.save_predictions({machine!r})"
+                f"run labs.day1_1_gpu.peaks.save_predictions({machine!r})"
             )
     return _compare(rows, peaks, saved["torch"])
 
@@ -127,6 +114,21 @@ def median_error(table: pd.DataFrame) -> float:
 def fit_predicted_correctly(table: pd.DataFrame) -> pd.Series:
     """Return for each run whether the prediction is right about fitting into `limit_gib`."""
     return (table["predicted_gib"] <= table["limit_gib"]) == (table["status"] == "ok")
+
+
+def finished(runs: Iterable[Run] | pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the `rows_of` runs that have finished.
+
+    Raises:
+        ValueError: a run is queued or running.
+    """
+    records = rows_of(runs)
+    if waiting := [row["status"] for row in records if row["status"] in ("queued", "running")]:
+        raise ValueError(
+            f"a run is still {waiting[0]}: wait(runs, check=False) first (check=False, because a "
+            "run may end out of memory here)"
+        )
+    return records
 
 
 def _comparable(runs: Iterable[Run] | pd.DataFrame) -> list[dict[str, Any]]:

@@ -1,5 +1,12 @@
 """What profilers write: a few kernels in Nsight's and oneDNN's formats."""
 
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from course.analysis.traces.reader import TraceError
+
 CONV = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64"
 WGRAD = "sm90_xmma_wgrad_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc"
 HEAD = (
@@ -43,3 +50,11 @@ def onednn_line(kernel: str, kind: str, milliseconds: float) -> str:
         f"src:{kind}::blocked:acdb::f0 wei:{kind}:a:blocked:Acdb16a::f0 dst:{kind}::blocked:"
         f"acdb::f0,attr-scratchpad:user,alg:convolution_direct,mb8_ic16oc32,{milliseconds}\n"
     )
+
+
+def message_of(reader: Callable, path: Path) -> str:
+    """Return the message of the `TraceError` that a reader raises; it must name the file."""
+    with pytest.raises(TraceError) as caught:
+        reader(path)
+    assert path.name in str(caught.value)
+    return str(caught.value)

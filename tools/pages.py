@@ -26,7 +26,6 @@ from PIL import Image
 from course.analysis.roofline.bounds import points, recorded_ceilings
 from course.analysis.roofline.cost import fusion_traffic, operators
 from course.analysis.traces import tables as traces
-from course.analysis.traces.tensor_cores import report as tensor_cores
 from course.checks import discovery
 from course.config import RUNGS, from_dict, rung
 from course.runs import recordings
@@ -34,6 +33,7 @@ from course.runs.record import Record
 from course.runs.run import PROJECT, Run
 from course.text import digits
 from labs.day1_1_gpu import peaks
+from labs.day1_4_profiler import tensor_cores
 from labs.day2_1_dataloader import loading
 from labs.day2_3_scaling import efficiency
 from race import board, tracks

@@ -4,7 +4,10 @@ from course.lazy import lazy_exports
 
 _NAMES = {
     ".counters": "compare_with_counters summarize_verdicts",
+    ".figures": "plot_tensor_cores plot_time_by plot_timeline",
     ".nsight": "read_ncu read_nsys",
+    ".rules": "classify",
     ".scores": "score",
+    ".tensor_cores": "kernels_of_run tensor_core_report tensor_core_summary",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from course.analysis.traces import tables
-from course.analysis.traces.tensor_cores.rules import NOT, UNKNOWN, USED, classify
 from course.runs.recordings import trace_folder, trace_path
+from labs.day1_4_profiler.rules import NOT, UNKNOWN, USED, classify
 from labs.day1_4_profiler.scores import read_commented
 
 COUNTERS_FILE, SASS_FILE = "ncu.csv", "sass.csv"

@@ -8,7 +8,7 @@ from functools import cache
 
 import pandas as pd
 
-from course.analysis.traces.tensor_cores.rules import USED, classify
+from labs.day1_4_profiler.rules import USED, classify
 from labs.day1_4_profiler.scores import labelled
 
 # How the name begins, and why the kernel does or does not use Tensor Cores.

@@ -17,7 +17,7 @@ from torch import distributed, nn
 from course.analysis.traces.intervals import intervals_of, merge_intervals
 from course.analysis.traces.reader import read
 from course.analysis.traces.tables import Trace
-from course.analysis.traces.tensor_cores.report import (
+from labs.day1_4_profiler.tensor_cores import (
     tensor_core_kernels,
     tensor_core_report,
     tensor_core_summary,

@@ -2,19 +2,17 @@
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 from torch.profiler import record_function
-from trace_files import CONV, WGRAD, onednn_line
+from trace_files import CONV, WGRAD, message_of
 
 from course.analysis.traces import tables
-from course.analysis.traces.figures import plot_time_by, plot_timeline
 from course.runs.record import PHASES
-from course.training.profiling import onednn_log
+from labs.day1_4_profiler.figures import plot_time_by, plot_timeline
 from tools.thin_trace import thin
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
@@ -217,14 +215,6 @@ def test_thin_cpu_trace_is_smaller_and_keeps_every_operator(cpu_file: Path, tmp_
 # ---- Files that are not traces -----------------------------------------------------------------
 
 
-def message_of(reader: Callable, path: Path) -> str:
-    """Return the message of the `TraceError` that a reader raises; it must name the file."""
-    with pytest.raises(tables.TraceError) as caught:
-        reader(path)
-    assert path.name in str(caught.value)
-    return str(caught.value)
-
-
 def test_files_that_are_not_traces_are_named(tmp_path: Path, cpu_file: Path) -> None:
     path = tmp_path / "bad.json.gz"
     assert "No such file" in message_of(tables.read, path)
@@ -243,54 +233,6 @@ def test_files_that_are_not_traces_are_named(tmp_path: Path, cpu_file: Path) -> 
         assert words in message_of(tables.read, path)
     path.write_text(json.dumps([event | {"args": None}]))  # some tools write null
     assert tables.by_operator(tables.read(path))["name"].tolist() == ["aten::mm"]
-
-
-# ---- oneDNN ------------------------------------------------------------------------------------
-
-
-def test_onednn_account_of_a_real_convolution(tmp_path: Path) -> None:
-    path = tmp_path / "onednn.csv"
-    model, images = nn.Conv2d(16, 32, 3), torch.randn(4, 16, 32, 32)
-    with onednn_log(path):
-        model(images).sum().backward()
-    table = tables.onednn(path)
-    if not torch.backends.mkldnn.is_available() or table.empty:
-        pytest.skip("PyTorch computes convolutions without oneDNN on this machine")
-    work = table[table["primitive"] == "convolution"]
-    assert set(work["pass"]) >= {"forward_training", "backward_weights"}
-    assert set(work["type"]) == {"f32"}
-    assert table["share"].sum() == pytest.approx(1)
-    assert table.attrs["isa"]
-    assert "No kernel of oneDNN ran in half precision" in tables.onednn_summary(table)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "kind", "words"),
-    [
-        ("brgconv:avx512_core_amx", "bf16", "AMX tiles did their work"),
-        ("brgconv:avx512_core_bf16", "bf16", "AVX-512 bf16 units did their work"),
-        ("ref:any", "bf16", "emulated"),
-        ("jit:avx512_core", "f32", "No kernel of oneDNN ran in half precision"),
-    ],
-)
-def test_onednn_summary_names_the_units(tmp_path: Path, kernel: str, kind: str, words: str) -> None:
-    path = tmp_path / "onednn.csv"
-    cut_off = "onednn_verbose,v1,primitive,exec,cpu,conv"
-    path.write_text(onednn_line(kernel, kind, 30) + onednn_line("jit:avx2", "f32", 10) + cut_off)
-    table = tables.onednn(path)
-    assert table.loc[0, ["kernel", "type", "count"]].tolist() == [kernel, kind, 1]
-    assert table["seconds"].tolist() == pytest.approx([0.03, 0.01])
-    text = tables.onednn_summary(table)
-    assert words in text and "75%" in text and "A CPU has no Tensor Cores" in text
-
-
-def test_onednn_without_lines_and_with_other_text(tmp_path: Path) -> None:
-    path = tmp_path / "onednn.csv"
-    assert "No such file" in message_of(tables.onednn, path)
-    path.write_text("")
-    assert "PyTorch's own code" in tables.onednn_summary(tables.onednn(path))
-    path.write_text("name,value\na,1\n")
-    assert "onednn_verbose" in message_of(tables.onednn, path)
 
 
 # ---- Pictures ----------------------------------------------------------------------------------

@@ -7,10 +7,10 @@ import pytest
 
 from course import check
 from course.analysis.traces import tables
-from course.analysis.traces.tensor_cores.report import tensor_core_kernels, tensor_core_report
-from course.analysis.traces.tensor_cores.rules import NOT, USED
 from course.checks import discovery
 from course.runs.run import Run
+from labs.day1_4_profiler.rules import NOT, USED
+from labs.day1_4_profiler.tensor_cores import tensor_core_kernels, tensor_core_report
 
 pytestmark = pytest.mark.gpu
 Trained = Callable[..., Run]

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from course.analysis.traces.intervals import merge_intervals
-from course.analysis.traces.onednn import onednn, onednn_summary
 from course.analysis.traces.reader import STEP, Trace, TraceError, read
 from course.runs.record import PHASES
 
@@ -28,8 +27,6 @@ __all__ = [
     "idle",
     "layout_kernels",
     "read_run",
-    "onednn",
-    "onednn_summary",
     "read",
     "steps",
 ]

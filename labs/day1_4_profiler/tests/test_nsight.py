@@ -1,16 +1,14 @@
 """Traces of Nsight Systems and Nsight Compute have the same tables as PyTorch's."""
 
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from trace_files import CONV, COUNT, DURATION, SHARE, WGRAD, ncu_row, ncu_text
+from trace_files import CONV, COUNT, DURATION, SHARE, WGRAD, message_of, ncu_row, ncu_text
 
 from course.analysis.traces import tables
-from course.analysis.traces.figures import plot_timeline
-from course.analysis.traces.tensor_cores import report as tensor_cores
-from labs.day1_4_profiler import nsight
+from labs.day1_4_profiler import nsight, tensor_cores
+from labs.day1_4_profiler.figures import plot_timeline
 
 NSYS = """
 CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL);
@@ -77,14 +75,6 @@ def nsys_file(tmp_path: Path) -> Path:
         )
     db.close()
     return path
-
-
-def message_of(reader: Callable, path: Path) -> str:
-    """Return the message of the `TraceError` that a reader raises; it must name the file."""
-    with pytest.raises(tables.TraceError) as caught:
-        reader(path)
-    assert path.name in str(caught.value)
-    return str(caught.value)
 
 
 # ---- Nsight Systems ----------------------------------------------------------------------------

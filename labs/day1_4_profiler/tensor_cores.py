@@ -1,6 +1,6 @@
 """Report which operators could use Tensor Cores, which did, and what the rest costs.
 
-A kernel's verdict depends on its name only (`course.analysis.traces.tensor_cores.rules.classify`).
+A kernel's verdict depends on its name only (`labs.day1_4_profiler.rules.classify`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from course.analysis.traces import tables
-from course.analysis.traces.tables import LAYOUT, Trace, onednn, onednn_summary
-from course.analysis.traces.tensor_cores.rules import NOT, UNKNOWN, USED, classify
+from course.analysis.traces.tables import LAYOUT, Trace
 from course.text import wrap_text
+from labs.day1_4_profiler.onednn import onednn, onednn_summary
+from labs.day1_4_profiler.rules import NOT, UNKNOWN, USED, classify
 
 if TYPE_CHECKING:
     from course.runs.run import Run
@@ -85,7 +86,7 @@ def tensor_core_report(source: Trace | pd.DataFrame) -> pd.DataFrame:
     unknown_kernels, counted by launch; and the names of each, longest first.
 
     For a CPU's trace: operator, types, eligible, uses_tensor_cores, calls, cpu_s, cpu_share; the
-    kernels of a CPU are in `tables.onednn`, and `describe` summarizes both.
+    kernels of a CPU are in `onednn`, and `describe` summarizes both.
 
     Args:
         source: a trace, or a table with kernel and duration_s like `Trace.kernels`.
@@ -224,7 +225,7 @@ def describe(report: pd.DataFrame, cpu: pd.DataFrame | None = None) -> str:
 
     Args:
         report: from `tensor_core_report`.
-        cpu: from `tables.onednn`, if the run was on a CPU.
+        cpu: from `onednn`, if the run was on a CPU.
     """
     if "gpu_s" not in report:
         if cpu is None:

@@ -1,1 +1,0 @@
-"""Which kernels used Tensor Cores, and how that is known."""

@@ -1,0 +1,59 @@
+"""The kernels of a CPU, from oneDNN's verbose lines."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from trace_files import message_of, onednn_line
+
+from course.training.profiling import onednn_log
+from labs.day1_4_profiler.onednn import onednn, onednn_summary
+
+# They depend on the 16-bit hardware of the CPU: make test-formats.
+pytestmark = pytest.mark.formats
+
+
+def test_onednn_account_of_a_real_convolution(tmp_path: Path) -> None:
+    path = tmp_path / "onednn.csv"
+    model, images = nn.Conv2d(16, 32, 3), torch.randn(4, 16, 32, 32)
+    with onednn_log(path):
+        model(images).sum().backward()
+    table = onednn(path)
+    if not torch.backends.mkldnn.is_available() or table.empty:
+        pytest.skip("PyTorch computes convolutions without oneDNN on this machine")
+    work = table[table["primitive"] == "convolution"]
+    assert set(work["pass"]) >= {"forward_training", "backward_weights"}
+    assert set(work["type"]) == {"f32"}
+    assert table["share"].sum() == pytest.approx(1)
+    assert table.attrs["isa"]
+    assert "No kernel of oneDNN ran in half precision" in onednn_summary(table)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind", "words"),
+    [
+        ("brgconv:avx512_core_amx", "bf16", "AMX tiles did their work"),
+        ("brgconv:avx512_core_bf16", "bf16", "AVX-512 bf16 units did their work"),
+        ("ref:any", "bf16", "emulated"),
+        ("jit:avx512_core", "f32", "No kernel of oneDNN ran in half precision"),
+    ],
+)
+def test_onednn_summary_names_the_units(tmp_path: Path, kernel: str, kind: str, words: str) -> None:
+    path = tmp_path / "onednn.csv"
+    cut_off = "onednn_verbose,v1,primitive,exec,cpu,conv"
+    path.write_text(onednn_line(kernel, kind, 30) + onednn_line("jit:avx2", "f32", 10) + cut_off)
+    table = onednn(path)
+    assert table.loc[0, ["kernel", "type", "count"]].tolist() == [kernel, kind, 1]
+    assert table["seconds"].tolist() == pytest.approx([0.03, 0.01])
+    text = onednn_summary(table)
+    assert words in text and "75%" in text and "A CPU has no Tensor Cores" in text
+
+
+def test_onednn_without_lines_and_with_other_text(tmp_path: Path) -> None:
+    path = tmp_path / "onednn.csv"
+    assert "No such file" in message_of(onednn, path)
+    path.write_text("")
+    assert "PyTorch's own code" in onednn_summary(onednn(path))
+    path.write_text("name,value\na,1\n")
+    assert "onednn_verbose" in message_of(onednn, path)

@@ -36,7 +36,6 @@ _NAMES = {
 _MODULES = {
     "models": ".training.models",
     "plots": ".charts",
-    "doctor": ".doctor",
     "default_set": ".data.default_set",
     "memory": ".training.memory_prediction",
 }

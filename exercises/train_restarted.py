@@ -20,8 +20,7 @@ from course.training.meter import Meter
 from course.training.precision import HALF
 from course.training.ranks.group import any_rank, join_group, validate
 from course.training.recorder import recording
-from course.training.restart import checkpoint
-from labs.day4_5_practice import randomness
+from labs.day4_5_practice import checkpoint, randomness
 from labs.day4_5_practice.seeded import Seeded
 
 

@@ -29,7 +29,6 @@ ROOMS = (
     "jobs",
     "analysis",
     "checks",
-    "doctor",
     "widgets",
     "cli",
     "__main__",

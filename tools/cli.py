@@ -1,4 +1,4 @@
-"""Commands: execute notebooks, Slurm on this machine, record a machine, update, export."""
+"""Commands: execute notebooks, Slurm on this machine, doctor, record a machine, update, export."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from course.cli.options import AsJson, Quick, Script, SiteName, app, progress_to
 from course.text import printable
 
 if TYPE_CHECKING:
+    from labs.day0_start_here.doctor import Check
     from tools.rehearsal_page import Outcome
 
 
@@ -168,3 +169,32 @@ def export(
         tables.as_json({"folder": str(exported.folder), "runs": runs, "look": exported.look})
     else:
         typer.echo(exported)
+
+
+@app.command()
+def doctor(
+    json_: AsJson = False,
+    job: Annotated[bool, typer.Option(help="Also launch a ten-second job.")] = True,
+    site: SiteName = "local",
+) -> None:
+    """Check that this machine is ready. Each failure names its fix, and the exit code is 1."""
+    from labs.day0_start_here.doctor import examine
+
+    checks = []
+    with progress_to_stderr(json_):
+        for check in examine(job=job, site=site):
+            checks.append(check)
+            if not json_:
+                show_check(check)
+    if json_:
+        tables.as_json([asdict(check) for check in checks])
+    raise typer.Exit(any(check.status == "fail" for check in checks))
+
+
+def show_check(check: Check) -> None:
+    """Print one result of the doctor, and how to fix it."""
+    colour = {"ok": "green", "note": "yellow"}.get(check.status, "red")
+    typer.secho(f"{check.status:5}", fg=colour, bold=True, nl=False)
+    typer.echo(f"{check.name:16}{check.result}")
+    if check.fix:
+        typer.echo(f"{'':21}→ {check.fix}")

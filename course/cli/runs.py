@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,26 +27,6 @@ if TYPE_CHECKING:
 
     from course.config import Config
     from course.runs.run import Run
-
-
-@app.command()
-def doctor(
-    json_: AsJson = False,
-    job: Annotated[bool, typer.Option(help="Also launch a ten-second job.")] = True,
-    site: SiteName = "local",
-) -> None:
-    """Check that this machine is ready. Each failure names its fix, and the exit code is 1."""
-    from course.doctor import examine
-
-    checks = []
-    with progress_to_stderr(json_):
-        for check in examine(job=job, site=site):
-            checks.append(check)
-            if not json_:
-                tables.show_check(check)
-    if json_:
-        tables.as_json([asdict(check) for check in checks])
-    raise typer.Exit(any(check.status == "fail" for check in checks))
 
 
 @app.command()

@@ -15,7 +15,6 @@ from course.text import digits
 if TYPE_CHECKING:
     import pandas as pd
 
-    from course.doctor import Check
     from course.runs.record import Record
 
 
@@ -144,15 +143,6 @@ def _ladder_notes(table: pd.DataFrame) -> Iterator[str]:
         )
     table = table[table["machine"] != ""]
     yield from dict.fromkeys(table["machine"] + "; " + table["setup"])
-
-
-def show_check(check: Check) -> None:
-    """Print one result of the doctor, and how to fix it."""
-    colour = {"ok": "green", "note": "yellow"}.get(check.status, "red")
-    typer.secho(f"{check.status:5}", fg=colour, bold=True, nl=False)
-    typer.echo(f"{check.name:16}{check.result}")
-    if check.fix:
-        typer.echo(f"{'':21}→ {check.fix}")
 
 
 def cell(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 GO_ON = 75  # exit code of a process that saved after SIGTERM, to be started again: os.EX_TEMPFAIL
 CHECKPOINT = "checkpoint"  # the folder of a checkpoint that all ranks write
 CHECKPOINTS = "checkpoints"  # the folder of a run's checkpoints
+METADATA = ".metadata"  # the file that async_save writes last into a checkpoint's folder
 EPOCHS = "epochs.jsonl"  # the results of each epoch, for the next process
 INTERRUPTED = "interrupted.json"  # the planned interruptions so far
 
@@ -35,3 +37,21 @@ def take_over(earlier: Path, folder: Path) -> None:
         shutil.copytree(earlier / CHECKPOINTS, folder / CHECKPOINTS)
     for path in [*earlier.glob("steps*.jsonl"), *earlier.glob(EPOCHS)]:
         shutil.copy2(path, folder / path.name)
+
+
+def step_of(path: Path) -> int | None:
+    """Return the last number in a checkpoint's name, which is its step."""
+    numbers = re.findall(r"\d+", path.stem)
+    return int(numbers[-1]) if numbers else None
+
+
+def remove_unfinished(run: Path) -> None:
+    """Delete incomplete checkpoints of a run, which use up space on a full disk.
+
+    These are drafts, whose names begin with a dot, and folders without METADATA.
+    """
+    for path in [run / CHECKPOINT, *(run / CHECKPOINTS).glob("*")]:
+        if path.is_dir() and not (path / METADATA).exists():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name.startswith("."):
+            path.unlink(missing_ok=True)

@@ -23,14 +23,20 @@ from course.config import GIB, Config, rung
 from course.runs import failures
 from course.runs.files import whole_file, write_atomically
 from course.runs.record import write_record
-from course.runs.restarts import CHECKPOINT, CHECKPOINTS, EPOCHS, GO_ON
+from course.runs.restarts import (
+    CHECKPOINT,
+    CHECKPOINTS,
+    EPOCHS,
+    GO_ON,
+    METADATA,
+    remove_unfinished,
+)
 from course.runs.run import FOLDER_VARIABLE, RACE_BEGAN, Run, rank_file, record_of, steps_file
 from course.training import memory, trials
 from course.training.energy import driver_version
 from course.training.precision import HALF, has_units, resolve
 from course.training.racing import network
 from course.training.racing.watch import Watch
-from course.training.restart import checkpoint
 
 TRACE_FILE = "trace.json.gz"  # Chrome's trace format, which Perfetto opens too
 RANK_WAIT_S = 3.0  # how long a rank waits for the files of other ranks
@@ -77,7 +83,7 @@ def recording() -> Iterator[Recorder]:
         status = "oom" if memory.is_out_of_memory(error) else "failed"
         message = failures.summarize(error)
         if run and failures.fault_of(message) == "disk":
-            checkpoint.remove_unfinished(run.folder)
+            remove_unfinished(run.folder)
         prefix = f"rank {recorder.rank}: " if recorder.world_size > 1 else ""
         recorder.finish(status, error=prefix + message)
         raise
@@ -272,7 +278,7 @@ class Recorder:
         """
         own_folder = self._run.folder if self._run else Path("runs/by_hand")
         path = own_folder.parent / self.config.resume / CHECKPOINT
-        if not (path / checkpoint.METADATA).exists():
+        if not (path / METADATA).exists():
             raise RuntimeError(
                 f"resume={self.config.resume!r}: there is no whole checkpoint in {path}. Use the "
                 f"name of a run that ended with save_shards=True"

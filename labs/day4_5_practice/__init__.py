@@ -4,13 +4,13 @@ from course.lazy import lazy_exports
 
 _NAMES = {
     ".advice": "habits what_to_log",
-    ".checkpoints": (
-        "checkpoint_config compare_losses compare_speed lost_share saving_costs stop_after"
-    ),
     ".energy": "HOST PUE all_recorded carbon carbon_by_grid energy_table joules",
     ".exports": "export",
     ".figures": (
         "plot_checkpoint_interval plot_grams plot_restart plot_run_comparison plot_step_times"
+    ),
+    ".measurements": (
+        "checkpoint_config compare_losses compare_speed lost_share saving_costs stop_after"
     ),
     ".reproducibility": (
         "compare_crops compare_machines compare_repeats compare_sums train_with_threads"

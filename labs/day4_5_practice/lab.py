@@ -1,7 +1,7 @@
 """Lab 4.5: checks, recorded runs, and what the course shows about the lab."""
 
 from course.checks.lab import Lab
-from labs.day4_5_practice.checkpoints import RECORDINGS
+from labs.day4_5_practice.measurements import RECORDINGS
 from labs.day4_5_practice.restart_checks import CHECKS
 
 LAB = Lab(

@@ -13,13 +13,14 @@ import torch
 from cases import for_all
 from typer.testing import CliRunner
 
-from course import __main__, config, doctor
+from course import __main__, config
 from course.checks import exercises, verdict
 from course.cli import labs
-from course.doctor import examine
 from course.jobs import launch as jobs
 from course.runs.run import PROJECT
 from course.training import precision
+from labs.day0_start_here import doctor
+from labs.day0_start_here.doctor import examine
 
 LIGHT = str(PROJECT / "tests" / "scripts" / "ok_light.py")
 RAISES = str(PROJECT / "tests" / "scripts" / "raises.py")
@@ -225,7 +226,7 @@ def test_doctor_reports_a_failure_and_its_fix(tmp_path: Path, monkeypatch) -> No
 def test_doctor_detects_a_different_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.clone()[0] == "ok"
     (tmp_path / "course").mkdir()
-    shutil.copy(PROJECT / "course" / "doctor.py", tmp_path / "course")
+    shutil.copy(PROJECT / "course" / "config.py", tmp_path / "course")
     (tmp_path / "notebooks").mkdir()
     monkeypatch.chdir(tmp_path / "notebooks")
     status, _, fix = doctor.clone()

@@ -30,7 +30,7 @@ from course.runs.record import RESERVE, RESERVE_BYTES
 from course.runs.run import FOLDER_VARIABLE
 from course.training.racing import network
 from course.training.recorder import Recorder, recording
-from course.training.restart.checkpoint import BackgroundWriter
+from labs.day4_5_practice.checkpoint import BackgroundWriter
 
 
 @pytest.mark.parametrize("kib", range(64, 92, 4))  # from no room for the reserve to just enough

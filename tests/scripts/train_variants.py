@@ -17,8 +17,8 @@ import torch
 
 from course.runs.restarts import GO_ON
 from course.runs.run import FOLDER_VARIABLE
+from course.training import interruption
 from course.training.recorder import recording
-from course.training.restart import interruption
 
 ENDED = (GO_ON, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
 

@@ -17,8 +17,7 @@ from course.data.loader import EpochSampler
 from course.runs.restarts import interruptions
 from course.runs.run import PROJECT, Run
 from course.training import optimizers
-from course.training.restart import checkpoint
-from labs.day4_5_practice import randomness
+from labs.day4_5_practice import checkpoint, randomness
 from labs.day4_5_practice.restart_checks import CHANGING
 from labs.day4_5_practice.seeded import Seeded
 

@@ -10,7 +10,7 @@ from course.config import Config, rung
 from course.runs.recordings import recorded_runs
 from course.runs.run import Run
 from labs import day4_5_practice as lab
-from labs.day4_5_practice.checkpoints import METHODS, RECORDINGS
+from labs.day4_5_practice.measurements import METHODS, RECORDINGS
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
 pytestmark = pytest.mark.formats

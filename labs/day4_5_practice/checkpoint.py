@@ -16,11 +16,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from course.runs.restarts import CHECKPOINT, CHECKPOINTS
+from course.runs.restarts import METADATA, step_of
 
 KEPT = 2  # the newest one may turn out to be damaged
 OUR_NAME = re.compile(r"step-\d+(\.pt)?")  # `file_name`, and folders of async_save
-METADATA = ".metadata"  # the file that async_save writes last into a checkpoint's folder
 
 
 def file_name(step: int) -> str:
@@ -53,12 +52,6 @@ def _age(path: Path) -> tuple[bool, int, str]:
     return bool(OUR_NAME.fullmatch(path.name)), step_of(path) or 0, path.name
 
 
-def step_of(path: Path) -> int | None:
-    """Return the last number in a checkpoint's name, which is its step."""
-    numbers = re.findall(r"\d+", path.stem)
-    return int(numbers[-1]) if numbers else None
-
-
 def _read(path: Path) -> dict[str, Any]:
     """Load a checkpoint that torch.save or async_save wrote.
 
@@ -88,18 +81,6 @@ def remove_old(folder: Path, kept: int = KEPT) -> None:
     ours = [path for path in _paths(folder) if OUR_NAME.fullmatch(path.name)]
     for path in sorted(ours, key=_age)[:-kept]:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def remove_unfinished(run: Path) -> None:
-    """Delete incomplete checkpoints of a run, which use up space on a full disk.
-
-    These are drafts, whose names begin with a dot, and folders without METADATA.
-    """
-    for path in [run / CHECKPOINT, *(run / CHECKPOINTS).glob("*")]:
-        if path.is_dir() and not (path / METADATA).exists():
-            shutil.rmtree(path, ignore_errors=True)
-        elif path.name.startswith("."):
-            path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,0 @@
-"""Stop and continue a training: checkpoints, random states, planned interruptions."""

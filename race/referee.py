@@ -24,8 +24,7 @@ from course.data.loader import normalised
 from course.runs.files import write_atomically
 from course.runs.run import Run
 from course.training import models
-from course.training.racing.network import NETWORK
-from course.training.racing.watch import INTERMEDIATE_WEIGHTS
+from course.training.race import INTERMEDIATE_WEIGHTS, NETWORK
 from race import exported_network
 from race.entries import VERDICT
 

@@ -23,6 +23,7 @@ from course.runs.run import Run
 from labs.day2_3_scaling.configs import IMAGES_PER_GPU
 from labs.day2_3_scaling.efficiency import GPUS, node_prediction
 from labs.day2_3_scaling.model import Link, config_buckets, exposed_s, fit_link
+from tools.pages import ladder_of
 
 FITTED = "nvidia-h200-x4"  # where rungs were recorded on one, two and four
 OTHER_HOST = "nvidia-h200-x2"  # and one of them on two
@@ -81,7 +82,7 @@ def fitted(names: dict[str, list[str]], older: dict[str, Any]) -> pd.DataFrame:
         Link(found.low.alpha_s, found.high.bytes_per_s),
         Link(found.high.alpha_s, found.low.bytes_per_s),
     )
-    old, new = (recordings.ladder_of(runs[machine])["GPU"] for machine in (OLDER, ALONE))
+    old, new = (ladder_of(runs[machine])["GPU"] for machine in (OLDER, ALONE))
     others = {SCALED[0]: runs[OTHER_HOST]}  # the same computed on two GPUs of another host
     steps = {
         name: _recorded(some, others.get(name, []), new[name, "bf16"], found.link)

@@ -63,9 +63,30 @@ def markdown(head: str, row: str, values: Iterable[dict], *notes: str) -> str:
     return "\n".join([head, rule, *lines, *(f"\n{note}" for note in notes), ""])
 
 
+def ladders(machine: str) -> dict[str, dict[tuple[str, str], Record]]:
+    """Return the rungs of the ladder as recorded in `recordings.SETUP`, by device.
+
+    Returns:
+        "GPU" and "CPU", each with records by rung and precision. The last of several runs counts;
+        runs that measured nothing are left out.
+    """
+    return ladder_of(recordings.recorded_runs(machine, *recordings.FULL_BATCH))
+
+
+def ladder_of(runs: Iterable[Run]) -> dict[str, dict[tuple[str, str], Record]]:
+    """Return `ladders` for these runs of a machine, in the order in which they ran."""
+    result: dict[str, dict[tuple[str, str], Record]] = {"GPU": {}, "CPU": {}}
+    for record in (run.record for run in runs):
+        config, is_rung = record.config, record.rung in RUNGS and record.gpus == 1
+        if is_rung and record.images_per_s and recordings.SETUP.items() <= config.items():
+            device = "CPU" if record.device == "cpu" else "GPU"
+            result[device][record.rung, config["precision"]] = record
+    return result
+
+
 def ladder(machine: str) -> str:
     """Every rung on a machine's GPU and CPU: speed, memory, energy, use of the Tensor Cores."""
-    found, rows, names = recordings.ladders(machine), [], {"GPU": {}, "CPU": {}}
+    found, rows, names = ladders(machine), [], {"GPU": {}, "CPU": {}}
     for key, lab in LABS_BY_RUNG.items():
         row = {"rung": " ".join(key), "lab": lab, "peak": nan, "joules": nan, "share": nan}
         for device, first in (("GPU", ("device", "fp32")), ("CPU", ("baseline", "fp32"))):
@@ -294,7 +315,7 @@ def race_anchors() -> str:
 
 def waterfall(machine: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the picture's bars (a rung each) and ceilings (images/s, low and high)."""
-    found, ceilings = recordings.ladders(machine), recorded_ceilings(machine)
+    found, ceilings = ladders(machine), recorded_ceilings(machine)
     configs = RUNGS.items()
     keys = [(name, config.precision.replace("half", "bf16")) for name, config in configs]
     records = [found["CPU"].get(("baseline", "fp32")), *map(found["GPU"].get, keys)]

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from course.config import CHOICES, QUICK, RUNGS, Config, resolve_half
+from course.config import QUICK, RUNGS, Config, resolve_half
 from course.runs import rows
 from course.runs.files import write_atomically
-from course.runs.record import Record
 from course.runs.run import PROJECT, RECORDED, TRACES, Run
 
 if TYPE_CHECKING:
@@ -163,61 +162,29 @@ def origin(saved: dict[str, Any]) -> str:
     return f"recorded {saved['date']}, PyTorch {torch_version}"
 
 
-def ladders(machine: str) -> dict[str, dict[tuple[str, str], Record]]:
-    """Return the rungs of the ladder as recorded in SETUP, by device.
+def recorded(machine: str) -> pd.DataFrame:
+    """Return a machine's runs of the ladder on synthetic data, as a table like `ladder_table`.
 
-    Returns:
-        "GPU" and "CPU", each with records by rung and precision. The last of several runs counts;
-        runs that measured nothing are left out.
-
-    """
-    return ladder_of(recorded_runs(machine, *FULL_BATCH))
-
-
-def ladder_of(runs: Iterable[Run]) -> dict[str, dict[tuple[str, str], Record]]:
-    """Return `ladders` for these runs of a machine, in the order in which they ran."""
-    result: dict[str, dict[tuple[str, str], Record]] = {"GPU": {}, "CPU": {}}
-    for record in (run.record for run in runs):
-        config, is_rung = record.config, record.rung in RUNGS and record.gpus == 1
-        if is_rung and record.images_per_s and SETUP.items() <= config.items():
-            device = "CPU" if record.device == "cpu" else "GPU"
-            result[device][record.rung, config["precision"]] = record
-    return result
-
-
-def recorded(machine: str, data: str = "synthetic", device: str = "auto") -> pd.DataFrame:
-    """Return the runs that were recorded on a machine, as a table like `ladder_table`.
-
-    Runs of the purposes OFF_LADDER are left out: see `trace_path` and `recorded_runs`. Column
-    `ratio` is relative to the first baseline.
-
-    Args:
-        data: the data of the runs, as in a Config.
-        device: "auto": the baseline on the CPU and all other rungs on the accelerator, as in the
-            ladder; "cpu": all rungs on that machine's CPU.
+    The baseline ran on the CPU, all other rungs on the accelerator. Runs of the purposes OFF_LADDER
+    are left out: see `trace_path` and `recorded_runs`. Column `ratio` is relative to the first
+    baseline.
 
     Raises:
-        ValueError: nothing was recorded on that machine, or with that data, or the device is
-            unknown; the message lists what there is.
+        ValueError: nothing was recorded on that machine; the message lists what there is.
     """
-    if device not in CHOICES["device"]:
-        raise ValueError(f"device={device!r}: choose {' or '.join(CHOICES['device'])}")
-    return _table(_on_device(machine, data, device))
+    return _table(_on_ladder(machine))
 
 
-def _on_device(machine: str, data: str, device: str) -> list[Run]:
-    """Return the runs of the ladder on this device and data, the baseline first."""
-    runs = [run for run in recorded_runs(machine) if run.purpose not in OFF_LADDER]
-    matches = [
+def _on_ladder(machine: str) -> list[Run]:
+    """Return the runs of the ladder on synthetic data, the baseline first."""
+    runs = [
         run
-        for run in runs
-        if run.config.data == data
-        and (run.config.rung == "baseline" or run.config.device == device)
+        for run in recorded_runs(machine)
+        if run.purpose not in OFF_LADDER
+        and run.config.data == "synthetic"
+        and (run.config.rung == "baseline" or run.config.device == "auto")
     ]
-    if not matches:
-        available = ", ".join(sorted({run.config.data for run in runs})) or "nothing"
-        raise ValueError(f"no run on {data} data is recorded on {machine}: there is {available}")
-    return sorted(matches, key=lambda run: run.config.device == "auto")
+    return sorted(runs, key=lambda run: run.config.device == "auto")
 
 
 def _table(runs: Iterable[Run]) -> pd.DataFrame:
@@ -239,7 +206,7 @@ def full_batch_ladder(machine: str, rungs: Iterable[str]) -> pd.DataFrame:
     Args:
         rungs: names of rungs; those that were not recorded at batch 256 are left out.
     """
-    runs, wanted = _on_device(machine, "synthetic", "auto"), set(rungs)
+    runs, wanted = _on_ladder(machine), set(rungs)
     is_wanted = [
         run.purpose in FULL_BATCH
         and run.config.batch_size == SETUP["batch_size"]

@@ -35,8 +35,7 @@ from course.runs.run import FOLDER_VARIABLE, RACE_BEGAN, Run, rank_file, record_
 from course.training import memory, trials
 from course.training.energy import driver_version
 from course.training.precision import HALF, has_units, resolve
-from course.training.racing import network
-from course.training.racing.watch import Watch
+from course.training.race import Watch, write_network
 
 TRACE_FILE = "trace.json.gz"  # Chrome's trace format, which Perfetto opens too
 RANK_WAIT_S = 3.0  # how long a rank waits for the files of other ranks
@@ -237,7 +236,7 @@ class Recorder:
         Call it after `save_weights`, which ends the time, because it takes seconds.
         """
         if self._watch and self._is_main:
-            network.write(net, self.config.image_px, self._run.folder)
+            write_network(net, self.config.image_px, self._run.folder)
 
     @property
     def folder(self) -> Path | None:

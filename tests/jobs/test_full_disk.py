@@ -28,7 +28,7 @@ from course.jobs import launch as jobs
 from course.jobs.launch import JobError
 from course.runs.record import RESERVE, RESERVE_BYTES
 from course.runs.run import FOLDER_VARIABLE
-from course.training.racing import network
+from course.training.race import write_network
 from course.training.recorder import Recorder, recording
 from labs.day4_5_practice.checkpoint import BackgroundWriter
 
@@ -107,7 +107,7 @@ WRITERS: dict[str, Callable[[Recorder], None]] = {
     "shards": lambda run: distributed.checkpoint.save(STATE, checkpoint_id=run.checkpoint),
     "torch.save": lambda run: torch.save(STATE, run.folder / "mine.pt"),
     "safetensors": lambda run: save_file(STATE, run.folder / "mine.safetensors"),
-    "network": lambda run: network.write(torch.nn.Linear(1024, 1024), 1024, run.folder),
+    "network": lambda run: write_network(torch.nn.Linear(1024, 1024), 1024, run.folder),
 }
 
 

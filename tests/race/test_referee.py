@@ -14,7 +14,7 @@ from torch import nn
 
 from course.data import crop_set
 from course.data.crop_set import Crops
-from course.training.racing import network
+from course.training.race import NETWORK, write_network
 from race import referee, submission
 from race.tracks import find_track
 
@@ -84,7 +84,7 @@ class Hides(nn.Module):
 def save(folder: Path, net: nn.Module) -> Path:
     """Write what a script with a network of its own leaves in the run's folder."""
     torch.save(net.state_dict(), folder / "weights.pt")
-    network.write(net, 32, folder)
+    write_network(net, 32, folder)
     return folder
 
 
@@ -110,11 +110,11 @@ def test_networks_that_are_refused(
 def test_files_that_are_refused(tmp_path: Path, crops: Crops) -> None:
     save(tmp_path, LINEAR)
     fixed_batch = torch.export.export(LINEAR.eval(), (torch.zeros(2, 3, 32, 32),))
-    torch.export.save(fixed_batch, tmp_path / network.NETWORK)
+    torch.export.save(fixed_batch, tmp_path / NETWORK)
     assert "the network does not accept a batch of 64 crops" in verdict(tmp_path, crops)
-    (tmp_path / network.NETWORK).write_bytes(b"no archive")
+    (tmp_path / NETWORK).write_bytes(b"no archive")
     assert "is not an exported network" in verdict(tmp_path, crops)
-    (tmp_path / network.NETWORK).unlink()  # nor is there a config
+    (tmp_path / NETWORK).unlink()  # nor is there a config
     assert '"refused": "it cannot be judged: ' in verdict(tmp_path, crops)
 
 
@@ -183,9 +183,9 @@ def test_code_in_an_exported_network_is_not_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for words, edit in EDITS.items():
-        rewrite(save(tmp_path, LINEAR) / network.NETWORK, edit)
+        rewrite(save(tmp_path, LINEAR) / NETWORK, edit)
         assert words in verdict(tmp_path, crops)
     for part in ("data/weights/model.pt", "data/aotinductor/model/a.so"):
-        rewrite(save(tmp_path, LINEAR) / network.NETWORK, lambda _, x: x, f"network/{part}")
+        rewrite(save(tmp_path, LINEAR) / NETWORK, lambda _, x: x, f"network/{part}")
         assert f"it has {part}, which may be code" in verdict(tmp_path, crops)
     assert not (tmp_path / "opened").exists() and not (tmp_path / "o").exists()

@@ -1,7 +1,9 @@
-"""The clock of a racing run: seconds and joules since its start, and weights along the way."""
+"""What a racing run leaves for the referee: times, joules, weights, and its own network."""
 
 from __future__ import annotations
 
+import copy
+import io
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ from torch import nn
 from course.runs.files import whole_file
 from course.training.energy import counter
 
+NETWORK = "network.pt2"  # the computation of an entry's own network, without its weights
+EXAMPLE_IMAGES = 2  # PyTorch treats a batch of one image as a constant
 INTERMEDIATE_WEIGHTS = "on_the_way.pt"  # weights at the marks, written after the race's time
 
 
@@ -71,3 +75,22 @@ class Watch:
             torch.accelerator.synchronize(self.device)
         seconds = time.perf_counter() - self._start
         return {"seconds": seconds, "joules": self._read() - self._joules if self._read else None}
+
+
+def write_network(net: nn.Module, image_px: int, folder: Path) -> None:
+    """Write what the network computes in evaluation, for any number of images.
+
+    `torch.export` traces it once, in fp32 on the host, with images as `normalised` returns them.
+
+    Raises:
+        torch.export errors: the network cannot be traced, for instance if it reads values.
+    """
+    network = copy.deepcopy(net).to("cpu", torch.float32).eval()
+    images = torch.zeros(EXAMPLE_IMAGES, 3, image_px, image_px)
+    with torch.no_grad():
+        batch = torch.export.Dim("batch", min=1, max=65_536)
+        program = torch.export.export(network, (images,), dynamic_shapes=({0: batch},))
+    buffer = io.BytesIO()  # on a full disk, PyTorch's own writer would abort the process
+    torch.export.save(program, buffer)
+    with whole_file(folder / NETWORK) as file:
+        file.write(buffer.getbuffer())

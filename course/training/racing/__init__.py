@@ -1,1 +1,0 @@
-"""What a racing run leaves for the referee: times, joules, weights, its network."""

@@ -6,6 +6,7 @@ _NAMES = {
     ".counters": "compare_with_counters summarize_verdicts",
     ".figures": "plot_tensor_cores plot_time_by plot_timeline",
     ".nsight": "read_ncu read_nsys",
+    ".roofline_figures": "plot_roofline",
     ".rules": "classify",
     ".scores": "score",
     ".tensor_cores": "kernels_of_run tensor_core_report tensor_core_summary",

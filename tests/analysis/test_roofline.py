@@ -8,10 +8,10 @@ from cases import for_all
 from course.analysis.roofline import bounds
 from course.analysis.roofline.bounds import Ceilings, ceilings, points, recorded_ceilings
 from course.analysis.roofline.cost import fusion_traffic, operators, step_cost
-from course.analysis.roofline.figures import plot_roofline
 from course.config import LADDER, rung
 from course.runs.recordings import recorded
 from course.training import models
+from labs.day1_4_profiler.roofline_figures import plot_roofline
 
 CPU = torch.device("cpu")
 SMALL = {"data": "synthetic", "image_px": 64, "batch_size": 16, "model": "resnet18"}

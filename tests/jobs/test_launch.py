@@ -30,8 +30,8 @@ from course.jobs import group, plan
 from course.jobs import launch as jobs
 from course.jobs.launch import JobError
 from course.jobs.private import user_folder
-from course.runs import isolated
 from course.runs import run as runs
+from labs.day3_4_compile import isolated
 from labs.day4_2_fsdp.processes import on_ranks
 from labs.day4_5_practice.exports import export
 

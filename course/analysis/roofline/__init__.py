@@ -5,6 +5,5 @@ from course.lazy import lazy_exports
 _NAMES = {
     ".bounds": "ceilings points recorded_ceilings",
     ".cost": "fusion_traffic operators step_cost",
-    ".figures": "plot_roofline",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

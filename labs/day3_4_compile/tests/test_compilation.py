@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from course.runs import isolated, recordings
+from course.runs import recordings
 from labs import day3_4_compile as lab
-from labs.day3_4_compile import compiler
+from labs.day3_4_compile import compiler, isolated
 
 LOG = logging.getLogger("lab")
 IMAGES = torch.randn(2, 16, 8, 8).to(memory_format=torch.channels_last)

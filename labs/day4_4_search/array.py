@@ -1,4 +1,4 @@
-"""A search on Slurm: one array of jobs, each of which makes trials until none is left."""
+"""A search on Slurm: an array of jobs, each of which runs trials until none is left."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from submitit import JobEnvironment
 
-from course.jobs import sites, slurm, slurm_commands
+from course.jobs import own_slurm, sites, slurm, slurm_commands
 from course.jobs.launch import enter
 from course.jobs.sites import Site
 from course.jobs.slurm_commands import Partition
@@ -22,77 +22,77 @@ from course.runs.record import write_record
 from course.runs.run import record_of, runs_root
 from labs.day4_4_search import trial_queue
 
-LATE_S = 60.0  # a trial may begin so late, as Slurm ends a job GRACE_MIN behind its time
+LATE_S = 60.0  # a trial may begin this late, because Slurm ends a job GRACE_MIN after its limit
 
 
-def submit(folder: Path, most: int, workers: int) -> str:
-    """Put an array of so many workers into the queue: its job id.
+def submit(folder: Path, max_trials: int, workers: int) -> str:
+    """Submit an array with this number of workers; return its job id.
 
     Raises:
-        ValueError: Slurm is not here, or refuses; the message says why.
+        ValueError: Slurm is not available, or refuses; the message gives the reason.
     """
-    place, trial_min = timed(folder, most / workers, slurm_commands.partitions())
-    spare_min = place.time_min - trial_min
-    arguments = [(str(folder), str(runs_root()), most, spare_min)] * workers
-    return slurm.submit_calls(folder, {"gpus": 1}, place, work, arguments)["job_id"]
+    site, trial_min = job_time(folder, max_trials / workers, slurm_commands.partitions())
+    spare_min = site.time_min - trial_min
+    arguments = [(str(folder), str(runs_root()), max_trials, spare_min)] * workers
+    return slurm.submit_calls(folder, {"gpus": 1}, site, work, arguments)["job_id"]
 
 
-def timed(folder: Path, share: float, offers: list[Partition]) -> tuple[Site, float]:
-    """The search's site with the time that a job of the array asks for, and that of a trial.
+def job_time(folder: Path, share: float, partitions: list[Partition]) -> tuple[Site, float]:
+    """Return the search's site, with the time limit of a job of the array, and a trial's minutes.
 
-    A worker's share of the trials fits in, or as much of it as the partitions offer.
+    A job has time for its share of the trials, or for as many as the partitions allow.
     """
-    asked = trial_queue.about(folder)
-    place = sites.get(asked["site"])
-    trial_min = asked["time_min"] or place.time_min
-    job_min = min(trial_min * math.ceil(share), slurm_commands.most_min(place, offers))
-    return replace(place, time_min=max(trial_min, job_min)), trial_min
+    request = trial_queue.read_request(folder)
+    site = sites.get(request["site"])
+    trial_min = request["time_min"] or site.time_min
+    job_min = min(trial_min * math.ceil(share), slurm_commands.most_min(site, partitions))
+    return replace(site, time_min=max(trial_min, job_min)), trial_min
 
 
-def work(folder: str, root: str, most: int, spare_min: float = math.inf) -> None:
-    """What one job of the array does: one trial after another, each a run of its own.
+def work(folder: str, root: str, max_trials: int, spare_min: float = math.inf) -> None:
+    """Run one trial after another; this is what a job of the array does.
 
     Args:
-        spare_min: no trial begins later than so many minutes after the job: its end would not be
-            the trial's, but the job's.
+        spare_min: no trial begins later than this many minutes after the job, because the end of
+            the job would end it.
     """
     os.environ["COURSE_RUNS"] = root
-    study, me = Path(folder), JobEnvironment().job_id
+    study, job_id = Path(folder), JobEnvironment().job_id
     latest = time.monotonic() + spare_min * 60 + LATE_S
-    _put_back(study, me)
-    begin = partial(enter, job=_found_by(me), job_folder=study)
-    while time.monotonic() < latest and (run := trial_queue.take(study, most, begin, worker=me)):
-        with suppress(SystemExit):  # which a job of one run ends with, where that has failed
+    _record_lost_trials(study, job_id)
+    begin = partial(enter, job=_job_of(job_id), job_folder=study)
+    while time.monotonic() < latest and (
+        run := trial_queue.take(study, max_trials, begin, worker=job_id)
+    ):
+        with suppress(SystemExit):  # the job of a single run that failed ends with it
             supervise(str(run.folder))
-        if run.record is None:  # this job is to end
+        if run.record is None:  # Slurm ends this job
             return
         trial_queue.finish(study, run)
 
 
-def _found_by(number: str) -> dict[str, Any]:
-    from course.jobs import own_slurm
-
-    own = {"cluster": str(own_slurm.folder())} if own_slurm.environment() else {}
-    return {"job_id": number, **own}
+def _job_of(job_id: str) -> dict[str, Any]:
+    cluster = {"cluster": str(own_slurm.folder())} if own_slurm.environment() else {}
+    return {"job_id": job_id, **cluster}
 
 
-def _put_back(study: Path, me: str) -> None:
-    """Slurm began this job anew: what it was at is lost."""
-    for run in trial_queue.heal(study, runs_root()):
-        if run.launched["job_id"] == me:
+def _record_lost_trials(study: Path, job_id: str) -> None:
+    """If Slurm restarted this job, record that the trial it was running is lost."""
+    for run in trial_queue.finish_ended(study, runs_root()):
+        if run.launched["job_id"] == job_id:
             values = {"status": "lost", "error": "Slurm: its job was put back into the queue"}
             write_record(run.folder, record_of(run, values))
             trial_queue.finish(study, run)
 
 
-def was_cancelled(number: str) -> bool:
-    """Did somebody cancel a job of this array, by scancel for instance?"""
-    done = slurm_commands.ask("sacct", "-X", "-n", "-P", "-j", number, "-o", "State")
+def was_cancelled(job_id: str) -> bool:
+    """Return whether a job of this array was cancelled, for instance by scancel."""
+    done = slurm_commands.ask("sacct", "-X", "-n", "-P", "-j", job_id, "-o", "State")
     return done is not None and "CANCELLED" in done.stdout
 
 
-def alive(folder: Path) -> bool:
-    """Does any job of the search wait or compute, or does Slurm not answer just now?"""
+def is_active(folder: Path) -> bool:
+    """Return whether a job of the search is queued or runs, or Slurm does not answer now."""
     done = slurm_commands.ask(
         "squeue", "--noheader", "--me", "--format=%i", f"--name={folder.name}"
     )

@@ -171,7 +171,7 @@ def _folder(request: dict[str, Any], name: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with trial_queue.locked(folder):
         if (folder / ABOUT).exists():
-            known = trial_queue.about(folder)
+            known = trial_queue.read_request(folder)
             if changed := [key for key in request if request[key] != known.get(key)]:
                 raise ValueError(
                     f"name={name!r}: a different search has this name ({', '.join(changed)} "
@@ -200,7 +200,9 @@ def _conducting(folder: Path) -> Iterator[None]:
 
 def _run_here(folder: Path, count: int) -> None:
     with _progress_bar(folder, count) as update:
-        for run in trial_queue.heal(folder, runs.runs_root()):  # of a call that was interrupted
+        for run in trial_queue.finish_ended(
+            folder, runs.runs_root()
+        ):
             _wait(run)
             trial_queue.finish(folder, run)
             update()
@@ -223,8 +225,8 @@ def _run_on_slurm(folder: Path, count: int, workers: int) -> None:
     with _progress_bar(folder, count) as update:
         while True:
             # Asked first, or a trial that ends in between would be missed.
-            is_over = not array.alive(folder)
-            running = trial_queue.heal(folder, runs.runs_root())
+            is_over = not array.is_active(folder)
+            running = trial_queue.finish_ended(folder, runs.runs_root())
             left = update()
             if not left:
                 return
@@ -272,7 +274,7 @@ def _finished_trials(folder: Path) -> tuple[int, float]:
     Raises:
         JobError: all of the first trials failed.
     """
-    trials = trial_queue.begun(open_study(folder).get_trials(deepcopy=False))
+    trials = trial_queue.started(open_study(folder).get_trials(deepcopy=False))
     finished = [trial for trial in trials if trial.state.is_finished()]
     if len(finished) >= MAX_FAILURES and all(trial.state.name == "FAIL" for trial in finished):
         names = [trial.user_attrs["run"] for trial in finished if "run" in trial.user_attrs]

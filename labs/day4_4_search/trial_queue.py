@@ -1,4 +1,4 @@
-"""The trials of a search: which is next, and what came of it. Any process may ask and tell."""
+"""The trials of a search: start the next one, and report results. Any process may do both."""
 
 from __future__ import annotations
 
@@ -23,84 +23,89 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 SAMPLERS = ("grid", "random", "tpe")
-RANDOM_FIRST = 5  # trials that TPE draws before it has anything to learn from
-ATTEMPTS = 3  # at a trial that is lost by no fault of its own
-SNAPSHOT = "train.py"  # of the script, in the study's folder: all trials run the same
+RANDOM_FIRST = 5  # trials that TPE draws at random before it has anything to learn from
+ATTEMPTS = 3  # at a trial that is lost through no fault of its own
+SNAPSHOT = "train.py"  # a copy of the script in the study's folder: all trials run the same
 
 
-def about(folder: Path) -> dict[str, Any]:
-    """What is searched: script, config, space, sampler, pruner, seed, site."""
+def read_request(folder: Path) -> dict[str, Any]:
+    """Read what is searched: script, config, space, sampler, pruner, seed, site."""
     return json.loads((folder / ABOUT).read_text())
 
 
 def locked(folder: Path) -> FileLock:
-    """Held by whoever takes a trial or says what came of it; a process that dies lets it go."""
+    """Return the lock of a study; a process that dies releases it."""
     return FileLock(folder / ".trials.lock")
 
 
-def take(folder: Path, most: int, begin: Callable[[Plan], Run], worker: str = "") -> Run | None:
-    """Begin the next trial: a run. None: all are taken.
+def take(
+    folder: Path, max_trials: int, begin: Callable[[Plan], Run], worker: str = ""
+) -> Run | None:
+    """Begin the next trial and return its run, or None if there is none left.
 
     Args:
-        most: trials in all; those that were lost and taken up again do not count twice.
-        begin: starts the run, or makes its folder.
-        worker: who it is that takes it.
+        max_trials: in total; a repeated trial counts once.
+        begin: starts the run, or creates its folder.
+        worker: the job that takes the trial.
     """
     with locked(folder):
         study = open_study(folder)
-        known = study.get_trials(deepcopy=False)
-        if len(begun(known)) >= most:
+        trials = study.get_trials(deepcopy=False)
+        if len(started(trials)) >= max_trials:
             return None
-        asked = about(folder)
-        study.sampler = sampler(asked["sampler"], asked["seed"], len(known))
-        trial = study.ask(_distributions(asked))
+        request = read_request(folder)
+        study.sampler = sampler(request["sampler"], request["seed"], len(trials))
+        trial = study.ask(_distributions(request))
         trial.set_user_attr("worker", worker)
-        run = begin(_planned(folder, asked, trial.number, trial.params))
+        run = begin(_plan(folder, request, trial.number, trial.params))
         trial.set_user_attr("run", run.name)
         return run
 
 
-def begun(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
-    """Trials that run or are over, but for those that are to be made again, or were."""
-    again = {each.user_attrs.get("again") for each in trials}
-    return [each for each in trials if each.state.name != "WAITING" and each.number not in again]
+def started(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """Return the trials that run or are over, without those that are repeated."""
+    repeated = {trial.user_attrs.get("again") for trial in trials}
+    return [
+        trial for trial in trials if trial.state.name != "WAITING" and trial.number not in repeated
+    ]
 
 
 def sampler(name: str, seed: int, number: int) -> BaseSampler:
-    """What chooses the values of a trial. Of each trial anew, so that any process may do it."""
+    """Create the sampler of a trial; each trial has a new one, so that any process can."""
     from optuna import samplers
 
-    own = seed * 100_003 + number
+    trial_seed = seed * 100_003 + number
     if name == "tpe":
-        return samplers.TPESampler(seed=own, n_startup_trials=RANDOM_FIRST)
-    return samplers.RandomSampler(seed=own)  # of a grid all trials wait with their values
+        return samplers.TPESampler(seed=trial_seed, n_startup_trials=RANDOM_FIRST)
+    return samplers.RandomSampler(seed=trial_seed)  # trials of a grid already have their values
 
 
-def _distributions(asked: dict[str, Any]) -> dict[str, Any]:
+def _distributions(request: dict[str, Any]) -> dict[str, Any]:
     from optuna.distributions import json_to_distribution
 
-    return {name: json_to_distribution(text) for name, text in asked["space"].items()}
+    return {name: json_to_distribution(text) for name, text in request["space"].items()}
 
 
-def _planned(folder: Path, asked: dict[str, Any], number: int, params: dict[str, Any]) -> Plan:
-    """The launch of a trial, by the script as it was when the search began."""
-    config = from_dict(asked["config"] | params | {"rung": f"{asked['label']}-{number:02d}"})
-    made = plan(folder / SNAPSHOT, config, site=asked["site"], time_min=asked["time_min"])
-    trial = {"study": folder.name, "number": number, "params": params, "space": asked["space"]}
-    return replace(made, source=Path(asked["script"]), request=made.request | {"trial": trial})
+def _plan(folder: Path, request: dict[str, Any], number: int, params: dict[str, Any]) -> Plan:
+    """Plan the launch of a trial, with the script as it was when the search began."""
+    config = from_dict(request["config"] | params | {"rung": f"{request['label']}-{number:02d}"})
+    launch = plan(folder / SNAPSHOT, config, site=request["site"], time_min=request["time_min"])
+    trial = {"study": folder.name, "number": number, "params": params, "space": request["space"]}
+    return replace(
+        launch, source=Path(request["script"]), request=launch.request | {"trial": trial}
+    )
 
 
 def finish(folder: Path, run: Run) -> None:
-    """Tell the study what the record of a trial says; twice is as good as once."""
+    """Report a trial's record to the study; a second report changes nothing."""
     with locked(folder):
         study = open_study(folder)
-        number, record = run.launched["trial"]["number"], run.record
-        trial = study.get_trials(deepcopy=False)[number]
+        trial = study.get_trials(deepcopy=False)[run.launched["trial"]["number"]]
         if not trial.state.is_finished():
-            _tell(study, trial, record)
+            _report(study, trial, run.record)
 
 
-def _tell(study: Study, trial: FrozenTrial, record: Record) -> None:
+def _report(study: Study, trial: FrozenTrial, record: Record) -> None:
     from optuna.trial import TrialState
 
     if record.status == "ok":
@@ -109,49 +114,49 @@ def _tell(study: Study, trial: FrozenTrial, record: Record) -> None:
         study.tell(trial.number, state=TrialState.PRUNED)
     else:
         if is_accident(record):
-            _again(study, trial)
+            _repeat(study, trial)
         study.tell(trial.number, state=TrialState.FAIL)
 
 
-def _again(study: Study, trial: FrozenTrial) -> None:
-    """Have a trial's values tried once more, by whoever is free."""
-    known = study.get_trials(deepcopy=False)
+def _repeat(study: Study, trial: FrozenTrial) -> None:
+    """Queue a trial's values again, up to ATTEMPTS times."""
+    trials = study.get_trials(deepcopy=False)
     attempt = trial.user_attrs.get("attempt", 1)
-    if attempt < ATTEMPTS and all(each.user_attrs.get("again") != trial.number for each in known):
+    if attempt < ATTEMPTS and all(t.user_attrs.get("again") != trial.number for t in trials):
         attributes = {"again": trial.number, "attempt": attempt + 1}
         study.enqueue_trial(trial.params, user_attrs=attributes)
 
 
 def is_pruned(record: Record) -> bool:
-    """Did the run end for what it had reported?"""
+    """Return whether the pruner stopped the run."""
     return record.status == "cancelled" and record.error.startswith(PRUNED)
 
 
 def is_accident(record: Record) -> bool:
-    """Did something end the run that neither its script nor anybody had asked for?
+    """Return whether the run was ended by something that is no fault of its own.
 
-    Its process or node is gone, or its worker came to the end of the job's time. A trial that is
-    out of memory, was cancelled, or took its own time_min, would or should end so again.
+    Its process or node is gone, or its worker reached the job's time limit. A trial that runs out
+    of memory, is cancelled, or exceeds its own time_min would end in the same way again.
     """
-    told = {"failed": "Slurm: FAILED", "timeout": "Slurm: TIMEOUT"}.get(record.status)
-    return record.status == "lost" or bool(told and record.error.startswith(told))
+    prefix = {"failed": "Slurm: FAILED", "timeout": "Slurm: TIMEOUT"}.get(record.status)
+    return record.status == "lost" or bool(prefix and record.error.startswith(prefix))
 
 
-def heal(folder: Path, runs_root: Path) -> list[Run]:
-    """Tell the study of trials whose end nobody told, as their worker is gone.
+def finish_ended(folder: Path, runs_root: Path) -> list[Run]:
+    """Report trials that ended without a report, because their worker is gone.
 
     Returns:
-        The runs of those that are under way.
+        The runs that are queued or running.
     """
-    alive = []
+    active = []
     for trial in _running(folder):
         if name := trial.user_attrs.get("run"):
             run = Run(runs_root / name)
             if refresh(run) in ("queued", "running"):
-                alive.append(run)
+                active.append(run)
             else:
                 finish(folder, run)
-    return alive
+    return active
 
 
 def _running(folder: Path) -> list[FrozenTrial]:
@@ -161,7 +166,7 @@ def _running(folder: Path) -> list[FrozenTrial]:
         study = open_study(folder)
         running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         for trial in running:
-            if "run" not in trial.user_attrs:  # who took it died, or it would have the lock
-                _again(study, trial)
+            if "run" not in trial.user_attrs:  # its worker died: a living one holds the lock
+                _repeat(study, trial)
                 study.tell(trial.number, state=TrialState.FAIL)
         return running

@@ -4,7 +4,7 @@ import json
 import math
 import shutil
 import statistics
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import combinations
 from pathlib import Path
 
@@ -61,6 +61,7 @@ def test_an_accident_is_repeated_and_a_failure_is_not(runs_root: Path) -> None:
     def begin(plan) -> Run:  # noqa: ANN001
         folder = runs_root / f"by-hand-{plan.config.rung}"
         folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(asdict(plan.config)))
         (folder / "launch.json").write_text(json.dumps(plan.request))
         return Run(folder)
 
@@ -111,11 +112,11 @@ def test_a_job_of_an_array_has_time_for_its_share_of_trials(
     asked = lab.search("random", RATES, CONFIG, trials=1, time_min=7, **LIGHT)
     known = len(asked.runs)
     for longest, due in ((600, 21), (math.inf, 21), (17, 15), (9, 7)):  # Slurm's is 2 longer
-        place, trial_min = array.timed(
+        place, trial_min = array.job_time(
             asked.folder, 2.5, [Partition("all", longest, "gpu:4", is_default=True)]
         )
         assert (place.time_min, trial_min) == (due, 7)
-    assert array.timed(asked.folder, 2.5, [])[0].time_min == 21
+    assert array.job_time(asked.folder, 2.5, [])[0].time_min == 21
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "local")
     monkeypatch.setenv("SUBMITIT_LOCAL_JOB_ID", "1")
     array.work(str(asked.folder), str(runs_root), 2, spare_min=-2)  # its time is over

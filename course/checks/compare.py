@@ -7,12 +7,16 @@ notebook. `course.checks.facts` lists what must be equal.
 from __future__ import annotations
 
 import ast
+import atexit
+import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -97,81 +101,120 @@ def compare(requests: Sequence[tuple[Mechanism, str]]) -> list[Comparison]:
     """Compare scripts with the solution in which the same TODOs are filled.
 
     Args:
-        requests: for each script the check that it is for, and its text. One for `check`; many at
-            once take less time, because PyTorch is imported once.
+        requests: for each script the check that it is for, and its text.
 
     Raises:
         RuntimeError: the other process could not work; the message has its error.
     """
-    with TemporaryDirectory(prefix="check-") as place:
-        small = Folder(Path(place))
+    folder = _folder()
+    with TemporaryDirectory(dir=folder.root, prefix="script-") as place:
         pairs = []
-        for wanted, text in requests:
-            solution = (SOLUTIONS / solution_of(wanted.todo)).read_text()
-            due = small.prepare(wanted, render_like(solution, text))
-            pairs.append((wanted, small.prepare(wanted, text, calls=True), due))
-        small.work()
+        for number, (wanted, text) in enumerate(requests):
+            solution = render_like((SOLUTIONS / solution_of(wanted.todo)).read_text(), text)
+            name = hashlib.sha256(f"{wanted.todo} {solution}".encode()).hexdigest()[:12]
+            reference = folder.prepare(name, wanted, solution)
+            runs = folder.prepare(f"{place}/{number}", wanted, text, calls=True)
+            pairs.append((wanted, runs, reference))
+        folder.work()
         return [_compare(*pair) for pair in pairs]
 
 
 class Folder:
-    """The folder in which small runs are prepared, and in which another process trains them."""
+    """Small runs, trained by a process that stays: PyTorch is imported once, and the solution
+    trains each of them once."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._prepared: dict[tuple[int, str], dict[str, Run]] = {}
+    def __init__(self) -> None:
+        self._temporary = TemporaryDirectory(prefix="check-")
+        self.root = Path(self._temporary.name)
         self._tasks: list[tuple[str, int, str]] = []
         self._modules: set[str] = set()
         self._has_shards = False
+        path = os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")])
+        env = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "course.checks.small_runs", str(self.root)],
+            env=os.environ | env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=PROJECT,
+            start_new_session=True,
+        )
+        atexit.register(self.stop)
 
-    def prepare(self, wanted: Mechanism, text: str, *, calls: bool = False) -> dict[str, Run]:
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process still works."""
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """End the process, and all that it has started."""
+        with self._process:
+            if self.is_alive:
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._temporary.cleanup()
+
+    def prepare(
+        self, place: str, wanted: Mechanism, text: str, *, calls: bool = False
+    ) -> dict[str, Run]:
         """Prepare a check's small runs of a script, once; with `calls` its calls, too."""
-        runs = self._prepared.setdefault((wanted.todo, text), {})
-        place = f"{[*self._prepared].index((wanted.todo, text))}"
+        runs = {}
         for name, config, ranks, _ in small_runs(wanted):
-            self._add(runs, f"{place}/{name}", text, config, ranks)
+            runs[name] = self._add(f"{place}/{name}", text, config, ranks)
         for call in wanted.calls if calls else ():
             name = call.replace(":", ".")
-            config = rung(wanted.rung, quick=True, **wanted.changes)
-            self._add(runs, f"{place}/{name}", text, config, 1, call)
+            config = _config(wanted, wanted.rung, wanted.changes)
+            runs[name] = self._add(f"{place}/{name}", text, config, 1, call)
         self._modules |= modules_of(text)
         return runs
 
-    def _add(
-        self, runs: dict[str, Run], name: str, text: str, config: Config, ranks: int, call: str = ""
-    ) -> None:
-        place = self._folder / name
-        if place.name in runs:
-            return
+    def _add(self, name: str, text: str, config: Config, ranks: int, call: str = "") -> Run:
+        place = self.root / name
+        if place.exists():
+            return Run(place)
         place.mkdir(parents=True)
-        values = asdict(config) | {"data_root": str(self._folder / "data" / "tiny")}
+        values = asdict(config) | {"data_root": str(self.root / "data" / "tiny")}
         launched = {"rung": config.rung, "script": "exercises/train.py", "gpus": ranks}
         (place / "train.py").write_text(text)
         (place / "config.json").write_text(json.dumps(values))
-        (place / "launch.json").write_text(json.dumps(launched | {"config": values}))
+        (place / "launch.json").write_text(json.dumps(launched))
         self._tasks.append((name, ranks, call))
         self._has_shards |= config.format == "shards"
         # So that the processes of the runs need not import them, each for itself.
         self._modules |= {"torch._dynamo"} if config.compile else set()
         self._modules |= {"course.checks.fake_accelerator"} if call else set()
-        runs[place.name] = Run(place)
+        return Run(place)
 
     def work(self) -> None:
-        """Train all that is prepared, in another process."""
+        """Train all that is prepared, in the other process."""
         request = {"tasks": self._tasks, "imports": sorted(self._modules)}
-        text = json.dumps(request | {"shards": self._has_shards})
-        (self._folder / "request.json").write_text(text)
-        path = os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")])
-        env = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-        command = [sys.executable, "-m", "course.checks.small_runs", str(self._folder)]
-        done = subprocess.run(
-            command, env=os.environ | env, capture_output=True, text=True, cwd=PROJECT
-        )
-        if done.returncode:
-            last = [*done.stderr.strip().splitlines(), f"exit code {done.returncode}"][-1]
+        assert self._process.stdin and self._process.stdout
+        try:
+            with suppress(BrokenPipeError):
+                self._process.stdin.write(json.dumps(request | {"shards": self._has_shards}) + "\n")
+                self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        except BaseException:  # such as an interrupt: the next answer would be this one
+            self.stop()
+            raise
+        self._tasks = []
+        if answer != "done\n":
+            self.stop()
+            why = answer.strip() or "it ended"
             raise RuntimeError(
-                f"the process that compares with the solution ended: {last}. Was memory short?"
+                f"the process that compares with the solution failed: {why}. Was memory short?"
             )
+
+
+_folders: list[Folder] = []  # of this process: none, or one in which the solution's runs stay
+
+
+def _folder() -> Folder:
+    if _folders and not _folders[0].is_alive:
+        _folders.pop().stop()
+    if not _folders:
+        _folders.append(Folder())
+    return _folders[0]
 
 
 def modules_of(text: str) -> set[str]:

@@ -61,6 +61,19 @@ def loading(text: str, cfg: Config) -> Iterator[str]:
                 )
 
 
+def offloading(text: str, cfg: Config) -> Iterator[str]:
+    """Expect what backward needs to wait on the host, and to come back to the accelerator."""
+    from course.checks.fake_accelerator import first_step
+
+    found = first_step(text, replace(cfg, device="auto", offload=True))
+    if found.error:
+        yield f"{ON} the first step fails: {found.error}"
+    elif found.kept_on != {"cpu"}:
+        yield f"{ON} what backward needs stays there: keep it in host memory, if cfg.offload"
+    elif found.returned_to == {"cpu"}:
+        yield f"{ON} backward gets tensors of the CPU: bring them back, `tensor.to(device)`"
+
+
 def joining(text: str, cfg: Config) -> Iterator[str]:
     """Expect a rank of another node to join the others, and to take its own node's device."""
     from course.checks.fake_accelerator import FIRST_NODE, first_step

@@ -223,6 +223,12 @@ def trained(rank: Rank) -> dict[str, Any]:
     }
 
 
+def held_to_save(rank: Rank) -> float | None:
+    """Return the bytes that the rank kept while it saved the weights."""
+    held = rank.seen("held_to_save")
+    return None if held is None else float(held)
+
+
 def restart(name: str) -> Callable[[Rank], Any]:
     """Return a function that gives what the first step after a restart began with."""
 
@@ -375,7 +381,7 @@ FACTS: tuple[Fact, ...] = (
          "add up sums and counts over the ranks, and divide once", "epoch"),
     Fact("the number of ranks that wrote weights.pt", writers,
          "one rank writes it: `if run.rank == 0`"),
-    Fact("the memory of a rank while the weights are saved", entry("held_to_save"),
+    Fact("the memory of a rank while the weights are saved", held_to_save,
          "with full_state_dict=True and cpu_offload=True only rank 0 keeps them", tolerance=NEARLY),
     Fact("in weights.pt", weights,
          "save the network itself, not what is wrapped around it, after the last epoch"),

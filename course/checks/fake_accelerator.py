@@ -19,8 +19,10 @@ import torch
 from torch import distributed, nn
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
 from torch.distributions import Distribution
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from course.checks import tiny_networks
 from course.config import Config
@@ -43,7 +45,8 @@ class FirstStep:
     error: what ended it, with its line, or "". computed_on: the loss's device. selected: the index
     of the device that the script made the current one. copied: of "images" and "labels", each
     (type, non_blocking) with which they came to the device. loading: the DataLoader's arguments.
-    joined: those of init_process_group, None where it was not called.
+    joined: those of init_process_group, None where it was not called. kept_on: the device types
+    on which tensors wait for backward. returned_to: those on which backward gets them.
     """
 
     error: str = ""
@@ -52,6 +55,8 @@ class FirstStep:
     copied: dict[str, set[tuple[str, bool]]] = field(default_factory=dict)
     loading: dict[str, Any] = field(default_factory=dict)
     joined: dict[str, Any] | None = None
+    kept_on: set[str] = field(default_factory=set)
+    returned_to: set[str] = field(default_factory=set)
 
 
 def first_step(
@@ -131,8 +136,20 @@ def _replaced(cfg: Config, found: FirstStep, run: Any) -> Iterator[None]:
     def backward(loss: torch.Tensor, **_: Any) -> None:
         found.computed_on = loss.device  # autograd itself needs a real device
 
+    def hooks(self: saved_tensors_hooks, pack: Any, unpack: Any) -> None:
+        def unpacked_at_once(tensor: torch.Tensor) -> Any:
+            packed = pack(tensor)
+            for leaf in tree_leaves(packed):
+                if isinstance(leaf, torch.Tensor):
+                    found.kept_on.add(leaf.device.type)
+            found.returned_to.add(unpack(packed).device.type)
+            return packed
+
+        set_hooks(self, unpacked_at_once, unpack)
+
     # A node has as many devices as there were ranks before its first one.
     cuda, accelerator = _devices(found, (run.rank - run.local_rank) or run.world_size)
+    set_hooks = saved_tensors_hooks.__init__
     tensor = {"backward": backward, "__deepcopy__": _deepcopy}
     tensor |= dict.fromkeys(("item", "__float__"), lambda _: 0.0)  # where a script prints one
     was_on = {name: torch.is_autocast_enabled(name) for name in ("cpu", "cuda")}
@@ -145,6 +162,7 @@ def _replaced(cfg: Config, found: FirstStep, run: Any) -> Iterator[None]:
             (FakeTensorMode, "avoid_device_init", True),  # or CUDA looks for a driver
             (fake_tensor, "init_gpu_context", MagicMock()),  # and for a GPU of this number
             (models, "create", tiny_networks.create),
+            (saved_tensors_hooks, "__init__", hooks),
             (nn.Module, "_apply", _apply),
             (nn.Parameter, "__deepcopy__", _deepcopy),
             (Distribution, "_validate_args", False),  # which looks at numbers

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from course.checks import discovery
 from course.checks.compare import compare
-from course.checks.exercises import exercise_of, open_todos, solution_of
+from course.checks.exercises import exercise_of, open_todos, read, solution_of
 from course.checks.lab import Mechanism, Place, Unexpected, expect
 from course.checks.store import UNMEASURABLE, UNTIMED, save_check
 from course.config import Config, rung
@@ -117,9 +117,10 @@ def check(
         options = {"script": script, "site": site, "quick": quick, "rerun": rerun}
         run, against = _both(wanted, None, None, **options, emulates=True)
         _finish(against, run)
-    parts = tuple(_parts(wanted, run, against))
-    if run.is_recorded:  # it shows what the check finds, and is nobody's progress
-        return Checked(name, f"{wanted.title}; {run.source} {run.record.machine}", parts)
+    if run.is_recorded:  # of the solution, so that it is no progress of the learner
+        parts = tuple(_parts(wanted, run, against, read(script), script))
+        return Checked(name, f"{wanted.title}; the run is {run.record.machine}", parts)
+    parts = tuple(_parts(wanted, run, against, run.script.read_text(), run.source))
     save_check(name, {part.part: part.verdict for part in parts})
     return Checked(name, wanted.title, parts)
 
@@ -219,14 +220,21 @@ def _find(name: str) -> Mechanism:
     return known[name]
 
 
-def _parts(wanted: Mechanism, run: Run, against: Run) -> Iterator[Part]:
-    where = _where(run, wanted)
-    script = run.script.read_text()
+def _parts(wanted: Mechanism, run: Run, against: Run, text: str, source: str) -> Iterator[Part]:
+    """Yield the verdicts on a script's text and on its run.
+
+    Args:
+        source: the script's path, from the project's root.
+    """
+    where = _where(text, source, wanted)
     ended = next((each for each in (against, run) if refresh(each) != "ok"), None)
-    is_open = wanted.todo in open_todos(script, solution_of(wanted.todo))
-    correct = _correct(wanted, run, where, is_open=is_open and not ended)
+    is_open = wanted.todo in open_todos(text, solution_of(wanted.todo))
+    if is_open and not ended:
+        correct = Part("correct", UNMEASURABLE, f"TODO {wanted.todo} is still open in {source}")
+    else:
+        correct = _correct(wanted, text, source, where, is_recorded=run.is_recorded)
     if ended and correct.verdict != FAILED:
-        look_at = _error_line(ended, where)
+        look_at = _error_line(ended, text, where)
         correct = Part("correct", FAILED, explain(ended).splitlines()[0], look_at)
     yield correct
     if correct.verdict == FAILED:
@@ -234,34 +242,32 @@ def _parts(wanted: Mechanism, run: Run, against: Run) -> Iterator[Part]:
         yield Part("effect", UNMEASURABLE, "the training must be correct first")
         return
     try:
-        expect(not is_open, f"TODO {wanted.todo} is still open in this run's script")
+        is_missing = is_open and not run.is_recorded
+        expect(not is_missing, f"TODO {wanted.todo} is still open in this run's script")
         expect(run.record.evidence, "the first step was not observed: launch with warmup_steps=1")
         yield Part("mechanism", PASSED, wanted.seen(run))
     except Unexpected as error:
-        yield Part("mechanism", FAILED, str(error), _told_line(run, str(error)) or where)
-        yield Part("effect", UNMEASURABLE, "without its mechanism there is nothing to time")
+        yield Part("mechanism", FAILED, str(error), _line_of(text, source, str(error)) or where)
+        yield Part("effect", UNMEASURABLE, "the mechanism must work first")
         return
     if not wanted.timed:
-        yield Part("effect", UNTIMED, "it is not meant to make the step faster")
+        yield Part("effect", UNTIMED, "this TODO does not change the speed")
         return
     yield _effect(wanted, run, against)
 
 
-def _correct(wanted: Mechanism, run: Run, where: str, *, is_open: bool) -> Part:
-    """Compare the run's script with the solution, in small runs on this machine."""
-    if is_open:
-        return Part("correct", UNMEASURABLE, "there is nothing to compare with the solution yet")
-    if run.is_recorded:
-        return Part("correct", PASSED, "recorded with the solution")
-    (found,) = compare([(wanted, run.script.read_text())])
+def _correct(wanted: Mechanism, text: str, source: str, where: str, *, is_recorded: bool) -> Part:
+    """Compare a script with the solution, in small runs on this machine's CPU."""
+    (found,) = compare([(wanted, text)])
     if found.error:
         return Part("correct", UNMEASURABLE, found.error)
     if found.printed:
         print(found.printed)
+    mine = f"your {source} on this machine's CPU: " * is_recorded
     if found.difference:
-        look_at = _told_line(run, found.difference) or where
-        return Part("correct", FAILED, found.difference, look_at)
-    return Part("correct", PASSED, found.compared)
+        look_at = _line_of(text, source, found.difference) or where
+        return Part("correct", FAILED, mine + found.difference, look_at)
+    return Part("correct", PASSED, mine + found.compared)
 
 
 def _effect(wanted: Mechanism, run: Run, against: Run) -> Part:
@@ -290,28 +296,29 @@ def judge(found: Ratio, *, faster: bool) -> Part:
     return Part("effect", UNMEASURABLE, f"{said}: the spread is wider than what is looked for")
 
 
-def _where(run: Run, wanted: Mechanism) -> str:
-    """The lines of the script to look at: the TODO's comments, else those with its word."""
-    lines = dict(enumerate(run.script.read_text().splitlines(), 1))
+def _where(text: str, source: str, wanted: Mechanism) -> str:
+    """Return the lines of the script to look at: the TODO's comments, else those with its word."""
+    lines = dict(enumerate(text.splitlines(), 1))
     for pattern in (rf"# TODO {wanted.todo}\b", rf"^(?!\s*(#|import|from)).*{wanted.word}"):
         found = [number for number, line in lines.items() if re.search(pattern, line)]
         if found:
             more = f" (also line {', '.join(map(str, found[1:]))})" if found[1:] else ""
-            return f"{run.source}, line {found[0]}: {lines[found[0]].strip()}{more}"
-    return f"{run.source} has no line with {wanted.word}: course exercises --upto shows where"
+            return f"{source}, line {found[0]}: {lines[found[0]].strip()}{more}"
+    return f"{source} has no line with {wanted.word}: course exercises --upto shows where"
 
 
-def _error_line(run: Run, otherwise: str) -> str:
-    """The line that failed; none where the script is not to blame."""
+def _error_line(run: Run, text: str, otherwise: str) -> str:
+    """Return the line that failed; "" where the script is not to blame."""
     error = run.record.error if run.record else ""
-    return "" if failures.fault_of(error) else _told_line(run, error) or otherwise
+    return "" if failures.fault_of(error) else _line_of(text, run.source, error) or otherwise
 
 
-def _told_line(run: Run, told: str) -> str:
-    """The line of the learner's script that is told of: by its number, or by a call, `NAME(…)`."""
-    lines = run.script.read_text().splitlines()
-    found, call = re.search(r"train\.py, line (\d+)", told), re.search(r"`([\w.]+\()…\)`", told)
+def _line_of(text: str, source: str, message: str) -> str:
+    """Return the script's line that a message names by its number or by a call, `NAME(…)`."""
+    lines = text.splitlines()
+    found = re.search(r"train\.py, line (\d+)", message)
+    call = re.search(r"`([\w.]+\()…\)`", message)
     number = int(found[1]) if found else 0
     if call and not found:
         number = next((at for at, line in enumerate(lines, 1) if call[1] in line), 0)
-    return f"{run.source}, line {number}: {lines[number - 1].strip()}" if number else ""
+    return f"{source}, line {number}: {lines[number - 1].strip()}" if number else ""

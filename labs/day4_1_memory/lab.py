@@ -138,6 +138,7 @@ CHECKS = {
         title="what backward needs waits on the host",
         todo=20,
         configs=({"rung": "large"}, {"rung": "offloaded"}),
+        calls=("course.checks.dry_runs:offloading",),
         small=SMALL_TRANSFORMER,
         rung="offloaded",
         against="large",

@@ -230,7 +230,9 @@ def _parts(wanted: Mechanism, run: Run, against: Run, text: str, source: str) ->
     ended = next((each for each in (against, run) if refresh(each) != "ok"), None)
     is_open = wanted.todo in open_todos(text, solution_of(wanted.todo))
     if is_open and not ended:
-        correct = Part("correct", UNMEASURABLE, f"TODO {wanted.todo} is still open in {source}")
+        why = f"TODO {wanted.todo} is still open in {source}"
+        why += "; the recorded run is the solution's" * run.is_recorded
+        correct = Part("correct", UNMEASURABLE, why)
     else:
         correct = _correct(wanted, text, source, where, is_recorded=run.is_recorded)
     if ended and correct.verdict != FAILED:

@@ -8,7 +8,7 @@ import torch
 from check_helpers import SOLVED, TEXT, verdicts
 
 from course.checks import exercises
-from course.checks.verdict import PASSED, check
+from course.checks.verdict import PASSED, UNMEASURABLE, check
 from course.config import rung
 from course.runs.recordings import recorded_runs
 from labs.day3_2_augmentation import mixing_checks as mixing
@@ -22,15 +22,21 @@ def faults(text: str, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("todo, name", NAMES.items())
-def test_solution_and_open_todo(todo: int, name: str, runs_root: Path) -> None:
-    before = torch.get_rng_state()
+def test_solution_and_open_todo(todo: int, name: str, runs_root: Path, tmp_path: Path) -> None:
+    state = torch.get_rng_state()
     assert faults(SOLVED, name) == []
-    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(state, torch.get_rng_state())
     (fault,) = faults(exercises.render(TEXT, todo - 1), name)
     assert fault.startswith(f"`{name}(…)`: the images come back as they were")
     runs = {run.config.rung: run for run in recorded_runs("nvidia-h200", "augmentation")}
-    done = check(f"day3.{name}", runs[f"{name}-raw"], against=runs["dataloader-raw"])
+    run, before = runs[f"{name}-raw"], runs["dataloader-raw"]
+    done = check(f"day3.{name}", run, against=before)  # of the solution: exercises/ has it open
+    assert verdicts(done)["correct"] == UNMEASURABLE and verdicts(done)["mechanism"] == PASSED
+    script = tmp_path / "train.py"
+    script.write_text(SOLVED)
+    done = check(f"day3.{name}", run, against=before, script=str(script))
     assert verdicts(done)["correct"] == verdicts(done)["mechanism"] == PASSED
+    assert "on this machine's CPU" in repr(done)
 
 
 RESULTS = {

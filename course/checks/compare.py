@@ -163,7 +163,7 @@ class Folder:
             runs[name] = self._add(f"{place}/{name}", text, config, ranks)
         for call in wanted.calls if calls else ():
             name = call.replace(":", ".")
-            config = _config(wanted, wanted.rung, wanted.changes)
+            config = rung(wanted.rung, quick=True, **wanted.changes | {"image_px": 32})
             runs[name] = self._add(f"{place}/{name}", text, config, 1, call)
         self._modules |= modules_of(text)
         return runs

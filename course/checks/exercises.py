@@ -21,7 +21,7 @@ import hashlib
 import json
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -134,6 +134,11 @@ def solution_of(todo: int) -> str:
     """
     todos = {path.name: numbers(path.read_text(), path.name) for path in solutions()}
     for name, script_todos in todos.items():
+        if not script_todos:
+            raise ValueError(
+                f"solutions/{name} has no TODOs, as if an exercise had been copied over it: "
+                f"restore it with git checkout solutions/{name}"
+            )
         if todo in script_todos:
             return name
     choices = "; ".join(f"{name} has {all_[0]} to {all_[-1]}" for name, all_ in todos.items())
@@ -151,6 +156,19 @@ def original_of(script: Path | str) -> str:
     return name if (SOLUTIONS / name).is_file() else Path(SOLUTION).name
 
 
+def render_like(text: str, script: str) -> str:
+    """Return the view of a solution with the same TODOs filled as in a script.
+
+    Args:
+        text: the solution's.
+        script: the text of the exercise.
+    """
+    items = parse(text)
+    numbers = {item.number for item in items if isinstance(item, Seam)}
+    still_open = numbers - _changed(items, False, script.splitlines())
+    return _view(items, numbers - still_open)
+
+
 def render(text: str, solved: int, name: str = "text") -> str:
     """Return the view of a solution with the TODOs up to `solved` filled.
 
@@ -160,9 +178,13 @@ def render(text: str, solved: int, name: str = "text") -> str:
     items, total = parse(text, name), count(text)
     if not 0 <= solved <= total:
         raise ValueError(f"{name} has TODOs up to {total}: choose 0 to {total}, not {solved}")
+    return _view(items, range(solved + 1))
+
+
+def _view(items: Sequence[str | Seam], solved: Container[int]) -> str:
     lines: list[str] = []
     for item in items:
-        lines += item.shown(item.number <= solved) if isinstance(item, Seam) else [item]
+        lines += item.shown(item.number in solved) if isinstance(item, Seam) else [item]
     return "\n".join(lines) + "\n"
 
 

@@ -24,6 +24,16 @@ class Place(NamedTuple):
     machine: str
 
 
+class Unexpected(Exception):
+    """What a run should have shown and did not; the message is for the learner."""
+
+
+def expect(condition: object, hint: str) -> None:
+    """Raise Unexpected with this hint unless the condition holds."""
+    if not condition:
+        raise Unexpected(hint)
+
+
 @dataclass(frozen=True)
 class Mechanism:
     """What a check looks at: its TODO, the run to launch, the rung to compare with."""
@@ -32,23 +42,25 @@ class Mechanism:
     todo: int
     rung: str
     against: str
-    seen: Callable[[Run], str]  # the evidence in words, where it did happen
+    # What the run itself did, in words; `expect` in it reports what it did not do. What a small run
+    # on a CPU shows is compared with the solution (`configs`), and need not be looked at here.
+    seen: Callable[[Run], str]
     word: str  # a line of the script with it is the one to look at
     # Why the effect cannot be measured there, or "".
     limits: Callable[[Config, Place], str] = lambda cfg, place: ""
-    # What did not happen; nothing: all is well. What follows from a config alone is looked at in
-    # all runs (`course.checks.config_effects`), so that most checks have nothing to add.
-    faults: Callable[[Run, Run], Iterable[str]] = lambda run, against: ()
-    # What would be otherwise elsewhere, told from the script's text and the config alone.
-    rehearsed: Callable[[str, Config], Iterable[str]] = lambda text, cfg: ()
     changes: dict[str, Any] = field(default_factory=dict)  # of the rung's config
     settings: dict[str, Any] = field(default_factory=dict)  # of both runs' configs
     # Of the rung's config on a machine without 16-bit hardware, where `half` would change nothing.
     emulated: dict[str, Any] = field(default_factory=dict)
     faster: bool = True  # should it be, or only not slower?
     gpus: int = 1  # of the run; the one before it has one
-    tolerance: float | None = None  # relative, of the losses; None: that of the precision
     timed: bool = True  # has it an effect on the speed at all?
+    # The small runs in which the script must train as the solution does: changes of the rung, and
+    # "ranks", "rung" or "name". One of them has what the TODO adds switched off.
+    configs: tuple[dict[str, Any], ...] = ({},)
+    small: dict[str, Any] = field(default_factory=dict)  # of all small runs' configs
+    # Functions, MODULE:NAME, that yield what is wrong with a script's text, given a config.
+    calls: tuple[str, ...] = ()
 
 
 class FunctionCheck(NamedTuple):

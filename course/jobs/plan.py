@@ -116,6 +116,8 @@ def plan(
         ValueError: no such script or site, or an impossible request.
     """
     source, place = find_script(script), sites.get(site)
+    text = source.read_text()
+    _check_syntax(text, "/".join(source.parts[-2:]))
     place.check_gpus(gpus)
     _check_script(source, config)
     _check_parallel(config, gpus)
@@ -134,10 +136,21 @@ def plan(
         place = replace(place, time_min=time_min)
     config = _with_data_root(config, place)
     request = {"rung": config.rung, "site": site, "gpus": gpus, "config": asdict(config)}
-    text = source.read_text()
     if added := _added(source, text):
         request["added"] = added
     return Plan(source, text, config, place, request)
+
+
+def _check_syntax(text: str, name: str) -> None:
+    """Raise a ValueError with the line of a script that Python cannot read."""
+    try:
+        compile(text, name, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        line = (error.text or "").strip()
+        raise ValueError(
+            f"{name}, line {error.lineno}: {error.msg}: `{line}`. Nothing was launched: fix the "
+            f"line and save the file"
+        ) from None
 
 
 def _check_parallel(config: Config, gpus: int) -> None:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from course.checks import dry_runs as rehearsals
-from course.checks.lab import FULL_SIZE, SYNTHETIC, Lab, Mechanism, Place, Recording
+from course.checks.lab import FULL_SIZE, SYNTHETIC, Lab, Mechanism, Place, Recording, expect
 from course.config import Config, rung, vary
 from course.runs.run import Run
 
 
-def _device_faults(run: Run, _: Run) -> Iterator[str]:
-    yield from rehearsals.moving(run.script.read_text(), run.config)
-
-
 def _device_seen(run: Run) -> str:
     if run.record.device == "cpu":
-        return "rehearsed with a pretended accelerator: weights, images and labels all lie there"
-    total = sum(run.record.evidence["devices"].values())
-    return f"{total} of {total} convolutions ran on {run.record.device}"
+        return "on a fake accelerator, weights, images and labels are all on it"
+    devices = run.record.evidence["devices"]
+    expect({*devices} == {run.record.device}, f"the convolutions ran on {' and '.join(devices)}")
+    return f"all {sum(devices.values())} convolutions ran on {run.record.device}"
 
 
 def _device_limits(cfg: Config, place: Place) -> str:
@@ -46,12 +40,13 @@ CHECKS = {
     "day1.device": Mechanism(
         title="the step computes on the accelerator",
         todo=1,
+        configs=({},),
+        calls=("course.checks.dry_runs:moving",),
         rung="device",
         against="baseline",
         seen=_device_seen,
         limits=_device_limits,
         word=r"\.to\(device\)|device =",
-        faults=_device_faults,
     ),
 }
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from course.checks.lab import Lab, Mechanism, Place, Recording
+from course.checks.lab import Lab, Mechanism, Place, Recording, expect
 from course.config import Config, rung
 from course.runs.run import Run
 from course.valid import HALF_FORMATS
 from labs.day1_1_gpu.lab import GPU_RUNGS, ON_CPU
+
+TYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 def _amp_seen(run: Run) -> str:
     forward, backward = (
         sum(run.record.evidence[key].values()) for key in ("forward_types", "backward_types")
     )
-    precision = run.config.precision
+    precision, types = run.config.precision, run.record.evidence["forward_types"]
+    expect(
+        {*types} == {TYPES[precision]},
+        f"the config asks for {precision}, and the convolutions ran in {' and '.join(types)}: "
+        f"enter `torch.autocast(…)` with dtype= and enabled= that follow cfg.precision",
+    )
     return f"{forward} convolutions forward and {backward} backward in {precision}; weights fp32"
 
 
@@ -31,24 +36,24 @@ def _emulation_limits(cfg: Config, place: Place) -> str:
     return ""
 
 
-def _scaler_faults(run: Run, _: Run) -> Iterator[str]:
-    planted = run.config.overflow_step or run.is_recorded  # a recording shows what it shows
-    if run.config.precision == "fp16" and not planted:
-        yield (
-            "no gradient overflowed on purpose, so nobody saw such a step left out: launch with "
-            "overflow_step=1 and warmup_steps=4"
-        )
-
-
 def _scaler_seen(run: Run) -> str:
-    left_out = ", an overflow on purpose left out" * bool(run.record.evidence.get("overflow"))
-    return f"loss scaled, gradients unscaled{left_out}"
+    planted = bool(run.record.evidence.get("overflow"))
+    expect(
+        planted or run.is_recorded or run.config.precision != "fp16",
+        "no gradient overflowed on purpose: launch with overflow_step=1 and warmup_steps=4",
+    )
+    return "loss scaled, gradients unscaled" + ", an overflow on purpose skipped" * planted
 
 
 CHECKS = {
     "day1.amp": Mechanism(
         title="the forward pass runs under autocast",
         todo=2,
+        configs=(
+            {"rung": "device"},
+            {"precision": "bf16"},
+            {"rung": "channels_last", "precision": "fp16"},
+        ),
         rung="amp",
         against="device",
         seen=_amp_seen,
@@ -59,12 +64,12 @@ CHECKS = {
     "day1.scaler": Mechanism(
         title="fp16 gradients are scaled",
         todo=3,
+        configs=({"precision": "bf16", "overflow_step": 0}, {}),
         rung="amp",
         against="device",
         seen=_scaler_seen,
         limits=_amp_limits,
         word="scaler|backward",
-        faults=_scaler_faults,
         changes={"precision": "fp16", "overflow_step": 1},
         settings={"warmup_steps": 4},
     ),

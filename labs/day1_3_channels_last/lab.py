@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course.checks.lab import Lab, Mechanism, Recording
+from course.checks.lab import Lab, Mechanism, Recording, expect
 from course.config import rung
 from course.runs.run import Run
 from labs.day1_1_gpu.lab import GPU_RUNGS, ON_CPU
@@ -11,6 +11,9 @@ from labs.day1_2_mixed_precision.lab import _emulation_limits
 
 def _layout_seen(run: Run) -> str:
     seen = run.record.evidence
+    for kind in ("input_layouts", "weight_layouts"):
+        found = {*seen[kind]} - {"either"}
+        expect(found == {"NHWC"}, f"{kind.replace('_', ' ')}: {' and '.join(sorted(found))}")
     return (
         f"inputs of {seen['input_layouts']['NHWC']} convolutions in NHWC, and all weights in "
         f"which the two layouts differ ({seen['weight_layouts']['NHWC']})"
@@ -21,6 +24,7 @@ CHECKS = {
     "day1.channels_last": Mechanism(
         title="weights and images lie channels last",
         todo=4,
+        configs=({"rung": "amp"}, {"rung": "channels_last"}),
         rung="channels_last",
         against="amp",
         seen=_layout_seen,

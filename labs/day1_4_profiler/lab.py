@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
-from course.checks.lab import Lab, Mechanism, Recording
+from course.checks.lab import Lab, Mechanism, Recording, expect
 from course.config import Config, rung
 from course.runs.recordings import TRACE, trace_name
 from course.runs.run import Run
 from labs.day1_1_gpu.lab import GPU_RUNGS
 
 
-def _trace_faults(run: Run, _: Run) -> Iterator[str]:
-    from course.analysis.traces import tables
-
-    path = run.folder / run.record.trace
-    if not run.record.trace:
-        yield (
-            "no trace was written: start() the profiler, step() it after every step, and give "
-            "it on_trace_ready=run.save_trace"
-        )
-        return
-    found = tables.read(path)
-    if not found.operators["input_shapes"].map(len).any():
-        yield "the trace has no shapes: record_shapes=True"
-    if run.record.device == "cuda" and found.kernels.empty:
-        yield "the trace has no GPU kernels: leave `activities` to the profiler"
-
-
 def _trace_seen(run: Run) -> str:
     from course.analysis.traces import tables
 
+    expect(
+        run.record.trace,
+        "no trace was written: start() the profiler, step() it after every step, and give it "
+        "on_trace_ready=run.save_trace",
+    )
     found = tables.read(run.folder / run.record.trace)
+    expect(found.operators["input_shapes"].map(len).any(), "no shapes: record_shapes=True")
+    on_gpu = run.record.device == "cuda"
+    expect(
+        not (on_gpu and found.kernels.empty),
+        "the trace has no GPU kernels: leave `activities` to the profiler",
+    )
     return (
         f"traced steps: {run.config.profile_steps}; {len(found.operators):,} operators with "
         f"shapes, {len(found.kernels)} GPU kernels"
@@ -52,12 +45,12 @@ CHECKS = {
     "day1.profile": Mechanism(
         title="a step is traced, and the measured ones are not slowed",
         todo=5,
+        configs=({}, {"profile_steps": 2, "warmup_steps": 5}),
         rung="device",
         against="device",
         seen=_trace_seen,
         limits=lambda cfg, place: "",
         word="profiler",
-        faults=_trace_faults,
         changes=TRACED,
         settings={"warmup_steps": 4},
         faster=False,

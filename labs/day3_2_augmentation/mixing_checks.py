@@ -1,8 +1,4 @@
-"""Are images and labels mixed as they should? The script's own function is called, and looked at.
-
-Its batches show where each pixel came from: then shares of pixels and of labels can be compared,
-and over many calls so can what was drawn. A processor is enough for all of it.
-"""
+"""Check a script's mixup or cutmix: call it on batches that show where each pixel came from."""
 
 from __future__ import annotations
 
@@ -13,20 +9,17 @@ from types import ModuleType
 
 import numpy as np
 
-from course.checks.dry_runs import ON
+from course.checks.lab import Unexpected, expect
 from course.config import Config
 
-IMAGES, SIDE = 64, 64  # of a batch: more would take seconds
-CODED = 16  # a side of images that are blended: of these as many pixels tell as there are images
+IMAGES, SIDE = 64, 64  # of a batch
+CODED = 16  # a side of images that are blended: as many pixels as needed to tell images apart
 FEW = 8
 CALLS = 40  # with each alpha
-ALPHAS = (0.5, 4.0)  # which neither the uniform distribution nor one another resemble
-# Of the largest distance between two distribution functions (Kolmogorov and Smirnov). Of 2,560
-# draws it is above once in ten million times; uniform ones have 0.1 and more.
-FARTHEST = 0.06
-CLOSE = 0.002  # shares that are the same, but for rounding
-SEEDS = (5, 6)  # of two ranks
-UNSHOWN = ("DynamicOutputShapeException", "DataDependentOutputException")  # of pretended numbers
+ALPHAS = (0.5, 4.0)  # neither is close to the uniform distribution
+APART = 0.03  # means and deviations of 2,560 shares; those of other distributions differ by 0.06
+CLOSE = 0.002  # shares that are equal, but for rounding
+UNSHOWN = ("DynamicOutputShapeException", "DataDependentOutputException")  # of fake numbers
 TORCH = "draw it with torch.randperm, and leave the seeds to main"
 
 
@@ -35,104 +28,81 @@ class Drawn:
     """What one call did to a batch in which every image has a class of its own.
 
     pixels, labels: (N, N), how much of each source, a column, is in each image and in its label.
-    cut: (N,), does an image's box touch the border?
+    cut: (N,), whether an image's box touches the border. middles: (N, 2) of the boxes, in pixels.
     """
 
     pixels: np.ndarray
     labels: np.ndarray
     cut: np.ndarray
+    middles: np.ndarray | None = None
 
     @property
     def partners(self) -> np.ndarray:
-        """Of each image the other one in it; -1 where there is none to be seen."""
+        """Return each image's partner; -1 where there is none to be seen."""
         others = self.pixels * (1 - np.eye(len(self.pixels)))
         return np.where(others.max(axis=1) > CLOSE, others.argmax(axis=1), -1)
 
     @property
     def shares(self) -> np.ndarray:
-        """Of each image with a partner, the partner's share of its pixels."""
+        """Return the partner's share of each image that has a partner."""
         rows = np.flatnonzero(self.partners >= 0)
         return self.pixels[rows, self.partners[rows]]
 
 
-class Unlike(ValueError):
-    """What came back is no mixture; the message says what it is."""
-
-
 def mixing(text: str, cfg: Config) -> Iterator[str]:
-    """What the script's mixup or cutmix, as the config asks, does otherwise than it should."""
-    yield from _found(text, replace(cfg, rung="rehearsed"))
-
-
-@functools.lru_cache(maxsize=8)
-def _found(text: str, cfg: Config) -> tuple[str, ...]:
-    """The first thing that is wrong; it is asked for twice where all is well."""
+    """Yield the first thing that a script's mixup or cutmix, as the config asks, does wrong."""
     import torch
 
-    from course.data.images import one_thread
+    from course.checks.fake_accelerator import first_step
 
-    name, script = cfg.mix, ModuleType("rehearsed")
-    with torch.random.fork_rng(devices=[]), one_thread():  # several would mostly wait
+    name, script = cfg.mix, ModuleType("train")
+    with torch.random.fork_rng(devices=[]):
         try:
             exec(compile(text, "train.py", "exec"), vars(script))
-            mix = getattr(script, name, None)
-            if mix is None:
-                return (f"there is no function {name} in the script: the loop calls it",)
-            told = next(_otherwise(name, mix), "")
-        except Unlike as error:
-            told = str(error)
+            expect(hasattr(script, name), "there is no such function, and the loop calls it")
+            _check(name, getattr(script, name))
+        except Unexpected as error:
+            yield f"`{name}(…)`: {error}"
+            return
         except Exception as error:  # whatever the learner's function raises
-            said = str(error).partition("\n")[0]
-            told = f"it fails on {IMAGES} images: {type(error).__name__}: {said}"
-    if told:
-        return (f"`{name}(…)`: {told}",)
-    return (*_elsewhere(text, cfg),)
-
-
-def _elsewhere(text: str, cfg: Config) -> Iterator[str]:
-    """Does all that it makes lie on the images' device?"""
-    from course.training.fake.pretended import rehearse
-
-    found = rehearse(text, replace(cfg, device="auto", uint8=True))
+            first_line = str(error).partition("\n")[0]
+            yield f"`{name}(…)` fails on {IMAGES} images: {type(error).__name__}: {first_line}"
+            return
+    found = first_step(text, replace(cfg, device="auto", uint8=True))
     if found.error and not found.error.startswith(UNSHOWN):
-        yield (
-            f"{ON} the first step fails: {found.error}. What is drawn must come to images.device"
-        )
+        yield f"on a fake accelerator: {found.error}. What is drawn must be on images.device"
 
 
-def _otherwise(name: str, mix: Callable) -> Iterator[str]:
+def _check(name: str, mix: Callable) -> None:
+    import torch
+
     from labs.day3_2_augmentation.measurements import count_operators
 
-    batch, seen = (_codes, _blended) if name == "mixup" else (_constants, _pasted)
+    batch, observed = (_codes, _blended) if name == "mixup" else (_constants, _pasted)
     few, many = (
         count_operators(functools.partial(mix, *batch(count), 1.0)) for count in (FEW, IMAGES)
     )
-    if many > 2 * few:
-        yield (
-            f"for {FEW} images it calls {few} operators of PyTorch, and for {IMAGES} {many}: "
-            f"one call for the whole batch, instead of a loop over images"
-        )
+    expect(
+        many <= 2 * few,
+        f"for {FEW} images it calls {few} operators of PyTorch, and for {IMAGES} {many}: "
+        f"one call for all images, instead of a loop over them",
+    )
     for alpha in ALPHAS:
-        _seed(0)
-        drawn = [seen(*_mixed(mix, batch(IMAGES), alpha)) for _ in range(CALLS)]
+        torch.manual_seed(0)
+        drawn = [observed(*_mixed(mix, batch(IMAGES), alpha)) for _ in range(CALLS)]
         for each in drawn:
-            yield from _unlike_labels(name, each)
-        if not any((each.partners >= 0).any() for each in drawn):
-            yield "the images come back as they were: no pixel of another one is in them"
-            return
-        yield from _shares_unlike(name, drawn, alpha)
-        yield from _pairs_unlike(drawn)
+            _check_labels(name, each)
+        expect(
+            any((each.partners >= 0).any() for each in drawn),
+            "the images come back as they were: no pixel of another one is in them",
+        )
+        _check_pairs(drawn, "every call")
+        _check_shares(name, drawn, alpha)
     drawn = []
-    for seed in SEEDS:
-        _seed(seed)
-        drawn.append(seen(*_mixed(mix, batch(IMAGES), 1.0)))
-    yield from _ranks_alike(*drawn)
-
-
-def _seed(seed: int) -> None:
-    import torch
-
-    torch.manual_seed(seed)
+    for seed in (5, 6):  # of two ranks
+        torch.manual_seed(seed)
+        drawn.append(observed(*_mixed(mix, batch(IMAGES), 1.0)))
+    _check_pairs(drawn, "each rank, whatever its seed,")
 
 
 def _codes(count: int) -> tuple:
@@ -156,101 +126,123 @@ def _mixed(mix: Callable, batch: tuple, alpha: float) -> tuple[np.ndarray, np.nd
     """What comes back, as arrays: images (N, H, W) of one channel, labels (N, N)."""
     images, labels = batch
     result = mix(images, labels, alpha)
-    if not isinstance(result, tuple) or len(result) != 2:
-        raise Unlike("it must give back two tensors: return images, labels")
+    is_pair = isinstance(result, tuple) and len(result) == 2
+    expect(is_pair, "it must return two tensors: return images, labels")
     for what, before, after in zip(("images", "labels"), batch, result):
         if getattr(after, "shape", None) != before.shape or after.dtype != before.dtype:
             found = f"{tuple(after.shape)} in {after.dtype}" if hasattr(after, "dtype") else after
-            raise Unlike(
+            raise Unexpected(
                 f"{what} of shape {tuple(before.shape)} in {before.dtype} come back as {found}"
             )
     pictures, labels = (each.detach().cpu().numpy() for each in result)
-    if np.abs(pictures - pictures[:, :1]).max() > CLOSE:
-        raise Unlike("the channels of an image are not mixed alike")
+    is_alike = np.abs(pictures - pictures[:, :1]).max() < CLOSE
+    expect(is_alike, "the channels of an image are not mixed alike")
     return pictures[:, 0], labels
 
 
 def _blended(pictures: np.ndarray, labels: np.ndarray) -> Drawn:
     """What mixup did to `_codes`."""
     pixels = pictures.reshape(len(pictures), -1)
-    if pixels[:, len(pixels) :].any() or np.abs(pixels.sum(axis=1) - 1).max() > CLOSE:
-        raise Unlike(
-            f"in an image the shares add up to {pixels.sum(axis=1).max():.2f} instead of 1"
-        )
-    if ((pixels > CLOSE).sum(axis=1) > 2).any():
-        raise Unlike("an image is made of more than two")
+    sums = pixels.sum(axis=1)
+    wrong = sums[np.abs(sums - 1).argmax()]
+    expect(
+        not pixels[:, len(pixels) :].any() and abs(wrong - 1) < CLOSE,
+        f"the shares in an image must add up to 1, and they add up to {wrong:.3f}",
+    )
+    expect(((pixels > CLOSE).sum(axis=1) <= 2).all(), "an image is made of more than two")
     return Drawn(pixels[:, : len(pixels)], labels, np.zeros(len(labels), bool))
 
 
 def _pasted(pictures: np.ndarray, labels: np.ndarray) -> Drawn:
     """What CutMix did to `_constants`."""
     count, values = len(pictures), np.round(pictures).astype(int)
-    if np.abs(pictures - values).max() > CLOSE:
-        raise Unlike("pixels are blended: a box holds the other image alone")
+    is_pasted = np.abs(pictures - values).max() < CLOSE
+    expect(is_pasted, "pixels are blended: a box has the pixels of the other image only")
     pixels = np.stack([np.bincount(each.ravel(), minlength=count) for each in values]) / SIDE**2
-    if ((pixels > 0).sum(axis=1) > 2).any():
-        raise Unlike("an image is made of more than two")
+    expect(((pixels > 0).sum(axis=1) <= 2).all(), "an image is made of more than two")
     box = values != np.arange(count)[:, None, None]
     rows, columns = box.any(axis=2), box.any(axis=1)
-    if (box != rows[:, :, None] & columns[:, None, :]).any():
-        raise Unlike("what is pasted is no box: rows and columns from one to another")
+    is_box = (box == rows[:, :, None] & columns[:, None, :]).all()
+    expect(is_box, "what is pasted is no box: all rows and columns from one to another")
     cut = rows[:, [0, -1]].any(axis=1) | columns[:, [0, -1]].any(axis=1)
-    return Drawn(pixels, labels, cut)
+    middles = np.stack(
+        [each @ np.arange(SIDE) / np.maximum(each.sum(1), 1) for each in (rows, columns)], axis=1
+    )
+    return Drawn(pixels, labels, cut, middles)
 
 
-def _unlike_labels(name: str, drawn: Drawn) -> Iterator[str]:
-    """Labels that do not say what is in the images."""
+def _check_labels(name: str, drawn: Drawn) -> None:
+    """Expect labels that name what is in the images."""
     pixels, labels = drawn.pixels, drawn.labels
     sums = labels.sum(axis=1)
-    if abs(wrong := sums[np.abs(sums - 1).argmax()] - 1) > CLOSE:
-        yield f"a label's shares add up to {1 + wrong:.2f} instead of 1"
+    wrong = sums[np.abs(sums - 1).argmax()]
+    expect(
+        abs(wrong - 1) < CLOSE,
+        f"the shares in a label must add up to 1, and they add up to {wrong:.3f}: one share for "
+        f"the image, and the rest for its partner",
+    )
     differ = np.abs(pixels - labels).max(axis=1)
     if differ.max() <= CLOSE:
         return
     row, rows = differ.argmax(), np.flatnonzero(drawn.partners >= 0)
-    there, said = (each[row, drawn.partners[row]] for each in (pixels, labels))
+    there, counted = (each[row, drawn.partners[row]] for each in (pixels, labels))
     own, other = (each[rows, to] for each, to in ((labels, rows), (pixels, drawn.partners[rows])))
-    counted = f"of an image {there:.2f} is another one, which its label counts {said:.2f}"
-    if (labels == np.eye(len(labels))).all():
-        yield "the images are mixed, and their labels are not"
-    elif np.abs(own - other).max() < CLOSE:
-        yield f"{counted}: the two shares are swapped"
-    elif said < CLOSE < there:
-        yield f"{counted}: the label is mixed with another image's than the pixels are"
-    elif name == "cutmix" and (differ[~drawn.cut] <= 2 / SIDE).all():
-        yield (
-            f"{counted}: where the border cuts off some of a box, the label must count what was "
-            f"really pasted"
-        )
-    else:
-        yield f"{counted}: one share for both"
+    wrong = f"an image has {there:.2f} of another one, and its label counts {counted:.2f} of it"
+    expect((labels != np.eye(len(labels))).any(), "the images are mixed, and the labels are not")
+    expect(np.abs(own - other).max() >= CLOSE, f"{wrong}: the two shares are swapped")
+    expect(counted > CLOSE or there < CLOSE, f"{wrong}: pixels and label have other partners")
+    expect(
+        name == "mixup" or (differ[~drawn.cut] > 2 / SIDE).any(),
+        f"{wrong}: where the border cuts off part of a box, the label must count what is left",
+    )
+    raise Unexpected(f"{wrong}: draw one share for both")
 
 
-def _shares_unlike(name: str, drawn: list[Drawn], alpha: float) -> Iterator[str]:
-    """Shares that were not drawn for each image from Beta(alpha, alpha)."""
-    whole = [
-        each.pixels[rows, each.partners[rows]]
-        for each in drawn
-        if len(rows := np.flatnonzero((each.partners >= 0) & ~each.cut)) >= FEW
-    ]
-    if whole and max(map(np.ptp, whole)) < 3 / SIDE:  # but for whole pixels of a box
-        yield "all images of a batch have the same share: draw one for each"
+def _check_pairs(drawn: list[Drawn], who: str) -> None:
+    """Expect partners that are a permutation, and two draws that differ."""
+    first, second = drawn[:2]
+    both = (first.partners >= 0) & (second.partners >= 0)
+    kept = (np.diag(each.pixels)[both] for each in (first, second))
+    expect(np.abs(np.subtract(*kept)).max() > CLOSE, f"{who} draws the same shares: {TORCH}")
+    for each in drawn:
+        partners = each.partners[each.partners >= 0]
+        expect(len({*partners}) == len(partners), f"an image is the partner of several: {TORCH}")
+    places = np.arange(IMAGES)
+    steps = (first.partners - places, first.partners + places)
+    is_shift = any(len({*(each % IMAGES)[both]}) == 1 for each in steps)  # of a shuffled batch
+    expect(
+        is_shift or (first.partners != second.partners)[both].any(),
+        f"{who} makes the same pairs: {TORCH}",
+    )
+
+
+def _check_shares(name: str, drawn: list[Drawn], alpha: float) -> None:
+    """Expect a share for each image, of Beta(alpha, alpha), and for each box a middle."""
+    rows = [np.flatnonzero((each.partners >= 0) & ~each.cut) for each in drawn]
+    uncut = [(each, row) for each, row in zip(drawn, rows) if len(row) >= FEW]
+    shares = [each.pixels[row, each.partners[row]] for each, row in uncut]
+    expect(
+        not uncut or max(map(np.ptp, shares)) > 3 / SIDE,
+        "all images of a batch have the same share: draw one for each",
+    )
+    if name == "cutmix":
+        apart = [np.ptp(each.middles[row], axis=0).min() for each, row in uncut]
+        expect(max(apart, default=SIDE) > 3, "all boxes of a batch have the same middle: draw one")
     found = np.concatenate([each.shares for each in drawn])
-    if _same_shares(*drawn[:2]):
-        yield f"every call draws the same shares: {TORCH}"
-    slack = 0 if name == "mixup" else 2 / SIDE  # a box has whole pixels
-    far = min(_distance(found, due, slack) for due in _references(name, alpha))
-    if far > FARTHEST:
-        what = "shares" if name == "mixup" else "areas of the boxes"
-        yield (
-            f"with alpha={alpha:g} the {what} are not those of Beta(alpha, alpha): their "
-            f"distribution function is {far:.2f} away, and chance allows {FARTHEST:g}"
-        )
+    due = _references(name, alpha)
+    distances = [max(abs(found.mean() - x.mean()), abs(found.std() - x.std())) for x in due]
+    expect(
+        min(distances) < APART,
+        f"with alpha={alpha:g} the shares have mean {found.mean():.2f} and deviation "
+        f"{found.std():.2f}, and Beta(alpha, alpha) has {due[-1].mean():.2f} and "
+        f"{due[-1].std():.2f}"
+        + (": a box covers 1 - share of the area, so its sides are the root" * (name == "cutmix")),
+    )
 
 
 @functools.lru_cache(maxsize=4)
 def _references(name: str, alpha: float) -> tuple[np.ndarray, ...]:
-    """Shares as they are due: for boxes, cut off at the border, or moved inside."""
+    """Return shares as they should be: boxes may be moved inside, or cut off at the border."""
     random = np.random.default_rng(0)
     shares = random.beta(alpha, alpha, 200_000)
     if name == "mixup":
@@ -259,58 +251,3 @@ def _references(name: str, alpha: float) -> tuple[np.ndarray, ...]:
     middles = random.random((2, len(shares)))
     sides = np.minimum(middles + half, 1) - np.maximum(middles - half, 0)
     return shares, sides.prod(axis=0)
-
-
-def _distance(found: np.ndarray, due: np.ndarray, slack: float = 0) -> float:
-    """Kolmogorov and Smirnov's: the largest between two distribution functions.
-
-    Args:
-        slack: so far each number may have been moved.
-    """
-    found, due = np.sort(found), np.sort(due)
-    at = np.concatenate([found, due])
-
-    def below(values: np.ndarray, moved: float = 0) -> np.ndarray:
-        return np.searchsorted(values, at + moved, side="right") / len(values)
-
-    more, less = below(found) - below(due, slack), below(due, -slack) - below(found)
-    return float(max(more.max(), less.max(), 0))
-
-
-def _pairs_unlike(drawn: list[Drawn]) -> Iterator[str]:
-    """Partners that are no permutation, or always the same one."""
-    for each in drawn:
-        seen = each.partners[each.partners >= 0]
-        if len({*seen}) < len(seen):
-            yield f"an image is the other one of several: {TORCH}"
-            return
-    first, second = (each.partners for each in drawn[:2])
-    if _same(first, second) and not _is_shifted(first):
-        yield f"every call makes the same pairs: {TORCH}"
-
-
-def _ranks_alike(first: Drawn, second: Drawn) -> Iterator[str]:
-    """What two ranks draw alike, whose random numbers begin with seeds of their own."""
-    if _same_shares(first, second):
-        yield f"two ranks, of other seeds, draw the same shares: {TORCH}"
-    if _same(first.partners, second.partners) and not _is_shifted(first.partners):
-        yield f"two ranks, of other seeds, make the same pairs: {TORCH}"
-
-
-def _same_shares(first: Drawn, second: Drawn) -> bool:
-    both = (first.partners >= 0) & (second.partners >= 0)
-    kept = (np.diag(each.pixels)[both] for each in (first, second))
-    return bool(both.any() and np.abs(np.subtract(*kept)).max() < CLOSE)
-
-
-def _same(partners: np.ndarray, others: np.ndarray) -> bool:
-    both = (partners >= 0) & (others >= 0)  # a small share is not seen
-    return bool((partners == others)[both].all())
-
-
-def _is_shifted(partners: np.ndarray) -> bool:
-    """Is each image's partner so many places further? In a shuffled batch that is chance enough."""
-    places, count = np.arange(len(partners)), len(partners)
-    forward, mirrored = (partners - places) % count, (partners + places) % count
-    seen = partners >= 0
-    return len({*forward[seen]}) == 1 or len({*mirrored[seen]}) == 1

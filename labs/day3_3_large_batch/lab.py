@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from course.checks import optimizer_steps as updates
 from course.checks.lab import Lab, Mechanism, Recording
 from course.runs.run import Run
 from labs.day3_1_formats.lab import READER_SETTINGS
@@ -12,17 +9,11 @@ from labs.day3_3_large_batch import configs as learning
 
 UPDATED = READER_SETTINGS | {"workers": 0}
 
-OTHER_RATES = 0.3  # of a step's loss: of small steps, with another learning rate
-
 
 def _grouped_seen(run: Run) -> str:
-    found = updates.decays(run.record.evidence, run.config) or {}
-    return "weight decay: " + ", ".join(f"{kind} {decay}" for kind, decay in found.items())
-
-
-def _search_faults(run: Run, against: Run) -> Iterator[str]:
-    if run.config.schedule == "find" and (told := updates.rates(run)):
-        yield f"{told}: cfg.lr / 10,000 at the first, cfg.lr at the last, and between them"
+    found = run.record.evidence["decay"].items()
+    words = [f"{kind} {' and '.join(f'{x:g}' for x in decays)}" for kind, decays in found]
+    return f"weight decay: {', '.join(words)}"
 
 
 def _search_seen(run: Run) -> str:
@@ -34,6 +25,7 @@ CHECKS = {
     "day3.groups": Mechanism(
         title="weight decay spares BatchNorm and biases",
         todo=14,
+        configs=({"rung": "channels_last"}, {"rung": "no_norm_decay"}),
         rung="no_norm_decay",
         against="channels_last",
         seen=_grouped_seen,
@@ -44,13 +36,17 @@ CHECKS = {
     "day3.find": Mechanism(
         title="the learning rate is searched",
         todo=15,
+        configs=(
+            {"rung": "channels_last"},
+            {"rung": "find", "norm_decay": False},
+            {"rung": "find", "epochs": 1, "steps": 5},
+            {"rung": "find", "precision": "fp16", "overflow_step": 1},
+        ),
         rung="find",
         against="channels_last",
         seen=_search_seen,
         word="optimizers.schedule",
-        faults=_search_faults,
         settings=UPDATED,
-        tolerance=OTHER_RATES,
         timed=False,
     ),
 }

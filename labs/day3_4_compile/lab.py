@@ -2,54 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from course.checks import dry_runs as rehearsals
-from course.checks.lab import FULL_SIZE, Lab, Mechanism, Place, Recording
+from course.checks.lab import FULL_SIZE, Lab, Mechanism, Place, Recording, expect
 from course.config import Config, rung
 from course.runs.run import Run
 from labs.day1_1_gpu.lab import ON_CPU
 
 
-def _compiled_faults(run: Run, against: Run) -> Iterator[str]:
-    seen = run.record.evidence.get("compiled")
-    if not seen:  # of an older recording, or the config asks for none
-        return
-    graphs, breaks = seen["graphs"], seen["breaks"]
-    if not any(graphs):
-        cause = next(rehearsals.compiling(run.script.read_text(), run.config), "")
-        yield cause or (
-            "no graph was compiled: the network that `torch.compile(…)` gives back must be the one "
-            "that trains"
-        )
-    elif breaks:
-        reason, times = next(iter(breaks.items()))
-        yield (
-            f"a graph breaks, and Python goes on in between: {reason} ({times} times). Take it out "
-            f"of what is compiled; torch._dynamo.explain says the line"
-        )
-    elif len({*(courses := _course(seen))}) > 1:
-        yield (
-            f"graphs were compiled again: in turn there were {_listed(courses)}. What the "
-            f"compiler took for constant has changed, or its memory was cleared; "
-            f"TORCH_LOGS=recompiles says what"
-        )
-
-
-def _course(seen: dict[str, Any]) -> list[int]:
-    """How many graphs there were after warm-up, if that is known, and after each epoch."""
-    warmed_up = seen.get("warmed_up")
-    return [*([] if warmed_up is None else [warmed_up]), *seen["graphs"]]
-
-
-def _listed(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers))
-
-
 def _compiled_seen(run: Run) -> str:
     seen = run.record.evidence["compiled"]
-    count, epochs = seen["graphs"][-1], len(seen["graphs"])
+    expect(any(seen["graphs"]), "no graph was compiled: call what `torch.compile(…)` returns")
+    for reason, times in seen["breaks"].items():
+        expect(
+            False,
+            f"a graph breaks, and Python continues in between: {reason} ({times} times). Take it "
+            f"out of what is compiled; torch._dynamo.explain shows the line",
+        )
+    counts = [*filter(None, [seen.get("warmed_up")]), *seen["graphs"]]
+    expect(
+        len({*counts}) == 1,
+        f"graphs were compiled again: there were {counts} one after the other. Something that the "
+        f"compiler took for constant changed; TORCH_LOGS=recompiles shows what",
+    )
+    count, epochs = counts[-1], len(seen["graphs"])
     graphs = "one graph" if count == 1 else f"{count} graphs"
     return f"{graphs} without a break, compiled once and used in {epochs} epochs"
 
@@ -71,8 +47,11 @@ CHECKS = {
         seen=_compiled_seen,
         limits=_compiled_limits,
         word="torch.compile",
-        faults=_compiled_faults,
-        rehearsed=rehearsals.compiling,
+        configs=(
+            {"rung": "fused"},
+            {"compile": "max-autotune-no-cudagraphs"},
+            {"compile": "default", "ranks": 2},
+        ),
         settings=COMPILED,
     ),
 }

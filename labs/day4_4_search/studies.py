@@ -200,9 +200,7 @@ def _conducting(folder: Path) -> Iterator[None]:
 
 def _run_here(folder: Path, count: int) -> None:
     with _progress_bar(folder, count) as update:
-        for run in trial_queue.finish_ended(
-            folder, runs.runs_root()
-        ):
+        for run in trial_queue.finish_ended(folder, runs.runs_root()):
             _wait(run)
             trial_queue.finish(folder, run)
             update()

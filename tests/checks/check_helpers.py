@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from answers.lines import Answer
 from job_helpers import SCRIPTS, run_forked, warm_up
 
 from course.checks import exercises
@@ -26,15 +25,6 @@ def view_of(todo: int, solved: int | None = None) -> str:
     """The script that has a TODO, with so many filled; None: with all of them."""
     text = TEXTS[exercises.solution_of(todo)]
     return exercises.render(text, exercises.count(text) if solved is None else solved)
-
-
-def text_of(answer: Answer) -> str:
-    """The solution as somebody else wrote it."""
-    text = view_of(answer.todo)
-    for old, new in answer.edits.items():
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    return text
 
 
 def verdicts(done: Checked) -> dict[str, str]:

@@ -1,5 +1,6 @@
-"""What checks are made of: the rehearsal, the effect's verdict, and how they say it."""
+"""Parts of checks: the fake accelerator, the verdict on the effect, the page."""
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -7,21 +8,16 @@ from unittest.mock import Mock
 import pytest
 import torch
 from cases import for_all
-from check_helpers import SOLVED
+from check_helpers import SOLVED, TEXTS
 from torch._subclasses import fake_tensor
 
-from course.checks import discovery
+from course.checks import discovery, exercises
 from course.checks import verdict as checks
-from course.checks.config_effects import differences
-from course.checks.lab import Place
+from course.checks.fake_accelerator import first_step
+from course.checks.lab import Place, Unexpected
 from course.checks.verdict import FAILED, PASSED, UNMEASURABLE, Checked, check, judge
 from course.config import rung
 from course.runs.ratio import Ratio
-from course.runs.recordings import machines, recorded_runs
-from course.training.fake import pretended
-from course.training.fake.pretended import rehearse
-from course.training.meter import Meter
-from course.training.recorder import Recorder
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
 pytestmark = pytest.mark.formats
@@ -43,48 +39,27 @@ MODEL = "    model = model.to(device)\n"
         (AS_SOLVED, BY_CUDA, "cuda"),
         (LAP, f"            print(loss.item(), float(loss), loss, meter.step)\n{LAP}", "cuda"),
         (MODEL, '    model = model.cuda() if device.type == "cuda" else model\n', "cuda"),
+        (MODEL, f"    import copy\n\n    kept = copy.deepcopy(model)\n{MODEL}", "cuda"),
         (MODEL, "", ""),
     ],
 )
-def test_rehearsal_takes_any_way_to_reach_the_device(old, new, device, capsys) -> None:
+def test_a_script_may_reach_the_device_in_any_way(old, new, device, capsys) -> None:
     assert old in SOLVED
     text, cfg = SOLVED.replace(old, new, 1) if old else SOLVED, rung("device", quick=True)
-    found = rehearse(text, cfg)
+    found = first_step(text, cfg)
     computed_on = found.computed_on.type if found.computed_on else ""
     assert (computed_on, bool(found.error)) == (device, not device), found.error
-    found = rehearse(text, replace(cfg, device="cpu"))
+    found = first_step(text, replace(cfg, device="cpu"))
     assert (found.computed_on.type, found.error) == ("cpu", "")
     assert capsys.readouterr().out == ""
 
 
-def test_a_rehearsal_takes_nothing_of_a_real_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fake_accelerator_takes_nothing_of_a_real_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = Mock()  # a machine with one GPU would refuse a rank's GPU 1 here
     monkeypatch.setattr(fake_tensor, "init_gpu_context", taken)
-    found = rehearse(SOLVED, rung("device", quick=True), rank=5, local_rank=1, world_size=8)
+    found = first_step(SOLVED, rung("device", quick=True), rank=5, local_rank=1, world_size=8)
     assert (found.error, found.computed_on) == ("", torch.device("cuda", 1))
     taken.assert_not_called()
-
-
-@pytest.mark.parametrize(
-    "more, times",
-    [("", 1), ("    print(model.layer4[0].conv1.weight.shape)\n", 2)],
-    ids=["its beginning does", "it names what only the whole has"],
-)
-def test_a_networks_beginning_is_rehearsed_and_the_whole_where_that_fails(
-    more: str, times: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counted = Mock(wraps=pretended._rehearsed)
-    monkeypatch.setattr(pretended, "_rehearsed", counted)
-    found = rehearse(SOLVED.replace(MODEL, MODEL + more), rung("device", quick=True))
-    assert (found.error, counted.call_count) == ("", times)
-
-
-def test_what_a_script_is_given_in_a_rehearsal_has_all_that_it_has_in_a_run() -> None:
-    run = pretended._Run(rung("device"), 0, 0, 1)
-    meter = pretended._Meter(run, pretended.PRETENDED)
-    for real, pretending in ((Recorder, run), (Meter, meter)):
-        public = {name for name in vars(real) if not name.startswith("_")}
-        assert not public - {*dir(pretending)}
 
 
 @for_all(
@@ -121,13 +96,6 @@ def test_a_gpu_that_waited_for_python_fails_nothing(monkeypatch, held, found, ve
     assert (held in part.evidence) == (verdict == UNMEASURABLE) or not held
 
 
-def test_recorded_runs_differ_in_nothing_from_what_their_configs_imply() -> None:
-    runs = [run for machine in machines() for run in recorded_runs(machine)]
-    assert len(runs) > 50
-    found = {run.name: [*differences(run)] for run in runs if run.status == "ok"}
-    assert {name: told for name, told in found.items() if told} == {}
-
-
 @pytest.mark.parametrize("site, alone", [("local", [["fused"]]), ("jean-zay-a100", [])])
 def test_a_check_that_begins_waits_for_the_step_before_where_both_would_share_the_cores(
     site: str, alone: list, monkeypatch: pytest.MonkeyPatch
@@ -160,3 +128,37 @@ def test_how_images_are_read_is_checked_in_a_precision_that_no_processor_imitate
     before, config, _ = checks._configs(discovery.checks()[name], "local", quick=True, small=True)
     assert (before.precision, config.precision) == ("fp32", "fp32")
     assert (before.format, config.format) == ("files", "shards")
+
+
+def test_every_todo_of_the_scripts_has_a_check() -> None:
+    todos = sorted(wanted.todo for wanted in discovery.checks().values())
+    assert todos == [*range(1, max(map(exercises.count, TEXTS.values())) + 1)]
+
+
+def ranks_on(*devices: tuple[str, str]) -> SimpleNamespace:
+    ranks = [
+        {"rank": rank, "host": host, "evidence": {"world_size": 2, "device": device}}
+        for rank, (host, device) in enumerate(devices)
+    ]
+    return SimpleNamespace(record=SimpleNamespace(gpus=2), ranks=ranks)
+
+
+@for_all(
+    "devices, said",
+    [
+        (
+            (("a", "cuda:0"), ("a", "cuda:0")),
+            "several ranks computed on cuda:0: take run.local_rank's",
+        ),
+        ((("a", "cuda:0"), ("a", "cuda:1")), ""),
+        ((("a", "cuda:0"), ("b", "cuda:0")), ""),
+        ((("a", "cpu"), ("a", "cpu")), ""),
+    ],
+)
+def test_two_ranks_on_one_device_are_noticed(devices, said: str) -> None:
+    look = discovery.checks()["day2.ranks"].seen
+    if said:
+        with pytest.raises(Unexpected, match=re.escape(said)):
+            look(ranks_on(*devices))
+    else:
+        assert look(ranks_on(*devices)).startswith("2 ranks in one process group")

@@ -23,6 +23,8 @@ def test_it_goes_on_to_the_bit(name: str, how: dict) -> None:
     run = wait(launch("solutions/train_restarted.py", changed), check=False)
     wait(whole, check=False)
     assert run.status == whole.status == "ok", explain(run) + explain(whole)
+    ends = [(each.record.evidence["at_end"], each.record.val_loss) for each in (run, whole)]
+    assert ends[0] == ends[1]
     done = check(name, run, against=whole)
     print(done)
     assert done.passed, done

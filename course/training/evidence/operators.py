@@ -24,19 +24,18 @@ if TYPE_CHECKING:
     pass
 
 SUM = 2  # PyTorch's number for a loss that is added up instead of averaged
+COLLECTIVES = ("c10d", "_c10d_functional")  # those that work in place, and those that do not
 aten = torch.ops.aten
 FORWARD = (aten.convolution.default,)
 COMPUTED = (*FORWARD, aten.addmm.default)
 BACKWARD = (aten.convolution_backward.default,)
 PRODUCTS = (aten.mm.default, aten.bmm.default, *COMPUTED, *BACKWARD)
-COPIES = (aten._to_copy.default, aten.copy_.default)
 # Of all three the sixth argument says whether the batch's own statistics are taken.
 BATCH_NORM = (
     aten.native_batch_norm.default,
     aten.cudnn_batch_norm.default,
     aten.miopen_batch_norm.default,
 )
-UPDATE_SCALE = (aten._amp_update_scale_.default,)
 LOSS_BACKWARD = (aten.nll_loss_backward.default,)
 SCORES_BACKWARD = (aten._log_softmax_backward_data.default,)
 
@@ -53,14 +52,12 @@ class Observer(TorchDispatchMode):
         super().__init__()
         self._phase, self._device_type = phase, device_type
         self._counts: dict[str, Counter[str]] = {}
-        self._seen: set[str] = set()
+        self._autocast_in_backward = False
         self._ddp: dict[str, Any] = {}
         self._loss_gradient: float | None = None
         self._passes: list[tuple[int, float]] = []  # images, and where their backward starts
         self._kept, self._order = Kept(), Order()
         self._mixed: float | None = None
-        self._scale: float | None = None
-        self._pixels: list[float] = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         phase = self._phase()
@@ -78,13 +75,8 @@ class Observer(TorchDispatchMode):
             self._note_loss(*args[:2], reduction=args[4])
         elif func in SCORES_BACKWARD:
             self._note_labels(args[0])
-        elif func in COPIES and waits_not(args, kwargs or {}):
-            self._seen.add("non_blocking")
-        elif func in UPDATE_SCALE:
-            self._seen.add("scale_updated")
-            self._scale = float(args[0])
-        elif func.namespace == "c10d":
-            name = func._schema.name.removeprefix("c10d::").rstrip("_")
+        elif func.namespace in COLLECTIVES and "wait" not in func._schema.name:
+            name = func._schema.name.partition("::")[2].rstrip("_").replace("all_r", "allr")
             self._count("collectives", name)
             self._order.sent(phase, name, args[0])
             if phase in ("forward", "backward"):
@@ -92,7 +84,7 @@ class Observer(TorchDispatchMode):
         elif phase == "optimizer" and func._schema.name.endswith("_"):  # it works in place
             self._note_update(args[0])
         if phase == "backward" and torch.is_autocast_enabled(self._device_type):
-            self._seen.add("autocast_in_backward")
+            self._autocast_in_backward = True
         return func(*args, **(kwargs or {}))
 
     def __enter__(self) -> Observer:
@@ -117,8 +109,6 @@ class Observer(TorchDispatchMode):
         self._count("loss_types", _type(scores))
 
     def _note_forward(self, images: torch.Tensor, weight: torch.Tensor) -> None:
-        if "forward_types" not in self._counts:
-            self._pixels = _pixels(images)
         self._count("forward_types", _type(images))
         self._count("devices", images.device.type)
         self._count("input_layouts", layout(images))
@@ -148,23 +138,15 @@ class Observer(TorchDispatchMode):
 
     def evidence(self) -> dict[str, Any]:
         """What was seen, for the record: counts of operators by type, layout and device."""
-        flags = ("scale_updated", "autocast_in_backward", "non_blocking")
-        counts = {what: dict(counter) for what, counter in self._counts.items()}
-        found = {**counts, **{flag: flag in self._seen for flag in flags}}
+        found = {what: dict(counter) for what, counter in self._counts.items()}
         found |= {
+            "autocast_in_backward": self._autocast_in_backward,
             "loss_gradient": self._loss_gradient,
             "passes": self._passes,
             "kept_gib": self._kept.gib,
             "mixed": self._mixed,  # the share of images whose label has several classes
-            "scale": self._scale,
-            "pixels": self._pixels,
         }
         return found | self._order.evidence() | ({"ddp": self._ddp} if self._ddp else {})
-
-
-def waits_not(args: tuple, kwargs: dict[str, Any]) -> bool:
-    """Does a script not wait for the one of COPIES that it calls with these arguments?"""
-    return bool(kwargs.get("non_blocking") or args[2:] == (True,))
 
 
 def layout(tensor: torch.Tensor) -> str:
@@ -174,13 +156,6 @@ def layout(tensor: torch.Tensor) -> str:
     if nchw and nhwc:
         return "either"
     return "NCHW" if nchw else "NHWC" if nhwc else "other"
-
-
-def _pixels(images: torch.Tensor) -> list[float]:
-    """Of the images that come in: each channel's mean, and how much neighbours differ."""
-    images = images.detach().float()
-    rough = (images[..., 1:] - images[..., :-1]).abs().mean()
-    return [round(float(each), 3) for each in (*images.mean(dim=(0, 2, 3)), rough)]
 
 
 def _type(tensor: torch.Tensor) -> str:

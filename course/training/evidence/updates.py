@@ -13,7 +13,6 @@ from torch.utils.hooks import RemovableHandle
 
 from course.training.evidence import shards
 
-SETTINGS = ("lr", "momentum", "weight_decay")
 MOST = 4  # so many different things are noted
 
 
@@ -27,7 +26,6 @@ class Updates:
     def __init__(self) -> None:
         self._optimizers: list[torch.optim.Optimizer] = []
         self._norm: float | None = None
-        self._groups: list[dict[str, float]] = []  # each set of settings that was stepped with
         self._decay: dict[str, list[float]] = {}  # what each kind of weight is pulled by
         self._in_step, self._counts = 0, []
         self.rate: float | None = None  # the learning rate of the update under way
@@ -49,10 +47,6 @@ class Updates:
             return  # a step that is only pretended, for a prediction
         self._in_step += 1
         self.rate = float(optimizer.param_groups[0]["lr"])
-        for group in optimizer.param_groups:
-            settings = {name: group[name] for name in SETTINGS if name in group}
-            if settings not in self._groups and len(self._groups) < MOST:
-                self._groups.append(settings)
         if any(each is optimizer for each in self._optimizers):
             return
         for group in optimizer.param_groups:
@@ -91,10 +85,9 @@ class Updates:
 
         gradient_norm of the first update, weights_sum now (None where there was no update), of a
         network in shards that of this rank's own; spread: how weights lie over the ranks, and what
-        this one keeps, in bytes; updates: in how many steps so many; groups: the settings of the
-        optimizer's groups; decay: that of "filters" (and matrices) and of "vectors", each value
-        that some of them have; optimizers: how many were stepped; overflow: whether a planted one
-        was skipped, {} without.
+        this one keeps, in bytes; updates: in how many steps so many; decay: that of "filters" (and
+        matrices) and of "vectors", each value that some of them have; optimizers: how many were
+        stepped; overflow: whether a planted one was skipped, {} without.
         """
         # On the host: a device may be full, and Apple's has no float64.
         own = [shards.part(each.detach()) for each in self.parameters()]
@@ -106,7 +99,6 @@ class Updates:
             "weights_sum": sum(weights) if weights else None,
             "updates": {str(count): each for count, each in Counter(self._counts).items()},
             "spread": shards.placed(self.parameters()) | {"bytes": self._bytes()},
-            "groups": self._groups,
             "decay": self._decay,
             "optimizers": len(self._optimizers),
             "parameters": sum(each.numel() for each in self.parameters()),

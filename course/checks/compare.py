@@ -1,0 +1,270 @@
+"""Compare a learner's script with the solution: both train the same small runs, on the CPU.
+
+They train in a process by itself (`course.checks.small_runs`), so that a script can never end the
+notebook. `course.checks.facts` lists what must be equal.
+"""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from course.checks.exercises import SOLUTIONS, render_like, solution_of
+from course.checks.facts import differences
+from course.checks.lab import Mechanism
+from course.config import Config, rung
+from course.runs import failures
+from course.runs.run import PROJECT, Run
+
+# Every small run. Its learning rate and weight decay are large, so that each mistake shows in the
+# weights after some steps; no number of images, steps or ranks equals another one.
+SMALL: dict[str, Any] = {
+    "device": "cpu",
+    "precision": "fp32",
+    "data": "imagenet",
+    "model": "resnet18",
+    "image_px": 32,
+    "batch_size": 8,
+    "workers": 0,
+    "persistent_workers": False,
+    "epochs": 2,
+    "steps": 3,
+    "warmup_steps": 4,
+    "val_steps": 2,
+    "val_images": 15,
+    "lr": 0.02,
+    "weight_decay": 0.1,
+    "budget_s": 0.0,
+    "collective_timeout_s": 40,
+    "save_weights": True,
+    "fused": False,
+}
+LOST = "the ranks lost each other: one left, or waits in another collective than the others"
+
+
+class SmallRun(NamedTuple):
+    """One config that both scripts train, on so many ranks. words: what it changes."""
+
+    name: str
+    config: Config
+    ranks: int
+    words: str
+
+
+def small_runs(wanted: Mechanism) -> list[SmallRun]:
+    """The small runs of a check, those of `Mechanism.configs`."""
+    found = []
+    for number, changes in enumerate(wanted.configs):
+        fields = dict(changes)
+        name, ranks = fields.pop("name", str(number)), fields.pop("ranks", wanted.gpus)
+        label = fields.pop("rung", wanted.rung)
+        config = _config(wanted, label, fields)
+        words = " and ".join(f"cfg.{key}={value!r}" for key, value in fields.items())
+        words = (words or f"the rung {label}") + f" on {ranks} ranks" * (ranks > 1)
+        found.append(SmallRun(name, config, ranks, words))
+    return found
+
+
+def _config(wanted: Mechanism, label: str, changes: dict[str, Any]) -> Config:
+    """A small config of a rung; of the check's own rung it has the check's changes, too."""
+    own = wanted.changes if label == wanted.rung != wanted.against else {}
+    return rung(label, **SMALL | own | wanted.small | changes)
+
+
+class Comparison(NamedTuple):
+    """What a comparison found.
+
+    difference: the first, with what to do; "" for none. compared: what was compared, in words.
+    printed: what the script itself printed. error: why the solution could not train here.
+    """
+
+    difference: str
+    compared: str = ""
+    printed: str = ""
+    error: str = ""
+
+
+def compare(requests: Sequence[tuple[Mechanism, str]]) -> list[Comparison]:
+    """Compare scripts with the solution in which the same TODOs are filled.
+
+    Args:
+        requests: for each script the check that it is for, and its text.
+
+    Raises:
+        RuntimeError: the other process could not work; the message has its error.
+    """
+    folder = _folder()
+    with TemporaryDirectory(dir=folder.root, prefix="script-") as place:
+        pairs = []
+        for number, (wanted, text) in enumerate(requests):
+            solution = render_like((SOLUTIONS / solution_of(wanted.todo)).read_text(), text)
+            name = hashlib.sha256(f"{wanted.todo} {solution}".encode()).hexdigest()[:12]
+            reference = folder.prepare(name, wanted, solution)
+            runs = folder.prepare(f"{place}/{number}", wanted, text, calls=True)
+            pairs.append((wanted, runs, reference))
+        folder.work()
+        return [_compare(*pair) for pair in pairs]
+
+
+class Folder:
+    """Small runs, trained by a process that stays: PyTorch is imported once, and the solution
+    trains each of them once."""
+
+    def __init__(self) -> None:
+        self._temporary = TemporaryDirectory(prefix="check-")
+        self.root = Path(self._temporary.name)
+        self._tasks: list[tuple[str, int, str]] = []
+        self._modules: set[str] = set()
+        self._has_shards = False
+        path = os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")])
+        env = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "course.checks.small_runs", str(self.root)],
+            env=os.environ | env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=PROJECT,
+            start_new_session=True,
+        )
+        atexit.register(self.stop)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process still works."""
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """End the process, and all that it has started."""
+        with self._process:
+            if self.is_alive:
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._temporary.cleanup()
+
+    def prepare(
+        self, place: str, wanted: Mechanism, text: str, *, calls: bool = False
+    ) -> dict[str, Run]:
+        """Prepare a check's small runs of a script, once; with `calls` its calls, too."""
+        runs = {}
+        for name, config, ranks, _ in small_runs(wanted):
+            runs[name] = self._add(f"{place}/{name}", text, config, ranks)
+        for call in wanted.calls if calls else ():
+            name = call.replace(":", ".")
+            config = rung(wanted.rung, quick=True, **wanted.changes | {"image_px": 32})
+            runs[name] = self._add(f"{place}/{name}", text, config, 1, call)
+        self._modules |= modules_of(text)
+        return runs
+
+    def _add(self, name: str, text: str, config: Config, ranks: int, call: str = "") -> Run:
+        place = self.root / name
+        if place.exists():
+            return Run(place)
+        place.mkdir(parents=True)
+        values = asdict(config) | {"data_root": str(self.root / "data" / "tiny")}
+        launched = {"rung": config.rung, "script": "exercises/train.py", "gpus": ranks}
+        (place / "train.py").write_text(text)
+        (place / "config.json").write_text(json.dumps(values))
+        (place / "launch.json").write_text(json.dumps(launched))
+        self._tasks.append((name, ranks, call))
+        self._has_shards |= config.format == "shards"
+        # So that the processes of the runs need not import them, each for itself.
+        self._modules |= {"torch._dynamo"} if config.compile else set()
+        self._modules |= {"course.checks.fake_accelerator"} if call else set()
+        return Run(place)
+
+    def work(self) -> None:
+        """Train all that is prepared, in the other process."""
+        request = {"tasks": self._tasks, "imports": sorted(self._modules)}
+        assert self._process.stdin and self._process.stdout
+        try:
+            with suppress(BrokenPipeError):
+                self._process.stdin.write(json.dumps(request | {"shards": self._has_shards}) + "\n")
+                self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        except BaseException:  # such as an interrupt: the next answer would be this one
+            self.stop()
+            raise
+        self._tasks = []
+        if answer != "done\n":
+            self.stop()
+            why = answer.strip() or "it ended"
+            raise RuntimeError(
+                f"the process that compares with the solution failed: {why}. Was memory short?"
+            )
+
+
+_folders: list[Folder] = []  # of this process: none, or one in which the solution's runs stay
+
+
+def _folder() -> Folder:
+    if _folders and not _folders[0].is_alive:
+        _folders.pop().stop()
+    if not _folders:
+        _folders.append(Folder())
+    return _folders[0]
+
+
+def modules_of(text: str) -> set[str]:
+    """The modules that a script imports from where importing takes time."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return set()
+    names = {node.module for node in tree.body if isinstance(node, ast.ImportFrom) and node.module}
+    return {name for name in names if name.split(".")[0] in ("torch", "torchvision", "course")}
+
+
+def _compare(wanted: Mechanism, found: dict[str, Run], due: dict[str, Run]) -> Comparison:
+    runs = small_runs(wanted)
+    compared = f"{len(runs)} small trainings like the solution's: "
+    compared += "; ".join(each.words for each in runs)
+    printed = _printed(found[runs[0].name])
+    for name, _, _, words in runs:
+        if why := error_of(due[name]):
+            error = f"the solution itself fails here, with {words}: {why}"
+            return Comparison("", compared, printed, error)
+    for call in wanted.calls:
+        run = found[call.replace(":", ".")]
+        path = run.folder / "found.json"
+        # Where fake tensors end the process, PyTorch is to blame: the small runs did not end it.
+        if path.exists() and (told := json.loads(path.read_text())):
+            return Comparison(told[0], compared, printed)
+    for name, _, _, words in runs:
+        if told := error_of(found[name]) or next(differences(found[name], due[name]), ""):
+            return Comparison(f"with {words}: {told}", compared, printed)
+    return Comparison("", compared, printed)
+
+
+def error_of(run: Run) -> str:
+    """Why a small run did not end as it should, in a line; "" where it did."""
+    if (path := run.folder / "signal.txt").exists() and not (run.record and run.record.error):
+        ended = path.read_text()
+        is_lost = ended == "SIGABRT" and run.launched["gpus"] > 1
+        return LOST if is_lost else f"the script ended its process: {ended}"
+    if run.record and run.record.status == "ok":
+        return ""
+    errors = [each["error"] for each in run.ranks] + [run.record.error if run.record else ""]
+    if own := [error for error in errors if error and not failures.is_echo(error)]:
+        return own[0].strip().splitlines()[-1]  # of a checkpoint's tracebacks the error
+    if any(errors):
+        return LOST
+    return "the script ended before its training did"
+
+
+def _printed(run: Run) -> str:
+    path = run.folder / "printed-0.txt"
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    return "\n".join(line for line in lines if not re.match(r"epoch \d+ (of|validated)", line))

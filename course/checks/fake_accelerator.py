@@ -1,0 +1,240 @@
+"""A script's first step on a fake accelerator, where nothing is computed.
+
+On a machine without an accelerator `.to(device)` does nothing. PyTorch's fake tensors compute
+nothing either, but each has a device, and an operator refuses tensors of two devices, as on a GPU.
+In the same way a script can be tried as a rank of another node.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import dataclass, field, replace
+from types import ModuleType
+from typing import Any
+from unittest.mock import MagicMock, patch
+
+import torch
+from torch import distributed, nn
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+from torch.distributions import Distribution
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from course.checks import tiny_networks
+from course.config import Config
+from course.data.loader import ImageSets
+from course.runs.failures import summarize
+from course.training import meter, models  # noqa: F401 (imported before anything is replaced)
+
+CUDA = torch.device("cuda")
+FIRST_NODE = "first-node"  # where the launcher of a fake rank says that ranks meet
+SMALL: dict[str, Any] = {"model": "resnet18", "image_px": 32}
+SMALL |= {"profile_steps": 0, "val_steps": 0, "save_weights": False}
+aten = torch.ops.aten
+COPIES = (aten._to_copy.default, aten.copy_.default)
+
+
+@dataclass
+class FirstStep:
+    """What a script's first step did.
+
+    error: what ended it, with its line, or "". computed_on: the loss's device. selected: the index
+    of the device that the script made the current one. copied: of "images" and "labels", each
+    (type, non_blocking) with which they came to the device. loading: the DataLoader's arguments.
+    joined: those of init_process_group, None where it was not called. kept_on: the device types
+    on which tensors wait for backward. returned_to: those on which backward gets them.
+    """
+
+    error: str = ""
+    computed_on: torch.device | None = None
+    selected: int | None = None
+    copied: dict[str, set[tuple[str, bool]]] = field(default_factory=dict)
+    loading: dict[str, Any] = field(default_factory=dict)
+    joined: dict[str, Any] | None = None
+    kept_on: set[str] = field(default_factory=set)
+    returned_to: set[str] = field(default_factory=set)
+
+
+def first_step(
+    text: str, cfg: Config, *, rank: int = 0, local_rank: int = 0, world_size: int = 1
+) -> FirstStep:
+    """Execute a script's first step on a fake accelerator, or as a rank of several.
+
+    Args:
+        text: a training script, shaped as solutions/train.py.
+        cfg: its config; sizes are replaced by small ones.
+    """
+    cfg = replace(cfg, **SMALL, batch_size=2 * world_size)
+    script, found = ModuleType("train"), FirstStep()
+    run = MagicMock(config=cfg, rank=rank, local_rank=local_rank, world_size=world_size)
+    try:
+        with _replaced(cfg, found, run), redirect_stdout(None):
+            exec(compile(text, "train.py", "exec"), vars(script))
+            with patch.multiple(script, **_stand_ins(cfg, found)):
+                script.main(run)
+    except Exception as error:
+        found.error = summarize(error)
+    if not (found.error or found.computed_on):
+        found.error = "no step called backward()"
+    return found
+
+
+def _stand_ins(cfg: Config, found: FirstStep) -> dict[str, Any]:
+    """Return what replaces the names that a script imports from the course."""
+
+    def image_sets(cfg: Config) -> ImageSets:
+        return ImageSets(range(cfg.batch_size), range(cfg.batch_size), 10)
+
+    def loaders(_sets: ImageSets, cfg: Config, *_: Any, **loading: Any) -> tuple[list, list]:
+        found.loading = loading
+        shape = (cfg.batch_size, 3, cfg.image_px, cfg.image_px)
+        images = torch.zeros(shape, dtype=torch.uint8 if cfg.uint8 else torch.float32)
+        return [(images, torch.zeros(cfg.batch_size, dtype=torch.long))], []
+
+    one_step = MagicMock(step=0, phase="load", steps=lambda batches, epoch: [next(iter(batches))])
+    return {"image_sets": image_sets, "loaders": loaders, "Meter": lambda *_, **__: one_step}
+
+
+class _Copies(TorchDispatchMode):
+    """Notes how the images and labels of a batch are copied to the accelerator."""
+
+    def __init__(self, cfg: Config, found: FirstStep) -> None:
+        super().__init__()
+        pixels = (cfg.batch_size, 3, cfg.image_px, cfg.image_px)
+        self._names = {(cfg.batch_size,): "labels", pixels: "images"}
+        self._copied = found.copied
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func in COPIES:
+            source = args[0] if func is aten._to_copy.default else args[1]
+            name = self._names.get(tuple(source.shape))
+            if name and source.device.type == "cpu" != result.device.type:
+                non_blocking = bool((kwargs or {}).get("non_blocking") or args[2:] == (True,))
+                of_type = str(source.dtype).removeprefix("torch.")
+                self._copied.setdefault(name, set()).add((of_type, non_blocking))
+        return result
+
+
+class _Parallel(nn.Module):
+    """In place of DistributedDataParallel: the network itself."""
+
+    def __init__(self, module: nn.Module, *_: Any, **__: Any) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self.module(*inputs, **named)
+
+
+@contextmanager
+def _replaced(cfg: Config, found: FirstStep, run: Any) -> Iterator[None]:
+    def backward(loss: torch.Tensor, **_: Any) -> None:
+        found.computed_on = loss.device  # autograd itself needs a real device
+
+    def hooks(self: saved_tensors_hooks, pack: Any, unpack: Any) -> None:
+        def unpacked_at_once(tensor: torch.Tensor) -> Any:
+            packed = pack(tensor)
+            for leaf in tree_leaves(packed):
+                if isinstance(leaf, torch.Tensor):
+                    found.kept_on.add(leaf.device.type)
+            found.returned_to.add(unpack(packed).device.type)
+            return packed
+
+        set_hooks(self, unpacked_at_once, unpack)
+
+    # A node has as many devices as there were ranks before its first one.
+    cuda, accelerator = _devices(found, (run.rank - run.local_rank) or run.world_size)
+    set_hooks = saved_tensors_hooks.__init__
+    tensor = {"backward": backward, "__deepcopy__": _deepcopy}
+    tensor |= dict.fromkeys(("item", "__float__"), lambda _: 0.0)  # where a script prints one
+    was_on = {name: torch.is_autocast_enabled(name) for name in ("cpu", "cuda")}
+    with ExitStack() as stack:
+        for device_type, value in was_on.items():  # a script may leave it on
+            stack.callback(torch.set_autocast_enabled, device_type, value)
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        for target, name, value in (
+            (FakeTensorMode, "avoid_device_init", True),  # or CUDA looks for a driver
+            (fake_tensor, "init_gpu_context", MagicMock()),  # and for a GPU of this number
+            (models, "create", tiny_networks.create),
+            (saved_tensors_hooks, "__init__", hooks),
+            (nn.Module, "_apply", _apply),
+            (nn.Parameter, "__deepcopy__", _deepcopy),
+            (Distribution, "_validate_args", False),  # which looks at numbers
+            (torch, "compile", lambda model=None, **_: model or (lambda model: model)),
+        ):
+            stack.enter_context(patch.object(target, name, value))
+        stack.enter_context(patch.multiple(torch.accelerator, **accelerator))
+        stack.enter_context(patch.multiple(torch.cuda, **cuda))  # for scripts that ask CUDA itself
+        stack.enter_context(patch.multiple(torch.Tensor, **tensor))
+        if run.world_size > 1:
+            stack.enter_context(_fake_group(found, run))
+        stack.enter_context(_Copies(cfg, found))
+        yield
+
+
+def _devices(found: FirstStep, count: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what replaces functions of `torch.cuda` and `torch.accelerator`."""
+
+    def select(device: torch.device | int | str) -> None:
+        found.selected = device if isinstance(device, int) else torch.device(device).index
+
+    def selected() -> int:
+        return found.selected or 0
+
+    def true(*_: Any, **__: Any) -> bool:
+        return True
+
+    both = {"is_available": true, "device_count": lambda: count}
+    cuda = {"is_initialized": true, "is_bf16_supported": true}
+    cuda |= {"current_device": selected, "set_device": select}
+    cuda |= dict.fromkeys(("manual_seed", "manual_seed_all"), lambda *_: None)
+    names = {"current_accelerator": lambda *_, **__: CUDA, "current_device_index": selected}
+    names |= {"set_device_index": select, "set_device_idx": select}
+    return both | cuda, both | names
+
+
+@contextmanager
+def _fake_group(found: FirstStep, run: Any) -> Iterator[None]:
+    """Pretend that the other ranks are there; what is sent to them is lost."""
+
+    def join(backend: str | None = None, init_method: str | None = None, **more: Any) -> None:
+        found.joined = {"backend": backend, "init_method": init_method, **more}
+
+    env = {"MASTER_ADDR": FIRST_NODE, "MASTER_PORT": "29500", "RANK": str(run.rank)}
+    env |= {"WORLD_SIZE": str(run.world_size), "LOCAL_RANK": str(run.local_rank)}
+    calls = {"init_process_group": join, "is_initialized": lambda: found.joined is not None}
+    calls |= {"get_rank": lambda *_: run.rank, "get_world_size": lambda *_: run.world_size}
+    calls |= dict.fromkeys(("all_reduce", "broadcast", "barrier"), lambda *_, **__: None)
+    with (
+        patch.dict(os.environ, env),
+        patch.multiple(distributed, **calls),
+        patch.object(nn.parallel, "DistributedDataParallel", _Parallel),
+    ):
+        yield
+
+
+def _apply(self: nn.Module, change: Any, recurse: bool = True) -> nn.Module:
+    """`Module._apply` for fake tensors, whose storage PyTorch's own would try to swap."""
+    for module in self.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[name] = nn.Parameter(change(parameter))
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = change(buffer)
+    return self
+
+
+def _deepcopy(self: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+    """`Tensor.__deepcopy__` for fake tensors; PyTorch's own ends the process with SIGSEGV."""
+    if id(self) not in memo:
+        copied = self.detach().clone()
+        is_weight = isinstance(self, nn.Parameter)
+        memo[id(self)] = nn.Parameter(copied, self.requires_grad) if is_weight else copied
+    return memo[id(self)]

@@ -1,0 +1,327 @@
+"""Train small runs, and call functions of the course on a script, each in a process by itself.
+
+    python -m course.checks.small_runs FOLDER
+
+`course.checks.compare` writes requests to stdin. PyTorch is imported once; each rank of each run is
+then a fork, so that a script can end at most its own process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_leaves
+
+from course.checks import tiny_networks
+from course.data.formats import convert
+from course.runs.restarts import CHECKPOINT, CHECKPOINTS, INTERRUPTED
+from course.runs.run import FOLDER_VARIABLE, Run
+from course.training import memory, models
+from course.training.evidence import shards
+from course.training.recorder import recording
+
+CLASSES, TRAIN, VAL, SIDE = 6, 8, 4, 40  # of the tiny set: images of a class, and their pixels
+PROCESSES = max(2, os.cpu_count() or 2)  # at once
+CPU_S, LIMIT_S = 60, 300.0  # of each rank, and of a run on a busy machine
+GRACE_S = 1.0  # for the other ranks, once one has failed
+COMPILE = torch.compile
+SETTINGS = ("lr", "momentum", "weight_decay", "betas", "eps", "nesterov")
+
+
+class Observed:
+    """What a rank's facts.json adds to its record: how it trained, step by step.
+
+    networks: the arguments of models.create. groups: of each step the settings of each group, with
+    how many filters and vectors it updates. batches: of each step the images' number and a digest.
+    compile: the calls of torch.compile. compiled: the layers that compiled graphs computed.
+    prefetch: for each block those that it gathers ahead. weights: of each its
+    shape, sum and length at the end.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._rank, self._optimizer = rank, None
+        self.facts: dict[str, Any] = {"networks": [], "groups": [], "batches": []}
+        self.facts |= {"compile": [], "compiled": 0, "prefetch": {}}
+        self._network: Any = None
+
+    def note_layers(self, layers: int) -> None:
+        """Count the layers that compiled graphs compute in training."""
+        self.facts["compiled"] += layers
+
+    def start(self) -> None:
+        """Observe this process from here on."""
+        from course.training.meter import Meter
+
+        create, steps = tiny_networks.create, Meter.steps
+
+        def created(*args: Any, **named: Any) -> torch.nn.Module:
+            self.facts["networks"].append([*args, *named.values()])
+            self._network = create(*args, **named)
+            return self._network
+
+        def observed(meter: Any, batches: Any, epoch: int) -> Any:
+            for images, labels in steps(meter, batches, epoch):
+                digest = float(images.double().mean()), float(labels.double().mean())
+                self.facts["batches"].append([len(images), *digest])
+                yield images, labels
+
+        models.create, Meter.steps, torch.compile = created, observed, self._compile
+        register_optimizer_step_pre_hook(self._note)
+
+        if fsdp := sys.modules.get("torch.distributed.fsdp"):
+            for phase in ("forward", "backward"):
+                self._observe_prefetch(fsdp.FSDPModule, phase)
+
+    def _observe_prefetch(self, kind: type, phase: str) -> None:
+        """Note for each block which blocks it gathers ahead."""
+        name = f"set_modules_to_{phase}_prefetch"
+        real = getattr(kind, name)
+
+        def noted(module: Any, modules: list[Any]) -> None:
+            numbers = {id(each): at for at, each in enumerate(models.blocks(self._network))}
+            found = [numbers.get(id(each)) for each in modules]
+            if found:
+                self.facts["prefetch"][f"{phase} at block {numbers.get(id(module))}"] = found
+            real(module, modules)
+
+        setattr(kind, name, noted)
+
+    def _compile(self, model: Any = None, **options: Any) -> Any:
+        """As torch.compile, and note with what it was called, and whether training had begun."""
+        if model is None:  # as a decorator with arguments
+            return lambda target: self._compile(target, **options)
+        module = getattr(model, "__self__", model)
+        parts = module.modules() if isinstance(module, torch.nn.Module) else ()
+        is_of_ddp = any(isinstance(part, DistributedDataParallel) for part in parts)
+        call = {"mode": options.get("mode") or "default", "DDP": is_of_ddp}
+        if not options.get("disable"):
+            self.facts["compile"].append(call | {"in the loop": bool(self.facts["batches"])})
+        return COMPILE(model, **options)
+
+    def _note(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._optimizer = optimizer
+        found = []
+        for group in optimizer.param_groups:
+            is_filter = [weight.ndim > 1 for weight in group["params"] if weight.grad is not None]
+            kept = {name: group[name] for name in SETTINGS if name in group}
+            found.append([kept, sum(is_filter), len(is_filter) - sum(is_filter)])
+        self.facts["groups"].append(found)
+
+    def write(self, folder: Path) -> None:
+        """Write facts.json for this rank."""
+        groups = self._optimizer.param_groups if self._optimizer else []
+        weights = [shards.part(w.detach()).double() for group in groups for w in group["params"]]
+        self.facts["weights"] = [[[*w.shape], float(w.sum()), float(w.norm())] for w in weights]
+        (folder / f"facts-{self._rank}.json").write_text(json.dumps(self.facts))
+
+
+def serve(root: Path) -> None:
+    """Work through requests, one a line of stdin, and answer each with a line."""
+    torch.set_num_threads(1)
+    os.environ["COURSE_DATA"] = str(root / "data" / "default")
+    answers = os.fdopen(os.dup(1), "w")
+    requests = os.fdopen(os.dup(0))
+    empty = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):  # scripts and their helpers can read and write nothing of this
+        os.dup2(empty, stream)
+    memory.host_gib = lambda: 0.0  # which takes a sixth of a small run's time
+    for line in requests:
+        try:
+            work(root, json.loads(line))
+            answer = "done"
+        except Exception as error:
+            answer = f"{type(error).__name__}: {error}".splitlines()[0]
+        print(answer, file=answers, flush=True)
+
+
+def work(root: Path, request: dict[str, Any]) -> None:
+    """Do what a request lists."""
+    write_images(root / "data" / "tiny", with_shards=request["shards"])
+    for name in request["imports"]:
+        with contextlib.suppress(Exception):  # the script that imports it reports it
+            importlib.import_module(name)
+    gc.freeze()  # forks then leave these objects' pages shared
+    pending = [Task(root / place, ranks, called) for place, ranks, called in request["tasks"]]
+    active: list[Task] = []
+    while pending or active:
+        for task in [*pending]:
+            ranks = sum(len(each.pids) for each in active)
+            is_first = task.needs not in {each.folder for each in pending + active}
+            if is_first and (not active or ranks + task.ranks <= PROCESSES):
+                pending.remove(task)
+                active.append(task)
+                task.start()
+        active = [task for task in active if task.is_active()]
+        time.sleep(0.005)
+
+
+class Task:
+    """One small run, or one call of a function of the course, with a process for each rank."""
+
+    def __init__(self, folder: Path, ranks: int, called: str) -> None:
+        self.folder, self.ranks, self._called = folder, ranks, called
+        config = Run(folder).requested_config
+        self.needs = folder.parent / config.resume if config.resume else None
+        self.pids: dict[int, int] = {}  # of the ranks that are at work
+        self._ends_s, self._attempts, self._has_failed = 0.0, 0, False
+
+    def start(self) -> None:
+        """Fork a process for each rank."""
+        self._ends_s, self._attempts = time.monotonic() + LIMIT_S, self._attempts + 1
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        for rank in range(self.ranks):
+            if (pid := os.fork()) == 0:
+                self._work(rank, port)
+            self.pids[rank] = pid
+
+    def _work(self, rank: int, port: int) -> None:
+        code = 1
+        try:
+            for stream, name in ((1, "printed"), (2, "errors")):
+                path = self.folder / f"{name}-{rank}.txt"
+                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+            # As on two nodes, so that a rank is not taken for its place on its node.
+            env = {"RANK": rank, "LOCAL_RANK": rank % -(-self.ranks // 2), "WORLD_SIZE": self.ranks}
+            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            os.environ.update({name: str(value) for name, value in env.items()})
+            resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+            if self._called:
+                call(self.folder, self._called)
+            else:
+                train(self.folder, rank)
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+
+    def is_active(self) -> bool:
+        """Return whether a rank is at work; end all of them where one has failed or takes long."""
+        for rank, pid in [*self.pids.items()]:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if not done:
+                continue
+            del self.pids[rank]
+            if status and not self._has_failed:
+                self._has_failed = True
+                self._ends_s = min(self._ends_s, time.monotonic() + GRACE_S)
+            if os.WIFSIGNALED(status) and self._is_unplanned(os.WTERMSIG(status)):
+                name = signal.Signals(os.WTERMSIG(status)).name
+                (self.folder / "signal.txt").write_text(name)
+        if self.pids and time.monotonic() > self._ends_s:
+            for pid in self.pids.values():
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            if not self._has_failed:
+                (self.folder / "signal.txt").write_text(f"no end after {LIMIT_S:.0f} s")
+            self.pids = {}
+        is_to_resume = (self.folder / INTERRUPTED).exists() and self._attempts == 1
+        if not self.pids and is_to_resume and not (self.folder / "record.json").exists():
+            self._has_failed = False
+            self.start()
+        if not self.pids and not self._called:
+            (self.folder / "files.json").write_text(json.dumps(describe_files(self.folder)))
+        return bool(self.pids)
+
+    def _is_unplanned(self, number: int) -> bool:
+        """Return whether the config asks for no such signal."""
+        return not ((self.folder / INTERRUPTED).exists() and number in (9, 15))
+
+
+def train(folder: Path, rank: int) -> None:
+    """Train a run's script on a rank."""
+    os.environ[FOLDER_VARIABLE] = str(folder)
+    observed, script = Observed(rank), ModuleType("train")
+    with recording() as run:
+        if run.config.compile:
+            tiny_networks.leave_kernels(observed.note_layers)
+        observed.start()
+        exec(compile((folder / "train.py").read_text(), "train.py", "exec"), vars(script))
+        script.main(run)
+        observed.write(folder)
+
+
+def describe_files(folder: Path) -> dict[str, Any]:
+    """Return what a run saved: of each tensor of weights.pt its type, sum and length; the names in
+    the checkpoint that ranks wrote together, and how many of them wrote; what is in the newest of
+    a run's own checkpoints, by shape and sum, because a script chooses the names."""
+    found: dict[str, Any] = {"weights": None, "checkpoint": None, "state": {}}
+    if paths := sorted((folder / CHECKPOINTS).glob("[!.]*"), key=lambda path: path.stat().st_mtime):
+        with contextlib.suppress(Exception):  # it is not whole, which another fact reports
+            leaves = tree_leaves(torch.load(paths[-1], weights_only=False))
+            found["state"] = {_digest(leaf): True for leaf in leaves}
+    if (path := folder / "weights.pt").exists():
+        try:
+            state = torch.load(path, weights_only=True, map_location="cpu")
+            found["weights"] = {
+                name: [str(each.dtype), float(each.double().sum()), float(each.double().norm())]
+                for name, each in state.items()
+            }
+        except Exception:
+            found["weights"] = "a file that torch.load cannot read alone, such as one rank's shards"
+    if (path := folder / CHECKPOINT).exists():
+        from torch.distributed.checkpoint import FileSystemReader
+
+        parts = len({each.name.split("_")[2] for each in path.glob("*.distcp")})
+        is_whole = (path / ".metadata").exists()
+        names = FileSystemReader(path).read_metadata().state_dict_metadata if is_whole else {}
+        found["checkpoint"] = {"ranks": parts, "names": {name: True for name in sorted(names)}}
+    return found
+
+
+def _digest(leaf: Any) -> str:
+    if isinstance(leaf, torch.Tensor):
+        return f"a tensor of {[*leaf.shape]} with the sum {float(leaf.double().sum()):.6g}"
+    return f"the number {leaf:.6g}" if isinstance(leaf, int | float) else f"the text {leaf}"
+
+
+def call(folder: Path, function: str) -> None:
+    """Call a function, MODULE:NAME, with a script's text and config; write the list it returns."""
+    module, name = function.split(":")
+    run = Run(folder)
+    found = [*getattr(importlib.import_module(module), name)(
+        run.script.read_text(), run.requested_config
+    )]  # fmt: skip
+    (folder / "found.json").write_text(json.dumps(found))
+
+
+def write_images(root: Path, *, with_shards: bool) -> None:
+    """Write a set of images that all differ, with a grey level that is their own, once."""
+    random = np.random.default_rng(0)
+    for split, count in () if root.exists() else (("train", TRAIN), ("val", VAL)):
+        for label in range(CLASSES):
+            (root / split / f"class{label}").mkdir(parents=True)
+            for number in range(count):
+                pixels = random.integers(0, 256, (SIDE // 8, SIDE // 8, 3), np.uint8)
+                image = Image.fromarray(pixels).resize((SIDE, SIDE))
+                image.save(root / split / f"class{label}" / f"{number}.jpg")
+    if with_shards:
+        convert.MIN_PART = 4
+        convert.convert("shards", root)
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))

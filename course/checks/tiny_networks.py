@@ -1,0 +1,169 @@
+"""Small versions of the course's networks, which small runs train in a tenth of the time."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torchvision.models import resnet
+
+from course.training import memory, models
+
+WIDTH = 8  # channels of a ResNet's first convolution, of which ResNet-18 has 64
+DEPTH = 4  # of a transformer: what a pipeline of two ranks with two stages each needs
+# Names of networks that no test trains: half as deep as those on the left are here.
+SHALLOW = {"resnet18": "resnet34", "vit_tiny_patch16_224": "coatnet_pico_rw_224"}
+
+
+class Narrow(resnet.ResNet):
+    """As torchvision makes it, but for its layers: two of the four, with one narrow block each."""
+
+    def __init__(
+        self,
+        classes: int,
+        blocks: Sequence[int] = (1, 0, 1, 0),
+        block: type = resnet.BasicBlock,
+    ) -> None:
+        super().__init__(block, [*blocks], num_classes=1, zero_init_residual=True)
+        self.conv1, self.bn1 = nn.Conv2d(3, WIDTH, 7, 2, 3, bias=False), nn.BatchNorm2d(WIDTH)
+        nn.init.kaiming_normal_(self.conv1.weight, mode="fan_out", nonlinearity="relu")
+        self.fc = nn.Linear(self.inplanes, classes)
+
+    def _make_layer(
+        self, block: type, planes: int, blocks: int, *rest: Any, **options: Any
+    ) -> nn.Sequential:
+        if planes == 64:  # the first one
+            self.inplanes = WIDTH
+        if not blocks:
+            return nn.Sequential()
+        return super()._make_layer(block, planes * WIDTH // 64, blocks, *rest, **options)
+
+
+class Mlp(nn.Module):
+    """Two layers, by the names that timm gives them."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.fc1, self.act = nn.Linear(width, 4 * width), nn.GELU()
+        self.fc2 = nn.Linear(4 * width, width)
+
+    def forward(self, patches: torch.Tensor) -> torch.Tensor:
+        return self.fc2(self.act(self.fc1(patches)))
+
+
+class Block(nn.Module):
+    """What a transformer repeats: patches look at each other, then each at itself.
+
+    With half as many weights as usual, each of which is updated, sent and watched by itself.
+    """
+
+    def __init__(self, width: int, heads: int = 3) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = (nn.LayerNorm(width, elementwise_affine=False) for _ in "12")
+        self.qkv, self.proj = (nn.Linear(width, n * width, bias=False) for n in (3, 1))
+        self.mlp = Mlp(width)
+
+    def forward(self, patches: torch.Tensor) -> torch.Tensor:
+        """As many patches, as wide as they came."""
+        parts = self.qkv(self.norm1(patches)).unflatten(-1, (3, self.heads, -1)).transpose(1, 3)
+        seen = nn.functional.scaled_dot_product_attention(*parts.unbind(2))
+        patches = patches + self.proj(seen.transpose(1, 2).flatten(2))
+        return patches + self.mlp(self.norm2(patches))
+
+
+class Transformer(nn.Module):
+    """A small vision transformer: to import timm for one takes longer than to train it.
+
+    What comes before the blocks, and behind them, has timm's names as well.
+    """
+
+    def __init__(self, classes: int, image_px: int, blocks: int, width: int = 48) -> None:
+        super().__init__()
+        self.patch_embed = nn.Conv2d(3, width, 16, 16)
+        self.pos_embed = nn.Parameter(torch.randn(1, (image_px // 16) ** 2, width) / 50)
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(blocks)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+        nn.init.normal_(self.head.weight, std=0.02)  # all classes alike at first, as timm has it
+
+    def forward_features(self, images: torch.Tensor) -> torch.Tensor:
+        """All patches, as the last block leaves them."""
+        patches = self.patch_embed(images).flatten(2).transpose(1, 2) + self.pos_embed
+        return self.norm(self.blocks(patches))
+
+    def forward_head(self, patches: torch.Tensor) -> torch.Tensor:
+        """Scores of each class, from the mean over all patches."""
+        return self.head(patches.mean(1))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Scores of each class."""
+        return self.forward_head(self.forward_features(images))
+
+
+_known = models.create
+
+
+def create(name: str, classes: int, image_px: int = 224) -> nn.Module:
+    """As `models.create`, but for resnet18 and timm's; those of SHALLOW have half the blocks."""
+    if not name.startswith("resnet"):
+        return Transformer(classes, image_px, 2 if name in SHALLOW.values() else DEPTH)
+    if name in SHALLOW.values():
+        return Narrow(classes, (1, 0, 0, 0))
+    return Narrow(classes) if name == "resnet18" else _known(name, classes, image_px)
+
+
+def bottlenecks(_: str, classes: int, image_px: int = 224) -> nn.Module:
+    """Such a network of ResNet-50's blocks, whatever is asked for."""
+    net = Narrow(classes, (1, 1, 1, 1), resnet.Bottleneck)
+    net.__class__ = resnet.ResNet  # fast_resnet takes no subclass; its layers are made
+    return net
+
+
+def use() -> None:
+    """From here on, scripts of this process train these as their resnet18 and transformers."""
+    models.create = create
+    if "NO_HOST_MEMORY" in os.environ:
+        memory.host_gib = lambda: 0.0
+
+
+def leave_kernels(note: Callable[[int], None] = lambda layers: None) -> None:
+    """From here on compiled graphs run on PyTorch's own kernels, and are counted all the same.
+
+    To write them in C++ takes a minute for each new network, and to import what would, a second.
+
+    Args:
+        note: is called whenever a graph computes in training, with its number of layers.
+    """
+    torch._dynamo.reset()  # what another script's network has left
+
+    def compiled(self: Any, graph: Any, inputs: Any) -> Callable[..., Any]:
+        names = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+        layers = sum("conv2d" in name or "linear" in name for name in names)
+
+        def computed(*args: Any) -> Any:
+            if torch.is_grad_enabled():
+                note(layers)
+            return graph.forward(*args)
+
+        return computed
+
+    compiler = torch._TorchCompileInductorWrapper
+    compiler.__call__ = compiled
+    compiler.get_compiler_config = lambda self: None
+
+
+def leave_all() -> None:
+    """End what a script may have entered and never left: autocast, and what watches operators.
+
+    Within autocast PyTorch keeps the weights that it has cast. It finds them by where a weight
+    lies, and would take those of one script for another's.
+    """
+    while watching := _get_current_dispatch_mode():  # or each later operator goes through it, too
+        watching.__exit__(None, None, None)
+    for device in ("cpu", "cuda"):
+        torch.set_autocast_enabled(device, False)
+    for _ in range(torch.autocast_increment_nesting()):
+        torch.autocast_decrement_nesting()
+    torch.clear_autocast_cache()

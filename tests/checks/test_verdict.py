@@ -1,0 +1,91 @@
+"""A check of a run: its parts, the lines that they name, and scripts that end their process."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from check_helpers import TEXT, verdicts
+from job_helpers import prepared, train_together
+
+from course.checks import exercises
+from course.checks.verdict import FAILED, PASSED, UNMEASURABLE, Checked, check
+from course.config import rung
+from course.runs.run import Run
+
+pytestmark = pytest.mark.slow
+SMALL = {
+    "quick": True,
+    "model": "resnet18",
+    "data": "imagenet",
+    "image_px": 32,
+    "batch_size": 4,
+    "steps": 5,
+    "warmup_steps": 4,
+    "val_steps": 1,
+    "device": "cpu",
+}
+SOLVED = exercises.render(TEXT, 2)
+MODEL = "    model = model.to(device)\n"
+CRASH = "import os, signal\n\nos.kill(os.getpid(), signal.SIGSEGV)\n"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, small_set: Path) -> tuple[Run, Run]:
+    """The run of TODO 2's rung, and the one before it."""
+    root = tmp_path_factory.mktemp("trained")
+    values = SMALL | {"data_root": str(small_set)}
+    run = prepared(root / "amp", SOLVED, rung("amp", **values | {"precision": "bf16"}))
+    before = prepared(root / "device", SOLVED, rung("device", **values))
+    train_together([run, before], CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+    return run, before
+
+
+@pytest.fixture
+def checked(trained: tuple[Run, Run], tmp_path: Path, runs_root: Path) -> Callable[[str], Checked]:
+    def check_script(text: str) -> Checked:
+        run, before = trained
+        folder = shutil.copytree(run.folder, tmp_path / "run")
+        (folder / "train.py").write_text(text)
+        return check("day1.amp", Run(folder), against=before)
+
+    return check_script
+
+
+def test_the_solution_passes_and_what_it_prints_appears_once(checked, capsys) -> None:
+    done = checked(SOLVED.replace(MODEL, f"{MODEL}    print('my own print')\n"))
+    assert (verdicts(done)["correct"], verdicts(done)["mechanism"]) == (PASSED, PASSED), done
+    assert capsys.readouterr().out.count("my own print") == 1
+
+
+def test_a_todo_that_is_open_is_named(checked) -> None:
+    done = checked(exercises.render(TEXT, 1))
+    assert verdicts(done) == {
+        "correct": UNMEASURABLE,
+        "mechanism": FAILED,
+        "effect": UNMEASURABLE,
+    }
+    assert "TODO 2 is still open in this run's script" in repr(done)
+    assert "→ exercises/train.py, line " in repr(done)
+
+
+def test_a_wrong_answer_fails_and_its_effect_is_not_judged(checked) -> None:
+    done = checked(SOLVED.replace("enabled=cfg.precision in HALF", "enabled=True"))
+    assert verdicts(done) == {
+        "correct": FAILED,
+        "mechanism": UNMEASURABLE,
+        "effect": UNMEASURABLE,
+    }
+    assert "with the rung device: the type of the forward pass is bfloat16" in repr(done)
+    assert "→ exercises/train.py, line " in repr(done)
+
+
+def test_a_script_ends_only_its_own_process(checked) -> None:
+    assert "the script ended its process: SIGSEGV" in repr(checked(CRASH + SOLVED))
+
+
+def test_a_solution_that_was_overwritten_is_named(monkeypatch, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(exercises.render(TEXT, 0))
+    monkeypatch.setattr(exercises, "SOLUTIONS", tmp_path)
+    with pytest.raises(ValueError, match="solutions/train.py has no TODOs"):
+        exercises.solution_of(2)

@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo lint check test test-formats lab slurm setup benchmark clean
 
-# In a folder of its own: its runs are of the solution, and must not count as the learner's.
+# In a separate folder: its runs are of the solution, and must not count as the learner's.
 demo: export COURSE_RUNS := $(or $(COURSE_RUNS),$(CURDIR)/runs/demo)
 demo: setup
 	course data

@@ -1,15 +1,15 @@
-"""What does DDP itself cost? Every rank alone, and all of them under DDP, in turns in one job.
+"""Measure what DDP costs: every rank without DDP, and all ranks under DDP, in turns in one job.
 
     torchrun --standalone --nproc-per-node 4 benchmarks/ddp.py --compile --out FILE
     torchrun --standalone --nproc-per-node 2 benchmarks/ddp.py --model resnet18 --image-px 64 \
         --batch-size 8 --steps 2
 
-All variants train ResNet-50 as rung `fused` does, on one synthetic batch a rank. They take turns,
-a block of steps each, so all see the same seconds of the machine. "alone" runs on all ranks at
-once, without a message: what is slower than that is DDP's doing, and not that GPUs are unequal or
-that two draw more power than one. A block lasts until its slowest rank is done, the device
-synchronised. Printed is a line of JSON a variant: step_ms, and its ratio to alone, both the median
-and the quartiles of the turns.
+All variants train ResNet-50 as rung `fused` does, on one synthetic batch per rank. They take turns,
+a block of steps each, so machine-wide changes affect all of them. "alone" runs on all ranks at
+once, without messages: any additional time is due to DDP, not to unequal GPUs or to two GPUs
+drawing more power than one. A block ends when its slowest rank has finished and the device is
+synchronised. The output is one line of JSON per variant: step_ms, and its ratio to alone, both as
+quartiles of the turns.
 """
 
 import argparse
@@ -40,7 +40,7 @@ WARMUP = 10  # steps before the first turn; the first of a compiled model takes 
 
 
 def training(options: dict | None, form: str, args: argparse.Namespace) -> Iterator[None]:
-    """One step of training with each `next`."""
+    """Take one training step per `next`."""
     device = args.device
     torch.manual_seed(0)
     model = models.create(args.model, SYNTHETIC_CLASSES)
@@ -54,7 +54,7 @@ def training(options: dict | None, form: str, args: argparse.Namespace) -> Itera
     images = torch.randn(args.batch_size, 3, args.image_px, args.image_px, device=device)
     images = images.to(memory_format=torch.channels_last)
     labels = torch.randint(SYNTHETIC_CLASSES, (args.batch_size,), device=device)
-    on_cpu = device.type == "cpu"  # not every processor computes in bf16
+    on_cpu = device.type == "cpu"  # not every CPU computes in bf16
     autocast = nullcontext() if on_cpu else torch.autocast(device.type, torch.bfloat16)
     while True:
         with autocast:
@@ -66,7 +66,7 @@ def training(options: dict | None, form: str, args: argparse.Namespace) -> Itera
 
 
 def block_s(steps: Iterator[None], number: int, wait: Callable[[], None]) -> float:
-    """Seconds for a block of steps on this rank, which begins when all ranks are ready."""
+    """Return the seconds of a block of steps on this rank; it starts when all ranks are ready."""
     distributed.barrier()
     wait()
     begin = time.perf_counter()
@@ -77,16 +77,16 @@ def block_s(steps: Iterator[None], number: int, wait: Callable[[], None]) -> flo
 
 
 def measure(form: str, args: argparse.Namespace) -> list[dict]:
-    """All variants, in turns: what is printed of each."""
+    """Measure all variants in turns; return a row for each."""
     on_cpu = args.device.type == "cpu"
     wait = (lambda: None) if on_cpu else torch.accelerator.synchronize
     running = {name: training(options, form, args) for name, options in VARIANTS.items()}
     for steps in running.values():
         block_s(steps, 1 if on_cpu else WARMUP, wait)
-    took = [
+    block_times = [
         [block_s(steps, args.steps, wait) for steps in running.values()] for _ in range(args.turns)
     ]
-    slowest = torch.tensor(took, device=args.device)
+    slowest = torch.tensor(block_times, device=args.device)
     distributed.all_reduce(slowest, distributed.ReduceOp.MAX)
     step_ms = slowest.cpu().numpy() / args.steps * 1e3  # turns × variants
     ratio = step_ms[:, :1] / step_ms
@@ -105,7 +105,7 @@ def measure(form: str, args: argparse.Namespace) -> list[dict]:
 
 
 def quartiles(values: np.ndarray) -> list[float]:
-    """The first, the second, which is the median, and the third; four digits are enough."""
+    """Return the three quartiles, rounded to four digits."""
     return [float(f"{value:.4g}") for value in np.percentile(values, [25, 50, 75])]
 
 
@@ -127,7 +127,7 @@ def main() -> None:
         torch.accelerator.set_device_index(args.device.index)
     distributed.init_process_group()
     rank, on_cpu = distributed.get_rank(), args.device.type == "cpu"
-    where = {
+    environment = {
         "machine": cpu_name() if on_cpu else device_name(args.device),
         "ranks": distributed.get_world_size(),
         "model": args.model,
@@ -136,7 +136,7 @@ def main() -> None:
         "torch": torch.__version__,
     }
     for form in ["eager", "compiled"][: 1 + args.compile]:
-        lines = [json.dumps(found | where) for found in measure(form, args)]
+        lines = [json.dumps(row | environment) for row in measure(form, args)]
         if rank == 0:
             print(*lines, sep="\n", flush=True)
         if rank == 0 and args.out:

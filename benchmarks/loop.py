@@ -1,16 +1,15 @@
-"""What does the course's loop cost? It and a bare hand-written loop, in turns, in one process.
+"""Measure what the course's loop costs: the loop and a bare hand-written one, in turns.
 
     python benchmarks/loop.py --rung baseline
     python benchmarks/loop.py --rung device device,precision=tf32 compile --out FILE
 
-Both train on the same synthetic batch with the same flags. They take turns: whenever a block of
-steps is over, and the course's loop asks for its next batch, the bare loop has a block of its own.
-So both see the same seconds of a machine that others may use too, and a rung's model is compiled
-during warm-up, once. The clock is neither's own: a stopwatch around each block, the device
-synchronised both times. What a loop does before its warm-up and after its last step is not timed.
-A ratio of 1 means that measuring costs nothing; the aim is 0.98 on a GPU and 0.97 on a CPU, where
-the median of the turns' ratios is held against it. A line of JSON a rung is printed, and the exit
-code is 1 where one fell short or failed.
+Both train in one process on the same synthetic batch with the same flags. They take turns: when a
+block of steps ends and the course's loop requests its next batch, the bare loop runs a block. So
+changes of the machine's speed affect both, and a rung's model is compiled only once, during
+warm-up. A separate stopwatch times each block, with the device synchronised before and after.
+Work before the warm-up and after the last step is not timed. A ratio of 1 means that measuring
+costs nothing; the limits for the median ratio are 0.98 on a GPU and 0.97 on a CPU. The output is
+one line of JSON per rung; the exit code is 1 if a rung is below its limit or failed.
 """
 
 import argparse
@@ -36,18 +35,22 @@ from course.training import models
 from course.training.precision import HALF, resolve, set_tf32
 from course.training.recorder import Recorder, cpu_name, device_name
 
-AIM_GPU, AIM_CPU = 0.98, 0.97  # the least ratio that passes
+AIM_GPU, AIM_CPU = 0.98, 0.97  # lowest ratio that passes
 COMMON = {"data": "synthetic", "epochs": 1, "val_steps": 0, "steps": 40}
-LARGE = COMMON | {"batch_size": 256, "image_px": 224, "warmup_steps": 15}  # a large GPU is busy
-SMALL = COMMON | {"warmup_steps": 5}  # and the quick size
+LARGE = COMMON | {
+    "batch_size": 256,
+    "image_px": 224,
+    "warmup_steps": 15,
+}
+SMALL = COMMON | {"warmup_steps": 5}  # the quick size
 
 
 class Turns:
-    """The batches of the course's loop, which lets the bare loop have its turns between them.
+    """The batches of the course's loop; between blocks, the bare loop takes its turns.
 
     Attributes:
         seconds: of each turn's block, by loop.
-        bare_loss: of the bare loop's last step.
+        bare_loss: loss of the bare loop's last step.
     """
 
     def __init__(self, batch, bare, cfg: Config, device, turns: int) -> None:
@@ -60,7 +63,7 @@ class Turns:
         yield from self._batches(self.warmup)
         self._bare_steps(self.warmup)
         for turn in range(self.turns):
-            if turn % 2 == 0:  # neither is always first, or a clock that drifts would favour one
+            if turn % 2 == 0:  # alternate the order, because clocks may drift
                 self._bare_turn()
             begin = self._now()
             yield from self._batches(self.block)
@@ -88,9 +91,9 @@ class Turns:
 
 
 def course_loop(cfg: Config, batches) -> float:
-    """solutions/train.py as it is, on these batches: the loss of its last step.
+    """Train with solutions/train.py on these batches; return the loss of the last step.
 
-    Its run's folder is a real one, so that the steps are written as in a job.
+    The run has a real folder, so the steps are written as in a job.
     """
     spec = importlib.util.spec_from_file_location("train", PROJECT / "solutions" / "train.py")
     train = importlib.util.module_from_spec(spec)
@@ -104,7 +107,7 @@ def course_loop(cfg: Config, batches) -> float:
 
 
 def bare_loop(cfg: Config, batch, device) -> Iterator[torch.Tensor]:
-    """The same training, written by hand without the course: yields the loss of each step."""
+    """Run the same training, written by hand without the course; yield the loss of each step."""
     torch.manual_seed(cfg.seed)
     set_tf32(cfg.precision == "tf32")
     layout = torch.channels_last if cfg.channels_last else torch.preserve_format
@@ -119,7 +122,7 @@ def bare_loop(cfg: Config, batch, device) -> Iterator[torch.Tensor]:
         weight_decay=cfg.weight_decay,
         fused=cfg.fused or None,
     )
-    if cfg.fused:  # as in the course's: a loss that is NaN would be fast
+    if cfg.fused:  # as in the course's loop: steps with NaN would be faster
         for weight in model.parameters():
             optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
     half = cfg.precision in HALF
@@ -138,10 +141,10 @@ def bare_loop(cfg: Config, batch, device) -> Iterator[torch.Tensor]:
 
 
 def measure(cfg: Config, turns: int) -> dict:
-    """Ratio bare ÷ course of the seconds for the same steps, over some turns, and the losses.
+    """Return the ratio bare ÷ course of the seconds for the same steps, and the losses.
 
     Raises:
-        ValueError: too few steps for so many turns, or the two did not train alike.
+        ValueError: too few steps for this many turns, or the losses of the two loops differ.
     """
     if not 0 < turns <= cfg.steps - cfg.warmup_steps or not cfg.warmup_steps:
         raise ValueError(
@@ -149,20 +152,20 @@ def measure(cfg: Config, turns: int) -> dict:
             f"{turns} turns: each needs a step, and each loop needs one of warm-up"
         )
     if cfg.compile:
-        torch.compiler.reset()  # of the rung before
-        torch._dynamo.config.fail_on_recompile_limit_hit = True  # or it goes on without compiling
+        torch.compiler.reset()  # compiled code of the previous rung
+        torch._dynamo.config.fail_on_recompile_limit_hit = True  # raise an error
     device = device_of(cfg)
     batch = next(iter(Synthetic(cfg, device)))
-    both = Turns(batch, bare_loop(cfg, batch, device), cfg, device, turns)
-    # One step more than there are batches: it asks for one, and so the last block ends.
-    loss = course_loop(replace(cfg, steps=cfg.warmup_steps + turns * both.block + 1), both)
-    bare_loss = float(both.bare_loss)
+    turns_ = Turns(batch, bare_loop(cfg, batch, device), cfg, device, turns)
+    # One more step than there are batches: the request for its batch ends the last block.
+    loss = course_loop(replace(cfg, steps=cfg.warmup_steps + turns * turns_.block + 1), turns_)
+    bare_loss = float(turns_.bare_loss)
     if not math.isclose(loss, bare_loss, rel_tol=0.1, abs_tol=0.1):  # nor is NaN close to NaN
-        raise ValueError(f"they did not train alike: loss {loss:.4g}, and {bare_loss:.4g} bare")
-    seconds = {loop: np.array(times) for loop, times in both.seconds.items()}
+        raise ValueError(f"the losses differ: {loss:.4g}, and {bare_loss:.4g} in the bare loop")
+    seconds = {loop: np.array(times) for loop, times in turns_.seconds.items()}
     q1, median, q3 = np.percentile(seconds["bare"] / seconds["course"], [25, 50, 75])
     speed = {
-        loop: both.block * cfg.batch_size / np.median(times) for loop, times in seconds.items()
+        loop: turns_.block * cfg.batch_size / np.median(times) for loop, times in seconds.items()
     }
     return {
         "ratio": median,
@@ -171,23 +174,23 @@ def measure(cfg: Config, turns: int) -> dict:
         "images_per_s": speed["course"],
         "bare_images_per_s": speed["bare"],
         "turns": turns,
-        "steps_a_turn": both.block,
+        "steps_a_turn": turns_.block,
         "loss": loss,
         "bare_loss": bare_loss,
     }
 
 
 def device_of(cfg: Config) -> torch.device:
-    """Where a config trains on this machine."""
+    """Return the device on which a config trains on this machine."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return accelerator if accelerator and cfg.device == "auto" else torch.device("cpu")
 
 
 def config_of(text: str, settings: dict) -> Config:
-    """`amp,precision=fp16` to a config: large on an accelerator, quick on a CPU.
+    """Parse `amp,precision=fp16` to a config: large on an accelerator, quick on a CPU.
 
     Raises:
-        ValueError: no such rung or setting; the message lists those there are.
+        ValueError: no such rung or setting; the message lists the valid ones.
     """
     name, *pairs = text.split(",")
     settings = {**settings, **parse_settings(pairs)}
@@ -197,11 +200,11 @@ def config_of(text: str, settings: dict) -> Config:
 
 
 def line(text: str, cfg: Config, turns: int, aim: float | None) -> dict:
-    """What is printed of one rung: what ran where, what was measured, and whether it is enough."""
+    """Measure one rung; return its row: configuration, machine, results, and the limit."""
     device = device_of(cfg)
     if aim is None:
         aim = AIM_CPU if device.type == "cpu" else AIM_GPU
-    said = {
+    row = {
         "run": text,
         "rung": cfg.rung,
         "precision": cfg.precision,
@@ -214,15 +217,15 @@ def line(text: str, cfg: Config, turns: int, aim: float | None) -> dict:
     }
     began = time.perf_counter()
     try:
-        said |= measure(cfg, turns)
-    except Exception as error:  # the other rungs are to be measured all the same
+        row |= measure(cfg, turns)
+    except Exception as error:  # continue with the other rungs
         traceback.print_exc()
-        said["error"] = f"{type(error).__name__}: {error}"
+        row["error"] = f"{type(error).__name__}: {error}"
     gc.collect()
     if device.type != "cpu":
         torch.accelerator.empty_cache()
-    said["wall_s"] = time.perf_counter() - began
-    return said
+    row["wall_s"] = time.perf_counter() - began
+    return row
 
 
 def main() -> None:
@@ -230,7 +233,7 @@ def main() -> None:
     parser.add_argument("--rung", nargs="+", default=["baseline"], metavar="NAME[,key=value…]")
     parser.add_argument("--set", nargs="*", default=[], metavar="key=value", help="of all rungs")
     parser.add_argument("--turns", type=int, default=5, help="into which the steps are divided")
-    parser.add_argument("--aim", type=float, help="the least ratio that passes")
+    parser.add_argument("--aim", type=float, help="lowest ratio that passes")
     parser.add_argument("--out", type=Path, help="also write the lines into this file")
     arguments = parser.parse_args()
     settings = parse_settings(arguments.set)
@@ -239,13 +242,13 @@ def main() -> None:
         arguments.out.write_text("")
     short = []
     for text, cfg in configs.items():
-        found = line(text, cfg, arguments.turns, arguments.aim)
-        print(json.dumps(found), flush=True)
+        row = line(text, cfg, arguments.turns, arguments.aim)
+        print(json.dumps(row), flush=True)
         if arguments.out:
             with arguments.out.open("a") as file:
-                file.write(json.dumps(found) + "\n")
-        if not found.get("ratio", 0) >= found["aim"]:
-            short.append(f"{text}: {found.get('error') or format(found['ratio'], '.3f')}")
+                file.write(json.dumps(row) + "\n")
+        if not row.get("ratio", 0) >= row["aim"]:
+            short.append(f"{text}: {row.get('error') or format(row['ratio'], '.3f')}")
     if short:
         raise SystemExit(
             "the course's loop falls short of the bare one's speed. " + "; ".join(short)

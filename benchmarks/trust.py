@@ -1,11 +1,11 @@
-"""Can the ratios be believed? A thing against itself, the ladder again and again, a bare loop.
+"""Check the ratios: a config against itself, the ladder several times, and a bare loop.
 
     python benchmarks/trust.py                       # every case; about half an hour on two cores
     python benchmarks/trust.py aa --pairs 20         # one
     python benchmarks/trust.py gpu                   # on a machine with a GPU
 
-Prints a JSON line for each measurement, and one for each case with "summary": true. Runs lie in a
-temporary folder.
+Prints a JSON line for each measurement, and one for each case with "summary": true. Runs are stored
+in a temporary folder.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ GPU = {
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-def told(**values: object) -> dict[str, object]:
+def report(**values: object) -> dict[str, object]:
     """Print a measurement as a JSON line."""
     rounded = {
         key: round(value, 4) if isinstance(value, float) else value for key, value in values.items()
@@ -57,23 +57,23 @@ def told(**values: object) -> dict[str, object]:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Without the launches' own lines: standard output is for JSON."""
+    """Suppress the output of launches: standard output is for JSON."""
     with redirect_stdout(StringIO()):
         yield
 
 
-def itself(case: str, config: Config, pairs: int) -> None:
-    """A config against itself: 1 should lie in 19 of 20 intervals."""
+def compare_with_itself(case: str, config: Config, pairs: int) -> None:
+    """Compare a config with itself: 19 of 20 intervals should contain 1."""
     with quietly():
         base = wait(launch(SCRIPT, config))
-    found = []
+    ratios = []
     for number in range(pairs):
         began = time.perf_counter()
         with quietly():
             run = wait(launch(SCRIPT, config, against=base, rerun=True))
         pair = ratio(run, base)
-        found.append(pair)
-        told(
+        ratios.append(pair)
+        report(
             case=case,
             pair=number,
             ratio=pair.value,
@@ -82,21 +82,21 @@ def itself(case: str, config: Config, pairs: int) -> None:
             turns=pair.turns,
             seconds=time.perf_counter() - began,
         )
-    distances = [abs(each.value - 1) for each in found]
-    told(
+    distances = [abs(pair.value - 1) for pair in ratios]
+    report(
         case=case,
         summary=True,
         pairs=pairs,
-        holding_1=sum(p.low <= 1 <= p.high for p in found),
+        holding_1=sum(p.low <= 1 <= p.high for p in ratios),
         median_distance=median(distances),
         largest_distance=max(distances),
-        median_turns=median(each.turns for each in found),
+        median_turns=median(pair.turns for pair in ratios),
     )
 
 
 @contextmanager
 def neighbour() -> Iterator[None]:
-    """Somebody else on the machine, who burns one core in bursts of one to three seconds."""
+    """Run a process that keeps one core busy in bursts of one to three seconds."""
     process = multiprocessing.get_context("fork").Process(target=_burn, daemon=True)
     process.start()
     try:
@@ -107,36 +107,36 @@ def neighbour() -> Iterator[None]:
 
 
 def _burn() -> None:
-    chance = random.Random(0)
+    random_numbers = random.Random(0)
     while True:
-        end = time.perf_counter() + chance.uniform(1, 3)
+        end = time.perf_counter() + random_numbers.uniform(1, 3)
         while time.perf_counter() < end:
             sum(range(1000))
-        time.sleep(chance.uniform(1, 3))
+        time.sleep(random_numbers.uniform(1, 3))
 
 
 @app.command()
 def aa(pairs: int = 20, rung_name: str = "device") -> None:
-    """A against A, on the machine as it is."""
-    itself("a/a", rung(rung_name, quick=True), pairs)
+    """Compare a rung with itself on the machine as it is."""
+    compare_with_itself("a/a", rung(rung_name, quick=True), pairs)
 
 
 @app.command()
 def busy(pairs: int = 20, rung_name: str = "device") -> None:
-    """A against A, beside a neighbour."""
+    """Compare a rung with itself next to a noisy process."""
     with neighbour():
-        itself("a/a beside a neighbour", rung(rung_name, quick=True), pairs)
+        compare_with_itself("a/a beside a neighbour", rung(rung_name, quick=True), pairs)
 
 
 @app.command()
 def gpu(pairs: int = 5) -> None:
-    """A against A on a GPU, at full size."""
-    itself("a/a on a GPU", rung("channels_last", **GPU), pairs)
+    """Compare a rung with itself on a GPU, at full size."""
+    compare_with_itself("a/a on a GPU", rung("channels_last", **GPU), pairs)
 
 
 @app.command()
 def ladder(times: int = 5) -> None:
-    """`course ladder --quick`, so many times."""
+    """Run `course ladder --quick` several times."""
     ratios: dict[str, list[float]] = {name: [] for name in LADDER}
     verdicts: dict[tuple[str, str], set[str]] = {pair: set() for pair in combinations(LADDER, 2)}
     for number in range(times):
@@ -144,37 +144,42 @@ def ladder(times: int = 5) -> None:
         with quietly():
             configs = [rung(name, quick=True) for name in LADDER]
             runs = wait(launch_all(SCRIPT, configs, turns=True, rerun=True))
-        found = {run.config.rung: ratio(run, runs[0]).value for run in runs}
-        for name, value in found.items():
+        by_rung = {run.config.rung: ratio(run, runs[0]).value for run in runs}
+        for name, value in by_rung.items():
             ratios[name].append(value)
-        for one, other in combinations(runs, 2):
-            verdicts[one.config.rung, other.config.rung].add(faster(ratio(other, one)))
-        told(
+        for first, second in combinations(runs, 2):
+            verdicts[first.config.rung, second.config.rung].add(faster(ratio(second, first)))
+        report(
             case="ladder",
             time=number,
             turns=runs[0].record.turns,
-            order=sorted(found, key=found.get),
+            order=sorted(by_rung, key=by_rung.get),
             seconds=time.perf_counter() - began,
-            **found,
+            **by_rung,
         )
-    told(
+    report(
         case="ladder",
         summary=True,
-        changed_places=[pair for pair, said in verdicts.items() if said >= {"first", "second"}],
-        **{f"{name}, largest ÷ smallest": max(each) / min(each) for name, each in ratios.items()},
+        changed_places=[
+            pair for pair, results in verdicts.items() if results >= {"first", "second"}
+        ],
+        **{
+            f"{name}, largest ÷ smallest": max(values) / min(values)
+            for name, values in ratios.items()
+        },
     )
 
 
-def faster(found: Ratio) -> str:
-    """Which of two is faster, the first or the second? "neither", where the interval holds 1."""
-    if found.low <= 1 <= found.high:
+def faster(pair: Ratio) -> str:
+    """Return which of two is faster, "first" or "second"; "neither" if the interval contains 1."""
+    if pair.low <= 1 <= pair.high:
         return "neither"
-    return "second" if found.value > 1 else "first"
+    return "second" if pair.value > 1 else "first"
 
 
 @app.command()
 def bare(times: int = 3, other: str = "channels_last", against: str = "device") -> None:
-    """The ratio of two rungs beside that of two loops of a few lines, the same size, in turns."""
+    """Compare the ratio of two rungs with that of two bare loops of the same size, in turns."""
     size = {"data": "synthetic", "val_steps": 0}
     pair = [rung(name, quick=True, **size) for name in (against, other)]
     course, loops = [], []
@@ -183,8 +188,8 @@ def bare(times: int = 3, other: str = "channels_last", against: str = "device") 
             first, second = wait(launch_all(SCRIPT, pair, turns=True, rerun=True))
         course.append(ratio(second, first).value)
         loops.append(bare_ratio(*pair))
-        told(case="bare", time=number, course=course[-1], bare_loop=loops[-1])
-    told(
+        report(case="bare", time=number, course=course[-1], bare_loop=loops[-1])
+    report(
         case="bare",
         summary=True,
         course=median(course),
@@ -194,7 +199,7 @@ def bare(times: int = 3, other: str = "channels_last", against: str = "device") 
 
 
 def bare_ratio(first: Config, second: Config) -> float:
-    """Images per second of the second over the first: two networks in this process, in turns."""
+    """Return the ratio of two networks' images per second, in turns in this process."""
     memory.keep_freed()
     steps = [bare_step(config) for config in (first, second)]
     for step in steps:
@@ -204,7 +209,7 @@ def bare_ratio(first: Config, second: Config) -> float:
 
 
 def seconds_a_step(step) -> float:
-    """The mean over a block."""
+    """Return the mean step time over a block."""
     count, began = 0, time.perf_counter()
     while (passed := time.perf_counter() - began) < BARE_BLOCK_S:
         step()
@@ -213,7 +218,7 @@ def seconds_a_step(step) -> float:
 
 
 def bare_step(config: Config):
-    """One training step with nothing around it."""
+    """Return a training step without any instrumentation."""
     device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     model = channels_last(models.create(config.model, 16).to(device), on=config.channels_last)
     shape = (config.batch_size, 3, config.image_px, config.image_px)
@@ -236,8 +241,8 @@ def bare_step(config: Config):
 
 
 @app.callback(invoke_without_command=True)
-def every(context: typer.Context) -> None:
-    """Every case that this machine can measure."""
+def run_all(context: typer.Context) -> None:
+    """Measure every case that this machine supports."""
     if context.invoked_subcommand is None:
         aa(), busy(), ladder(), bare()
 

@@ -1,4 +1,4 @@
-"""Helpers of the course: launch a training job, read its record, see what a rung brought.
+"""Helpers of the course: launch a training job, read its record, see what a rung changed.
 
 Importing this package costs milliseconds: names are resolved on first use, and nothing
 here imports torch until a job (or a notebook cell) needs it.
@@ -43,16 +43,16 @@ __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES, _MODULES)
 
 
 def _lay_out_tables() -> None:
-    """Have a notebook show all its tables alike; elsewhere nothing is to be done."""
+    """Format all tables in a notebook alike; do nothing elsewhere."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is not None:
-        shown = shell.display_formatter.formatters["text/html"]
+        formatter = shell.display_formatter.formatters["text/html"]
 
         def as_html(frame):
             return import_module("course.charts.tables").as_html(frame)
 
-        for module in ("pandas", "pandas.core.frame"):  # of pandas 3, and before
-            shown.for_type_by_name(module, "DataFrame", as_html)
+        for module in ("pandas", "pandas.core.frame"):  # pandas 3, and earlier versions
+            formatter.for_type_by_name(module, "DataFrame", as_html)
 
 
 protect_compile_cache()

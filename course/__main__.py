@@ -9,7 +9,7 @@ import typer
 from course.cli import labs, runs  # noqa: F401 - they add their commands
 from course.cli.options import app
 
-for _module in ("race.cli", "tools.cli", "tools.bench_cli"):  # folders beside this package
+for _module in ("race.cli", "tools.cli", "tools.bench_cli"):  # folders next to this package
     import_module(_module)
 
 

@@ -297,7 +297,7 @@ def resolve_half(formats: Collection[str], *, scales_loss: bool) -> str:
 
 
 def from_dict(values: dict[str, Any]) -> Config:
-    """A Config from JSON values. Raises ValueError on a field this version does not know."""
+    """Create a Config from JSON values. Raise ValueError for a field this version does not know."""
     values = dict(values)
     if values.pop("tf32", False) and values["precision"] == "fp32":
         values["precision"] = "tf32"  # in old runs this was a separate field

@@ -17,11 +17,15 @@ def lazy_exports(
         package: the package's `__name__`.
         names: for each module (relative to the package if it starts with a dot) the names that
             the package exports from it, separated by spaces.
-        modules: modules that the package exports under a name of their own.
+        modules: modules that the package exports by name.
 
     Its submodules are available, too.
     """
-    module_of = {name: module for module, all_ in names.items() for name in all_.split()}
+    module_of = {
+        name: module
+        for module, names_of_module in names.items()
+        for name in names_of_module.split()
+    }
     modules = modules or {}
     exported = sorted({*module_of, *modules})
 

@@ -18,7 +18,7 @@ CONTROL = re.compile(
 
 
 def digits(value: float) -> str:
-    """A number for people: three digits that count, and no exponent."""
+    """Format a number for people: three significant digits, and no exponent."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     if 0 < abs(value) < 1e-4:
@@ -27,7 +27,7 @@ def digits(value: float) -> str:
 
 
 def clock(passed_s: float) -> str:
-    """A time that has passed, as Slurm's squeue shows it: 0:07, 1:00:07, 2-01:00:07."""
+    """Format a duration as Slurm's squeue does: 0:07, 1:00:07, 2-01:00:07."""
     minutes, secs = divmod(max(0, int(passed_s)), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -37,13 +37,13 @@ def clock(passed_s: float) -> str:
 
 
 def closest(word: str, known: Iterable[str]) -> str:
-    """The known word that is nearest to a misspelt one, as " (did you mean 'this'?)"; else ""."""
+    """Return the known word nearest to a misspelt one, as " (did you mean 'this'?)"; or ""."""
     near = get_close_matches(word, known, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def printable(text: str) -> str:
-    """Text of a program without terminal escapes and control characters, in lines of LINE at most.
+    """Remove terminal escapes and control characters from text, and shorten lines to LINE.
 
     A longer line keeps both its ends, and so the type of an error with a huge message.
     """
@@ -52,22 +52,23 @@ def printable(text: str) -> str:
     return "\n".join(shortened(line, LINE) for line in text.split("\n"))
 
 
-def shortened(text: str, most: int) -> str:
-    """A text without its middle, where it has more characters than `most`."""
-    if len(text) <= most:
+def shortened(text: str, limit: int) -> str:
+    """Cut out the middle of a text with more than `limit` characters."""
+    if len(text) <= limit:
         return text
-    half = most // 2
+    half = limit // 2
     return f"{text[:half]} … ({len(text) - 2 * half:,} characters left out) … {text[-half:]}"
 
 
 def one_line(text: str) -> str:
     """Return another user's text on one line, without characters that control a terminal."""
     return "".join(
-        each if each.isprintable() else " " if each.isspace() else "\ufffd" for each in text
+        character if character.isprintable() else " " if character.isspace() else "\ufffd"
+        for character in text
     )
 
 
 def wrap_text(text: str, width: int = 88) -> str:
-    """A text in lines that JupyterLab shows whole: it would break longer ones within a word."""
-    whole = TextWrapper(width, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(whole.fill(line) for line in text.splitlines())
+    """Wrap a text into lines that JupyterLab shows unbroken; it breaks longer ones within words."""
+    wrapper = TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(wrapper.fill(line) for line in text.splitlines())

@@ -86,10 +86,10 @@ def _broken_rules(cfg: Any) -> Iterator[str]:
         if not cfg.changed(field) if values is ANY else getattr(cfg, field) not in values:
             continue
         for name, allowed in required.items():
-            if (other := getattr(cfg, name)) not in allowed:
+            if (value := getattr(cfg, name)) not in allowed:
                 is_range = isinstance(allowed, range)
                 choices = f"{allowed[0]} or more" if is_range else " or ".join(map(repr, allowed))
-                pair = f"{name}={other!r} with {field}={getattr(cfg, field)!r}"
+                pair = f"{name}={value!r} with {field}={getattr(cfg, field)!r}"
                 yield f"{pair}: {why}. Set {name}={choices}, or change {field}"
 
 
@@ -116,9 +116,9 @@ def _out_of_range(cfg: Any) -> Iterator[str]:
     if cfg.profile_steps and cfg.warmup_steps < least:
         why = "traced steps are slower, so they must not be measured"
         yield f"profile_steps={cfg.profile_steps} needs warmup_steps={least} or more: {why}"
-    for name, most in (("micro_batch", "batch_size"), ("start_px", "image_px")):
-        if (value := getattr(cfg, name)) > (limit := getattr(cfg, most)):
-            yield f"{name}={value} is more than {most}={limit}: choose {limit} or less"
+    for name, limit_field in (("micro_batch", "batch_size"), ("start_px", "image_px")):
+        if (value := getattr(cfg, name)) > (limit := getattr(cfg, limit_field)):
+            yield f"{name}={value} is more than {limit_field}={limit}: choose {limit} or less"
     for name in ("start_px", *["image_px"] * cfg.is_large):
         if (value := getattr(cfg, name)) % 32:
             yield f"{name}={value}: {cfg.model} halves images five times; choose a multiple of 32"

@@ -122,7 +122,7 @@ class Shards(ShardReader):
 
 
 def mixup(images, labels, alpha):
-    """Blend each image (N, 3, H, W) with another one, and their labels (N, classes) likewise."""
+    """Blend each image (N, 3, H, W) with a random other image; labels (N, classes) likewise."""
     # TODO 12, day 3: mix each image and label with those of a random other image
     return images, labels
 

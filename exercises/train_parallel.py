@@ -33,7 +33,7 @@ def main(run):
     # TODO 29, day 4: ranks of one network get the same images, other copies different ones
 
     sets = image_sets(cfg)
-    sampler, train_batches, val_batches = shared(sets, cfg, device, copy, how_many)
+    sampler, train_batches, val_batches = batches_of_copy(sets, cfg, device, copy, how_many)
     net = models.create(cfg.model, sets.classes, cfg.image_px)
     torch.manual_seed(cfg.seed + copy)  # different crops in each copy
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
@@ -72,7 +72,7 @@ def main(run):
             meter.lap("load")
 
             if schedule:
-                loss = passed_on(schedule, images, labels)
+                loss = run_pipeline(schedule, images, labels)
             else:
                 with autocast:
                     scores = model(images)
@@ -145,7 +145,7 @@ def loss_of(scores, labels, label_smoothing):
     return nn.functional.cross_entropy(scores.float(), labels, label_smoothing=label_smoothing)
 
 
-def passed_on(schedule, images, labels):
+def run_pipeline(schedule, images, labels):
     """Run forward and backward through all stages; return the loss on every rank."""
     losses, first = [], [images] * (distributed.get_rank() == 0)  # only for the first stage
     schedule.step(*first, target=labels, losses=losses)
@@ -164,7 +164,7 @@ def mesh_of(run, device):
     return mesh["copy"], mesh["share"]
 
 
-def shared(sets, cfg, device, copy, copies):
+def batches_of_copy(sets, cfg, device, copy, copies):
     """Return this copy's sampler, training batches and validation batches."""
     loading = {name: getattr(cfg, name) for name in ("persistent_workers", "pin_memory")}
     ahead = cfg.prefetch_factor if cfg.workers else None

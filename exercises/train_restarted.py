@@ -31,7 +31,7 @@ def main(run):
     device = join_group(run)
     sets = image_sets(cfg)
     sets = replace(sets, train=Seeded(sets.train, cfg.seed))
-    sampler, train_batches, val_batches = shared(sets, run, device)
+    sampler, train_batches, val_batches = batches_of_rank(sets, run, device)
     layout = torch.channels_last if cfg.channels_last else torch.preserve_format
     net = models.create(cfg.model, sets.classes, cfg.image_px).to(device, memory_format=layout)
     model = DDP(net) if run.world_size > 1 else net
@@ -93,7 +93,7 @@ def save(state, folder, step):
     # TODO 35, day 4: write under a temporary name, fsync, rename; then keep the last two
 
 
-def shared(sets, run, device):
+def batches_of_rank(sets, run, device):
     """Return this rank's sampler, training batches and validation batches."""
     cfg = run.config
     loading = {name: getattr(cfg, name) for name in ("persistent_workers", "pin_memory")}

@@ -34,7 +34,7 @@ def main(run):
     device = join_group(run)
 
     sets = image_sets(cfg)
-    sampler, train_batches, val_batches = shared(sets, run, device)
+    sampler, train_batches, val_batches = batches_of_rank(sets, run, device)
     model = models.create(cfg.model, sets.classes, cfg.image_px).to(device)
     if cfg.channels_last and not cfg.shard:  # fully_shard only accepts contiguous weights
         model = model.to(memory_format=torch.channels_last)
@@ -125,7 +125,7 @@ def training_state(net, optimizer, epochs=0):
     return {"model_state_dict": weights, "optim_state_dict": kept, "epochs": epochs}
 
 
-def shared(sets, run, device):
+def batches_of_rank(sets, run, device):
     """Return this rank's sampler, training batches and validation batches."""
     cfg = run.config
     loading = {"num_workers": cfg.workers, "persistent_workers": cfg.persistent_workers,

@@ -28,16 +28,16 @@ def has_hooks(modules: Iterable[nn.Module]) -> bool:
     """Whether any of these modules, or every module of this process, has a hook."""
     if any(getattr(torch_module, name, None) for name in GLOBAL_HOOKS):
         return True
-    return any(each.__dict__[name] for each in modules for name in HOOKS)
+    return any(module.__dict__[name] for module in modules for name in HOOKS)
 
 
 def has_tensor_hooks(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether any of these leaves has a hook on its gradient."""
-    return any(each._backward_hooks or each._post_accumulate_grad_hooks for each in tensors)
+    return any(tensor._backward_hooks or tensor._post_accumulate_grad_hooks for tensor in tensors)
 
 
 def modules_of(module: nn.Module) -> Iterator[nn.Module]:
-    """As `module.modules()`, which takes ten times as long: a millisecond for ResNet-50."""
+    """Yield what `module.modules()` does, in a tenth of its time (a millisecond for ResNet-50)."""
     yield module
     for child in module._modules.values():
         if child is not None:
@@ -45,10 +45,10 @@ def modules_of(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def tensors_of(modules: Iterable[nn.Module]) -> Iterator[torch.Tensor]:
-    """As the modules' own `parameters()` and `buffers()`, which take far longer."""
+    """Yield the modules' own parameters and buffers faster than `parameters()` and `buffers()`."""
     for module in modules:
-        for own in (module._parameters, module._buffers):
-            yield from (each for each in own.values() if each is not None)
+        for members in (module._parameters, module._buffers):
+            yield from (tensor for tensor in members.values() if tensor is not None)
 
 
 def is_transformed(tensor: torch.Tensor) -> bool:
@@ -85,7 +85,7 @@ def convolution_backward(
     groups: int,
     with_input: bool,
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """The gradients of x (unless not wanted) and of w, by cuDNN; no bias or dilation.
+    """Compute the gradients of x (if `with_input`) and of w with cuDNN; no bias or dilation.
 
     torch.nn.grad has a function for each; with these two, steps took longer on an H100.
     """

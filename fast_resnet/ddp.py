@@ -24,7 +24,7 @@ FIRST_RANK = 0  # of a group: all ranks get its weights and statistics
 def names_without_ddp(model: nn.Module) -> list[str]:
     """Names of the parameters and buffers that DDP must ignore: all but the last layer's.
 
-    Empty if the last layer is frozen, since DDP needs a parameter of its own, and if a parameter
+    Empty if the last layer is frozen, since DDP needs a trainable parameter, and if a parameter
     has a hook, which would not be called.
     """
     if not any(weight.requires_grad for weight in model.fc.parameters()):
@@ -32,7 +32,7 @@ def names_without_ddp(model: nn.Module) -> list[str]:
     if _compat.has_tensor_hooks(model.parameters()):
         return []
     names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
-    return [each for each in names if not in_last_layer(each)]
+    return [name for name in names if not in_last_layer(name)]
 
 
 def ignores_parameters(ddp: DDP) -> bool:
@@ -53,15 +53,15 @@ class GradientAverage:
         # NCCL can average; other backends can only add, and dividing costs one more pass.
         by_nccl = f"{model.conv1.weight.device.type}:nccl"
         self._divides = by_nccl in distributed.get_backend_config(self._group)
-        self._how = distributed.ReduceOp.AVG if self._divides else distributed.ReduceOp.SUM
+        self._operation = distributed.ReduceOp.AVG if self._divides else distributed.ReduceOp.SUM
         self._model, self._ddp = model, weakref.ref(ddp)
-        self._sent: list[tuple] = []
+        self._pending: list[tuple] = []
         with torch.no_grad():  # as DDP does: all ranks start with the same values
-            for each in (*model.parameters(), *model.buffers()):
-                self._broadcast(each)
+            for tensor in (*model.parameters(), *model.buffers()):
+                self._broadcast(tensor)
 
     def is_for(self, ddp: DDP) -> bool:
-        """Whether it was made for this DDP, not for an earlier one around the same network."""
+        """Whether it belongs to this DDP, not to an earlier one around the same network."""
         return self._ddp() is ddp
 
     def begin(self, statistics: torch.Tensor) -> None:
@@ -69,7 +69,7 @@ class GradientAverage:
 
         Gradients of an earlier pass, which an error broke off, are dropped.
         """
-        self._sent.clear()
+        self._pending.clear()
         _compat.after_backward(partial(self._receive, statistics))
 
     def send(self, parameters: list[nn.Parameter], flat: torch.Tensor, views: list) -> None:
@@ -78,8 +78,8 @@ class GradientAverage:
             if parameter.grad is not None:  # of earlier passes, averaged or not
                 view += parameter.grad
                 parameter.grad = None
-        work = distributed.all_reduce(flat, self._how, group=self._group, async_op=True)
-        self._sent.append((work, flat, parameters, views))
+        work = distributed.all_reduce(flat, self._operation, group=self._group, async_op=True)
+        self._pending.append((work, flat, parameters, views))
 
     @torch.no_grad()
     def _receive(self, statistics: torch.Tensor) -> None:
@@ -88,7 +88,7 @@ class GradientAverage:
         On a GPU the stream waits, not the host.
         """
         self._broadcast(statistics)
-        for work, flat, parameters, views in self._sent:
+        for work, flat, parameters, views in self._pending:
             work.wait()
             self._divide(flat)
             for parameter, view in zip(parameters, views):
@@ -98,7 +98,7 @@ class GradientAverage:
                     view = torch.empty_like(parameter).copy_(view)
                 if parameter.requires_grad:
                     parameter.grad = view
-        self._sent.clear()
+        self._pending.clear()
 
     def average_later(self, scores: torch.Tensor) -> None:
         """For a step by torchvision's code: average when its backward pass has ended."""
@@ -106,12 +106,13 @@ class GradientAverage:
 
     @torch.no_grad()
     def _average_one_by_one(self) -> None:
+        """Average each gradient and broadcast each buffer."""
         for name, parameter in self._model.named_parameters():
             if not in_last_layer(name) and parameter.grad is not None:
-                distributed.all_reduce(parameter.grad, self._how, group=self._group)
+                distributed.all_reduce(parameter.grad, self._operation, group=self._group)
                 self._divide(parameter.grad)
-        for each in self._model.buffers():
-            self._broadcast(each)
+        for buffer in self._model.buffers():
+            self._broadcast(buffer)
 
     def _divide(self, summed: torch.Tensor) -> None:
         """Turn a sum into a mean where the backend did not."""
@@ -122,5 +123,5 @@ class GradientAverage:
         distributed.broadcast(tensor, group=self._group, group_src=FIRST_RANK)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        """None: a copy of the network belongs to no process group."""
+        """Return None: a copy of the network belongs to no process group."""
         return

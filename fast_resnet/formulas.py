@@ -11,13 +11,13 @@ variance of y, and in backward two sums over it. As y is linear in z, all of the
     G = z' z         [K, K]    its Gram matrix
     P = d' z         [N, K]    d [M, N] is the gradient behind the ReLU's mask
 
-each made from tensors that are read anyway. Forward, per output channel:
+each computed from tensors that are read anyway. Forward, per output channel:
 
     mean = W s / M             E[y^2] = diag(W G W') / M         var = E[y^2] - mean^2
     rstd = 1 / sqrt(var + eps)      k1 = gamma rstd
     out  = relu(k1 y + (beta - k1 mean) + identity)
 
-The statistics are known before the convolution runs: y is made, used and forgotten in one pass.
+The statistics are known before the convolution runs: y is computed, used and dropped in one pass.
 Backward, with xhat = (y - mean) rstd, from BatchNorm's usual gradient
 dy = k1 (d - mean(d) - xhat mean(d xhat)) = k1 d - k2 - k3 y:
 
@@ -37,17 +37,17 @@ EPS = 1e-5
 
 
 def as_rows(images: torch.Tensor) -> torch.Tensor:
-    """[n, C, h, w], channels last, as [n h w, C]: a view."""
+    """View [n, C, h, w], channels last, as [n h w, C]."""
     return images.permute(0, 2, 3, 1).reshape(-1, images.shape[1])
 
 
 def as_images(rows: torch.Tensor, n: int, height: int) -> torch.Tensor:
-    """[n height w, C] as [n, C, height, w], channels last: a view."""
+    """View [n height w, C] as [n, C, height, w], channels last."""
     return rows.view(n, height, -1, rows.shape[1]).permute(0, 3, 1, 2)
 
 
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a' b [n, k] of [M, n] and [M, k], whose sum over M has 32 bits or more."""
+    """Return a' b [n, k] of [M, n] and [M, k]; the sum over M has 32 bits or more."""
     wide = torch.promote_types(a.dtype, torch.float32)
     if a.is_cuda and a.dtype != wide:
         return torch.mm(a.t(), b, out_dtype=wide)
@@ -62,17 +62,17 @@ def corrections(
     dgamma: torch.Tensor,
     M: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """k2 and k3 [N] of BatchNorm's gradient, dy = k1 d - k2 - k3 y."""
+    """Return k2 and k3 [N] of BatchNorm's gradient, dy = k1 d - k2 - k3 y."""
     k3 = k1 * rstd * dgamma / M
     return k1 * dbeta / M - k3 * mean, k3
 
 
 class LinearBatchNormAddReLU(torch.autograd.Function):
-    """relu(BatchNorm(z W') + identity), without keeping z W'; the mean and variance of z W', too.
+    """Compute relu(BatchNorm(z W') + identity), the mean and the variance, without keeping z W'.
 
     z [M, K], W [N, K], gamma and beta [N], identity [M, N]; the result is [M, N], of z's type.
-    Without an identity it is BatchNorm(z W') alone, as on a shortcut. Products of 16 bits are of
-    z's type, as under autocast, but sums over M are not: E[y^2] - mean^2 would lose what is left.
+    Without an identity it is only BatchNorm(z W'), as on a shortcut. Products of 16 bits are of
+    z's type, as under autocast, but sums over M are not: E[y^2] - mean^2 would lose its digits.
     """
 
     @staticmethod
@@ -87,7 +87,7 @@ class LinearBatchNormAddReLU(torch.autograd.Function):
             var = ((WG * W).sum(1) / M - mean**2).clamp(min=0)
             rstd = (var + eps).rsqrt()
             k1 = gamma * rstd
-            # What a fused kernel does before it writes: y is used where it was made.
+            # A fused kernel does this before it writes, while y is in registers.
             out = (z @ narrow.t() * k1).add_(beta - mean * k1)
             if identity is not None:
                 out = out.add_(identity).relu_()
@@ -102,7 +102,7 @@ class LinearBatchNormAddReLU(torch.autograd.Function):
         z, W, WG, s, mean, rstd, k1, out = ctx.saved_tensors
         with torch.autocast(z.device.type, enabled=False):
             M, half = z.shape[0], z.dtype
-            d = gradient * (out > 0) if ctx.joins else gradient  # of the mask one bit would do
+            d = gradient * (out > 0) if ctx.joins else gradient  # one bit of the mask is enough
             P, dbeta = product(d, z), d.sum(0, dtype=W.dtype)  # with dz, the only reads of d
             dgamma = rstd * ((P * W).sum(1) - mean * dbeta)
             k2, k3 = corrections(k1, rstd, mean, dbeta, dgamma, M)
@@ -114,7 +114,7 @@ class LinearBatchNormAddReLU(torch.autograd.Function):
 
 
 def plain(z, W, gamma, beta, identity, eps):
-    """The same as everyone writes it: y = z W' is stored, and autograd stores it for backward."""
+    """Compute the same in the usual way: autograd stores y = z W' for backward."""
     y = torch.nn.functional.linear(z, W)
     y = torch.nn.functional.batch_norm(y, None, None, gamma, beta, training=True, eps=eps)
     return y if identity is None else torch.relu(y + identity)
@@ -123,7 +123,7 @@ def plain(z, W, gamma, beta, identity, eps):
 def differences(
     pixels: int = 300, narrow: int = 8, wide: int = 24, joins: bool = True
 ) -> dict[str, float]:
-    """Largest absolute difference from autograd: of the output, and of each input's gradient."""
+    """Return the largest differences from autograd: of the output, and of inputs' gradients."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> torch.Tensor:

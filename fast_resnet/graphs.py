@@ -29,42 +29,45 @@ class Graphs:
             self._capture(segments, images)
 
     def _rehearse(self, segments: Segments, images: torch.Tensor) -> None:
-        """Both passes in this thread: cuDNN remembers its choices by thread, backward runs in one
-        of autograd's, and while a graph is captured nothing can be chosen."""
-        moved = [*segments.model.buffers()]
-        before = [each.clone() for each in moved]
+        """Run both passes in this thread, because nothing can be chosen during a capture.
+
+        cuDNN remembers its choices by thread, and backward runs in one of autograd's threads.
+        """
+        buffers = [*segments.model.buffers()]
+        values = [buffer.clone() for buffer in buffers]
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             segments.rehearse(images)
         torch.cuda.current_stream().wait_stream(self._stream)
-        for each, value in zip(moved, before):
-            each.copy_(value)
+        for buffer, value in zip(buffers, values):
+            buffer.copy_(value)
 
     def _capture(self, segments: Segments, images: torch.Tensor) -> None:
         x, self._tape = images, None
         for number in range(HEAD + 1):
-            with self._captured(self._forward[number]):
+            with self._capture_into(self._forward[number]):
                 x, self._tape = segments.forward(number, x, self._tape)
             self._outputs.append(x)
         d = torch.zeros_like(x)
         for number in reversed(range(HEAD + 1)):
             self._inputs[number] = d
-            with self._captured(self._backward[number]):
+            with self._capture_into(self._backward[number]):
                 d = segments.backward(number, d, self._tape)
 
     def _captured(self, graph: torch.cuda.CUDAGraph) -> torch.cuda.graph:
-        # Threads of NCCL and of data loaders may go on meanwhile.
+        """Return the context that captures into `graph`."""
+        # Threads of NCCL and of data loaders may keep working during the capture.
         return torch.cuda.graph(
             graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
         )
 
     def forward(self, number: int) -> torch.Tensor:
-        """As `Segments.forward`, on the previous segment's output, or on the images."""
+        """Do as `Segments.forward`, on the previous segment's output, or on the images."""
         self._forward[number].replay()
         return self._outputs[number].clone() if number == HEAD else self._outputs[number]
 
     def backward(self, number: int, d: torch.Tensor) -> torch.Tensor | None:
-        """As `Segments.backward`."""
+        """Do as `Segments.backward`."""
         place = self._inputs[number]
         if d.data_ptr() != place.data_ptr():  # the logits' gradient, or one that a hook replaced
             place.copy_(d)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 EAGER_STEPS = 3  # steps on images of one shape before CUDA graphs are captured
 STRIDE = 32  # an image's height must be a multiple of this, because it is halved five times
-MOST = 2**30  # elements in the stem's output; other tensors have up to 2x as many; 32-bit indices
+MAX_ELEMENTS = 2**30  # elements of the stem's output; other tensors have up to 2x; 32-bit indices
 CAPABILITY = (8, 0)  # compute capability of an A100
 HALF = (torch.float16, torch.bfloat16)
 STEM, HEAD = 0, 5  # the first and last segment
@@ -59,7 +59,7 @@ class FastResNet(ResNet):
         if not trains or torch.is_inference_mode_enabled():
             return self._by_torchvision(images, average)
         dtype = step_dtype(images)
-        reason = self._why_not(images, dtype, modules)
+        reason = self._unsupported_step(images, dtype, modules)
         if not reason and (self._step is None or self._step.is_outdated(dtype, modules)):
             self._step = None
             if not (reason := structure.difference(self) or _wrong_weights(self)):
@@ -78,7 +78,9 @@ class FastResNet(ResNet):
             average.average_later(scores)
         return scores
 
-    def _why_not(self, images: torch.Tensor, dtype: torch.dtype, modules: list[nn.Module]) -> str:
+    def _unsupported_step(
+        self, images: torch.Tensor, dtype: torch.dtype, modules: list[nn.Module]
+    ) -> str:
         """Return why the kernels cannot compute this step; "" if they can."""
         if type(self) is not FastResNet:  # FSDP2 replaces the class, and moves the weights
             return f"{type(self).__name__} manages its weights"
@@ -189,7 +191,7 @@ def _wrong_images(model: nn.Module, images: torch.Tensor, dtype: torch.dtype) ->
     n, _, height, width = images.shape
     if width != height or height % STRIDE:
         return f"images of {height} x {width} pixels are not square, or not a multiple of {STRIDE}"
-    if n * (height // 2) ** 2 * model.conv1.out_channels >= MOST:
+    if n * (height // 2) ** 2 * model.conv1.out_channels >= MAX_ELEMENTS:
         return f"a batch of {n} images of {height} pixels is too large for 32-bit indices"
     if n * (height // STRIDE) ** 2 < 2:
         return "the last layer would get a single pixel"  # torchvision raises an error
@@ -246,11 +248,11 @@ class Step:
         self.segments = Segments(model, dtype)
         self.parameters = [self.segments.parameters(number) for number in range(HEAD + 1)]
         self._modules = list(_compat.modules_of(model))
-        self._places, self._attributes = places(self._modules), settings(self._modules)
-        self.count, self._due = 0, -1
+        self._addresses, self._attributes = addresses(self._modules), settings(self._modules)
+        self.count, self._next_number = 0, -1
         self._tape: Tape | None = None
         self._graphs: Graphs | None = None
-        self._shape, self._seen = torch.Size(), 0
+        self._shape, self._repeats = torch.Size(), 0
         self._captured = False  # whether the current step runs as graphs
         self._may_capture = self.device.type == "cuda"
         self.average: GradientAverage | None = None  # over ranks, in the current step
@@ -261,7 +263,7 @@ class Step:
             dtype != self.segments.dtype
             or len(modules) != len(self._modules)
             or any(a is not b for a, b in zip(modules, self._modules))
-            or places(modules) != self._places
+            or addresses(modules) != self._addresses
             or settings(modules) != self._attributes
         )
 
@@ -277,7 +279,7 @@ class Step:
         """Return images in half precision, with a fourth channel of zeros for the first layer."""
         self.count += 1
         n, _, height, width = images.shape
-        self._seen = self._seen + 1 if images.shape == self._shape else 1
+        self._repeats = self._repeats + 1 if images.shape == self._shape else 1
         self._shape = images.shape
         self._captured = self._graphs is not None and len(self._graphs.images) == n
         self._captured = self._captured and self._graphs.images.shape[2:] == (height, width)
@@ -288,7 +290,7 @@ class Step:
             x = torch.zeros(shape, device=images.device, dtype=self.segments.dtype)
             x = x.to(memory_format=torch.channels_last)
         x[:, :3].copy_(images)
-        if self._may_capture and not self._captured and self._seen > EAGER_STEPS:
+        if self._may_capture and not self._captured and self._repeats > EAGER_STEPS:
             self._capture(x)
         return x
 
@@ -301,7 +303,7 @@ class Step:
             with self._settings():
                 self._graphs = Graphs(self.segments, images)
             self._captured = True
-        except RuntimeError as error:  # other work in this process may prevent a capture
+        except RuntimeError as error:  # different work in this process may prevent a capture
             self._may_capture = False
             print(f"fast_resnet goes on without CUDA graphs: {error}", file=sys.stderr, flush=True)
 
@@ -310,7 +312,7 @@ class Step:
 
     def forward(self, number: int, x: torch.Tensor) -> torch.Tensor:
         """Run one segment's forward pass, for autograd."""
-        self._due = number
+        self._next_number = number
         with self._settings():
             if self._captured:
                 out = self._graphs.forward(number)
@@ -328,12 +330,12 @@ class Step:
         Raises:
             RuntimeError: a later forward pass, or an earlier backward pass, used the tape.
         """
-        if (count, number) != (self.count, self._due):
+        if (count, number) != (self.count, self._next_number):
             raise RuntimeError(
                 "fast_resnet keeps what backward needs of the last forward pass in training, for "
                 "one backward pass: call backward before the next forward, and once"
             )
-        self._due -= 1
+        self._next_number -= 1
         if self.average and number == HEAD:
             self.average.begin(self.segments.state.statistics)
         with self._settings():
@@ -369,9 +371,9 @@ class Settings:
         self._device.__exit__(*error)
 
 
-def places(modules: list[nn.Module]) -> list[int]:
+def addresses(modules: list[nn.Module]) -> list[int]:
     """Return the addresses of parameters and statistics that kernels use."""
-    return [each.data_ptr() for each in _compat.tensors_of(modules)]
+    return [tensor.data_ptr() for tensor in _compat.tensors_of(modules)]
 
 
 ATTRIBUTES = {

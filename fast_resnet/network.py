@@ -184,8 +184,8 @@ class Segments:
         if block.downsample is not None:
             identity, shortcut = self._shortcut_forward(block, x, tape)
         out, bits, conv3 = linear_norm(state, z2, norm2, block.conv3, norm3, identity)
-        kept = BlockTape(block, x, height, y1, z1, y2, height2, bits, conv3, shortcut)
-        tape.blocks.append(kept)
+        block_tape = BlockTape(block, x, height, y1, z1, y2, height2, bits, conv3, shortcut)
+        tape.blocks.append(block_tape)
         return out
 
     def _shortcut_forward(

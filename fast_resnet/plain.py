@@ -1,7 +1,7 @@
-"""The algebra in plain PyTorch: any device and number format, ordinary autograd, DDP as ever.
+"""The algebra in plain PyTorch: any device and number format, ordinary autograd, ordinary DDP.
 
-It is right, and slow: what the algebra saves is memory traffic, and only a kernel that multiplies,
-normalises and adds in one pass over memory saves it.
+It is correct and slow: the algebra saves memory traffic, and only a kernel that multiplies,
+normalises and adds in one pass over memory gains from that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class AlgebraBottleneck(Bottleneck):
     """torchvision's block. While it trains, no output of a 1x1 convolution that widens is kept."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[n, C, h, w] as torchvision's; in evaluation by torchvision's own way."""
+        """Return what torchvision's block does for x [n, C, h, w]; in evaluation by its code."""
         shortcut = self.downsample
         if not (self.bn3.training and (shortcut is None or shortcut[1].training)):
             return super().forward(x)
@@ -30,7 +30,7 @@ class AlgebraBottleneck(Bottleneck):
 def linear_norm(
     x: torch.Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d, identity: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """relu(norm(conv(x)) + identity) for a 1x1 convolution; without identity norm(conv(x))."""
+    """Return relu(norm(conv(x)) + identity), or norm(conv(x)) without identity; 1x1 convolution."""
     down, right = conv.stride
     x = _as_under_autocast(x)[:, :, ::down, ::right]
     rows = as_rows(x)
@@ -47,7 +47,7 @@ def linear_norm(
 
 
 def _as_under_autocast(x: torch.Tensor) -> torch.Tensor:
-    """The input in the type in which a convolution would take it."""
+    """Convert the input to the type in which a convolution would take it."""
     kind = x.device.type
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
@@ -64,7 +64,7 @@ def _move_statistics(
 
 
 def convert(model: nn.Module) -> nn.Module:
-    """The same network with the same weights, whose bottlenecks are of this module's kind."""
+    """Replace the network's bottlenecks by this module's, with the same weights, in place."""
     for block in model.modules():
         if type(block) is Bottleneck:
             block.__class__ = AlgebraBottleneck

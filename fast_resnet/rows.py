@@ -127,7 +127,7 @@ def unpool(DP, WINNER, pixel, col, M, H, C, BR: tl.constexpr, BC: tl.constexpr):
 
 
 @triton.jit
-def behind_relu(
+def relu_gradient(
     DZ, WINNER, y, scale, shift, rows, col, at, keep, M, C, H, BR: tl.constexpr, BC: tl.constexpr
 ):
     """Return the gradient of BatchNorm's output: 0 where the ReLU of relu(bn(y)) blocks it.
@@ -157,7 +157,7 @@ def bn_relu_bwd_sums_kernel(
         # Start at the last block: the end of DZ was written last and may still be in the L2 cache.
         rows, at, keep = block(last - i, col, M, C, BR)
         y = tl.load(Y + at, mask=keep, other=0.0).to(tl.float32)
-        g = behind_relu(DZ, WINNER, y, scale, shift, rows, col, at, keep, M, C, H, BR, BC)
+        g = relu_gradient(DZ, WINNER, y, scale, shift, rows, col, at, keep, M, C, H, BR, BC)
         a += g
         b += g * (y - mean[None, :])
     tl.atomic_add(NORM + DBETA * T + col, tl.sum(a, 0))
@@ -176,7 +176,7 @@ def bn_relu_bwd_kernel(
     for i in range(tl.program_id(0), tl.cdiv(M, BR), tl.num_programs(0)):
         rows, at, keep = block(i, col, M, C, BR)
         y = tl.load(Y + at, mask=keep, other=0.0).to(tl.float32)
-        g = behind_relu(DZ, WINNER, y, scale, shift, rows, col, at, keep, M, C, H, BR, BC)
+        g = relu_gradient(DZ, WINNER, y, scale, shift, rows, col, at, keep, M, C, H, BR, BC)
         dy = g * scale[None, :] - k2[None, :] - y * k3[None, :]
         tl.store(DY + at, dy.to(DY.dtype.element_ty), mask=keep)
 
@@ -342,7 +342,7 @@ def stem_pool(
     y [M, C] contains images of height x height pixels.
     """
     (M, C), BP = y.shape, 1024 if IS_INTERPRETED else 32
-    p, winner = (y.new_empty(M // 4, C, dtype=each) for each in (dtype, torch.uint8))
+    p, winner = (y.new_empty(M // 4, C, dtype=kind) for kind in (dtype, torch.uint8))
     launch(
         stem_pool_kernel,
         (triton.cdiv(M // 4, BP),),

@@ -100,9 +100,9 @@ class State:
         self._rounded = torch.zeros(begin, device=self.device)
         self.weight = {m: self._view(m, self._weights[self._at[m]]) for m in modules}
         self.weight_gradient = {m: self._view(m, self._gradients[self._at[m]]) for m in modules}
-        others = [m for m in modules if m is not self.first]
-        self._sources = [m.weight.data for m in others]
-        self._halves = [self.weight[m] for m in others]
+        later = [m for m in modules if m is not self.first]
+        self._sources = [m.weight.data for m in later]
+        self._halves = [self.weight[m] for m in later]
         self.rounded = {
             m: self._rounded[self._at[m]].view(m.out_channels, m.in_channels)
             for m in convs
@@ -129,19 +129,19 @@ class State:
         """Return the gradients of consecutive modules: one flat fp32 tensor, and views of it. Both
         use new memory, so a parameter can keep its gradient after the step."""
         norms = [self._at[m] for m in modules if m in self.norms]
-        others = [self._at[m] for m in modules if m in self.weight]
+        weighted = [self._at[m] for m in modules if m in self.weight]
         vectors = self.bias_gradient
         if norms:
             vectors = self._table[:2, norms[0].start : norms[-1].stop]
-        weights = self._gradients[others[0].start : others[-1].stop]
+        weights = self._gradients[weighted[0].start : weighted[-1].stop]
         sizes = [weights.numel(), vectors.numel()]
         flat = torch.empty(sum(sizes), device=self.device)
-        own_weights, own_vectors = flat.split(sizes)
-        own_weights.copy_(weights)
-        own_vectors.view(vectors.shape).copy_(vectors)
+        flat_weights, flat_vectors = flat.split(sizes)
+        flat_weights.copy_(weights)
+        flat_vectors.view(vectors.shape).copy_(vectors)
         # Two calls create all views: one by one, they would take longer than launching a segment.
-        pieces = iter(own_weights.split([at.stop - at.start for at in others]))
-        rows = own_vectors.split([at.stop - at.start for at in norms] * 2 or sizes[1])
+        pieces = iter(flat_weights.split([at.stop - at.start for at in weighted]))
+        rows = flat_vectors.split([at.stop - at.start for at in norms] * 2 or sizes[1])
         by_norm = iter(zip(rows[len(norms) :], rows))  # dgamma, dbeta: the order of weight, bias
         views = []
         for module in modules:
@@ -151,4 +151,4 @@ class State:
                 views.append(self._view(module, next(pieces))[:, :3])
             else:
                 views.append(self._view(module, next(pieces)))
-        return flat, views + [own_vectors] * (self.last in modules)
+        return flat, views + [flat_vectors] * (self.last in modules)

@@ -89,8 +89,8 @@ def _settings(name: str, layer: nn.Module, **expected: Any) -> str:
 
 
 def _convolution(name: str, conv: nn.Module, **expected: Any) -> str:
-    wanted = {"dilation": 1, "groups": 1, "padding_mode": "zeros", "bias": None} | expected
-    return _layer(name, conv, nn.Conv2d) or _settings(name, conv, **wanted)
+    settings = {"dilation": 1, "groups": 1, "padding_mode": "zeros", "bias": None} | expected
+    return _layer(name, conv, nn.Conv2d) or _settings(name, conv, **settings)
 
 
 def _norm(name: str, norm: nn.Module) -> str:

@@ -224,13 +224,15 @@ def _kinds_of_nodes(value: str) -> set[str | None]:
 
 
 def _has_slurm() -> bool:
-    """Is a Slurm configured here? It may be down for a while."""
+    """Return whether a Slurm is configured here, even if it is down for a while."""
     if not own_slurm.which("sbatch"):
         return False
     if "SLURM_CONF" in os.environ | own_slurm.environment():
         return True
-    done = slurm_commands.ask("squeue", "--me", "--noheader")
-    return done is None or "configuration source" not in done.stderr  # its words without slurm.conf
+    process = slurm_commands.ask("squeue", "--me", "--noheader")
+    return (
+        process is None or "configuration source" not in process.stderr
+    )  # its message without slurm.conf
 
 
 def _without_foreign_names(site: Site, options: dict[str, Any]) -> dict[str, Any]:
@@ -239,20 +241,22 @@ def _without_foreign_names(site: Site, options: dict[str, Any]) -> dict[str, Any
     if site.executor == "slurm" and conf == str(own_slurm.folder() / "slurm.conf"):
         for key in ("partition", "constraint"):
             if options[key] and None not in _kinds_of_nodes(options[key]):
-                print(f"{key}={options[key]} is left out: the course's own cluster has none such.")
+                print(f"{key}={options[key]} is left out: the course's cluster has no such name.")
                 options = options | {key: None}
     return options
 
 
 def _sbatch(job: BatchJob) -> str:
     """Hand a job to Slurm and return its id."""
-    # The text, not the file: another job with this name may overwrite it meanwhile.
+    # The text, not the file: a different job with this name may overwrite it.
     command, env = [_program("sbatch"), "--parsable"], job_environment() | own_slurm.environment()
-    done = subprocess.run(command, input=job.write()[1], env=env, capture_output=True, text=True)
-    if done.returncode:
-        words = " ".join(line.partition("error: ")[2] or line for line in done.stderr.splitlines())
+    process = subprocess.run(command, input=job.write()[1], env=env, capture_output=True, text=True)
+    if process.returncode:
+        words = " ".join(
+            line.partition("error: ")[2] or line for line in process.stderr.splitlines()
+        )
         raise ValueError(f"Slurm refused the job {job}: {words}")
-    return done.stdout.strip().partition(";")[0]
+    return process.stdout.strip().partition(";")[0]
 
 
 def _queue(site: Site, name: str | None) -> str | None:
@@ -265,14 +269,14 @@ def _queue(site: Site, name: str | None) -> str | None:
     _program("squeue")
     names = [f"--name={name}"] if name else []
     columns = "--format=%.10i %.24j %.10T %.11M %.6D %R"
-    done = slurm_commands.ask("squeue", "--me", columns, *names)
-    if done is None or done.returncode:
+    process = slurm_commands.ask("squeue", "--me", columns, *names)
+    if process is None or process.returncode:
         return None
-    return done.stdout.rstrip() if done.stdout.count("\n") > 1 else ""  # more than the header
+    return process.stdout.rstrip() if process.stdout.count("\n") > 1 else ""  # more than the header
 
 
 def _show(text: str) -> None:
-    if get_ipython():  # a notebook, where the text replaces the one before
+    if get_ipython():  # a notebook, where the text replaces the previous one
         clear_output(wait=True)
     print(text, flush=True)
 

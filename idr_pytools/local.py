@@ -28,12 +28,12 @@ def submit(job: BatchJob) -> str:
 
 
 def shape(gpus: int) -> tuple[int, int]:
-    """Return 1 node and its tasks. Raise ValueError if this machine has not so many GPUs."""
+    """Return 1 node and its tasks. Raise ValueError if this machine has fewer GPUs."""
     available, cores = gpu_count(), os.cpu_count() or 1
-    most = available or max(cores, 8)  # notebooks request a cluster's node: 8 processes
-    if gpus > most:
+    largest = available or max(cores, 8)  # notebooks request a cluster's node: 8 processes
+    if gpus > largest:
         devices = f"{available} GPUs" if available else f"no GPU and {cores} cores"
-        raise ValueError(f"n_gpu={gpus}: this machine has {devices}: choose 1 to {most}")
+        raise ValueError(f"n_gpu={gpus}: this machine has {devices}: choose 1 to {largest}")
     return 1, gpus
 
 
@@ -43,5 +43,5 @@ def gpu_count() -> int:
     if not has_gpu():
         return 0
     code = "import torch; print(torch.accelerator.device_count())"
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
-    return int(done.stdout) if done.returncode == 0 else 0
+    process = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    return int(process.stdout) if process.returncode == 0 else 0

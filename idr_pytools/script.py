@@ -17,7 +17,7 @@ from course.runs.files import write_atomically
 
 LOGS = Path("slurm") / "log"
 VARIABLE = r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})"
-# What a command may consist of. All else would act in a shell: ; or * for example.
+# What a command may consist of. Everything else would act in a shell: ; or * for example.
 PIECES = re.compile(
     rf"""(?P<variable>{VARIABLE}) | (?P<bracket>[\[\]])
     | '[^']*' | "(?:\\.|{VARIABLE}|[^"\\$`])*" | \\.
@@ -49,7 +49,7 @@ class BatchJob:
 
     @property
     def name(self) -> str:
-        """The name from the options, else that of the script that the command starts."""
+        """Return the name from the options, or that of the script that the command starts."""
         words = _split(self.command)
         script = next((word for word in words if word.endswith(".py")), words[0])
         stem = re.sub(r"[^\w+=-]", "_", Path(script).name.split(".")[0]).lstrip("+=-")
@@ -135,7 +135,7 @@ def check_options(options: dict[str, Any]) -> None:
 
 
 def check_counts(**counts: Any) -> None:
-    """Raise ValueError for a count that is no whole number above 0."""
+    """Raise ValueError for a count that is not a whole number above 0."""
     for key, value in counts.items():
         if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{key}={value!r}: expected a whole number above 0")

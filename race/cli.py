@@ -58,7 +58,7 @@ def race(
         path = page.board_page(folder, machine=machine)
     entries = read_entries(folder, track=track, machine=machine)
     if json_:
-        tables.as_json([asdict(each) for each in entries])
+        tables.as_json([asdict(entry) for entry in entries])
     else:
         tables.show_table(*page.rows(entries))
         typer.echo(f"the board, with pictures: {path}")

@@ -103,6 +103,6 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 def _is_size(text: str) -> bool:
     """Return whether a text is arithmetic on symbols; SymPy would evaluate it as Python."""
-    rest = SYMBOL.sub("", text)
-    words = re.findall(r"[^\W\d]\w*", rest)
-    return bool(SIGNS.fullmatch(rest)) and all(map(WORDS.fullmatch, words))
+    remainder = SYMBOL.sub("", text)
+    words = re.findall(r"[^\W\d]\w*", remainder)
+    return bool(SIGNS.fullmatch(remainder)) and all(map(WORDS.fullmatch, words))

@@ -35,8 +35,8 @@ def plot_accuracies(entries: Sequence[Entry], target: float) -> dict[str, Pictur
             and not entry.failure
             and None not in (entry.top1, getattr(entry, over))
         ]
-        if drawn := ranked(entries, over) + missed:
-            pictures[over] = _plot(drawn, target, over, colours)
+        if plotted := ranked(entries, over) + missed:
+            pictures[over] = _plot(plotted, target, over, colours)
     return pictures
 
 

@@ -45,7 +45,7 @@ def table(
     """
     entries = _entries(track, to, shipped_only, machine)
     counting = ranked(entries, by)
-    rest = [] if by == "joules" else [entry for entry in entries if entry not in counting]
+    others = [] if by == "joules" else [entry for entry in entries if entry not in counting]
     return pd.DataFrame(
         {
             "entry": entry.name,
@@ -59,7 +59,7 @@ def table(
             "verdict": entry.verdict or "counts",
             "machine": entry.machine,
         }
-        for entry in [*counting, *rest]
+        for entry in [*counting, *others]
     )
 
 

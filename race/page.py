@@ -110,7 +110,7 @@ def render_page(folder: Path, *, machine: str = "", live: bool = False) -> str:
 
 
 def _table(folder: Path, track: str, machine: str, entries: list[Entry]) -> dict[str, Any]:
-    counting, rest = ranked(entries), [entry for entry in entries if not entry.counts]
+    counting, others = ranked(entries), [entry for entry in entries if not entry.counts]
     previous = dict(zip([entry.id for entry in entries], [None, *entries]))
     plots = figures.plot_accuracies(entries, find_track(track).target)
     return {
@@ -118,9 +118,9 @@ def _table(folder: Path, track: str, machine: str, entries: list[Entry]) -> dict
         "machine": machine or "no machine: nothing ran",
         "by_time": counting,
         "by_energy": ranked(entries, "joules"),
-        "not_counted": rest,
+        "not_counted": others,
         "pictures": [picture._repr_html_() for picture in plots.values()],
-        "details": [_details(folder, entry, previous[entry.id]) for entry in [*counting, *rest]],
+        "details": [_details(folder, entry, previous[entry.id]) for entry in [*counting, *others]],
     }
 
 

@@ -171,7 +171,7 @@ def _run(script: Path, entry: Entry, seed: int, site: str) -> Run:
 
 @contextmanager
 def hidden_validation_crops() -> Iterator[None]:
-    """Give jobs that are launched meanwhile the training crops only."""
+    """Hide the validation crops from jobs that are launched in this context."""
     before, folder = os.environ.get("COURSE_DATA"), str(crop_set.ensure_blind())
     os.environ["COURSE_DATA"] = folder
     try:

@@ -2,8 +2,8 @@
 
     python -m research.compile OUT.jsonl [--limit SECONDS]
 
-Each part is a line, which a recorded machine has under "compile". Nothing of it may be in PyTorch's
-cache on disk: set TORCHINDUCTOR_CACHE_DIR to an empty folder.
+Each part is a line, which a recorded machine stores under "compile". PyTorch's cache on disk must
+be empty: set TORCHINDUCTOR_CACHE_DIR to an empty folder.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ TAIL = (256, 256, 56, 56)  # what the first stage of ResNet-50 returns, of 256 i
 ROUNDS = 20
 NETWORK, CLASSES = "resnet18", 1000  # it is compiled eight times
 SIDES = (128, 160, 192, 224)
-BATCHES = (256, 100)  # an epoch's last batch has the images that are left
+BATCHES = (256, 100)  # an epoch's last batch is smaller
 
 
 def tail() -> dict[str, Any]:
-    """A residual block's end in bf16, in inference: milliseconds, source, and what rounding does.
+    """Measure a residual block's end in bf16, in inference: time, source and rounding errors.
 
-    differ: of all numbers, how many are not PyTorch's own, as compiled and with
+    differ: share of values that differ from eager PyTorch's, as compiled and with
     emulate_precision_casts.
     """
     torch.manual_seed(0)
@@ -40,37 +40,37 @@ def tail() -> dict[str, Any]:
         eager = block(*inputs)
         ms = {"eager": _ms(lambda: block(*inputs))}
         compiled = torch.compile(block)
-        differ = {"compiled": _differ(compiled(*inputs), eager)}
+        differ = {"compiled": _share_different(compiled(*inputs), eager)}
         ms["compiled"] = _ms(lambda: compiled(*inputs))
         torch._dynamo.reset()
         with torch._inductor.config.patch(emulate_precision_casts=True):
-            differ["emulated"] = _differ(torch.compile(block)(*inputs), eager)
+            differ["emulated"] = _share_different(torch.compile(block)(*inputs), eager)
         kernels = compilation.kernels(block, *inputs)
     kernels = [{"name": kernel.name, "source": kernel.source} for kernel in kernels]
     return {"shape": TAIL, "bytes": eager.nbytes, "ms": ms, "differ": differ, "kernels": kernels}
 
 
 def shapes() -> dict[str, Any]:
-    """Training steps with new shapes: seconds of the first step with each, milliseconds then.
+    """Time training steps with new shapes: the first step with each shape, and later steps.
 
-    Larger and larger images, as of progressive resizing; and an epoch's last, smaller batch.
+    Shapes: growing images, as in progressive resizing; and an epoch's last, smaller batch.
     """
     growing = [(64, side) for side in SIDES]
     ending = [(count, SIDES[0]) for count in BATCHES]
     rows: list[dict[str, Any]] = []
     courses = (("growing", growing, None), ("ending", ending, None), ("growing", growing, False))
-    for name, asked, dynamic in courses:
+    for name, sizes, dynamic in courses:
         torch.compiler.reset()
         step = _training(dynamic)
-        for count, side in asked:
+        for count, side in sizes:
             row = {"course": name, "dynamic": dynamic, "images": count, "image_px": side}
             # The first shape of a course has the same graph however dynamic is set.
             row["in_cache"] = dynamic is False and (count, side) == growing[0]
-            rows.append(row | _first_and_then(step, count, side))
+            rows.append(row | _time_shape(step, count, side))
     return {"network": NETWORK, "precision": "bf16", "rows": rows}
 
 
-def _first_and_then(step: Callable, count: int, side: int) -> dict[str, Any]:
+def _time_shape(step: Callable, count: int, side: int) -> dict[str, Any]:
     images = _nhwc(torch.randn(count, 3, side, side, device=device()))
     labels = torch.zeros(count, dtype=torch.long, device=device())
     stats = torch._dynamo.utils.counters["stats"]
@@ -81,7 +81,7 @@ def _first_and_then(step: Callable, count: int, side: int) -> dict[str, Any]:
 
 
 def _training(dynamic: bool | None) -> Callable:
-    """A function that takes a training step, its network compiled."""
+    """Return a function that takes a training step of a compiled network."""
     torch.manual_seed(0)
     net = models.create(NETWORK, CLASSES).to(device()).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(net.parameters(), 0.01, momentum=0.9, fused=True)
@@ -101,9 +101,9 @@ def _nhwc(images: torch.Tensor) -> torch.Tensor:
     return images.to(memory_format=torch.channels_last)
 
 
-def _differ(found: torch.Tensor, due: torch.Tensor) -> float:
-    """The share of all numbers that are different."""
-    return float((found != due).float().mean())
+def _share_different(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return the share of values that differ."""
+    return float((actual != expected).float().mean())
 
 
 def _seconds(work: Callable[[], Any]) -> float:
@@ -115,9 +115,9 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 
 def _ms(work: Callable[[], Any]) -> float:
-    """The median of ROUNDS calls, each waited for, after three that are not counted."""
-    found = [_seconds(work) for _ in range(3 + ROUNDS)][3:]
-    return 1e3 * sorted(found)[ROUNDS // 2]
+    """Return the median of ROUNDS synchronised calls, after three that are not counted."""
+    times = [_seconds(work) for _ in range(3 + ROUNDS)][3:]
+    return 1e3 * sorted(times)[ROUNDS // 2]
 
 
 PARTS = {"tail": tail, "shapes": shapes}

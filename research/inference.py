@@ -3,7 +3,7 @@
     python -m research.inference OUT.jsonl [--limit SECONDS]
 
 ResNet-50 with 1,000 classes, random weights and images; seconds from a call until the device is
-done, one call after the other; cudnn.benchmark on; images are on the device, cast and laid out.
+done, one call after another; cudnn.benchmark on; images are on the device, cast and laid out.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from labs.lab_inference.variants import LADDER, Variant, create_call, prepare, r
 from research.sweep import command, device
 
 NETWORK, PX, BUDGET_S = "resnet50", 224, 0.5
-TWO = (1, 256)  # one image, and many
+EXTREME_BATCHES = (1, 256)  # one image, and many
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-COMPILED = (1, 16, 256)  # each is compiled again, which takes its time
+COMPILED = (1, 16, 256)  # each is compiled separately, which is slow
 FLOATS = {
     "TF32": Variant(),
     "fp16": Variant("fp16"),
@@ -38,7 +38,7 @@ BY_BATCH = {
     "CUDA graph": Variant("bf16", channels_last=True, folded=True, graph=True),
     "compiled": LADDER["+ CUDA graph"],
 }
-# Each mode, and what autograd does in it.
+# Autograd's context in each mode.
 GRADIENTS = {
     "training": torch.enable_grad,
     "evaluation": torch.enable_grad,
@@ -48,11 +48,11 @@ GRADIENTS = {
 
 
 def plan() -> Iterator[dict[str, Any]]:
-    """Modes, then the lab's ladder and other formats, then latency by batch."""
-    for batch in TWO:
+    """List the settings: modes, then the lab's ladder and other formats, then latency by batch."""
+    for batch in EXTREME_BATCHES:
         for way in GRADIENTS:
             yield {"part": "mode", "way": way, "batch": batch}
-    for batch in TWO:
+    for batch in EXTREME_BATCHES:
         for way in LADDER | FLOATS:
             yield {"part": "ladder", "way": way, "batch": batch}
     for way in BY_BATCH:
@@ -61,20 +61,20 @@ def plan() -> Iterator[dict[str, Any]]:
 
 
 def measure(part: str, way: str, batch: int) -> dict[str, Any]:
-    """A row of the plan: p50_s, p99_s, calls and, by part, peak_gib, error or made_s."""
+    """Measure a row of the plan: p50_s, p99_s, calls and, by part, peak_gib, error or made_s."""
     torch.backends.cudnn.benchmark = True
-    right = scores(batch) if part == "ladder" else None
+    reference = scores(batch) if part == "ladder" else None
     set_tf32(way == "TF32")  # fp32 is fp32 elsewhere
     images = random_images(model(), batch, PX)
     if part == "mode":
         return in_mode(way, images)
-    ways = BY_BATCH if part == "batch" else LADDER | FLOATS
-    return time_variant(model(), images, ways[way], right, BUDGET_S)
+    variants = BY_BATCH if part == "batch" else LADDER | FLOATS
+    return time_variant(model(), images, variants[way], reference, BUDGET_S)
 
 
 @cache
 def model() -> nn.Module:
-    """The network with statistics of random images, so that its scores are neither 0 nor huge."""
+    """Create the network with statistics of random images: its scores are neither 0 nor huge."""
     torch.manual_seed(0)
     net = models.create(NETWORK, 1000)
     for part in net.modules():
@@ -88,13 +88,13 @@ def model() -> nn.Module:
 
 @cache
 def scores(batch: int) -> torch.Tensor:
-    """The scores in fp32."""
+    """Compute the reference scores in fp32."""
     set_tf32(False)
     return create_call(model(), random_images(model(), batch, PX), Variant())().double().cpu()
 
 
 def in_mode(mode: str, images: torch.Tensor) -> dict[str, Any]:
-    """A bf16, channels-last network in one mode; peak_gib is above what the network takes."""
+    """Time a bf16, channels-last network in one mode; peak_gib excludes the network itself."""
     network = prepare(deepcopy(model()), Variant("bf16", channels_last=True))
     network.train(mode == "training")
     images = images.bfloat16().to(memory_format=torch.channels_last)

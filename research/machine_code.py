@@ -1,8 +1,8 @@
-"""Does a kernel's machine code multiply matrices on Tensor Cores? Libraries disassembled, no GPU.
+"""Search the machine code of kernels for Tensor Core products: disassemble libraries, no GPU.
 
-    python -m research.machine_code OUT.jsonl FOLDER ncu.csv     # also writes sass.csv beside it
+    python -m research.machine_code OUT.jsonl FOLDER ncu.csv     # also writes sass.csv next to it
 
-FOLDER holds the libraries that the recorded machine used, PyTorch, cuDNN and cuBLAS, as `pip
+FOLDER contains the libraries that the recorded machine used, PyTorch, cuDNN and cuBLAS, as `pip
 install --no-deps --target FOLDER` leaves them: every .so below it is searched for the kernels of
 ncu.csv (research/tensor_cores.py). It needs NVIDIA's cuobjdump and nvdisasm on the PATH, which are
 wheels too. Kernels that are compiled while the program runs, like Triton's, are in no library.
@@ -26,7 +26,7 @@ from research.sweep import as_part, sweep
 from research.tensor_cores import demangled, origin, write
 
 NOTES = """\
-What the machine code of ncu.csv's kernels holds: those that are in a library, read without a GPU.
+What the machine code of ncu.csv's kernels contains: those in a library, read without a GPU.
 instructions  in the kernel's code
 mma           which of them multiply matrices on Tensor Cores; empty: none
 hfma2_mma     how many are HFMA2.MMA: two ordinary multiply-adds in fp16, which go through the
@@ -40,47 +40,47 @@ SETS = " of a constant"
 
 
 def cuobjdump(*arguments: str | Path, folder: Path | None = None) -> str:
-    """What cuobjdump prints; it writes files into `folder`. A library without code gives "".
+    """Return what cuobjdump prints; it writes files into `folder`. Without code in it: "".
 
     Raises:
-        FileNotFoundError: there is no cuobjdump.
+        FileNotFoundError: cuobjdump is missing.
     """
     command = ["cuobjdump", *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=900).stdout
 
 
 def symbols(cubin: Path, wanted: set[str]) -> dict[str, str]:
-    """The wanted kernels in a file of machine code: as a profiler names them, by symbol."""
+    """Return the kernels of `wanted` in a file of machine code: the profiler's names, by symbol."""
     lines = cuobjdump("-symbols", cubin).splitlines()
-    # Its versions write "STT_FUNC STB_GLOBAL STO_ENTRY name" or "FUNC GLOBAL DEFAULT ENTRY name".
+    # By version: "STT_FUNC STB_GLOBAL STO_ENTRY name" or "FUNC GLOBAL DEFAULT ENTRY name".
     entry = re.compile(r"\b(?:STO_)?ENTRY\s+(\S+)$")
-    found = [match[1] for line in lines if (match := entry.search(line.rstrip()))]
-    names = {symbol: demangled(symbol) for symbol in found}
+    entries = [match[1] for line in lines if (match := entry.search(line.rstrip()))]
+    names = {symbol: demangled(symbol) for symbol in entries}
     return {symbol: name for symbol, name in names.items() if name in wanted}
 
 
 def instructions(text: str) -> dict[str, Counter]:
-    """By symbol how often each instruction stands in what `cuobjdump -sass` printed.
+    """Count the instructions per symbol in the output of `cuobjdump -sass`.
 
-    Those that match `CONSTANT` are counted apart, with `SETS` behind their name.
+    Those that match `CONSTANT` are counted separately, with the suffix `SETS`.
     """
-    found: dict[str, Counter] = {}
+    counts: dict[str, Counter] = {}
     for line in text.splitlines():
         if function := FUNCTION.match(line):
-            current = found.setdefault(function[1], Counter())
-        elif (instruction := INSTRUCTION.match(line)) and instruction[1] != "NOP":  # it fills up
+            current = counts.setdefault(function[1], Counter())
+        elif (instruction := INSTRUCTION.match(line)) and instruction[1] != "NOP":  # padding
             current[instruction[1] + SETS * bool(CONSTANT.search(line))] += 1
-    return found
+    return counts
 
 
-def row(kernel: str, library: str, counted: Counter) -> dict:
-    """A line of sass.csv: matrix products by their instruction, and apart from them HFMA2.MMA."""
-    first = {name.partition(".")[0] for name in counted}  # HMMA.16816.F32.BF16 is an HMMA
-    hfma2 = {name: count for name, count in counted.items() if name.startswith("HFMA2.MMA")}
+def row(kernel: str, library: str, counts: Counter) -> dict:
+    """Return a line of sass.csv: matrix products by instruction, and separately HFMA2.MMA."""
+    first = {name.partition(".")[0] for name in counts}  # HMMA.16816.F32.BF16 is an HMMA
+    hfma2 = {name: count for name, count in counts.items() if name.startswith("HFMA2.MMA")}
     return {
         "kernel": kernel,
         "library": library,
-        "instructions": counted.total(),
+        "instructions": counts.total(),
         "mma": " ".join(sorted(name for name in first if name.endswith("MMA"))),
         "hfma2_mma": sum(hfma2.values()),
         "constants": sum(count for name, count in hfma2.items() if name.endswith(SETS)),
@@ -88,7 +88,7 @@ def row(kernel: str, library: str, counted: Counter) -> dict:
 
 
 def disassemble(file: str, arch: str, wanted: set[str]) -> list[dict]:
-    """The wanted kernels that a library has in its code for an architecture, as lines."""
+    """Return a line for each wanted kernel in a library's code for an architecture."""
     rows, library = [], Path(file)
     with tempfile.TemporaryDirectory() as folder:
         cuobjdump("-xelf", f".{arch}", library.resolve(), folder=Path(folder))  # sm_90a too
@@ -96,12 +96,12 @@ def disassemble(file: str, arch: str, wanted: set[str]) -> list[dict]:
             names = symbols(cubin, wanted)
             options = [option for symbol in names for option in ("-fun", symbol)]
             code = instructions(cuobjdump("-sass", *options, cubin)) if names else {}
-            rows += [row(names[symbol], library.name, counted) for symbol, counted in code.items()]
+            rows += [row(names[symbol], library.name, counts) for symbol, counts in code.items()]
     return rows
 
 
-def settled(rows: list[dict]) -> pd.DataFrame:
-    """One line a kernel; SASS_COLUMNS.
+def unique_kernels(rows: list[dict]) -> pd.DataFrame:
+    """Keep one line per kernel; SASS_COLUMNS.
 
     Raises:
         ValueError: copies of one kernel differ in whether they multiply matrices.
@@ -119,15 +119,15 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("counters", type=Path, metavar="ncu.csv")
     parser.add_argument("--arch", default="sm_90", help="of the recorded machine's GPU")
-    asked = parser.parse_args()
-    wanted = set(read_counters(asked.counters)["kernel"])
-    plan = [{"file": str(path)} for path in sorted(asked.folder.rglob("*.so*"))]
-    known = sweep(asked.out, plan, partial(disassemble, arch=asked.arch, wanted=wanted))
+    arguments = parser.parse_args()
+    wanted = set(read_counters(arguments.counters)["kernel"])
+    plan = [{"file": str(path)} for path in sorted(arguments.folder.rglob("*.so*"))]
+    known = sweep(arguments.out, plan, partial(disassemble, arch=arguments.arch, wanted=wanted))
     part = as_part(known)
-    table = settled(part["rows"])
-    wheels = sorted(f"{w.name} {w.version}" for w in distributions(path=[str(asked.folder)]))
-    head = [*NOTES.splitlines(), ", ".join(wheels), f"code for {asked.arch}", *origin(part)]
-    write(asked.counters.with_name(SASS_FILE), table.sort_values("kernel"), head)
+    table = unique_kernels(part["rows"])
+    wheels = sorted(f"{w.name} {w.version}" for w in distributions(path=[str(arguments.folder)]))
+    head = [*NOTES.splitlines(), ", ".join(wheels), f"code for {arguments.arch}", *origin(part)]
+    write(arguments.counters.with_name(SASS_FILE), table.sort_values("kernel"), head)
     print(f"{len(table)} of {len(wanted)} kernels")
 
 

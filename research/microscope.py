@@ -128,13 +128,13 @@ def index(out: Path) -> dict[str, Any]:
     return saved | {"names": names}
 
 
-def _renumber(found: Any, numbers: list[int]) -> Any:
+def _renumber(result: Any, numbers: list[int]) -> Any:
     """Replace the kernels' numbers in a part, at any depth."""
-    if isinstance(found, list):
-        return [_renumber(value, numbers) for value in found]
-    if isinstance(found, int):
-        return numbers[found]
-    return found | {"kernels": _renumber(found.get("kernels", []), numbers)}
+    if isinstance(result, list):
+        return [_renumber(value, numbers) for value in result]
+    if isinstance(result, int):
+        return numbers[result]
+    return result | {"kernels": _renumber(result.get("kernels", []), numbers)}
 
 
 if __name__ == "__main__":

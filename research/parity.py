@@ -1,15 +1,15 @@
-"""Is it the same training? Several seeds of each way to train, and a test of their distributions.
+"""Test whether ways to train are equivalent: several seeds of each, compared statistically.
 
     python -m research.parity OUT.jsonl               # large on a GPU, small on a CPU
     python -m research.parity OUT.jsonl --only algebra    # one of several processes at once
 
 Each way trains the same network from the same seeds on the same images: "fp32", "autocast",
-"compile" and "algebra", and "again", which is autocast with other seeds, and "broken", which is the
-algebra in plain PyTorch with one term of its backward forgotten. Every way is compared with
-autocast: the mean loss over all steps, the last ones' loss, validation accuracy, and the steps to
-an accuracy. p is that of an exact permutation test: how often would two equal ways differ by as
-much at random? "again" must not differ from autocast, and "broken" must, or there are too few
-seeds to show anything; the output says so then.
+"compile" and "algebra"; "again" is autocast with different seeds, and "broken" is the algebra in
+plain PyTorch without one term of its backward. Every way is compared with autocast: the mean loss
+over all steps, the last steps' loss, validation accuracy, and the steps to an accuracy. p is that
+of an exact permutation test: the probability that two equal ways differ by as much at random.
+"again" must not differ from autocast, and "broken" must; otherwise there are too few seeds to show
+anything, and the output says so.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ from fast_resnet import convert, formulas, plain
 from research.sweep import command, device
 
 REFERENCE = "autocast"
-P = 0.05  # less likely than that at random: a different training
-LAST = 20  # the last losses
+P = 0.05  # a smaller p means a different training
+LAST_STEPS = 20  # whose losses are averaged
 MEASURES = ("mean_loss", "last_loss", "val_top1", "steps_to_accuracy")
-EVERY = 10  # steps between two looks at the accuracy
+EVERY = 10  # steps between two checks of the accuracy
 ON_GPU = torch.cuda.is_available()
 WAYS = ("fp32", REFERENCE, *(["compile"] if ON_GPU else []), "algebra", "again", "broken")
 SEEDS = 6 if ON_GPU else 8
-HOW = {
+SETTINGS = {
     "steps": 240 if ON_GPU else 60,
     "batch": 256 if ON_GPU else 64,
     "lr": 0.02 if ON_GPU else 0.1,
-    "accuracy": 0.3 if ON_GPU else 0.0,  # the steps to it are counted; 0: they are not
+    "accuracy": 0.3 if ON_GPU else 0.0,  # count the steps until it is reached; 0: do not count
     "precision": "fp16" if ON_GPU else "bf16",
 }
 
 
 def plan() -> Iterator[dict[str, Any]]:
-    """Each way with each seed."""
+    """List each way with each seed."""
     for way in WAYS:
         first = 1000 if way == "again" else 0
         for seed in range(first, first + SEEDS):
-            yield {"way": way, "seed": seed, "data": "crops"} | HOW
+            yield {"way": way, "seed": seed, "data": "crops"} | SETTINGS
 
 
 @dataclass
@@ -71,12 +71,12 @@ class Data:
 
 @cache
 def crops(train: int, val: int) -> Data:
-    """The first crops of each split, 32 pixels."""
+    """Load the first crops of each split, 32 pixels."""
     root = crop_set.ensure()
-    both = [crop_set.Crops(root, split) for split in crop_set.SPLITS]
-    chosen = [split.first(count) for split, count in zip(both, (train, val))]
-    tensors = [each.to(device()) for split in chosen for each in (split.images, split.labels)]
-    return Data(*tensors, len(both[0].classes))
+    splits = [crop_set.Crops(root, split) for split in crop_set.SPLITS]
+    parts = [split.first(count) for split, count in zip(splits, (train, val))]
+    tensors = [tensor.to(device()) for split in parts for tensor in (split.images, split.labels)]
+    return Data(*tensors, len(splits[0].classes))
 
 
 class Narrow(ResNet):
@@ -91,16 +91,16 @@ class Narrow(ResNet):
 
 
 @contextmanager
-def forgotten() -> Iterator[None]:
-    """BatchNorm's backward without k3: the variance taken for a constant."""
+def without_k3() -> Iterator[None]:
+    """Drop k3 from BatchNorm's backward, as if the variance were a constant."""
     complete = formulas.corrections
 
-    def without(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        k2, k3 = complete(*given)
-        mean = given[2]
+    def wrong_corrections(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        k2, k3 = complete(*arguments)
+        mean = arguments[2]
         return k2 + k3 * mean, torch.zeros_like(k3)
 
-    formulas.corrections = without
+    formulas.corrections = wrong_corrections
     try:
         yield
     finally:
@@ -108,7 +108,7 @@ def forgotten() -> Iterator[None]:
 
 
 def network(way: str, classes: int, seed: int) -> nn.Module:
-    """The network that a way trains, with a seed's weights."""
+    """Create the network that a way trains, with a seed's weights."""
     torch.manual_seed(seed)
     created = resnet50(num_classes=classes, zero_init_residual=True) if ON_GPU else Narrow(classes)
     model = created.to(device(), memory_format=torch.channels_last)
@@ -117,11 +117,11 @@ def network(way: str, classes: int, seed: int) -> nn.Module:
     return torch.compile(model) if way == "compile" else model
 
 
-def measure(way: str, seed: int, data: str, **how: Any) -> dict[str, float]:
-    """What one training comes to."""
+def measure(way: str, seed: int, data: str, **settings: Any) -> dict[str, float]:
+    """Train one network and return its results."""
     images = crops(65_536, 4096) if ON_GPU else crops(65_536, 512)
-    with forgotten() if way == "broken" else nullcontext():
-        return train(way, seed, images, **how)
+    with without_k3() if way == "broken" else nullcontext():
+        return train(way, seed, images, **settings)
 
 
 def train(
@@ -134,51 +134,51 @@ def train(
     accuracy: float,
     precision: str,
 ) -> dict[str, float]:
-    """Train one network: its losses and its accuracy."""
+    """Train one network; return its losses and its accuracy."""
     model = network(way, data.classes, seed)
     precision = "fp32" if way == "fp32" else precision
     autocast = torch.autocast(device().type, HALF.get(precision), enabled=precision in HALF)
     scaler = torch.amp.GradScaler(device().type, enabled=precision == "fp16")
     optimizer = torch.optim.SGD(model.parameters(), lr, 0.9, weight_decay=5e-5)
     order = torch.Generator().manual_seed(seed)
-    losses, reached = [], steps
+    losses, accuracy_steps = [], steps
     for step in range(steps):
-        taken = torch.randint(len(data.labels), (batch,), generator=order).to(device())
+        chosen = torch.randint(len(data.labels), (batch,), generator=order).to(device())
         flips = torch.rand(batch, 1, 1, 1, generator=order).to(device()) < 0.5
-        images = data.images[taken]
+        images = data.images[chosen]
         images = normalised(torch.where(flips, images.flip(3), images))
         with autocast:
             scores = model(images.to(memory_format=torch.channels_last))
-            loss = nn.functional.cross_entropy(scores, data.labels[taken])
+            loss = nn.functional.cross_entropy(scores, data.labels[chosen])
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
         losses.append(loss.detach())
-        looks = accuracy and reached == steps and step % EVERY == EVERY - 1
-        if looks and top1(model, data, autocast) >= accuracy:
-            reached = step + 1
+        evaluates = accuracy and accuracy_steps == steps and step % EVERY == EVERY - 1
+        if evaluates and top1(model, data, autocast) >= accuracy:
+            accuracy_steps = step + 1
     curve = torch.stack(losses).float().cpu()
-    found = {"mean_loss": curve.mean().item(), "last_loss": curve[-LAST:].mean().item()}
-    found["val_top1"] = top1(model, data, autocast)
-    return found | ({"steps_to_accuracy": float(reached)} if accuracy else {})
+    results = {"mean_loss": curve.mean().item(), "last_loss": curve[-LAST_STEPS:].mean().item()}
+    results["val_top1"] = top1(model, data, autocast)
+    return results | ({"steps_to_accuracy": float(accuracy_steps)} if accuracy else {})
 
 
 @torch.no_grad()
 def top1(model: nn.Module, data: Data, autocast: Any) -> float:
-    """The accuracy on the validation images."""
+    """Return the accuracy on the validation images."""
     model.eval()
-    right = 0
+    correct = 0
     for images, labels in zip(data.val_images.split(512), data.val_labels.split(512)):
         with autocast:
-            right += (model(normalised(images)).argmax(1) == labels).sum()
+            correct += (model(normalised(images)).argmax(1) == labels).sum()
     model.train()
-    return float(right) / len(data.val_labels)
+    return float(correct) / len(data.val_labels)
 
 
-def chance(one: list[float], other: list[float]) -> float:
-    """p of an exact permutation test of the difference of two means; NaN counts as infinite."""
-    values = [np.nan_to_num(np.array(each), nan=1e9, posinf=1e9) for each in (one, other)]
+def p_value(first: list[float], second: list[float]) -> float:
+    """Return p of an exact permutation test of two means' difference; NaN counts as infinite."""
+    values = [np.nan_to_num(np.array(sample), nan=1e9, posinf=1e9) for sample in (first, second)]
     if np.array_equal(*map(np.sort, values)):
         return 1.0
 
@@ -189,9 +189,9 @@ def chance(one: list[float], other: list[float]) -> float:
 
 
 def verdict(rows: list[dict[str, Any]]) -> bool:
-    """Print each way beside the reference; whether all train alike and the seeds can show it.
+    """Print each way next to the reference; return whether the results are as expected.
 
-    Several measures of one way are compared: the limit is divided among them.
+    The limit for p is divided by the number of measures (Bonferroni).
     """
     names = [name for name in MEASURES if name in rows[0]]
     ways = dict.fromkeys(row["way"] for row in rows)
@@ -199,19 +199,19 @@ def verdict(rows: list[dict[str, Any]]) -> bool:
         way: {name: [row[name] for row in rows if row["way"] == way] for name in names}
         for way in ways
     }
-    fine = True
+    as_expected = True
     for way, by_name in values.items():
-        for name, each in by_name.items():
-            print(f"{way:9} {name:18} {np.mean(each):.4g} ± {np.std(each, ddof=1):.2g}")
+        for name, sample in by_name.items():
+            print(f"{way:9} {name:18} {np.mean(sample):.4g} ± {np.std(sample, ddof=1):.2g}")
         if way != REFERENCE:
-            p = {name: chance(each, values[REFERENCE][name]) for name, each in by_name.items()}
-            least = min(p, key=p.get)
-            differs = p[least] * len(p) < P
-            said = "a different training" if differs else "no difference"
-            print(f"{way}: {said} ({least}, p = {p[least]:.2g})")
-            fine &= differs == (way == "broken")
-    print("as expected" if fine else "not as expected: see above")
-    return fine
+            p = {name: p_value(sample, values[REFERENCE][name]) for name, sample in by_name.items()}
+            measure = min(p, key=p.get)
+            differs = p[measure] * len(p) < P
+            conclusion = "a different training" if differs else "no difference"
+            print(f"{way}: {conclusion} ({measure}, p = {p[measure]:.2g})")
+            as_expected &= differs == (way == "broken")
+    print("as expected" if as_expected else "not as expected: see above")
+    return as_expected
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Settings of the race's scripts: how accurate each is after every epoch, and when.
+"""Measure the accuracy of the race's scripts after every epoch, by setting.
 
     taskset -c 0-3 python -m research.race_settings GPU.jsonl --only gpu --limit 300
     taskset -c 4,5 python -m research.race_settings CPU.jsonl --only cpu --limit 300
 
-The validation crops are read after every epoch, outside the time: to choose settings, never to
-enter the race.
+The validation crops are read after every epoch, outside the timed part: use this to choose
+settings, never to enter the race.
 """
 
 from __future__ import annotations
@@ -71,20 +71,20 @@ TRIALS: list[tuple[str, str, dict[str, Any]]] = [
 
 
 def measure(script: str, track: str, changes: dict[str, Any], seed: int) -> dict[str, Any]:
-    """One training: event, seconds and accuracy when it is ready, after each epoch, at the end."""
+    """Run one training: event, seconds and accuracy when ready, after each epoch, at the end."""
     spec = importlib.util.spec_from_file_location(script, SCRIPTS / f"{script}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     for name in [key for key in changes if key.isupper()]:
         setattr(module, name, changes[name])
-    own = {key: value for key, value in changes.items() if not key.isupper()}
-    config = tracks.find_track(track).config(module.SETTINGS[track] | own, script, seed)
+    fields = {key: value for key, value in changes.items() if not key.isupper()}
+    config = tracks.find_track(track).config(module.SETTINGS[track] | fields, script, seed)
     module.main(run := Trial(config))
     return {"way": run.events}
 
 
 class Trial:
-    """The recorder's stand-in, which measures at once how good the weights are."""
+    """A stand-in for the recorder that measures the accuracy of the weights at once."""
 
     rank = local_rank = 0
     world_size = 1
@@ -115,16 +115,18 @@ class Trial:
 
     @torch.no_grad()
     def _accuracy(self, net: Any) -> float:
-        mode, place, right = net.training, next(net.parameters()).device, 0
+        mode, device, correct = net.training, next(net.parameters()).device, 0
         net.eval()
         for images, labels in zip(self.crops.images.split(1024), self.crops.labels.split(1024)):
-            right += int((net(normalised(images.to(place))).argmax(1).cpu() == labels).sum())
+            correct += int((net(normalised(images.to(device))).argmax(1).cpu() == labels).sum())
         net.train(mode)
-        return right / len(self.crops)
+        return correct / len(self.crops)
 
 
 if __name__ == "__main__":
     names = ("script", "track", "changes")
     command(
-        __doc__, [dict(zip(names, each)) | {"seed": s} for s in (0, 1) for each in TRIALS], measure
+        __doc__,
+        [dict(zip(names, trial)) | {"seed": s} for s in (0, 1) for trial in TRIALS],
+        measure,
     )

@@ -34,7 +34,7 @@ LETTERS = {"fp64": "D", "fp32": "S", "tf32": "X", "fp16": "H", "bf16": "B"}
 
 
 def plan() -> Iterator[dict[str, Any]]:
-    """The matrices."""
+    """List the matrices."""
     for size in SIZES:
         for kind in ("random", "easy"):
             yield {"matrix": kind, "size": size, "condition": None}
@@ -43,7 +43,7 @@ def plan() -> Iterator[dict[str, Any]]:
 
 
 def measure(matrix: str, size: int, condition: float | None) -> Iterator[dict[str, Any]]:
-    """One matrix solved in each format: seconds with quartiles, corrections, backward error."""
+    """Solve one matrix in each format: seconds with quartiles, corrections, backward error."""
     if condition is None:
         draw = torch.Generator("cuda").manual_seed(0)
         a = torch.randn(size, size, generator=draw, dtype=torch.float64, device="cuda")
@@ -61,11 +61,11 @@ def _by_cusolver(columns: torch.Tensor, b: torch.Tensor, precision: str) -> dict
     times, corrections, error = [], 0, 0.0
     for _ in range(1 + REPEATS):
         work = columns.t().clone().t()  # may be overwritten
-        found: list[Any] = []
+        result: list[Any] = []
         times.append(
-            seconds(lambda: found.extend(solve(work, b, precision)), b.device)  # noqa: B023
+            seconds(lambda: result.extend(solve(work, b, precision)), b.device)  # noqa: B023
         )
-        x, corrections = found
+        x, corrections = result
         error = backward_error(columns, x, b)
     return _row(times[1:]) | {"corrections": corrections, "error": error}
 
@@ -73,14 +73,17 @@ def _by_cusolver(columns: torch.Tensor, b: torch.Tensor, precision: str) -> dict
 def _by_ours(a: torch.Tensor, b: torch.Tensor) -> dict[str, Any]:
     times, factoring = [], []
     for _ in range(1 + REPEATS):
-        kept: list[Any] = []
+        results: list[Any] = []
         scale = a.abs().max()
         factoring.append(
-            seconds(lambda: kept.append(factor(a / scale, "fp16", OUR_BLOCK)), b.device)  # noqa: B023
+            seconds(lambda: results.append(factor(a / scale, "fp16", OUR_BLOCK)), b.device)  # noqa: B023
         )
-        rest = seconds(lambda: kept.append(refine(a / scale, b / scale, kept[0])), b.device)  # noqa: B023
-        times.append(factoring[-1] + rest)
-    _, solution = kept
+        refine_s = seconds(
+            lambda: results.append(refine(a / scale, b / scale, results[0])),  # noqa: B023
+            b.device,
+        )
+        times.append(factoring[-1] + refine_s)
+    _, solution = results
     return _row(times[1:]) | {
         "factor_s": quartiles(factoring[1:])[1],
         "corrections": solution.corrections if solution.converged else -solution.corrections,
@@ -94,7 +97,9 @@ def _row(times: list[float]) -> dict[str, float]:
 
 
 def solve(a: torch.Tensor, b: torch.Tensor, precision: str) -> tuple[torch.Tensor, int]:
-    """x of A·x = b, factored in a precision, and the number of corrections; negative: none helped.
+    """Solve A·x = b, factored in a precision; return x and the number of corrections.
+
+    A negative number means that the corrections did not converge.
 
     Args:
         a: fp64 on a GPU, its columns one after the other in memory (`a.t().contiguous().t()`). It
@@ -111,9 +116,9 @@ def solve(a: torch.Tensor, b: torch.Tensor, precision: str) -> tuple[torch.Tenso
     ]
     needed, iterations = ctypes.c_size_t(), ctypes.c_int()
     _call(f"{name}_bufferSize", *system, p(0), ctypes.byref(needed))
-    room = torch.empty(needed.value, dtype=torch.uint8, device=a.device)
-    counted = ctypes.byref(iterations)
-    _call(name, *system, p(room.data_ptr()), needed, counted, p(info.data_ptr()))
+    workspace = torch.empty(needed.value, dtype=torch.uint8, device=a.device)
+    iterations_pointer = ctypes.byref(iterations)
+    _call(name, *system, p(workspace.data_ptr()), needed, iterations_pointer, p(info.data_ptr()))
     if info.item():
         raise RuntimeError(f"{name} found no solution (info {info.item()}): is A singular?")
     return x, iterations.value
@@ -121,7 +126,7 @@ def solve(a: torch.Tensor, b: torch.Tensor, precision: str) -> tuple[torch.Tenso
 
 @cache
 def _library() -> ctypes.CDLL:
-    """The very file that PyTorch has loaded."""
+    """Load the same file that PyTorch has loaded."""
     torch.linalg.lu_factor(torch.eye(2, device="cuda", dtype=torch.float64))
     maps = Path("/proc/self/maps").read_text().splitlines()
     return ctypes.CDLL(next(line.split()[-1] for line in maps if "libcusolver.so" in line))
@@ -138,7 +143,7 @@ def _handle() -> ctypes.c_void_p:
 
 def _call(name: str, *arguments: object) -> None:
     if status := getattr(_library(), name)(*arguments):
-        raise RuntimeError(f"{name} says {status} (cusolverStatus_t)")
+        raise RuntimeError(f"{name} failed with status {status} (cusolverStatus_t)")
 
 
 if __name__ == "__main__":

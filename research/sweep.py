@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 
 def device() -> torch.device:
-    """This machine's accelerator, or its CPU."""
+    """Return this machine's accelerator, or its CPU."""
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
@@ -74,25 +74,27 @@ def sweep(
         )
     _write(out, known)  # before the first measurement, or its result could be lost
     for row in plan:
-        names, written = {"plan": [*row]}, json.loads(json.dumps(row))
-        done = ({name: line[name] for name in line.get("plan", [])} for line in _good(known))
-        if written in done:
+        names, row_json = {"plan": [*row]}, json.loads(json.dumps(row))
+        finished = (
+            {name: line[name] for name in line.get("plan", [])} for line in _measured(known)
+        )
+        if row_json in finished:
             continue
         passed_s = time.monotonic() - begin
         if passed_s + longest_s(**row) > limit_s:
             print(f"{passed_s:5.0f} s  no time left for {row}", flush=True)
             continue
         try:
-            found = measure(**row)
-            found = [found] if isinstance(found, dict) else [*found]
-            new = json.loads(json.dumps([row | each | names | origin for each in found]))
+            results = measure(**row)
+            results = [results] if isinstance(results, dict) else [*results]
+            new = json.loads(json.dumps([row | result | names | origin for result in results]))
         except Exception as error:  # one row's failure must not end the others
-            found = [{"failed": f"{type(error).__name__}: {error}"[:500]}]
-            new = [row | found[0] | names | origin]
+            results = [{"failed": f"{type(error).__name__}: {error}"[:500]}]
+            new = [row | results[0] | names | origin]
         known += new
         _write(out, known)
-        for each in found:
-            values = {name: value for name, value in each.items() if name not in row}
+        for result in results:
+            values = {name: value for name, value in result.items() if name not in row}
             print(f"{time.monotonic() - begin:5.0f} s  {row} -> {values}", flush=True)
         torch.compiler.reset()
         gc.collect()
@@ -117,10 +119,10 @@ def _write(out: Path, known: list[Row]) -> None:
 
 
 def lines(out: Path) -> list[Row]:
-    """The lines of a sweep's file, without a last one that is cut short; [] without a file.
+    """Return the lines of a sweep's file, without a truncated last one; [] without a file.
 
     Raises:
-        SystemExit: another line is not JSON.
+        SystemExit: a different line is not JSON.
     """
     texts, rows = out.read_text().splitlines() if out.is_file() else [], []
     for number, text in enumerate(texts, 1):
@@ -132,29 +134,31 @@ def lines(out: Path) -> list[Row]:
     return rows
 
 
-def _good(known: list[Row]) -> list[Row]:
+def _measured(known: list[Row]) -> list[Row]:
     return [line for line in known if "failed" not in line]
 
 
-def command(doc: str, plan: Iterable[Row], measure: Callable[..., Any], **how: Any) -> list[Row]:
-    """The command line of a script that measures a plan: OUT.jsonl [--limit SECONDS]."""
+def command(
+    doc: str, plan: Iterable[Row], measure: Callable[..., Any], **options: Any
+) -> list[Row]:
+    """Run the command line of a script that measures a plan: OUT.jsonl [--limit SECONDS]."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("out", type=Path, metavar="OUT.jsonl")
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds for all rows")
     parser.add_argument("--only", default="", metavar="TEXT", help="rows that contain this text")
-    asked = parser.parse_args()
-    plan = [row for row in plan if asked.only in json.dumps(row)]
-    return sweep(asked.out, plan, measure, asked.limit, **how)
+    arguments = parser.parse_args()
+    plan = [row for row in plan if arguments.only in json.dumps(row)]
+    return sweep(arguments.out, plan, measure, arguments.limit, **options)
 
 
 def as_part(known: list[Row]) -> Row:
-    """A sweep's lines as a recorded machine's index has them, those of failures left out."""
+    """Return a sweep's lines as a recorded machine's index stores them, without failed ones."""
     names = ("machine", "date", "torch", "command")
-    left_out = {*names, "plan"}
-    good = _good(known)
+    excluded = {*names, "plan"}
+    good = _measured(known)
     if not good:
-        raise SystemExit("no row was measured: run the script first, and look at what failed")
-    rows = [{name: value for name, value in row.items() if name not in left_out} for row in good]
+        raise SystemExit("no row was measured: run the script first and see which rows failed")
+    rows = [{name: value for name, value in row.items() if name not in excluded} for row in good]
     return {name: good[-1][name] for name in names} | {"rows": rows}
 
 

@@ -1,10 +1,10 @@
-"""How busy Tensor Cores were in each kernel of a training step, by Nsight Compute's counters.
+"""Measure how busy Tensor Cores are in each kernel of a training step, with Nsight Compute.
 
     python -m research.tensor_cores OUT.jsonl --limit 540
     python -m research.tensor_cores OUT.jsonl --csv ncu.csv     # as the recorded machine has it
 
-It needs a GPU whose counters may be read, and Nsight Compute (`ncu`). Each setting is a process of
-its own, which trains as solutions/train.py does on one synthetic batch; ncu watches a single step.
+It needs a GPU whose counters may be read, and Nsight Compute (`ncu`). Each setting is a separate
+process, which trains as solutions/train.py does on one synthetic batch; ncu watches a single step.
 `labs.day1_4_profiler.counters` compares the result with verdicts by kernels' names.
 """
 
@@ -44,38 +44,38 @@ METRICS = {
 WATCHED = (
     5  # the step that ncu watches, counted from 0: libraries have chosen their kernels by then
 )
-LONGEST = 1024
+MAX_NAME = 1024
 NOTES = """\
 What ncu counted in one training step of ResNet-50, by kernel and setting (batch 256, 224 px).
-kernel         as PyTorch's profiler names it; empty: that of the line above
+kernel         as PyTorch's profiler names it; empty: same as in the line above
 count, seconds launches, and their time under ncu, one after another; share: of its setting's step
 tensor_active  share of cycles in which the Tensor Cores' pipe was busy, in the busiest launch"""
 
 
 def settings(**changes: Any) -> dict[str, Config]:
-    """The configs by the name of their recorded trace, what matters most first."""
-    few = FULL_SIZE | {"steps": WATCHED + 2, "warmup_steps": WATCHED} | changes
-    half = few | {"precision": "fp16"}
+    """Return the configs by the name of their recorded trace, the most important first."""
+    two_steps = FULL_SIZE | {"steps": WATCHED + 2, "warmup_steps": WATCHED} | changes
+    half = two_steps | {"precision": "fp16"}
     configs = [
-        rung("channels_last", **few),
-        rung("amp", **few),
-        rung("device", **few),
-        rung("device", **few | {"precision": "tf32"}),
+        rung("channels_last", **two_steps),
+        rung("amp", **two_steps),
+        rung("device", **two_steps),
+        rung("device", **two_steps | {"precision": "tf32"}),
         rung("channels_last", **half),
         rung("amp", **half),
-        rung("compile", **few),
-        rung("fused", **few),
+        rung("compile", **two_steps),
+        rung("fused", **two_steps),
     ]
     return {trace_name(config): config for config in configs}
 
 
 def longest_s(setting: str) -> float:
-    """The most that a setting gets."""
+    """Return the time limit of a setting."""
     return 240.0 if setting == "compile" else 120.0
 
 
 class Batches:
-    """Synthetic batches, with ncu watching from one batch to the next."""
+    """Synthetic batches; ncu watches from one batch to the next."""
 
     def __init__(self, cfg: Config) -> None:
         self.batches = Synthetic(cfg, device())
@@ -89,7 +89,7 @@ class Batches:
                 self.watch(on=False)
 
     def watch(self, *, on: bool) -> None:
-        """Turn ncu's watching on or off, with nothing left in the device's queue."""
+        """Turn ncu's watching on or off, when the device's queue is empty."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
             (torch.cuda.profiler.start if on else torch.cuda.profiler.stop)()
@@ -111,26 +111,26 @@ def train(cfg: Config) -> None:
 
 
 def measure(setting: str) -> list[dict[str, Any]]:
-    """The kernels of a setting's step, the launches of one kernel summed up.
+    """Measure the kernels of a setting's step, with the launches of one kernel summed up.
 
     Raises:
-        RuntimeError: there is no ncu, or it read nothing in time; the message has its last lines.
+        RuntimeError: ncu is missing, or read nothing in time; the message has its last lines.
     """
     ncu = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
     if ncu is None:
-        raise RuntimeError("no ncu on this machine")
-    asked = [ncu, "--csv", "--page", "raw", "--print-units", "base"]
-    asked += ["--print-kernel-base", "mangled", "--metrics", ",".join(METRICS.values())]
-    asked += ["--profile-from-start", "off", "--replay-mode", "kernel"]
-    asked += ["--cache-control", "none", "--clock-control", "none"]
-    asked += ["--target-processes", "application-only"]
-    asked += [sys.executable, "-m", "research.tensor_cores", "--step", setting]
+        raise RuntimeError("ncu is missing: install NVIDIA's Nsight Compute")
+    arguments = [ncu, "--csv", "--page", "raw", "--print-units", "base"]
+    arguments += ["--print-kernel-base", "mangled", "--metrics", ",".join(METRICS.values())]
+    arguments += ["--profile-from-start", "off", "--replay-mode", "kernel"]
+    arguments += ["--cache-control", "none", "--clock-control", "none"]
+    arguments += ["--target-processes", "application-only"]
+    arguments += [sys.executable, "-m", "research.tensor_cores", "--step", setting]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ncu.csv"
         with path.open("w") as file:
-            # In a session of its own, so that all that it started can be ended.
+            # In a separate session, so that all its processes can be ended.
             process = subprocess.Popen(
-                asked, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+                arguments, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
             )
             try:
                 process.wait(longest_s(setting))
@@ -145,7 +145,7 @@ def measure(setting: str) -> list[dict[str, Any]]:
 
 
 def by_kernel(rows: pd.DataFrame) -> pd.DataFrame:
-    """Launches (of `read_ncu`, names mangled) summed up by kernel: COLUMNS without the setting."""
+    """Sum up launches (of `read_ncu`, names mangled) by kernel: COLUMNS without the setting."""
     groups = rows.assign(kernel=rows["kernel"].map(demangled)).groupby("kernel", sort=False)
     table = groups.agg(
         count=("duration_s", "size"),
@@ -156,20 +156,20 @@ def by_kernel(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def demangled(name: str) -> str:
-    """A kernel's name as PyTorch's profiler writes it on Linux: as the C++ library spells it.
+    """Return a kernel's name as PyTorch's profiler writes it on Linux: demangled by libstdc++.
 
     The profiler leaves names of more than `LONGEST` characters as they are.
     """
-    if len(name) > LONGEST:
+    if len(name) > MAX_NAME:
         return name
     library = ctypes.CDLL("libstdc++.so.6")
     library.__cxa_demangle.restype = ctypes.c_void_p
     status = ctypes.c_int()
-    found = library.__cxa_demangle(name.encode(), None, None, ctypes.byref(status))
-    if not found:  # it was no mangled name
+    pointer = library.__cxa_demangle(name.encode(), None, None, ctypes.byref(status))
+    if not pointer:  # not a mangled name
         return name
-    text = ctypes.string_at(found).decode()
-    ctypes.CDLL(None).free(ctypes.c_void_p(found))
+    text = ctypes.string_at(pointer).decode()
+    ctypes.CDLL(None).free(ctypes.c_void_p(pointer))
     return text
 
 
@@ -184,7 +184,7 @@ def write_counters(path: Path, known: list[dict[str, Any]]) -> None:
 
 
 def origin(part: dict[str, Any]) -> list[str]:
-    """Where a sweep's lines are from."""
+    """Describe where a sweep's lines come from."""
     return [f"{part['machine']}, PyTorch {part['torch']}, {part['date']}", part["command"]]
 
 

@@ -37,7 +37,7 @@ def main(run):
     # <<<
 
     sets = image_sets(cfg)
-    sampler, train_batches, val_batches = shared(sets, cfg, device, copy, how_many)
+    sampler, train_batches, val_batches = batches_of_copy(sets, cfg, device, copy, how_many)
     net = models.create(cfg.model, sets.classes, cfg.image_px)
     torch.manual_seed(cfg.seed + copy)  # different crops in each copy
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
@@ -100,7 +100,7 @@ def main(run):
             meter.lap("load")
 
             if schedule:
-                loss = passed_on(schedule, images, labels)
+                loss = run_pipeline(schedule, images, labels)
             else:
                 with autocast:
                     scores = model(images)
@@ -190,7 +190,7 @@ def loss_of(scores, labels, label_smoothing):
     return nn.functional.cross_entropy(scores.float(), labels, label_smoothing=label_smoothing)
 
 
-def passed_on(schedule, images, labels):
+def run_pipeline(schedule, images, labels):
     """Run forward and backward through all stages; return the loss on every rank."""
     losses, first = [], [images] * (distributed.get_rank() == 0)  # only for the first stage
     schedule.step(*first, target=labels, losses=losses)
@@ -209,7 +209,7 @@ def mesh_of(run, device):
     return mesh["copy"], mesh["share"]
 
 
-def shared(sets, cfg, device, copy, copies):
+def batches_of_copy(sets, cfg, device, copy, copies):
     """Return this copy's sampler, training batches and validation batches."""
     loading = {name: getattr(cfg, name) for name in ("persistent_workers", "pin_memory")}
     ahead = cfg.prefetch_factor if cfg.workers else None

@@ -55,9 +55,9 @@ class Formatter(string.Formatter):
         return digits(value) if conversion == "d" else super().convert_field(value, conversion)
 
 
-def markdown(head: str, row: str, values: Iterable[dict], *notes: str) -> str:
+def markdown(head: str, row: str, rows: Iterable[dict], *notes: str) -> str:
     """Return a table: its head, and the row formatted for each dict. NaN cells become dashes."""
-    lines = [Formatter().vformat(row, (), each) for each in values]
+    lines = [Formatter().vformat(row, (), values) for values in rows]
     lines = [re.sub(r"(?<=\| )\+?nan%?( \(nan to nan\))?(?= \|)", "–", line) for line in lines]
     rule = f"|{'---|' * (head.count('|') - 1)}"
     return "\n".join([head, rule, *lines, *(f"\n{note}" for note in notes), ""])
@@ -85,21 +85,23 @@ def ladder_of(runs: Iterable[Run]) -> dict[str, dict[tuple[str, str], Record]]:
 
 
 def ladder(machine: str) -> str:
-    """Every rung on a machine's GPU and CPU: speed, memory, energy, use of the Tensor Cores."""
-    found, rows, names = ladders(machine), [], {"GPU": {}, "CPU": {}}
+    """Return the table of every rung on a machine's GPU and CPU."""
+    by_device, rows, names = ladders(machine), [], {"GPU": {}, "CPU": {}}
     for key, lab in LABS_BY_RUNG.items():
         row = {"rung": " ".join(key), "lab": lab, "peak": nan, "joules": nan, "share": nan}
         for device, first in (("GPU", ("device", "fp32")), ("CPU", ("baseline", "fp32"))):
-            record = found[device].get(key)
-            row[device] = _speed(record, found[device].get(first))
+            record = by_device[device].get(key)
+            row[device] = _speed(record, by_device[device].get(first))
             if record:
                 driver = record.versions.get("driver")
                 names[device][record.machine + (f", driver {driver}" if driver else "")] = record
-        if gpu := found["GPU"].get(key):
+        if gpu := by_device["GPU"].get(key):
             row |= {"peak": gpu.peak_gib, "joules": gpu.joules_per_image or nan}
             row["share"] = _tensor_core_share(gpu, machine)
         rows.append(row)
-    where = ". ".join(f"{device}: {'; '.join(found)}" for device, found in names.items() if found)
+    machines = ". ".join(
+        f"{device}: {'; '.join(known)}" for device, known in names.items() if known
+    )
     return markdown(
         "| rung | GPU images/s | × device | peak GiB | J/image | Tensor Cores | CPU images/s "
         "| × baseline | lab |",
@@ -107,7 +109,7 @@ def ladder(machine: str) -> str:
         rows,
         f"*ResNet-50, {from_dict(recordings.SETUP).setup}; medians, ± half the distance of the "
         f"quartiles. Tensor Cores: the share of the GPU's time in which they computed; lab 1.2 "
-        f"explains why bf16 is so close to TF32. {where}. Recorded by "
+        f"explains why bf16 is so close to TF32. {machines}. Recorded by "
         f"`{recordings.load(machine)['command']}`.*",
     )
 
@@ -134,10 +136,10 @@ def _tensor_core_share(record: Record, machine: str) -> float:
 
 
 def day_2(one: str, several: str) -> str:
-    """Day 2 in short: one GPU that is fed from files, then several GPUs."""
-    fed, scaled = _loaded(one), _scaled(several)
-    rows = [*fed, *scaled]
-    sources = [f"Lab 2.1: {fed[0]['machine']}, {fed[0]['cores']} cores"]
+    """Return the table of Day 2: one GPU that loads files, then several GPUs."""
+    loaded, scaled = _loaded(one), _scaled(several)
+    rows = [*loaded, *scaled]
+    sources = [f"Lab 2.1: {loaded[0]['machine']}, {loaded[0]['cores']} cores"]
     sources.append(_source(several, {row["date"] for row in scaled}))
     if efficiency.NODE in recordings.machines():
         eight = efficiency.node_efficiency().to_dict("records")
@@ -163,7 +165,7 @@ def _loaded(machine: str) -> list[dict]:
     """Return one GPU's runs from JPEG files, without workers and with them."""
     speeds = loading.training_speeds(machine).set_index(["rung", "precision"])["images_per_s"]
     rows = [
-        _fed(run) | {"gpus": 1, "lab": "2.1"}
+        _loaded_row(run) | {"gpus": 1, "lab": "2.1"}
         for run in recordings.recorded_runs(machine, "loading")
         if run.config.rung in ("channels_last", "dataloader")
     ]
@@ -172,7 +174,7 @@ def _loaded(machine: str) -> list[dict]:
     return sorted(rows, key=lambda row: row["images_per_s"])
 
 
-def _fed(run: Run) -> dict[str, Any]:
+def _loaded_row(run: Run) -> dict[str, Any]:
     """Return the row of `loading.trials`, with data, energy and cores."""
     row, watts = loading.trials([run]).iloc[0].to_dict(), run.record.watts or nan
     row |= {"rung": run.config.rung, "data": _data(run), "watts": watts}
@@ -207,11 +209,11 @@ def _source(machine: str, dates: set[str]) -> str:
 
 
 def formats(machine: str) -> str:
-    """A compiled step that is fed from each format, and from synthetic images."""
-    rows = {}  # by rung: of a run that was repeated the last counts
+    """Return the table of a compiled step with each data format, and with synthetic images."""
+    rows = {}  # by rung; of repeated runs, the last
     for run in recordings.recorded_runs(machine, "formats"):
         if run.status == "ok" and run.config.compile:
-            row = rows[run.config.rung] = _fed(run) | {"format": run.config.format}
+            row = rows[run.config.rung] = _loaded_row(run) | {"format": run.config.format}
             row["decoder"] = DECODERS.get(run.config.format, "workers")
             row["rest_ms"] = row["step_ms"] - row["load_ms"]
     synthetic = rows["synthetic"]
@@ -230,7 +232,7 @@ def formats(machine: str) -> str:
 
 
 def eight_gpus() -> str:
-    """The prediction for a node of eight GPUs."""
+    """Return the prediction for a node of eight GPUs."""
     saved = efficiency.node_prediction()
     return markdown(
         "| rung | predicted images/s | predicted efficiency |",
@@ -243,23 +245,24 @@ def eight_gpus() -> str:
 
 
 def memory(machine: str, other: str) -> str:
-    """Predicted and measured peaks of a machine, and how well another's were predicted."""
-    both = [peaks.recorded_peaks(name) for name in (machine, other)]
-    errors = [f"{peaks.median_error(table):.1%}" for table in both]
-    oom = pd.concat(both).query("status == 'oom'")
+    """Return the table of predicted and measured peaks, and the errors on a different machine."""
+    peak_tables = [peaks.recorded_peaks(name) for name in (machine, other)]
+    errors = [f"{peaks.median_error(table):.1%}" for table in peak_tables]
+    oom = pd.concat(peak_tables).query("status == 'oom'")
     return markdown(
         "| setting | batch | predicted GiB | measured GiB | error |",
         "| {setting} | {batch_size} | {predicted_gib:.2f} | {measured_gib:.2f} | {error:+.1%} |",
-        both[0].to_dict("records"),
-        f"*{both[0]['machine'][0]}.* A dash is a run that did not fit. Median error: {errors[0]}, "
-        f"and {errors[1]} for the same runs on {both[1]['machine'][0]}. On both, "
+        peak_tables[0].to_dict("records"),
+        f"*{peak_tables[0]['machine'][0]}.* A dash is a run that did not fit. Median error: "
+        f"{errors[0]}, and {errors[1]} for the same runs on "
+        f"{peak_tables[1]['machine'][0]}. On both, "
         f"{peaks.fit_predicted_correctly(oom).sum()} of {len(oom)} runs that did not fit were "
         f"predicted not to fit.",
     )
 
 
 def labs() -> str:
-    """The instructors' table of labs, with the seconds of a recorded rehearsal."""
+    """Return the instructors' table of labs, with the seconds of a recorded rehearsal."""
     first, *lines = [json.loads(line) for line in REHEARSAL.read_text().splitlines()]
     seconds = {line["notebook"]: line["seconds"] for line in lines}
     rows = [vars(lab) | {"s": seconds.get(lab.name, nan)} for lab in discovery.labs()]
@@ -273,7 +276,7 @@ def labs() -> str:
 
 
 def race_tracks() -> str:
-    """The tracks of the race."""
+    """Return the table of the race's tracks."""
     return markdown(
         "| track | on | target | budget of a run | seeds, at least |",
         "| {name} | {title} | {target:.0%} | {budget_s:g} s | {seeds} |",
@@ -282,7 +285,7 @@ def race_tracks() -> str:
 
 
 def race_entries() -> str:
-    """The race's shipped entries, by track and machine."""
+    """Return the table of the race's shipped entries, by track and machine."""
     order, rows = list(tracks.TRACKS), []
     entries = board.read_entries(board.RECORDED_ENTRIES, recorded=False)
     for entry in sorted(entries, key=lambda entry: (order.index(entry.track), entry.machine)):
@@ -304,7 +307,7 @@ def race_entries() -> str:
 
 
 def race_anchors() -> str:
-    """What published trainings reached."""
+    """Return the table of published trainings."""
     return markdown(
         "| training | accuracy | machine | time | energy |",
         "| [{training}]({source}) | {target} | {machine} | {time} | {energy} |",
@@ -314,22 +317,22 @@ def race_anchors() -> str:
 
 
 def waterfall(machine: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the picture's bars (a rung each) and ceilings (images/s, low and high)."""
-    found, ceilings = ladders(machine), recorded_ceilings(machine)
+    """Return the picture's bars (one per rung) and ceilings (images/s, low and high)."""
+    by_device, ceilings = ladders(machine), recorded_ceilings(machine)
     configs = RUNGS.items()
     keys = [(name, config.precision.replace("half", "bf16")) for name, config in configs]
-    records = [found["CPU"].get(("baseline", "fp32")), *map(found["GPU"].get, keys)]
+    records = [by_device["CPU"].get(("baseline", "fp32")), *map(by_device["GPU"].get, keys)]
     bars = pd.DataFrame([vars(record) for record in records if record])
     bars = bars.merge(points(bars, ceilings)[["rung", "bound", "share"]], on="rung", how="left")
     bars["precision"] = [config["precision"] for config in bars["config"]]
     bars["before"] = bars["images_per_s"].shift(fill_value=0.0)
     image = operators(rung("channels_last", **recordings.SETUP)).set_index("operator")
-    eager, least, most = fusion_traffic(image)[["eager", "least", "most"]].sum()
+    eager, low, high = fusion_traffic(image)[["eager", "least", "most"]].sum()
     gflop, megabytes = image["gflop"].sum(), ceilings.bytes_per_s / 1e6
     flops = ceilings.flop_per_s["bf16"] / 1e9 / gflop
     walls = [
         ("memory, eager", megabytes / eager, megabytes / eager, f"{eager:.0f} MB"),
-        ("memory, compiled", megabytes / most, megabytes / least, f"{least:.0f} to {most:.0f} MB"),
+        ("memory, compiled", megabytes / high, megabytes / low, f"{low:.0f} to {high:.0f} MB"),
         ("arithmetic, bf16", flops, flops, f"{gflop:.1f} GFLOP"),
     ]
     compiled = bars["rung"] == "compile"  # `points` counts the bytes of eager steps only
@@ -360,8 +363,8 @@ def draw(bars: pd.DataFrame, walls: pd.DataFrame) -> Figure:
     axes.set_xticks(bars.index, bars["rung"] + "\n" + bars["precision"])
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.spines[["top", "right"]].set_visible(False)
-    where = bars.groupby("machine", sort=False)["rung"].agg(", ".join)
-    lines = [f"{names}: {machine}" for machine, names in where.items()]
+    rungs = bars.groupby("machine", sort=False)["rung"].agg(", ".join)
+    lines = [f"{names}: {machine}" for machine, names in rungs.items()]
     setup = f"ResNet-50, {from_dict(recordings.SETUP).setup}"
     axes.set_title("\n".join([setup, *lines]), loc="left", fontsize=9)
     return figure
@@ -400,21 +403,21 @@ def write(*, check: bool = False) -> list[str]:
         for name, make in tables.items():
             begin = f"<!-- {name}: python -m tools.pages writes it -->\n"
             end = f"<!-- end of the {name} -->"
-            before, found, rest = text.partition(begin)
-            shown, closed, after = rest.partition(end)
-            if not (found and closed):
+            before, begin_line, following = text.partition(begin)
+            old_table, end_line, after = following.partition(end)
+            if not (begin_line and end_line):
                 raise ValueError(f"{page} needs the lines {begin.strip()!r} and {end!r}")
-            if shown != (made := make()):
+            if old_table != (new_table := make()):
                 stale.append(f"the {name} in {page}")
-                text = before + begin + made + end + after
+                text = before + begin + new_table + end + after
         if not check:
             path.write_text(text, encoding="utf-8")
     parts = waterfall("nvidia-h100")
     values = "".join(part.to_csv(float_format="%.5g") for part in parts)
     digest = hashlib.sha256(values.encode()).hexdigest()[:16]
     with Image.open(PICTURE) as picture:
-        drawn = picture.info.get(DIGEST)
-    if drawn != digest:
+        old_digest = picture.info.get(DIGEST)
+    if old_digest != digest:
         stale.append(PICTURE.name)
         if not check:
             draw(*parts).savefig(PICTURE, metadata={DIGEST: digest})

@@ -249,7 +249,7 @@ def _to_html(executed: Path) -> str:
     # Coalescing keeps the last state of a progress bar, as a terminal would.
     preprocessors = ["nbconvert.preprocessors.CoalesceStreamsPreprocessor"]
     # A page has no kernel, so a widget's static page is shown instead.
-    shown = ["text/html", "text/markdown", "image/svg+xml", "image/png", "text/plain"]
-    config = Config({"NbConvertBase": {"display_data_priority": shown}})
+    mime_types = ["text/html", "text/markdown", "image/svg+xml", "image/png", "text/plain"]
+    config = Config({"NbConvertBase": {"display_data_priority": mime_types}})
     exporter = HTMLExporter(preprocessors=preprocessors, config=config)
     return exporter.from_filename(str(executed))[0]

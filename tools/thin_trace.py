@@ -43,14 +43,14 @@ def thin(path: str | Path, target: str | Path) -> Path:
     origin = min(event["ts"] for event in events)
     idle = _idle_events(events)
     calls = {_number(event) for event in events if table_of(event) == "calls"}
-    kept = [_shortened(event, origin, calls) for event in events if id(event) not in idle]
+    shortened = [_shortened(event, origin, calls) for event in events if id(event) not in idle]
     names = [
         {key: event[key] for key in ("ph", "name", "pid", "tid", "args") if key in event}
         for event in content["traceEvents"]
         if event.get("ph") == "M" and event["args"] and event["name"].endswith("_name")
     ]
     head = {key: content[key] for key in HEAD if key in content}
-    text = json.dumps({**head, "traceEvents": [*names, *kept]}, separators=(",", ":"))
+    text = json.dumps({**head, "traceEvents": [*names, *shortened]}, separators=(",", ":"))
     Path(target).write_bytes(gzip.compress(text.encode(), 9, mtime=0))
     return Path(target)
 
@@ -85,14 +85,16 @@ def _idle_events(events: list[dict[str, Any]]) -> set[int]:
         for name in ("operators", "calls")
     )
     callers = nest(operators, calls)
-    used = [at for call, at in zip(calls, callers) if call["correlation"] in launched]
-    used += [at for at, row in enumerate(operators) if row["external"] in external]
+    used_operators = [
+        index for call, index in zip(calls, callers) if call["correlation"] in launched
+    ]
+    used_operators += [index for index, row in enumerate(operators) if row["external"] in external]
     useful: set[int] = set()
-    for at in used:
-        while at is not None and at not in useful:
-            useful.add(at)
-            at = operators[at]["parent"]
-    idle = [row for at, row in enumerate(operators) if row["depth"] and at not in useful]
+    for index in used_operators:
+        while index is not None and index not in useful:
+            useful.add(index)
+            index = operators[index]["parent"]
+    idle = [row for index, row in enumerate(operators) if row["depth"] and index not in useful]
     idle += [
         call
         for call in calls

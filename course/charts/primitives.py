@@ -153,10 +153,10 @@ def bars(
         colour = _cycle(colours, len(series))[number] if grouped else _cycle(colours, len(names))
         spread = None if low is None else np.array([row - low, np.asarray(high) - row])
         look = {"color": colour, "ecolor": DARK, "capsize": 3, "label": title or None}
-        draw, along = (axes.bar, "yerr") if upright else (axes.barh, "xerr")
+        draw, error_key = (axes.bar, "yerr") if upright else (axes.barh, "xerr")
         if pale is not None:
             draw(places, np.nan_to_num(pale), size * 0.96, color=colour, alpha=0.4)
-        draw(places, row, size * 0.96, **{along: spread}, **look)
+        draw(places, row, size * 0.96, **{error_key: spread}, **look)
         defaults = [digits(value) + unit if np.isfinite(value) else missing for value in row]
         texts = (words[title] if grouped else words) if words is not None else defaults
         if missing:
@@ -271,10 +271,10 @@ def scatter_fit(
         colour, form = _cycle(colours, len(points))[number], markers[number % len(markers)]
         look = {"mfc": "none", "mew": 1.6} if hollow else {"mec": "white", "mew": 0.4}
         axes.plot(x, y, form, color=colour, ms=size, label=name or None, **look)
-        for at, height, text in zip(x, y, (words or {}).get(name, ())):
-            mark(axes, at, height, text, "above", colour=colour)
-        known = [(at, value) for at, value in zip(x, y) if np.isfinite(value)]
-        describe(axes, name, [f"{_short(at)}: {_short(value)}" for at, value in known])
+        for position, height, text in zip(x, y, (words or {}).get(name, ())):
+            mark(axes, position, height, text, "above", colour=colour)
+        finite = [(position, value) for position, value in zip(x, y) if np.isfinite(value)]
+        describe(axes, name, [f"{_short(position)}: {_short(value)}" for position, value in finite])
     for number, (name, (x, y)) in enumerate((fits or {}).items()):
         axes.plot(x, y, color=_cycle(colours, number + 1)[number], lw=1.2, label=name or None)
 

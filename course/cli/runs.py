@@ -117,8 +117,8 @@ def run(
         typer.echo(plan.preview(script, config, **place))
         return
     with progress_to_stderr(json_):
-        beside = get(against) if against else None
-        launched = launch.launch(script, config, **place, rerun=rerun, against=beside)
+        baseline = get(against) if against else None
+        launched = launch.launch(script, config, **place, rerun=rerun, against=baseline)
         if wait and not launched.is_recorded:
             wait_for(launched)
     if json_:
@@ -295,11 +295,11 @@ def show(name: RunName, json_: AsJson = False) -> None:
 
     With --json, print its complete record.
     """
-    found = _find(name)
+    run = _find(name)
     if json_:
-        tables.as_json(tables.run_as_dict(found))
+        tables.as_json(tables.run_as_dict(run))
     else:
-        tables.show_run(found)
+        tables.show_run(run)
 
 
 @app.command()

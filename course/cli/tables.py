@@ -115,13 +115,13 @@ def _ladder_notes(table: pd.DataFrame) -> Iterator[str]:
     """Return how and where a ladder was measured, and which rungs the machine cannot run."""
     import torch
 
-    from course.runs.ratio import FEWEST
+    from course.runs.ratio import MIN_TURNS
 
     turns = int(table["turns"].max()) if len(table) else 0
     if turns:
         yield f"The rungs took {turns} turns, so that a disturbance affects all of them."
-        if turns < FEWEST:
-            yield f"With fewer than {FEWEST} turns, the brackets have the extremes."
+        if turns < MIN_TURNS:
+            yield f"With fewer than {MIN_TURNS} turns, the brackets have the extremes."
     else:
         yield "One rung ran after another: the intervals miss how the machine changed in between."
     same = table[table["same_as"] != ""]
@@ -131,10 +131,10 @@ def _ladder_notes(table: pd.DataFrame) -> Iterator[str]:
     if (table["lacks_half"] == True).any():  # noqa: E712 - a column with missing values
         lacks.append("no 16-bit hardware")
     if lacks:
-        rest = " The rungs from amp on compute in fp32." * same.empty
-        yield f"This machine has {' and '.join(lacks)}.{rest}"
-    for other, names in same.groupby("same_as", sort=False)["rung"]:
-        yield f"{' and '.join(names)}: the same computation as {other}, so the true ratio is 1."
+        note = " The rungs from amp on compute in fp32." * same.empty
+        yield f"This machine has {' and '.join(lacks)}.{note}"
+    for reference, names in same.groupby("same_as", sort=False)["rung"]:
+        yield f"{' and '.join(names)}: the same computation as {reference}, so the true ratio is 1."
     emulated = table[table["emulated"] != ""]
     for name, rungs in emulated.groupby("emulated", sort=False)["rung"]:
         yield (

@@ -71,16 +71,16 @@ def ensure(root: Path | None = None, recipe: Recipe = Recipe()) -> Path:
     Raises:
         DataError: the folder cannot be written, or contains other files.
     """
-    return default_set.ensure_whole(
+    return default_set.ensure_complete(
         (root or default_root()).resolve(),
-        is_whole=lambda folder: is_whole(folder, recipe),
+        is_complete=lambda folder: is_complete(folder, recipe),
         fill=lambda folder: _fill(folder, recipe),
         needs_mb=240,
         what="crops",
     )
 
 
-def is_whole(root: Path, recipe: Recipe = Recipe()) -> bool:
+def is_complete(root: Path, recipe: Recipe = Recipe()) -> bool:
     """Return whether the crops of this recipe are there, with the right file sizes."""
     manifest = read_dict(root / MANIFEST)
     return manifest.get("recipe") == asdict(recipe) and all(
@@ -101,7 +101,7 @@ def ensure_blind() -> Path:
     shared = place.with_name(f"{place.name}-blind")
     for root in (shared, _in_cache(shared)):
         folder = root.with_name(f"{root.name}-crops")
-        if is_whole(folder) and read_dict(folder / MANIFEST)["files"] == files:
+        if is_complete(folder) and read_dict(folder / MANIFEST)["files"] == files:
             return root
         if _is_writable(folder):
             break
@@ -115,8 +115,8 @@ def ensure_blind() -> Path:
         default_set.write_manifest(empty, about | {"files": files})
 
     shutil.rmtree(folder, ignore_errors=True)  # different crops
-    default_set.ensure_whole(
-        folder, is_whole=is_whole, fill=fill, needs_mb=200, what="crops without validation"
+    default_set.ensure_complete(
+        folder, is_complete=is_complete, fill=fill, needs_mb=200, what="crops without validation"
     )
     return root
 
@@ -255,7 +255,7 @@ def _fill(root: Path, recipe: Recipe) -> None:
             crops[split].append(_recolour(images, random))
     files = {}
     for split in SPLITS:
-        labels = [torch.full((len(images),), at) for at, images in enumerate(crops[split])]
+        labels = [torch.full((len(images),), label) for label, images in enumerate(crops[split])]
         permutation = torch.randperm(getattr(recipe, split), generator=order)
         for name, tensors in ((split, crops[split]), (f"{split}-labels", labels)):
             path = root / f"{name}.npy"

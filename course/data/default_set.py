@@ -101,19 +101,19 @@ def ensure(root: Path | None = None, recipe: Recipe = Recipe()) -> Path:
     Raises:
         DataError: the folder cannot be written, or contains other files.
     """
-    return ensure_whole(
+    return ensure_complete(
         (root or default_root()).resolve(),
-        is_whole=lambda folder: is_whole(folder, recipe),
+        is_complete=lambda folder: is_complete(folder, recipe),
         fill=lambda folder: _fill(folder, recipe),
         needs_mb=200,
         what="default data set",
     )
 
 
-def ensure_whole(
+def ensure_complete(
     root: Path,
     *,
-    is_whole: Callable[[Path], bool],
+    is_complete: Callable[[Path], bool],
     fill: Callable[[Path], None],
     needs_mb: int,
     what: str,
@@ -129,18 +129,18 @@ def ensure_whole(
     Raises:
         DataError: the folder cannot be written, or contains other files.
     """
-    if is_whole(root):
+    if is_complete(root):
         return root
     partial = root.with_name(f"{root.name}.partial")
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{root}.lock"):
-            if is_whole(root):
+            if is_complete(root):
                 return root
             has_files = root.exists() and any(root.iterdir())
             if has_files and "recipe" not in read_dict(root / MANIFEST):
                 raise DataError(
-                    f"{root} holds files that are not the {what}, so it is left alone: "
+                    f"{root} contains files that are not the {what}, so it stays unchanged: "
                     f"set COURSE_DATA to an empty or a new folder"
                 )
             shutil.rmtree(partial, ignore_errors=True)  # of a process that was interrupted
@@ -160,7 +160,7 @@ def ensure_whole(
     return root
 
 
-def is_whole(root: Path, recipe: Recipe = Recipe()) -> bool:
+def is_complete(root: Path, recipe: Recipe = Recipe()) -> bool:
     """Return whether the set of this recipe is complete."""
     manifest = read_dict(root / MANIFEST)
     if manifest.get("recipe") != asdict(recipe):

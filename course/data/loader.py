@@ -114,7 +114,7 @@ def _check_converted(train: Files | Raw, val: Files | Raw, stored: Path, kind: s
 def _check_count(images: int, cfg: Config, root: Path) -> None:
     """Raise DataError if there are too few images for the config."""
     # With drop_last, each rank repeats its share of the images, so together they may use more than
-    # there are. Without it, batches would be smaller than the config says.
+    # there are. Without it, batches would be smaller than in the config.
     if images < cfg.batch_size / (_rank_and_size()[1] if cfg.drop_last else 1):
         raise DataError(
             f"batch_size={cfg.batch_size} is more than the {images} training images in "
@@ -258,7 +258,7 @@ class EpochSampler(Sampler):
         skip: the next epoch leaves out this number of images, without loading them.
         taken: the first NOTED images of each epoch, in order.
         low: the images of each epoch's first pass with numbers below NOTED: the first images of
-            two ranks may differ by chance.
+            two ranks may differ at random.
     """
 
     def __init__(
@@ -277,22 +277,24 @@ class EpochSampler(Sampler):
         return len(self.sampler) if self.images is None else self.images
 
     def __iter__(self) -> Iterator[int]:
-        epoch, left = getattr(self.sampler, "epoch", 0), len(self)
+        epoch, remaining = getattr(self.sampler, "epoch", 0), len(self)
         if self.begin:
             self.begin(len(self.taken))
         for number in itertools.count():
             if number and hasattr(self.sampler, "set_epoch"):
                 self.sampler.set_epoch(epoch + number * self.epochs)
-            order = [int(image) for image in self.sampler][:left]  # the sampler may be a tensor
+            order = [int(image) for image in self.sampler][
+                :remaining
+            ]  # the sampler may be a tensor
             if number == 0:
                 self.taken.append(order[:NOTED])
                 self.low.append(sorted(image for image in order if image < NOTED))
             elif hasattr(self.sampler, "set_epoch"):
                 self.sampler.set_epoch(epoch)
-            left -= len(order)
+            remaining -= len(order)
             yield from order[self.skip :]
             self.skip = max(0, self.skip - len(order))
-            if left <= 0 or not order:
+            if remaining <= 0 or not order:
                 return
 
 
@@ -319,13 +321,13 @@ def _folder(root: Path, split: str, view: v2.Transform, kind: type[Files] = File
     folder = root / split
     if not folder.is_dir():
         raise DataError(
-            f"no folder {folder}: data_root must hold train/ and val/, each with one folder "
+            f"no folder {folder}: data_root must contain train/ and val/, each with one folder "
             f"a class, as ImageNet has it"
         )
     try:
         return kind(folder, view)
     except FileNotFoundError as error:
-        # torchvision's message names the classes without images, or says that there are none.
+        # torchvision's message names the classes without images, or reports that there are none.
         raise DataError(f"{folder} is incomplete: {error}") from error
     except OSError as error:
         raise DataError(f"{folder} cannot be read: {error}") from error

@@ -53,7 +53,7 @@ def advice(error: BaseException | str) -> str:
 
 
 def is_echo(text: str) -> bool:
-    """Return whether the error only says that another rank is gone."""
+    """Return whether the error only reports that a different rank has ended."""
     return advice(text) == _LEFT
 
 
@@ -97,11 +97,11 @@ class Hang:
 
     rank: int
     message: str  # the watchdog's sentence, without its stack frames
-    where: str  # "train.py, line 122"; "" if the log has no stack trace
+    location: str  # "train.py, line 122"; "" if the log has no stack trace
 
     def __str__(self) -> str:
-        where = f" ({self.where})" if self.where else ""
-        return f"rank {self.rank}: {self.message}{where}. {advice(self.message)}"
+        location = f" ({self.location})" if self.location else ""
+        return f"rank {self.rank}: {self.message}{location}. {advice(self.message)}"
 
     @property
     def collective(self) -> str:
@@ -110,7 +110,7 @@ class Hang:
         count = values.get("NumelIn", "")
         size = f" of {count} number{'s'[: count != '1']}" if count else ""
         number = f"its collective {values['SeqNum']}" if "SeqNum" in values else ""
-        details = "; ".join(filter(None, (number, self.where)))
+        details = "; ".join(filter(None, (number, self.location)))
         details = f" ({details})" if details else ""
         return f"{values.get('OpType', 'a collective')}{size}{details}"
 
@@ -203,7 +203,7 @@ def _disk_full() -> str:
 
 
 _DISK = "A disk is full, or your quota is used up: free some space for data and runs"
-# The system's messages, and what PyTorch's file writer makes of them.
+# The system's messages, and PyTorch's file writer's version of them.
 _NO_SPACE = (
     r"No space left on device|Disk quota exceeded|File too large"
     r"|inline_container\.cc.*unexpected pos|PytorchStreamWriter failed writing|iostream error"
@@ -218,8 +218,8 @@ _OPEN_FILES = (
     f"Every batch in transit is an open file: use {_LIGHTER}, or raise the limit (ulimit -n)"
 )
 _LEFT = (
-    "Another rank ended, and this one only noticed it: look for the other's error in the logs and "
-    "in rank-N.json"
+    "A different rank ended, and this one only noticed it: look for that rank's error in the logs "
+    "and in rank-N.json"
 )
 _WAITED = (
     "This rank waited for another that did not come: it skipped a collective (an all_reduce or a "

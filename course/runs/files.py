@@ -16,7 +16,7 @@ UNFINISHED = ".unfinished-"  # prefix of a file while it is written
 
 
 @contextmanager
-def whole_file(path: Path, *, mode: int = 0o644, sync: bool = True) -> Iterator[IO[bytes]]:
+def complete_file(path: Path, *, mode: int = 0o644, sync: bool = True) -> Iterator[IO[bytes]]:
     """Open a file that gets its name when it is complete; after an error nothing is left.
 
     Args:
@@ -46,7 +46,7 @@ def whole_file(path: Path, *, mode: int = 0o644, sync: bool = True) -> Iterator[
 
 def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
     """Write a text so that readers get the old version or the new one, never a part."""
-    with whole_file(path, mode=mode) as file:
+    with complete_file(path, mode=mode) as file:
         file.write(text.encode())
 
 

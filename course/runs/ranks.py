@@ -1,4 +1,4 @@
-"""What each rank of a run did and how it ended: if one waits, another has the error."""
+"""The state of each rank of a run; if one rank waits, a different one has the error."""
 
 from __future__ import annotations
 

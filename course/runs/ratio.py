@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 RESAMPLES = 1000
 SURE = 0.05  # a ratio is certain enough if its interval extends at most this far on either side
 CONFIDENCE = 0.95
-LEAST_TURNS = 8  # before a ratio can be certain: with few turns, an interval is narrow by chance
-FEWEST = 6  # turns for an interval with this confidence
+LEAST_TURNS = (
+    8  # before a ratio can be certain: with few turns, an interval may be narrow at random
+)
+MIN_TURNS = 6  # turns for an interval with this confidence
 # Pixels per step below which Python may limit the speed of a fast GPU: on the recorded H100, a
 # batch of 64 images of 224 px left it idle in bf16 (2,274 images/s), one of 128 did not (3,733).
 FEW_PIXELS = 100 * 224**2
@@ -31,7 +33,7 @@ class Ratio:
 
     `turns` is the number of pairs of neighbouring blocks; 0 if the runs did not take turns: then
     the interval includes variation between steps, but not changes of the machine between the runs.
-    With fewer than FEWEST turns, low and high are the smallest and the largest ratio.
+    With fewer than MIN_TURNS turns, low and high are the smallest and the largest ratio.
     """
 
     value: float
@@ -153,18 +155,20 @@ def explain_ratio(result: Ratio, run: Run) -> str:
         hint = "" if run.is_recorded else " launch(…, against=…) has them take turns."
         reason = why_not(run)
         return (
-            "The two ran one after the other: the interval knows their steps, and nothing of what "
-            f"the machine did in between.{f' ({reason}.)' if reason else hint}"
+            "The two ran one after the other: the interval includes their steps, and nothing of "
+            f"what the machine did in between.{f' ({reason}.)' if reason else hint}"
         )
-    config, reason = run.config, "all the steps that the config asks for were done"
+    config, reason = run.config, "all steps of the config were done"
     steps = config.epochs * config.steps - config.warmup_steps
     if config.budget_s and run.record.steps_measured < steps:
         reason = f"the budget of {config.budget_s:g} s for each run was used up"
     is_narrow = result.turns >= LEAST_TURNS and result.high <= result.value * (1 + SURE)
     if config.budget_s and is_narrow:
         reason = f"the interval was within {SURE:.0%}"
-    few = f"; fewer than {FEWEST}, so in brackets are the extremes" * (result.turns < FEWEST)
-    return f"The two computed in turns, {result.turns} of them, until {reason}{few}."
+    warning = f"; fewer than {MIN_TURNS}, so the brackets contain the extremes" * (
+        result.turns < MIN_TURNS
+    )
+    return f"The two computed in turns, {result.turns} of them, until {reason}{warning}."
 
 
 def why_not(run: Run) -> str:

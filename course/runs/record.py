@@ -56,7 +56,7 @@ class Record:
     joules_per_image: float | None = None
     epochs: list[dict[str, float]] = field(default_factory=list)
     steps_measured: int = 0
-    turns: int = 0  # blocks of steps; 0: the run was alone
+    turns: int = 0  # blocks of steps; 0: the run did not take turns
     left: list[str] = field(default_factory=list)  # of the group, ended before the others
     first_loss: float | None = None
     last_loss: float | None = None

@@ -4,7 +4,7 @@ recordings/MACHINE/index.json       machine, date, driver, versions, git_sha, co
                                     measurements: ceilings, convolutions
 recordings/MACHINE/runs.jsonl       one line per run, and
 recordings/MACHINE/steps.jsonl.gz   the steps of each (`course.runs.rows`)
-recordings/MACHINE/traces/          a folder for each run that left a thin trace or another file;
+recordings/MACHINE/traces/          a folder for each run with a thin trace or a different file;
                                     counters of Nsight Compute
 
 Every function with a machine raises ValueError, with a list of machines, if it was not recorded.
@@ -97,13 +97,13 @@ def part(machine: str, name: str) -> Any:
     """
     index = load(machine)
     if name not in index:
-        others = ", ".join(m for m in machines() if name in load(m)) or "no machine has it"
-        raise ValueError(f"no {name} is recorded for {machine!r}: {others}")
+        available = ", ".join(m for m in machines() if name in load(m)) or "no machine has it"
+        raise ValueError(f"no {name} is recorded for {machine!r}: {available}")
     return index[name]
 
 
 def recorded_table(machine: str, part_name: str) -> pd.DataFrame:
-    """A measurement stored in a machine's index, as a table; column `machine` says when it ran.
+    """Return a measurement stored in a machine's index as a table; `machine` includes the date.
 
     Raises:
         ValueError: nothing was recorded there, or no such part; the message lists where it is.

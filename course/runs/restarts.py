@@ -1,4 +1,4 @@
-"""How a run continues in another process: names of its files, and its exit code."""
+"""File names and exit code of runs that continue in a new process."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from course.runs.files import whole_file
+from course.runs.files import complete_file
 
 RUNS, STEPS = "runs.jsonl", "steps.jsonl.gz"
 
@@ -39,7 +39,7 @@ def write(table: Path, row: dict[str, Any]) -> None:
     """Add a row, or replace the row of the same run, atomically."""
     lines = _lines(table, version(table)) | {row["run"]: json.dumps(row)}
     data = "".join(f"{line}\n" for line in lines.values()).encode()
-    with whole_file(table) as file:
+    with complete_file(table) as file:
         # Without a time in the gzip file, the same rows give the same file.
         file.write(gzip.compress(data, mtime=0) if table.suffix == ".gz" else data)
 

@@ -6,7 +6,7 @@ launch.json    the request: script, site, GPUs, job id, git commit
 started.json   written when the job starts
 waiting        exists while it waits for its turn among the runs of its job
 steps.jsonl    one line per training step, while it runs; of other ranks steps-1.jsonl, …
-rank-0.json    of a run with several ranks: what only this rank knows
+rank-0.json    of a run with several ranks: this rank's part of the record
 rank0.done     (rank1.done, …) written when a rank has finished without an error
 record.json    written once, atomically, when the run is over: the source of every number
 checkpoints/   (weights.pt, report.png, …) what the script or `report` saved
@@ -14,7 +14,7 @@ beside/        a run that was repeated to take turns with this one: a folder lik
 logs/          standard output and error
 
 A recorded run is a row of its machine's tables instead (`course.runs.rows`). Its folder,
-recordings/MACHINE/traces/RUN, exists only if the run left a trace or another file.
+recordings/MACHINE/traces/RUN, exists only if the run has a trace or a different file.
 
 A job that runs any other script, command.sh, also has such a folder, with launch.json, started.json
 and record.json (`course.jobs.commands`), but no config and no measurements.
@@ -111,7 +111,7 @@ class Run:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether it is a run of another machine, a row of that machine's tables."""
+        """Whether it is a run of a different machine, a row of that machine's tables."""
         return bool(self._row)
 
     @property
@@ -195,7 +195,7 @@ class Run:
 
     @property
     def is_being_submitted(self) -> bool:
-        """Whether it was launched moments ago, and another process is about to store its job id."""
+        """Whether it was launched moments ago, and a process is about to store its job id."""
         request = self.launched
         if "job_id" in request or not request.get("launched_at"):
             return False
@@ -233,7 +233,7 @@ class Run:
 
     @property
     def is_waiting_for_turn(self) -> bool:
-        """Whether it has waited for a second or more while another run of its job computes."""
+        """Whether it has waited for a second or more while a different run of its job computes."""
         return (self.folder / WAITING_FILE).exists()
 
     @property
@@ -360,7 +360,7 @@ def _is_readable(run: Run) -> bool:
 @cache  # each run once in a process
 def _report_skipped(run: Run, reason: str) -> None:
     print(
-        f"skipped {run.name}: {reason}. Another version of the course may have launched it; "
+        f"skipped {run.name}: {reason}. A different version of the course may have launched it; "
         f"to hide this message, move {run.folder} elsewhere",
         file=sys.stderr,
     )

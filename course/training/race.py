@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from course.runs.files import whole_file
+from course.runs.files import complete_file
 from course.training.energy import counter
 
 NETWORK = "network.pt2"  # the computation of an entry's own network, without its weights
@@ -67,7 +67,7 @@ class Watch:
         on_host = [
             {name: value.cpu() for name, value in weights.items()} for weights in self._weights
         ]
-        with whole_file(folder / INTERMEDIATE_WEIGHTS) as file:
+        with complete_file(folder / INTERMEDIATE_WEIGHTS) as file:
             torch.save(on_host, file)
 
     def _now(self) -> dict[str, float | None]:
@@ -92,5 +92,5 @@ def write_network(net: nn.Module, image_px: int, folder: Path) -> None:
         program = torch.export.export(network, (images,), dynamic_shapes=({0: batch},))
     buffer = io.BytesIO()  # on a full disk, PyTorch's own writer would abort the process
     torch.export.save(program, buffer)
-    with whole_file(folder / NETWORK) as file:
+    with complete_file(folder / NETWORK) as file:
         file.write(buffer.getbuffer())

@@ -21,7 +21,7 @@ from torch import distributed
 
 from course.config import GIB, Config, rung
 from course.runs import failures
-from course.runs.files import whole_file, write_atomically
+from course.runs.files import complete_file, write_atomically
 from course.runs.record import write_record
 from course.runs.restarts import (
     CHECKPOINT,
@@ -214,7 +214,7 @@ class Recorder:
         if self._run is None or not self.config.save_weights:
             return
         state = model if isinstance(model, dict) else model.state_dict()
-        with whole_file(self._run.folder / "weights.pt", sync=False) as file:
+        with complete_file(self._run.folder / "weights.pt", sync=False) as file:
             torch.save(state, file)
         self.set(weights_by=[self.rank])
         if self._watch:  # the race's time ends here

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import distributed, nn
 
-from course.runs.files import whole_file
+from course.runs.files import complete_file
 from course.runs.run import FOLDER_VARIABLE
 
 FILE = "batchnorm-{}.pt"  # of each rank, in the run's folder
@@ -87,5 +87,5 @@ def save_statistics(model: nn.Module) -> None:
         for name, layer in model.named_modules()
         if isinstance(layer, nn.modules.batchnorm._BatchNorm)
     }
-    with whole_file(Path(folder) / FILE.format(rank)) as file:
+    with complete_file(Path(folder) / FILE.format(rank)) as file:
         torch.save(layers, file)

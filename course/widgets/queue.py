@@ -62,7 +62,7 @@ class Queue:
 def queue() -> Queue:
     """Show the queued and running runs.
 
-    In a notebook the table updates itself, also while another cell waits for a run.
+    In a notebook the table updates itself, also while a different cell waits for a run.
     `queue().table()` returns it as a DataFrame.
     """
     return Queue()
@@ -77,7 +77,7 @@ def show(read: Callable[[], pd.DataFrame]) -> LiveQueue:
     global _current
     with _lock:
         if _current is not None:
-            _current.stop("Another cell shows the queue now.")
+            _current.stop("A different cell shows the queue now.")
         context = _context_for_clicks()
         _current = live = context.run(LiveQueue, read)
         follow = {"target": context.run, "args": (live.follow,)}
@@ -151,22 +151,22 @@ class LiveQueue:
             Seconds until the next refresh is useful; 0 if the queue is empty.
         """
         try:
-            found = self._read()
-            problem = f"{SILENT}; the next try follows." if SILENT in set(found["reason"]) else ""
+            table = self._read()
+            problem = f"{SILENT}; the next try follows." if SILENT in set(table["reason"]) else ""
         except Exception as error:  # any error: the table shows it, and tries again
-            found, problem = self.table, f"The queue could not be read just now: {error}"
+            table, problem = self.table, f"The queue could not be read just now: {error}"
         with self._drawing:
             if self._ended:
                 return 0
             before = self._changing_state()
-            self._note_endings(found)
-            self.table, self._problem = found, problem
+            self._note_endings(table)
+            self.table, self._problem = table, problem
             self._draw()
             if before != self._changing_state():
                 self._pause_s = MIN_PAUSE_S
             else:
                 self._pause_s = min(self._pause_s * PAUSE_GROWTH, MAX_PAUSE_S)
-            empty = found is not None and found.empty and not problem
+            empty = table is not None and table.empty and not problem
             self._draw_status(empty)
         self.was_read.set()
         return 0 if empty else self._pause_s
@@ -176,10 +176,10 @@ class LiveQueue:
         rows = [] if self.table is None else self.table.drop(columns="elapsed_s").values.tolist()
         return [self._problem, str(rows), self._log.value, *self._news]
 
-    def _note_endings(self, found: pd.DataFrame | None) -> None:
-        if found is None or self.table is None:
+    def _note_endings(self, table: pd.DataFrame | None) -> None:
+        if table is None or self.table is None:
             return
-        for name in self.table["name"][~self.table["name"].isin(found["name"])]:
+        for name in self.table["name"][~self.table["name"].isin(table["name"])]:
             status = Run(runs_root() / name).status
             if status in ("queued", "running"):
                 self._news.append(f"{name} has disappeared without a record.")

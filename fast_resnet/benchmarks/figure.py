@@ -1,4 +1,4 @@
-"""README's figure, of rows that measure.py wrote.
+"""Draw the README's figure from the rows that measure.py wrote.
 
 python fast_resnet/benchmarks/figure.py      # needs matplotlib and pandas
 """
@@ -20,9 +20,9 @@ def main() -> None:
         index="network", columns="way", values="images_per_s"
     )
     figure, axes = plt.subplots(figsize=(7, 3), layout="constrained")
-    for at, (way, color) in enumerate(WAYS.items()):
-        places = [number + (at - 1) * 0.28 for number in range(len(NETWORKS))]
-        bars = axes.bar(places, speeds.loc[list(NETWORKS), way], 0.26, color=color, label=way)
+    for number, (way, color) in enumerate(WAYS.items()):
+        positions = [number + (number - 1) * 0.28 for index in range(len(NETWORKS))]
+        bars = axes.bar(positions, speeds.loc[list(NETWORKS), way], 0.26, color=color, label=way)
         axes.bar_label(bars, fmt="{:,.0f}", color=INK)
     axes.set_xticks(range(len(NETWORKS)), list(NETWORKS.values()))
     axes.set_title("Training on one H100, fp16, batch 256: images/s", color=INK)

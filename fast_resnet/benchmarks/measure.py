@@ -1,11 +1,11 @@
-"""Training steps of torchvision's ResNets: eager, compiled and by fast_resnet, in one process.
+"""Time training steps of torchvision's ResNets: eager, compiled and by fast_resnet.
 
     python fast_resnet/benchmarks/measure.py --out measured.jsonl
     python fast_resnet/benchmarks/measure.py --networks resnet50 --batches 256 --dtypes fp16
 
 A plain PyTorch loop on one GPU with synthetic images that stay on the device: autocast, channels
 last, fused SGD, cuDNN's benchmark mode, GradScaler in fp16. The stock ways are eager, torch.compile
-(compile) and torch.compile(mode="reduce-overhead") (graphs). For each setting the ways take turns,
+(compile) and torch.compile(mode="reduce-overhead") (graphs). For each setting the ways alternate,
 a window of steps each; a row has the median window and the lowest and highest in images/s, the peak
 in GiB (reserved memory, which includes graphs' pools), joules per image by the GPU's energy counter
 (null without nvidia-ml-py), seconds until the tenth step has ended, and the loss, which must not be
@@ -37,7 +37,7 @@ FIRST_STEPS = 10
 
 
 def make_step(way: str, network: str, batch: int, dtype: torch.dtype) -> Callable[[], torch.Tensor]:
-    """A training step of a fresh network; returns its loss."""
+    """Build a training step of a fresh network; the step returns its loss."""
     torch.manual_seed(0)
     model = getattr(torchvision.models, network)().cuda()
     model = model.to(memory_format=torch.channels_last)
@@ -72,7 +72,7 @@ def make_step(way: str, network: str, batch: int, dtype: torch.dtype) -> Callabl
 
 
 def energy_j() -> float | None:
-    """What the GPU has used since its driver was loaded, in joules."""
+    """Return the joules that the GPU has used since its driver was loaded; None if unknown."""
     try:
         import pynvml
 
@@ -86,7 +86,7 @@ def energy_j() -> float | None:
 
 
 class Way:
-    """One way to train in one setting, with what was measured of it."""
+    """One way to train in one setting, and its measurements."""
 
     def __init__(self, name: str, network: str, batch: int, dtype: str) -> None:
         self.row = {"way": name, "network": network, "batch": batch, "dtype": dtype}
@@ -101,7 +101,7 @@ class Way:
         self.row["reserved_gib"] = (torch.cuda.memory_reserved() - before) / 2**30
 
     def window(self, seconds: float) -> None:
-        """Steps for about so long, timed together."""
+        """Run steps for about `seconds` and time them together."""
         steps, begin, joules = 0, time.perf_counter(), energy_j()
         while time.perf_counter() - begin < seconds or steps < 4:
             for _ in range(4):
@@ -115,7 +115,7 @@ class Way:
         self.row["loss"] = float(loss)
 
     def result(self) -> dict:
-        """The row with medians."""
+        """Return the row with medians."""
         low, high = min(self.windows), max(self.windows)
         median = statistics.median(self.windows)
         speeds = {"images_per_s": median, "images_per_s_low": low, "images_per_s_high": high}
@@ -123,7 +123,7 @@ class Way:
 
 
 def measure(network: str, batch: int, dtype: str, arguments: argparse.Namespace) -> list[dict]:
-    """A row for each way: all of them in turns, or one after another."""
+    """Return a row per way: all of them in turns, or one after another."""
     groups = [[name] for name in arguments.ways] if arguments.alone else [arguments.ways]
     rows = []
     for names in groups:
@@ -138,7 +138,7 @@ def measure(network: str, batch: int, dtype: str, arguments: argparse.Namespace)
 def take_turns(
     names: list[str], network: str, batch: int, dtype: str, arguments: argparse.Namespace
 ) -> list[dict]:
-    """A row for each of these ways, whose windows alternate."""
+    """Return a row for each of these ways, whose windows alternate."""
     ways, rows = [], []
     for name in names:
         try:

@@ -25,8 +25,11 @@ def interpreter_problem() -> str:
 
 
 def network(seed: int = 0, groups: int = 1, base_width: int = 64) -> ResNet:
-    """A shortcut of stride 1, then none, in one layer and from layer to layer, then one of stride 2
-    to four times the channels. A quarter of ResNet-50's channels at first."""
+    """Build a ResNet with every kind of shortcut, and at first a quarter of ResNet-50's channels.
+
+    Its shortcuts: of stride 1 and none in one layer, none from layer to layer, and one of stride 2
+    to four times the channels.
+    """
     torch.manual_seed(seed)
     with torch.device("meta"):
         net = ResNet(Bottleneck, [2, 1, 1, 1])
@@ -44,31 +47,31 @@ def network(seed: int = 0, groups: int = 1, base_width: int = 64) -> ResNet:
 
 
 def batch(size: int = 4, pixels: int = 32, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Noise [size, 3, pixels, pixels] and labels."""
+    """Return noise [size, 3, pixels, pixels] and labels."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(size, 3, pixels, pixels, generator=generator)
     return images.to(memory_format=torch.channels_last), torch.arange(size) % CLASSES
 
 
 def gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> list[torch.Tensor]:
-    """Of each weight, in order, after one more backward pass."""
+    """Return the gradient of each weight, in order, after one more backward pass."""
     cross_entropy(model(images), labels).backward()
     return [weight.grad for weight in model.parameters()]
 
 
 def relative(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
-    """The largest distance of a tensor, relative to its norm."""
+    """Return the largest distance of a tensor, relative to its norm."""
     return max(((a - b).norm() / b.norm()).item() for a, b in zip(ours, theirs, strict=True))
 
 
 def median(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
-    """The median distance of a tensor, relative to its norm."""
+    """Return the median distance of a tensor, relative to its norm."""
     distances = [(a - b).norm() / b.norm() for a, b in zip(ours, theirs, strict=True)]
     return torch.stack(distances).median().item()
 
 
 def nearest_zero(net: ResNet, images: torch.Tensor) -> float:
-    """Of all that ReLUs get, the number nearest to zero."""
+    """Return the ReLU input that is nearest to zero."""
     nearest, twin = [], copy.deepcopy(net).double()
     for layer in twin.modules():
         if isinstance(layer, nn.ReLU):
@@ -78,11 +81,15 @@ def nearest_zero(net: ResNet, images: torch.Tensor) -> float:
     return min(nearest)
 
 
-def quiet(shares: list[slice], **kind: int) -> tuple[ResNet, torch.Tensor, torch.Tensor]:
-    """A network and a batch in which no ReLU gets a number near zero: rounding could flip it there,
-    and change all gradients below it."""
+def network_and_batch(
+    shares: list[slice], **kind: int
+) -> tuple[ResNet, torch.Tensor, torch.Tensor]:
+    """Return a network and a batch in which no ReLU gets an input near zero.
+
+    Rounding could flip such an input, and change all gradients below it.
+    """
     for seed in range(1000):
         net, (images, labels) = network(seed, **kind), batch(seed=seed)
         if min(nearest_zero(net, images[share]) for share in shares) > 4e-6:
             return net, images, labels
-    raise RuntimeError("no such network")
+    raise RuntimeError("every seed gives a ReLU input near zero")

@@ -15,14 +15,14 @@ from fast_resnet import formulas, plain
 
 @pytest.mark.parametrize("joins", [True, False])
 def test_the_formulas_are_autograds(joins: bool) -> None:
-    found = formulas.differences(joins=joins)
-    assert len(found) == 5 + joins
-    assert max(found.values()) < 1e-12, found
+    differences = formulas.differences(joins=joins)
+    assert len(differences) == 5 + joins
+    assert max(differences.values()) < 1e-12, differences
 
 
 @pytest.fixture(scope="module")
 def pair() -> tuple[nn.Module, nn.Module]:
-    """ResNet-50 in float64 as torchvision has it, and by the algebra, each after one step."""
+    """Return ResNet-50 in float64 by torchvision and by the algebra, each after one step."""
     torch.manual_seed(0)
     net = resnet50(num_classes=4).double()
     ours = plain.convert(copy.deepcopy(net))
@@ -38,33 +38,33 @@ def pair() -> tuple[nn.Module, nn.Module]:
 def test_every_gradient_of_resnet50_is_autograds(pair: tuple) -> None:
     net, ours = pair
     assert (net.scores - ours.scores).abs().max() < 1e-10
-    for (name, wanted), found in zip(net.named_parameters(), ours.parameters(), strict=True):
-        far = (found.grad - wanted.grad).norm() / wanted.grad.norm()
-        assert far < 1e-9, name
+    for (name, expected), actual in zip(net.named_parameters(), ours.parameters(), strict=True):
+        distance = (actual.grad - expected.grad).norm() / expected.grad.norm()
+        assert distance < 1e-9, name
 
 
 @pytest.mark.slow
 def test_running_statistics_are_batchnorms(pair: tuple) -> None:
     net, ours = pair
-    for (name, wanted), found in zip(net.named_buffers(), ours.buffers(), strict=True):
-        assert (found - wanted).abs().max() < 1e-10, name
+    for (name, expected), actual in zip(net.named_buffers(), ours.buffers(), strict=True):
+        assert (actual - expected).abs().max() < 1e-10, name
 
 
 @pytest.mark.slow
-def test_what_is_trained_here_is_loaded_by_torchvision(pair: tuple) -> None:
+def test_torchvision_loads_the_weights(pair: tuple) -> None:
     _, ours = pair
     theirs = resnet50(num_classes=4).double()
     theirs.load_state_dict(ours.state_dict())
     images = torch.randn(2, 3, 32, 32, dtype=torch.float64)
-    averaged = AveragedModel(ours).module  # a copy, as validation sees it
+    averaged = AveragedModel(ours).module  # a copy, as for validation
     with torch.no_grad():
-        wanted = theirs.eval()(images)
-        assert torch.equal(copy.deepcopy(ours).eval()(images), wanted)
-        assert torch.equal(averaged.eval()(images), wanted)
+        expected = theirs.eval()(images)
+        assert torch.equal(copy.deepcopy(ours).eval()(images), expected)
+        assert torch.equal(averaged.eval()(images), expected)
 
 
 def step(model: nn.Module, precision: torch.dtype | None, scale: float = 1.0) -> list[torch.Tensor]:
-    """The gradients of one step under autocast, None: without, divided by the loss's scale."""
+    """Return the gradients of one step, under autocast if a precision is given, unscaled."""
     images, labels = batch()
     with torch.autocast("cpu", precision, enabled=precision is not None):
         loss = cross_entropy(model(images.to(next(model.parameters()).dtype)), labels)
@@ -76,14 +76,14 @@ def step(model: nn.Module, precision: torch.dtype | None, scale: float = 1.0) ->
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
 def test_under_autocast_it_is_as_near_to_float64(precision: torch.dtype) -> None:
     net = network()
-    wanted = step(copy.deepcopy(net).double(), None)
-    usual = median(step(copy.deepcopy(net), precision, 1024.0), wanted)
-    ours = median(step(plain.convert(copy.deepcopy(net)), precision, 1024.0), wanted)
-    assert 0 < ours < 1.15 * usual
+    exact = step(copy.deepcopy(net).double(), None)
+    autocast_error = median(step(copy.deepcopy(net), precision, 1024.0), exact)
+    our_error = median(step(plain.convert(copy.deepcopy(net)), precision, 1024.0), exact)
+    assert 0 < our_error < 1.15 * autocast_error
 
 
 def test_an_overflow_reaches_the_gradients() -> None:
-    """GradScaler leaves out a step whose gradients are not finite: none may be hidden."""
+    """GradScaler skips a step whose gradients are not finite, so every overflow must show."""
     block = network().layer1[0]
     z = torch.randn(2, 16, 4, 4, requires_grad=True)
     with torch.autocast("cpu", torch.float16):

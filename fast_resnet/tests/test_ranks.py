@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
-    """What each of two processes tells, by form."""
+    """Run two processes; return their reports by form."""
     folder = tmp_path_factory.mktemp("ranks")
     here = Path(__file__).parent
     paths = os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")])
@@ -24,40 +24,40 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     if not problem:
         environment["TRITON_INTERPRET"] = "1"
     command = [sys.executable, str(here / "two_ranks.py"), str(folder)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in "01"]
 
 
 def test_the_plain_form_under_ddp_is_the_mean_of_autograds(ranks: list[dict]) -> None:
-    """float64 both."""
+    """Compare float64 with float64."""
     assert max(rank["plain"]["off"] for rank in ranks) < 1e-11
     assert ranks[0]["plain"]["sum"] == ranks[1]["plain"]["sum"]
 
 
 @needs_interpreter
 def test_every_gradient_by_kernels_is_autograds(ranks: list[dict]) -> None:
-    """fp32 by the kernels against float64; autograd in fp32 is 1e-5 off itself."""
-    told = ranks[0]["fp32"]
-    assert 0 < told["off"] < 7e-5
-    assert told["moved"] < 5e-5  # running statistics
+    """The kernels compute in fp32, autograd in float64; autograd in fp32 is 1e-5 off."""
+    report = ranks[0]["fp32"]
+    assert 0 < report["off"] < 7e-5
+    assert report["moved"] < 5e-5  # running statistics
 
 
 @needs_interpreter
 def test_kernels_in_fp16_are_as_near_as_autocast(ranks: list[dict]) -> None:
-    told = ranks[1]["fp16"]
-    assert 0 < told["kernels"] < 1.2 * told["usual"]
+    report = ranks[1]["fp16"]
+    assert 0 < report["kernels"] < 1.2 * report["usual"]
 
 
 @needs_interpreter
-def test_what_is_not_a_number_reaches_the_loss(ranks: list[dict]) -> None:
-    """As with PyTorch's ReLU and max pool: who trains must see that a network is lost."""
-    assert all(ranks[1]["lost"].values()), ranks[1]["lost"]
+def test_nan_reaches_the_loss(ranks: list[dict]) -> None:
+    """As with PyTorch's ReLU and max pool: a diverged network must be visible."""
+    assert all(ranks[1]["nan"].values()), ranks[1]["nan"]
 
 
 @needs_interpreter
-def test_another_steps_gradients_are_added(ranks: list[dict]) -> None:
-    """None lies in memory that the next step writes to."""
+def test_gradients_of_a_second_step_are_added(ranks: list[dict]) -> None:
+    """Gradients must not share memory that the next step writes to."""
     assert ranks[0]["fp32"]["added"] < 7e-5
 
 
@@ -68,27 +68,24 @@ def test_kernels_under_ddp_give_equal_gradients_which_are_the_mean(ranks: list[d
 
 
 @needs_interpreter
-def test_ranks_share_gradients_and_statistics_and_ddp_the_last_layers_alone(
+def test_ranks_share_gradients_and_statistics_and_ddp_only_the_last_layer(
     ranks: list[dict],
 ) -> None:
-    """Also gradients of a pass before, which was not shared; and those that autograd makes, of
-    images that the kernels do not take. Ranks that began apart have rank 0's weights."""
-    told = [rank["shared"] for rank in ranks]
-    assert told[0]["left"] == ["fc.weight", "fc.bias"]
-    assert told[0]["sums"] == told[1]["sums"]
-    assert max(each["off"] for each in told) < 7e-5
-    assert min(each["alone"] for each in told) > 0.1  # what a rank has alone is no mean
-    assert told[0]["strides"]
+    """This includes gradients of an earlier pass under no_sync, and gradients that autograd
+    computes for images that the kernels do not support. All ranks start with rank 0's weights."""
+    reports = [rank["shared"] for rank in ranks]
+    assert reports[0]["by_ddp"] == ["fc.weight", "fc.bias"]
+    assert reports[0]["sums"] == reports[1]["sums"]
+    assert max(report["off"] for report in reports) < 7e-5
+    assert min(report["unsynced"] for report in reports) > 0.1  # not the mean
+    assert reports[0]["strides"]
 
 
 @needs_interpreter
-@pytest.mark.parametrize("way", ["eval", "first", "last"])
-def test_ranks_share_what_trains_where_not_all_of_a_network_does(
-    way: str, ranks: list[dict]
-) -> None:
-    """With statistics that stay, without its first layers, and without the last one."""
-    ours, theirs = (rank["shared"]["partly"][way] for rank in ranks)
-    assert None not in ours
+@pytest.mark.parametrize("part", ["eval", "first", "last"])
+def test_ranks_share_gradients_of_a_partly_frozen_network(part: str, ranks: list[dict]) -> None:
+    """With frozen statistics, without its first layers, and without the last one."""
+    ours, theirs = (rank["shared"]["partly"][part] for rank in ranks)
     assert ours == theirs
 
 

@@ -1,4 +1,4 @@
-"""What the kernels do not know is refused, or computed by torchvision's code, with the reason."""
+"""Networks that the kernels do not support are refused, or run torchvision's code."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def on_meta(make: Any) -> nn.Module:
         ),
     ],
 )
-def test_another_network_is_refused_with_the_reason(make: Any, reason: str) -> None:
+def test_an_unsupported_network_is_refused_with_the_reason(make: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=f"{reason}.* It converts torchvision's bottleneck"):
         convert(on_meta(make))
 

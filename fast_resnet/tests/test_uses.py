@@ -1,5 +1,5 @@
-"""Everything people do with a network: the converted one does the same as torchvision's, or says
-what it does not support.
+"""Every use of a network: the converted one does the same as torchvision's, or names what it does
+not support.
 
 The kernels run in Triton's interpreter, which computes in fp32 as well:
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import batch, gradients, interpreter_problem, network, quiet, relative
+from small import batch, gradients, interpreter_problem, network, network_and_batch, relative
 from torch import nn
 from torch.func import functional_call, grad
 from torch.nn.functional import cross_entropy
@@ -35,7 +35,7 @@ pytestmark = [
     pytest.mark.skipif(not is_interpreted(), reason="needs TRITON_INTERPRET=1"),
     pytest.mark.skipif(bool(problem), reason=problem),
 ]
-OFF = 3e-4  # of a gradient in fp32, as far as two orders of addition are apart
+OFF = 3e-4  # relative error of a gradient in fp32 between two orders of addition
 Tensors = list[torch.Tensor]
 USES: dict[str, tuple[Callable[[nn.Module], Tensors], str]] = {}
 
@@ -53,7 +53,7 @@ def use(falls_back: str = "") -> Callable:
 @cache
 def quiet_network() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     torch.set_num_threads(1)
-    return quiet([slice(0, 4)])
+    return network_and_batch([slice(0, 4)])
 
 
 def images_and_labels(size: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
@@ -66,15 +66,15 @@ def step(net: nn.Module, size: int = 4) -> Tensors:
     return gradients(net, *images_and_labels(size))
 
 
-def all_of(net: nn.Module) -> Tensors:
-    """What a step leaves: gradients and running statistics."""
+def results_of(net: nn.Module) -> Tensors:
+    """Return what a step changes: gradients and running statistics."""
     return [w.grad for w in net.parameters() if w.grad is not None] + [*net.buffers()]
 
 
 @use()
 def one_step(net):
     step(net)
-    return all_of(net)
+    return results_of(net)
 
 
 @use()
@@ -82,7 +82,7 @@ def gradient_accumulation(net):
     net.zero_grad()
     gradients(net, *images_and_labels())
     gradients(net, *images_and_labels())
-    return all_of(net)
+    return results_of(net)
 
 
 @use()
@@ -111,14 +111,14 @@ def frozen_layers(net):
     for layer in (net.conv1, net.bn1, net.layer1):
         layer.requires_grad_(False)
     gradients(net, *images_and_labels())
-    return all_of(net)
+    return results_of(net)
 
 
 @use()
 def frozen_batchnorm(net):
     net.layer1.eval()
     step(net)
-    return all_of(net)
+    return results_of(net)
 
 
 @use()
@@ -128,7 +128,7 @@ def requires_grad_toggled(net):
     step(net)
     net.layer1.requires_grad_(True)
     step(net)
-    return all_of(net)
+    return results_of(net)
 
 
 @use()
@@ -137,7 +137,7 @@ def a_deep_copy(net):
     twin = copy.deepcopy(net)
     step(twin)
     assert twin.layer1[0].conv1.weight.data_ptr() != net.layer1[0].conv1.weight.data_ptr()
-    return all_of(twin)
+    return results_of(twin)
 
 
 @use()
@@ -157,7 +157,7 @@ def saved_and_loaded_as_a_whole(net):
     file.seek(0)
     loaded = torch.load(file, weights_only=False)
     step(loaded)
-    return all_of(loaded)
+    return results_of(loaded)
 
 
 @use()
@@ -165,7 +165,7 @@ def weights_assigned(net):
     step(net)
     net.load_state_dict(copy.deepcopy(net.state_dict()), assign=True)
     step(net)
-    return all_of(net)
+    return results_of(net)
 
 
 @use()
@@ -195,12 +195,12 @@ def a_full_backward_hook(net):
 
 @use()
 def hooks_of_the_whole_network(net):
-    seen = []
-    net.register_forward_hook(lambda *args: seen.append(args[2]))
-    net.register_full_backward_hook(lambda _, below, above: seen.append(above[0]))
+    received = []
+    net.register_forward_hook(lambda *args: received.append(args[2]))
+    net.register_full_backward_hook(lambda _, below, above: received.append(above[0]))
     step(net)
-    assert len(seen) == 2
-    return seen
+    assert len(received) == 2
+    return received
 
 
 @use()
@@ -218,17 +218,17 @@ def a_replaced_activation(net):
     step(net)
     net.layer2[0].relu = nn.SiLU()
     step(net)
-    return all_of(net)
+    return results_of(net)
 
 
 @use()
-def another_momentum_of_batchnorm(net):
+def a_new_momentum_of_batchnorm(net):
     step(net)
     for layer in net.modules():
         if isinstance(layer, nn.BatchNorm2d):
             layer.momentum = 0.5
     step(net)
-    return all_of(net)
+    return results_of(net)
 
 
 @use("has dilation=(2, 2), not 1")
@@ -236,7 +236,7 @@ def an_attribute_changed_after_a_step(net):
     step(net)
     net.layer1[0].conv2.padding = net.layer1[0].conv2.dilation = (2, 2)
     step(net)
-    return all_of(net)
+    return results_of(net)
 
 
 @use("a forward method is replaced")
@@ -244,16 +244,16 @@ def a_replaced_forward_method(net):
     plain = net.layer1[0].forward
     net.layer1[0].forward = lambda x: 2 * plain(x)
     step(net)
-    return all_of(net)
+    return results_of(net)
 
 
 @use("not contiguous in memory")
 def a_transposed_weight(net):
     conv = net.layer1[0].conv1
-    other = conv.weight.detach()[:, :, 0, 0].t().contiguous().t()
-    conv.weight = nn.Parameter(other[:, :, None, None])
+    transposed = conv.weight.detach()[:, :, 0, 0].t().contiguous().t()
+    conv.weight = nn.Parameter(transposed[:, :, None, None])
     step(net)
-    return all_of(net)
+    return results_of(net)
 
 
 @use()
@@ -261,7 +261,7 @@ def inference_mode_before_the_first_step(net):
     with torch.inference_mode():
         net(images_and_labels()[0])
     step(net)
-    return all_of(net)
+    return results_of(net)
 
 
 @use("has a hook")
@@ -269,7 +269,7 @@ def pruning(net):
     step(net)
     prune.l1_unstructured(net.layer1[0].conv3, "weight", 0.5)
     step(net)
-    return all_of(net)
+    return results_of(net)
 
 
 @use("layer1.0.conv3 is ParametrizedConv2d")
@@ -277,25 +277,25 @@ def weight_norm(net):
     step(net)
     parametrizations.weight_norm(net.layer1[0].conv3)
     step(net)
-    return all_of(net)
+    return results_of(net)
 
 
 @use("not in fp32")
-def another_dtype(net):
+def a_new_dtype(net):
     step(net)
     net.double()
     net.zero_grad()
     images, labels = images_and_labels()
     gradients(net, images.double(), labels)
-    return all_of(net)
+    return results_of(net)
 
 
 @use()
 def two_networks_in_turns(net):
-    other = copy.deepcopy(net)
-    for each in (net, other, net, other):
-        step(each)
-    return [*all_of(net), *all_of(other)]
+    twin = copy.deepcopy(net)
+    for model in (net, twin, net, twin):
+        step(model)
+    return [*results_of(net), *results_of(twin)]
 
 
 @use()
@@ -337,7 +337,7 @@ def recomputed_in_backward(net):
 def compiled(net):
     net.zero_grad()
     gradients(torch.compile(net, backend="eager"), *images_and_labels())
-    return all_of(net)
+    return results_of(net)
 
 
 @pytest.mark.parametrize("name", USES)
@@ -352,7 +352,7 @@ def test_it_does_the_same_as_torchvisions(name: str, monkeypatch: pytest.MonkeyP
         warnings.simplefilter("always")
         ours = [t.detach().clone() for t in function(net)]
     reasons = {str(w.message) for w in caught if "fast_resnet" in str(w.message)}
-    assert bool(reasons) == bool(falls_back) and all(falls_back in each for each in reasons)
+    assert bool(reasons) == bool(falls_back) and all(falls_back in reason for reason in reasons)
     assert len(reasons) <= 1
     assert len(ours) == len(theirs) > 0
     values = [(a.double(), b.double()) for a, b in zip(ours, theirs)]
@@ -363,7 +363,7 @@ def test_it_does_the_same_as_torchvisions(name: str, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("kind", [{"base_width": 128}, {"groups": 4, "base_width": 16 * 4}])
 def test_wide_and_grouped_bottlenecks(kind: dict[str, int]) -> None:
-    stock, images, labels = quiet([slice(0, 4)], **kind)
+    stock, images, labels = network_and_batch([slice(0, 4)], **kind)
     net = convert(copy.deepcopy(stock))
     theirs, ours = (gradients(model, images, labels) for model in (stock, net))
     assert net._step is not None and relative(ours, theirs) < OFF
@@ -377,7 +377,7 @@ def counted(call: Callable, steps: list) -> Callable:
     return count
 
 
-def test_a_second_derivative_is_refused_with_a_sentence() -> None:
+def test_a_second_derivative_is_refused_with_the_reason() -> None:
     net, (images, labels) = convert(copy.deepcopy(quiet_network()[0])), images_and_labels()
     loss = cross_entropy(net(images), labels)
     slopes = torch.autograd.grad(loss, [net.fc.weight, net.conv1.weight], create_graph=True)
@@ -385,7 +385,7 @@ def test_a_second_derivative_is_refused_with_a_sentence() -> None:
         sum(s.square().sum() for s in slopes).backward()
 
 
-def test_two_forward_passes_before_backward_are_refused_with_a_sentence() -> None:
+def test_two_forward_passes_before_backward_are_refused_with_the_reason() -> None:
     net, (images, labels) = convert(copy.deepcopy(quiet_network()[0])), images_and_labels()
     first, second = net(images), net(images)
     with pytest.raises(RuntimeError, match="call backward before the next forward"):
@@ -408,14 +408,14 @@ def test_fsdp_trains_torchvisions_code(tmp_path: Path) -> None:
         for layer in (net.layer1, net.layer2, net.layer3, net.layer4, net):
             fully_shard(layer, mesh=mesh)
         with pytest.warns(UserWarning, match="manages its weights"):
-            ours = [each.full_tensor() for each in step(net)]
+            ours = [gradient.full_tensor() for gradient in step(net)]
     finally:
         distributed.destroy_process_group()
     assert relative(ours, theirs) < OFF
 
 
 @pytest.mark.parametrize("frozen", [[], ["conv1", "bn1", "layer1"]])
-def test_nothing_of_a_step_stays_in_memory(frozen: list[str]) -> None:
+def test_a_step_leaves_nothing_in_memory(frozen: list[str]) -> None:
     net = convert(copy.deepcopy(quiet_network()[0]))
     for name in frozen:
         net.get_submodule(name).requires_grad_(False)

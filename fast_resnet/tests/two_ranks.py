@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import torch
-from small import gradients, median, quiet, relative
+from small import gradients, median, network_and_batch, relative
 from torch import distributed
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -22,145 +22,150 @@ SHARE = 2  # images of a rank
 
 
 def by_kernels(net: ResNet, twin: ResNet, images: torch.Tensor, labels: torch.Tensor) -> dict:
-    """One rank's step, without the other rank; then a second, whose gradients are added."""
-    wanted = [weight.grad for weight in twin.parameters()]
-    first = [each.clone() for each in gradients(net, images, labels)]
+    """Take one rank's step without the other rank, then a second, whose gradients are added."""
+    expected = [weight.grad for weight in twin.parameters()]
+    first = [gradient.clone() for gradient in gradients(net, images, labels)]
     pairs = zip(net.buffers(), twin.buffers(), strict=True)
-    moved = max((ours - theirs).abs().max().item() for ours, theirs in pairs)
+    drift = max((ours - theirs).abs().max().item() for ours, theirs in pairs)
     second = [now - before for now, before in zip(gradients(net, images, labels), first)]
     net.zero_grad()
-    return {"off": relative(first, wanted), "added": relative(second, wanted), "moved": moved}
+    return {"off": relative(first, expected), "added": relative(second, expected), "moved": drift}
 
 
-def in_half(net: ResNet, wanted: list, images: torch.Tensor, labels: torch.Tensor) -> dict:
-    """The median distance in fp16 under autocast, as usual and by kernels. (In bf16 the
-    interpreter's products are not PyTorch's: it takes the bits for integers.)"""
+def in_half(net: ResNet, expected: list, images: torch.Tensor, labels: torch.Tensor) -> dict:
+    """Return the median error in fp16 under autocast, as usual and by kernels.
 
-    told = {}
-    for way, prepare in (("usual", lambda twin: twin), ("kernels", convert)):
+    In bf16 the interpreter's products differ from PyTorch's: it takes the bits for integers.
+    """
+    errors = {}
+    for name, prepare in (("usual", lambda twin: twin), ("kernels", convert)):
         twin = prepare(copy.deepcopy(net))
         with torch.autocast("cpu", torch.float16):
             loss = cross_entropy(twin(images), labels)
         (1024 * loss).backward()
-        found = [weight.grad / 1024 for weight in twin.parameters()]
-        told[way] = median(found, wanted)
-    return told
+        actual = [weight.grad / 1024 for weight in twin.parameters()]
+        errors[name] = median(actual, expected)
+    return errors
 
 
-def lost(net: ResNet, images: torch.Tensor, labels: torch.Tensor) -> dict[str, bool]:
-    """Is the loss by kernels NaN where one number of these is?"""
-    told = {}
+def nan_losses(net: ResNet, images: torch.Tensor, labels: torch.Tensor) -> dict[str, bool]:
+    """Return whether the loss by kernels is NaN if one number of these tensors is."""
+    is_nan = {}
     for name in ("images", "layer3.0.bn1.bias", "layer3.0.bn3.bias"):
-        twin, own = convert(copy.deepcopy(net)), images.clone()
-        of = own if name == "images" else twin.get_parameter(name).data
-        of[(0,) * of.dim()] = float("nan")
-        told[name] = cross_entropy(twin(own), labels).isnan().item()
-    return told
+        twin, inputs = convert(copy.deepcopy(net)), images.clone()
+        target = inputs if name == "images" else twin.get_parameter(name).data
+        target[(0,) * target.dim()] = float("nan")
+        is_nan[name] = cross_entropy(twin(inputs), labels).isnan().item()
+    return is_nan
 
 
-def under_ddp(net: ResNet, wanted: list, images: torch.Tensor, labels: torch.Tensor) -> dict:
-    """Both ranks' step; and what it says of a second backward pass."""
-    model, told = DDP(net, gradient_as_bucket_view=True), ""
+def under_ddp(net: ResNet, expected: list, images: torch.Tensor, labels: torch.Tensor) -> dict:
+    """Take both ranks' step; return its errors and the message of a second backward pass."""
+    model, message = DDP(net, gradient_as_bucket_view=True), ""
     loss = cross_entropy(model(images), labels)
     loss.backward(retain_graph=True)
-    found = [weight.grad for weight in net.parameters()]
-    total = sum(each.double().abs().sum().item() for each in found)
-    off = relative(found, wanted)
+    actual = [weight.grad for weight in net.parameters()]
+    total = sum(gradient.double().abs().sum().item() for gradient in actual)
+    off = relative(actual, expected)
     try:
         loss.backward()
     except RuntimeError as error:
-        told = str(error)
-    return {"off": off, "sum": total, "twice": told}
+        message = str(error)
+    return {"off": off, "sum": total, "twice": message}
 
 
-def shared(net: ResNet, wanted: list, images: torch.Tensor, labels: torch.Tensor) -> dict:
-    """What ranks share without DDP: of a pass alone and one together; of images that autograd has.
+def synced(net: ResNet, expected: list, images: torch.Tensor, labels: torch.Tensor) -> dict:
+    """Compare gradients that ranks average without DDP: of two passes, the first under no_sync,
+    and of images that run torchvision's code.
 
-    Before, each rank has a bias of its own.
+    The ranks start with different biases.
     """
     rank = distributed.get_rank()
     with torch.no_grad():
         net.bn1.bias += rank
     model = DDP(net, gradient_as_bucket_view=True)
     net.zero_grad()
-    net.eval()(images)  # no part of a training: alone
+    net.eval()(images)  # evaluation: not synchronised
     net.train()
-    left = [name for name, _ in net.named_parameters() if name not in model.parameters_to_ignore]
+    by_ddp = [name for name, _ in net.named_parameters() if name not in model.parameters_to_ignore]
     with model.no_sync():
         cross_entropy(model(images), labels).backward()
-    alone = [weight.grad.clone() for weight in net.parameters()]
+    unsynced = [weight.grad.clone() for weight in net.parameters()]
     cross_entropy(model(images), labels).backward()
-    found = [weight.grad / 2 for weight in net.parameters()]
+    mean = [weight.grad / 2 for weight in net.parameters()]
     strides = [weight.grad.stride() == weight.stride() for weight in net.parameters()]
-    told = {"left": left, "alone": relative(alone, found), "strides": all(strides)}
-    sums = [each.double().sum().item() for each in (*found, *net.buffers(), net.bn1.bias)]
+    report = {"by_ddp": by_ddp, "unsynced": relative(unsynced, mean), "strides": all(strides)}
+    sums = [tensor.double().sum().item() for tensor in (*mean, *net.buffers(), net.bn1.bias)]
     net.zero_grad()
     cross_entropy(model(images[:, :, :24, :24]), labels).backward()
     sums += [weight.grad.double().sum().item() for weight in net.parameters()]
-    sums += [each.double().sum().item() for each in net.buffers()]
-    told |= {"partly": partly(net, images, labels)}
-    return told | {"off": relative(found, wanted), "sums": sums}
+    sums += [tensor.double().sum().item() for tensor in net.buffers()]
+    report |= {"partly": partly(net, images, labels)}
+    return report | {"off": relative(mean, expected), "sums": sums}
 
 
 def partly(net: ResNet, images: torch.Tensor, labels: torch.Tensor) -> dict:
-    """Sums of what ranks share where not all of a network trains: as in evaluation, with the
-    statistics that it has; without its first layers, which autograd then leaves out; and without
-    the last."""
-    told = {}
-    ways = {"eval": [], "first": [net.conv1, net.bn1, net.layer1], "last": [net.fc]}
-    for way, frozen in ways.items():
+    """Return sums of the averaged gradients of a partly frozen network: as in evaluation, with
+    fixed statistics; without its first layers, which autograd then skips; without the last."""
+    sums = {}
+    frozen_layers = {"eval": [], "first": [net.conv1, net.bn1, net.layer1], "last": [net.fc]}
+    for part, frozen in frozen_layers.items():
         net.zero_grad()
-        net.train(way != "eval")
+        net.train(part != "eval")
         net.requires_grad_(True)
         for layer in frozen:
             layer.requires_grad_(False)
         model = DDP(net, gradient_as_bucket_view=True)
         cross_entropy(model(images), labels).backward()
-        found = [weight.grad for weight in net.parameters() if weight.requires_grad]
-        told[way] = [None if each is None else each.double().sum().item() for each in found]
-    return told
+        trained = [weight.grad for weight in net.parameters() if weight.requires_grad]
+        sums[part] = [
+            None if gradient is None else gradient.double().sum().item() for gradient in trained
+        ]
+    return sums
 
 
 def main(folder: Path) -> None:
-    """Be both ranks: they write rank-0.json and rank-1.json. PyTorch is imported for both here,
-    and autograd's gradients are theirs."""
+    """Run both ranks: they write rank-0.json and rank-1.json.
+
+    Both use this process's import of PyTorch and its reference gradients.
+    """
     torch.set_num_threads(1)
     shares = [slice(0, SHARE), slice(SHARE, 2 * SHARE)]
-    net, images, labels = quiet(shares)
+    net, images, labels = network_and_batch(shares)
     twins = [copy.deepcopy(net).double() for _ in shares]
-    each = [gradients(twin, images[s].double(), labels[s]) for twin, s in zip(twins, shares)]
-    own = [(images[share], labels[share]) for share in shares]
-    other = os.fork()
-    rank = 0 if other else 1
+    exact = [gradients(twin, images[s].double(), labels[s]) for twin, s in zip(twins, shares)]
+    batches = [(images[share], labels[share]) for share in shares]
+    child = os.fork()
+    rank = 0 if child else 1
     distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2
     )
-    told = of_rank(rank, net, twins, each, *own[rank])
-    (folder / f"rank-{rank}.json").write_text(json.dumps(told))
+    report = of_rank(rank, net, twins, exact, *batches[rank])
+    (folder / f"rank-{rank}.json").write_text(json.dumps(report))
     distributed.destroy_process_group()
-    if not other:
-        os._exit(0)  # what else there is to be done at an end is the first one's
-    _, ended = os.waitpid(other, 0)
-    sys.exit(int(ended != 0))
+    if not child:
+        os._exit(0)  # only the parent process cleans up
+    _, status = os.waitpid(child, 0)
+    sys.exit(int(status != 0))
 
 
 def of_rank(
-    rank: int, net: ResNet, twins: list, each: list, images: torch.Tensor, labels: torch.Tensor
+    rank: int, net: ResNet, twins: list, exact: list, images: torch.Tensor, labels: torch.Tensor
 ) -> dict:
-    """What a rank tells of its images, beside the gradients that autograd has of both ranks'."""
-    own, wanted = (images, labels), [(a + b) / 2 for a, b in zip(*each)]
+    """Return a rank's report, from its images and both ranks' exact gradients."""
+    inputs, expected = (images, labels), [(a + b) / 2 for a, b in zip(*exact)]
     by_plain = plain.convert(copy.deepcopy(net).double())
-    told = {"plain": under_ddp(by_plain, wanted, images.double(), labels)}
+    report = {"plain": under_ddp(by_plain, expected, images.double(), labels)}
     if "TRITON_INTERPRET" in os.environ:
         if rank == 1:
-            told["fp16"] = in_half(net, each[rank], *own)
-            told["lost"] = lost(net, *own)
+            report["fp16"] = in_half(net, exact[rank], *inputs)
+            report["nan"] = nan_losses(net, *inputs)
         net = convert(net)
         if rank == 0:
-            told["fp32"] = by_kernels(net, twins[rank], *own)
-        told["kernels"] = under_ddp(net, wanted, *own)
-        told["shared"] = shared(net, wanted, *own)
-    return told
+            report["fp32"] = by_kernels(net, twins[rank], *inputs)
+        report["kernels"] = under_ddp(net, expected, *inputs)
+        report["shared"] = synced(net, expected, *inputs)
+    return report
 
 
 if __name__ == "__main__":

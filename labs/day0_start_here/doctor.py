@@ -87,8 +87,8 @@ def python() -> Result:
 
 def packages() -> Result:
     """Compare installed packages with the ranges in pyproject.toml."""
-    wanted = [Requirement(text) for text in metadata.requires("make-training-fast") or []]
-    wrong = [_mismatch(need) for need in wanted if not need.marker or need.marker.evaluate()]
+    requirements = [Requirement(text) for text in metadata.requires("make-training-fast") or []]
+    wrong = [_mismatch(need) for need in requirements if not need.marker or need.marker.evaluate()]
     wrong = [text for text in wrong if text]
     if wrong:
         return "fail", "; ".join(wrong), "run make setup, which installs them"
@@ -142,7 +142,7 @@ def disk() -> Result:
 def write_access() -> Result:
     """Check that this user can write runs and data, by trying: quotas are not visible."""
     places = {"COURSE_RUNS": runs.runs_root()}
-    if not default_set.is_whole(default_set.default_root()):  # a shared one may be read-only
+    if not default_set.is_complete(default_set.default_root()):  # a shared one may be read-only
         places["COURSE_DATA"] = default_set.default_root().parent
     for name, path in places.items():
         try:
@@ -159,7 +159,7 @@ def write_access() -> Result:
 def data_set() -> Result:
     """Check that the default data set exists."""
     root = default_set.default_root()
-    if default_set.is_whole(root):
+    if default_set.is_complete(root):
         return "ok", f"the default set in {root}"
     return "note", f"not in {root} yet", "course data creates it (10 seconds)"
 
@@ -180,7 +180,9 @@ def accelerator() -> Result:
     result = f"none; the CPU has {units}"
     driver = shutil.which("nvidia-smi")
     if driver and subprocess.run([driver], capture_output=True).returncode == 0:
-        fix = "PyTorch does not see the GPU that nvidia-smi shows: install a build for its driver"
+        fix = (
+            "PyTorch does not detect the GPU that nvidia-smi shows: install a build for its driver"
+        )
         return "fail", result, fix
     fix = "" if formats else "the rungs from amp on compute in fp32 here"
     return "note", result, fix
@@ -192,10 +194,10 @@ def slurm() -> Result:
         return "note", "not on this machine", "none needed: site local runs the labs"
     from course.jobs import slurm_commands
 
-    if offers := slurm_commands.partitions():
-        return "ok", "; ".join(each.told() for each in offers)
+    if partitions := slurm_commands.partitions():
+        return "ok", "; ".join(partition.told() for partition in partitions)
     result = "Slurm's commands are here, but no cluster answers"
-    return "note", result, "course slurm up starts one here; or ask your site"
+    return "note", result, "course slurm up starts one here; or contact your site's support"
 
 
 def kernel() -> Result:

@@ -120,7 +120,7 @@ def plot_cluster(cluster: Cluster, machine: Machine) -> Picture:
 
 
 def _side(count: int) -> float:
-    """Return the side, in inches, of the square of each of so many nodes."""
+    """Return the side, in inches, of the square of each of `count` nodes."""
     largest = LABELLED if count <= MOST_LABELLED else UNLABELLED
     return min(largest, math.sqrt(ROOM_WIDTH * ROOM_HEIGHT / count))
 
@@ -161,7 +161,7 @@ def plot_supercomputer() -> Picture:
             _squares(axes, left + 0.04, low + 0.06, 0.48, 0.25, [GREEN] * gpus, largest=0.17)
         _write(axes, 9.4, low + 0.28, name, size=8)
     _line(axes, 2.2, 1.62)
-    _write(axes, 4.6, 1.82, "fast network: all nodes see the same files", colour=PURPLE)
+    _write(axes, 4.6, 1.82, "fast network: all nodes have the same files", colour=PURPLE)
     spaces = {
         "HOME": "settings;\nsmall, backed up",
         "WORK": "code, runs, logs;\nlarge",

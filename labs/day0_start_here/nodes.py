@@ -37,7 +37,7 @@ class Disk:
     uses: tuple[str, ...]  # the folders on it: runs, data, home
     path: str
     kind: str  # ext4, nfs4, lustre …
-    shared: bool  # whether other nodes see it, as far as its kind shows
+    shared: bool  # whether other nodes can read it, judging by its kind
     total_gib: float
     free_gib: float
 

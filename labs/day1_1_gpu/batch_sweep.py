@@ -47,7 +47,7 @@ def sweep(runs: Iterable[Run] | pd.DataFrame) -> pd.DataFrame:
     Columns: batch_size, model, precision, channels_last, memory_gib (the limit; 0: none), inputs
     (data and image size), status (ok, oom, …), machine, memory_kind, peak_gib, images_per_s with
     quartiles _q1 and _q3. A missing measurement is NaN. The peak of a run that ran out of memory
-    is what it had when its next allocation failed.
+    is its memory when the next allocation failed.
 
     Args:
         runs: finished runs, or a table of records from `recorded`.

@@ -98,7 +98,9 @@ def _draw_zones(axes: Axes, shares: dict[str, dict[str, float]]) -> None:
     for zone, (left, right, colour, words) in FP16_ZONES.items():
         axes.axvspan(left, right, color=colour, alpha=0.16, lw=0, zorder=0)
         if right - left > 5:
-            words = "\n".join([words, *(f"{kind}: {of[zone]:.1%}" for kind, of in shares.items())])
+            words = "\n".join(
+                [words, *(f"{kind}: {by_zone[zone]:.1%}" for kind, by_zone in shares.items())]
+            )
         axes.text((left + right) / 2, 0.97, words, **style)
     axes.set_xlim(-50, 20)
     axes.margins(y=0.55)

@@ -52,7 +52,7 @@ def formats() -> pd.DataFrame:
 def round_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
     """Round fp32 to TF32's 10 bits of mantissa (to nearest, ties to even), and return fp32.
 
-    Infinities and NaN stay. Hardware may round ties in another way, with an equal error.
+    Infinities and NaN stay. Hardware may round ties differently, with an equal error.
 
     Raises:
         ValueError: the tensor is not fp32.

@@ -53,7 +53,7 @@ def operator_layouts(step: Callable[[], Any]) -> pd.DataFrame:
 
 
 def conversions(call: Callable[..., Any], *inputs: Any) -> pd.DataFrame:
-    """Return the tensors that convolutions copy to another layout in `call(*inputs)`.
+    """Return the tensors that convolutions copy to a different layout in `call(*inputs)`.
 
     A convolution whose inputs have different layouts copies one of them. Copies by kernels of a
     library, such as cuDNN, appear only in a trace: `layout_kernels` lists them.

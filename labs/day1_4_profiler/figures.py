@@ -57,9 +57,9 @@ def plot_timeline(trace: Trace, step: int | None = None) -> Picture:
         xlabel="milliseconds since the step began on the host",
         xlim=(0, (end - start) * 1e3),
     )
-    drawn = set(pd.concat([rows["phase"] for _, rows, _ in lanes]))
-    colours = {phase: PHASE_COLOURS[phase] for phase in PHASES if phase in drawn}
-    legend(picture, 6, colours | ({"outside any phase": GREY} if drawn - set(PHASES) else {}))
+    phases = set(pd.concat([rows["phase"] for _, rows, _ in lanes]))
+    colours = {phase: PHASE_COLOURS[phase] for phase in PHASES if phase in phases}
+    legend(picture, 6, colours | ({"outside any phase": GREY} if phases - set(PHASES) else {}))
     return picture
 
 
@@ -112,17 +112,24 @@ def plot_time_by(table: pd.DataFrame, top: int = 10) -> Picture:
         top: number of bars.
     """
     on_cpu = "measured" in table and (table["measured"] == "CPU").any()
-    shown, rest = table.head(top), table.iloc[top:]
-    shown = shown.assign(name=shown["name"].map(_short_name))
-    colours = [ORANGE if on_cpu else BLUE] * len(shown)
-    if rest["seconds"].sum() > 0:
-        total = {"name": f"{len(rest)} others", **rest[["seconds", "share"]].sum()}
-        shown = pd.concat([shown, pd.DataFrame([total])])
+    largest, others = table.head(top), table.iloc[top:]
+    largest = largest.assign(name=largest["name"].map(_short_name))
+    colours = [ORANGE if on_cpu else BLUE] * len(largest)
+    if others["seconds"].sum() > 0:
+        total = {"name": f"{len(others)} others", **others[["seconds", "share"]].sum()}
+        largest = pd.concat([largest, pd.DataFrame([total])])
         colours.append(GREY)
-    picture = Picture(9, 1.0 + 0.32 * max(len(shown), 1))
+    picture = Picture(9, 1.0 + 0.32 * max(len(largest), 1))
     axes = picture.panel()
-    words = [f"{share:.1%}" for share in shown["share"]]
-    bars(axes, list(shown["name"]), shown["seconds"] * 1e3, words=words, colours=colours, room=1.12)
+    words = [f"{share:.1%}" for share in largest["share"]]
+    bars(
+        axes,
+        list(largest["name"]),
+        largest["seconds"] * 1e3,
+        words=words,
+        colours=colours,
+        room=1.12,
+    )
     clock = "CPU, without the operators inside" if on_cpu else "GPU"
     label(axes, xlabel=f"milliseconds in the complete trace ({clock})")
     return picture
@@ -192,7 +199,7 @@ def _parts(table: pd.DataFrame, top: int) -> pd.DataFrame:
             "unknown": table["unknown_s"],
         }
     ).set_axis(table["operator"])
-    rest = parts.iloc[top:]
-    if rest.empty:
+    others = parts.iloc[top:]
+    if others.empty:
         return parts
-    return pd.concat([parts.head(top), rest.sum().rename(f"{len(rest)} others").to_frame().T])
+    return pd.concat([parts.head(top), others.sum().rename(f"{len(others)} others").to_frame().T])

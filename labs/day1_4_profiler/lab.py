@@ -36,7 +36,7 @@ TRACED = {"profile_steps": 1, "warmup_steps": 4}
 
 
 def _traced(config: Config) -> Config:
-    """A short run of the same, one step of it traced; named by what it differs in."""
+    """Return a short config of the same training with one traced step, named by its differences."""
     name = TRACE + trace_name(config)
     return replace(config, rung=name, steps=8, warmup_steps=5, profile_steps=1)
 

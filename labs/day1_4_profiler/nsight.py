@@ -83,7 +83,9 @@ class _Export:
 
     def rows(self, name: str) -> list[Row]:
         """Return all rows of a table, or of its newest version that has rows."""
-        versions = [each for each in self._names if re.fullmatch(rf"{name}_V\d+", each)]
+        versions = [
+            table_name for table_name in self._names if re.fullmatch(rf"{name}_V\d+", table_name)
+        ]
         versions.sort(key=lambda version: -int(version.rpartition("_V")[2]))
         for table in [name, *versions] if name in self._names else versions:
             if rows := self._connection.execute(f"SELECT * FROM {table}").fetchall():
@@ -173,7 +175,7 @@ def _copy(row: Row, memory: dict[int, str]) -> Row:
 def read_ncu(path: str | Path) -> Trace:
     """Read what `ncu --csv` printed, also between other output of the program.
 
-    Nsight Compute runs each kernel alone, several times, so its kernels have a duration and
+    Nsight Compute runs each kernel separately, several times, so its kernels have a duration and
     counters, but no place in time: `start_s` is NaN.
 
     Raises:
@@ -185,8 +187,8 @@ def read_ncu(path: str | Path) -> Trace:
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror}; {NCU_COMMAND}") from None
     heads = (
-        at
-        for at, line in enumerate(lines)
+        number
+        for number, line in enumerate(lines)
         if line.startswith(('"ID",', "ID,")) and "Kernel Name" in line
     )
     if (head := next(heads, None)) is None:

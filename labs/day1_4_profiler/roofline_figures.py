@@ -59,7 +59,7 @@ def _draw_ceilings(axes: Axes, ceilings: Ceilings, left: float, right: float) ->
     axes.annotate(words, place, (10, -4), **style)
     higher, below = np.inf, False
     for rate in sorted(by_rate, reverse=True):
-        # A label is below its line if another line is just above; then it needs more room itself.
+        # A label is below its line if another line is just above; then the label needs more space.
         below = higher < rate * (LABEL_GAP**3 if below else LABEL_GAP)
         precisions, higher = by_rate[rate], rate
         colour = FORMAT_COLOURS[precisions[0]]

@@ -56,17 +56,17 @@ def score(kernels: pd.DataFrame | None = None) -> pd.DataFrame:
 
 def _counts(table: pd.DataFrame) -> dict[str, float]:
     used, verdict = table["truth"] == USED, table["verdict"]
-    found, alarms = (used & (verdict == USED)).sum(), (~used & (verdict == USED)).sum()
+    true_positives, alarms = (used & (verdict == USED)).sum(), (~used & (verdict == USED)).sum()
     unknown = (verdict == UNKNOWN).sum()
     return {
         "kernels": len(table),
         "used": used.sum(),
-        "found": found,
+        "found": true_positives,
         "false_alarms": alarms,
         "denied": (used & (verdict == NOT)).sum(),
         "unknown": unknown,
-        "precision": _share(found, found + alarms),
-        "recall": _share(found, used.sum()),
+        "precision": _share(true_positives, true_positives + alarms),
+        "recall": _share(true_positives, used.sum()),
         "decided": _share(len(table) - unknown, len(table)),
     }
 

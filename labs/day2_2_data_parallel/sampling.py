@@ -1,4 +1,4 @@
-"""Which rank sees which image of a training set, and when."""
+"""Which rank gets which image of a training set, and when."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def _images_per_s(run: Run) -> float:
 def single_gpu_run(run: Run, runs: Iterable[Run]) -> Run | None:
     """Find the run on one GPU of the same machine with the same config and images per GPU."""
     wanted = _work_per_gpu(run)
-    singles = (other for other in runs if other.record.gpus == 1)
+    singles = (run_ for run_ in runs if run_.record.gpus == 1)
     return next((single for single in singles if _work_per_gpu(single) == wanted), None)
 
 

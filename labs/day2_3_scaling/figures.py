@@ -30,7 +30,7 @@ def plot_scaling(table: pd.DataFrame, node: pd.DataFrame) -> Picture:
 
     Args:
         table: of `efficiency.efficiency_table`; a colour per number of images on a GPU.
-        node: of `efficiency.node_with_prediction`: points of another machine, each next to a
+        node: of `efficiency.node_with_prediction`: points of a different machine, each next to a
             hollow one for its prediction.
     """
     table = pd.concat([table, node], ignore_index=True) if len(node) else table
@@ -122,7 +122,9 @@ def plot_extrapolation(curves: Mapping[str, pd.DataFrame], published: pd.DataFra
     """
     picture = Picture(10, 4.6)
     axes = picture.panel()
-    efficiencies = {name: (each["gpus"], each["efficiency"] * 100) for name, each in curves.items()}
+    efficiencies = {
+        name: (curve["gpus"], curve["efficiency"] * 100) for name, curve in curves.items()
+    }
     lines(axes, efficiencies, colours=(BLUE, ACCENT, GREEN, PURPLE, SKY))
     for letter, row in zip("ABCDEFGHIJ", published.fillna({"device": "GPUs"}).itertuples()):
         spot = (row.gpus, row.efficiency * 100)

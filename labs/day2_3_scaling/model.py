@@ -67,19 +67,19 @@ def _ring_s(size: float, ranks: int, link: Link) -> float:
 def ddp_buckets(model: nn.Module, image_px: int, bucket_mb: float) -> list[Bucket]:
     """Compute the buckets that DDP makes of a model's gradients, in the order of sending.
 
-    A bucket is closed when it holds `bucket_mb` MiB or more, as in PyTorch's reducer. A layer's
+    A bucket is closed when it contains `bucket_mb` MiB or more, as in PyTorch's reducer. A layer's
     share of backward is estimated by its number of activations, because a ResNet spends more time
     on memory traffic than on arithmetic.
     """
     layers = _layers(model, image_px)
     total = sum(cost for _, cost in layers)
-    buckets, size, done = [], 0, 0
+    buckets, size, finished_cost = [], 0, 0
     for parameters, cost in reversed(layers):
-        done += cost
+        finished_cost += cost
         for bytes_ in reversed(parameters):
             size += bytes_
             if size >= bucket_mb * MIB:
-                buckets.append(Bucket(size, done / total))
+                buckets.append(Bucket(size, finished_cost / total))
                 size = 0
     return buckets + ([Bucket(size, 1.0)] if size else [])
 
@@ -245,10 +245,10 @@ def predict_scaling(
         )
         for count in table["gpus"]
     ]
-    sent, exposed, overhead = np.array(times).T
+    messages, exposed, overhead = np.array(times).T
     step_s = record.step_s + exposed + overhead
     return table.assign(
-        sent_ms=1e3 * sent,
+        sent_ms=1e3 * messages,
         exposed_ms=1e3 * exposed,
         step_ms=1e3 * step_s,
         efficiency=record.step_s / step_s,

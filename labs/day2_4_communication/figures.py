@@ -36,12 +36,12 @@ def plot_timeline(trace: Trace) -> Picture:
     phases = trace.ranges[trace.ranges["name"].isin(PHASES)].groupby("name")
     device = "GPU: computing" if len(trace.kernels) else "CPU: computing"
     parts = {
-        "host: phase": [(intervals_of(each), PHASE_COLOURS[name], "") for name, each in phases],
+        "host: phase": [(intervals_of(ranges), PHASE_COLOURS[name], "") for name, ranges in phases],
         device: [(computing(trace, phase), PHASE_COLOURS[phase], "") for phase in PHASES],
     }
     busy = computing(trace)
-    for operation, each in rows.groupby("operation", sort=False):
-        for row, lane in zip(each.itertuples(), _free_lanes(each)):
+    for operation, ranges in rows.groupby("operation", sort=False):
+        for row, lane in zip(ranges.itertuples(), _free_lanes(ranges)):
             readable = row.duration_s > NARROW * (end - start) and row.bytes > SMALL
             words = f"{row.bytes / 1e6:.0f} MB" if readable else ""
             span = (row.start_s, row.start_s + row.duration_s)
@@ -49,8 +49,8 @@ def plot_timeline(trace: Trace) -> Picture:
             pieces = [([span], GREY, words), (subtract_intervals(span, busy), ACCENT, "")]
             parts.setdefault(name, []).extend(pieces)
     lanes = {
-        name: [piece for part in each for piece in _clip(*part, start, end)]
-        for name, each in parts.items()
+        name: [piece for part in ranges for piece in _clip(*part, start, end)]
+        for name, ranges in parts.items()
     }
     picture = Picture(10, 1.9 + 0.42 * len(lanes))
     axes = picture.panel()
@@ -122,8 +122,12 @@ def plot_rank_spread(spreads: Mapping[str, pd.DataFrame]) -> Picture:
     """
     picture = Picture(9, 3.2)
     axes = picture.panel()
-    curves = {f"{name}: median": (each["depth"], each["spread"]) for name, each in spreads.items()}
-    bands = {f"{name}: median": (each["spread"], each["largest"]) for name, each in spreads.items()}
+    curves = {
+        f"{name}: median": (spread["depth"], spread["spread"]) for name, spread in spreads.items()
+    }
+    bands = {
+        f"{name}: median": (spread["spread"], spread["largest"]) for name, spread in spreads.items()
+    }
     lines(axes, curves, bands=bands, colours=(ACCENT, GREEN, ORANGE, GREY), marker="o")
     layers = next(iter(spreads.values()))
     shown = layers[:: max(1, len(layers) // 10)]

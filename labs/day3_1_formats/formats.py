@@ -80,7 +80,7 @@ def _shard_jpegs(shards: Iterable[Path]) -> Iterator[bytes]:
 def shard_members(shard: Path) -> pd.DataFrame:
     """List the first four members of a shard: name, bytes, and where in the file they begin."""
     with tarfile.open(shard) as tar:
-        rows = [(each.name, each.size, each.offset_data) for each in islice(tar, 4)]
+        rows = [(member.name, member.size, member.offset_data) for member in islice(tar, 4)]
     return pd.DataFrame(rows, columns=["name", "bytes", "begins_at"])
 
 

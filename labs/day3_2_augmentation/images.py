@@ -36,7 +36,7 @@ def sample_batch(count: int = 8, image_px: int = 224) -> Batch:
 
 
 def apply_operations(image: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Apply each of RandAugment's operations alone to an image, bytes of shape (3, H, W)."""
+    """Apply each of RandAugment's operations separately to an image, bytes of shape (3, H, W)."""
     return {name: operation(image, STRENGTH) for name, operation in OPERATIONS.items()}
 
 

@@ -187,7 +187,7 @@ def estimate_noise(model: nn.Module, batches: Iterable[Batch]) -> GradientNoise:
     of their mean give the two unknowns (McCandlish et al. 2018, appendix A.1).
 
     Args:
-        model: in training mode; BatchNorm sees one part at a time.
+        model: in training mode; BatchNorm normalises one part at a time.
         batches: of one size, which PARTS divides.
     """
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}

@@ -55,7 +55,7 @@ def fresh_compiler() -> Iterator[None]:
     """Run the block without compiled functions in memory, without prints and Dynamo's warnings.
 
     Raises:
-        RuntimeError: the machine has no C++ compiler; the message says how to install one.
+        RuntimeError: the machine has no C++ compiler; the message explains how to install one.
     """
     from torch._inductor.exc import InvalidCxxCompiler
 
@@ -237,7 +237,7 @@ def measure_export(net: nn.Module, images: torch.Tensor) -> pd.DataFrame:
 def measure_exported_file(net: nn.Module, images: torch.Tensor) -> dict[str, str | float]:
     """Return the row of `measure_export` for the exported file."""
     expected = net(images)
-    # Precompiled headers would be in a folder that another user may have created first.
+    # Precompiled headers would be in a folder that a different user may have created first.
     settings = {"aot_inductor.precompile_headers": False}
     with tempfile.TemporaryDirectory() as folder, fresh_compiler():
         path = f"{folder}/network.pt2"

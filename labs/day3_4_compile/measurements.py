@@ -55,7 +55,7 @@ def modes_table(runs: Iterable[Run]) -> pd.DataFrame:
 
 def compare_losses(run: Run, reference: Run) -> pd.DataFrame:
     """Return step, loss and difference (relative to the reference's loss)."""
-    columns = [each.steps.set_index("step")["loss"].astype(float) for each in (run, reference)]
+    columns = [run_.steps.set_index("step")["loss"].astype(float) for run_ in (run, reference)]
     table = pd.concat(columns, axis=1, keys=["loss", "reference"], join="inner").reset_index()
     table["difference"] = table["loss"] / table.pop("reference") - 1
     return table

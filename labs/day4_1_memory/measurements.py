@@ -27,7 +27,7 @@ def memory_strategies(runs: Iterable[Run]) -> pd.DataFrame:
         cfg, record = run.config, run.record
         micro_batch = cfg.micro_batch or cfg.batch_size
         measured = record.status == "ok"
-        kept = record.evidence.get("kept_gib", math.nan)
+        kept_gib = record.evidence.get("kept_gib", math.nan)
         row = {
             "strategy": memory_strategy(cfg),
             "batch_size": cfg.batch_size,
@@ -36,7 +36,7 @@ def memory_strategies(runs: Iterable[Run]) -> pd.DataFrame:
             "status": record.status,
             "images_per_s": record.images_per_s if measured else math.nan,
             "peak_gib": record.peak_gib if measured else math.nan,
-            "kept_gib": math.nan if cfg.checkpointing == "selective" else kept,
+            "kept_gib": math.nan if cfg.checkpointing == "selective" else kept_gib,
             "joules_per_image": record.joules_per_image,
             "pass_s": math.nan,
             "error": record.error,

@@ -63,8 +63,8 @@ def predict_memory(config: Config, ranks: int) -> ShardPrediction:
     Raises:
         ValueError: the ranks do not divide the batch.
     """
-    share, rest = divmod(config.batch_size, ranks)
-    if rest:
+    share, remainder = divmod(config.batch_size, ranks)
+    if remainder:
         raise ValueError(f"batch_size={config.batch_size}: expected a multiple of {ranks} ranks")
     local = replace(config, batch_size=share, shard="", policy=False, prefetch=0, unit_blocks=1)
     if not config.shard or ranks == 1:

@@ -79,25 +79,25 @@ def _alternate(stage: int, micro_batches: int, ahead: int) -> list[Pass]:
 
 def simulate(order: Order, seconds: Callable[[Pass], float]) -> pd.DataFrame:
     """Compute when each pass runs if messages take no time. Columns: COLUMNS."""
-    last = max(one.stage for passes in order for one in passes)
+    last = max(pass_.stage for passes in order for pass_ in passes)
     ends: dict[Pass, float] = {}
     free_s, rows = [0.0] * len(order), []
     queues = [deque(passes) for passes in order]
     while any(queues):
         for rank, queue in enumerate(queues):
             while queue and (ready_s := _ready_s(queue[0], ends, last)) is not None:
-                one = queue.popleft()
+                pass_ = queue.popleft()
                 begin_s = max(free_s[rank], ready_s)
-                ends[one] = free_s[rank] = begin_s + seconds(one)
+                ends[pass_] = free_s[rank] = begin_s + seconds(pass_)
                 times = (1e3 * begin_s, 1e3 * free_s[rank])
-                rows.append((rank, one.stage, one.micro_batch, one.kind, *times))
+                rows.append((rank, pass_.stage, pass_.micro_batch, pass_.kind, *times))
     table = pd.DataFrame(rows, columns=COLUMNS)
     return table.sort_values(["rank", "begin_ms", "end_ms"], ignore_index=True)
 
 
-def _ready_s(one: Pass, ends: dict[Pass, float], last: int) -> float | None:
+def _ready_s(pass_: Pass, ends: dict[Pass, float], last: int) -> float | None:
     """Return when a pass's input is available, or None if that is not known yet."""
-    kind, stage, number = one
+    kind, stage, number = pass_
     if kind == FORWARD:
         return ends.get(Pass(FORWARD, stage - 1, number)) if stage else 0.0
     if kind == WEIGHT:
@@ -119,11 +119,11 @@ def ideal_step(
     """
     forward_s = (forward_ms or 1.0) / 1e3 / SCHEDULES[pipeline][1]
 
-    def seconds(one: Pass) -> float:
-        duration = DURATIONS[one.kind]
-        if one.stage == 0 and one.kind in (INPUT, WEIGHT):
+    def seconds(pass_: Pass) -> float:
+        duration = DURATIONS[pass_.kind]
+        if pass_.stage == 0 and pass_.kind in (INPUT, WEIGHT):
             # The first stage sends no gradient, so PyTorch leaves its backward pass to W.
-            duration = 0.0 if one.kind == INPUT else DURATIONS[BACKWARD]
+            duration = 0.0 if pass_.kind == INPUT else DURATIONS[BACKWARD]
         return forward_s * duration
 
     table = simulate(schedule_order(pipeline, ranks, micro_batches), seconds)
@@ -150,8 +150,8 @@ def max_in_flight(pipeline: str, ranks: int, micro_batches: int) -> list[float]:
     """
     counts = []
     for passes in schedule_order(pipeline, ranks, micro_batches):
-        changes = [{FORWARD: 1, INPUT: 0}.get(one.kind, -1) for one in passes]
-        stages = len({one.stage for one in passes})
+        changes = [{FORWARD: 1, INPUT: 0}.get(pass_.kind, -1) for pass_ in passes]
+        stages = len({pass_.stage for pass_ in passes})
         counts.append(float(pd.Series(changes).cumsum().max()) / stages)
     return counts
 
@@ -222,7 +222,7 @@ def replay(run: Run) -> pd.DataFrame:
     ]
     table = pd.DataFrame(rows, columns=["stage", "kind", "seconds"])
     medians = table.groupby(["stage", "kind"])["seconds"].median()
-    return simulate(measured_order(run), lambda one: medians[one.stage, one.kind])
+    return simulate(measured_order(run), lambda pass_: medians[pass_.stage, pass_.kind])
 
 
 def compare_idle_shares(runs: Mapping[str, Run]) -> pd.DataFrame:

@@ -71,8 +71,8 @@ def _cut_mlp(rank: int, ranks: int) -> dict[str, dict[str, float]]:
     gelu = nn.functional.gelu
     x, a, b = torch.randn(8, 16), torch.randn(16, 64), torch.randn(64, 16)
     full = gelu(x @ a) @ b
-    x_columns, a_columns, b_columns = (each.chunk(ranks, 1)[rank] for each in (x, a, b))
-    a_rows, b_rows = (each.chunk(ranks, 0)[rank] for each in (a, b))
+    x_columns, a_columns, b_columns = (tensor.chunk(ranks, 1)[rank] for tensor in (x, a, b))
+    a_rows, b_rows = (tensor.chunk(ranks, 0)[rank] for tensor in (a, b))
     sizes: list[int] = []
 
     def add(part: torch.Tensor) -> torch.Tensor:
@@ -281,7 +281,7 @@ def _convolve(rank: int, ranks: int) -> dict[str, dict[str, Any]]:
         "input channels": (Shard(1), Shard(1)),
         "height of the images": (Shard(2), full),
     }
-    return {name: _convolve_placed(mesh, *where) for name, where in placements.items()}
+    return {name: _convolve_placed(mesh, *placement) for name, placement in placements.items()}
 
 
 def _convolve_placed(mesh: DeviceMesh, of_images: Any, of_weight: Any) -> dict[str, Any]:

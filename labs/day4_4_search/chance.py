@@ -1,4 +1,4 @@
-"""The best of several equal trainings, by chance alone."""
+"""The best of several equal trainings, at random."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def best_of(values: Sequence[float], count: int) -> float:
 
     The i-th value in ascending order is the best of C(i - 1, count - 1) choices.
     """
-    ways = [math.comb(place, count - 1) for place in range(len(values))]
-    return float(np.average(sorted(values), weights=ways))
+    choices = [math.comb(place, count - 1) for place in range(len(values))]
+    return float(np.average(sorted(values), weights=choices))
 
 
 def check_best_of(function: Callable[[Sequence[float], int], float]) -> str:

@@ -90,7 +90,7 @@ def search(
 
     Raises:
         ValueError: an unknown sampler, pruner, field or site, or the name of a different search.
-        JobError: another process conducts the search, or its workers or first trials failed.
+        JobError: a different process conducts the search, or its workers or first trials failed.
     """
     if name and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
         raise ValueError(
@@ -175,7 +175,7 @@ def _folder(request: dict[str, Any], name: str) -> Path:
             if changed := [key for key in request if request[key] != known.get(key)]:
                 raise ValueError(
                     f"name={name!r}: a different search has this name ({', '.join(changed)} "
-                    f"differ). Choose another name, or none, or delete {folder}"
+                    f"differ). Choose a different name, or none, or delete {folder}"
                 )
             return folder
         (folder / trial_queue.SNAPSHOT).write_text(request["text"])
@@ -188,13 +188,13 @@ def _folder(request: dict[str, Any], name: str) -> Path:
 
 @contextmanager
 def _conducting(folder: Path) -> Iterator[None]:
-    """Hold the search's lock, so that no second process starts its trials."""
+    """Lock the search, so that no second process starts its trials."""
     try:
         with FileLock(folder / ".conductor.lock", timeout=0):
             yield
     except Timeout as error:
         raise JobError(
-            f"another process conducts {folder.name}. Wait for it, or end it, then call again"
+            f"a different process conducts {folder.name}. Wait for it, or end it, then call again"
         ) from error
 
 
@@ -222,24 +222,24 @@ def _run_on_slurm(folder: Path, count: int, workers: int) -> None:
     arrays, left_before, number = 0, count + 1, ""
     with _progress_bar(folder, count) as update:
         while True:
-            # Asked first, or a trial that ends in between would be missed.
+            # Check this first, or a trial that ends in between would be missed.
             is_over = not array.is_active(folder)
             running = trial_queue.finish_ended(folder, runs.runs_root())
-            left = update()
-            if not left:
+            remaining = update()
+            if not remaining:
                 return
             if is_over and not running:
                 if number and array.was_cancelled(number):
                     raise JobError(f"{folder.name} was cancelled. Call search again to continue")
-                if left < left_before:  # for example, workers reached their time limit
-                    arrays, left_before = 0, left
+                if remaining < left_before:  # for example, workers reached their time limit
+                    arrays, left_before = 0, remaining
                 if arrays == MAX_ARRAYS:
                     raise JobError(
-                        f"{MAX_ARRAYS} arrays ended without a finished trial, and {left} are "
+                        f"{MAX_ARRAYS} arrays ended without a finished trial, and {remaining} are "
                         f"left. The workers' logs are in {folder / 'logs'}. Call search again to "
                         "continue"
                     )
-                number = array.submit(folder, count, min(workers, left))
+                number = array.submit(folder, count, min(workers, remaining))
                 arrays += 1
             time.sleep(POLL_S)
 

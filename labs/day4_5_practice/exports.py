@@ -91,15 +91,15 @@ def _check(runs: tuple[Run, ...], to: str, place: Path) -> None:
         folder = run.folder.resolve()
         if place.is_relative_to(folder) or (place / run.name).resolve() == folder:
             raise ValueError(
-                f"{place} holds {run.name} itself: choose a different folder for the tool's "
+                f"{place} contains {run.name}: choose a different folder for the tool's "
                 f"files, or none; by default they go to {runs_root() / FOLDER}"
             )
 
 
 def _offline(folder: Path) -> dict[str, str]:
     """Return an environment in which a tool sends nothing, and writes to this folder only."""
-    kept = {key: v for key, v in os.environ.items() if not key.startswith(REMOVED_VARIABLES)}
-    return kept | {
+    variables = {key: v for key, v in os.environ.items() if not key.startswith(REMOVED_VARIABLES)}
+    return variables | {
         "DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",

@@ -140,7 +140,7 @@ def compare_losses(run: Run, reference: Run) -> pd.DataFrame:
 
     Columns: stopped, uninterrupted, process (1, and 2 after the restart), same.
     """
-    losses = [each.steps.set_index("step")["loss"] for each in (run, reference)]
+    losses = [run_.steps.set_index("step")["loss"] for run_ in (run, reference)]
     table = pd.concat(losses, axis=1, keys=["stopped", "uninterrupted"])
     table["process"] = 1 + (table.index >= run.record.evidence.get("began_at", 0))
     table["same"] = table["stopped"] == table["uninterrupted"]

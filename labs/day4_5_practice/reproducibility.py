@@ -114,11 +114,11 @@ def compare_machines(runs: Iterable[Run], other_runs: Iterable[Run]) -> pd.DataF
     def without_label(config: Config) -> Config:
         return replace(config, rung="any")
 
-    others = {without_label(run.config): run for run in other_runs if len(run.steps)}
+    references = {without_label(run.config): run for run in other_runs if len(run.steps)}
     return pd.DataFrame(
-        _compare_losses(run, others[config])
+        _compare_losses(run, references[config])
         for run in runs
-        if len(run.steps) and (config := without_label(run.config)) in others
+        if len(run.steps) and (config := without_label(run.config)) in references
     )
 
 
@@ -152,8 +152,8 @@ def compare_repeats(runs: Iterable[Run]) -> pd.DataFrame:
     return table.assign(ratio=table["images_per_s"] / table["precision"].map(plain))
 
 
-def _compare_losses(run: Run, other: Run) -> dict[str, object]:
-    losses = [each.steps.set_index("step")["loss"] for each in (run, other)]
+def _compare_losses(run: Run, reference: Run) -> dict[str, object]:
+    losses = [run_.steps.set_index("step")["loss"] for run_ in (run, reference)]
     differences = (losses[0] - losses[1]).dropna().abs()
     return {
         "rung": run.config.rung,

@@ -90,7 +90,11 @@ def _rows(run: Run, record: Record, started_s: float) -> Iterator[Row]:
     """Yield the values of each step; an epoch's results are part of its last step."""
     steps = run.steps.to_dict("records")
     last = {row["epoch"]: row["step"] for row in steps}  # the last step of each epoch
-    results = {last[at]: epoch for at, epoch in enumerate(record.epochs) if at in last}
+    results = {
+        last[epoch_index]: epoch
+        for epoch_index, epoch in enumerate(record.epochs)
+        if epoch_index in last
+    }
     at_s = started_s
     for row in steps:
         at_s += row["step_s"] if _is_number(row.get("step_s")) else 0.0
@@ -175,7 +179,7 @@ def write_wandb(folder: Path, content: Content) -> None:
             console="off",
             silent=True,
             disable_code=True,
-            # Nothing about this machine: the run may be from another one.
+            # Nothing about this machine: the run may be from a different one.
             disable_git=True,
             x_disable_machine_info=True,
             x_disable_meta=True,

@@ -51,7 +51,7 @@ def runs_table(runs: Iterable[Run]) -> pd.DataFrame:
 
 
 def explained_shares(table: pd.DataFrame) -> pd.Series:
-    """Return the share of val_top1's variance that lies between the values of each setting.
+    """Return the share of val_top1's variance that is between the values of each setting.
 
     This is eta squared, the correlation ratio. It shows what goes along with accuracy, not what
     causes it, and favours settings with many values.

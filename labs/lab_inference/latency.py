@@ -100,7 +100,7 @@ def time_ladder(
 
     Columns: variant, batch, p50_s, p99_s, calls, images_per_s, error (of scores, relative to fp32's
     largest), made_s (until the first answer, if compiled), faster (times as fast as fp32). If there
-    is no C++ compiler, a warning says so and compiled variants are left out.
+    is no C++ compiler, compiled variants are left out with a warning.
     """
     rows = []
     for batch in batches:

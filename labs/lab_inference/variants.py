@@ -40,7 +40,7 @@ def fold_batchnorms(model: nn.Module, fold_by: Fold = fold) -> fx.GraphModule:
         before, norm = node.args[0], modules[node.target]
         conv = modules.get(before.target) if before.op == "call_module" else None
         follows = isinstance(norm, nn.BatchNorm2d) and isinstance(conv, nn.Conv2d)
-        if not follows or len(before.users) > 1:  # another layer needs the convolution's output
+        if not follows or len(before.users) > 1:  # a different layer needs the convolution's output
             continue
         bias = torch.zeros_like(norm.running_mean) if conv.bias is None else conv.bias
         weight, bias = fold_by(conv.weight, bias, norm)

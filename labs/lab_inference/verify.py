@@ -105,7 +105,7 @@ def check_fold(fold: Fold) -> str:
     before = [conv.weight, conv.bias, *norm.state_dict().values()]
     after = [*arguments[:2], *arguments[2].state_dict().values()]
     assert all(map(torch.equal, before, after)), (
-        "its arguments have changed: make new tensors, instead of *=, += and functions with _"
+        "its arguments have changed: create new tensors instead of *=, += and functions with _"
     )
     weight, bias = result
     _compare("weight", weight, *_weights(conv, norm))
@@ -223,7 +223,7 @@ def check_int8(to_int8: ToInt8) -> str:
         f"stays in the middle"
     )
     wrong = int((steps != (numbers / scale).round().clamp(-127, 127)).sum())
-    assert not wrong, f"{wrong} of {len(numbers)} numbers become another step than the nearest"
+    assert not wrong, f"{wrong} of {len(numbers)} numbers become a different step than the nearest"
     return "2,001 numbers became the nearest step, and too large ones the last"
 
 

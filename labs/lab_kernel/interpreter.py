@@ -86,15 +86,15 @@ def count_traffic(**tensors: torch.Tensor) -> Iterator[Traffic]:
     traffic, names = Traffic(), ("create_masked_load", "create_masked_store", "create_dot")
     load, store, dot = originals = [getattr(Builder, name) for name in names]
 
-    def counted_load(self: Any, ptrs: Any, mask: Any, *rest: Any) -> Any:
+    def counted_load(self: Any, ptrs: Any, mask: Any, *arguments: Any) -> Any:
         traffic.read += _count_bytes(ptrs, mask, tensors, "reads")
         traffic.programs.add(self.grid_idx)
-        return load(self, ptrs, mask, *rest)
+        return load(self, ptrs, mask, *arguments)
 
-    def counted_store(self: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
+    def counted_store(self: Any, ptrs: Any, value: Any, mask: Any, *arguments: Any) -> Any:
         traffic.written += _count_bytes(ptrs, mask, tensors, "writes")
         traffic.programs.add(self.grid_idx)
-        return store(self, ptrs, value, mask, *rest)
+        return store(self, ptrs, value, mask, *arguments)
 
     def counted_dot(self: Any, *tiles: Any) -> Any:
         traffic.dots += 1

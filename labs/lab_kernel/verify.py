@@ -35,9 +35,9 @@ def _run(
     return out, traffic
 
 
-def _assert_complete(out: torch.Tensor, what: str) -> None:
+def _assert_complete(out: torch.Tensor, name: str) -> None:
     missing = int(out.isnan().sum())
-    assert not missing, f"{what}: {missing} of {out.numel()} results are NaN, or never written"
+    assert not missing, f"{name}: {missing} of {out.numel()} results are NaN, or never written"
 
 
 def _assert_minimal(traffic: Traffic, read: int, written: int) -> str:
@@ -136,7 +136,7 @@ def check_matmul(kernel: Kernel) -> str:
         last = (k - 1) // launch.SIDE * launch.SIDE
         last_tiles = a[:, last:].float() @ b[last:].float()
         assert k <= launch.SIDE or not torch.allclose(out, last_tiles, atol=1e-3), (
-            "it is the product of the last tiles only: add to what `total` holds"
+            "it is the product of the last tiles only: add to the value of `total`"
         )
         assert torch.allclose(out, a.float() @ b.float(), atol=1e-3), (
             f"({m}, {k}) · ({k}, {n}) is wrong: `inner` continues at `begin`, `total` is added to"

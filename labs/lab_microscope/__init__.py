@@ -1,4 +1,4 @@
-"""Elective M: when do Tensor Cores run?"""
+"""Elective M: which kernels run on Tensor Cores."""
 
 from course.lazy import lazy_exports
 

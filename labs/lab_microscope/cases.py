@@ -48,10 +48,10 @@ class Product:
         if self.dtype == "int8":
             return lambda: torch._int_mm(a, b)
         if self.dtype == "fp8":
-            one = torch.ones((), device=device)
+            scale = torch.ones((), device=device)
             # The data sheet's rate is for sums that round a little more.
             options = {"out_dtype": torch.bfloat16, "use_fast_accum": True}
-            return lambda: torch._scaled_mm(a, b, one, one, **options)
+            return lambda: torch._scaled_mm(a, b, scale, scale, **options)
         return lambda: a @ b
 
 

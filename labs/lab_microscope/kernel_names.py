@@ -41,7 +41,7 @@ EXAMPLES = (
     ),
     (
         "sm90_xmma_wgrad_indexed_implicit_gemm_f32f32_tf32f32",
-        "a split_k_kernel adds the products of another kernel, and keeps its name",
+        "a split_k_kernel adds the products of a different kernel, and keeps its name",
     ),
 )
 # The informative parts of a long name: family, tile, instruction, alignment.
@@ -96,8 +96,8 @@ def main_kernel(kernels: Iterable[str]) -> str:
     """Return the kernel that multiplies: on Tensor Cores, or according to its name; or ""."""
     names = list(kernels)
     on_tensor_cores = [name for name in names if classify(name).verdict == USED]
-    others = [name for name in names if not HELPERS.search(name)]
-    return next(iter(on_tensor_cores or others or names), "")
+    candidates = [name for name in names if not HELPERS.search(name)]
+    return next(iter(on_tensor_cores or candidates or names), "")
 
 
 @cache

@@ -49,7 +49,7 @@ class KernelNames(list):
 def products() -> list[Product]:
     """Return a product in each format, with longer sides, and in each storage order."""
     longer = [
-        replace(BASE, **{side: getattr(BASE, side) + more}) for side in "knm" for more in LONGER
+        replace(BASE, **{side: getattr(BASE, side) + extra}) for side in "knm" for extra in LONGER
     ]
     cases = [replace(case, dtype=name) for name in FORMATS for case in (BASE, *longer)]
     odd = [replace(BASE, **{side: getattr(BASE, side) + 1}) for side in "knm"]
@@ -162,7 +162,7 @@ def parts(device: torch.device) -> dict[str, Callable[[KernelNames], Any]]:
 def measure_gpu() -> records.Measurements | None:
     """Measure on this machine's GPU what was recorded on the H100; None without a GPU.
 
-    It takes two minutes. A format that the GPU does not support is left out, and a line says so.
+    It takes two minutes. A format that the GPU does not support is left out, with a message.
 
     Raises:
         RuntimeError: a map could not be measured.
@@ -191,7 +191,7 @@ def _local_products(device: torch.device) -> list[Product]:
     name = "bf16" if has_units(device, "bf16") else "fp32"
     side = LOCAL_SIDE[device.type]
     base = Product(side, side, side, name)
-    return [base, *(replace(base, **{which: side + 1}) for which in "mnk")]
+    return [base, *(replace(base, **{name: side + 1}) for name in "mnk")]
 
 
 def map_this_machine(reach: int = 8) -> pd.DataFrame:

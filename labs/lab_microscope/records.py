@@ -62,13 +62,13 @@ def load_measurements(machine: str = MACHINE) -> Measurements:
 
 def build_tables(raw: dict[str, Any]) -> Measurements:
     """Build the tables from measurements as they are stored, with kernels as numbers of names."""
-    names, when = raw["names"], {"date": raw["date"], "versions": {"torch": raw["torch"]}}
+    names, source = raw["names"], {"date": raw["date"], "versions": {"torch": raw["torch"]}}
     cases = ("products", "convolutions", "cublas", "cudnn")
     tables = {name: _case_table(raw.get(name, []), names) for name in cases}
     tables |= {name: grid_table(raw[name], names) for name in ("near", "far", "line")}
     tables["counters"] = _counter_table(raw.get("counters", []), names)
     tables["largest"] = _largest_table(raw, names)
-    machine = f"{raw['machine']} ({origin(when)})"
+    machine = f"{raw['machine']} ({origin(source)})"
     tables = {name: table.assign(machine=machine) for name, table in tables.items()}
     return Measurements(machine, **tables)
 

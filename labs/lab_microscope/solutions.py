@@ -7,7 +7,7 @@ OTHER_WORDS = ("ffma", "simt", "ToNhwc", "ToNchw", "split_k_kernel")
 
 
 def uses_tensor_cores(name: str) -> bool:
-    """Return whether a kernel's name says that Tensor Cores multiply in it."""
+    """Return whether Tensor Cores multiply in a kernel, according to its name."""
     if any(word in name for word in OTHER_WORDS):
         return False
     return any(word in name for word in TENSOR_CORE_WORDS)

@@ -197,7 +197,7 @@ class Workload:
         self.network.train(setting.mode == "train")
         self.model: nn.Module | Callable = self.network
         if distributed.is_initialized():
-            # Gradients stay in the buckets; copying each back would be another call.
+            # Gradients stay in the buckets; copying each back would be one more call.
             self.model = DistributedDataParallel(self.network, gradient_as_bucket_view=True)
         if setting.compile:
             self.model = torch.compile(self.model)
@@ -275,7 +275,7 @@ def _set_layout(network: nn.Module, layout: torch.memory_format, dims: int) -> N
 
 
 def _warm_up(workload: Workload) -> int:
-    """Make the steps of the warm-up; return how many steps to time, from the last one's time."""
+    """Run the steps of the warm-up; return how many steps to time, from the last one's time."""
     setting = workload.setting
     for _ in range(setting.warmup - 1):
         workload.step()

@@ -35,7 +35,7 @@ BOXES = "boxes.json"
 
 @dataclass(frozen=True)
 class Recipe:
-    """The parameters of the set. Equal recipes make equal images."""
+    """The parameters of the set. Equal recipes give equal images."""
 
     images: int = 256
     seed: int = 0
@@ -63,7 +63,7 @@ def ensure_set(
     """Return the folder of a set next to the default set; fill it if it is incomplete."""
     default = default_set.default_root().resolve()
 
-    def is_whole(folder: Path) -> bool:
+    def is_complete(folder: Path) -> bool:
         same = read_dict(folder / MANIFEST).get("recipe") == asdict(recipe)
         return same and len([*folder.glob(f"[!.]*.{suffix}")]) == count
 
@@ -72,8 +72,8 @@ def ensure_set(
         write_manifest(folder, {"recipe": asdict(recipe)})
 
     folder = root or default.with_name(f"{default.name}-{name}")
-    options = {"is_whole": is_whole, "fill": fill_and_sign, "needs_mb": needs_mb}
-    return default_set.ensure_whole(folder.resolve(), what=name, **options)
+    options = {"is_complete": is_complete, "fill": fill_and_sign, "needs_mb": needs_mb}
+    return default_set.ensure_complete(folder.resolve(), what=name, **options)
 
 
 def _fill(root: Path, recipe: Recipe) -> None:

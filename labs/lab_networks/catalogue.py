@@ -23,7 +23,7 @@ OBJECT_SHARE = 0.002  # of default boxes, as in COCO's images
 
 @dataclass(frozen=True)
 class Network:
-    """What the benchmark needs to know of a network."""
+    """What the benchmark needs of a network."""
 
     words: str
     build: Callable[[], nn.Module]

@@ -140,8 +140,10 @@ def plot_time_by_kind(measurements: pd.DataFrame, *rungs: str) -> Picture:
     kinds = pd.DataFrame(steps["kinds"].tolist(), index=steps.index)
     on_tensor_cores = steps["tensor_core_share"]
     elsewhere = (kinds["products"] - on_tensor_cores).clip(lower=0)
-    rest = (kinds[name] for name in ("normalisation", "copies", "others"))
-    parts = {name: 100 * share for name, share in zip(PARTS, (on_tensor_cores, elsewhere, *rest))}
+    remaining = (kinds[name] for name in ("normalisation", "copies", "others"))
+    parts = {
+        name: 100 * share for name, share in zip(PARTS, (on_tensor_cores, elsewhere, *remaining))
+    }
     picture = Picture(9.8, 1.3 + 0.3 * len(steps))
     axes = picture.panel()
     look = {"words": [""] * len(steps), "inside": "{share:.0%}", "colours": PARTS}
@@ -182,13 +184,13 @@ def plot_busy(measurements: pd.DataFrame, *rungs: str) -> Picture:
 
 
 def plot_scaling(table: pd.DataFrame) -> Picture:
-    """Draw a GPU's computing time in a step, alone and with others (from `scaling_efficiency`)."""
+    """Draw each GPU's computing time per step, for one and several (`scaling_efficiency`)."""
     names, words = [], []
     for (name, batch, gpus), row in table.iterrows():
         names.append(f"{TITLES[name]} ({batch}), {gpus} GPU" + "s" * (gpus > 1))
         efficiency = f"; efficiency {row['efficiency']:.0%}" * (gpus > 1)
         words.append(_of_ms(row["computing_s"], row["step_s"]) + efficiency)
-    waits = "it sends, or waits for the host or another GPU"
+    waits = "it sends, or waits for the host or a different GPU"
     return _plot_shares(table["computing"].set_axis(names), words, "a GPU computes", waits)
 
 

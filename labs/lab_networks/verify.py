@@ -67,7 +67,7 @@ def check_seconds(timing: Timing) -> str:
     result = device.run(timing)
     steps = len(device.spans)
     assert steps == WARMUP + ITERATIONS, (
-        f"it makes {steps} steps; expected {WARMUP} of warm-up and {ITERATIONS} timed ones"
+        f"it runs {steps} steps; expected {WARMUP} of warm-up and {ITERATIONS} timed ones"
     )
     assert isinstance(result, float), f"it returns {type(result).__name__}; expected seconds"
     true = (device.spans[-1][1] - device.spans[WARMUP][0]) / ITERATIONS
@@ -87,8 +87,8 @@ def check_seconds(timing: Timing) -> str:
     return f"{words}, without the warm-up"
 
 
-def _is_near(result: float, other: float) -> bool:
-    return TOLERANCE[0] < result / other < TOLERANCE[1]
+def _is_near(result: float, reference: float) -> bool:
+    return TOLERANCE[0] < result / reference < TOLERANCE[1]
 
 
 def check_waits(timing: Timing) -> str:

@@ -29,7 +29,7 @@ SHIFT = 2  # pixels from one layer to the next
 
 @dataclass(frozen=True)
 class Recipe:
-    """The parameters of the set. Equal recipes make equal volumes."""
+    """The parameters of the set. Equal recipes give equal volumes."""
 
     volumes: int = 8
     side: int = 144  # voxels; training takes a part of 128

@@ -40,7 +40,7 @@ Correct = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Solve], torch.Tens
 
 @dataclass(frozen=True)
 class Factors:
-    """P·A ≈ L·U. `packed` holds L below the diagonal (its own diagonal is 1) and U from it on."""
+    """P·A ≈ L·U. `packed` contains L below the diagonal (L has 1 on it) and U from it on."""
 
     packed: torch.Tensor  # fp64, rounded to the format
     order: torch.Tensor  # row i of P·A is row order[i] of A

@@ -39,9 +39,9 @@ def check_carry(add: Add) -> str:
         (mean + scale * torch.randn(1000, generator=generator)).to(FP16)
         for mean, scale in ((4.0, 0.5), (0.0, 1e-4), (0.0, 1e-3))
     )
-    new, left = add(total, carry, update)
+    new, remainder = add(total, carry, update)
     lost = total.double() + (update + carry).double() - new.double()
-    wrong = (left.double() - lost).abs() > lost.abs() * 1e-3 + 1e-7
+    wrong = (remainder.double() - lost).abs() > lost.abs() * 1e-3 + 1e-7
     assert not wrong.any(), (
         f"{int(wrong.sum())} of 1,000 sums keep something other than what rounding took: it is the "
         f"update with the old carry, minus (new total − old total)"

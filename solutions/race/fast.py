@@ -1,8 +1,8 @@
-"""The race's fourth entry: what four days taught, put together for crops of 32 pixels.
+"""The race's fourth entry combines techniques of all four days for crops of 32 pixels.
 
-A network that looks at patches; Muon, which learns in one pass what SGD learns in three; batches
-shifted as a whole, so that augmenting is a view; small crops first; and on a GPU all of a step
-in one CUDA graph, since so small a network's kernels take less time than their launches.
+It trains a network on patches, with Muon, which learns in one pass what SGD learns in three. Each
+batch is shifted as one tensor, so augmentation is a view. Small crops come first. On a GPU, a step
+is one CUDA graph, because the kernels of a small network take less time than their launches.
 """
 
 import torch
@@ -18,13 +18,13 @@ SETTINGS = {
     "cpu": {"epochs": 2, "steps": 112, "batch_size": 256, "lr": 0.2, "label_smoothing": 0.1},
     "gpu": {"epochs": 3, "steps": 128, "batch_size": 512, "lr": 0.15, "label_smoothing": 0.1},
 }
-WIDTH = {"cpu": 16}  # of the first layer; with more, a processor takes longer to learn as much
+WIDTH = {"cpu": 16}  # of the first layer; with more, a CPU needs longer for the same accuracy
 WIDE = 64  # elsewhere
 SMALL = {
     "cpu": 0.25
-}  # this share of the training sees a quarter of the pixels; a graph is of one size
+}  # this share of the training has a quarter of the pixels; a graph has one size
 RISE, PAD = 0.2, 4  # share of the updates in which the learning rate rises; pixels of a shift
-MOMENTUM, VECTORS_LR, DECAY = 0.9, 0.1, 5e-4  # of all weights; of biases and BatchNorm; SGD's
+MOMENTUM, VECTORS_LR, DECAY = 0.9, 0.1, 5e-4  # for all weights; for biases and BatchNorm; for SGD
 
 
 def main(run):
@@ -36,7 +36,7 @@ def main(run):
     crops = sets.train.images.to(device), sets.train.labels.to(device)
     net = network(sets.classes, WIDTH.get(device.type, WIDE))
     net = net.to(device, memory_format=torch.channels_last)
-    rate = torch.zeros((), device=device)  # a tensor, so that a graph reads it anew
+    rate = torch.zeros((), device=device)  # a tensor, so that each replay of a graph reads it
     update = Update(net, rate)
     criterion = nn.CrossEntropyLoss(label_smoothing=cfg.label_smoothing)
     half = HALF.get(cfg.precision)
@@ -60,7 +60,7 @@ def main(run):
         if (number + 1) % cfg.steps == 0:
             run.keep_weights(net)
     run.save_weights(net)
-    run.save_network(net)  # it is none of the course's: the referee asks how it computes
+    run.save_network(net)  # the referee needs it: it is not a network of the course
 
 
 def network(classes, width):
@@ -134,7 +134,7 @@ class Update:
 
 def orthogonal(matrix, iterations=5):
     """Newton and Schulz's iteration: singular values become about 1."""
-    a, b, c = 3.4445, -4.7750, 2.0315  # Jordan's: steep at zero, so that few iterations do
+    a, b, c = 3.4445, -4.7750, 2.0315  # Jordan's: steep at zero, so few iterations are enough
     x = matrix.bfloat16() / (matrix.norm() + 1e-7)
     for _ in range(iterations):
         square = x @ x.T

@@ -1,6 +1,6 @@
 """The race's second entry: the first one with a learning rate that also rises.
 
-One cycle (lab 3.3) bears a higher rate, while momentum falls; so fewer passes do.
+One cycle (lab 3.3) allows a higher rate while momentum falls, so fewer passes are enough.
 """
 
 import torch

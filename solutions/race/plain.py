@@ -1,6 +1,6 @@
 """The race's first entry: the ladder's best rung, until the target is reached.
 
-Sixteen bits, channels last; the learning rate falls in a straight line, as in lab 3.3.
+It uses 16 bits and channels last; the learning rate falls linearly, as in lab 3.3.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """The race's third entry: the second one with small images first, averages, and softer labels.
 
-A quarter of the pixels takes six tenths of the time on a processor, and teaches the first updates
-as well (lab 3.2). The weights that are left are averages over the last updates (lab 3.3).
+On a CPU, a quarter of the pixels takes 60 % of the time, and is as good for the first updates
+(lab 3.2). The final weights are averages over the last updates (lab 3.3).
 """
 
 import torch
@@ -15,7 +15,7 @@ from course.training import models, optimizers
 from course.training.precision import HALF
 from course.training.recorder import recording
 
-SMALL = 0.3  # this share of the epochs sees every second pixel, in both directions
+SMALL = 0.3  # this share of the epochs uses every second pixel, in both directions
 # What a run computes, on each track: fields of a Config.
 SETTINGS = {
     "quick": {"model": "resnet8_patches", "epochs": 2, "steps": 36, "batch_size": 64, "lr": 0.2,

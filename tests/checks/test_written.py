@@ -85,7 +85,7 @@ WRONG = {
             "only the steps after the warm-up are timed, so divide by their number"
         ),
         ("wait()", "wait()", "f'{begin}'"): "it returns str; expected seconds",
-        ("wait()", "step(); wait()", PER_STEP): "it makes 21 steps; expected 10 of warm-up",
+        ("wait()", "step(); wait()", PER_STEP): "it runs 21 steps; expected 10 of warm-up",
         ("time.sleep(1)", "wait()", PER_STEP): "it does not wait for the warm-up",
     },
     "fast_step.statistics": {
@@ -195,7 +195,7 @@ WRONG = {
             SCALE,
             "weight.mul_(scale[:, None, None, None])",
             BIAS,
-        ): "its arguments have changed: make new tensors",
+        ): "its arguments have changed: create new tensors",
     },
     "inference.int8": {
         ("numbers * scale", "steps.round().clamp(-most, most)"): "it multiplies by the scale",
@@ -203,7 +203,7 @@ WRONG = {
         ("numbers / scale", "steps.round()"): "Clamp before .to.torch.int8.",
         ("numbers / scale", "steps.round().clamp(-128, 127)"): "it should be −127",
         ("numbers / scale", "steps.round().clamp(-127, 127)"): "clamp to most, whatever that is",
-        ("numbers / scale", "steps.ceil().clamp(-most, most)"): "another step than the nearest",
+        ("numbers / scale", "steps.ceil().clamp(-most, most)"): "different step than the nearest",
         ("numbers / scale", "steps.mean()"): "became|step",
     },
 }

@@ -11,7 +11,7 @@ from cases import for_all
 
 from course.config import CROPS_PX, Config, rung
 from course.data import crop_set, default_set
-from course.data.crop_set import SPLITS, TILE_PX, Crops, OnDevice, Recipe, ensure, is_whole
+from course.data.crop_set import SPLITS, TILE_PX, Crops, OnDevice, Recipe, ensure, is_complete
 from course.data.default_set import PHOTOGRAPHS, DataError
 from course.data.loader import image_sets, loaders
 
@@ -142,7 +142,7 @@ def test_damage_is_named_and_incomplete_files_are_created_again(
     with pytest.raises(DataError, match="train.npy is damaged: delete the folder"):
         Crops(copy, "train")
     images.write_bytes(content[:-5])
-    assert not is_whole(copy, TINY)
+    assert not is_complete(copy, TINY)
     assert Crops(ensure(copy, TINY), "train").images.equal(Crops(folder, "train").images)
 
 

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from course.data import default_set
-from course.data.default_set import PHOTOGRAPHS, SIZES, DataError, Recipe, ensure, is_whole
+from course.data.default_set import PHOTOGRAPHS, SIZES, DataError, Recipe, ensure, is_complete
 
 TINY = Recipe(train_per_class=2, val_per_class=1)
 SMALLEST = Recipe(train_per_class=1, val_per_class=0)
@@ -72,7 +72,7 @@ def test_two_processes_create_one_set_with_the_same_bytes(tiny_set: Path, tmp_pa
     outputs = [process.communicate(timeout=60)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     assert sum("making the default data set" in output for output in outputs) == 1
-    assert is_whole(root, TINY) and digest(root) == digest(tiny_set)
+    assert is_complete(root, TINY) and digest(root) == digest(tiny_set)
 
 
 @pytest.mark.skipif(PIL.__version__ != PILLOW, reason=f"the digest is of Pillow {PILLOW}")
@@ -106,8 +106,8 @@ def test_a_killed_process_leaves_no_set(busy_process) -> None:
     partial = root.with_name("set.partial")
     process.kill()
     process.wait()
-    assert partial.exists() and not root.exists() and not is_whole(root)
-    assert is_whole(ensure(root, SMALLEST), SMALLEST)
+    assert partial.exists() and not root.exists() and not is_complete(root)
+    assert is_complete(ensure(root, SMALLEST), SMALLEST)
     assert not partial.exists()
 
 
@@ -124,16 +124,16 @@ def test_a_damaged_set_is_created_again_and_a_complete_one_kept(copy: Path, tiny
     assert {path: path.stat().st_mtime_ns for path in copy.rglob("*")} == times
     for damage in (lambda path: path.unlink(), lambda path: path.write_bytes(b"")):
         damage(next(copy.glob("train/cat/*.jpg")))
-        assert not is_whole(copy, TINY)
+        assert not is_complete(copy, TINY)
         assert digest(ensure(copy, TINY)) == digest(tiny_set)
-    assert not is_whole(copy, SMALLEST)
-    assert is_whole(ensure(copy, SMALLEST), SMALLEST) and not is_whole(copy, TINY)
+    assert not is_complete(copy, SMALLEST)
+    assert is_complete(ensure(copy, SMALLEST), SMALLEST) and not is_complete(copy, TINY)
 
 
 @pytest.mark.parametrize("manifest", ("", "{", "[]", "7", '{"recipe": null}'))
 def test_a_damaged_manifest_is_not_complete(copy: Path, manifest: str) -> None:
     (copy / default_set.MANIFEST).write_text(manifest)
-    assert not is_whole(copy, TINY)
+    assert not is_complete(copy, TINY)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_damaged_manifest_is_not_complete(copy: Path, manifest: str) -> None:
 )
 def test_a_folder_with_other_files_is_refused(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(DataError, match=f"{tmp_path} .* left alone: set COURSE_DATA"):
+    with pytest.raises(DataError, match=f"{tmp_path} .* stays unchanged: set COURSE_DATA"):
         ensure(tmp_path, TINY)
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == text
@@ -150,7 +150,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path, name: str, text: s
 def test_an_empty_folder_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "scratch").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "scratch")
-    assert is_whole(ensure(tmp_path / "link", SMALLEST), SMALLEST)
+    assert is_complete(ensure(tmp_path / "link", SMALLEST), SMALLEST)
 
 
 def test_an_unwritable_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

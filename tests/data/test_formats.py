@@ -335,19 +335,19 @@ def test_bad_requests_are_refused(photos: Path, tmp_path: Path) -> None:
         convert.convert("zip", photos)
     with pytest.raises(DataError, match="no folder .*train"):
         convert.convert("raw", tmp_path / "nowhere")
-    with pytest.raises(DataError, match="holds no converted images: make raw by course data --as"):
+    with pytest.raises(DataError, match="no converted images: make raw by course data --as"):
         convert.index(tmp_path, "raw")
-    with pytest.raises(DataError, match="holds small: make raw by course data --as raw"):
+    with pytest.raises(DataError, match="contains small: make raw by course data --as raw"):
         convert.index(convert.convert("small", photos), "raw")
     target = convert.target_folder("raw", photos)
     target.mkdir(parents=True)
     (target / "mine.txt").write_text("mine")
-    with pytest.raises(DataError, match="holds files that are no converted images"):
+    with pytest.raises(DataError, match="contains files that are not converted images"):
         convert.convert("raw", photos)
     assert (target / "mine.txt").read_text() == "mine"
     for path in (photos / "val" / "cat").iterdir():
         path.unlink()
-    with pytest.raises(DataError, match="cat holds no image"):
+    with pytest.raises(DataError, match="cat contains no image"):
         convert.convert("raw", photos)
     same_name = tmp_path / "a" / photos.name
     assert target != convert.target_folder("raw", same_name)

@@ -223,7 +223,7 @@ def test_images_and_crops_equal_pillows_and_torchvisions(tiny_set: Path) -> None
 
 def test_incomplete_folders_are_named(imagenet: Path, tmp_path: Path) -> None:
     message = refusal(config(tmp_path / "nowhere"))
-    assert f"no folder {tmp_path / 'nowhere' / 'train'}: data_root must hold train/" in message
+    assert f"no folder {tmp_path / 'nowhere' / 'train'}: data_root must contain train/" in message
     for path in (imagenet / "val" / "n01443537").iterdir():
         path.unlink()
     message = refusal(config(imagenet))

@@ -57,5 +57,5 @@ def test_it_trains_over_both_and_a_rank_that_dies_is_told(
     assert len(losses) == DIES_AT and len(known) > 0
     assert np.isfinite(known).all() and (np.diff(known) < 0).all()
     left, died = ranks.rank_table(run).to_dict("records")
-    assert left["status"] == "failed" and "Another rank ended, and this one only" in left["error"]
+    assert left["status"] == "failed" and "A different rank ended" in left["error"]
     assert (died["status"], died["error"]) == ("", "")  # it had no time to say anything

@@ -159,7 +159,7 @@ def test_an_unreadable_run_is_skipped_with_its_reason(runs_root, capsys):
     assert list(runs.find_runs()["run"]) == ["mine-1"]
     cut, newer = capsys.readouterr().err.splitlines()
     assert cut.startswith("skipped cut-3: Expecting property")
-    assert newer.startswith("skipped newer-2: a run has no setting 'colour'. Another version of")
+    assert newer.startswith("skipped newer-2: a run has no setting 'colour'. A different")
 
 
 def test_steps_leave_out_an_incomplete_line(runs_root):

@@ -376,7 +376,7 @@ class TestThread:
         eventually(lambda: second.calls > 5, "the second is live", 10)
         assert first.calls == calls
         text = text_of(before)
-        assert re.search(r"As of [\d:]+\.", text) and "Another cell shows the queue now." in text
+        assert re.search(r"As of [\d:]+\.", text) and "A different cell shows the queue" in text
         assert FIRST["name"] in text and "amp-2" in text_of(after)
         after.box.close()
         eventually(lambda: follower_count() == 0, "closing ends the thread", 10)

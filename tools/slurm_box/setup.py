@@ -1,4 +1,4 @@
-"""What a Slurm on one machine needs before it starts: its programs, and its files."""
+"""Install Slurm's programs, and write the files of a cluster on one machine."""
 
 from __future__ import annotations
 
@@ -42,31 +42,31 @@ PROGRAMS = (
     "sacct",
 )
 NODES, GPUS = ("node1", "node2"), 4  # GPUs of each node
-FIRST_PORT = 16817  # of seven; COURSE_SLURM_PORT names another, say for two people on one machine
-JOBS_A_START, MOST_JOBS = 10_000, 60_000_000  # Slurm itself begins anew after 67 million
+FIRST_PORT = 16817  # of seven; set COURSE_SLURM_PORT if two people use one machine
+JOBS_PER_START, MAX_JOBS = 10_000, 60_000_000  # Slurm starts over after 67 million
 TEMPLATES = Path(__file__).with_name("slurm_conf")
 PROLOG = "task_prolog.sh"
 
 
 class ClusterError(JobError):
-    """The cluster cannot be started; the message says what is missing, and what to do."""
+    """The cluster cannot be started; the message names the cause and what to do."""
 
 
 def ports() -> dict[str, int]:
-    """The port of each program that has one, all on loopback.
+    """Return the port of each program that has one, all on loopback.
 
     Raises:
-        ClusterError: COURSE_SLURM_PORT is no port.
+        ClusterError: COURSE_SLURM_PORT is not a port.
     """
-    given = os.environ.get("COURSE_SLURM_PORT", str(FIRST_PORT))
-    if not given.isdecimal() or not 1024 <= int(given) <= 65530:
-        raise ClusterError(f"COURSE_SLURM_PORT={given!r}: it must be a number, 1024 to 65530")
+    first = os.environ.get("COURSE_SLURM_PORT", str(FIRST_PORT))
+    if not first.isdecimal() or not 1024 <= int(first) <= 65530:
+        raise ClusterError(f"COURSE_SLURM_PORT={first!r}: expected a number from 1024 to 65530")
     names = ("slurmctld", "slurmdbd", *NODES)
-    return {name: int(given) + 2 * place for place, name in enumerate(names)}
+    return {name: int(first) + 2 * number for number, name in enumerate(names)}
 
 
 def missing() -> list[str]:
-    """The programs that a cluster needs and this machine does not have."""
+    """Return the programs that a cluster needs and this machine lacks."""
     return [name for name in PROGRAMS if not which(name)]
 
 
@@ -74,24 +74,24 @@ def install() -> None:
     """Install what is missing, without starting any service.
 
     Raises:
-        ClusterError: that takes root, or Debian, or it did not work.
+        ClusterError: root or Debian is required, or the installation failed.
     """
     lacking = missing()
     if not lacking:
         return
-    wanted = f"apt-get install --no-install-recommends {' '.join(PACKAGES)}"
+    command = f"apt-get install --no-install-recommends {' '.join(PACKAGES)}"
     if not shutil.which("apt-get") or os.geteuid() != 0:
         raise ClusterError(
-            f"not installed: {', '.join(lacking)}. On Debian or Ubuntu, run as root: {wanted}"
+            f"not installed: {', '.join(lacking)}. On Debian or Ubuntu, run as root: {command}"
         )
-    with FileLock("/run/lock/course-slurm-install.lock"):  # two at once would meet at dpkg's own
+    with FileLock("/run/lock/course-slurm-install.lock"):  # two at once would collide in dpkg
         if missing():
-            _install_packages(wanted)
+            _install_packages(command)
 
 
-def _install_packages(wanted: str) -> None:
+def _install_packages(command: str) -> None:
     print(f"Installing {', '.join(PACKAGES)} …", file=sys.stderr)
-    blocker = Path("/usr/sbin/policy-rc.d")  # or Debian would start services of its own
+    blocker = Path("/usr/sbin/policy-rc.d")  # otherwise Debian would start services
     created = not blocker.exists()
     if created:
         blocker.write_text("#!/bin/sh\nexit 101\n")
@@ -99,7 +99,7 @@ def _install_packages(wanted: str) -> None:
     try:
         env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         subprocess.run(["apt-get", "update", "-qq"], env=env, check=False, capture_output=True)
-        done = subprocess.run(
+        process = subprocess.run(
             ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *PACKAGES],
             env=env,
             capture_output=True,
@@ -108,32 +108,34 @@ def _install_packages(wanted: str) -> None:
     finally:
         if created:
             blocker.unlink()
-    if still := missing():
-        raise ClusterError(f"{wanted} did not bring {', '.join(still)}:\n{done.stderr[-800:]}")
+    if remaining := missing():
+        raise ClusterError(
+            f"{command} did not install {', '.join(remaining)}:\n{process.stderr[-800:]}"
+        )
 
 
 def _first_job(conf: Path) -> int:
-    """The first job id of this start: each has a block of its own, lest ids be given twice.
+    """Return the first job id of this start: each start has its own block, so ids are unique.
 
-    A controller that was killed may have lost its count, and would begin again with ids that
-    accounting knows already. Clusters of one machine begin apart, as their ports do: scripts derive
-    a port of their own from the id.
+    A controller that was killed may have lost its count, and would use ids again that accounting
+    already knows. Clusters on one machine use different blocks, as they use different ports,
+    because scripts derive a port from the id.
     """
     last = re.search(r"^FirstJobId=(\d+)", conf.read_text(), re.M) if conf.exists() else None
     if last:
-        return (int(last[1]) + JOBS_A_START) % MOST_JOBS
-    return 1 + 97 * ports()["slurmctld"] % JOBS_A_START
+        return (int(last[1]) + JOBS_PER_START) % MAX_JOBS
+    return 1 + 97 * ports()["slurmctld"] % JOBS_PER_START
 
 
 def write_files(home: Path) -> None:
-    """Make the cluster's folder: configuration anew, keys and the database once.
+    """Create the cluster's folder: write the configuration; create keys and database only once.
 
     Raises:
-        ClusterError: the database could not be made.
+        ClusterError: the database could not be created.
     """
     for name in ("munge", "database", "log", "run", "spool", "state"):
         (home / name).mkdir(exist_ok=True, mode=0o700)
-    for number in range(GPUS):  # Slurm wants devices: each is a name for one that is always there
+    for number in range(GPUS):  # Slurm needs devices: each is a link to one that always exists
         link = home / f"gpu{number}"
         if not link.is_symlink():
             link.symlink_to("/dev/null")
@@ -169,10 +171,10 @@ def _make_database(folder: Path) -> None:
         "--skip-test-db",
         "--auth-root-authentication-method=normal",
     ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
+    process = subprocess.run(command, capture_output=True, text=True)
+    if process.returncode:
         shutil.rmtree(folder)
-        raise ClusterError(f"MariaDB's folder could not be made:\n{done.stderr[-800:]}")
+        raise ClusterError(f"MariaDB's folder could not be created:\n{process.stderr[-800:]}")
 
 
 @dataclass(frozen=True)
@@ -188,13 +190,13 @@ class Daemon:
 
 
 def listens(port: int) -> bool:
-    """Does a program answer at this port of loopback?"""
+    """Return whether a program answers at this port of loopback."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def daemons(home: Path) -> list[Daemon]:
-    """In the order in which they need each other. Each stays in the foreground of its session."""
+    """Return the daemons in start order. Each stays in the foreground of its session."""
     munge, database = home / "munge" / "socket", home / "run" / "database.sock"
     munged = [
         "munged",
@@ -206,7 +208,7 @@ def daemons(home: Path) -> list[Daemon]:
         f"--pid-file={home}/run/munged.own.pid",
         f"--log-file={home}/log/munged.log",
     ]
-    # Without a network it is reached by its socket alone, which lies in this user's folder.
+    # Without a network it is only reachable by its socket, in this user's folder.
     mariadbd = [
         "mariadbd",
         "--no-defaults",

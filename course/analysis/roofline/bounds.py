@@ -93,7 +93,7 @@ def points(runs: Iterable[Run] | pd.DataFrame, ceilings: Ceilings) -> pd.DataFra
 
     Args:
         runs: finished runs, or a table of records from `recorded`. Left out are runs that are not
-            ok, of another machine, in a precision without a ceiling, or with `compile` or
+            ok, of a different machine, in a precision without a ceiling, or with `compile` or
             `algebra`, which move fewer bytes than this counts.
 
     Raises:

@@ -1,6 +1,6 @@
 """Find the collectives in a PyTorch trace: gloo's ranges on a CPU, NCCL's kernels on a GPU.
 
-gloo marks each collective with a range `gloo:all_reduce` on one of its own threads, whose
+gloo marks each collective with a range `gloo:all_reduce` on one of gloo's threads, whose
 arguments are the types and shapes of what is sent. NCCL's are kernels, `ncclDevKernel_AllReduce_…`,
 to which PyTorch attaches the fields of its operator `record_param_comms`: `Collective name`,
 `In msg nelems`, `dtype`, `Group size`.

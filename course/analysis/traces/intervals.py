@@ -32,21 +32,21 @@ def merge_intervals(intervals: Iterable[Interval]) -> Intervals:
 
 def overlap_s(interval: Interval, merged: Intervals) -> float:
     """Return the seconds of an interval that merged intervals cover."""
-    seconds, at = 0.0, max(bisect(merged, (interval[0], math.inf)) - 1, 0)
-    while at < len(merged) and merged[at][0] < interval[1]:
-        begin, end = merged[at]
+    seconds, index = 0.0, max(bisect(merged, (interval[0], math.inf)) - 1, 0)
+    while index < len(merged) and merged[index][0] < interval[1]:
+        begin, end = merged[index]
         seconds += max(0.0, min(interval[1], end) - max(interval[0], begin))
-        at += 1
+        index += 1
     return seconds
 
 
 def subtract_intervals(interval: Interval, merged: Intervals) -> Intervals:
     """Return the parts of an interval that merged intervals do not cover."""
-    parts, at = [], interval[0]
+    parts, position = [], interval[0]
     for begin, end in merged:
-        if end <= at or begin >= interval[1]:
+        if end <= position or begin >= interval[1]:
             continue
-        if begin > at:
-            parts.append((at, begin))
-        at = max(at, end)
-    return [*parts, (at, interval[1])] if at < interval[1] else parts
+        if begin > position:
+            parts.append((position, begin))
+        position = max(position, end)
+    return [*parts, (position, interval[1])] if position < interval[1] else parts

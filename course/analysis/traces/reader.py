@@ -185,9 +185,9 @@ def assemble(rows: dict[str, list[Row]], *, device: str, source: str) -> Trace:
     operators, calls = (sorted(rows[name], key=thread_and_time) for name in ("operators", "calls"))
     callers = nest(operators, calls)
     clock = PhaseClock(rows["ranges"])
-    numbered = [(call["correlation"], at) for at, call in enumerate(calls)]
-    call_at = {number: at for number, at in reversed(numbered) if number is not None}
-    operator_at = {row.get("external"): at for at, row in enumerate(operators)}
+    numbered = [(call["correlation"], index) for index, call in enumerate(calls)]
+    call_at = {number: index for number, index in reversed(numbered) if number is not None}
+    operator_at = {row.get("external"): index for index, row in enumerate(operators)}
     launched = [*rows["kernels"], *rows["copies"]]
     launched += [row for row in rows["collectives"] if "correlation" in row]
     for row in launched:
@@ -218,14 +218,14 @@ def _table(rows: list[Row], columns: list[str]) -> pd.DataFrame:
     return frame.sort_values("start_s", ignore_index=True)
 
 
-def _operator_columns(operators: list[Row], at: int | None) -> Row:
+def _operator_columns(operators: list[Row], index: int | None) -> Row:
     """Return names, types and shapes for a kernel launched in the operator at this index."""
-    if at is None:
+    if index is None:
         return {"operator": "", "inner_operator": "", "input_types": (), "input_shapes": ()}
-    names, inner = [], operators[at]
-    while at is not None:
-        names.append(operators[at]["name"])
-        at = operators[at]["parent"]
+    names, inner = [], operators[index]
+    while index is not None:
+        names.append(operators[index]["name"])
+        index = operators[index]["parent"]
     readable = [name for name in names if "::" in name and "autograd::" not in name] or names[:1]
     moves = [name for name in readable if name in MOVES]
     return {
@@ -250,21 +250,21 @@ def nest(operators: list[Row], calls: list[Row]) -> list[int | None]:
         For each call the index of the innermost operator around it.
     """
     callers: list[int | None] = [None] * len(calls)
-    marks = [(thread_and_time(row)[:2], 0, at) for at, row in enumerate(operators)]
-    marks += [(thread_and_time(row)[:2], 1, at) for at, row in enumerate(calls)]
+    marks = [(thread_and_time(row)[:2], 0, index) for index, row in enumerate(operators)]
+    marks += [(thread_and_time(row)[:2], 1, index) for index, row in enumerate(calls)]
     around: list[int] = []
-    for (thread, time), is_call, at in sorted(marks):
+    for (thread, time), is_call, index in sorted(marks):
         while around and not _encloses(operators[around[-1]], thread, time):
             around.pop()
         if is_call:
-            callers[at] = around[-1] if around else None
+            callers[index] = around[-1] if around else None
             continue
-        row = operators[at]
+        row = operators[index]
         row["parent"] = around[-1] if around else None
         row["depth"], row["self_s"] = len(around), row["duration_s"]
         if around:
             operators[around[-1]]["self_s"] -= row["duration_s"]
-        around.append(at)
+        around.append(index)
     return callers
 
 
@@ -310,11 +310,13 @@ class PhaseClock:
         if not self._steps:
             return ranges
         end = max(row["start_s"] + row["duration_s"] for row in self._steps)
-        kept = [row for row in ranges if row["name"] not in PHASES or row["start_s"] < end]
-        for row in kept:
+        ranges_before_end = [
+            row for row in ranges if row["name"] not in PHASES or row["start_s"] < end
+        ]
+        for row in ranges_before_end:
             if row["name"] in PHASES:
                 row["duration_s"] = min(row["duration_s"], end - row["start_s"])
-        return kept
+        return ranges_before_end
 
     def phase(self, time: float) -> str:
         """Return the phase at a time in seconds, or "" outside any."""
@@ -328,6 +330,6 @@ class PhaseClock:
 
 
 def _row_at(rows: list[Row], time: float) -> Row | None:
-    at = bisect_right(rows, time, key=itemgetter("start_s")) - 1
-    is_inside = at >= 0 and time <= rows[at]["start_s"] + rows[at]["duration_s"]
-    return rows[at] if is_inside else None
+    index = bisect_right(rows, time, key=itemgetter("start_s")) - 1
+    is_inside = index >= 0 and time <= rows[index]["start_s"] + rows[index]["duration_s"]
+    return rows[index] if is_inside else None

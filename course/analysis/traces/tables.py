@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 # Kernels of cuDNN and MIOpen that only turn NCHW into NHWC or back, or pad its channels.
-# PyTorch's own copies into a different layout have the name of any copy: see aten::contiguous.
+# PyTorch's copies into a different layout have the name of any copy: see aten::contiguous.
 LAYOUT = (
     r"(?i)nchw_?(?:to|2)_?nhwc|nhwc_?(?:to|2)_?nchw|nhwcAddPadding|tensorTransform"
     r"|batched_transpose"
@@ -43,7 +43,7 @@ def read_run(run: Run) -> Trace:
     """Read the trace of a run that was launched with profile_steps of 1 or more.
 
     Raises:
-        ValueError: the run has no trace; the message says what to do.
+        ValueError: the run has no trace; the message explains what to do.
     """
     if run.record is None or not run.record.trace:
         raise ValueError(
@@ -169,9 +169,9 @@ def host_between(trace: Trace, start_s: float, end_s: float) -> str:
     """
     ranges = trace.ranges
     is_phase = ranges["name"].isin(PHASES)
-    other = ranges[~is_phase & ~_is_step(ranges["name"])]
+    named = ranges[~is_phase & ~_is_step(ranges["name"])]
     outermost = trace.operators[trace.operators["depth"] == 0]
-    name, share = _longest(pd.concat([outermost, other, trace.calls]), start_s, end_s)
+    name, share = _longest(pd.concat([outermost, named, trace.calls]), start_s, end_s)
     phase, _ = _longest(ranges[is_phase], start_s, end_s)
     activity = name if share >= 0.5 else "Python, between operators"
     return f"{phase}: {activity}" if phase else activity

@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from course.data import default_set, folders
 from course.data.default_set import DataError
-from course.runs.files import UNFINISHED, read_dict, whole_file, write_atomically
+from course.runs.files import UNFINISHED, complete_file, read_dict, write_atomically
 
 INDEX = "index.json"
 PLAN, DONE = "plan.json", "done"  # of an unfinished conversion
@@ -72,7 +72,7 @@ class Part:
 
 
 def convert(kind: str, root: Path | None = None, *, skip_damaged: bool = False) -> Path:
-    """Return the folder of a set in another format; convert it first if needed.
+    """Return the folder of a set in a different format; convert it first if needed.
 
     Args:
         kind: "shards": tar files of the unchanged JPEG files; "small": JPEG files of 256 pixels;
@@ -115,7 +115,7 @@ def convert(kind: str, root: Path | None = None, *, skip_damaged: bool = False) 
 
 
 def target_folder(kind: str, root: Path) -> Path:
-    """Return the folder of a set in another format: next to the default set (COURSE_DATA)."""
+    """Return the folder of a set in a different format: next to the default set (COURSE_DATA)."""
     name = root.name
     if root != default_set.default_root().resolve():  # two sets may have the same name
         name += "-" + hashlib.sha256(str(root).encode()).hexdigest()[:8]
@@ -126,12 +126,12 @@ def index(folder: Path, kind: str = "") -> dict[str, Any]:
     """Read the index of a conversion: kind, classes, and for each split images, parts, files.
 
     Raises:
-        DataError: the folder has no index, or one of another kind.
+        DataError: the folder has no index, or one of a different kind.
     """
     about = read_dict(folder / INDEX)
     if not about or kind not in ("", about["kind"]):
         raise DataError(
-            f"{folder} holds {about.get('kind', 'no converted images')}: make "
+            f"{folder} contains {about.get('kind', 'no converted images')}: make "
             f"{kind or ' or '.join(KINDS)} by course data --as {kind or 'KIND'} --data-root FOLDER"
         )
     return about
@@ -155,7 +155,7 @@ def list_images(root: Path) -> Listing:
         for label, name in enumerate(classes[split]):
             files = sorted(folders.images_below(folder / name, hidden))
             if not files:
-                raise DataError(f"{folder / name} holds no image")
+                raise DataError(f"{folder / name} contains no image")
             for path in files:
                 status = path.stat()
                 source = Source(path.relative_to(root).as_posix(), label)
@@ -174,13 +174,13 @@ def _parts(kind: str, listing: Listing) -> Iterator[Part]:
         if kind != "small":
             order = np.random.default_rng([SEED, split == "val"]).permutation(len(sources))
         size = max(MIN_PART, -(-len(sources) // MAX_PARTS))
-        for number, at in enumerate(range(0, len(sources), size)):
-            yield Part(split, number, tuple(sources[i] for i in order[at : at + size]))
+        for number, begin in enumerate(range(0, len(sources), size)):
+            yield Part(split, number, tuple(sources[i] for i in order[begin : begin + size]))
 
 
 def _convert_all(target: Path, listing: Listing, plan: dict[str, Any], skip_damaged: bool) -> None:
     partial = target.with_name(f"{target.name}.partial")
-    if read_dict(partial / PLAN) != plan:  # of different images, or another version
+    if read_dict(partial / PLAN) != plan:  # of different images, or a different version
         shutil.rmtree(partial, ignore_errors=True)
         (partial / DONE).mkdir(parents=True)
         write_atomically(partial / PLAN, json.dumps(plan))
@@ -188,13 +188,13 @@ def _convert_all(target: Path, listing: Listing, plan: dict[str, Any], skip_dama
         path.unlink()
     if not _is_complete(partial, plan):
         parts = [*_parts(plan["kind"], listing)]
-        done = _convert_parts(plan["kind"], parts, listing.root, partial, skip_damaged)
+        converted = _convert_parts(plan["kind"], parts, listing.root, partial, skip_damaged)
         if list_images(listing.root).digest != listing.digest:
             raise DataError(
                 f"the images in {listing.root} were changed while they were converted: run the "
                 f"same command again when no program changes them"
             )
-        about = plan | {"classes": listing.classes, "splits": _summarize(parts, done)}
+        about = plan | {"classes": listing.classes, "splits": _summarize(parts, converted)}
         write_atomically(partial / INDEX, json.dumps(about, indent=1))
     old = target.with_name(f"{target.name}.old")
     shutil.rmtree(old, ignore_errors=True)
@@ -222,7 +222,7 @@ def _convert_parts(
 
     has_affinity = hasattr(os, "sched_getaffinity")  # a job may have few of a node's cores
     cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count()
-    images, done = sum(len(part.sources) for part in parts), []
+    images, converted = sum(len(part.sources) for part in parts), []
     # Threads are enough: Pillow releases the interpreter's lock while it works on pixels.
     with (
         ThreadPoolExecutor(cores) as pool,
@@ -231,18 +231,18 @@ def _convert_parts(
         try:
             for part, about in zip(parts, pool.map(convert_part, parts)):
                 bar.update(len(part.sources))
-                done.append(about)
+                converted.append(about)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return done
+    return converted
 
 
-def _summarize(parts: list[Part], done: list[dict[str, Any]]) -> dict[str, Any]:
+def _summarize(parts: list[Part], converted: list[dict[str, Any]]) -> dict[str, Any]:
     """Describe each split for the index: its images, damaged files, and files by part."""
     splits = {}
     for split in SPLITS:
-        abouts = [about for part, about in zip(parts, done) if part.split == split]
+        abouts = [about for part, about in zip(parts, converted) if part.split == split]
         splits[split] = {
             "images": sum(about["images"] for about in abouts),
             "damaged": [name for about in abouts for name in about["damaged"]],
@@ -271,8 +271,8 @@ def _exist(folder: Path, files: FileTable) -> bool:
 def _check_replaceable(target: Path) -> None:
     if target.exists() and any(target.iterdir()) and "kind" not in read_dict(target / INDEX):
         raise DataError(
-            f"{target} holds files that are no converted images, so it is left alone: move it, or "
-            f"set COURSE_DATA to a folder in another place"
+            f"{target} contains files that are not converted images, so it stays unchanged: "
+            f"move it, or set COURSE_DATA to a different folder"
         )
 
 
@@ -353,8 +353,8 @@ def _write_raw(part: Part, encoded: Iterator, folder: Path) -> tuple[FileTable, 
     """Write two NumPy files: bytes of shape (images, SMALL_PX, SMALL_PX, 3), and classes."""
     squares = np.empty((len(part.sources), SMALL_PX, SMALL_PX, 3), dtype=np.uint8)
     labels = []
-    for at, (source, square) in enumerate(encoded):
-        squares[at] = square
+    for index, (source, square) in enumerate(encoded):
+        squares[index] = square
         labels.append(source.label)
     arrays = {"images": squares[: len(labels)], "labels": np.array(labels, dtype=np.int64)}
     files = {}
@@ -386,7 +386,7 @@ def _centre_square(image: Image.Image) -> np.ndarray:
 
 def _create(path: Path) -> AbstractContextManager[IO[bytes]]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    return whole_file(path)
+    return complete_file(path)
 
 
 def _describe(folder: Path, path: Path) -> FileTable:

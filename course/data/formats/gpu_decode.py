@@ -160,10 +160,10 @@ def decode_on_gpu(jpegs: Jpegs, device: torch.device) -> list[torch.Tensor]:
     results = [decode(file) for file in files]
     if len(files) > 1 and all(isinstance(result, RuntimeError) for result in results):
         raise DataError(f'{device} decodes no JPEG files ({images}): set format="files"')
-    for at, path in enumerate(jpegs.paths):
-        if isinstance(results[at], RuntimeError):
+    for index, path in enumerate(jpegs.paths):
+        if isinstance(results[index], RuntimeError):
             print(f"{path}: the processor decodes what the GPU does not read", file=sys.stderr)
-            results[at] = open_image(path).to(device)
+            results[index] = open_image(path).to(device)
     return results
 
 
@@ -187,9 +187,9 @@ def random_boxes(sizes: torch.Tensor, random: torch.Generator) -> torch.Tensor:
     any_fits, centre = fits.any(dim=0), (width / height).clamp(*ASPECT)
     wide = torch.where(any_fits, wide[first], (height * centre).round().minimum(width))
     high = torch.where(any_fits, high[first], (width / centre).round().minimum(height))
-    rest = torch.stack([height - high, width - wide]) + 1
-    offsets = (torch.rand(2, count, dtype=torch.double, generator=random) * rest).floor()
-    top, left = torch.where(any_fits, offsets, ((rest - 1) / 2).floor())
+    free = torch.stack([height - high, width - wide]) + 1
+    offsets = (torch.rand(2, count, dtype=torch.double, generator=random) * free).floor()
+    top, left = torch.where(any_fits, offsets, ((free - 1) / 2).floor())
     return torch.stack([top, left, high, wide], dim=1).long()
 
 

@@ -47,9 +47,9 @@ class Raw:
         if part not in self._arrays:
             self._arrays[part] = [map_array(path) for path in self._paths[part]]
         images, labels = self._arrays[part]
-        at = index - int(self._ends[part])  # counted from the part's end
-        image = torch.from_numpy(np.array(images[at])).permute(2, 0, 1)
-        return self.transform(image), int(labels[at])
+        position = index - int(self._ends[part])  # counted from the part's end
+        image = torch.from_numpy(np.array(images[position])).permute(2, 0, 1)
+        return self.transform(image), int(labels[position])
 
     def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, int]]:
         """Return the images of a batch, for DataLoader."""
@@ -70,5 +70,5 @@ def map_array(path: Path) -> np.ndarray:
         return np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError) as error:
         raise DataError(
-            f"{path} cannot be read ({error}): delete its folder, and make it again"
+            f"{path} cannot be read ({error}): delete its folder, and create it again"
         ) from error

@@ -35,7 +35,7 @@ def paths(folder: Path, split: str) -> list[Path]:
 
 
 class ShardReader(IterableDataset):
-    """Training images from tar files, without end: one pass after another.
+    """Training images from tar files, without end, pass after pass.
 
     Each pass reads the shards in a random order. Images go through a buffer, from which a random
     one is taken each time.
@@ -51,7 +51,9 @@ class ShardReader(IterableDataset):
 
     def images_of(self, shard: Path) -> Iterator[Encoded]:
         """Yield the images of one shard in order: the JPEG file's bytes, and the class."""
-        raise NotImplementedError("a reader must say how images come out of a shard: images_of")
+        raise NotImplementedError(
+            "a reader must define `images_of`, which yields the images of a shard"
+        )
 
     def own_shards(self) -> list[Path]:
         """Return the shards of this reader; each worker of each rank has one reader."""
@@ -71,13 +73,13 @@ class ShardReader(IterableDataset):
     def _read_once(self, shards: list[Path]) -> Iterator[tuple[Encoded, str]]:
         """Yield all images, each with its shard and number for error messages."""
         images = 0
-        for at in torch.randperm(len(shards)).tolist():
+        for index in torch.randperm(len(shards)).tolist():
             try:
-                for number, encoded in enumerate(self.images_of(shards[at])):
+                for number, encoded in enumerate(self.images_of(shards[index])):
                     images += 1
-                    yield encoded, f"{shards[at]}, image {number}"
+                    yield encoded, f"{shards[index]}, image {number}"
             except (tarfile.TarError, OSError) as error:
-                raise DataError(f"{shards[at]} cannot be read: {error}") from error
+                raise DataError(f"{shards[index]} cannot be read: {error}") from error
         if not images:  # or it would read empty shards forever
             raise DataError(
                 f"no image came out of {len(shards)} shards: what does images_of yield?"
@@ -104,8 +106,8 @@ def shuffled(stream: Iterator[Any], buffer: int) -> Iterator[Any]:
         if len(items) < buffer:
             items.append(item)
             continue
-        at = int(torch.randint(len(items) + 1, ()))
-        if at < len(items):
-            item, items[at] = items[at], item
+        index = int(torch.randint(len(items) + 1, ()))
+        if index < len(items):
+            item, items[index] = items[index], item
         yield item
-    yield from (items[at] for at in torch.randperm(len(items)).tolist())
+    yield from (items[index] for index in torch.randperm(len(items)).tolist())

@@ -255,7 +255,7 @@ def count_squares(picture: lab.figures.Picture, colour: str) -> int:
 
 
 def assert_words_fit(picture: lab.figures.Picture) -> None:
-    """Check that no text leaves the page or overlaps another."""
+    """Check that no text leaves the page or overlaps a different one."""
     picture.draw_without_rendering()
     for axes in picture.axes:
         labels = [axes.title, axes.xaxis.label, axes.yaxis.label]
@@ -264,4 +264,4 @@ def assert_words_fit(picture: lab.figures.Picture) -> None:
         for text, box in zip(texts, boxes):
             assert picture.bbox.x0 <= box.x0 and box.x1 <= picture.bbox.x1, text.get_text()
             assert picture.bbox.y0 <= box.y0 and box.y1 <= picture.bbox.y1, text.get_text()
-        assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+        assert not any(first.overlaps(second) for first, second in itertools.combinations(boxes, 2))

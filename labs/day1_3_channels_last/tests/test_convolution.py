@@ -20,10 +20,10 @@ def test_convolution_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     layouts = set()
     conv2d = torch.nn.functional.conv2d
 
-    def watch(images: torch.Tensor, weights: torch.Tensor, **rest: int) -> torch.Tensor:
+    def watch(images: torch.Tensor, weights: torch.Tensor, **options: int) -> torch.Tensor:
         assert images.requires_grad and weights.requires_grad
         layouts.add((lab.layout(images), lab.layout(weights)))
-        return conv2d(images, weights, **rest)
+        return conv2d(images, weights, **options)
 
     monkeypatch.setattr(torch.nn.functional, "conv2d", watch)
     table = lab.convolution_times(CPU, [60, 64])

@@ -43,8 +43,8 @@ def test_figure_of_other_tensors() -> None:
     one_channel = lab.plot_strides({"one": lab.addresses(torch.ones(1, 1, 2, 4))})
     texts = [text.get_text() for text in one_channel.axes[0].texts]
     assert "one: stride of (n, c, h, w) = (any, any, 4, 1)" in texts
-    many = lab.plot_strides({"NHWC": lab.addresses(torch.ones(1, 6, 1, 1))})
-    letters = [text for text in many.axes[0].texts if len(text.get_text()) == 1]
+    channels_last = lab.plot_strides({"NHWC": lab.addresses(torch.ones(1, 6, 1, 1))})
+    letters = [text for text in channels_last.axes[0].texts if len(text.get_text()) == 1]
     for letter, colour in zip(letters, CHANNEL_COLOURS * 2, strict=True):
         assert contrast(letter.get_color(), colour) >= 4.5
     with pytest.raises(ValueError, match=r"\(1, 3, 8, 8\) is too large: draw up to 2 images"):
@@ -56,7 +56,7 @@ def test_figure_of_other_tensors() -> None:
 def network(on: bool = True) -> nn.Module:
     """Return a 1 × 1 convolution between two larger ones, as in a ResNet's block."""
     layers = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 1)]
-    # The last ReLU's backward brings the gradient into the layout of the activations.
+    # The last ReLU's backward converts the gradient to the layout of the activations.
     return channels_last(nn.Sequential(*layers, nn.Conv2d(16, 8, 3), nn.ReLU()), on=on)
 
 

@@ -115,8 +115,8 @@ def simulated_ring_s(size: int, ranks: int, link: Link) -> float:
     """Simulate the messages: every rank sends a piece to the next, in 2 (p - 1) rounds."""
     clock = np.zeros(ranks)
     for _ in range(2 * (ranks - 1)):
-        sent = clock + link.alpha_s + size / ranks / link.bytes_per_s
-        clock = np.maximum(clock, np.roll(sent, 1))
+        arrival = clock + link.alpha_s + size / ranks / link.bytes_per_s
+        clock = np.maximum(clock, np.roll(arrival, 1))
     return float(clock.max())
 
 
@@ -217,8 +217,8 @@ def test_fit_recovers_a_link(
 @pytest.mark.slow
 def test_fewer_messages_give_wider_intervals(tmp_path: Path) -> None:
     runs, messages = model_runs(tmp_path, LINK, [(2, 25)]), link_messages(LINK, late=0.4)
-    many, few = (lab.fit_link(runs, rows) for rows in (messages, messages.iloc[::10]))
-    widths = [fit.high.bytes_per_s / fit.low.bytes_per_s for fit in (many, few)]
+    wide, narrow = (lab.fit_link(runs, rows) for rows in (messages, messages.iloc[::10]))
+    widths = [fit.high.bytes_per_s / fit.low.bytes_per_s for fit in (wide, narrow)]
     assert 1 < widths[0] < widths[1]
     for some_runs, rows in ((runs[1:], messages), (runs, messages.head(0))):
         with pytest.raises(ValueError, match="nothing to fit: expected traced runs"):

@@ -177,7 +177,7 @@ def test_every_gradient_is_sent_once(sweep: dict[float, Run]) -> None:
     assert counts[100] == 1 and counts[0.001] > 5
     assert backward["backward_ms"].sum() < 0.2 * backward["duration_ms"].sum()  # one bucket is late
     forward = report[report["phase"] == "forward"]
-    statistics = sum(each.nbytes for each in NET.buffers() if each.is_floating_point())
+    statistics = sum(buffer.nbytes for buffer in NET.buffers() if buffer.is_floating_point())
     assert set(forward["operation"]) == {"broadcast"}
     assert forward.loc[forward["type"] == "float32", "bytes"].sum() == statistics
     first_steps = {run.record.evidence["collectives"]["allreduce"] for run in sweep.values()}
@@ -185,7 +185,9 @@ def test_every_gradient_is_sent_once(sweep: dict[float, Run]) -> None:
     table = communication.compare_reports(reports)
     assert table["collectives"][100] == 3 < table["collectives"][0.001]
     assert table["megabytes"].max() == pytest.approx(table["megabytes"].min())
-    left, _ = figures.plot_buckets({f"{size:g} MB": each for size, each in reports.items()}).axes
+    left, _ = figures.plot_buckets(
+        {f"{size:g} MB": report for size, report in reports.items()}
+    ).axes
     assert len(left.patches) == sum(counts.values())
 
 
@@ -230,7 +232,7 @@ def of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], li
     """Run two processes of one gloo group, and return a function that loads their results."""
     folder = tmp_path_factory.mktemp("ranks")
     ended = run_ranks(Path(of_two.__file__), str(folder), folder=folder)
-    assert [each.returncode for each in ended] == [0, 0], ended
+    assert [process.returncode for process in ended] == [0, 0], ended
     return lambda name: [torch.load(folder / f"{name}-{rank}.pt") for rank in range(2)]
 
 
@@ -277,7 +279,7 @@ def test_masks_change_training_and_not_validation() -> None:
     first = model(of_two.IMAGES)
     assert not torch.allclose(first, model(of_two.IMAGES), atol=1e-3)
     first.square().mean().backward()
-    assert all(each.grad is not None for each in model.parameters())
+    assert all(weight.grad is not None for weight in model.parameters())
 
 
 def test_one_head_is_used_at_a_time() -> None:

@@ -76,7 +76,7 @@ def test_the_gap_to_synthetic_images_is_drawn() -> None:
 
 def test_prefetched_batches_are_used_up_before_measuring() -> None:
     for entry in (entry for entry in discovery.labs() if entry.number.startswith("3.")):
-        for config in (each for recording in entry.recordings for each in recording.configs):
+        for config in (config_ for recording in entry.recordings for config_ in recording.configs):
             if config.epochs == 1 and config.workers:  # later epochs begin without any
                 ahead = config.workers * config.prefetch_factor
                 assert config.warmup_steps >= 2 * ahead, config.rung

@@ -54,8 +54,10 @@ def test_cutmix_as_a_loop_is_correct_and_calls_more_for_more_images() -> None:
 
 
 def test_calls_are_compared() -> None:
-    one = torch.ones(2)
-    table = lab.compare_calls({"once": lambda: one + one, "twice": lambda: one + one + one})
+    tensor = torch.ones(2)
+    table = lab.compare_calls(
+        {"once": lambda: tensor + tensor, "twice": lambda: tensor + tensor + tensor}
+    )
     assert table["operators"].to_dict() == {"once": 1, "twice": 2} and (table["ms"] > 0).all()
 
 

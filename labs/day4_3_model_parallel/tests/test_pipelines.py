@@ -86,7 +86,7 @@ def test_idle_shares_are_predicted_replayed_and_measured(trained: dict[str, Run]
     assert table["in_flight"].tolist() == [4, 2, 2.5, 2, 4]
     run = trained["gpipe"]
     tables = (lab.measured_step(run), ideal_step_of(run))
-    work, ideal_work = ((each["end_ms"] - each["begin_ms"]).sum() for each in tables)
+    work, ideal_work = ((table["end_ms"] - table["begin_ms"]).sum() for table in tables)
     assert work == pytest.approx(ideal_work)
     alt = lab.plot_run(trained["zero_bubble"]).alt
     assert "zero_bubble, measured" in alt and "ideal" in alt
@@ -123,7 +123,7 @@ def test_ideal_steps(ranks: int, micro_batches: int) -> None:
 
 def test_orders_and_micro_batches_in_flight() -> None:
     orders = [
-        " ".join(f"{one.kind}{one.micro_batch}" for one in passes)
+        " ".join(f"{pass_.kind}{pass_.micro_batch}" for pass_ in passes)
         for passes in lab.schedule_order("1f1b", 2, 4)
     ]
     assert orders == ["F0 F1 B0 F2 B1 F3 B2 B3", "F0 B0 F1 B1 F2 B2 F3 B3"]

@@ -69,8 +69,8 @@ def test_computed_messages_and_shares() -> None:
     gb = lab.communication_volume("coatnet_pico_rw_224", [1, 10])
     assert gb.loc[10, "tensor"] == pytest.approx(10 * gb.loc[1, "tensor"])
     assert gb["data"].nunique() == 1
-    one, two, four = (lab.weight_share("vit_tiny_patch16_224", ranks) for ranks in (1, 2, 4))
-    assert 1 == one > two > four > 0.5
+    whole, half, quarter = (lab.weight_share("vit_tiny_patch16_224", ranks) for ranks in (1, 2, 4))
+    assert 1 == whole > half > quarter > 0.5
 
 
 def test_recorded_runs_are_compared_with_ddp_at_their_batch() -> None:

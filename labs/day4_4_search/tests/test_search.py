@@ -41,22 +41,26 @@ RATES = {"lr": (0.01, 10.0, "log")}
 
 
 def test_a_search_continues(runs_root: Path) -> None:
-    few = lab.search("tpe", RATES, CONFIG, trials=2, **LIGHT)
-    made = few.runs
-    assert made[0].launched["trial"]["params"]["lr"] == 0.5  # its own first
-    more = lab.search("tpe", RATES, CONFIG, trials=3, **LIGHT)
-    assert more.folder == few.folder and more.runs[:2] == made and len(more.runs) == 3
-    table = lab.trials_table(more)
+    two_trials = lab.search("tpe", RATES, CONFIG, trials=2, **LIGHT)
+    first_runs = two_trials.runs
+    assert first_runs[0].launched["trial"]["params"]["lr"] == 0.5  # the config's value comes first
+    three_trials = lab.search("tpe", RATES, CONFIG, trials=3, **LIGHT)
+    assert (
+        three_trials.folder == two_trials.folder
+        and three_trials.runs[:2] == first_runs
+        and len(three_trials.runs) == 3
+    )
+    table = lab.trials_table(three_trials)
     assert table["state"].tolist() == ["complete"] * 3
-    assert more.best.record.val_top1 == table["val_top1"].max()
-    told = lab.progress(table)
-    assert told["best"].tolist() == table["val_top1"].cummax().tolist()
+    assert three_trials.best.record.val_top1 == table["val_top1"].max()
+    curve = lab.progress(table)
+    assert curve["best"].tolist() == table["val_top1"].cummax().tolist()
     with pytest.raises(ValueError, match="3 complete trials: expected at least 4"):
-        lab.field_importance(more)
+        lab.field_importance(three_trials)
 
 
 def test_an_accident_is_repeated_and_a_failure_is_not(runs_root: Path) -> None:
-    asked = lab.search("random", RATES, CONFIG, trials=1, **LIGHT)
+    search = lab.search("random", RATES, CONFIG, trials=1, **LIGHT)
 
     def begin(plan) -> Run:  # noqa: ANN001
         folder = runs_root / f"by-hand-{plan.config.rung}"
@@ -66,22 +70,22 @@ def test_an_accident_is_repeated_and_a_failure_is_not(runs_root: Path) -> None:
         return Run(folder)
 
     def ends(status: str, error: str) -> Run:
-        run = trial_queue.take(asked.folder, 4, begin)
+        run = trial_queue.take(search.folder, 4, begin)
         write_record(run.folder, record_of(run, {"status": status, "error": error}))
-        trial_queue.finish(asked.folder, run)
-        trial_queue.finish(asked.folder, run)  # as a worker and whoever looks after it may, both
+        trial_queue.finish(search.folder, run)
+        trial_queue.finish(search.folder, run)  # both a worker and its supervisor may call it
         return run
 
     first = ends("lost", "Slurm: NODE_FAIL, exit code 0:0, on node1")
-    again = ends("failed", "Slurm: FAILED, exit code 0:9, on node1")  # its worker was killed
+    second = ends("failed", "Slurm: FAILED, exit code 0:9, on node1")  # its worker was killed
     third = ends("failed", "ValueError: mine")
-    params = [run.launched["trial"]["params"] for run in (first, again, third)]
+    params = [run.launched["trial"]["params"] for run in (first, second, third)]
     assert params[0] == params[1] == params[2]
-    other = ends("failed", "ValueError: mine")
-    assert other.launched["trial"]["params"] != params[0]
+    fourth = ends("failed", "ValueError: mine")
+    assert fourth.launched["trial"]["params"] != params[0]
     last = ends("lost", "")
-    assert trial_queue.take(asked.folder, 4, begin) is not None  # that one again, and then no more
-    assert trial_queue.take(asked.folder, 4, begin) is None
+    assert trial_queue.take(search.folder, 4, begin) is not None
+    assert trial_queue.take(search.folder, 4, begin) is None
     assert last.launched["trial"]["number"] == 5
 
 
@@ -102,25 +106,30 @@ def test_an_accident_is_repeated_and_a_failure_is_not(runs_root: Path) -> None:
         ("failed", "ValueError: mine", False),
     ],
 )
-def test_accidents_are_repeated(status: str, error: str, again: bool) -> None:
-    assert trial_queue.is_accident(Record(status, error=error)) == again
+def test_accidents_are_repeated(status: str, error: str, is_repeated: bool) -> None:
+    assert trial_queue.is_accident(Record(status, error=error)) == is_repeated
 
 
 def test_a_job_of_an_array_has_time_for_its_share_of_trials(
     runs_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = lab.search("random", RATES, CONFIG, trials=1, time_min=7, **LIGHT)
-    known = len(asked.runs)
-    for longest, due in ((600, 21), (math.inf, 21), (17, 15), (9, 7)):  # Slurm's is 2 longer
+    search = lab.search("random", RATES, CONFIG, trials=1, time_min=7, **LIGHT)
+    known = len(search.runs)
+    for longest, expected_min in (
+        (600, 21),
+        (math.inf, 21),
+        (17, 15),
+        (9, 7),
+    ):  # Slurm's is 2 longer
         place, trial_min = array.job_time(
-            asked.folder, 2.5, [Partition("all", longest, "gpu:4", is_default=True)]
+            search.folder, 2.5, [Partition("all", longest, "gpu:4", is_default=True)]
         )
-        assert (place.time_min, trial_min) == (due, 7)
-    assert array.job_time(asked.folder, 2.5, [])[0].time_min == 21
+        assert (place.time_min, trial_min) == (expected_min, 7)
+    assert array.job_time(search.folder, 2.5, [])[0].time_min == 21
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "local")
     monkeypatch.setenv("SUBMITIT_LOCAL_JOB_ID", "1")
-    array.work(str(asked.folder), str(runs_root), 2, spare_min=-2)  # its time is over
-    assert len(asked.runs) == known == 1
+    array.work(str(search.folder), str(runs_root), 2, spare_min=-2)  # its time is over
+    assert len(search.runs) == known == 1
 
 
 @pytest.mark.parametrize(
@@ -178,7 +187,7 @@ def test_a_script_that_fails_ends_the_search(runs_root: Path) -> None:
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
-    """A study whose four first trials have run: 0.2, 0.3, 0.4, 0.5 after each of 6 epochs."""
+    """Return a study with four finished trials: 0.2, 0.3, 0.4, 0.5 after each of 6 epochs."""
     folder = tmp_path / FOLDER / "one"
     folder.mkdir(parents=True)
     (folder / ABOUT).write_text(json.dumps({"pruner": "median", "config": {"epochs": 6}}))
@@ -195,10 +204,10 @@ def test_a_trial_below_the_median_ends_and_another_goes_on(study: Path) -> None:
     root = study.parent.parent
     for value, goes_on in ((0.34, False), (0.36, True)):
         number = trials.open_study(study).ask().number
-        asked = {"study": "one", "number": number}
-        assert trials.report(root, asked, 1, value) == ""  # the first epoch is too early
-        said = trials.report(root, asked, 2, value)
-        assert (said == "") == goes_on
+        trial_fields = {"study": "one", "number": number}
+        assert trials.report(root, trial_fields, 1, value) == ""  # the first epoch is too early
+        reason = trials.report(root, trial_fields, 2, value)
+        assert (reason == "") == goes_on
     assert trials.report(root, {"study": "one", "number": 4}, 3, 0.3).startswith(
         "val_top1 was 0.300, and 2 of 4 others had more"
     )
@@ -219,8 +228,8 @@ def test_pruning_ends_the_job_which_keeps_all_that_it_measured(
             after.append(recorder)
     assert len(after) == 1  # the second epoch was its last
     assert run.status == "cancelled" and len(run.record.epochs) == 2 and run.record.wall_s > 0
-    said = "pruned after epoch 2 of 6: val_top1 was 0.250, and 3 of 4 others had more by then"
-    assert run.record.error == said and trial_queue.is_pruned(run.record)
+    error = "pruned after epoch 2 of 6: val_top1 was 0.250, and 3 of 4 others had more by then"
+    assert run.record.error == error and trial_queue.is_pruned(run.record)
     trial_queue.finish(study, run)
     assert trials.open_study(study).trials[number].state.name == "PRUNED"
 
@@ -275,11 +284,11 @@ def test_costs_gains_and_progress() -> None:
 
 
 def test_trials_that_fail_before_they_begin_are_reported(runs_root: Path) -> None:
-    asked = lab.search("random", RATES, CONFIG, trials=1, name="dies", **LIGHT)
-    for run in asked.runs:  # a study of which nothing but its folder is left
+    search = lab.search("random", RATES, CONFIG, trials=1, name="dies", **LIGHT)
+    for run in search.runs:  # a study of which nothing but its folder is left
         shutil.rmtree(run.folder)
-    (asked.folder / JOURNAL).unlink()
-    study = trials.open_study(asked.folder)
+    (search.folder / JOURNAL).unlink()
+    study = trials.open_study(search.folder)
     for _ in range(3):
         study.tell(study.ask(), state=TrialState.FAIL)
     with pytest.raises(JobError, match="the first 3 trials of dies failed. None of them began"):
@@ -306,10 +315,10 @@ def test_figures_contain_the_values() -> None:
             "machine": "m",
         }
     )
-    told = table.loc[[0, 0, 1, 2, 2]].assign(epoch=[1, 2, 1, 1, 2])
+    by_epoch = table.loc[[0, 0, 1, 2, 2]].assign(epoch=[1, 2, 1, 1, 2])
     values = table["val_top1"].tolist()
     for picture, words in (
-        (lab.plot_curves(told), "a: 1 of 3 pruned"),
+        (lab.plot_curves(by_epoch), "a: 1 of 3 pruned"),
         (lab.plot_progress(lab.progress(table)), "device seconds, added up; a: from 0.5"),
         (lab.plot_by_field(table.assign(val_top1=0.6), ["lr"]), "three best: 0.01: 0.6, "),
         (lab.plot_chance(values, "m"), "the best: 2: 0.6; "),
@@ -330,8 +339,8 @@ def test_recorded_searches_are_valid() -> None:
 def test_holdout_crops_are_those_that_do_not_validate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = crop_set.ensure(tmp_path / "crops", Recipe(train=64, val=48))
-    monkeypatch.setattr(crop_set, "ensure", lambda: made)
+    folder = crop_set.ensure(tmp_path / "crops", Recipe(train=64, val=48))
+    monkeypatch.setattr(crop_set, "ensure", lambda: folder)
     holdout._crops.cache_clear()
     settings = {"batch_size": 16, "steps": 4, "val_images": 20, "model": "resnet18", "lr_warmup": 1}
     config = replace(search_config(), **settings, seed=3)
@@ -340,7 +349,7 @@ def test_holdout_crops_are_those_that_do_not_validate(
     assert len(indices) == 48 - 16 and sorted(indices + used) == [*range(48)]  # val_steps=1
     with pytest.raises(ValueError, match="has no weights.pt"):
         holdout.holdout_accuracy(run)
-    crops = crop_set.Crops(made, "val")
+    crops = crop_set.Crops(folder, "val")
     model = models.create("resnet18", len(crops.classes))
     torch.save(model.state_dict(), run.folder / "weights.pt")
     with torch.no_grad():

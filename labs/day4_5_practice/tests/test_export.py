@@ -165,7 +165,7 @@ def test_a_run_is_never_overwritten(runs: list[Run], tmp_path: Path, inside: str
     copy = own_copy(runs[0], tmp_path / "runs" / runs[0].name)
     (tmp_path / "runs/link").symlink_to(tmp_path / "runs")
     before = {path: path.read_bytes() for path in copy.folder.rglob("*") if path.is_file()}
-    with pytest.raises(ValueError, match=f"holds {copy.name} itself: choose a different folder"):
+    with pytest.raises(ValueError, match=f"contains {copy.name}: choose a different folder"):
         export(copy, "wandb", tmp_path / "runs" / inside.format(name=copy.name))
     assert before == {path: path.read_bytes() for path in copy.folder.rglob("*") if path.is_file()}
 

@@ -23,7 +23,7 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def net() -> nn.Module:
-    """A narrow network with statistics that are not 0 and 1."""
+    """Return a narrow network with statistics that are not 0 and 1."""
     torch.manual_seed(0)
     network = patches(16, width=4)
     with torch.no_grad():

@@ -73,7 +73,7 @@ WRONG = {
         (PLACES, f"{RESULT} + 0 * {NUMBERS}"): "bytes are read, and .* are enough",
     },
     "kernel.matmul": {
-        (INNER, "tl.dot(left, right)"): "the product of the last tiles only: add to what `total`",
+        (INNER, "tl.dot(left, right)"): "of the last tiles only: add to the value of `total`",
         ("tl.arange(0, SIDE)", TOTAL): "is wrong: `inner` continues at `begin`",
         (
             INNER,
@@ -100,8 +100,8 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (printed := folder / "printed").mkdir()
     arguments = [str(folder / "cases.json"), str(folder / "out.json"), str(folder)]
     env = os.environ | {"COURSE_RUNS": str(folder / "runs"), "OMP_NUM_THREADS": "1"}
-    done = run_forked(SCRIPTS / "check_kernels.py", *arguments, folder=printed, env=env)
-    assert done.returncode == 0, done.stderr
+    process = run_forked(SCRIPTS / "check_kernels.py", *arguments, folder=printed, env=env)
+    assert process.returncode == 0, process.stderr
     return json.loads((folder / "out.json").read_text())
 
 

@@ -163,8 +163,8 @@ def test_measured_cases_become_tables() -> None:
     raw |= {"products": rows, **dict.fromkeys(("near", "far", "line"), grid)}
     tables = measurements.records.build_tables(raw)
     assert tables.machine == "NVIDIA H100 (recorded 2026-11-25, PyTorch 2.11.0)"
-    done = tables.products.dropna(subset="us")
-    assert done["tflop_per_s"].gt(0).all() and "tf32" in tables.products["said"].iloc[0]
+    measured = tables.products.dropna(subset="us")
+    assert measured["tflop_per_s"].gt(0).all() and "tf32" in tables.products["said"].iloc[0]
     assert tables.line["n"].tolist() == [16, 24] and tables.largest.empty
 
 

@@ -289,7 +289,7 @@ class TestEvidence:
 class TestTables:
     @pytest.fixture
     def rows(self, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
-        """A table of measurements with round numbers."""
+        """Return a table of measurements with round numbers."""
         kinds = {"products": 0.5, "normalisation": 0.2, "copies": 0.1, "others": 0.2}
         table = []
         for name in catalogue.NETWORKS:

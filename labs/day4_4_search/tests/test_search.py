@@ -90,7 +90,7 @@ def test_an_accident_is_repeated_and_a_failure_is_not(runs_root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "error", "again"),
+    ("status", "error", "is_repeated"),
     [
         ("lost", "the process was killed by SIGKILL", True),
         ("lost", "Slurm: NODE_FAIL, exit code 0:0, on node1", True),

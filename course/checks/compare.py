@@ -243,8 +243,10 @@ def _compare(wanted: Mechanism, found: dict[str, Run], due: dict[str, Run]) -> C
         if path.exists() and (told := json.loads(path.read_text())):
             return Comparison(told[0], compared, printed)
     for name, _, _, words in runs:
-        if told := error_of(found[name]) or next(differences(found[name], due[name]), ""):
-            return Comparison(f"with {words}: {told}", compared, printed)
+        if error := error_of(found[name]):
+            return Comparison(f"with {words}: {error}", compared, printed)
+        if message := next(differences(found[name], due[name]), ""):
+            return Comparison(f"with {words}{message}", compared, printed)
     return Comparison("", compared, printed)
 
 
@@ -258,7 +260,8 @@ def error_of(run: Run) -> str:
         return ""
     errors = [each["error"] for each in run.ranks] + [run.record.error if run.record else ""]
     if own := [error for error in errors if error and not failures.is_echo(error)]:
-        return own[0].strip().splitlines()[-1]  # of a checkpoint's tracebacks the error
+        error = own[0].strip().splitlines()[-1]  # of a checkpoint's tracebacks the error
+        return re.sub(r"/\S*/check-[^\s'\"]*/", "", error)  # the folder of the small run
     if any(errors):
         return LOST
     return "the script ended before its training did"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -55,7 +54,7 @@ class Rank:
         return [Rank(self.run, rank) for rank in range(self.run.launched["gpus"])]
 
     def seen(self, *names: str) -> Any:
-        """Return an entry of the evidence; None where there is none."""
+        """Return an entry of the evidence; None where it is missing."""
         found: Any = self.evidence
         for name in names:
             found = (found or {}).get(name)
@@ -114,15 +113,32 @@ def passes(rank: Rank) -> Any:
     if not micro or rank.config.pipeline:
         return None
     return {
-        "the number of images": sum(size for size, _ in found),
-        "a size within cfg.micro_batch": all(size <= micro for size, _ in found),
-        "the factor per image": distinct([round(factor / size, 6) for size, factor in found]),
+        "number of images": sum(size for size, _ in found),
+        "size": "above cfg.micro_batch" if any(size > micro for size, _ in found) else "allowed",
+        "factor of the loss per image": distinct(
+            [round(factor / size, 6) for size, factor in found]
+        ),
     }
 
 
 def kept(rank: Rank) -> float | None:
-    """Return the GiB kept for backward; of a pipeline they depend on its order."""
-    return None if rank.config.pipeline else rank.seen("kept_gib")
+    """Return the MiB kept for backward; of a pipeline they depend on its order."""
+    return None if rank.config.pipeline else 1024 * (rank.seen("kept_gib") or 0.0)
+
+
+def recomputed(rank: Rank) -> dict[str, int]:
+    """Return how often backward computed each operator of the forward pass."""
+    found = rank.seen("recomputed") or {}
+    return {f"number of {name} calls repeated in backward": count for name, count in found.items()}
+
+
+def gathers(rank: Rank) -> dict[str, str]:
+    """Return how many all-gathers came before each stretch of computing, in each pass."""
+    found = rank.seen("gathers") or {}
+    return {
+        f"number of all-gathers before each computation in {phase}": " ".join(map(str, counts))
+        for phase, counts in found.items()
+    }
 
 
 def writers(rank: Rank) -> int:
@@ -143,7 +159,7 @@ def placements(rank: Rank) -> dict[str, int]:
     found: Counter[str] = Counter()
     for each in rank.sharing if rank.config.shard else []:
         found.update(each.seen("spread", "placements"))
-    return dict(found)
+    return {f"number of weights that are {how}": count for how, count in found.items()}
 
 
 def loader(which: str) -> Callable[[Rank], Any]:
@@ -174,7 +190,10 @@ def settings(rank: Rank) -> list[dict[str, Any]]:
 def updated(rank: Rank) -> dict[str, int]:
     """Return how many filters and vectors the optimizers have."""
     groups = [group for each in rank.sharing for group in [*each.facts["groups"], []][0]]
-    return {"filters": sum(each[1] for each in groups), "vectors": sum(each[2] for each in groups)}
+    return {
+        f"number of {kind} that are updated": sum(group[at] for group in groups)
+        for at, kind in ((1, "filters"), (2, "vectors"))
+    }
 
 
 def distinct(values: list[Any]) -> list[Any]:
@@ -194,10 +213,19 @@ def overflow(rank: Rank) -> Any:
     return None if found.get("skipped") is None else found["skipped"]
 
 
-def actions(rank: Rank) -> list[list[Any]]:
-    """Return what a pipeline's stages did in the last step: what, stage, micro-batch."""
+PASSES = {
+    "F": "forward",
+    "B": "backward",
+    "I": "gradients of the inputs",
+    "W": "gradients of the weights",
+}
+
+
+def actions(rank: Rank) -> list[str]:
+    """Return what a pipeline's stages did in the last step."""
     steps = rank.seen("actions") or {}
-    return [each[:3] for each in [*steps.values()][-1]] if steps else []
+    last = [*steps.values()][-1] if steps else []
+    return [f"{PASSES[kind]} of micro-batch {batch} in stage {at}" for kind, at, batch, *_ in last]
 
 
 def messages(phase: str) -> Callable[[Rank], Any]:
@@ -217,37 +245,36 @@ def trained(rank: Rank) -> dict[str, Any]:
     """
     weights = [weight for each in rank.sharing for weight in each.facts["weights"]]
     return {
-        "the number": sum(math.prod(shape) for shape, *_ in weights),
-        "the length": math.hypot(*(length for *_, length in weights)),
-        "the sum": sum(total for _, total, _ in weights),
+        "number": sum(math.prod(shape) for shape, *_ in weights),
+        "length": math.hypot(*(length for *_, length in weights)),
+        "sum": sum(total for _, total, _ in weights),
     }
 
 
 def held_to_save(rank: Rank) -> float | None:
-    """Return the bytes that the rank kept while it saved the weights."""
+    """Return the MiB that the rank kept while it saved the weights."""
     held = rank.seen("held_to_save")
-    return None if held is None else float(held)
+    return None if held is None else held / 2**20
 
 
-def restart(name: str) -> Callable[[Rank], Any]:
-    """Return a function that gives what the first step after a restart began with."""
-
-    def read(rank: Rank) -> Any:
-        at = rank.seen("began_at")
-        return rank.seen("moments", str(at), name) if at else None
-
-    return read
+def restart(rank: Rank) -> dict[str, Any]:
+    """Return what the first step after a restart began with; {} in a run without one."""
+    if not rank.seen("began_at"):
+        return {}
+    return rank.facts["began"] | {"random numbers": rank.facts["random"][0]}
 
 
 def saved(rank: Rank) -> int:
     """Return how often the rank called torch.save."""
-    return len(rank.seen("saves") or [])
+    return rank.facts["saves"]
 
 
-def left(rank: Rank) -> list[Any] | None:
-    """Return the checkpoints that are left, by step; None on other ranks than the first."""
+def left(rank: Rank) -> list[str] | None:
+    """Return the checkpoints that are left; None on all ranks but the first."""
     found = rank.seen("left")
-    return None if rank.rank or found is None else [[x["step"], x["whole"]] for x in found]
+    if rank.rank or found is None:
+        return None
+    return [f"step {x['step']}" + ", unreadable" * (not x["whole"]) for x in found]
 
 
 def state(rank: Rank) -> Contents:
@@ -257,164 +284,157 @@ def state(rank: Rank) -> Contents:
 
 def renamed(rank: Rank) -> Any:
     """Return whether each checkpoint was on the disk when it got its name."""
-    return sorted({*(rank.seen("renamed") or {}).values()})
+    return sorted({*rank.facts["renamed"].values()})
+
+
+def shared_checkpoint(rank: Rank) -> dict[str, Any] | None:
+    """Return who wrote the checkpoint of all ranks, and which entries it has."""
+    found = rank.files["checkpoint"]
+    return found and {"number of writers": found["ranks"], **found["names"]}
 
 
 FACTS: tuple[Fact, ...] = (
-    Fact("the call of models.create", lambda rank: rank.facts["networks"],
+    Fact("call of models.create", lambda rank: rank.facts["networks"],
          "models.create(cfg.model, sets.classes)"),
-    Fact("the number of processes in the group", entry("world_size"), "init_process_group"),
-    Fact("the group's timeout in seconds", entry("group", "timeout_s"),
+    Fact("number of processes in the group", entry("world_size"), "init_process_group"),
+    Fact("timeout of the group in seconds", entry("group", "timeout_s"),
          "timeout=timedelta(seconds=cfg.collective_timeout_s)"),
-    Fact("the first step of the second process", entry("began_at"),
-         "load the newest whole checkpoint, on all ranks: `checkpoint.newest(…)`"),
-    Fact("the first epoch", lambda rank: [*rank.steps.get("epoch", [])][:1],
+    Fact("first step after the restart", entry("began_at"),
+         "load the newest complete checkpoint on all ranks: `checkpoint.newest(…)`"),
+    Fact("first epoch", lambda rank: [*rank.steps.get("epoch", [])][:1],
          "a run that continues begins with the epoch that its checkpoint names"),
-    Fact("the number of steps", lambda rank: len(rank.steps),
-         "every step is done once, and one that asks to end leaves the rest to another process"),
-    Fact("the number of images", batches,
-         "batch_size is what one update sees over all ranks: each takes its share of it", "step"),
-    Fact("the numbers of the images", entry("taken"),
-         "give the loader your sampler, which knows the rank and is given the epoch", "epoch"),
-    Fact("the numbers of the validation images", entry("val_taken"),
-         "each rank validates its own share, in which no image comes twice", "epoch"),
-    Fact("the training DataLoader's", loader("loader"), "its arguments are those of the config"),
-    Fact("the validation DataLoader's", loader("val_loader"),
-         "its arguments, too, are the config's"),
-    Fact("the mean of pixels and labels", pixels,
-         "the network must be shown the same images; leave the random numbers as they were",
-         "step"),
-    Fact("the number of optimizers", entry("optimizers"),
-         "one optimizer, which keeps its momentum, and whose step() is called"),
-    Fact("the number of updates", updates, "one update a batch", "step"),
-    Fact("the number of updated weights, of", updated,
-         "the optimizer gets every weight once, and backward reaches all of them"),
-    Fact("the optimizer's setting", settings,
-         "the optimizer's groups have what the config names, in every update", "update"),
-    Fact("the type of the forward pass", kinds("forward_types"),
+    Fact("number of steps", lambda rank: len(rank.steps),
+         "do every step once, and after SIGTERM leave the other steps to the next process"),
+    Fact("number of images", batches,
+         "cfg.batch_size counts the images of all ranks, which share them equally", "step"),
+    Fact("the images' numbers", entry("taken"),
+         "give the loader your sampler, and call sampler.set_epoch(epoch)", "epoch"),
+    Fact("the validation images' numbers", entry("val_taken"),
+         "each rank validates its own images, and no image is validated twice", "epoch"),
+    Fact("the training DataLoader", loader("loader"), "use the config's value"),
+    Fact("the validation DataLoader", loader("val_loader"), "use the config's value here too"),
+    Fact("mean of the batch (pixels, labels)", pixels,
+         "train on the same images: draw no other random numbers before them, and after a restart "
+         "continue the epoch: `skip(…)`", "step"),
+    Fact("number of optimizers", entry("optimizers"),
+         "create one optimizer, and call its step()"),
+    Fact("number of updates per step", updates, "update once per batch"),
+    Fact("", updated,
+         "give every weight to the optimizer once, and let backward reach all of them"),
+    Fact("the optimizer", settings, "use the config's settings in every update", "update"),
+    Fact("type of the forward pass", kinds("forward_types"),
          "enter `torch.autocast(…)` with dtype= and enabled= that follow cfg.precision"),
-    Fact("the type of a later forward pass", kinds("later", "forward_types"),
-         "autocast belongs in every step"),
-    Fact("the type of the validation", kinds("validation", "forward_types"),
-         "hand `autocast` to validate"),
-    Fact("the type of the backward pass", kinds("backward_types"), "the forward pass decides it"),
-    Fact("the type of the loss", kinds("loss_types"),
-         "the loss belongs under autocast, which computes it in fp32; else use scores.float()"),
+    Fact("type of a later forward pass", kinds("later", "forward_types"),
+         "enter autocast in every step"),
+    Fact("type of the validation's forward pass", kinds("validation", "forward_types"),
+         "pass autocast to validate"),
+    Fact("type of the backward pass", kinds("backward_types"), "the forward pass decides it"),
+    Fact("type of the loss", kinds("loss_types"),
+         "compute the loss under autocast, or from scores.float()"),
     Fact("autocast in the backward pass", entry("autocast_in_backward"),
-         "only the forward pass and the loss belong inside"),
-    Fact("the type of the updated weights", kinds("updated_types"), "weights must stay fp32"),
-    Fact("the origin of BatchNorm's statistics in training", kinds("statistics"),
-         "model.train() at the beginning of each epoch"),
-    Fact("the origin of BatchNorm's statistics in validation", kinds("validation", "statistics"),
-         "model.eval() before validation"),
-    Fact("the layout of the convolutions' inputs", kinds("input_layouts"),
+         "leave autocast before backward"),
+    Fact("type of the updated weights", kinds("updated_types"), "keep the weights in fp32"),
+    Fact("source of BatchNorm's statistics in training", kinds("statistics"),
+         "call model.train() at the start of each epoch"),
+    Fact("source of BatchNorm's statistics in validation", kinds("validation", "statistics"),
+         "call model.eval() before validation"),
+    Fact("layout of the convolutions' inputs", kinds("input_layouts"),
          "images.to(memory_format=torch.channels_last) if cfg.channels_last"),
-    Fact("the layout of inputs in a later step", kinds("later", "input_layouts"),
+    Fact("layout of the inputs in a later step", kinds("later", "input_layouts"),
          "convert the images in every step"),
-    Fact("the layout of the weights", kinds("weight_layouts"),
+    Fact("layout of the weights", kinds("weight_layouts"),
          "model.to(memory_format=torch.channels_last) if cfg.channels_last"),
-    Fact("of the micro-batches,", passes,
-         "split images and labels, and multiply each loss by its share: "
-         "`* len(targets) / len(labels)`"),
-    Fact("the factor of the loss where backward starts", loss_start(),
-         "scaler.scale(loss).backward()"),
-    Fact("the factor of the loss in a later step", loss_start("later"),
-         "scaler.scale(loss).backward(), in every step"),
-    Fact("DDP's setting", entry("ddp"),
-         "bucket_cap_mb=cfg.bucket_mb, find_unused_parameters=cfg.find_unused; its group is that "
-         "of the ranks with the same weights"),
-    Fact("the number of weights that are", placements,
-         "give each unit to `fully_shard(…)`, then the network, before the optimizer is made"),
-    Fact("the shape of the mesh", entry("spread", "mesh"),
-         "the mesh has two rows for hybrid, else one; give it to fully_shard"),
-    Fact("the ranks that share the weights", entry("spread", "among"),
-         "give the mesh of these ranks to fully_shard"),
-    Fact("the number of all-gathers between computations", entry("gathers"),
-         "what is gathered when depends on reshard_after_forward and on what is prefetched"),
-    Fact("the list of blocks that are gathered ahead, in", lambda rank: rank.facts["prefetch"],
-         "in forward the blocks that follow; in backward, which goes from the last block to the "
-         "first, those before it, the nearest first"),
-    Fact("the type of gathered weights", kinds("gathered_types"), "param_dtype of the policy"),
-    Fact("the type of reduced gradients", kinds("reduced_types"), "reduce_dtype of the policy"),
-    Fact("the number of sums over ranks in the forward pass", messages("forward"),
-         "each MLP's parts are added up once, by the ranks of one group"),
-    Fact("the number of sums over ranks in the backward pass", messages("backward"),
-         "each group adds up what its own ranks have, once"),
-    Fact("the memory in GiB that is kept for the backward pass", kept,
-         "what is kept depends on the blocks that the config names", tolerance=NEARLY),
-    Fact("the number of operators computed again in backward, of", entry("recomputed"),
-         "checkpoint the blocks that the config names, each by itself"),
-    Fact("what a stage of the pipeline does (what, stage, micro-batch)", actions,
-         "stages and their order are the config's: `pipelines.create_schedule(…)`", "pass"),
-    Fact("the call of torch.compile", lambda rank: distinct(rank.facts["compile"]),
-         "compile the network once, before the loop and before DDP, if cfg.compile is not empty: "
-         "mode=cfg.compile"),
-    Fact("the number of layers that compiled graphs computed", lambda rank: rank.facts["compiled"],
-         "compile all of the network, once, and call what `torch.compile(…)` returns"),
-    Fact("the number of graph breaks:", entry("compiled", "breaks"),
-         "take what breaks the graph out of the network; torch._dynamo.explain shows the line"),
-    Fact("the number of traced phases in step", entry("traced"),
-         "profiling.schedule(cfg), and a profiler.step() at the end of every step"),
-    Fact("whether an overflow was skipped", overflow,
-         "one scaler for all steps, whose step(optimizer) skips such a step; update() in each"),
-    Fact("the checksum of the images after the restart", restart("images"),
-         "the epoch continues after the batches that it has seen: `skip(…)`"),
-    Fact("the loss scale after the restart", restart("scale"), "save and load the scaler's state"),
-    Fact("the learning rate after the restart", restart("rate"), "save and load the schedule"),
-    Fact("the checksum of the weights after the restart", restart("weights"),
-         "save and load the network's state"),
-    Fact("the checksum of the momentum after the restart", restart("momentum"),
-         "save and load the optimizer's state"),
-    Fact("the checksum of the random numbers after the restart", restart("random"),
-         "restore them last: `randomness.set_states(…)`"),
-    Fact("the number of calls of torch.save", saved,
-         "rank 0 saves every cfg.save_every steps, and when asked to end"),
-    Fact("the list of checkpoints that are left (step, whole)", left,
-         "write a draft, rename it when it is whole, and keep the last two"),
-    Fact("whether a checkpoint was on the disk when it was renamed", renamed,
-         "`file.flush()`, `os.fsync(file.fileno())`, then rename"),
-    Fact("in the newest checkpoint,", state,
+    Fact("the micro-batches", passes,
+         "split images and labels, and multiply each loss by `len(targets) / len(labels)`"),
+    Fact("factor of the loss at the start of backward", loss_start(),
+         "multiply the loss only by the scaler's scale, in fp16, and by a micro-batch's share"),
+    Fact("factor of the loss in a later step", loss_start("later"),
+         "call scaler.scale(loss).backward() in every step"),
+    Fact("DDP", entry("ddp"),
+         "DDP(…, bucket_cap_mb=cfg.bucket_mb, find_unused_parameters=cfg.find_unused), in the "
+         "group of the ranks with the same weights"),
+    Fact("", placements,
+         "call `fully_shard(…)` on each unit, then on the network, before creating the optimizer"),
+    Fact("shape of the mesh", entry("spread", "mesh"),
+         "the mesh has two rows for hybrid, else one; pass it to fully_shard"),
+    Fact("ranks that share the weights", entry("spread", "among"),
+         "pass the mesh of these ranks to fully_shard"),
+    Fact("", gathers, "check reshard_after_forward= and which units are prefetched"),
+    Fact("the units gathered ahead", lambda rank: rank.facts["prefetch"],
+         "in forward the blocks that follow; in backward the blocks before it, the nearest first"),
+    Fact("type of the gathered weights", kinds("gathered_types"), "param_dtype of the policy"),
+    Fact("type of the reduced gradients", kinds("reduced_types"), "reduce_dtype of the policy"),
+    Fact("number of all-reduces in the forward pass", messages("forward"),
+         "add up each MLP's parts once, over the ranks of its group"),
+    Fact("number of all-reduces in the backward pass", messages("backward"),
+         "each group adds up its gradients once per update"),
+    Fact("memory in MiB kept for the backward pass", kept,
+         "apply this to the blocks and in the runs that the config names", tolerance=NEARLY),
+    Fact("", recomputed, "checkpoint each block that the config names, separately"),
+    Fact("the pass of a pipeline stage", actions,
+         "let the config choose stages and order: `pipelines.create_schedule(…)`", "pass"),
+    Fact("call of torch.compile", lambda rank: distinct(rank.facts["compile"]),
+         "if cfg.compile, compile the network once with mode=cfg.compile, before DDP and the loop"),
+    Fact("number of layers in compiled graphs", lambda rank: rank.facts["compiled"],
+         "compile the complete network once, and call what `torch.compile(…)` returns"),
+    Fact("number of graph breaks", entry("compiled", "breaks"),
+         "remove from the network what breaks the graph; torch._dynamo.explain shows the line"),
+    Fact("number of traced phases by step", entry("traced"),
+         "use profiling.schedule(cfg), and call profiler.step() at the end of every step"),
+    Fact("skipping of the step with an overflow", overflow,
+         "use one scaler for all steps: scaler.step(optimizer), then scaler.update()"),
+    Fact("the state after the restart", restart,
+         "save and load the state of every part, the random numbers last: "
+         "`randomness.set_states(…)`"),
+    Fact("number of calls of torch.save", saved,
+         "rank 0 saves every cfg.save_every steps, and after SIGTERM"),
+    Fact("list of remaining checkpoints", left,
+         "write a draft, rename it once it is complete, and keep the last two"),
+    Fact("fsync before the rename", renamed,
+         "call `file.flush()` and `os.fsync(file.fileno())` on the draft, then rename it"),
+    Fact("the newest checkpoint", state,
          "save the state of every part, the step and the random numbers"),
-    Fact("the loss", losses, unit="step"),
-    Fact("of the trained weights,", trained),
-    Fact("the validation's", lambda rank: rank.epochs,
-         "add up sums and counts over the ranks, and divide once", "epoch"),
-    Fact("the number of ranks that wrote weights.pt", writers,
-         "one rank writes it: `if run.rank == 0`"),
-    Fact("the memory of a rank while the weights are saved", held_to_save,
-         "with full_state_dict=True and cpu_offload=True only rank 0 keeps them", tolerance=NEARLY),
-    Fact("in weights.pt", weights,
-         "save the network itself, not what is wrapped around it, after the last epoch"),
-    Fact("in the checkpoint", lambda rank: rank.files["checkpoint"],
-         "all ranks call `dcp.save(…)` on training_state(…)"),
+    Fact("loss", losses,
+         "an update before it differs: check the TODO's lines, also for this config", "step"),
+    Fact("the trained weights", trained, "check what happens between backward and the update"),
+    Fact("the validation", lambda rank: rank.epochs,
+         "add up sums and counts over the ranks, then divide once", "epoch"),
+    Fact("number of ranks that wrote weights.pt", writers,
+         "let one rank write: `if run.rank == 0`"),
+    Fact("memory in MiB that the rank holds while weights are saved", held_to_save,
+         "use full_state_dict=True and cpu_offload=True, so that only rank 0 holds all weights",
+         tolerance=NEARLY),
+    Fact("weights.pt", weights,
+         "save the network itself after the last epoch, not its wrapper"),
+    Fact("the checkpoint", shared_checkpoint, "all ranks call `dcp.save(…)` on training_state(…)"),
 )  # fmt: skip
 
 
-def difference(seen: Any, due: Any, tolerance: float) -> tuple[str, Any, Any] | None:
-    """Return where two values differ first, and what each has there; None where they are equal."""
+def difference(seen: Any, due: Any, tolerance: float) -> tuple[list[Any], Any, Any] | None:
+    """Return the first place where two values differ (keys and positions), and both values there.
+
+    None where they are equal.
+    """
+    pairs: list[tuple[Any, Any, Any]] = []
     if isinstance(seen, dict) and isinstance(due, dict):
         more = [] if isinstance(due, Contents) else [key for key in seen if key not in due]
-        for key in [*due, *more]:
-            if found := difference(seen.get(key), due.get(key), tolerance):
-                path, *values = found
-                return (f"{key} {path}".strip(), *values)
-        return None
-    if isinstance(seen, list) and isinstance(due, list):
-        if len(seen) == len(due):
-            for place, pair in enumerate(zip(seen, due)):
-                if found := difference(*pair, tolerance):
-                    path, *values = found
-                    return (f"[{place}] {path}".strip(), *values)
-            return None
-        return ("", seen, due)
-    if isinstance(seen, float) and isinstance(due, int | float):
+        pairs = [(key, seen.get(key), due.get(key)) for key in [*due, *more]]
+    elif isinstance(seen, list) and isinstance(due, list) and len(seen) == len(due):
+        pairs = [(place, *pair) for place, pair in enumerate(zip(seen, due))]
+    elif isinstance(seen, float) and isinstance(due, int | float):
         near = math.isclose(seen, due, rel_tol=tolerance, abs_tol=1e-7)
-        return None if near or (math.isnan(seen) and math.isnan(due)) else ("", seen, due)
-    return None if seen == due else ("", seen, due)
+        return None if near or (math.isnan(seen) and math.isnan(due)) else ([], seen, due)
+    else:
+        return None if seen == due else ([], seen, due)
+    for key, *pair in pairs:
+        if found := difference(*pair, tolerance):
+            path, *values = found
+            return ([key, *path], *values)
+    return None
 
 
 def differences(run: Run, due: Run) -> Iterator[str]:
-    """Yield what a script's small run has otherwise than the solution's, the cause first."""
+    """Yield where a script's small run differs from the solution's, causes before effects."""
     ranks = run.launched["gpus"]
     pairs = [(Rank(run, rank), Rank(due, rank)) for rank in range(ranks)]
     for fact in FACTS:
@@ -422,25 +442,31 @@ def differences(run: Run, due: Run) -> Iterator[str]:
             tolerance = max(fact.tolerance, HALF if own.config.precision == "fp16" else 0)
             found = difference(fact.value(own), fact.value(other), tolerance)
             if found:
-                where, seen, wanted = found
-                where = re.sub(r"^\[(\d+)\]", rf"of {fact.unit} \1" if fact.unit else "", where)
-                place = " ".join([fact.label, *re.sub(r"\[\d+\]", "", where).split()])
-                on_rank = f" on rank {own.rank}" * (ranks > 1)
-                yield (
-                    f"{place}{on_rank} is {in_words(seen)}, and {in_words(wanted)} in the solution"
-                    + f": {fact.hint}" * bool(fact.hint)
-                )
+                path, *values = found
+                yield _message(fact, path, *values, f", rank {own.rank}" * (ranks > 1))
                 break
 
 
+def _message(fact: Fact, path: list[Any], seen: Any, due: Any, place: str) -> str:
+    if fact.unit and path and isinstance(path[0], int):
+        place += f", {fact.unit} {path.pop(0)}"
+    names = [key for key in reversed(path) if isinstance(key, str)]
+    phrase = " of ".join(filter(None, [*names, fact.label]))
+    return f"{place}: {phrase} is {in_words(seen)}, expected {in_words(due)}: {fact.hint}"
+
+
 def in_words(value: Any) -> str:
-    """A value as a message shows it, not too long."""
+    """Return a value as a message shows it, not too long."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if value is None or value == [] or value == {}:
+        return "missing"
     if isinstance(value, float):
         return f"{value:.6g}"
+    if isinstance(value, dict | list) and len(value) > 8:
+        return f"{len(value)} entries"
     if isinstance(value, dict):
-        text = ", ".join(f"{name}={in_words(each)}" for name, each in value.items())
-    elif isinstance(value, list):
-        text = " and ".join(map(in_words, value)) if len(value) < 9 else f"{len(value)} of them"
-    else:
-        text = "nothing" if value is None else str(value)
-    return (text or "nothing")[:200]
+        return ", ".join(f"{name}={in_words(each)}" for name, each in value.items())
+    if isinstance(value, list):
+        return " and ".join(map(in_words, value))
+    return str(value)[:200]

@@ -19,6 +19,8 @@ import socket
 import sys
 import time
 import traceback
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -51,15 +53,18 @@ class Observed:
 
     networks: the arguments of models.create. groups: of each step the settings of each group, with
     how many filters and vectors it updates. batches: of each step the images' number and a digest.
-    compile: the calls of torch.compile. compiled: the layers that compiled graphs computed.
-    prefetch: for each block those that it gathers ahead. weights: of each its
-    shape, sum and length at the end.
+    random: of each step a checksum of the random numbers' state. began: the length of the weights
+    and of the optimizer's state at the first update. compile: the calls of torch.compile.
+    compiled: the layers that compiled graphs computed. prefetch: for each block those that it
+    gathers ahead. saves: the calls of torch.save. renamed: for each checkpoint that was renamed,
+    whether fsync had written all of it. weights: of each its shape, sum and length at the end.
     """
 
     def __init__(self, rank: int) -> None:
         self._rank, self._optimizer = rank, None
         self.facts: dict[str, Any] = {"networks": [], "groups": [], "batches": []}
-        self.facts |= {"compile": [], "compiled": 0, "prefetch": {}}
+        self.facts |= {"compile": [], "compiled": 0, "prefetch": {}, "random": []}
+        self.facts |= {"saves": 0, "renamed": {}}
         self._network: Any = None
 
     def note_layers(self, layers: int) -> None:
@@ -81,14 +86,48 @@ class Observed:
             for images, labels in steps(meter, batches, epoch):
                 digest = float(images.double().mean()), float(labels.double().mean())
                 self.facts["batches"].append([len(images), *digest])
+                self.facts["random"].append(zlib.crc32(torch.get_rng_state().numpy()))
                 yield images, labels
 
         models.create, Meter.steps, torch.compile = created, observed, self._compile
         register_optimizer_step_pre_hook(self._note)
-
+        self._observe_saving()
         if fsdp := sys.modules.get("torch.distributed.fsdp"):
             for phase in ("forward", "backward"):
                 self._observe_prefetch(fsdp.FSDPModule, phase)
+
+    def _observe_saving(self) -> None:
+        """Count calls of torch.save, and note which checkpoints fsync had written when renamed."""
+        save, written = torch.save, set()
+
+        def content(file: int | str | Path) -> tuple[int, ...]:
+            status = os.stat(file)
+            return status.st_dev, status.st_ino, status.st_size
+
+        def counted(*args: Any, **options: Any) -> None:
+            self.facts["saves"] += 1
+            save(*args, **options)
+
+        def syncing(real: Callable[..., None]) -> Callable[..., None]:
+            def noted(file: Any) -> None:
+                real(file)
+                written.add(content(file if isinstance(file, int) else file.fileno()))
+
+            return noted
+
+        def renaming(real: Callable[..., None]) -> Callable[..., None]:
+            def noted(source: Any, target: Any, **options: Any) -> None:
+                is_new = os.path.realpath(source) != os.path.realpath(target)
+                real(source, target, **options)
+                for file in (Path(target), *Path(target).rglob("*")) if is_new else ():
+                    if CHECKPOINTS in file.parts and file.is_file():
+                        self.facts["renamed"][file.name] = content(file) in written
+
+            return noted
+
+        torch.save = counted
+        os.fsync, os.fdatasync = syncing(os.fsync), syncing(os.fdatasync)
+        os.rename, os.replace, os.link = map(renaming, (os.rename, os.replace, os.link))
 
     def _observe_prefetch(self, kind: type, phase: str) -> None:
         """Note for each block which blocks it gathers ahead."""
@@ -117,6 +156,10 @@ class Observed:
         return COMPILE(model, **options)
 
     def _note(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if not self._optimizer:
+            weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+            states = [value for state in optimizer.state.values() for value in state.values()]
+            self.facts["began"] = {"weights": length(weights), "momentum": length(states)}
         self._optimizer = optimizer
         found = []
         for group in optimizer.param_groups:
@@ -131,6 +174,11 @@ class Observed:
         weights = [shards.part(w.detach()).double() for group in groups for w in group["params"]]
         self.facts["weights"] = [[[*w.shape], float(w.sum()), float(w.norm())] for w in weights]
         (folder / f"facts-{self._rank}.json").write_text(json.dumps(self.facts))
+
+
+def length(values: list[Any]) -> float:
+    """Return the sum of the norms of the tensors among some values."""
+    return sum(float(shards.part(x).double().norm()) for x in values if torch.is_tensor(x))
 
 
 def serve(root: Path) -> None:
@@ -162,13 +210,13 @@ def work(root: Path, request: dict[str, Any]) -> None:
     pending = [Task(root / place, ranks, called) for place, ranks, called in request["tasks"]]
     active: list[Task] = []
     while pending or active:
-        for task in [*pending]:
-            ranks = sum(len(each.pids) for each in active)
-            is_first = task.needs not in {each.folder for each in pending + active}
-            if is_first and (not active or ranks + task.ranks <= PROCESSES):
-                pending.remove(task)
-                active.append(task)
-                task.start()
+        ranks = sum(len(task.pids) for task in active)
+        while pending and (not active or ranks + pending[0].ranks <= PROCESSES):
+            if pending[0].needs in [task.folder for task in active]:
+                break
+            active.append(pending.pop(0))
+            active[-1].start()
+            ranks += active[-1].ranks
         active = [task for task in active if task.is_active()]
         time.sleep(0.005)
 

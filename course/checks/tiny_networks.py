@@ -1,15 +1,13 @@
 """Small versions of the course's networks, which small runs train in a tenth of the time."""
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torchvision.models import resnet
 
-from course.training import memory, models
+from course.training import models
 
 WIDTH = 8  # channels of a ResNet's first convolution, of which ResNet-18 has 64
 DEPTH = 4  # of a transformer: what a pipeline of two ranks with two stages each needs
@@ -114,20 +112,6 @@ def create(name: str, classes: int, image_px: int = 224) -> nn.Module:
     return Narrow(classes) if name == "resnet18" else _known(name, classes, image_px)
 
 
-def bottlenecks(_: str, classes: int, image_px: int = 224) -> nn.Module:
-    """Such a network of ResNet-50's blocks, whatever is asked for."""
-    net = Narrow(classes, (1, 1, 1, 1), resnet.Bottleneck)
-    net.__class__ = resnet.ResNet  # fast_resnet takes no subclass; its layers are made
-    return net
-
-
-def use() -> None:
-    """From here on, scripts of this process train these as their resnet18 and transformers."""
-    models.create = create
-    if "NO_HOST_MEMORY" in os.environ:
-        memory.host_gib = lambda: 0.0
-
-
 def leave_kernels(note: Callable[[int], None] = lambda layers: None) -> None:
     """From here on compiled graphs run on PyTorch's own kernels, and are counted all the same.
 
@@ -152,18 +136,3 @@ def leave_kernels(note: Callable[[int], None] = lambda layers: None) -> None:
     compiler = torch._TorchCompileInductorWrapper
     compiler.__call__ = compiled
     compiler.get_compiler_config = lambda self: None
-
-
-def leave_all() -> None:
-    """End what a script may have entered and never left: autocast, and what watches operators.
-
-    Within autocast PyTorch keeps the weights that it has cast. It finds them by where a weight
-    lies, and would take those of one script for another's.
-    """
-    while watching := _get_current_dispatch_mode():  # or each later operator goes through it, too
-        watching.__exit__(None, None, None)
-    for device in ("cpu", "cuda"):
-        torch.set_autocast_enabled(device, False)
-    for _ in range(torch.autocast_increment_nesting()):
-        torch.autocast_decrement_nesting()
-    torch.clear_autocast_cache()

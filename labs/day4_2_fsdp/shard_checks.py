@@ -39,7 +39,7 @@ def _prefetch_seen(run: Run) -> str:
 
 
 def _clip_seen(run: Run) -> str:
-    return f"the first gradients are {run.record.evidence['gradient_norm']:.4g} long, on all ranks"
+    return f"all ranks' gradients together have at most the norm {run.config.clip:g}"
 
 
 def _whole_seen(run: Run) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from course.runs.run import Run
 from labs.day4_2_fsdp.rank_checks import of_ranks, seen_by_ranks
 
@@ -11,24 +9,8 @@ NO_WEIGHTS = {"save_weights": False}  # which train_parallel.py does not save
 GRID = 4  # ranks of two copies, each shared out over two
 
 
-@lru_cache(maxsize=8)
-def _mlps(model: str, classes: int, image_px: int) -> tuple[int, int, int, int]:
-    """Of a network: its MLPs; their numbers that are cut, and those added once; all numbers."""
-    import torch
-
-    from course.training import models
-
-    with torch.device("meta"):
-        net = models.create(model, classes, image_px)
-    mlps = [block.mlp for block in models.blocks(net) if hasattr(block, "mlp")]
-    cut = sum(each.numel() for mlp in mlps for each in (*mlp.fc1.parameters(), mlp.fc2.weight))
-    once = sum(mlp.fc2.bias.numel() for mlp in mlps)
-    return len(mlps), cut, once, models.parameter_count(net)
-
-
-def _network(run: Run) -> tuple[int, int, int, int]:
-    cfg = run.config
-    return _mlps(cfg.model, run.record.evidence["classes"] or 1, cfg.image_px)
+def _sums(run: Run, phase: str) -> int:
+    return run.record.evidence[f"{phase}_collectives"]["allreduce"]
 
 
 def _mates_seen(run: Run) -> str:
@@ -37,23 +19,18 @@ def _mates_seen(run: Run) -> str:
 
 
 def _columns_seen(run: Run) -> str:
-    mlps, _, _, every = _network(run)
-    found = seen_by_ranks(run)[0]["parameters"]
-    return f"rank 0 keeps {found:,} of {every:,} numbers; {mlps} sums in the forward pass"
+    kept = seen_by_ranks(run)[0]["parameters"]
+    return f"rank 0 keeps {kept:,} numbers; {_sums(run, 'forward')} all-reduces in forward"
 
 
 def _entry_seen(run: Run) -> str:
-    mlps = _network(run)[0]
-    return f"{mlps} sums in the forward pass, {mlps} in backward; the losses of one process"
+    return f"{_sums(run, 'forward')} all-reduces in forward, {_sums(run, 'backward')} in backward"
 
 
 def _grid_seen(run: Run) -> str:
     spread = seen_by_ranks(run)[0]["spread"]
-    kept = spread["bytes"]["weights"] / 4
-    return (
-        f"rank 0 keeps {kept:,.0f} of {_network(run)[3]:,} numbers: its share of each MLP, and of "
-        f"that a part, with {spread['mesh'][0]} copies"
-    )
+    kept, copies = spread["bytes"]["weights"] / 4, spread["mesh"][0]
+    return f"rank 0 keeps {kept:,.0f} numbers, sharded over {copies} copies of the network"
 
 
 CHECKS = {

@@ -41,7 +41,7 @@ SAVED: dict[str, Any] = SMALL_VIT_SETTINGS | {"steps": 3, "deterministic": True,
 def _save_seen(run: Run) -> str:
     ranks = seen_by_ranks(run)
     kept = ", ".join(each["name"] for each in ranks[0]["left"] if each["whole"])
-    return f"rank 0 saved {len(ranks[0]['saves'])} times, and the others never; kept: {kept}"
+    return f"rank 0 wrote complete checkpoints: {kept}"
 
 
 def _interrupted_seen(run: Run) -> str:
@@ -49,10 +49,7 @@ def _interrupted_seen(run: Run) -> str:
     damaged = [each["name"] for each in seen["found"] if not each["whole"]]
     said = f"; {', '.join(damaged)} was cut short" if damaged else ""
     how = seen["interrupted"][-1]["how"]
-    return (
-        f"ended by {how}; another process went on from step {seen['began_at']}{said}: the same "
-        f"images, scale, learning rate, weights, momentum and random numbers, to the bit"
-    )
+    return f"ended by {how}; another process went on from step {seen['began_at']}{said}"
 
 
 def _stopped(title: str, todo: int, **own: Any) -> Mechanism:

@@ -121,11 +121,11 @@ def check_fold(fold: Fold) -> str:
 def _layers() -> tuple[nn.Conv2d, nn.BatchNorm2d]:
     """Create layers with equal dimensions (no wrong shape raises), and a variance near eps."""
     torch.manual_seed(0)
-    conv, norm = nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3).eval()
+    conv, norm = nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3, eps=1e-3).eval()
     norm.weight.data = torch.tensor([0.5, 1.5, 2.0])
     norm.bias.data = torch.tensor([0.3, -1.0, 2.0])
     norm.running_mean = torch.tensor([0.7, -0.4, 1.1])
-    norm.running_var = torch.tensor([1e-5, 0.3, 4.0])
+    norm.running_var = torch.tensor([1e-3, 0.3, 4.0])
     return conv, norm
 
 
@@ -137,6 +137,7 @@ def _weights(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[torch.Tensor, dict[
     scales = {
         "eps is forgotten: it is added to the variance, under the root": gamma / variance.sqrt(),
         "eps belongs under the root, with the variance": gamma / (variance.sqrt() + eps),
+        "it adds 1e-5: add the layer's own norm.eps": gamma / (variance + 1e-5).sqrt(),
         "it divides by the variance: take the root of variance + eps": gamma / (variance + eps),
         "BatchNorm's own weight is forgotten": 1 / root,
         "it is multiplied by the root: divide": gamma * root,
@@ -214,13 +215,13 @@ def check_int8(to_int8: ToInt8) -> str:
     )
     large = steps[numbers > 127 * scale]
     assert (large == 127).all(), (
-        f"{numbers[-1]:.0f} with steps of 0.5 becomes {int(large[-1])}: it should be 127, the "
-        f"largest. Clamp before .to(torch.int8), which wraps around"
+        f"a number above 63.5 with steps of 0.5 becomes {int(large[large != 127][0])}: it should "
+        f"be 127, the largest. Clamp before .to(torch.int8), which wraps around"
     )
     small = steps[numbers < -127 * scale]
     assert (small == -127).all(), (
-        f"{numbers[0]:.0f} with steps of 0.5 becomes {int(small[0])}: it should be −127, so that 0 "
-        f"stays in the middle"
+        f"a number below −63.5 with steps of 0.5 becomes {int(small[small != -127][0])}: it "
+        f"should be −127, so that 0 stays in the middle"
     )
     wrong = int((steps != (numbers / scale).round().clamp(-127, 127)).sum())
     assert not wrong, f"{wrong} of {len(numbers)} numbers become a different step than the nearest"

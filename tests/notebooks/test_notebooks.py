@@ -218,7 +218,7 @@ FEW_UNITS = """
 from labs.day4_2_fsdp.rank_checks import SMALL_VIT_SETTINGS
 SMALL_VIT_SETTINGS |= {"fused": True, "steps": 2}
 """
-THREE_BLOCKS = "narrow.DEPTH = 3\n"
+THREE_BLOCKS = "narrow.tiny_networks.DEPTH = 3\n"
 
 
 def test_shards_from_recorded_runs_and_small_trainings(

@@ -38,7 +38,6 @@ def test_gathers_are_counted_between_computations() -> None:
 def test_whole_weights_are_known_by_their_sizes() -> None:
     assert shards.size([FOUR, 3, FOUR.bfloat16()]) == 16 + 8
     assert shards.placed([FOUR]) == {"placements": {"whole": 1}, "mesh": [], "among": []}
-    assert shards.norm([FOUR, FOUR]) == pytest.approx(8**0.5) and shards.norm([]) == 0
 
 
 def test_what_is_held_at_a_time_is_counted() -> None:
@@ -54,7 +53,7 @@ def same(tmp_path: Path, runs_root: Path) -> Path:
     """The solution without random crops: all numbers of ranks see the same pixels."""
     warm_up()  # or the first of its runs would start cold, on four ranks
     lines = {"sets = image_sets(cfg)": "sets.train.transform = sets.val.dataset.transform"}
-    script = narrow_solution(tmp_path, "narrow.DEPTH = 2\n", "train_sharded.py")
+    script = narrow_solution(tmp_path, "narrow.tiny_networks.DEPTH = 2\n", "train_sharded.py")
     return script_variant("same-pixels", lines, str(script))
 
 
@@ -83,9 +82,6 @@ def test_any_number_of_ranks_trains_alike_and_goes_on_alike(same: Path, tiny_set
     assert [*losses["hybrid"]] == pytest.approx([*losses["one"]], rel=1e-4)
     assert losses["resumed"].first_valid_index() == 2
     assert [*losses["resumed"][2:]] == pytest.approx([*losses["one"][2:]], rel=1e-4)
-    spread = [rank["evidence"]["gradient_norm"] for rank in (*first.ranks, *runs["hybrid"].ranks)]
-    one = runs["one"].record.evidence["gradient_norm"]
-    assert spread == pytest.approx([one] * 8, rel=1e-4)  # of the first update
     kept = sharding.measured_memory({"four": first, **runs}).pivot_table("mib", "run", "kind")
     ratio = kept.loc["one"] / kept.loc[["four", "hybrid"]]
     assert ratio.loc["four"].to_numpy() == pytest.approx(4, rel=0.05)

@@ -19,8 +19,6 @@ from course.training.evidence.saving import Held
 from course.training.evidence.updates import Updates
 from course.training.recorder import Recorder
 
-STORED_LABELS = 16  # of an epoch's first batch
-
 
 class Observers:
     """Observes the first and the last warm-up step, the first validation, and updates.
@@ -41,8 +39,8 @@ class Observers:
         config = run.config
         self.run, self.config, self.device, self._phase = run, config, device, phase
         self._first, self._epoch, self._warmup_end = first, 0, first + config.warmup_steps
+        self._described_epoch = -1
         self._evidence: dict[str, Any] = {
-            "labels": [[]] * (first // config.steps),
             "world_size": run.group_size(),
             "group": setup.group(),
             "device": setup.numbered(device),
@@ -77,9 +75,7 @@ class Observers:
         if is_traced and self.device.type == "cpu" and self.run.folder:
             self._onednn_log = profiling.onednn_log(self.run.folder / profiling.ONEDNN_FILE)
             self._onednn_log.__enter__()
-        if self._moments:
-            self._moments.begin(batch, self.device)
-        if len(self._evidence["labels"]) <= self._epoch:
+        if self._described_epoch != self._epoch:
             self._describe_loading(batches, batch)
 
     def plant_events(self, step: int) -> None:
@@ -164,20 +160,18 @@ class Observers:
                 self.record()
 
     def _describe_loading(self, batches: Iterable, batch: Any) -> None:
-        """Store how batches are loaded, and with which images an epoch began: ranks must differ."""
-        labels = batch[1]
+        """Store how an epoch's batches are loaded, and with which images it began."""
+        self._described_epoch = self._epoch
         self._evidence["loader"] = setup.loader(batches)
         # A script with its own batches need not import ours, nor torchvision, which takes 2 s.
         ours = sys.modules.get("course.data.loader")
         if ours and (validation := ours.last_val_loader()):
             self._evidence["val_loader"] = setup.loader(validation)
             self._evidence["val_taken"] = getattr(validation.sampler, "taken", None)  # grows
-        self._evidence["share"] = len(labels)
+        self._evidence["share"] = len(batch[1])
         sampler = getattr(batches, "sampler", None)
         for name in ("taken", "low"):  # they grow
             self._evidence[name] = getattr(sampler, name, [])
-        is_stored = labels.device.type == "cpu" and self.config.data != "synthetic"
-        self._evidence["labels"].append(labels[:STORED_LABELS].tolist() if is_stored else [])
 
     def record(self) -> None:
         """Store the evidence so far in the run's record."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -21,41 +20,10 @@ def part(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """All of a tensor. Of a DTensor it is gathered, so that all ranks must ask."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-
-
 def size(tensors: Iterable[Any]) -> int:
     """Bytes that this rank keeps of tensors; what is none counts nothing."""
     kept = [part(each) for each in tensors if isinstance(each, torch.Tensor)]
     return sum(each.numel() * each.element_size() for each in kept)
-
-
-def norm(gradients: Iterable[torch.Tensor]) -> float:
-    """The length of all gradients together; of DTensors all ranks must ask."""
-    every = [*gradients]
-    spread = [each for each in every if hasattr(each, "to_local")]
-    plain = [each for each in every if not hasattr(each, "to_local")]
-    lengths = [float(torch.nn.utils.get_total_norm(plain))]
-    for how in {(each.device_mesh, each.placements) for each in spread}:
-        alike = [each for each in spread if (each.device_mesh, each.placements) == how]
-        lengths.append(_spread_norm(alike, *how))
-    return math.hypot(*lengths)
-
-
-def _spread_norm(alike: list[Any], mesh: Any, placements: tuple[Any, ...]) -> float:
-    """That of DTensors which lie alike: each rank adds up its shards, and the ranks their sums.
-
-    PyTorch's own function, which parts of a sum need, derives for each shape how to compute it.
-    """
-    if not all(each.is_shard() or each.is_replicate() for each in placements):
-        return float(whole(torch.nn.utils.get_total_norm(alike)))
-    squared = torch.nn.utils.get_total_norm([each.to_local() for each in alike]) ** 2
-    for dimension, placement in enumerate(placements):
-        if placement.is_shard():
-            torch.distributed.all_reduce(squared, group=mesh.get_group(dimension))
-    return math.sqrt(float(squared))
 
 
 def placed(weights: Iterable[torch.Tensor]) -> dict[str, Any]:

@@ -17,15 +17,10 @@ MOST = 4  # so many different things are noted
 
 
 class Updates:
-    """What optimizers do in a whole run: how often they step, and with what.
-
-    Over ranks the first gradients and the weights at the end must agree, or they do not train one
-    network.
-    """
+    """Observes what optimizers do in a run: how often they update, and with which settings."""
 
     def __init__(self) -> None:
         self._optimizers: list[torch.optim.Optimizer] = []
-        self._norm: float | None = None
         self._decay: dict[str, list[float]] = {}  # what each kind of weight is pulled by
         self._in_step, self._counts = 0, []
         self.rate: float | None = None  # the learning rate of the update under way
@@ -54,10 +49,8 @@ class Updates:
                 found = self._decay.setdefault("filters" if weight.ndim > 1 else "vectors", [])
                 if (decay := group.get("weight_decay", 0.0)) not in found and len(found) < MOST:
                     found.append(decay)
-        if not self._optimizers and getattr(optimizer, "grad_scale", None) is None:  # else scaled
-            gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
-            self._norm = shards.norm(gradients)
-            self._gradients = shards.size(gradients)
+        if not self._optimizers:
+            self._gradients = shards.size(p.grad for p in _parameters(optimizer))
         if len(self._optimizers) < MOST:
             self._optimizers.append(optimizer)
 
@@ -83,11 +76,10 @@ class Updates:
     def evidence(self) -> dict[str, Any]:
         """For the record.
 
-        gradient_norm of the first update, weights_sum now (None where there was no update), of a
-        network in shards that of this rank's own; spread: how weights lie over the ranks, and what
-        this one keeps, in bytes; updates: in how many steps so many; decay: that of "filters" (and
-        matrices) and of "vectors", each value that some of them have; optimizers: how many were
-        stepped; overflow: whether a planted one was skipped, {} without.
+        weights_sum: of this rank's weights (None without an update). spread: how weights are placed
+        on the ranks, and how many bytes this one keeps. updates: the number of steps with that
+        many updates. decay: the values for "filters" (and matrices) and for "vectors". optimizers:
+        the number of those that updated. overflow: whether a planted one was skipped, else {}.
         """
         # On the host: a device may be full, and Apple's has no float64.
         own = [shards.part(each.detach()) for each in self.parameters()]
@@ -95,7 +87,6 @@ class Updates:
         # The last layer has a row for each class, in whichever group that is.
         matrices = [len(each) for each in self.parameters() if each.ndim == 2]
         return {
-            "gradient_norm": self._norm,
             "weights_sum": sum(weights) if weights else None,
             "updates": {str(count): each for count, each in Counter(self._counts).items()},
             "spread": shards.placed(self.parameters()) | {"bytes": self._bytes()},

@@ -10,10 +10,9 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from course.config import Config
-from course.runs.restarts import CHECKPOINTS, interruptions
+from course.runs.restarts import CHECKPOINTS, METADATA, interruptions, step_of
 from course.training.evidence import shards
-from course.training.restart import checkpoint
-from course.training.restart.interruption import Planted
+from course.training.interruption import Planted
 
 FEW = 16  # steps of a run whose checkpoints are opened: those of long runs may be large
 MUCH = 2**28  # bytes of weights: a checksum of more would take seconds
@@ -81,8 +80,8 @@ def inspect_checkpoints(folder: Path) -> list[dict[str, Any]]:
     """Describe the checkpoints of a folder: name, step, and whether each can be read ("whole")."""
     rows = []
     for path in sorted(folder.rglob("*")):
-        is_part = path.parent != folder and (path.parent / checkpoint.METADATA).exists()
-        if is_part or (path.is_dir() and not (path / checkpoint.METADATA).exists()):
+        is_part = path.parent != folder and (path.parent / METADATA).exists()
+        if is_part or (path.is_dir() and not (path / METADATA).exists()):
             continue
         try:
             if path.is_file():  # a learner's own, with any content
@@ -90,5 +89,5 @@ def inspect_checkpoints(folder: Path) -> list[dict[str, Any]]:
             is_whole = True
         except Exception:
             is_whole = False
-        rows.append({"name": path.name, "step": checkpoint.step_of(path), "whole": is_whole})
+        rows.append({"name": path.name, "step": step_of(path), "whole": is_whole})
     return rows

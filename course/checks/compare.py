@@ -1,7 +1,8 @@
-"""Compare a learner's script with the solution: both train the same small runs, on the CPU.
+"""Compare a learner's script with the solution: both train the same small runs on the CPU.
 
-They train in a process by itself (`course.checks.small_runs`), so that a script can never end the
-notebook. `course.checks.facts` lists what must be equal.
+They train in a separate process (`course.checks.small_runs`), so that no script can crash the
+notebook.
+`course.checks.facts` lists what must be equal.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from course.config import Config, rung
 from course.runs import failures
 from course.runs.run import PROJECT, Run
 
-# Every small run. Its learning rate and weight decay are large, so that each mistake shows in the
-# weights after some steps; no number of images, steps or ranks equals another one.
+# The config of every small run. Its learning rate and weight decay are large, so that mistakes show
+# in the weights after a few steps; the numbers of images, steps and ranks differ.
 SMALL: dict[str, Any] = {
     "device": "cpu",
     "precision": "fp32",
@@ -52,11 +53,14 @@ SMALL: dict[str, Any] = {
     "save_weights": True,
     "fused": False,
 }
-LOST = "the ranks lost each other: one left, or waits in another collective than the others"
+LOST = (
+    "the ranks lost each other: one ended, or they call different collectives. All ranks must call "
+    "the same ones in the same order"
+)
 
 
 class SmallRun(NamedTuple):
-    """One config that both scripts train, on so many ranks. words: what it changes."""
+    """A config that both scripts train, the number of ranks, and its changes in words."""
 
     name: str
     config: Config
@@ -65,13 +69,14 @@ class SmallRun(NamedTuple):
 
 
 def small_runs(wanted: Mechanism) -> list[SmallRun]:
-    """The small runs of a check, those of `Mechanism.configs`."""
+    """Return the small runs of a check, from `Mechanism.configs`."""
     found = []
-    for number, changes in enumerate(wanted.configs):
+    for changes in wanted.configs:
         fields = dict(changes)
-        name, ranks = fields.pop("name", str(number)), fields.pop("ranks", wanted.gpus)
+        name, ranks = fields.pop("name", ""), fields.pop("ranks", wanted.gpus)
         label = fields.pop("rung", wanted.rung)
         config = _config(wanted, label, fields)
+        name = name or _digest(config, ranks)
         words = " and ".join(f"cfg.{key}={value!r}" for key, value in fields.items())
         words = (words or f"the rung {label}") + f" on {ranks} ranks" * (ranks > 1)
         found.append(SmallRun(name, config, ranks, words))
@@ -79,16 +84,20 @@ def small_runs(wanted: Mechanism) -> list[SmallRun]:
 
 
 def _config(wanted: Mechanism, label: str, changes: dict[str, Any]) -> Config:
-    """A small config of a rung; of the check's own rung it has the check's changes, too."""
+    """Return a small config of a rung, with the check's changes if it is the check's rung."""
     own = wanted.changes if label == wanted.rung != wanted.against else {}
     return rung(label, **SMALL | own | wanted.small | changes)
 
 
-class Comparison(NamedTuple):
-    """What a comparison found.
+def _digest(*values: Any) -> str:
+    return hashlib.sha256(repr(values).encode()).hexdigest()[:12]
 
-    difference: the first, with what to do; "" for none. compared: what was compared, in words.
-    printed: what the script itself printed. error: why the solution could not train here.
+
+class Comparison(NamedTuple):
+    """The result of a comparison.
+
+    difference: the first difference, with a hint; "" if there is none. compared: the small runs in
+    words. printed: the script's own output. error: why the solution could not train here.
     """
 
     difference: str
@@ -111,8 +120,7 @@ def compare(requests: Sequence[tuple[Mechanism, str]]) -> list[Comparison]:
         pairs = []
         for number, (wanted, text) in enumerate(requests):
             solution = render_like((SOLUTIONS / solution_of(wanted.todo)).read_text(), text)
-            name = hashlib.sha256(f"{wanted.todo} {solution}".encode()).hexdigest()[:12]
-            reference = folder.prepare(name, wanted, solution)
+            reference = folder.prepare(_digest(wanted.todo, solution), wanted, solution)
             runs = folder.prepare(f"{place}/{number}", wanted, text, calls=True)
             pairs.append((wanted, runs, reference))
         folder.work()
@@ -218,7 +226,7 @@ def _folder() -> Folder:
 
 
 def modules_of(text: str) -> set[str]:
-    """The modules that a script imports from where importing takes time."""
+    """Return the modules that a script imports from packages that take time to import."""
     try:
         tree = ast.parse(text)
     except SyntaxError:
@@ -231,7 +239,7 @@ def _compare(wanted: Mechanism, found: dict[str, Run], due: dict[str, Run]) -> C
     runs = small_runs(wanted)
     compared = f"{len(runs)} small trainings like the solution's: "
     compared += "; ".join(each.words for each in runs)
-    printed = _printed(found[runs[0].name])
+    printed = _printed(found[runs[0].name]) if runs else ""
     for name, _, _, words in runs:
         if why := error_of(due[name]):
             error = f"the solution itself fails here, with {words}: {why}"
@@ -251,7 +259,7 @@ def _compare(wanted: Mechanism, found: dict[str, Run], due: dict[str, Run]) -> C
 
 
 def error_of(run: Run) -> str:
-    """Why a small run did not end as it should, in a line; "" where it did."""
+    """Return in a line why a small run failed; "" if it did not."""
     if (path := run.folder / "signal.txt").exists() and not (run.record and run.record.error):
         ended = path.read_text()
         is_lost = ended == "SIGABRT" and run.launched["gpus"] > 1
@@ -264,7 +272,7 @@ def error_of(run: Run) -> str:
         return re.sub(r"/\S*/check-[^\s'\"]*/", "", error)  # the folder of the small run
     if any(errors):
         return LOST
-    return "the script ended before its training did"
+    return "the script ended before its training was complete"
 
 
 def _printed(run: Run) -> str:

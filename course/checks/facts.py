@@ -221,6 +221,12 @@ PASSES = {
 }
 
 
+def traced(rank: Rank) -> list[str]:
+    """Return which steps were traced, and whether completely."""
+    found = rank.seen("traced") or {}
+    return [f"step {step}" + ", in part" * (phases < 5) for step, phases in found.items()]
+
+
 def actions(rank: Rank) -> list[str]:
     """Return what a pipeline's stages did in the last step."""
     steps = rank.seen("actions") or {}
@@ -251,12 +257,6 @@ def trained(rank: Rank) -> dict[str, Any]:
     }
 
 
-def held_to_save(rank: Rank) -> float | None:
-    """Return the MiB that the rank kept while it saved the weights."""
-    held = rank.seen("held_to_save")
-    return None if held is None else held / 2**20
-
-
 def restart(rank: Rank) -> dict[str, Any]:
     """Return what the first step after a restart began with; {} in a run without one."""
     if not rank.seen("began_at"):
@@ -265,8 +265,8 @@ def restart(rank: Rank) -> dict[str, Any]:
 
 
 def saved(rank: Rank) -> int:
-    """Return how often the rank called torch.save."""
-    return rank.facts["saves"]
+    """Return how often the rank called torch.save to save its training."""
+    return rank.facts["saves"] if rank.config.save_every else 0
 
 
 def left(rank: Rank) -> list[str] | None:
@@ -279,7 +279,7 @@ def left(rank: Rank) -> list[str] | None:
 
 def state(rank: Rank) -> Contents:
     """Return what the newest checkpoint has."""
-    return Contents(rank.files["state"])
+    return Contents(dict.fromkeys(rank.files["state"], "present"))
 
 
 def renamed(rank: Rank) -> Any:
@@ -290,7 +290,8 @@ def renamed(rank: Rank) -> Any:
 def shared_checkpoint(rank: Rank) -> dict[str, Any] | None:
     """Return who wrote the checkpoint of all ranks, and which entries it has."""
     found = rank.files["checkpoint"]
-    return found and {"number of writers": found["ranks"], **found["names"]}
+    names = dict.fromkeys(found["names"], "present") if found else {}
+    return found and {"number of writers": found["ranks"], **names}
 
 
 FACTS: tuple[Fact, ...] = (
@@ -307,9 +308,9 @@ FACTS: tuple[Fact, ...] = (
          "do every step once, and after SIGTERM leave the other steps to the next process"),
     Fact("number of images", batches,
          "cfg.batch_size counts the images of all ranks, which share them equally", "step"),
-    Fact("the images' numbers", entry("taken"),
+    Fact("order of the images", entry("taken"),
          "give the loader your sampler, and call sampler.set_epoch(epoch)", "epoch"),
-    Fact("the validation images' numbers", entry("val_taken"),
+    Fact("order of the validation images", entry("val_taken"),
          "each rank validates its own images, and no image is validated twice", "epoch"),
     Fact("the training DataLoader", loader("loader"), "use the config's value"),
     Fact("the validation DataLoader", loader("val_loader"), "use the config's value here too"),
@@ -353,12 +354,12 @@ FACTS: tuple[Fact, ...] = (
     Fact("DDP", entry("ddp"),
          "DDP(…, bucket_cap_mb=cfg.bucket_mb, find_unused_parameters=cfg.find_unused), in the "
          "group of the ranks with the same weights"),
-    Fact("", placements,
-         "call `fully_shard(…)` on each unit, then on the network, before creating the optimizer"),
     Fact("shape of the mesh", entry("spread", "mesh"),
          "the mesh has two rows for hybrid, else one; pass it to fully_shard"),
     Fact("ranks that share the weights", entry("spread", "among"),
          "pass the mesh of these ranks to fully_shard"),
+    Fact("", placements,
+         "call `fully_shard(…)` on each unit, then on the network, before creating the optimizer"),
     Fact("", gathers, "check reshard_after_forward= and which units are prefetched"),
     Fact("the units gathered ahead", lambda rank: rank.facts["prefetch"],
          "in forward the blocks that follow; in backward the blocks before it, the nearest first"),
@@ -376,10 +377,11 @@ FACTS: tuple[Fact, ...] = (
     Fact("call of torch.compile", lambda rank: distinct(rank.facts["compile"]),
          "if cfg.compile, compile the network once with mode=cfg.compile, before DDP and the loop"),
     Fact("number of layers in compiled graphs", lambda rank: rank.facts["compiled"],
-         "compile the complete network once, and call what `torch.compile(…)` returns"),
+         "compile all of the network or all of its blocks, and call what `torch.compile(…)` "
+         "returns"),
     Fact("number of graph breaks", entry("compiled", "breaks"),
          "remove from the network what breaks the graph; torch._dynamo.explain shows the line"),
-    Fact("number of traced phases by step", entry("traced"),
+    Fact("list of traced steps", traced,
          "use profiling.schedule(cfg), and call profiler.step() at the end of every step"),
     Fact("skipping of the step with an overflow", overflow,
          "use one scaler for all steps: scaler.step(optimizer), then scaler.update()"),
@@ -395,15 +397,13 @@ FACTS: tuple[Fact, ...] = (
     Fact("the newest checkpoint", state,
          "save the state of every part, the step and the random numbers"),
     Fact("loss", losses,
-         "an update before it differs: check the TODO's lines, also for this config", "step"),
+         "the forward pass or an earlier update differs: check the TODO's lines for this config",
+         "step"),
     Fact("the trained weights", trained, "check what happens between backward and the update"),
     Fact("the validation", lambda rank: rank.epochs,
          "add up sums and counts over the ranks, then divide once", "epoch"),
     Fact("number of ranks that wrote weights.pt", writers,
          "let one rank write: `if run.rank == 0`"),
-    Fact("memory in MiB that the rank holds while weights are saved", held_to_save,
-         "use full_state_dict=True and cpu_offload=True, so that only rank 0 holds all weights",
-         tolerance=NEARLY),
     Fact("weights.pt", weights,
          "save the network itself after the last epoch, not its wrapper"),
     Fact("the checkpoint", shared_checkpoint, "all ranks call `dcp.save(…)` on training_state(…)"),

@@ -325,7 +325,12 @@ def describe_files(folder: Path) -> dict[str, Any]:
         try:
             state = torch.load(path, weights_only=True, map_location="cpu")
             found["weights"] = {
-                name: [str(each.dtype), float(each.double().sum()), float(each.double().norm())]
+                name: {
+                    "shape": [*each.shape],
+                    "type": str(each.dtype),
+                    "sum": float(each.double().sum()),
+                    "length": float(each.double().norm()),
+                }
                 for name, each in state.items()
             }
         except Exception:

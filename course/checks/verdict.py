@@ -1,10 +1,10 @@
-"""Is a TODO done? Three separate questions, each answered with its evidence.
+"""Checks of TODOs, each in three parts with their evidence.
 
-correct    the script trains as the solution does, in small runs that both do on the CPU
-mechanism  the run itself did what was asked for: observed in the operators of its first step
-effect     it brought something: the ratio of throughputs, judged against its spread
+correct    the script trains as the solution does, in small runs of both on the CPU
+mechanism  the run itself did what the TODO adds, as its recorded evidence shows
+effect     the run is faster: the ratio of throughputs, judged by its interval
 
-An effect that this machine cannot show is "not measurable here", which is no pass.
+An effect that this machine cannot show is "not measurable here", which does not count as passed.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ from course.runs.ratio import SURE, Ratio, host_bound_warning, ratio
 from course.runs.run import Run
 
 PASSED, FAILED = "passed", "failed"
-# Sizes of quick checks. That a ratio lies above 1 is sure sooner than the ratio itself. And where
-# speeds tell nothing on this machine, all else shows on a small network as well: in fp16 that
-# software emulates, a step of the large one takes minutes.
+# Sizes of quick checks: FASTER if only the sign of the effect matters, SMALL where speeds on this
+# machine mean nothing. (In fp16 that software emulates, a step of the large network takes minutes.)
 FASTER = {"budget_s": 5.0, "val_steps": 1}
 SMALL = {"model": "resnet18", "image_px": 48, "lr": 0.0003}
 SMALL |= {"batch_size": 4, "steps": 6, "val_steps": 1, "budget_s": 0.0}
@@ -48,7 +47,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Checked:
-    """A check's three parts. `passed` only where all are that were looked for."""
+    """A check's three parts."""
 
     name: str
     title: str
@@ -60,7 +59,7 @@ class Checked:
 
     @property
     def failed(self) -> bool:
-        """Did a part fail? Not measurable is neither passed nor failed."""
+        """Whether a part failed; not measurable is neither passed nor failed."""
         return any(part.verdict == FAILED for part in self.parts)
 
     def __repr__(self) -> str:
@@ -97,16 +96,18 @@ def check(
     quick: bool = True,
     rerun: bool = False,
 ) -> Checked:
-    """Check a TODO by a run of your script and the run of the step before it.
+    """Check a TODO: compare your script with the solution, and its run with the previous step's.
 
     Args:
-        name: one of those that `progress()` lists, "day1.amp" for instance.
-        run, against: runs that are there already; without them the script is launched.
-        script: yours by default, the one in exercises/ that has the TODO.
-        rerun: launch it again, also where the same runs are there.
+        name: a name that `progress()` lists, such as "day1.amp".
+        run, against: existing runs of your script and of the previous step; without them, the
+            script is launched.
+        script: by default, the one in exercises/ that has the TODO.
+        rerun: launch the runs again even if they exist.
 
     Raises:
-        ValueError: an unknown name; the message lists those there are.
+        ValueError: an unknown name (the message lists the known ones), or a syntax error in the
+            script.
     """
     wanted = _find(name)
     script = script or exercise_of(wanted.todo)
@@ -132,16 +133,16 @@ def _finish(*runs: Run) -> None:
 def launch_check(
     name: str, *, script: str = "", site: str = "local", quick: bool = True
 ) -> tuple[Run, Run]:
-    """Launch what a check looks at, and do not wait for it: `check`, asked alike, finds these runs.
+    """Launch a check's runs without waiting; `check` with the same arguments reuses them.
 
-    On this machine the step before is waited for, where the two take no turns: they would share
-    its cores, and their times would tell nothing.
+    On this machine, unless the two runs take turns, the previous step's run is completed first:
+    otherwise they would compete for the cores.
 
     Returns:
-        The run, and the run of the step before it.
+        The run, and the run of the previous step.
 
     Raises:
-        ValueError: an unknown name; the message lists those there are.
+        ValueError: an unknown name; the message lists the known ones.
     """
     wanted = _find(name)
     script = script or exercise_of(wanted.todo)
@@ -162,7 +163,7 @@ def _both(
     rerun: bool,
     emulates: bool = False,
 ) -> tuple[Run, Run]:
-    """The run and the one before it; those that are not there are launched, in turns."""
+    """Return the run and the previous step's; launch those that are missing, in turns."""
     if run is not None and against is not None:
         return run, against
     both = run is None and against is None
@@ -181,11 +182,11 @@ def _both(
 def _configs(
     wanted: Mechanism, site: str, *, quick: bool, small: bool, emulates: bool = False
 ) -> tuple[Config, Config, bool]:
-    """Of the run before and of the run; and whether their times can tell anything there.
+    """Return the configs of the previous step and of the run, and whether to compare their times.
 
     Args:
-        small: may sizes be such that the check is over soon? Both runs must be its own.
-        emulates: compute in a format that the site has no hardware for, to see that it is used.
+        small: allow small sizes, if the check launches both runs.
+        emulates: use a format that the site has no hardware for, only to see that it is used.
     """
     settings = dict(wanted.settings)
     if wanted.gpus > 1:
@@ -204,7 +205,7 @@ def _configs(
 
 
 def _place(config: Config, site: str) -> Place:
-    """Where a config would compute, as far as this process can know: on its own machine."""
+    """Return where a config would compute, as far as this process knows."""
     from course.training.precision import HALF, default_device, has_units
 
     if sites.get(site).executor != "local":
@@ -284,18 +285,21 @@ def _effect(wanted: Mechanism, run: Run, against: Run) -> Part:
 
 
 def judge(found: Ratio, *, faster: bool) -> Part:
-    """The effect's verdict, by the interval: passed where all of it lies above 1, failed where all
-    of it lies below. For what is to cost nothing the line is drawn at 1 − SURE."""
+    """Judge the effect by its interval: passed if it is above 1, failed if it is below.
+
+    Args:
+        faster: False for a TODO that must cost nothing: the limit is then 1 − SURE.
+    """
     line = 1 if faster else 1 - SURE
     how = f"in {found.turns} turns" if found.turns else "one run after the other"
     said = f"{found} the images per second, {how}"
     if found.low is None or found.low == found.high:  # of one step a side
-        return Part("effect", UNMEASURABLE, f"{said}: too few steps to tell its spread")
+        return Part("effect", UNMEASURABLE, f"{said}: too few steps to measure the spread")
     if found.low > line:
         return Part("effect", PASSED, said)
     if found.high < line:
         return Part("effect", FAILED, f"{said}: slower")
-    return Part("effect", UNMEASURABLE, f"{said}: the spread is wider than what is looked for")
+    return Part("effect", UNMEASURABLE, f"{said}: the spread is wider than the effect")
 
 
 def _where(text: str, source: str, wanted: Mechanism) -> str:

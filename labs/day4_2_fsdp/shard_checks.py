@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from course.checks.lab import expect
 from course.runs.run import Run
 from labs.day4_2_fsdp.rank_checks import of_ranks, seen_by_ranks
+
+MUCH = 0.5  # of a network, held by a rank that writes nothing
 
 
 def _gathers(run: Run, phase: str) -> list[int]:
@@ -45,6 +48,11 @@ def _clip_seen(run: Run) -> str:
 def _whole_seen(run: Run) -> str:
     size = 4 * run.record.evidence["parameters"]
     held = max(seen.get("held_to_save", 0) for seen in seen_by_ranks(run)[1:])
+    expect(
+        held < MUCH * size,
+        f"another rank than rank 0 held {held / size:.0%} of the network while it was saved, "
+        f"expected one weight at a time: use full_state_dict=True and cpu_offload=True",
+    )
     return (
         f"weights.pt holds {size / 2**20:.1f} MiB, written by rank 0; another rank held "
         f"{held / 2**20:.1f} MiB meanwhile"

@@ -5,6 +5,7 @@ All answers are compared with the solution at once, as `check` compares a learne
 
 import re
 import tomllib
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,15 @@ def text_of(answer: dict[str, Any]) -> str:
 
 @cache
 def comparisons() -> list[Comparison]:
-    """Compare all answers: first the wrong ones, then the right ones."""
-    answers = [(CHECKS[answer["todo"]], text_of(answer)) for answer in WRONG + RIGHT]
+    """Compare all answers, first the wrong ones, each in the small runs that show its mistake."""
+    answers = []
+    for answer in WRONG + RIGHT:
+        check = CHECKS[answer["todo"]]
+        runs = answer.get("configs", range(len(check.configs)))
+        few = replace(check, configs=tuple(check.configs[number] for number in runs))
+        if runs and answer in WRONG:
+            few = replace(few, calls=())
+        answers.append((few, text_of(answer)))
     return compare.compare(answers)
 
 

@@ -11,6 +11,7 @@ from job_helpers import prepared, train_together
 from course.checks import exercises
 from course.checks.verdict import FAILED, PASSED, UNMEASURABLE, Checked, check
 from course.config import rung
+from course.jobs.launch import launch
 from course.runs.run import Run
 
 pytestmark = pytest.mark.slow
@@ -78,6 +79,17 @@ def test_a_wrong_answer_fails_and_its_effect_is_not_judged(checked) -> None:
     }
     assert "with the rung device: the type of the forward pass is bfloat16" in repr(done)
     assert "→ exercises/train.py, line " in repr(done)
+
+
+def test_a_syntax_error_is_named_before_anything_starts(runs_root: Path, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nmodel = (\n")
+    words = r"/train.py, line 2: '\(' was never closed: `model = \(`. Nothing was launched"
+    with pytest.raises(ValueError, match=words):
+        check("day1.amp", script=str(script))
+    with pytest.raises(ValueError, match=words):
+        launch(script, rung("baseline"))
+    assert not list(runs_root.glob("*-*"))
 
 
 def test_a_script_ends_only_its_own_process(checked) -> None:

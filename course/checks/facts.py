@@ -301,7 +301,8 @@ FACTS: tuple[Fact, ...] = (
     Fact("timeout of the group in seconds", entry("group", "timeout_s"),
          "timeout=timedelta(seconds=cfg.collective_timeout_s)"),
     Fact("first step after the restart", entry("began_at"),
-         "load the newest complete checkpoint on all ranks: `checkpoint.newest(…)`"),
+         "save every cfg.save_every steps and after SIGTERM, and load the newest complete "
+         "checkpoint on all ranks: `checkpoint.newest(…)`"),
     Fact("first epoch", lambda rank: [*rank.steps.get("epoch", [])][:1],
          "a run that continues begins with the epoch that its checkpoint names"),
     Fact("number of steps", lambda rank: len(rank.steps),

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
-from subprocess import Popen
 from typing import TYPE_CHECKING
 
 import psutil
 
 from course.config import GIB, Config
 from course.jobs.processes import POLL_S
-from course.jobs.warm import forks
-from course.jobs.warm import start as warm
-from course.jobs.warm.forks import Forked
-from course.jobs.warm.fresh import Process
 from course.runs.files import write_atomically
-from course.runs.run import FOLDER_VARIABLE, Run
+from course.runs.run import Run
 from course.training.ranks import store
 
 if TYPE_CHECKING:
     from course.jobs.conductor import Conductor
+    from course.jobs.supervise import Task
 
 # Linux gives ports from 32,768 on to connections: of those one may be taken as ranks want to meet.
 PORTS = range(22_000, 32_000)
@@ -70,38 +67,37 @@ def store_file(run: Run, start: int) -> Path:
     return run.folder / f"store-{start}.port"
 
 
-def start_store(run: Run, start: int) -> Popen | Forked:
+def start_store(run: Run, start: int, context: BaseContext) -> BaseProcess:
     """Start the process that holds the store of a local run's ranks, and write down its port.
 
     PyTorch's own store, in rank 0, would listen to other machines too, at a port that may be taken
     by then. This one listens on loopback, at a port that the system chose, as torchrun's does.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        number, port = listener.fileno(), listener.getsockname()[1]
-        command = [sys.executable, "-P", "-m", "course.training.ranks.store", str(number)]
-        env = {**os.environ, FOLDER_VARIABLE: str(run.folder), "CUDA_VISIBLE_DEVICES": ""}
-        if warm.is_prepared():
-            process = Process(command, env, run.folder, session=True)
-            started = forks.fork(partial(store.serve, number), process, keep=[number])
-        else:
-            started = Popen(command, env=env, pass_fds=[number], start_new_session=True)
-    write_atomically(store_file(run, start), str(port))
-    return started
+        process = context.Process(target=store.serve, args=(listener,))
+        process.start()
+        write_atomically(store_file(run, start), str(listener.getsockname()[1]))
+    return process
 
 
-def agree(run: Run, rank: int, deadline: float) -> tuple[bool, Conductor | None]:
-    """Shall the runs of the job take turns? The first task decides, and conducts them.
+def agree(
+    run: Run, tasks: Sequence[Task], context: BaseContext, deadline: float
+) -> tuple[bool, Conductor | None]:
+    """Decide whether the runs of the job take turns; the supervisor of rank 0 conducts them.
 
     Args:
-        deadline: until when another task waits for that, by `time.monotonic`.
+        run: the job's first run.
+        tasks: those of this supervisor. Others read the decision in a file.
+        context: starts processes.
+        deadline: until when the decision is waited for, by `time.monotonic`.
 
     Returns:
-        Whether they do, and in the first task who gives out the turns.
+        Whether they do, and in the supervisor of rank 0 the conductor.
     """
     if len(run.together) == 1:
         return False, None
     path = address_file(run)
-    if rank > 0:
+    if tasks[0].rank > 0:
         while not path.exists():
             given_up = all(each.record for each in run.together)
             if given_up or time.monotonic() > deadline:
@@ -110,13 +106,15 @@ def agree(run: Run, rank: int, deadline: float) -> tuple[bool, Conductor | None]
         return "why_not" not in json.loads(path.read_text()), None
     living = [each for each in run.together if not each.record]
     try:
-        refused = refusal(living)
+        refused = refusal(living, context)
         if not refused:
             from course.jobs.conductor import Conductor
 
-            made = Conductor(living, first_node(run))
-            made.publish(path)
-            return True, made
+            conductor = Conductor(living)
+            if len(tasks) < tasks[0].count:
+                conductor.listen(first_node(run), path)
+            conductor.start()
+            return True, conductor
     except Exception as error:  # whatever it is, the runs can go one after the other
         refused = f"{type(error).__name__}: {error}"
     with suppress(OSError):  # a full disk: the others give up at their deadline
@@ -124,7 +122,7 @@ def agree(run: Run, rank: int, deadline: float) -> tuple[bool, Conductor | None]
     return False, None
 
 
-def refusal(runs: Sequence[Run]) -> str:
+def refusal(runs: Sequence[Run], context: BaseContext) -> str:
     """Why the runs cannot take turns: they do not fit into memory at the same time, say; or "".
 
     Where a rough upper bound fits, nothing else is asked; else `predict` tells the peak of
@@ -134,7 +132,7 @@ def refusal(runs: Sequence[Run]) -> str:
         return "the others were over before it began"
     free = None
     if any(run.config.device == "auto" for run in runs):  # apart: a fork cannot inherit NVML
-        free = (_apart(_gpu_free_gib) or [None])[0]
+        free = (_apart(context, _gpu_free_gib) or [None])[0]
     if free == 0:
         return "this site gives each process a GPU of its own"
     where = "the host's memory" if free is None else "the GPU's memory"
@@ -144,7 +142,7 @@ def refusal(runs: Sequence[Run]) -> str:
     free = _host_free_gib(runs) if free is None else free
     if sum(fixed + _at_most_gib(run) for run in processes) <= free:
         return ""
-    found = dict(zip([run.folder for run in runs], _apart(partial(_peaks_gib, runs))))
+    found = dict(zip([run.folder for run in runs], _apart(context, partial(_peaks_gib, runs))))
     needed = sum(fixed + found.get(run.folder, math.inf) for run in processes)
     if needed <= free:
         return ""
@@ -170,14 +168,13 @@ def _peaks_gib(runs: Sequence[Run]) -> list[float]:
     return [predict(resolve(_share(run))).peak_gib for run in runs]
 
 
-def _apart(work: Callable[[], list[float]]) -> list[float]:
-    """What `work` returns, done in a process of its own; [] where it fails.
+def _apart(context: BaseContext, work: Callable[[], list[float]]) -> list[float]:
+    """Return what `work` returns in another process; [] if it fails.
 
-    Autograd starts threads, and a process with threads can fork no training process.
+    This process must keep no GPU open.
     """
-    processes = multiprocessing.get_context("fork")
-    reader, writer = processes.Pipe(duplex=False)
-    worker = processes.Process(target=lambda: writer.send(work()))
+    reader, writer = context.Pipe(duplex=False)
+    worker = context.Process(target=_send, args=(writer, work))
     worker.start()
     writer.close()
     try:
@@ -186,6 +183,10 @@ def _apart(work: Callable[[], list[float]]) -> list[float]:
         return []
     finally:
         worker.join()
+
+
+def _send(writer: Connection, work: Callable[[], list[float]]) -> None:
+    writer.send(work())
 
 
 def _share(run: Run) -> Config:

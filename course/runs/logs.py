@@ -8,7 +8,6 @@ from pathlib import Path
 from course.runs.run import Run, all_runs
 from course.text import printable
 
-SUBMITIT_LINES = 4  # written by submitit at the end of a log, at most
 MIN_BYTES, LINE_BYTES = 2**20, 400  # to read: logs can be larger than memory
 
 
@@ -17,11 +16,10 @@ def tail(path: Path, lines: int = 20) -> str:
     if not path.is_file():
         return ""
     with path.open("rb") as file:
-        length = max(MIN_BYTES, LINE_BYTES * (lines + SUBMITIT_LINES))
+        length = max(MIN_BYTES, LINE_BYTES * lines)
         file.seek(max(0, path.stat().st_size - length))
         ending = printable(file.read().decode(errors="replace")).rstrip().split("\n")
-    # submitit reports that its own function succeeded, even if the run failed.
-    return "\n".join([line for line in ending if not line.startswith("submitit INFO")][-lines:])
+    return "\n".join(ending[-lines:])
 
 
 def text(run: Run, *, err: bool = False, lines: int = 1000) -> str:
@@ -32,8 +30,8 @@ def text(run: Run, *, err: bool = False, lines: int = 1000) -> str:
 
 def submitted(run: Run) -> str:
     """Return the batch script of a run's job; "" if there is none."""
-    scripts = sorted(run.job.folder.glob("logs/*_submission.sh"))
-    return scripts[-1].read_text() if scripts else ""
+    script = run.job.folder / "logs" / "submission.sh"
+    return script.read_text() if script.exists() else ""
 
 
 def search_log(

@@ -16,7 +16,6 @@ import nbformat
 import pytest
 from job_helpers import (
     SCRIPTS,
-    by_fork,
     end_all_runs,
     eventually,
     expect_no_process,
@@ -417,7 +416,7 @@ def test_tasks_have_slurms_variables(here: None, monkeypatch: pytest.MonkeyPatch
 def for_forks(folder: Path) -> None:
     """Let forks execute the training scripts: importing PyTorch in each task takes seconds."""
     for script in (folder / "idr_ddp.py", folder / "idr_meets.py"):
-        script.write_text(by_fork() + script.read_text())
+        script.write_text(script.read_text())
 
 
 def check_ddp(number: str, state: str, tasks: int, nodes: int, address: str) -> None:

@@ -78,8 +78,7 @@ def test_a_dead_run_is_lost_even_where_no_record_can_be_written(tmp_path):
         run = launch_running("holds.py")
         (run.folder / RESERVE).unlink()
         filler = fill(root)
-        for pid, _ in (run.launched["controller"], run.started["supervisor"]):
-            os.kill(pid, signal.SIGKILL)
+        os.kill(run.started["supervisor"][0], signal.SIGKILL)
         with pytest.raises(JobError, match="lost"):
             jobs.wait(run, timeout_s=5)
         filler.unlink()

@@ -66,7 +66,6 @@ def run_as(tmp_path: Path) -> Iterator[User]:
             "TMPDIR": str(temporary),
             "COURSE_RUNS": str(home / "runs"),
             "COURSE_SITES": str(sites),
-            "COURSE_WARM": "0",
         } | env
         user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", sys.executable]
         script = f'set -e; {prepare}\nexec "$@"'

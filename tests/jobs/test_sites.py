@@ -5,10 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cases import for_all
 
 from course.config import Config
-from course.jobs import engines, plan, sites
+from course.jobs import plan, sites
 
 
 @pytest.fixture
@@ -93,13 +92,6 @@ def test_a_wrong_setting_names_what_was_expected_and_the_file(
     with pytest.raises(ValueError, match=f"site 'slurm'.*{expected}") as caught:
         sites.get("slurm")
     assert str(user_sites) in str(caught.value)
-
-
-@for_all("executor", sites.EXECUTORS)
-def test_an_engine_does_all_that_is_asked_of_one(executor: str) -> None:
-    asked = [name for name in vars(engines.Engine) if not name.startswith("_")]
-    assert {"answer", "submit", "tell"} < set(asked)
-    assert [name for name in asked if not callable(getattr(engines.engine(executor), name))] == []
 
 
 def test_gpus_out_of_range() -> None:

@@ -1,6 +1,7 @@
 """What the tests of jobs share: scripts, waiting with a deadline, and leaving nothing behind."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -10,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from functools import cache
-from multiprocessing.context import BaseContext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,7 +22,7 @@ from course.config import Config, rung
 from course.jobs import launch as jobs
 from course.jobs import own_slurm
 from course.jobs.processes import of_runs
-from course.jobs.scripts import Surroundings, process_context, run_script
+from course.jobs.scripts import Surroundings, run_script
 from course.runs import run as runs
 from course.runs.run import PROJECT, Run
 
@@ -106,11 +105,6 @@ def train_together(
     return done.stdout
 
 
-@cache
-def _forks() -> BaseContext:
-    return process_context(preload=True)
-
-
 def run_forked(
     script: Path, *arguments: str, folder: Path, env: dict[str, str], timeout_s: float = 240
 ) -> subprocess.CompletedProcess:
@@ -121,7 +115,9 @@ def run_forked(
     """
     out, err = folder / "printed.out", folder / "printed.err"
     surroundings = Surroundings(env, Path.cwd(), out, err)
-    process = _forks().Process(target=run_script, args=(script, surroundings, arguments))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["course.jobs.preload"])
+    process = context.Process(target=run_script, args=(script, surroundings, arguments))
     process.start()
     process.join(timeout_s)
     code = process.exitcode
@@ -135,7 +131,6 @@ def run_ranks(script: Path, *arguments: str, folder: Path) -> list[subprocess.Co
     places = [folder / rank for rank in "01"]
     for place in places:
         place.mkdir()
-    _forks()  # in this thread, which may handle signals
 
     def run(place: Path) -> subprocess.CompletedProcess:
         return run_forked(script, *arguments, place.name, folder=place, env=dict(os.environ))

@@ -29,9 +29,9 @@ from course.jobs import queue
 
 
 def test_runs_take_their_turns_in_the_order_of_launch(runs_root):
-    configs = [replace(CONFIG, seed=seed) for seed in range(4)]
-    # The time limit is shorter than the four together: waiting must not count.
-    launched = jobs.launch_all(SCRIPTS / "sleeps.py", configs, time_min=1.8 / 60)
+    configs = [replace(CONFIG, seed=seed) for seed in range(8)]
+    # The time limit is shorter than all together: waiting must not count.
+    launched = jobs.launch_all(SCRIPTS / "sleeps.py", configs, time_min=3.8 / 60)
     assert jobs.wait(launched, timeout_s=DEADLINE_S) == launched
     intervals = [json.loads((run.folder / "interval.json").read_text()) for run in launched]
     for (_, ended), (began, _) in zip(intervals, intervals[1:]):

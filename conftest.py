@@ -229,7 +229,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         The file into which they write their names when they are imported.
     """
     evidence = tmp_path / "evidence"
-    for name in ("course", "torch", "numpy", "cloudpickle", "psutil", "tensorboard"):
+    for name in ("submitit", "course", "torch", "numpy", "cloudpickle", "psutil", "tensorboard"):
         place = tmp_path / "shared" / name
         place.mkdir(parents=True)
         text = f"open({str(evidence)!r}, 'a').write({name!r})\nraise SystemExit(3)\n"

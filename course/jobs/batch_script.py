@@ -1,69 +1,97 @@
-"""Write the batch script of a job for Slurm."""
+"""Submit jobs to Slurm with submitit, which writes their batch scripts."""
 
 from __future__ import annotations
 
 import math
+import os
 import shlex
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+from course.jobs import own_slurm
+from course.jobs.processes import job_environment
 from course.jobs.sites import Site
+from course.jobs.supervise import supervise_task
 from course.runs.run import FOLDER_VARIABLE
 
 GRACE_MIN = 2  # from the supervisor's time limit to Slurm's
-SCRIPT = Path("logs", "submission.sh")  # in the folder of a job, what was submitted
+STAND_IN = "#!/bin/sh\necho Submitted batch job 0\n"  # for sbatch
 
 
-def batch_script(
+def batch_script(folder: Path, request: dict[str, Any], site: Site) -> str:
+    """Return the batch script of a run in `folder`, also where there is no Slurm.
+
+    submitit writes it on submission, so this submits it to a program that starts nothing.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        programs = Path(place, "bin")
+        programs.mkdir()
+        for name in ("sbatch", "srun"):
+            Path(programs, name).write_text(STAND_IN)
+            Path(programs, name).chmod(0o700)
+        with mock.patch.dict(os.environ, PATH=f"{programs}:{os.environ.get('PATH', '')}"):
+            _submit(Path(place, folder.name), request, site, supervise_task, [(str(folder),)])
+        text = Path(place, folder.name, "logs", "0_submission.sh").read_text()
+    return text.replace(os.path.join(place, folder.name), shlex.quote(str(folder)))
+
+
+def submit_calls(
     folder: Path,
     request: dict[str, Any],
     site: Site,
-    command: Sequence[str] | None = None,
-    array: int = 0,
+    function: Callable[..., Any],
+    arguments: Sequence[tuple[Any, ...]],
 ) -> str:
-    """Return the batch script of a job, also where there is no Slurm.
+    """Submit a job whose tasks call a function, and return its id.
 
     Args:
         folder: of a run; its name is the job's name, and it gets the logs.
         request: of the launch; its `gpus` become tasks of one GPU each.
-        command: of each task; None: to supervise the run in `folder`.
-        array: the number of jobs, if they are an array.
+        arguments: of the function; several become an array of jobs.
+
+    Raises:
+        RuntimeError: Slurm refuses the job.
     """
+    # sbatch passes its environment on to the job.
+    with mock.patch.dict(os.environ, job_environment() | own_slurm.environment(), clear=True):
+        return _submit(folder, request, site, function, arguments)
+
+
+def _submit(
+    folder: Path,
+    request: dict[str, Any],
+    site: Site,
+    function: Callable[..., Any],
+    arguments: Sequence[tuple[Any, ...]],
+) -> str:
+    from submitit import SlurmExecutor  # here, because it imports NumPy
+
     nodes, tasks = site.shape(request["gpus"])
-    python = [sys.executable, "-uP", "-m"]
-    command = [*python, *(command or ["course.jobs.supervise", str(folder)])]
-    log = str(folder / "logs" / ("%A_%a" if array else "%j"))
-    options = {
-        "job-name": folder.name,
-        "account": site.account,
-        "partition": site.partition,
-        "qos": site.qos,
-        "constraint": site.constraint,
-        "nodes": nodes,
-        "ntasks-per-node": tasks,
-        "cpus-per-task": site.cpus_per_gpu,
-        "gres": f"gpu:{tasks}",
-        "time": math.ceil(site.time_min) + GRACE_MIN,
-        "output": f"{log}_0_log.out",
-        "error": f"{log}_0_log.err",
-        "open-mode": "append",
-        "array": f"0-{array - 1}" if array else "",
+    options = {name: getattr(site, name) for name in ("account", "partition", "qos", "constraint")}
+    further = {
+        name: value if equals else True
+        for name, equals, value in (option.partition("=") for option in site.sbatch)
     }
-    lines = [f"--{name}={shlex.quote(str(value))}" for name, value in options.items() if value]
-    for name, equals, value in (option.partition("=") for option in site.sbatch):
-        lines.append(f"--{name}{equals}{shlex.quote(value) if equals else ''}")
-    output = ["--output", f"{log}_%t_log.out", "--error", f"{log}_%t_log.err"]
-    return "\n".join(
-        [
-            "#!/bin/bash",
-            *(f"#SBATCH {line}" for line in lines),
-            "",
+    executor = SlurmExecutor(folder / "logs", python=f"{shlex.quote(sys.executable)} -P")
+    executor.update_parameters(
+        job_name=folder.name,
+        nodes=nodes,
+        ntasks_per_node=tasks,
+        cpus_per_task=site.cpus_per_gpu,
+        gres=f"gpu:{tasks}",
+        time=math.ceil(site.time_min) + GRACE_MIN,
+        wckey=None,
+        setup=[
             *site.preparation,
             'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"  # srun needs it since Slurm 22.05',
             f"export {FOLDER_VARIABLE}={shlex.quote(str(folder))}",
-            shlex.join(["srun", "--unbuffered", *output, *command]),
-            "",
-        ]
+        ],
+        additional_parameters=further,
+        **{name: value for name, value in options.items() if value},
     )
+    first, *_ = executor.map_array(function, *zip(*arguments))
+    return first.job_id.partition("_")[0]

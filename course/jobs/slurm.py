@@ -1,4 +1,4 @@
-"""Slurm as a place for jobs: sbatch submits, squeue lists what is alive, sacct how it ended.
+"""Slurm as a place for jobs: submitit submits, squeue lists what is alive, sacct how it ended.
 
 The functions are those of `course.jobs.local`. Without SLURM_CONF, commands go to the Slurm that
 `course slurm up` runs on this machine.
@@ -7,19 +7,19 @@ The functions are those of `course.jobs.local`. Without SLURM_CONF, commands go 
 from __future__ import annotations
 
 import math
-import subprocess
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from course.config import Config
 from course.jobs import own_slurm
-from course.jobs.batch_script import SCRIPT, batch_script
-from course.jobs.processes import job_environment
+from course.jobs.batch_script import batch_script as batch_script
+from course.jobs.batch_script import submit_calls
 from course.jobs.sites import Site, user_file
 from course.jobs.slurm_commands import Partition, ask, check_partition, partitions, seconds
+from course.jobs.supervise import supervise_task
 from course.runs import logs
 from course.runs.logs import submitted as submitted
 from course.runs.run import Run
@@ -69,14 +69,19 @@ def answer(_config: Config, _request: dict[str, Any], _site: Site) -> None:
     """Return None: nothing is known before a job has run."""
 
 
-def submit(
+def submit(folder: Path, request: dict[str, Any], site: Site) -> dict[str, Any]:
+    """Submit the job of a run's folder; see `submit_array`."""
+    return submit_array(folder, request, site, supervise_task, [(str(folder),)])
+
+
+def submit_array(
     folder: Path,
     request: dict[str, Any],
     site: Site,
-    command: Sequence[str] | None = None,
-    array: int = 0,
+    function: Callable[..., Any],
+    arguments: Sequence[tuple[Any, ...]],
 ) -> dict[str, Any]:
-    """Submit the job of a run's folder; the further arguments are those of `batch_script`.
+    """Submit calls of a function; the arguments are those of `submit_calls`.
 
     Returns:
         job_id, of an array that of all its jobs, and the folder of this machine's own cluster.
@@ -89,17 +94,13 @@ def submit(
         raise ValueError(f"site {site.name!r} needs Slurm, and there is no sbatch here: {HERE}")
     offers = partitions()
     check_partition(site, offers)
-    script = folder / SCRIPT
-    script.parent.mkdir(exist_ok=True)
-    script.write_text(batch_script(folder, request, site, command, array))
-    env = job_environment() | own_slurm.environment()
-    sbatch = ["sbatch", "--parsable", str(script)]
-    done = subprocess.run(sbatch, env=env, capture_output=True, text=True)
+    try:
+        number = submit_calls(folder, request, site, function, arguments)
+    except RuntimeError as error:  # which holds what sbatch printed
+        raise ValueError(_refusal(str(error), offers, site, request)) from error
     _forget()
-    if done.returncode:
-        raise ValueError(_refusal(done.stderr, offers, site, request))
     own = {"cluster": str(own_slurm.folder())} if own_slurm.environment() else {}
-    return {"job_id": done.stdout.strip().partition(";")[0], **own}
+    return {"job_id": number, **own}
 
 
 def _refusal(text: str, offers: list[Partition], site: Site, request: dict[str, Any]) -> str:

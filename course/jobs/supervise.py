@@ -59,18 +59,18 @@ class Task:
 
 
 def slurm_task() -> Task:
-    """Return the task of the Slurm step that this process belongs to."""
-    env = os.environ
-    job_id = env["SLURM_JOB_ID"]
-    if "SLURM_ARRAY_JOB_ID" in env:
-        job_id = f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}"
-    return Task(
-        rank=int(env["SLURM_PROCID"]),
-        count=int(env["SLURM_NTASKS"]),
-        local_rank=int(env["SLURM_LOCALID"]),
-        job_id=job_id,
-        nodes=int(env["SLURM_JOB_NUM_NODES"]),
-    )
+    """Return the task of Slurm that this process belongs to."""
+    from submitit import JobEnvironment
+
+    job = JobEnvironment()
+    return Task(job.global_rank, job.num_tasks, job.local_rank, job.job_id, job.num_nodes)
+
+
+def supervise_task(folder: str) -> None:
+    """Run the job of a run's folder as a task of Slurm; submitit calls this."""
+    status = supervise_slurm(Run(Path(folder)), process_context(preload=False))
+    if status not in ("ok", ""):  # or accounting would call the job completed
+        sys.exit(EXIT_CODES.get(status, 1))
 
 
 def supervise_slurm(first: Run, context: BaseContext) -> str:
@@ -495,14 +495,3 @@ def _unwritable(error: OSError) -> Record:
     if isinstance(error, NotADirectoryError):
         return Record("failed", error=str(error))
     return Record("failed", error=f"the run's folder cannot be written: {error}")
-
-
-def main() -> None:
-    """Run a job as a task of Slurm: `python -m course.jobs.supervise FOLDER`."""
-    status = supervise_slurm(Run(Path(sys.argv[1])), process_context(preload=False))
-    if status not in ("ok", ""):  # or accounting would call the job completed
-        sys.exit(EXIT_CODES.get(status, 1))
-
-
-if __name__ == "__main__":
-    main()

@@ -8,6 +8,7 @@ from pathlib import Path
 from course.runs.run import Run, all_runs
 from course.text import printable
 
+SUBMITIT_LINES = 4  # written by submitit at the end of a log, at most
 MIN_BYTES, LINE_BYTES = 2**20, 400  # to read: logs can be larger than memory
 
 
@@ -16,10 +17,11 @@ def tail(path: Path, lines: int = 20) -> str:
     if not path.is_file():
         return ""
     with path.open("rb") as file:
-        length = max(MIN_BYTES, LINE_BYTES * lines)
+        length = max(MIN_BYTES, LINE_BYTES * (lines + SUBMITIT_LINES))
         file.seek(max(0, path.stat().st_size - length))
         ending = printable(file.read().decode(errors="replace")).rstrip().split("\n")
-    return "\n".join(ending[-lines:])
+    # submitit reports that its own function succeeded, even if the run failed.
+    return "\n".join([line for line in ending if not line.startswith("submitit INFO")][-lines:])
 
 
 def text(run: Run, *, err: bool = False, lines: int = 1000) -> str:
@@ -30,8 +32,8 @@ def text(run: Run, *, err: bool = False, lines: int = 1000) -> str:
 
 def submitted(run: Run) -> str:
     """Return the batch script of a run's job; "" if there is none."""
-    script = run.job.folder / "logs" / "submission.sh"
-    return script.read_text() if script.exists() else ""
+    scripts = sorted(run.job.folder.glob("logs/*_submission.sh"))
+    return scripts[-1].read_text() if scripts else ""
 
 
 def search_log(

@@ -92,7 +92,7 @@ def packages() -> Result:
     wrong = [text for text in wrong if text]
     if wrong:
         return "fail", "; ".join(wrong), "run make setup, which installs them"
-    versions = [f"{name} {metadata.version(name)}" for name in ("torch", "torchvision")]
+    versions = [f"{name} {metadata.version(name)}" for name in ("torch", "torchvision", "submitit")]
     return "ok", ", ".join(versions)
 
 

@@ -80,7 +80,7 @@ def test_what_a_shell_reads_in_it_is_quoted(
     done = subprocess.run(
         ["bash", "-c", stub + "\n".join(lines)], cwd=tmp_path, capture_output=True, text=True
     )
-    assert done.stdout.splitlines()[-1] == str(root / "run")
+    assert done.stdout.splitlines()[-1] == str(root / "run" / "logs")
     assert not (tmp_path / "hacked").exists()
 
 

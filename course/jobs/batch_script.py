@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shlex
 import sys
 import tempfile
@@ -36,7 +37,8 @@ def batch_script(folder: Path, request: dict[str, Any], site: Site) -> str:
         with mock.patch.dict(os.environ, PATH=f"{programs}:{os.environ.get('PATH', '')}"):
             _submit(Path(place, folder.name), request, site, supervise_task, [(str(folder),)])
         text = Path(place, folder.name, "logs", "0_submission.sh").read_text()
-    return text.replace(os.path.join(place, folder.name), shlex.quote(str(folder)))
+    written = rf"'?{re.escape(os.path.join(place, folder.name))}([^\s']*)'?"
+    return re.sub(written, lambda match: shlex.quote(f"{folder}{match[1]}"), text)
 
 
 def submit_calls(

@@ -50,7 +50,7 @@ def batch_script(folder: Path, request: dict[str, Any], _site: Site) -> str:
 def is_alive(run: Run) -> bool:
     """Return whether the run's job waits or computes, or is about to."""
     if "ticket" in run.launched:
-        return tickets.is_open(Path(run.launched["ticket"]), began=bool(run.started))
+        return tickets.is_open(Path(run.launched["ticket"]), run.started.get("supervisor", []))
     return run.is_being_submitted
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from course.jobs.errors import JobError
 from course.jobs.private import user_folder
-from course.jobs.processes import POLL_S, job_environment, usable_cores
+from course.jobs.processes import POLL_S, alive, job_environment, usable_cores
 from course.runs.files import write_atomically
 from course.runs.run import PROJECT, Run
 
@@ -178,18 +178,19 @@ def digest(needs: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(needs, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def is_open(ticket: Path, *, began: bool) -> bool:
-    """Return whether a job waits or computes; start a supervisor where its own was killed.
+def is_open(ticket: Path, supervisor: list[float]) -> bool:
+    """Return whether a job waits or computes; start a supervisor if a waiting job has none.
 
     Args:
-        began: whether the job has begun. It ends with its supervisor.
+        supervisor: identity of the process that began the job; empty: the job has not begun.
     """
-    if not ticket.exists():
-        return False
-    if is_served(ticket.parent):
+    try:
+        if not ticket.exists():
+            return False
+        start_runner(ticket.parent)
+    except PermissionError:  # another user's
         return True
-    start_runner(ticket.parent)
-    return not began
+    return not supervisor or alive(supervisor) is not None
 
 
 @contextmanager

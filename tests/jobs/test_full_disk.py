@@ -17,7 +17,6 @@ from job_helpers import (
     nothing_left,  # noqa: F401 (pytest runs it around each test)
     over,
     prepared,
-    processes_of,
     release,
     small_runs_root,
 )
@@ -67,9 +66,8 @@ ENDINGS = {"fills_disk.py": "ok", "prints_endlessly.py": "failed"}
 @pytest.mark.parametrize("script", ENDINGS)
 def test_a_disk_that_fills_up_meanwhile_leaves_room_for_the_record(tmp_path, script):
     with small_runs_root(tmp_path / "disk", "2m") as root:
-        run = launch(script)
-        eventually(lambda: processes_of(root) == [], "the job is over")
-        assert jobs.refresh(run) == ENDINGS[script], run.record
+        run = over(launch(script))
+        assert run.status == ENDINGS[script], run.record
         assert run.record.config["image_px"] == CONFIG.image_px
 
 

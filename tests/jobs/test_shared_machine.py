@@ -106,9 +106,9 @@ def test_the_queue_names_other_users_who_compute(run_as: User, tmp_path: Path) -
         assert run_as(uid, "-c", code).returncode == 0
     homes = [tmp_path / str(uid) for uid in (ALICE, BOB)]
     eventually(lambda: all([*home.glob("runs/*/started.json")] for home in homes), "both compute")
-    shown = run_as(ALICE, "-m", "course", "queue").stdout
-    assert f"at the same time as jobs of {BOB}" in shown
-    assert "one job at a time: baseline-" in shown
+    done = run_as(ALICE, "-m", "course", "queue")
+    assert f"at the same time as jobs of {BOB}" in done.stdout, done.stderr
+    assert "one job at a time: baseline-" in done.stdout
 
 
 def test_cancelling_in_the_folder_of_another_user_is_one_clear_line(

@@ -65,7 +65,7 @@ ENDINGS = {"fills_disk.py": "ok", "prints_endlessly.py": "failed"}
 
 @pytest.mark.parametrize("script", ENDINGS)
 def test_a_disk_that_fills_up_meanwhile_leaves_room_for_the_record(tmp_path, script):
-    with small_runs_root(tmp_path / "disk", "2m") as root:
+    with small_runs_root(tmp_path / "disk", "2m"):
         run = over(launch(script))
         assert run.status == ENDINGS[script], run.record
         assert run.record.config["image_px"] == CONFIG.image_px

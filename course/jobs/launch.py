@@ -30,6 +30,7 @@ from course.runs.restarts import take_over
 from course.runs.run import Run, record_of
 from course.text import wrap_text
 
+PATIENCE_S = 2.0  # until a progress line explains why a run waits
 REUSED = ("queued", "running", "ok", "oom")  # launched again, a run in such a state is kept
 
 
@@ -352,6 +353,7 @@ def _follow(run: Run, deadline: float | None, began: float, *, quiet: bool = Fal
     layout = "{desc} |{bar}| {n:,}/{total:,} steps, {elapsed}"
     with tqdm(total=total, file=sys.stdout, bar_format=layout, ncols=79, disable=quiet) as bar:
         bar.start_t, shown = began, None  # several are waited for at once, one is shown at a time
+        explained = ""
         while True:
             status, steps = refresh(run), steps_done(run)
             state = _state(run, status, steps)
@@ -359,6 +361,10 @@ def _follow(run: Run, deadline: float | None, began: float, *, quiet: bool = Fal
                 bar.set_description_str(f"{run.name} [{state}]", refresh=False)
                 bar.n = min(steps, total)
                 bar.refresh()
+            is_late = not quiet and time.time() > began + PATIENCE_S
+            if is_late and (reason := why_queued(run, status)) not in ("", explained):
+                bar.write(f"{run.name} waits: {reason}", file=sys.stdout)
+                explained = reason
             if status not in ("queued", "running"):
                 bar.total = bar.n if status == "ok" else total  # a ratio may be sure sooner
                 bar.refresh()
@@ -366,6 +372,13 @@ def _follow(run: Run, deadline: float | None, began: float, *, quiet: bool = Fal
             if deadline is not None and time.monotonic() > deadline:
                 raise JobError(f"{run.name} is still {status}; it goes on: wait(run) follows it")
             time.sleep(0.3)
+
+
+def why_queued(run: Run, status: str) -> str:
+    """Return why a run with this status has not begun; "" if it has, or is about to."""
+    if status != "queued":
+        return ""
+    return engine_of(run).tell([run]).get(run.name, {}).get("reason", "")
 
 
 def _state(run: Run, status: str, steps: int) -> str:

@@ -117,8 +117,8 @@ def _explain_waiting(
         if first and first != run.job:
             name = first.name if first.folder.parent == run.job.folder.parent else first.folder
             reason = f"one job at a time: {name} {'computes' if first.started else 'is before it'}"
-        elif others:
-            reason = f"it is next, after jobs of {', '.join(others)}, if all users take turns here"
+        elif others and tickets.read(Path(run.launched["ticket"])).get("shared"):
+            reason = f"all users of this machine take turns: jobs of {', '.join(others)} compute"
         rows[run.name]["reason"] = reason
 
 

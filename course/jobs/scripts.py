@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from pathlib import Path
 
-PR_SET_NAME = 15  # of Linux's prctl
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # of Linux's prctl
 
 
 @dataclass(frozen=True)
@@ -97,13 +97,19 @@ def run_command(command: Sequence[str], surroundings: Surroundings) -> None:
 
 def rename(name: str) -> None:
     """Show another name for this process in `ps` and `top` (Linux)."""
+    _prctl(PR_SET_NAME, name.encode())
+
+
+def _prctl(option: int, value: bytes | int) -> None:
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def _enter(surroundings: Surroundings) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.setsid()  # so that everything it starts can be ended with it
+    # A killed supervisor takes its scripts with it: the fork server, their parent, then ends.
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.chdir(surroundings.folder)
     os.environ.clear()
     os.environ.update(surroundings.env)

@@ -190,7 +190,8 @@ class SupervisedRank:
         self, run: Run, task: Task, number: int, env: dict[str, str], context: BaseContext
     ) -> None:
         self.run, self.number, self.context = run, number, context
-        self.rank, self.ranks = task.rank, run.launched["gpus"]
+        self.rank = task.rank
+        self.ranks = 1 if run.is_command else run.launched["gpus"]  # a command starts its own
         self.verdict: Record | None = None
         self._task, self._env = task, env
         self._executor = run.launched.get("executor", "local")

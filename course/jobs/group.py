@@ -1,4 +1,4 @@
-"""Runs that take turns in one job: who conducts them, where, and whether they fit together."""
+"""Runs that take turns in one job: their conductor, its address, and whether memory suffices."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
     from course.jobs.conductor import Conductor
     from course.jobs.supervise import Task
 
-# Linux gives ports from 32,768 on to connections: of those one may be taken as ranks want to meet.
+# Below 32,768, from where on Linux gives ports to connections: such a port might be taken.
 PORTS = range(22_000, 32_000)
 LIBRARIES_GIB = 0.8  # of a training process on a CPU, before its first tensor
-WORKER_GIB = 0.3  # of a DataLoader worker, whose libraries are shared with the process it is of
+WORKER_GIB = 0.3  # of a DataLoader worker, which shares its libraries with the training process
 CONTEXT_GIB = 1.0  # of a process on a GPU: CUDA's context, and work spaces of its libraries
-# What an image of 224 px may take at most, whatever the network: ResNet-152 in fp32 takes 0.19.
+# At most, for an image of 224 px in any network: ResNet-152 in fp32 takes 0.19.
 IMAGE_GIB = 0.2
 
 
 def address_file(run: Run) -> Path:
-    """Where the group's conductor writes how it is reached; on the disk that all tasks share."""
+    """Return the file with the conductor's address, on the disk that all tasks share."""
     attempt = os.environ.get("SLURM_RESTART_COUNT", "0")
     return run.job.folder / f"turns-{attempt}.json"
 
 
 def first_node(run: Run) -> str:
-    """The address of the job's first node, as its tasks reach it."""
+    """Return the address at which tasks reach the job's first node."""
     if run.launched.get("executor") == "slurm":
         # From there srun started the tasks.
         return os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
@@ -54,15 +54,15 @@ def first_node(run: Run) -> str:
 
 
 def first_port(job_id: str) -> int:
-    """The port where ranks of a Slurm job's first run meet: derived from its id, by all tasks."""
+    """Return the port where the ranks of a Slurm job's first run meet; all tasks derive it."""
     return Random(job_id).choice(PORTS)
 
 
 def store_file(run: Run, start: int) -> Path:
-    """Where rank 0 of a run on this machine writes the port of the ranks' store.
+    """Return the file with the port of a local run's store, which rank 0 writes.
 
     Args:
-        start: how often each rank's process was started before: each time they meet anew.
+        start: how often each rank's process was started before.
     """
     return run.folder / f"store-{start}.port"
 
@@ -80,7 +80,7 @@ def start_store(run: Run, start: int, context: BaseContext) -> BaseProcess:
     return process
 
 
-def agree(
+def start_turns(
     run: Run, tasks: Sequence[Task], context: BaseContext, deadline: float
 ) -> tuple[bool, Conductor | None]:
     """Decide whether the runs of the job take turns; the supervisor of rank 0 conducts them.
@@ -123,26 +123,26 @@ def agree(
 
 
 def refusal(runs: Sequence[Run], context: BaseContext) -> str:
-    """Why the runs cannot take turns: they do not fit into memory at the same time, say; or "".
+    """Return why the runs cannot take turns, such as too little memory; "" if they can.
 
-    Where a rough upper bound fits, nothing else is asked; else `predict` tells the peak of
-    each, which takes seconds.
+    If a rough upper bound of their memory fits, that suffices. Otherwise `predict` computes each
+    peak, which takes seconds.
     """
     if len(runs) < 2:
         return "the others were over before it began"
     free = None
-    if any(run.config.device == "auto" for run in runs):  # apart: a fork cannot inherit NVML
-        free = (_apart(context, _gpu_free_gib) or [None])[0]
+    if any(run.config.device == "auto" for run in runs):  # in a process: no fork can inherit NVML
+        free = (_in_process(context, _gpu_free_gib) or [None])[0]
     if free == 0:
         return "this site gives each process a GPU of its own"
     where = "the host's memory" if free is None else "the GPU's memory"
-    # On a GPU lies one process of each run; in the host's memory lie all of this node.
+    # A GPU has one process of each run; the host's memory has all processes of this node.
     processes = [run for run in runs for _ in range(run.launched["gpus"] if free is None else 1)]
     fixed = CONTEXT_GIB if free is not None else LIBRARIES_GIB
     free = _host_free_gib(runs) if free is None else free
     if sum(fixed + _at_most_gib(run) for run in processes) <= free:
         return ""
-    found = dict(zip([run.folder for run in runs], _apart(context, partial(_peaks_gib, runs))))
+    found = dict(zip([run.folder for run in runs], _in_process(context, partial(_peaks_gib, runs))))
     needed = sum(fixed + found.get(run.folder, math.inf) for run in processes)
     if needed <= free:
         return ""
@@ -150,7 +150,7 @@ def refusal(runs: Sequence[Run], context: BaseContext) -> str:
 
 
 def _host_free_gib(runs: Sequence[Run]) -> float:
-    """What training processes may take of this machine's memory, or of a container's or job's."""
+    """Return the free memory of this machine, or of its container or job, for the processes."""
     free = psutil.virtual_memory().available
     own = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
     for folder in (Path("/sys/fs/cgroup") / own, Path("/sys/fs/cgroup")):
@@ -168,7 +168,7 @@ def _peaks_gib(runs: Sequence[Run]) -> list[float]:
     return [predict(resolve(_share(run))).peak_gib for run in runs]
 
 
-def _apart(context: BaseContext, work: Callable[[], list[float]]) -> list[float]:
+def _in_process(context: BaseContext, work: Callable[[], list[float]]) -> list[float]:
     """Return what `work` returns in another process; [] if it fails.
 
     This process must keep no GPU open.
@@ -190,7 +190,7 @@ def _send(writer: Connection, work: Callable[[], list[float]]) -> None:
 
 
 def _share(run: Run) -> Config:
-    """What one of the run's processes trains; on an accelerator, for which memory is predicted."""
+    """Return the config of one of the run's processes, on an accelerator: `predict` needs one."""
     config = run.config
     return replace(config, device="auto", batch_size=config.batch_size // run.launched["gpus"])
 
@@ -201,9 +201,9 @@ def _at_most_gib(run: Run) -> float:
 
 
 def _gpu_free_gib() -> list[float]:
-    """What is free on this task's NVIDIA GPU; [] without one. torch would have to open it.
+    """Return the free memory of this task's NVIDIA GPU, without opening it; [] without a GPU.
 
-    0 where the site gives each process a GPU of its own: then no two runs can share one.
+    0 if the site gives each process its own GPU: then no two runs can share one.
     """
     import pynvml
 

@@ -141,7 +141,7 @@ def _compute(members: Sequence[SupervisedRank], tasks: Sequence[Task]) -> None:
     """Run the members' scripts to their ends. Whatever happens, none outlives this call."""
     began = time.monotonic()
     deadline = began + members[0].run.launched["time_min"] * 60
-    takes_turns, conductor = group.agree(members[0].run, tasks, members[0].context, deadline)
+    takes_turns, conductor = group.start_turns(members[0].run, tasks, members[0].context, deadline)
     waiting, running = [*members], []
     try:
         while waiting or running:

@@ -157,6 +157,15 @@ def test_wait_gives_up_after_its_time_and_the_run_goes_on(runs_root):
     assert over(run).status == "ok"
 
 
+def test_wait_says_why_a_run_has_not_begun(runs_root, capsys):
+    first = launch_running("holds.py")
+    waiting = launch("ok_light.py")
+    with pytest.raises(JobError, match="still queued"):
+        jobs.wait(waiting, timeout_s=3)
+    reason = f"one job at a time: {first.name} computes"
+    assert f"{waiting.name} waits: {reason}\n" in capsys.readouterr().out
+
+
 def start_launcher(runs_root):
     """A process that has launched holds.py and waits for it; its run; what it prints."""
     output = runs_root.with_name("printed.txt")

@@ -8,10 +8,10 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from course.jobs import own_slurm
 from course.jobs.processes import job_environment
@@ -34,7 +34,7 @@ def batch_script(folder: Path, request: dict[str, Any], site: Site) -> str:
         for name in ("sbatch", "srun"):
             Path(programs, name).write_text(STAND_IN)
             Path(programs, name).chmod(0o700)
-        with mock.patch.dict(os.environ, PATH=f"{programs}:{os.environ.get('PATH', '')}"):
+        with _environment(os.environ | {"PATH": f"{programs}:{os.environ.get('PATH', '')}"}):
             _submit(Path(place, folder.name), request, site, supervise_task, [(str(folder),)])
         text = Path(place, folder.name, "logs", "0_submission.sh").read_text()
     written = rf"'?{re.escape(os.path.join(place, folder.name))}([^\s']*)'?"
@@ -58,9 +58,21 @@ def submit_calls(
     Raises:
         RuntimeError: Slurm refuses the job.
     """
-    # sbatch passes its environment on to the job.
-    with mock.patch.dict(os.environ, job_environment() | own_slurm.environment(), clear=True):
+    with _environment(job_environment() | own_slurm.environment()):
         return _submit(folder, request, site, function, arguments)
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Replace the environment for a while: sbatch passes its environment on to the job."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _submit(

@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,7 @@ def main() -> None:
 
 def work(queue: Path, suits: str) -> None:
     """Run one job after another; return when idle, or when the next one has different needs."""
-    context = process_context(preload=True)
-    first = context.Process(target=int)  # a job's time does not include importing PyTorch
-    first.start()
-    first.join()
-    last_job = time.monotonic()
+    context, last_job = None, time.monotonic()
     while time.monotonic() < last_job + IDLE_S and queue.exists():
         ticket = next(iter(tickets.tickets(queue)), None)
         if ticket is None:
@@ -55,17 +52,34 @@ def work(queue: Path, suits: str) -> None:
         if tickets.digest(job["needs"]) != suits:
             return
         try:
+            context = context or _preloaded()
             run_job(job, ticket.name, context)
         except Ended:
             raise
-        except Exception:  # the other jobs go on; the next look records this one as lost
+        except Exception as error:  # the other jobs go on
             traceback.print_exc()
+            _record(Run(Path(job["folder"])), "lost", f"its supervisor failed: {error!r}")
         finally:
             ticket.unlink(missing_ok=True)
         last_job = time.monotonic()
 
 
-def run_job(job: dict[str, Any], number: str, context: Any) -> None:
+def _preloaded() -> BaseContext:
+    context = process_context(preload=True)
+    first = context.Process(target=int)  # a job's time does not include importing PyTorch
+    first.start()
+    first.join()
+    return context
+
+
+def _record(job: Run, status: str, error: str) -> None:
+    """Record how the runs of a job ended that have no record yet."""
+    with suppress(OSError):  # a full disk: the next look records them as lost
+        for run in (run for run in job.together if not run.record):
+            write_record(run.folder, record_of(run, {"status": status, "error": error}))
+
+
+def run_job(job: dict[str, Any], number: str, context: BaseContext) -> None:
     """Run the job of a ticket, unless it is over, or began under a supervisor that was killed."""
     run = Run(Path(job["folder"]))
     runs = run.together
@@ -80,7 +94,5 @@ def run_job(job: dict[str, Any], number: str, context: Any) -> None:
                 try:
                     supervise(run, tasks, job["env"], context)
                 except Ended:
-                    for each in (each for each in runs if not each.record):
-                        values = {"status": "cancelled", "error": "its supervisor was ended"}
-                        write_record(each.folder, record_of(each, values))
+                    _record(run, "cancelled", "its supervisor was ended")
                     raise

@@ -13,6 +13,7 @@ import os
 import runpy
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # of Linux's prctl
+LONGEST_FOLDER = 70  # of the fork server's socket, whose path can have at most 107 characters
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,12 @@ def process_context(*, preload: bool, forks: bool = True) -> BaseContext:
     context.set_forkserver_preload(["course.jobs.preload"] if preload else [])
     # Slurm sends SIGTERM to all processes of a job. Without the fork server, a script that then
     # writes a checkpoint could not be waited for.
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN), tempfile.tempdir
+    if len(tempfile.gettempdir()) > LONGEST_FOLDER:
+        tempfile.tempdir = "/tmp"
     forkserver.ensure_running()
-    signal.signal(signal.SIGTERM, before)
+    signal.signal(signal.SIGTERM, before[0])
+    tempfile.tempdir = before[1]
     return context
 
 

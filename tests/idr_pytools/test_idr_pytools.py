@@ -474,7 +474,8 @@ def test_the_time_limit_is_kept(here: None) -> None:
 def test_cancelling_ends_all_of_a_job_and_no_tasks_outlive_its_supervisor(here: None) -> None:
     ids = gpu_jobs_submitter([SLEEPS, "bash -c 'trap : TERM; sleep 300; sleep 300'", SLEEPS], 2)
     first, second, third = ids
-    eventually(lambda: job(first).started and "+ srun" in errors(first), "it runs")
+    eventually(lambda: search_log(contains=first, with_err=True)["stderr"], "it has a log")
+    eventually(lambda: "+ srun" in errors(first), "it runs")
     result = CliRunner().invoke(app, ["cancel", f"bash-{third}", f"bash-{first}"])
     assert result.exit_code == 0, result
     assert f"course: job bash-{first} is ended: cancelled on request" in errors(first)

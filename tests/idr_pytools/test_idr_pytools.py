@@ -27,7 +27,7 @@ from job_helpers import (
 from typer.testing import CliRunner
 
 import idr_pytools
-from course.cli.options import app
+from course.__main__ import app
 from course.jobs import launch, own_slurm
 from course.jobs.processes import alive
 from course.runs.run import Run, all_jobs, all_runs, runs_root

@@ -76,6 +76,7 @@ def run_as(tmp_path: Path) -> Iterator[User]:
     yield run
     for uid in (ALICE, BOB):
         run(uid, "-m", "course", "cancel", "--all")
+        run(uid, "-c", "from course.jobs.tickets import stop_runners; stop_runners()")
     if not had_lock:
         MACHINE_LOCK.unlink(missing_ok=True)
 

@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
@@ -28,7 +28,6 @@ from course.training.ranks import store
 
 if TYPE_CHECKING:
     from course.jobs.conductor import Conductor
-    from course.jobs.supervise import Task
 
 # Below 32,768, from where on Linux gives ports to connections: such a port might be taken.
 PORTS = range(22_000, 32_000)
@@ -37,6 +36,25 @@ WORKER_GIB = 0.3  # of a DataLoader worker, which shares its libraries with the 
 CONTEXT_GIB = 1.0  # of a process on a GPU: CUDA's context, and work spaces of its libraries
 # At most, for an image of 224 px in any network: ResNet-152 in fp32 takes 0.19.
 IMAGE_GIB = 0.2
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of a job: one rank of each of its runs."""
+
+    rank: int
+    count: int  # of tasks in the job
+    local_rank: int
+    job_id: str
+    nodes: int = 1
+
+
+def slurm_task() -> Task:
+    """Return the task of Slurm that this process belongs to."""
+    from submitit import JobEnvironment
+
+    job = JobEnvironment()
+    return Task(job.global_rank, job.num_tasks, job.local_rank, job.job_id, job.num_nodes)
 
 
 def address_file(run: Run) -> Path:

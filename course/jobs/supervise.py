@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -24,6 +23,7 @@ from typing import Any
 import psutil
 
 from course.jobs import group
+from course.jobs.group import Task, slurm_task
 from course.jobs.processes import identity, kill_left, loopback, of_runs, usable_cores
 from course.jobs.scripts import Surroundings, process_context, run_command, run_script
 from course.runs import failures, logs, ranks
@@ -45,25 +45,6 @@ COMMAND_GRACE_S = 5.0  # for the processes of a command, between SIGTERM and SIG
 
 class Ended(Exception):
     """This supervisor was asked to end."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """A task of a job: one rank of each of its runs."""
-
-    rank: int
-    count: int  # of tasks in the job
-    local_rank: int
-    job_id: str
-    nodes: int = 1
-
-
-def slurm_task() -> Task:
-    """Return the task of Slurm that this process belongs to."""
-    from submitit import JobEnvironment
-
-    job = JobEnvironment()
-    return Task(job.global_rank, job.num_tasks, job.local_rank, job.job_id, job.num_nodes)
 
 
 def supervise_task(folder: str) -> None:
@@ -484,12 +465,13 @@ class SupervisedCommand(SupervisedRank):
         kill_left(self.run)
         self._child.join()
 
-    def give(self, verdict: Record) -> None:
-        """Leave a record, and a line in the command's own log if it did not end by itself."""
-        if self.verdict is None and verdict.status in ("timeout", "cancelled"):
+    def ended(self, status: str) -> Record:
+        """Return the record of a command that must end, and note the reason in its own log."""
+        record = super().ended(status)
+        if record.error:
             with suppress(OSError), self.run.logs[1].open("a") as err:
-                err.write(f"course: job {self.run.name} is ended: {verdict.error}\n")
-        super().give(verdict)
+                err.write(f"course: job {self.run.name} is ended: {record.error}\n")
+        return record
 
 
 def _unwritable(error: OSError) -> Record:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from course.jobs import own_slurm, sites, slurm, slurm_commands
+from course.jobs.group import slurm_task
 from course.jobs.launch import enter
 from course.jobs.scripts import process_context
 from course.jobs.sites import Site
 from course.jobs.slurm_commands import Partition
-from course.jobs.supervise import slurm_task, supervise_slurm
+from course.jobs.supervise import supervise_slurm
 from course.runs.record import write_record
 from course.runs.run import record_of, runs_root
 from labs.day4_4_search import trial_queue
@@ -55,14 +56,14 @@ def work(folder: str, root: str, max_trials: int, spare_min: float = math.inf) -
             the job would end it.
     """
     os.environ["COURSE_RUNS"] = root
-    study, job_id, context = Path(folder), slurm_task().job_id, process_context(preload=False)
+    study, job_id = Path(folder), slurm_task().job_id
     latest = time.monotonic() + spare_min * 60 + LATE_S
     _record_lost_trials(study, job_id)
     begin = partial(enter, job=_job_of(job_id), job_folder=study)
     while time.monotonic() < latest and (
         run := trial_queue.take(study, max_trials, begin, worker=job_id)
     ):
-        supervise_slurm(run, context)
+        supervise_slurm(run, process_context(preload=False))
         if run.record is None:  # Slurm ends this job
             return
         trial_queue.finish(study, run)
